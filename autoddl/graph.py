@@ -1,0 +1,314 @@
+"""The traced model: frozen operators and tensors in topological order.
+
+A `Graph` is what a back end's tracer produces and all planning consumes. Operators keep the back
+end's kind names (`broadcast_matmul`, `conv2d`, ...) and its attributes. Four kinds have no inputs and
+stand for data: `input` (attrs: `index`), `param` (attrs: `name`), `buffer` (attrs: `name`), `constant`
+kinds of the back end. Two are the graph's own: `fork` (identity: one tensor, several consumers) and
+`loss` (the sink that takes the scalar loss).
+
+Batch scaling: a tensor dim marked in `Tensor.batch_dims` and an attribute listed in
+`Op.batch_attrs` are proportional (or, for exponent -1, inversely proportional) to the batch, so
+`Graph.with_batch` gives the graph of any micro-batch without tracing again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .sbp.layout import TensorSpec
+from .sbp.signature import OpSpec
+
+GRAPH_VERSION = 1
+SOURCE_KINDS = ("input", "param", "buffer")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A value in the graph. `batch_dims`: dims whose size is proportional to the batch."""
+
+    name: str
+    spec: TensorSpec
+    batch_dims: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operator. `module` is the path of the submodule that issued it ("" for the model itself).
+
+    batch_attrs: attribute name -> exponent of the batch per element (scalars: one element); 1 for
+    sizes that grow with the batch, -1 for factors such as 1/rows, 0 for the rest.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    module: str = ""
+    batch_attrs: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Operators in topological order, and the tensors by name.
+
+    batch:    size of the batch that the shapes are for (dim 0 of the inputs); 0 if the model cannot be
+              re-batched (its trace changes with the batch), then `with_batch` refuses
+    outputs:  names of the tensors that the model (not the loss) returned
+    loss:     name of the scalar loss tensor, which the `loss` op takes; "" if traced without a loss
+    """
+
+    ops: tuple[Op, ...]
+    tensors: Mapping[str, Tensor]
+    outputs: tuple[str, ...]
+    loss: str
+    batch: int
+    name: str = "model"
+
+    @cached_property
+    def producers(self) -> dict[str, Op]:
+        """Tensor name -> the operator that produces it."""
+        return {out: op for op in self.ops for out in op.outputs}
+
+    @cached_property
+    def consumers(self) -> dict[str, tuple[tuple[Op, int], ...]]:
+        """Tensor name -> (operator, input index) pairs that read it, in graph order."""
+        found: dict[str, list[tuple[Op, int]]] = {name: [] for name in self.tensors}
+        for op in self.ops:
+            for index, name in enumerate(op.inputs):
+                found[name].append((op, index))
+        return {name: tuple(uses) for name, uses in found.items()}
+
+    @cached_property
+    def needs_grad(self) -> frozenset[str]:
+        """Names of the tensors through which a gradient flows from the loss to a parameter."""
+        towards: set[str] = set()
+        for op in self.ops:
+            if op.kind == "param":
+                towards.update(o for o in op.outputs if self.tensors[o].spec.is_float)
+            elif any(i in towards for i in op.inputs):
+                towards.update(o for o in op.outputs if self.tensors[o].spec.is_float)
+        useful: set[str] = {self.loss} if self.loss else set(self.outputs)
+        for op in reversed(self.ops):
+            if any(o in useful for o in op.outputs):
+                useful.update(i for i in op.inputs if self.tensors[i].spec.is_float)
+        return frozenset(towards & useful)
+
+    @property
+    def params(self) -> tuple[Op, ...]:
+        return tuple(op for op in self.ops if op.kind == "param")
+
+    def spec(self, op: Op) -> OpSpec:
+        """The operator as the rules see it."""
+        return OpSpec(
+            op.kind,
+            op.attrs,
+            tuple(self.tensors[name].spec for name in op.inputs),
+            tuple(self.tensors[name].spec for name in op.outputs),
+        )
+
+    def verify(self) -> None:
+        """Check the invariants; AssertionError names the op that breaks one."""
+        seen: set[str] = set()
+        names: set[str] = set()
+        for op in self.ops:
+            assert op.name not in names, f"two operators are named {op.name}"
+            names.add(op.name)
+            for name in op.inputs:
+                assert name in seen, f"{op.name} reads {name} before it is produced"
+            for name in op.outputs:
+                assert name not in seen, f"{op.name} produces {name} a second time"
+                assert name in self.tensors, f"{op.name} produces an unknown tensor {name}"
+                seen.add(name)
+        assert seen == set(self.tensors), f"tensors without a producer: {set(self.tensors) - seen}"
+        for name in (*self.outputs, *((self.loss,) if self.loss else ())):
+            assert name in seen, f"the graph returns an unknown tensor {name}"
+
+    def with_batch(self, batch: int) -> Graph:
+        """The same graph for another batch size. ValueError if the model cannot be re-batched."""
+        if batch == self.batch:
+            return self
+        if self.batch == 0:
+            raise ValueError(
+                "this model's trace depends on the batch size in a way that is not proportional, "
+                "so it cannot be split into micro-batches or run with another batch; "
+                "trace it with the batch that you want to run"
+            )
+        if batch < 1:
+            raise ValueError(f"a batch needs at least one row, got {batch}")
+
+        def scale(value: Any, exponent: int, where: str) -> Any:
+            if exponent == 0:
+                return value
+            if exponent == -1:
+                return value * self.batch / batch
+            scaled, rest = divmod(value * batch, self.batch)
+            if rest:
+                raise ValueError(
+                    f"{where} is {value} at batch {self.batch} and would not be whole at {batch}"
+                )
+            return scaled
+
+        def scale_op(op: Op) -> Op:
+            if not op.batch_attrs:
+                return op
+            attrs = dict(op.attrs)
+            for key, exponents in op.batch_attrs.items():
+                value, where = attrs[key], f"attribute {key} of {op.name}"
+                attrs[key] = (
+                    tuple(scale(v, e, where) for v, e in zip(value, exponents, strict=True))
+                    if isinstance(value, tuple)
+                    else scale(value, exponents[0], where)
+                )
+            return dataclasses.replace(op, attrs=attrs)
+
+        def scale_tensor(tensor: Tensor) -> Tensor:
+            if not tensor.batch_dims:
+                return tensor
+            shape = tuple(
+                scale(n, int(d in tensor.batch_dims), f"dim {d} of {tensor.name}")
+                for d, n in enumerate(tensor.spec.shape)
+            )
+            return dataclasses.replace(tensor, spec=TensorSpec(shape, tensor.spec.dtype))
+
+        return dataclasses.replace(
+            self,
+            ops=tuple(map(scale_op, self.ops)),
+            tensors={name: scale_tensor(t) for name, t in self.tensors.items()},
+            batch=batch,
+        )
+
+    def with_forks(self) -> Graph:
+        """Insert a `fork` after every computed tensor that has several consumers.
+
+        A fork's placement is chosen by the search: what several consumers need in another placement
+        is then redistributed once, and their gradients are summed before they travel back.
+        """
+        ops: list[Op] = []
+        tensors = dict(self.tensors)
+        renamed: dict[str, str] = {}
+        for op in self.ops:
+            ops.append(
+                dataclasses.replace(op, inputs=tuple(renamed.get(i, i) for i in op.inputs))
+            )
+            if op.kind in (*SOURCE_KINDS, "fork"):
+                continue
+            for out in op.outputs:
+                if len(self.consumers[out]) > 1:
+                    forked = f"{out}.fork"
+                    tensors[forked] = dataclasses.replace(tensors[out], name=forked)
+                    ops.append(Op(f"{op.name}.fork", "fork", (out,), (forked,), {}, op.module))
+                    renamed[out] = forked
+        return dataclasses.replace(self, ops=tuple(ops), tensors=tensors)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; `from_json` inverts it."""
+        return {
+            "version": GRAPH_VERSION,
+            "name": self.name,
+            "batch": self.batch,
+            "loss": self.loss,
+            "outputs": list(self.outputs),
+            "tensors": [
+                [t.name, t.spec.dtype, list(t.spec.shape), list(t.batch_dims)]
+                for t in self.tensors.values()
+            ],
+            "ops": [
+                {
+                    "name": op.name,
+                    "kind": op.kind,
+                    "module": op.module,
+                    "inputs": list(op.inputs),
+                    "outputs": list(op.outputs),
+                    "attrs": {k: _listed(op.attrs[k]) for k in sorted(op.attrs)},
+                    "batch_attrs": {k: list(op.batch_attrs[k]) for k in sorted(op.batch_attrs)},
+                }
+                for op in self.ops
+            ],
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Graph:
+        """Raises ValueError on another version or a missing field."""
+        if data.get("version") != GRAPH_VERSION:
+            raise ValueError(
+                f"graph version {data.get('version')!r} is not {GRAPH_VERSION}; trace the model again"
+            )
+        try:
+            graph = Graph(
+                ops=tuple(
+                    Op(
+                        op["name"],
+                        op["kind"],
+                        tuple(op["inputs"]),
+                        tuple(op["outputs"]),
+                        {k: _tupled(v) for k, v in op["attrs"].items()},
+                        op["module"],
+                        {k: tuple(v) for k, v in op["batch_attrs"].items()},
+                    )
+                    for op in data["ops"]
+                ),
+                tensors={
+                    name: Tensor(name, TensorSpec(tuple(shape), dtype), tuple(batch_dims))
+                    for name, dtype, shape, batch_dims in data["tensors"]
+                },
+                outputs=tuple(data["outputs"]),
+                loss=data["loss"],
+                batch=data["batch"],
+                name=data["name"],
+            )
+            graph.verify()
+        except (KeyError, TypeError, AssertionError) as error:
+            raise ValueError(f"not a whole graph file: {error}; trace the model again") from error
+        return graph
+
+    def save(self, path: str | Path) -> None:
+        """Write JSON; the file is replaced only when it is whole."""
+        write_atomically(path, json.dumps(self.to_json(), indent=1))
+
+    @staticmethod
+    def load(path: str | Path) -> Graph:
+        """Read what `save` wrote. ValueError names the file and what is wrong with it."""
+        try:
+            return Graph.from_json(json.loads(Path(path).read_text()))
+        except (json.JSONDecodeError, ValueError) as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the operators, shapes and attributes: two traces of one model agree."""
+        text = json.dumps(self.to_json(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def write_atomically(path: str | Path, text: str) -> None:
+    """Write `text` beside `path` and rename, so that a good file is never lost to a partial one."""
+    path = Path(path)
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text + "\n")
+        os.chmod(partial, 0o644)
+        os.replace(partial, path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+
+

@@ -1,0 +1,104 @@
+"""Where a tensor's elements lie under an NdSbp: local shapes and slices.
+
+A dim of n split over p devices is balanced: the first n mod p devices hold one element more.
+Several axes that split one dim nest, the earlier axis outermost, each level balanced in turn:
+10 over (S0, S0) on 2 x 2 is 3, 2, 3, 2, and 10 over S0 on 4 is 3, 3, 2, 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .mesh import Mesh
+from .placement import NdSbp
+
+Shape = tuple[int, ...]
+
+ITEM_BYTES = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
+    "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Global (logical) shape and dtype name of a tensor."""
+
+    shape: Shape
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ITEM_BYTES:
+            raise ValueError(f"unknown dtype {self.dtype!r}; known: {', '.join(ITEM_BYTES)}")
+        if any(n < 0 for n in self.shape):
+            raise ValueError(f"a shape has no negative sizes: {self.shape}")
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def item_bytes(self) -> int:
+        return ITEM_BYTES[self.dtype]
+
+    @property
+    def bytes(self) -> int:
+        return self.numel * self.item_bytes
+
+    @property
+    def is_float(self) -> bool:
+        return "float" in self.dtype
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def balanced_range(start: int, stop: int, parts: int, index: int) -> tuple[int, int]:
+    """The `index`-th of `parts` balanced pieces of [start, stop)."""
+    base, extra = divmod(stop - start, parts)
+    low = start + index * base + min(index, extra)
+    return low, low + base + (1 if index < extra else 0)
+
+
+def local_slices(shape: Sequence[int], nd: NdSbp, mesh: Mesh, rank: int) -> tuple[slice, ...]:
+    """The slices of the global tensor that `rank` holds (whole dims for B and P).
+
+    Raises ValueError if the NdSbp does not fit the mesh or the tensor's rank.
+    """
+    check_fits(shape, nd, mesh)
+    ranges = [(0, n) for n in shape]
+    for placement, extent, coord in zip(nd, mesh.extents, mesh.coords(rank), strict=True):
+        if placement.is_split:
+            low, high = ranges[placement.dim]
+            ranges[placement.dim] = balanced_range(low, high, extent, coord)
+    return tuple(slice(low, high) for low, high in ranges)
+
+
+def local_shape(shape: Sequence[int], nd: NdSbp, mesh: Mesh, rank: int = 0) -> Shape:
+    """Shape of the part that `rank` holds. Rank 0 holds the largest."""
+    return tuple(s.stop - s.start for s in local_slices(shape, nd, mesh, rank))
+
+
+def check_fits(shape: Sequence[int], nd: NdSbp, mesh: Mesh) -> None:
+    """Raise ValueError if `nd` cannot place a tensor of `shape` on `mesh`."""
+    if len(nd) != mesh.num_axes:
+        raise ValueError(f"{nd} has {len(nd)} axes, the mesh {mesh} has {mesh.num_axes}")
+    for axis, placement in enumerate(nd):
+        if placement.is_split and placement.dim >= len(shape):
+            raise ValueError(
+                f"{nd} splits dim {placement.dim} on axis {axis}, "
+                f"but the shape {tuple(shape)} has {len(shape)} dims"
+            )
+
+
+def is_even(shape: Sequence[int], nd: NdSbp, mesh: Mesh) -> bool:
+    """True if every split dim divides evenly over its axes, so that all shards are equal."""
+    parts = [1] * len(shape)
+    for placement, extent in zip(nd, mesh.extents, strict=True):
+        if placement.is_split:
+            if placement.dim >= len(shape):
+                return False
+            parts[placement.dim] *= extent
+    return all(n % k == 0 for n, k in zip(shape, parts, strict=True))

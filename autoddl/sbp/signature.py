@@ -1,0 +1,168 @@
+"""One-axis signatures of operators, and the registry of the rules that give them.
+
+A signature says, for one mesh axis, how each input and output of an operator is placed, and how
+the gradients are: what the backward pass takes for each output and gives for each input. For
+`Y = X W` (AutoDDL section 4.2):
+
+    S0, B -> S0 ; S0 -> S0, P      data parallel: the rows of X are split
+    B, S1 -> S1 ; S1 -> P, S1      the columns of W are split
+    S1, S0 -> P ; B -> S1, S0      the summed dim is split
+
+`str` writes that form and `Signature.parse` reads it; `-` stands for "no gradient". The n-axis
+signatures of an operator are the product of its one-axis signatures over the axes, less those whose
+splits do not divide the tensors (`autoddl.search.space`).
+
+A rule is a function from an `OpSpec` to signatures, registered with `@rule(kind, ...)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .layout import Shape, TensorSpec
+from .placement import Placement
+
+Attrs = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """What a rule sees of an operator: its kind, attributes and the tensors' global specs."""
+
+    kind: str
+    attrs: Attrs
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """Collectives that the operator itself runs along the axes that carry its signature.
+
+    Each is an all-reduce of input `tensor`'s local shard with `dims` reduced to size one:
+    `forward` of them in the forward pass, `backward` in the backward pass.
+    """
+
+    tensor: int
+    dims: tuple[int, ...]
+    forward: int
+    backward: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Placements of an operator's inputs, outputs and gradients on one mesh axis.
+
+    `limit`, if given: the product of the extents of the axes that carry this signature must divide it
+    (e.g. the groups of a grouped convolution).
+    """
+
+    ins: tuple[Placement, ...]
+    outs: tuple[Placement, ...]
+    grad_outs: tuple[Placement | None, ...]
+    grad_ins: tuple[Placement | None, ...]
+    inner: Inner | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.grad_ins) != len(self.ins) or len(self.grad_outs) != len(self.outs):
+            raise ValueError(f"a signature needs one gradient placement per tensor: {self}")
+
+    @property
+    def divides_work(self) -> bool:
+        """True if the devices of an axis with this signature share the computation."""
+        return any(p.is_split for p in (*self.ins, *self.outs))
+
+    @staticmethod
+    def parse(text: str, *, inner: Inner | None = None, limit: int | None = None) -> Signature:
+        """The inverse of `str` (`inner` and `limit` are not part of the text)."""
+        try:
+            forward, backward = text.split(";")
+            ins, outs = forward.split("->")
+            grad_outs, grad_ins = backward.split("->")
+        except ValueError:
+            raise ValueError(
+                f"{text!r} is not a signature; expected 'ins -> outs ; grad_outs -> grad_ins', "
+                "e.g. 'S0, B -> S0 ; S0 -> S0, P'"
+            ) from None
+        return Signature(
+            tuple(Placement.parse(p) for p in _names(ins)),
+            tuple(Placement.parse(p) for p in _names(outs)),
+            tuple(None if p == "-" else Placement.parse(p) for p in _names(grad_outs)),
+            tuple(None if p == "-" else Placement.parse(p) for p in _names(grad_ins)),
+            inner,
+            limit,
+        )
+
+    def __str__(self) -> str:
+        def names(placements: tuple[Placement | None, ...]) -> str:
+            return ", ".join("-" if p is None else str(p) for p in placements)
+
+        return (
+            f"{names(self.ins)} -> {names(self.outs)} ; "
+            f"{names(self.grad_outs)} -> {names(self.grad_ins)}"
+        )
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+SignatureFn = Callable[[OpSpec], Iterable[Signature]]
+LocalAttrsFn = Callable[[OpSpec, tuple[Shape, ...], tuple[Shape, ...]], Attrs]
+FlopsFn = Callable[[OpSpec], float]
+
+
+def keep_attrs(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -> Attrs:
+    """The default `local_attrs`: the attributes hold on every shard."""
+    del ins, outs
+    return op.attrs
+
+
+def one_flop_per_output(op: OpSpec) -> float:
+    """The default `flops` of the forward pass."""
+    return float(sum(math.prod(t.shape) for t in op.outputs))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an operator kind may be distributed.
+
+    signatures:  OpSpec -> its one-axis signatures, best known first
+    local_attrs: (OpSpec, local input shapes, local output shapes) -> the attributes with which the
+                 operator runs on the shards (a reshape's target becomes local)
+    flops:       floating-point operations of the forward pass on the tensors of the OpSpec
+    heavy:       True for operators that head a layer in the plan's table (matmul, convolution, ...)
+    is_view:     True if the output shares the input's memory
+    """
+
+    signatures: SignatureFn
+    local_attrs: LocalAttrsFn = field(default=keep_attrs)
+    flops: FlopsFn = field(default=one_flop_per_output)
+    heavy: bool = False
+    is_view: bool = False
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(
+    *kinds: str,
+    local_attrs: LocalAttrsFn = keep_attrs,
+    flops: FlopsFn = one_flop_per_output,
+    heavy: bool = False,
+    is_view: bool = False,
+) -> Callable[[SignatureFn], SignatureFn]:
+    """Register the decorated function as the rule of the operator `kinds`."""
+
+    def register(signatures: SignatureFn) -> SignatureFn:
+        for kind in kinds:
+            if kind in RULES:
+                raise ValueError(f"operator kind {kind!r} has a rule already")
+            RULES[kind] = Rule(signatures, local_attrs, flops, heavy, is_view)
+        return signatures
+
+    return register
