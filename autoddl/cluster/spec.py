@@ -1,0 +1,178 @@
+"""The cluster: nodes, devices and links, with the source of every number.
+
+The file format is the JSON of these classes' fields plus `version`. `sources` says where a number
+comes from, by its dotted name: `{"device.memory_bytes": "data sheet, page 2"}`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from autoddl.files import write_atomically
+from autoddl.sbp.mesh import Mesh
+
+from .fields import Fields, check_known, checked_number, load_object
+from .link import Link
+
+CLUSTER_VERSION = 1
+FLOAT_DTYPES = ("float64", "float32", "float16", "bfloat16")
+DeviceKind = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device; on a CPU cluster, the share of the host that one process has.
+
+    memory_bytes:  what a process may use
+    flops_per_s:   dtype -> floating-point operations per second that large matmuls reach
+    memory_bandwidth_bytes_per_s: of the device's own memory, reads and writes together
+    launch_s:      seconds that starting one operator costs
+    """
+
+    kind: DeviceKind
+    memory_bytes: int
+    flops_per_s: Mapping[str, float]
+    memory_bandwidth_bytes_per_s: float
+    launch_s: float = 0.0
+
+    def flops_for(self, dtype: str) -> float:
+        """FLOP/s for `dtype`; a dtype without a number of its own runs as fast as float32."""
+        return self.flops_per_s.get(dtype, self.flops_per_s["float32"])
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`nodes` hosts of `gpus_per_node` devices.
+
+    intra: between the devices of a host; beta is per device.
+    inter: between hosts; beta is per host, and the host's devices share it.
+    """
+
+    name: str
+    nodes: int
+    gpus_per_node: int
+    device: Device
+    intra: Link
+    inter: Link
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # The same checks serve a file, a direct call and `with_shape`.
+        _parse(self.to_json())
+
+    @property
+    def mesh(self) -> Mesh:
+        return Mesh(self.nodes, self.gpus_per_node)
+
+    @property
+    def num_devices(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    def with_shape(self, nodes: int | None = None, gpus_per_node: int | None = None) -> Cluster:
+        """The same machine in another size; what is not given stays. ValueError on sizes below 1."""
+        sizes = {"nodes": nodes, "gpus_per_node": gpus_per_node}
+        changed = {k: v for k, v in sizes.items() if v is not None and v != getattr(self, k)}
+        sources = {**self.sources, **dict.fromkeys(changed, "chosen by the caller (with_shape)")}
+        return dataclasses.replace(self, **changed, sources=sources)  # type: ignore[arg-type]
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; `from_json` inverts it."""
+        return {
+            "version": CLUSTER_VERSION,
+            "name": self.name,
+            "nodes": self.nodes,
+            "gpus_per_node": self.gpus_per_node,
+            "device": {
+                "kind": self.device.kind,
+                "memory_bytes": self.device.memory_bytes,
+                "flops_per_s": dict(self.device.flops_per_s),
+                "memory_bandwidth_bytes_per_s": self.device.memory_bandwidth_bytes_per_s,
+                "launch_s": self.device.launch_s,
+            },
+            "intra": dataclasses.asdict(self.intra),
+            "inter": dataclasses.asdict(self.inter),
+            "sources": dict(self.sources),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Cluster:
+        """ValueError names a field that is missing, unknown or has no sensible value."""
+        return Cluster(**_parse(data))
+
+    def save(self, path: str | Path) -> None:
+        """Write JSON; the file is replaced only when it is whole."""
+        write_atomically(path, json.dumps(self.to_json(), indent=2))
+
+    @staticmethod
+    def load(path: str | Path) -> Cluster:
+        """Read what `save` wrote. ValueError names the file and the field that is wrong."""
+        try:
+            return Cluster.from_json(load_object(Path(path).read_text()))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: not a text file: {error}") from error
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.nodes}x{self.gpus_per_node}"
+
+
+def _parse(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The constructor's arguments, checked."""
+    version = data.get("version", "missing")
+    if version != CLUSTER_VERSION:
+        raise ValueError(
+            f"field 'version' is {version!r}; this autoddl reads version {CLUSTER_VERSION}"
+        )
+    fields = Fields(data, "", ("version", *(f.name for f in dataclasses.fields(Cluster))))
+    return {
+        "name": fields.text("name"),
+        "nodes": fields.count("nodes"),
+        "gpus_per_node": fields.count("gpus_per_node"),
+        "device": _device(fields.raw("device")),
+        "intra": _link(fields.raw("intra"), "intra"),
+        "inter": _link(fields.raw("inter"), "inter"),
+        "sources": _sources(data.get("sources", {})),
+    }
+
+
+def _device(data: Any) -> Device:
+    fields = Fields(data, "device", (f.name for f in dataclasses.fields(Device)))
+    rates = Fields(fields.raw("flops_per_s"), "device.flops_per_s", FLOAT_DTYPES)
+    rates.number("float32")
+    return Device(
+        kind=cast(DeviceKind, fields.text("kind", ("cpu", "cuda"))),
+        memory_bytes=fields.count("memory_bytes"),
+        flops_per_s={
+            dtype: checked_number(rate, rates.path(dtype))
+            for dtype, rate in fields.raw("flops_per_s").items()
+        },
+        memory_bandwidth_bytes_per_s=fields.number("memory_bandwidth_bytes_per_s"),
+        launch_s=fields.number("launch_s", zero=True, default=0.0),
+    )
+
+
+def _link(data: Any, where: str) -> Link:
+    fields = Fields(data, where, (f.name for f in dataclasses.fields(Link)))
+    return Link(fields.number("alpha_s", zero=True), fields.number("beta_s_per_byte"))
+
+
+def _sources(data: Any) -> dict[str, str]:
+    known = ("nodes", "gpus_per_node", *_dotted("device", Device), *_dotted("intra", Link))
+    known += (*_dotted("inter", Link), *(f"device.flops_per_s.{d}" for d in FLOAT_DTYPES))
+    if not isinstance(data, Mapping):
+        raise ValueError("field 'sources' must be an object of field name -> text")
+    check_known(data, known, "sources")
+    for name, text in data.items():
+        if not isinstance(text, str):
+            raise ValueError(f"field 'sources.{name}' must be a text")
+    return dict(data)
+
+
+def _dotted(prefix: str, kind: type) -> tuple[str, ...]:
+    return tuple(f"{prefix}.{field.name}" for field in dataclasses.fields(kind))
