@@ -1,0 +1,27 @@
+# Every target makes .venv first (scripts/setup), which takes a moment only once.
+export GLOG_minloglevel = 2
+PYTHON = .venv/bin/python
+
+.PHONY: demo test test-all check setup clean
+
+demo: setup
+	$(PYTHON) -m examples.demo
+
+test: setup
+	$(PYTHON) -m pytest -m "not full"
+
+test-all: setup
+	$(PYTHON) -m pytest
+
+check: setup
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/pyright --pythonpath $(PYTHON)
+	$(PYTHON) -m pytest -q tests/test_layers.py
+
+setup:
+	@scripts/setup
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
