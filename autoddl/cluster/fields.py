@@ -89,7 +89,7 @@ def check_known(names: Iterable[str], known: Iterable[str], where: str) -> None:
     for name in names:
         if name not in known:
             path = f"{where}.{name}" if where else name
-            near = difflib.get_close_matches(name, known, n=1)
+            near = difflib.get_close_matches(name, known, n=1) or [k for k in known if name in k]
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
             raise ValueError(f"unknown field {path!r}; {hint}")
 

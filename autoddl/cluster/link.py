@@ -1,4 +1,4 @@
-"""The alpha-beta model of a link (AutoDDL section 3.1): a message of n bytes takes alpha + n beta."""
+"""The alpha-beta model of a link (AutoDDL section 3.1): n bytes take alpha + n beta seconds."""
 
 from __future__ import annotations
 

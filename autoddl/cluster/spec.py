@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from autoddl.files import write_atomically
-from autoddl.sbp.mesh import Mesh
+from ..files import write_atomically
+from ..sbp.mesh import Mesh
 
 from .fields import Fields, check_known, checked_number, load_object
 from .link import Link
@@ -74,7 +74,7 @@ class Cluster:
         return self.nodes * self.gpus_per_node
 
     def with_shape(self, nodes: int | None = None, gpus_per_node: int | None = None) -> Cluster:
-        """The same machine in another size; what is not given stays. ValueError on sizes below 1."""
+        """The same machine in another size; what is not given stays. ValueError if below 1."""
         sizes = {"nodes": nodes, "gpus_per_node": gpus_per_node}
         changed = {k: v for k, v in sizes.items() if v is not None and v != getattr(self, k)}
         sources = {**self.sources, **dict.fromkeys(changed, "chosen by the caller (with_shape)")}
@@ -113,6 +113,8 @@ class Cluster:
         """Read what `save` wrote. ValueError names the file and the field that is wrong."""
         try:
             return Cluster.from_json(load_object(Path(path).read_text()))
+        except FileNotFoundError as error:
+            raise ValueError(f"{path}: no such file") from error
         except UnicodeDecodeError as error:
             raise ValueError(f"{path}: not a text file: {error}") from error
         except ValueError as error:
