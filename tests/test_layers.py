@@ -1,4 +1,4 @@
-"""The package's layers: each part imports only what stands below it, and OneFlow stays in one place.
+"""The layers: each part imports only what stands below it, and OneFlow stays in one place.
 
 `LAYERS` lists, from the bottom up, what each part may import directly. What those may import is
 allowed as well, so the table is a chain of short lists. A module belongs to the longest name that

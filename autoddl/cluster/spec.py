@@ -15,7 +15,6 @@ from typing import Any, Literal, cast
 
 from ..files import write_atomically
 from ..sbp.mesh import Mesh
-
 from .fields import Fields, check_known, checked_number, load_object
 from .link import Link
 
