@@ -55,9 +55,9 @@ def installed_versions() -> dict[str, str]:
     """Version of every installed distribution."""
     found: dict[str, str] = {}
     for dist in metadata.distributions():
-        name: str | None = dist.metadata["Name"]
-        if name and dist.version:  # a broken install may lack either
-            found.setdefault(name.lower().replace("_", "-"), dist.version)
+        name, version = dist.metadata["Name"], dist.version
+        if name and version:  # a broken install may lack either
+            found.setdefault(name.lower().replace("_", "-"), version)
     return found
 
 

@@ -1,0 +1,1 @@
+"""Programs that show autoddl at work; run them from the top of the repository."""
