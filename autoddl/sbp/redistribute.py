@@ -1,37 +1,202 @@
-"""Redistribution: NdSbp -> NdSbp as the cheapest path of collectives along mesh axes. (contract only)"""
+"""Redistribution: NdSbp -> NdSbp as the cheapest path of collectives along mesh axes.
+
+AutoDDL section 4.3. A path is a shortest path in the graph of the tensor's states (`states.py`), whose
+edges are the legal steps (`steps.py`). A step costs
+
+    alpha_s + seconds_per_byte * bytes,    bytes = the larger local size before and after it,
+
+with (alpha_s, seconds_per_byte) = price(kind, axes) given from outside, and nothing if it is local.
+So an all-gather counts the gathered size, a reduce-scatter what it starts from, an all-to-all and an
+all-reduce the local size. Ties go to fewer steps, then to the graph's fixed order of edges.
+
+Only floating-point tensors may become Partial (free, padded with zeros); that is a shortcut at times:
+(S0, B, B) -> (B, S0, S0) is padded, sliced and then summed, a quarter of the all-gather's bytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from .placement import NdSbp, Placement
+import numpy as np
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import dijkstra
 
-StepKind = Literal[
-    "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "slice", "to_partial"
-]
+from .layout import TensorSpec, check_fits, is_even
+from .mesh import Mesh
+from .placement import NdSbp
+from .states import (
+    KIND_INDEX,
+    Codes,
+    Floats,
+    Ints,
+    StateGraph,
+    local_bytes,
+    mask_axes,
+    split_parts,
+)
+from .steps import FREE_KINDS, STEP_KINDS, Step, StepKind
+
+__all__ = ["PathTable", "PriceFn", "Step", "StepKind", "cheapest_path", "path_cost"]
+
 PriceFn = Callable[[StepKind, tuple[int, ...]], tuple[float, float]]
 
+_TIE = 1e-12  # relative: costs nearer than this are equal, they differ by rounding only
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One collective, or one free local step, in the groups along `axes`.
 
-    The axes carry `source` before and `target` after it:
-    all_gather S -> B, reduce_scatter P -> S, all_reduce P -> B, all_to_all S -> S', slice B -> S
-    (local), to_partial B -> P or S -> P (local: the first device keeps, or pads with zeros).
+def path_cost(
+    spec: TensorSpec, source: NdSbp, steps: Sequence[Step], mesh: Mesh, price: PriceFn
+) -> float:
+    """Seconds that `steps` take from `source` on, uneven shards counted as the largest."""
+    seconds, nd = 0.0, source
+    for step in steps:
+        after = step.apply(nd)
+        if not step.is_free:
+            codes = np.stack([nd.codes, after.codes])
+            parts = split_parts(codes, len(spec.shape), mesh)
+            alpha, per_byte = price(step.kind, step.axes)
+            seconds += alpha + per_byte * float(local_bytes(spec, parts)[0].max())
+        nd = after
+    return seconds
+
+
+def cheapest_path(
+    spec: TensorSpec, source: NdSbp, target: NdSbp, mesh: Mesh, price: PriceFn
+) -> tuple[Step, ...]:
+    """The cheapest steps from `source` to `target`; `PathTable.path` is the one for many calls.
+
+    Raises ValueError if a placement does not fit the tensor and the mesh, or if no steps lead there.
     """
+    return PathTable(mesh, price).path(spec, source, target)
 
-    kind: StepKind
-    axes: tuple[int, ...]
-    source: Placement
-    target: Placement
 
-    def apply(self, nd: NdSbp) -> NdSbp:
-        """The placement after the step."""
-        assert all(nd[a] == self.source for a in self.axes), f"{self} does not start at {nd}"
-        return nd.replace(self.axes, self.target)
+@dataclass
+class PathTable:
+    """Cheapest paths on one mesh at one price; keeps what the tensors of a rank share."""
 
-    def __str__(self) -> str:
-        return f"{self.kind}[{','.join(map(str, self.axes))}] {self.source}->{self.target}"
+    mesh: Mesh
+    price: PriceFn
+    _graphs: dict[int, StateGraph] = field(default_factory=dict, repr=False)
+    _prices: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict, repr=False)
+
+    def seconds(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Floats:
+        """[n, m] seconds from each of `sources` [n, axes] to each of `targets` [m, axes].
+
+        The rows are codes (`NdSbp.codes`). Infinite where a state does not divide the tensor evenly or
+        no steps lead there. Raises ValueError if the codes do not fit the mesh and the tensor.
+        """
+        self._check_codes(spec, sources)
+        self._check_codes(spec, targets)
+        seconds = np.full((len(sources), len(targets)), np.inf)
+        if not seconds.size:
+            return seconds
+        graph, source_rows, target_rows = self._graph(spec).joined(sources, targets)
+        weights = self._weights(graph, spec, even_only=True)
+        starts, start_index = np.unique(source_rows, return_inverse=True)
+        ends, end_index = np.unique(target_rows, return_inverse=True)
+        if len(starts) <= len(ends):
+            found = dijkstra(_matrix(graph, weights), indices=starts)[:, ends]
+        else:
+            found = dijkstra(_matrix(graph, weights).T.tocsr(), indices=ends)[:, starts].T
+        seconds = found[np.ix_(start_index, end_index)]
+        even = local_bytes(spec, graph.parts)[1]
+        seconds[~even[source_rows], :] = np.inf
+        seconds[:, ~even[target_rows]] = np.inf
+        return seconds
+
+    def path(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[Step, ...]:
+        """The steps of the cheapest path, the fewest of equally cheap ones.
+
+        States between two even ones are even; if the source or the target is uneven all may be.
+        Raises ValueError if a placement does not fit, or if no steps lead to `target`.
+        """
+        check_fits(spec.shape, source, self.mesh)
+        check_fits(spec.shape, target, self.mesh)
+        if source == target:
+            return ()
+        graph, (start,), (end,) = self._graph(spec).joined(source.codes[None], target.codes[None])
+        even_only = all(is_even(spec.shape, nd, self.mesh) for nd in (source, target))
+        weights = self._weights(graph, spec, even_only=even_only)
+        distance = dijkstra(_matrix(graph, weights), indices=start)
+        if np.isinf(distance[end]):
+            raise ValueError(
+                f"no steps lead from {source} to {target} for {spec} on {self.mesh}; "
+                "only floating-point tensors can become Partial"
+            )
+        slack = _TIE * distance[end]
+        with np.errstate(invalid="ignore"):
+            tight = np.flatnonzero(
+                (distance[graph.src] + weights <= distance[graph.dst] + slack)
+                & (distance[graph.dst] <= distance[end] + slack)
+            )
+        return _fewest(graph, tight, int(start), int(end))
+
+    def _graph(self, spec: TensorSpec) -> StateGraph:
+        ndim = len(spec.shape)
+        if ndim not in self._graphs:
+            self._graphs[ndim] = StateGraph.core(self.mesh, ndim)
+        return self._graphs[ndim]
+
+    def _weights(self, graph: StateGraph, spec: TensorSpec, *, even_only: bool) -> Floats:
+        """Seconds of each edge; infinite where it is not allowed."""
+        bytes_, even = local_bytes(spec, graph.parts)
+        groups, group_of = np.unique(
+            graph.kind << self.mesh.num_axes | graph.mask, return_inverse=True
+        )
+        mask_bits = (1 << self.mesh.num_axes) - 1
+        prices = np.array(
+            [self._price(int(g) >> self.mesh.num_axes, int(g) & mask_bits, spec) for g in groups]
+        ).reshape(-1, 2)[group_of]
+        weights = prices[:, 0] + prices[:, 1] * np.maximum(bytes_[graph.src], bytes_[graph.dst])
+        if even_only:
+            weights[~(even[graph.src] & even[graph.dst])] = np.inf
+        return weights
+
+    def _price(self, kind_index: int, mask: int, spec: TensorSpec) -> tuple[float, float]:
+        if kind_index == KIND_INDEX["to_partial"] and not spec.is_float:
+            return np.inf, 0.0
+        key = kind_index, mask
+        if key not in self._prices:
+            kind = STEP_KINDS[kind_index] if kind_index < len(STEP_KINDS) else None
+            free = kind is None or kind in FREE_KINDS
+            self._prices[key] = (0.0, 0.0) if free else self.price(kind, mask_axes(mask))
+        return self._prices[key]
+
+    def _check_codes(self, spec: TensorSpec, codes: Codes) -> None:
+        if codes.ndim != 2 or codes.shape[1] != self.mesh.num_axes:
+            raise ValueError(
+                f"placement codes for the mesh {self.mesh} are an array [n, {self.mesh.num_axes}], "
+                f"got {list(codes.shape)}"
+            )
+        if codes.size and not (-2 <= codes.min() and codes.max() < len(spec.shape)):
+            raise ValueError(
+                f"placement codes of {spec} are -2 to {len(spec.shape) - 1}, "
+                f"got {codes.min()} to {codes.max()}"
+            )
+
+
+def _matrix(graph: StateGraph, weights: Floats) -> csr_matrix:
+    """The allowed edges as a sparse matrix; its explicit zeros are free steps."""
+    allowed = np.isfinite(weights)
+    shape = (len(graph.codes), len(graph.codes))
+    return csr_matrix((weights[allowed], (graph.src[allowed], graph.dst[allowed])), shape=shape)
+
+
+def _fewest(graph: StateGraph, edges: Ints, start: int, end: int) -> tuple[Step, ...]:
+    """The path of fewest steps along `edges` from row `start` to row `end`, first edges first."""
+    src, dst = graph.src[edges], graph.dst[edges]
+    hops = np.full(len(graph.codes), -1)
+    hops[end], level = 0, 0
+    while hops[start] < 0:
+        reached = src[(hops[dst] == level) & (hops[src] < 0)]
+        assert len(reached), "a shortest path consists of tight edges"
+        level += 1
+        hops[reached] = level
+    steps: list[Step] = []
+    row = start
+    while row != end:
+        onward = edges[(src == row) & (hops[dst] == hops[row] - 1)]
+        if graph.kind[onward[0]] < len(STEP_KINDS):
+            steps.append(graph.step(int(onward[0])))
+        row = int(graph.dst[onward[0]])
+    return tuple(steps)

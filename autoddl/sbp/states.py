@@ -1,0 +1,284 @@
+"""The graph of a tensor's states on a mesh: NdSbps as nodes, legal steps as edges, in arrays.
+
+A state is a row of label codes (`Placement.code`), and a number in base ndim + 2 (its *word*). The
+graph depends on the mesh and on the tensor's number of dims only; sizes and prices enter as weights.
+Up to `FULL_STATES` states all are there, so paths are exact. Beyond, the *core* has the states whose
+labels form the fewest contiguous blocks, as many as `CORE_STATES` allows: collectives along
+neighbouring axes of a mesh with hundreds of devices meet few others. Sources and targets outside the
+core are added for a question (`joined`), sources with steps out only and targets with steps in only, so
+that the answer for one pair does not depend on the other pairs asked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .layout import TensorSpec
+from .mesh import Mesh
+from .placement import NdSbp, Placement
+from .steps import STEP_KINDS, Step, step_kind
+
+FULL_STATES = 4096
+CORE_STATES = 4096
+
+Codes = NDArray[np.int8]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+KIND_INDEX = {kind: i for i, kind in enumerate(STEP_KINDS)}
+STAY = len(STEP_KINDS)  # the kind index of an edge between two nodes of the same state
+
+
+def words(codes: Codes, ndim: int) -> Ints:
+    """Each row of codes [n, axes] as one number; axis 0 is the most significant digit."""
+    return (codes.astype(np.int64) + 2) @ _powers(codes.shape[1], ndim)
+
+
+def core_codes(num_axes: int, ndim: int) -> Codes:
+    """All states if there are few, else those of the fewest blocks, [n, axes] ascending."""
+    labels = range(-2, ndim)
+    if len(labels) ** num_axes <= FULL_STATES:
+        product = list(itertools.product(labels, repeat=num_axes))
+        return np.array(product, dtype=np.int8).reshape(len(product), num_axes)
+    rows: list[Codes] = []
+    count = 0
+    for blocks in range(1, num_axes + 1):
+        found = _codes_of_blocks(num_axes, ndim, blocks)
+        if blocks > 1 and count + len(found) > CORE_STATES:
+            break
+        count += len(found)
+        rows.append(found)
+    codes = np.concatenate(rows)
+    return codes[np.argsort(words(codes, ndim))]
+
+
+@dataclass(frozen=True, eq=False)
+class StateGraph:
+    """States (codes [n, axes], ascending words) and the legal steps between them.
+
+    Per edge: rows `src` and `dst`, the kind's index in STEP_KINDS, and the axes as a bit mask (axis a
+    is bit a). Edges are sorted by (src, kind, mask, dst): the fixed order that breaks ties.
+    """
+
+    mesh: Mesh
+    ndim: int
+    codes: Codes
+    src: Ints
+    dst: Ints
+    kind: Ints
+    mask: Ints
+
+    @staticmethod
+    def core(mesh: Mesh, ndim: int) -> StateGraph:
+        """The graph of all states of a small mesh, of the core states of a large one."""
+        codes = core_codes(mesh.num_axes, ndim)
+        return StateGraph(mesh, ndim, codes, *edges_between(codes, codes, ndim))
+
+    @property
+    def is_full(self) -> bool:
+        """True if every state of the mesh is in the graph."""
+        return len(self.codes) == (self.ndim + 2) ** self.mesh.num_axes
+
+    @cached_property
+    def words(self) -> Ints:
+        return words(self.codes, self.ndim)
+
+    @cached_property
+    def parts(self) -> Ints:
+        """[n, ndim]: into how many parts each state splits each dim."""
+        return split_parts(self.codes, self.ndim, self.mesh)
+
+    def rows(self, codes: Codes) -> Ints:
+        """The rows of the given states; -1 for states that are not in the graph."""
+        wanted = words(codes, self.ndim)
+        at = np.minimum(np.searchsorted(self.words, wanted), len(self.words) - 1)
+        return np.where(self.words[at] == wanted, at, -1)
+
+    def joined(self, sources: Codes, targets: Codes) -> tuple[StateGraph, Ints, Ints]:
+        """The graph with `sources` and `targets` in it, and the row of each.
+
+        What is not in the core comes with the states on its way to Broadcast, one label after the
+        other, so that every source leads to the core and the core to every target. These nodes form
+        trees towards (from) the core: no path uses a node that belongs to another pair only.
+        """
+        source_rows, target_rows = self.rows(sources), self.rows(targets)
+        if (source_rows >= 0).all() and (target_rows >= 0).all():
+            return self, source_rows, target_rows
+        ways_in = self._ways(sources[source_rows < 0])
+        ways_out = self._ways(targets[target_rows < 0])
+        first_in = len(self.codes)
+        first_out = first_in + len(ways_in)
+        edges = [
+            np.stack([self.src, self.dst, self.kind, self.mask]),
+            _shifted(edges_between(ways_in, self.codes, self.ndim), first_in, 0),
+            _shifted(edges_between(ways_in, ways_out, self.ndim), first_in, first_out),
+            _shifted(edges_between(self.codes, ways_out, self.ndim), 0, first_out),
+            _shifted(_edges_on_way(ways_in, self.ndim), first_in, first_in),
+            _shifted(_edges_on_way(ways_out, self.ndim, backwards=True), first_out, first_out),
+            _shifted(_same_states(ways_in, ways_out, self.ndim), first_in, first_out),
+        ]
+        graph = StateGraph(
+            self.mesh,
+            self.ndim,
+            np.concatenate([self.codes, ways_in, ways_out]),
+            *_sorted_edges(np.concatenate(edges, axis=1)),
+        )
+        at_in = np.searchsorted(words(ways_in, self.ndim), words(sources, self.ndim))
+        at_out = np.searchsorted(words(ways_out, self.ndim), words(targets, self.ndim))
+        return (
+            graph,
+            np.where(source_rows < 0, first_in + at_in, source_rows),
+            np.where(target_rows < 0, first_out + at_out, target_rows),
+        )
+
+    def _ways(self, codes: Codes) -> Codes:
+        """The states outside the core that `without_a_label` leads through, ascending, no doubles."""
+        found = [codes]
+        while len(codes):
+            codes = without_a_label(codes)
+            codes = codes[self.rows(codes) < 0]
+            found.append(codes)
+        rows = np.concatenate(found)
+        _, first = np.unique(words(rows, self.ndim), return_index=True)
+        return rows[first]
+
+    def nd(self, row: int) -> NdSbp:
+        return NdSbp.from_codes(self.codes[row])
+
+    def step(self, edge: int) -> Step:
+        """The step that an edge stands for."""
+        axes = mask_axes(int(self.mask[edge]))
+        source = Placement(int(self.codes[self.src[edge], axes[0]]))
+        target = Placement(int(self.codes[self.dst[edge], axes[0]]))
+        return Step(step_kind(source, target), axes, source, target)
+
+
+def split_parts(codes: Codes, ndim: int, mesh: Mesh) -> Ints:
+    """[n, ndim]: the product of the extents of the axes that split each dim."""
+    extents = np.array(mesh.extents, dtype=np.int64)
+    splits = codes[:, :, None] == np.arange(ndim)
+    return np.where(splits, extents[None, :, None], 1).prod(axis=1, dtype=np.int64)
+
+
+def local_bytes(spec: TensorSpec, parts: Ints) -> tuple[Floats, Bools]:
+    """Bytes of the largest shard under each row of `parts` [n, ndim], and whether it is even.
+
+    The first device of nested balanced splits holds ceil(size / parts) of each dim.
+    """
+    shape = np.array(spec.shape, dtype=np.int64)
+    local = -(-shape // parts)
+    return spec.item_bytes * local.prod(axis=1, dtype=np.float64), (local * parts == shape).all(1)
+
+
+def mask_axes(mask: int) -> tuple[int, ...]:
+    """The axes of a bit mask, ascending."""
+    return tuple(a for a in range(mask.bit_length()) if mask >> a & 1)
+
+
+def edges_between(sources: Codes, targets: Codes, ndim: int) -> Ints:
+    """The legal steps from rows of `sources` to rows of `targets` (ascending words).
+
+    Returns [4, m]: source row, target row, kind index and axes mask of each, sorted. It is `steps.is_legal` for all sources at once: one pass per group of axes.
+    """
+    if not len(sources) or not len(targets):
+        return _NO_EDGES
+    num_axes = sources.shape[1]
+    powers, own, known = _powers(num_axes, ndim), words(sources, ndim), words(targets, ndim)
+    found: list[Ints] = []
+    for mask in range(1, 1 << num_axes):
+        axes = list(mask_axes(mask))
+        later = [a for a in range(axes[0] + 1, num_axes) if a not in axes]
+        rows = np.flatnonzero((sources[:, axes] == sources[:, axes[:1]]).all(axis=1))
+        label = sources[rows, axes[0]].astype(np.int64)
+        after = sources[rows][:, later]
+        free_to_leave = (label < 0) | (after != label[:, None]).all(axis=1)
+        for target in range(-2, ndim):
+            legal = free_to_leave & (label != target)
+            if target >= 0:
+                legal &= (after != target).all(axis=1)
+            starts, labels = rows[legal], label[legal]
+            wanted = own[starts] + (target - labels) * powers[axes].sum()
+            ends = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+            hit = known[ends] == wanted
+            kinds = _KIND_TABLE[np.minimum(labels[hit], 0), min(target, 0)]
+            found.append(
+                np.stack([starts[hit], ends[hit], kinds, np.full_like(kinds, mask)])
+                if len(kinds)
+                else _NO_EDGES
+            )
+    return _sorted_edges(np.concatenate([_NO_EDGES, *found], axis=1))
+
+
+def without_a_label(codes: Codes) -> Codes:
+    """Each state with all axes of its first label (Partial, then the dims in order) made Broadcast."""
+    rank = np.where(codes == -1, np.int8(127), codes)
+    first = rank.min(axis=1, keepdims=True, initial=127)
+    return np.where(codes == first, np.int8(-1), codes)
+
+
+def _edges_on_way(way: Codes, ndim: int, *, backwards: bool = False) -> Ints:
+    """[4, m]: the steps between states of `way` and the same `without_a_label`."""
+    known, wanted = words(way, ndim), words(without_a_label(way), ndim)
+    at = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
+    more = np.flatnonzero(known[at] == wanted) if len(known) else np.empty(0, dtype=np.int64)
+    less = at[more]
+    src, dst = (less, more) if backwards else (more, less)
+    changed = way[more] != way[less]
+    axis = changed.argmax(axis=1)
+    labels = np.minimum(way[src, axis], 0), np.minimum(way[dst, axis], 0)
+    mask = changed @ (1 << np.arange(way.shape[1], dtype=np.int64))
+    return np.stack([src, dst, _KIND_TABLE[labels], mask])
+
+
+def _same_states(left: Codes, right: Codes, ndim: int) -> Ints:
+    """[4, m]: edges without a step between equal states."""
+    _, src, dst = np.intersect1d(words(left, ndim), words(right, ndim), return_indices=True)
+    return np.stack([src, dst, np.full_like(src, STAY), np.zeros_like(src)])
+
+
+def _shifted(edges: Ints, first_src: int, first_dst: int) -> Ints:
+    return edges + np.array([[first_src], [first_dst], [0], [0]])
+
+
+def _sorted_edges(edges: Ints) -> Ints:
+    """Sorted by source, kind, axes and target."""
+    return edges[:, np.lexsort((edges[1], edges[3], edges[2], edges[0]))]
+
+
+def _powers(num_axes: int, ndim: int) -> Ints:
+    return (ndim + 2) ** np.arange(num_axes - 1, -1, -1, dtype=np.int64)
+
+
+def _codes_of_blocks(num_axes: int, ndim: int, blocks: int) -> Codes:
+    """The states whose labels form exactly `blocks` runs."""
+    labels = range(-2, ndim)
+    rows = [
+        np.repeat(run_labels, np.diff((0, *cuts, num_axes)))
+        for cuts in itertools.combinations(range(1, num_axes), blocks - 1)
+        for run_labels in itertools.product(labels, repeat=blocks)
+        if all(a != b for a, b in itertools.pairwise(run_labels))
+    ]
+    return np.array(rows, dtype=np.int8).reshape(len(rows), num_axes)
+
+
+_NO_EDGES = np.empty((4, 0), dtype=np.int64)
+
+
+def _kind_table() -> Ints:
+    """[source, target] -> kind index, with every split written as 0 (negative codes wrap)."""
+    table = np.full((3, 3), -1, dtype=np.int64)
+    for source, target in itertools.product((-2, -1, 0), repeat=2):
+        if source == target == 0:
+            table[source, target] = KIND_INDEX["all_to_all"]
+        elif source != target:
+            table[source, target] = KIND_INDEX[step_kind(Placement(source), Placement(target))]
+    return table
+
+
+_KIND_TABLE = _kind_table()
