@@ -106,12 +106,10 @@ def oneflow_checks(installed: Installed, possible: bool) -> list[Check]:
         else:
             checks.append(Check(f"{name}<{below}", "ok", found))
     for name, wanted in CUDA_LIBRARIES.items():
-        found = installed.get(name)
-        if found == wanted:
-            checks.append(Check(name, "ok", found))
-        else:
-            mend = f"OneFlow does not import without it: pip install {name}=={wanted}"
-            checks.append(Check(name, "fail", found or "not installed", mend))
+        found = installed.get(name, "not installed")
+        mend = f"OneFlow does not import without it: pip install {name}=={wanted}"
+        good = found == wanted
+        checks.append(Check(name, "ok" if good else "fail", found, "" if good else mend))
     return checks
 
 

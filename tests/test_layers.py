@@ -39,7 +39,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "backend": ("planner",),
     "api": ("backend", "baselines"),
     "doctor": (),
-    "cli": ("api", "report", "doctor"),
+    "entry": (),
+    "cli": ("api", "report", "doctor", "entry"),
     "__main__": ("cli",),
     "__init__": ("api",),
 }

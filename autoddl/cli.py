@@ -1,0 +1,229 @@
+"""The `autoddl` command: parses, calls, prints. What it calls is imported late, so help is quick."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+    from .graph import Graph
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+GB = 1e9
+
+
+class Errors(click.Group):
+    """Shows a ValueError or OSError as one message on stderr, and ends with status 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (ValueError, OSError) as error:
+            if ctx.params.get("debug"):
+                raise
+            click.secho("Error: ", fg="red", nl=False, err=True)
+            click.echo(str(error), err=True)
+            ctx.exit(2)
+
+
+def examples(*lines: str) -> str:
+    """An epilog that click prints line by line."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+MODEL = click.argument("model")
+CLUSTER = click.option(
+    "--cluster", "cluster_file", required=True, metavar="FILE", help="The machine file (JSON)."
+)
+BATCH = click.option("--batch", type=click.IntRange(1), help="Rows of the global batch.")
+SEED = click.option("--seed", default=0, show_default=True, help="Of the search.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+OPTIMIZER = click.option(
+    "--optimizer", type=click.Choice(["adam", "momentum", "sgd"]), default="adam",
+    show_default=True, help="Its state takes memory.",
+)  # fmt: skip
+
+
+def shape_options(command: Command) -> Command:
+    """--nodes and --gpus-per-node: the machine of the file in another size."""
+    gpus = click.option("--gpus-per-node", type=click.IntRange(1), help="Instead of the file's.")
+    nodes = click.option("--nodes", type=click.IntRange(1), help="Instead of the file's.")
+    return nodes(gpus(command))
+
+
+@click.group(cls=Errors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.version_option(package_name="autoddl")
+def main(debug: bool) -> None:
+    """Plan and run parallel training of OneFlow models.
+
+    A MODEL is module:function, a function that returns (model, example, loss), such as
+    models.gpt:gpt_small. 'autoddl COMMAND --help' shows examples.
+    """
+    del debug
+
+
+@main.command(
+    epilog=examples(
+        "autoddl trace models.gpt:gpt_small -o gpt.json",
+        "autoddl trace models.vgg:vgg13 --batch 128 -o vgg.json",
+    )
+)
+@MODEL
+@click.option("-o", "--output", required=True, metavar="FILE", help="The graph file to write.")
+@BATCH
+def trace(model: str, output: str, batch: int | None) -> None:
+    """Trace MODEL, without allocating its parameters, and save its graph.
+
+    The graph can be planned anywhere, without OneFlow.
+    """
+    graph = traced(model, batch)
+    graph.save(output)
+    count = sum(graph.tensors[op.outputs[0]].spec.numel for op in graph.params)
+    click.echo(f"{output}: {len(graph.ops)} operators, {count:,} parameters, batch {graph.batch}")
+
+
+@main.command(
+    epilog=examples(
+        "autoddl plan models.gpt:gpt_small --cluster laptop.json",
+        "autoddl plan gpt.json --cluster piz_daint.json --nodes 64 -o plan.json",
+        "autoddl plan models.vgg:vgg13 --cluster gcp_a100.json --json",
+    )
+)
+@MODEL
+@CLUSTER
+@shape_options
+@SEED
+@BATCH
+@click.option("--micro-batches", type=click.IntRange(1), help="Instead of what memory asks for.")
+@click.option("--memory-limit-gb", type=float, help="Per device, instead of all that it has.")
+@OPTIMIZER
+@click.option("-o", "--output", metavar="FILE", help="The plan file to write.")
+@JSON
+def plan(
+    model: str,
+    cluster_file: str,
+    nodes: int | None,
+    gpus_per_node: int | None,
+    seed: int,
+    batch: int | None,
+    micro_batches: int | None,
+    memory_limit_gb: float | None,
+    optimizer: str,
+    output: str | None,
+    as_json: bool,
+) -> None:
+    """Find the parallel plan of MODEL, which may also be a graph file, for a cluster."""
+    from . import api
+
+    cluster = load_cluster(cluster_file, nodes, gpus_per_node)
+    graph = graph_of(model, batch)
+    found = api.plan(
+        graph,
+        cluster,
+        seed=seed,
+        optimizer=optimizer,
+        micro_batches=micro_batches,
+        memory_limit_bytes=None if memory_limit_gb is None else int(memory_limit_gb * GB),
+    )
+    if output:
+        found.save(output)
+    show_plan(found.summary_json(), as_json)
+
+
+@main.command(
+    epilog=examples("autoddl explain plan.json", "autoddl explain plan.json --layer blocks.0.qkv")
+)
+@click.argument("plan_file", metavar="PLAN")
+@click.option("--layer", help="Only the layer of this name.")
+def explain(plan_file: str, layer: str | None) -> None:
+    """Say in words and numbers why the plan in PLAN is as it is."""
+    from .plan import Plan
+
+    click.echo(Plan.load(plan_file).explain(layer))
+
+
+@main.command(
+    epilog=examples(
+        "autoddl train models.gpt:gpt_small --cluster laptop.json --steps 10",
+        "autoddl train models.gpt:gpt_small --cluster laptop.json --plan plan.json",
+        "python -m oneflow.distributed.launch --nproc_per_node 4 --master_port 29500 \\",
+        "    -m autoddl train models.gpt:gpt_small --cluster laptop.json",
+    )
+)
+@MODEL
+@CLUSTER
+@shape_options
+@click.option("--plan", "plan_file", metavar="FILE", help="Run this plan instead of a new one.")
+@click.option("--steps", type=click.IntRange(1), default=10, show_default=True)
+@click.option("--lr", type=float, default=1e-3, show_default=True, help="Learning rate.")
+@OPTIMIZER
+@BATCH
+@SEED
+def train(**options: Any) -> None:
+    """Train MODEL on made-up data, one process per device of the cluster.
+
+    Starts the processes itself, unless a launcher has started this one as a rank.
+    """
+    from .backend.oneflow.train import run
+
+    cluster = load_cluster(
+        options.pop("cluster_file"), options.pop("nodes"), options.pop("gpus_per_node")
+    )
+    sys.exit(run(cluster=cluster, **options))
+
+
+@main.command(epilog=examples("autoddl doctor", "autoddl doctor --json"))
+@JSON
+def doctor(as_json: bool) -> None:
+    """Report what is installed, what is missing and how to mend it."""
+    from . import doctor as checks
+
+    found = checks.examine()
+    if as_json:
+        click.echo(checks.to_json(found))
+    else:
+        from .report.tables import print_checks
+
+        print_checks(found)
+    sys.exit(1 if any(check.status == "fail" for check in found) else 0)
+
+
+def load_cluster(path: str, nodes: int | None, gpus_per_node: int | None) -> Cluster:
+    """The machine file in the size asked for."""
+    from .cluster import Cluster
+
+    return Cluster.load(path).with_shape(nodes, gpus_per_node)
+
+
+def graph_of(model: str, batch: int | None) -> Graph:
+    """The graph saved in the file `model`, or the trace of module:function."""
+    if not (model.endswith(".json") or Path(model).is_file()):
+        return traced(model, batch)
+    from .graph import Graph
+
+    graph = Graph.load(model)
+    return graph if batch is None else graph.with_batch(batch)
+
+
+def traced(model: str, batch: int | None) -> Graph:
+    """The graph of module:function, built without memory for its parameters."""
+    from .backend.oneflow.trace import trace_entry
+
+    return trace_entry(model, batch)
+
+
+def show_plan(summary: dict[str, Any], as_json: bool) -> None:
+    """The plan's summary as a table, or as it is."""
+    if as_json:
+        click.echo(json.dumps(summary, indent=1))
+        return
+    from .report.tables import print_plan
+
+    print_plan(summary)
