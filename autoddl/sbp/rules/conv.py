@@ -1,0 +1,52 @@
+"""Convolutions: the batch, the output channels or the input channels are split.
+
+With several groups the channels are split at group boundaries only: each device then convolves
+whole groups, and the extents that carry that signature must divide their number (`Signature.limit`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ..layout import Shape
+from ..placement import B, S
+from ..signature import Attrs, OpSpec, Signature, rule
+from .build import natural, partials, replicated, splits
+
+
+def _channel_dim(op: OpSpec) -> int:
+    first = op.attrs.get("data_format", "channels_first") == "channels_first"
+    return 1 if first else len(op.inputs[0].shape) - 1
+
+
+def _flops(op: OpSpec) -> float:
+    taps = math.prod(op.inputs[1].shape[1:])  # input channels of a group times the kernel's size
+    return 2.0 * op.outputs[0].numel * taps
+
+
+def _local_attrs(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -> Attrs:
+    """`filters` are those of the shard, and so are `groups` where whole groups are split."""
+    del outs
+    filters, groups = ins[1][0], op.attrs["groups"]
+    if groups > 1:
+        groups = groups * filters // op.inputs[1].shape[0]
+    return {**op.attrs, "filters": filters, "groups": groups}
+
+
+@rule("conv1d", "conv2d", "conv3d", local_attrs=_local_attrs, flops=_flops, heavy=True)
+def conv(op: OpSpec) -> Iterator[Signature]:
+    """(in [n, c, ...], weight [f, c / groups, ...]) -> out [n, f, ...]; or channels last."""
+    channel, ndim = _channel_dim(op), len(op.inputs[0].shape)
+
+    def activation(label: str) -> list[str | None]:
+        return ["n", *(label if d == channel else None for d in range(1, ndim))]
+
+    if op.attrs["groups"] == 1:
+        weight = ["f", *("c" if d == channel else None for d in range(1, ndim))]
+        yield from splits(op, (activation("c"), weight), (activation("f"),))
+    else:
+        yield natural(op, (S(0), B), (S(0),))
+        yield natural(op, (S(channel), S(0)), (S(channel),), limit=op.attrs["groups"])
+    yield from partials(op, (0,), (1,))
+    yield replicated(op)

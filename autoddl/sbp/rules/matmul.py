@@ -1,0 +1,54 @@
+"""Matrix products (AutoDDL section 4.2): rows, columns or the summed dim are split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ..signature import OpSpec, Signature, rule
+from .build import broadcast_labels, labelled
+
+
+def _summed_size(op: OpSpec) -> int:
+    return op.inputs[0].shape[-2 if op.attrs.get("transpose_a") else -1]
+
+
+def product_flops(op: OpSpec) -> float:
+    """A multiplication and an addition per output element and summed index: 2 M N K."""
+    return 2.0 * op.outputs[0].numel * _summed_size(op)
+
+
+@rule("matmul", "broadcast_matmul", "batch_matmul", flops=product_flops, heavy=True)
+def matmul(op: OpSpec) -> Iterator[Signature]:
+    """(a [..., m, k], b [..., k, n]) -> out [..., m, n]; batch dims broadcast."""
+    out = op.outputs[0].shape
+    batch, m, n = out[:-2], len(out) - 2, len(out) - 1
+    a = (*broadcast_labels(op.inputs[0].shape[:-2], batch), m, "k")
+    b = (*broadcast_labels(op.inputs[1].shape[:-2], batch), "k", n)
+    if op.attrs.get("transpose_a"):
+        a = (*a[:-2], a[-1], a[-2])
+    if op.attrs.get("transpose_b"):
+        b = (*b[:-2], b[-1], b[-2])
+    yield from labelled(op, (a, b), (range(len(out)),), linear=((0,), (1,)))
+
+
+@rule("matrix_vector_product", flops=product_flops, heavy=True)
+def matrix_vector_product(op: OpSpec) -> Iterator[Signature]:
+    """(a [m, k], b [k]) -> out [m]."""
+    yield from labelled(op, (("m", "k"), ("k",)), (("m",),), linear=((0,), (1,)))
+
+
+@rule("vector_matrix_product", flops=product_flops, heavy=True)
+def vector_matrix_product(op: OpSpec) -> Iterator[Signature]:
+    """(a [k], b [k, n]) -> out [n]."""
+    yield from labelled(op, (("k",), ("k", "n")), (("n",),), linear=((0,), (1,)))
+
+
+def _dot_flops(op: OpSpec) -> float:
+    return 2.0 * math.prod(op.inputs[0].shape)
+
+
+@rule("dot", flops=_dot_flops)
+def dot(op: OpSpec) -> Iterator[Signature]:
+    """(x [k], y [k]) -> out []."""
+    yield from labelled(op, (("k",), ("k",)), ((),), linear=((0,), (1,)))

@@ -1,0 +1,82 @@
+"""Sources, the graph's own operators (`fork`, `loss`) and opaque submodules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..layout import Shape
+from ..placement import B, P, S
+from ..signature import Attrs, OpSpec, Signature, rule
+from .build import dims_of, labelled, natural, replicated, splits
+from .shape import no_flops
+
+
+@rule("param", flops=no_flops)
+def param(op: OpSpec) -> Iterator[Signature]:
+    """-> out; a parameter is whole or split, and its gradient has the same placement."""
+    (out,) = op.outputs
+    for place in (*(S(d) for d in range(len(out.shape))), B):
+        yield Signature((), (place,), (place if out.is_float else None,), ())
+
+
+def _local_shape(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -> Attrs:
+    del ins
+    return {**op.attrs, "shape": outs[0]}
+
+
+@rule("input", "buffer", flops=no_flops)
+def data(op: OpSpec) -> Iterator[Signature]:
+    """-> out; every device reads what it needs. No gradient."""
+    yield from labelled(op, (), (dims_of(op.outputs[0].shape),))
+
+
+@rule("constant", local_attrs=_local_shape)
+def constant(op: OpSpec) -> Iterator[Signature]:
+    """-> out, filled with one value; attr shape is the shard's own on shards."""
+    yield from labelled(op, (), (dims_of(op.outputs[0].shape),))
+
+
+@rule("arange", "eye")
+def whole_source(op: OpSpec) -> Iterator[Signature]:
+    """-> out; made whole, as a split of it is a free local step."""
+    yield replicated(op)
+
+
+@rule("fork", flops=no_flops, is_view=True)
+def fork(op: OpSpec) -> Iterator[Signature]:
+    """in -> out, identity for several consumers, whose gradients may also stay Partial."""
+    dims = dims_of(op.inputs[0].shape)
+    yield from splits(op, (dims,), (dims,))
+    if op.inputs[0].is_float:
+        yield Signature((P,), (P,), (B,), (B,))
+        yield Signature((B,), (B,), (P,), (P,))
+    yield replicated(op)
+
+
+@rule("loss", flops=no_flops)
+def loss(op: OpSpec) -> Iterator[Signature]:
+    """scalar -> ; every device knows the loss."""
+    assert not op.outputs and op.inputs[0].is_float
+    yield Signature((B,), (), (), (B,))
+
+
+def _opaque_flops(op: OpSpec) -> float:
+    """A multiplication and an addition per parameter and row, as in a perceptron."""
+    params = op.inputs[op.attrs["num_args"] :]
+    rows = op.outputs[0].shape[0] if op.outputs and op.outputs[0].shape else 1
+    return 2.0 * rows * sum(t.numel for t in params)
+
+
+@rule("opaque", flops=_opaque_flops, heavy=True)
+def opaque(op: OpSpec) -> Iterator[Signature]:
+    """(args..., params...) -> results: replicated, or split by rows if declared `batchwise`.
+
+    Arguments whose first dim is the results' are split, the others and the parameters are whole.
+    """
+    rows = {t.shape[:1] for t in op.outputs}
+    args = op.attrs["num_args"]
+    if op.attrs["batchwise"] and len(rows) == 1 and rows != {()}:
+        ins = [S(0) if i < args and t.shape[:1] in rows else B for i, t in enumerate(op.inputs)]
+        if any(place.is_split for place in ins):
+            yield natural(op, ins, [S(0)] * len(op.outputs))
+    yield replicated(op)
