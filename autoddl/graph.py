@@ -102,6 +102,22 @@ class Graph:
                 useful.update(i for i in op.inputs if self.tensors[i].spec.is_float)
         return frozenset(towards & useful)
 
+    @cached_property
+    def free_ops(self) -> frozenset[str]:
+        """Names of operators whose outputs any device can have in any placement for nothing.
+
+        Model inputs, buffers, constants, and what is computed from buffers and constants alone.
+        """
+        constant: set[str] = set()
+        free: set[str] = set()
+        for op in self.ops:
+            if op.kind == "input":
+                free.add(op.name)
+            elif op.kind not in ("param", "dropout") and set(op.inputs) <= constant:
+                free.add(op.name)
+                constant.update(op.outputs)
+        return frozenset(free)
+
     @property
     def params(self) -> tuple[Op, ...]:
         return tuple(op for op in self.ops if op.kind == "param")

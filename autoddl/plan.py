@@ -1,47 +1,374 @@
-"""The plan: the only hand-over from planning to the runtime. (data only so far)"""
+"""The plan: the only hand-over from planning to the runtime.
+
+A frozen value with a versioned JSON file. It holds the graph it is for (with forks, at the size of a
+micro-batch), the cluster, the placement of every operator and the steps of every redistribution; the
+figures (`cost`) are computed from these by `cost.account`, so a file cannot claim others. The same
+inputs and seed give the same bytes: measured times of the search are not in the file.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
+from .cluster.spec import Cluster
+from .cost.account import Cost, account, total
+from .cost.model import CostModel
+from .explain import EdgeText, layer_text, plan_text
+from .files import write_atomically
 from .graph import Graph
+from .planned import PlannedEdge, PlannedLayer, PlannedOp
 from .sbp.mesh import Mesh
 from .sbp.placement import NdSbp
 from .sbp.redistribute import Step
 
+__all__ = ["Plan", "PlannedEdge", "PlannedLayer", "PlannedOp", "SearchRecord"]
 
-@dataclass(frozen=True)
-class PlannedOp:
-    """The placements of one operator; None where there is no gradient."""
-
-    name: str
-    ins: tuple[NdSbp, ...]
-    outs: tuple[NdSbp, ...]
-    grad_outs: tuple[NdSbp | None, ...]
-    grad_ins: tuple[NdSbp | None, ...]
-    inner_axes: tuple[int, ...] = ()  # axes along which the operator runs its own collectives
+PLAN_VERSION = 1
 
 
 @dataclass(frozen=True)
-class PlannedEdge:
-    """How a tensor travels from its producer to input `index` of `op`, and its gradient back.
+class SearchRecord:
+    """How the plan was found. `seconds` is measured and stays out of the file (0 after loading)."""
 
-    forward: producer's outs -> op.ins[index]; backward: op.grad_ins[index] -> producer's grad_outs.
-    Edges from a `param` run once per mini-batch, the others once per micro-batch.
-    """
-
-    op: str
-    index: int
-    forward: tuple[Step, ...] = ()
-    backward: tuple[Step, ...] = ()
+    algorithm: str
+    evaluations: int
+    lower_bound_s: float | None = None
+    seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
 class Plan:
-    graph: Graph  # with forks, at the micro-batch's size
-    mesh: Mesh
+    """Placements for training `graph` on `cluster`, micro-batch by micro-batch."""
+
+    graph: Graph
+    cluster: Cluster
     micro_batches: int
     seed: int
+    optimizer: str
+    comm_rule: str
+    memory_limit_bytes: float
     ops: Mapping[str, PlannedOp]
     edges: Mapping[tuple[str, int], PlannedEdge]
+    layers: tuple[PlannedLayer, ...]
+    search: SearchRecord
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.cluster.mesh
+
+    @property
+    def batch(self) -> int:
+        """Rows of the global batch of one iteration."""
+        return self.graph.batch * self.micro_batches
+
+    @cached_property
+    def model(self) -> CostModel:
+        assert self.comm_rule in ("shared_nic", "plain")
+        return CostModel(
+            self.cluster, self.optimizer, self.comm_rule, self.memory_limit_bytes
+        )
+
+    @cached_property
+    def costs(self) -> Mapping[str, Cost]:
+        """Operator name -> its cost in one iteration."""
+        return account(self.graph, self.model, self.micro_batches, self.ops, self.edges)
+
+    @cached_property
+    def cost(self) -> Cost:
+        """The cost of one iteration on one device."""
+        return total(self.costs.values())
+
+    def layer_cost(self, layer: PlannedLayer) -> Cost:
+        return total(self.costs[name] for name in layer.ops)
+
+    # ---- checks
+
+    def check_model(self, graph: Graph) -> None:
+        """ValueError unless this plan is for `graph`, a freshly traced model."""
+        try:
+            ours = graph.with_batch(self.graph.batch) if graph.batch else graph
+            same = ours.with_forks().fingerprint == self.graph.fingerprint
+        except ValueError:
+            same = False
+        if not same:
+            theirs = {op.name for op in graph.with_forks().ops}
+            mine = {op.name for op in self.graph.ops}
+            differing = sorted(theirs ^ mine)[:3]
+            hint = f" (first differences: {', '.join(differing)})" if differing else ""
+            raise ValueError(
+                f"the plan is for another model than the one given: it was made for "
+                f"{self.graph.name!r} with {len(mine)} operators, the given model has "
+                f"{len(theirs)}{hint}; the sizes or attributes may differ too. Plan this model anew"
+            )
+
+    def check_cluster(self, cluster: Cluster) -> None:
+        """ValueError unless this plan is for a cluster of the same shape."""
+        mine = (self.cluster.nodes, self.cluster.gpus_per_node)
+        given = (cluster.nodes, cluster.gpus_per_node)
+        if mine != given:
+            raise ValueError(
+                f"the plan is for {mine[0]} x {mine[1]} devices, the cluster has "
+                f"{given[0]} x {given[1]}; plan for this cluster, or give the cluster as "
+                f"cluster.with_shape(nodes={mine[0]}, gpus_per_node={mine[1]})"
+            )
+
+    # ---- JSON
+
+    def to_json(self) -> dict[str, Any]:
+        """What the file holds; `from_json` inverts it."""
+        return {
+            "version": PLAN_VERSION,
+            "seed": self.seed,
+            "optimizer": self.optimizer,
+            "comm_rule": self.comm_rule,
+            "memory_limit_bytes": self.memory_limit_bytes,
+            "micro_batches": self.micro_batches,
+            "search": {
+                "algorithm": self.search.algorithm,
+                "evaluations": self.search.evaluations,
+                "lower_bound_s": self.search.lower_bound_s,
+            },
+            "cluster": self.cluster.to_json(),
+            "layers": [
+                {
+                    "name": layer.name,
+                    "op": layer.op,
+                    "topology": layer.topology,
+                    "signature": layer.signature,
+                    "alternative": layer.alternative,
+                    "alternative_extra_s": layer.alternative_extra_s,
+                    "ops": list(layer.ops),
+                }
+                for layer in self.layers
+            ],
+            "ops": {
+                op.name: {
+                    "ins": _texts(op.ins),
+                    "outs": _texts(op.outs),
+                    "grad_outs": _texts(op.grad_outs),
+                    "grad_ins": _texts(op.grad_ins),
+                    **({"inner_axes": list(op.inner_axes)} if op.inner_axes else {}),
+                }
+                for op in self.ops.values()
+            },
+            "edges": [
+                [edge.op, edge.index, [str(s) for s in edge.forward], [str(s) for s in edge.backward]]
+                for edge in self.edges.values()
+            ],
+            "graph": self.graph.to_json(),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Plan:
+        """Raises ValueError on another version, and on a file that is not whole."""
+        version = data.get("version")
+        if version != PLAN_VERSION:
+            raise ValueError(
+                f"plan version {version!r} is not {PLAN_VERSION}, which this autoddl reads; "
+                "plan the model again"
+            )
+        try:
+            ops = {
+                name: PlannedOp(
+                    name,
+                    tuple(map(NdSbp.parse, op["ins"])),
+                    tuple(map(NdSbp.parse, op["outs"])),
+                    tuple(None if t is None else NdSbp.parse(t) for t in op["grad_outs"]),
+                    tuple(None if t is None else NdSbp.parse(t) for t in op["grad_ins"]),
+                    tuple(op.get("inner_axes", ())),
+                )
+                for name, op in data["ops"].items()
+            }
+            edges = {
+                (op, index): PlannedEdge(
+                    op, index, tuple(map(Step.parse, forward)), tuple(map(Step.parse, backward))
+                )
+                for op, index, forward, backward in data["edges"]
+            }
+            layers = tuple(
+                PlannedLayer(**{**layer, "ops": tuple(layer["ops"])}) for layer in data["layers"]
+            )
+            plan = Plan(
+                graph=Graph.from_json(data["graph"]),
+                cluster=Cluster.from_json(data["cluster"]),
+                micro_batches=data["micro_batches"],
+                seed=data["seed"],
+                optimizer=data["optimizer"],
+                comm_rule=data["comm_rule"],
+                memory_limit_bytes=data["memory_limit_bytes"],
+                ops=ops,
+                edges=edges,
+                layers=layers,
+                search=SearchRecord(**data["search"]),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"not a whole plan file ({type(error).__name__}: {error}); plan the model again"
+            ) from error
+        missing = [op.name for op in plan.graph.ops if op.name not in plan.ops]
+        if missing:
+            raise ValueError(f"the plan places no operator {missing[0]!r}; plan the model again")
+        plan.verify()
+        return plan
+
+    def verify(self) -> None:
+        """ValueError unless every path leads from its producer's placement to its reader's."""
+        for op in self.graph.ops:
+            for index, name in enumerate(op.inputs):
+                producer = self.graph.producers[name]
+                out = producer.outputs.index(name)
+                edge = self.edges.get((op.name, index), PlannedEdge(op.name, index))
+                _check_path(
+                    self.ops[producer.name].outs[out], edge.forward, self.ops[op.name].ins[index],
+                    f"input {index} of {op.name}",
+                )  # fmt: skip
+                given = self.ops[op.name].grad_ins[index]
+                wanted = self.ops[producer.name].grad_outs[out]
+                if name in self.graph.needs_grad and given is not None and wanted is not None:
+                    _check_path(
+                        given, edge.backward, wanted, f"gradient of input {index} of {op.name}"
+                    )
+
+    def save(self, path: str | Path) -> None:
+        """Write JSON; the file is replaced only when it is whole."""
+        write_atomically(path, json.dumps(self.to_json(), indent=1))
+
+    @staticmethod
+    def load(path: str | Path) -> Plan:
+        """Read what `save` wrote. ValueError names the file and what is wrong with it."""
+        try:
+            data = json.loads(Path(path).read_text())
+            if not isinstance(data, dict):
+                raise ValueError("not a plan file: the JSON is no object")
+            return Plan.from_json(data)
+        except OSError as error:
+            raise ValueError(f"{path}: {error.strerror}") from error
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    def summary_json(self) -> dict[str, Any]:
+        """The figures of the plan as one JSON object (`autoddl plan --json`)."""
+        cost = self.cost
+        return {
+            "cluster": {
+                "name": self.cluster.name,
+                "nodes": self.cluster.nodes,
+                "gpus_per_node": self.cluster.gpus_per_node,
+            },
+            "model": self.graph.name,
+            "seed": self.seed,
+            "batch": self.batch,
+            "micro_batches": self.micro_batches,
+            "optimizer": self.optimizer,
+            "cost": {
+                "iteration_s": cost.iteration_s,
+                "compute_s": cost.compute_s,
+                "communication_s": cost.communication_s,
+            },
+            "link_bytes": {
+                "per_nic": _traffic(cost, "nic_bytes"),
+                "per_device_intra": _traffic(cost, "intra_bytes"),
+            },
+            "memory_bytes": cost.memory_bytes,
+            "memory_limit_bytes": self.memory_limit_bytes,
+            "layers": [
+                {
+                    "name": layer.name,
+                    "op": layer.op,
+                    "topology": layer.topology,
+                    "signature": layer.signature,
+                    "compute_s": layer_cost.compute_s,
+                    "communication_s": layer_cost.communication_s,
+                    "nic_bytes": layer_cost.nic_bytes.total,
+                    "intra_bytes": layer_cost.intra_bytes.total,
+                    "memory_bytes": layer_cost.memory_bytes,
+                    "next_best": layer.alternative,
+                    "next_best_extra_s": layer.alternative_extra_s,
+                }
+                for layer in self.layers
+                for layer_cost in (self.layer_cost(layer),)
+            ],
+            "search": {
+                "algorithm": self.search.algorithm,
+                "evaluations": self.search.evaluations,
+                "seconds": self.search.seconds,
+                "lower_bound_s": self.search.lower_bound_s,
+            },
+        }
+
+    def explain(self, layer: str | None = None) -> str:
+        """The plan in words and numbers; with `layer`, that layer alone, step by step.
+
+        ValueError if no layer has that name.
+        """
+        if layer is None:
+            return plan_text(
+                self.graph.name,
+                self.cluster,
+                self.batch,
+                self.micro_batches,
+                self.cost,
+                self.memory_limit_bytes,
+                [(planned, self.layer_cost(planned)) for planned in self.layers],
+                self.search.algorithm,
+                self.search.lower_bound_s,
+            )
+        found = [planned for planned in self.layers if planned.name == layer]
+        if not found:
+            names = ", ".join(planned.name for planned in self.layers[:6])
+            raise ValueError(f"the plan has no layer {layer!r}; its layers are {names}, ...")
+        return "\n\n".join(
+            layer_text(planned, self.layer_cost(planned), self.cost, self._edge_texts(planned))
+            for planned in found
+        )
+
+    def _edge_texts(self, layer: PlannedLayer) -> list[EdgeText]:
+        """Every redistribution into the operators of `layer`."""
+        texts = []
+        for name in layer.ops:
+            for index, planned in enumerate(self.ops[name].ins):
+                edge = self.edges.get((name, index))
+                if edge is not None and (edge.forward or edge.backward):
+                    texts.append(
+                        EdgeText(
+                            name,
+                            index,
+                            str(planned),
+                            [str(s) for s in edge.forward],
+                            [str(s) for s in edge.backward],
+                        )
+                    )
+        return texts
+
+
+def _texts(placements: tuple[NdSbp | None, ...]) -> list[str | None]:
+    return [None if nd is None else str(nd) for nd in placements]
+
+
+def _traffic(cost: Cost, kind: str) -> dict[str, float]:
+    traffic = getattr(cost, kind)
+    return {
+        "forward": traffic.forward,
+        "backward": traffic.backward,
+        "gradient_sync": traffic.gradient_sync,
+        "total": traffic.total,
+    }
+
+
+def _check_path(source: NdSbp, steps: tuple[Step, ...], target: NdSbp, where: str) -> None:
+    nd = source
+    try:
+        for step in steps:
+            nd = step.apply(nd)
+    except AssertionError as error:
+        raise ValueError(f"the plan is inconsistent at {where}: {error}") from error
+    if nd != target:
+        raise ValueError(
+            f"the plan is inconsistent at {where}: its steps lead from {source} to {nd}, "
+            f"not to {target}"
+        )

@@ -1,0 +1,185 @@
+"""The account of one plan: seconds, bytes on every kind of link and memory, operator by operator.
+
+Uses the formulas of `cost.operator` and `cost.comm` on the planned steps themselves, so that the figures
+of a plan are those of the program that runs. Bytes through one NIC and between the devices of a host
+follow `sbp.redistribute` (design: the NIC is shared).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+
+from ..graph import Graph, Op
+from ..planned import PlannedEdge, PlannedOp
+from ..sbp.layout import TensorSpec
+from ..sbp.mesh import Mesh
+from ..sbp.placement import B, NdSbp, P
+from ..sbp.redistribute import Step, device_intra_bytes, nic_bytes, path_cost
+from ..sbp.rules import find_rule, signatures_of
+from ..sbp.signature import Inner
+from .model import CostModel
+from .operator import compute_seconds, inner_seconds, reduced_spec, saved_bytes
+
+
+@dataclass
+class Traffic:
+    """Bytes of one iteration by cause."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+    gradient_sync: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.forward + self.backward + self.gradient_sync
+
+    def add(self, other: Traffic) -> None:
+        for f in fields(self):
+            setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
+
+
+@dataclass
+class Cost:
+    """Cost of an operator, a layer or a plan: one iteration (all micro-batches) on one device."""
+
+    compute_s: float = 0.0
+    communication_s: float = 0.0
+    nic_bytes: Traffic = field(default_factory=Traffic)
+    intra_bytes: Traffic = field(default_factory=Traffic)
+    memory_bytes: float = 0.0
+
+    @property
+    def iteration_s(self) -> float:
+        return self.compute_s + self.communication_s
+
+    def add(self, other: Cost) -> None:
+        self.compute_s += other.compute_s
+        self.communication_s += other.communication_s
+        self.memory_bytes += other.memory_bytes
+        self.nic_bytes.add(other.nic_bytes)
+        self.intra_bytes.add(other.intra_bytes)
+
+
+def account(
+    graph: Graph,
+    model: CostModel,
+    micro_batches: int,
+    ops: Mapping[str, PlannedOp],
+    edges: Mapping[tuple[str, int], PlannedEdge],
+) -> dict[str, Cost]:
+    """Operator name -> its cost; a redistribution counts for the operator that reads its result."""
+    mesh = model.cluster.mesh
+    costs = {op.name: Cost() for op in graph.ops}
+    for op in graph.ops:
+        _add_operator(costs[op.name], graph, model, mesh, micro_batches, op, ops[op.name])
+        for index, name in enumerate(op.inputs):
+            producer = graph.producers[name]
+            edge = edges.get((op.name, index))
+            if edge is None:
+                continue
+            spec = graph.tensors[name].spec
+            given = ops[producer.name].outs[producer.outputs.index(name)]
+            times = 1 if producer.kind == "param" else micro_batches
+            cost = costs[op.name]
+            _add_path(cost, model, spec, given, edge.forward, times, "forward")
+            if edge.forward and edge.forward[-1].kind != "to_partial":
+                cost.memory_bytes += _local_bytes(spec, ops[op.name].ins[index], mesh)
+            back = ops[op.name].grad_ins[index]
+            if edge.backward and back is not None:
+                cause = "gradient_sync" if producer.kind == "param" else "backward"
+                _add_path(cost, model, spec, back, edge.backward, times, cause)
+    return costs
+
+
+def total(costs: Iterable[Cost]) -> Cost:
+    whole = Cost()
+    for cost in costs:
+        whole.add(cost)
+    return whole
+
+
+def _local_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> float:
+    parts = 1
+    for placement, extent in zip(nd, mesh.extents, strict=True):
+        parts *= extent if placement.is_split else 1
+    return spec.bytes / parts
+
+
+def _add_operator(
+    cost: Cost, graph: Graph, model: CostModel, mesh: Mesh, times: int, op: Op, placed: PlannedOp
+) -> None:
+    spec, rule = graph.spec(op), find_rule(op.kind)
+    assert rule is not None, f"{op.name} has no rule"
+    has_grad = any(o in graph.needs_grad for o in op.outputs)
+    out_bytes = sum(_local_bytes(t, nd, mesh) for t, nd in zip(spec.outputs, placed.outs))
+    if op.kind == "param":
+        trained = op.outputs[0] in graph.needs_grad
+        cost.memory_bytes += out_bytes * (model.parameter_copies if trained else 1)
+        return
+    if op.kind == "input":
+        cost.memory_bytes += out_bytes
+        return
+    in_bytes = sum(_local_bytes(t, nd, mesh) for t, nd in zip(spec.inputs, placed.ins))
+    share = 1
+    for axis, extent in enumerate(mesh.extents):
+        if any(nd[axis].is_split for nd in (*placed.ins, *placed.outs)):
+            share *= extent
+    arrays = [np.array([float(v)]) for v in (share, in_bytes + out_bytes, out_bytes)]
+    if op.name not in graph.free_ops:
+        device = model.cluster.device
+        cost.compute_s += times * float(
+            compute_seconds(spec, rule, device, arrays[0], arrays[1], has_grad)[0]
+        )
+        cost.memory_bytes += float(saved_bytes(spec, rule, arrays[2], has_grad)[0])
+    if placed.inner_axes:
+        inner = inner_of(graph, op)
+        reduced = reduced_spec(spec, inner)
+        source = placed.ins[inner.tensor]
+        nd = NdSbp(tuple(B if p.is_split and p.dim in inner.dims else p for p in source))
+        local = np.array([_local_bytes(reduced, nd, mesh)])
+        cost.communication_s += times * float(
+            inner_seconds(model.comm, inner, placed.inner_axes, local, has_grad)[0]
+        )
+        partial = nd.replace(placed.inner_axes, P)
+        steps = (Step("all_reduce", placed.inner_axes, P, B),)
+        for cause, count in (("forward", inner.forward), ("backward", inner.backward)):
+            if cause == "forward" or has_grad:
+                _add_bytes(cost, model, reduced, partial, steps, times * count, cause)
+
+
+def inner_of(graph: Graph, op: Op) -> Inner:
+    """The collectives inside `op`; an operator has one kind of them."""
+    return next(s.inner for s in signatures_of(graph.spec(op)) if s.inner is not None)
+
+
+def _add_path(
+    cost: Cost,
+    model: CostModel,
+    spec: TensorSpec,
+    source: NdSbp,
+    steps: tuple[Step, ...],
+    times: int,
+    cause: str,
+) -> None:
+    mesh = model.cluster.mesh
+    cost.communication_s += times * path_cost(spec, source, steps, mesh, model.comm.price)
+    _add_bytes(cost, model, spec, source, steps, times, cause)
+
+
+def _add_bytes(
+    cost: Cost,
+    model: CostModel,
+    spec: TensorSpec,
+    source: NdSbp,
+    steps: tuple[Step, ...],
+    times: int,
+    cause: str,
+) -> None:
+    mesh = model.cluster.mesh
+    nic = times * nic_bytes(spec, source, steps, mesh)
+    intra = times * device_intra_bytes(spec, source, steps, mesh)
+    setattr(cost.nic_bytes, cause, getattr(cost.nic_bytes, cause) + nic)
+    setattr(cost.intra_bytes, cause, getattr(cost.intra_bytes, cause) + intra)

@@ -1,0 +1,27 @@
+"""Seconds of computation of an operator on one device: a roofline of FLOP rate and memory bandwidth.
+
+    forward  = max(flops / rate(dtype), bytes moved / bandwidth) + launch
+    backward = twice the forward pass for operators that multiply matrices, else once
+
+`forward_seconds` computes the first; `BACKWARD_RATIO` holds the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cluster.spec import Device
+
+BACKWARD_RATIO: Mapping[bool, float] = {True: 2.0, False: 1.0}  # heavy operator -> ratio
+
+
+def forward_seconds(
+    device: Device, flops: NDArray[np.float64], moved_bytes: NDArray[np.float64], dtype: str
+) -> NDArray[np.float64]:
+    """Seconds of one forward pass, elementwise over arrays of strategies."""
+    arithmetic = flops / device.flops_for(dtype)
+    traffic = moved_bytes / device.memory_bandwidth_bytes_per_s
+    return np.maximum(arithmetic, traffic) + device.launch_s

@@ -1,0 +1,146 @@
+"""A plan in words and numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .cluster.spec import Cluster
+from .cost.account import Cost
+from .planned import PlannedLayer
+
+
+@dataclass(frozen=True)
+class EdgeText:
+    """The redistributions at input `index` of operator `op`, as text."""
+
+    op: str
+    index: int
+    placement: str
+    forward: Sequence[str]
+    backward: Sequence[str]
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """Layers that are planned alike: `name` has `*` where they differ; costs are of one of them."""
+
+    name: str
+    count: int
+    layer: PlannedLayer
+    cost: Cost
+
+
+def format_bytes(n: float) -> str:
+    """1536 -> '1.54 kB' (decimal units)."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(n) < 1000 or unit == "TB":
+            return f"{n:.0f} B" if unit == "B" else f"{n:.3g} {unit}"
+        n /= 1000
+    raise AssertionError
+
+
+def format_seconds(s: float) -> str:
+    """0.00234 -> '2.34 ms'."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(s) >= scale:
+            return f"{s / scale:.3g} {unit}"
+    return "0 s" if s == 0 else f"{s / 1e-9:.3g} ns"
+
+
+def layer_rows(layers: Sequence[tuple[PlannedLayer, Cost]]) -> list[LayerRow]:
+    """Layers in order, those alike but for the numbers in their names folded into one row."""
+    rows: dict[tuple[str, ...], list[tuple[PlannedLayer, Cost]]] = {}
+    for layer, cost in layers:
+        pattern = re.sub(r"\d+", "*", layer.name)
+        key = (pattern, layer.op, layer.topology, layer.signature, f"{cost.communication_s:.6g}")
+        rows.setdefault(key, []).append((layer, cost))
+    return [
+        LayerRow(
+            members[0][0].name if len(members) == 1 else key[0], len(members), *members[0]
+        )
+        for key, members in rows.items()
+    ]
+
+
+def plan_text(
+    model: str,
+    cluster: Cluster,
+    batch: int,
+    micro_batches: int,
+    cost: Cost,
+    limit_bytes: float,
+    layers: Sequence[tuple[PlannedLayer, Cost]],
+    algorithm: str,
+    lower_bound_s: float | None,
+) -> str:
+    """The whole plan: what it costs, where the bytes go, and each layer's choice with the next best."""
+    rounds = f" in {micro_batches} micro-batches" if micro_batches > 1 else ""
+    share = cost.communication_s / cost.iteration_s if cost.iteration_s else 0.0
+    nic, intra = cost.nic_bytes, cost.intra_bytes
+    lines = [
+        f"{model} on {cluster}: a batch of {batch}{rounds}",
+        f"predicted {format_seconds(cost.iteration_s)} an iteration: "
+        f"{format_seconds(cost.compute_s)} computation, "
+        f"{format_seconds(cost.communication_s)} communication ({share:.0%})",
+        f"memory {format_bytes(cost.memory_bytes)} of {format_bytes(limit_bytes)} a device",
+        f"through each host's NIC {format_bytes(nic.total)} "
+        f"(forward {format_bytes(nic.forward)}, backward {format_bytes(nic.backward)}, "
+        f"gradients {format_bytes(nic.gradient_sync)}); inside a host, each device "
+        f"{format_bytes(intra.total)}",
+        _search_text(cost, algorithm, lower_bound_s),
+        "",
+    ]
+    for row in layer_rows(layers):
+        times = f" (x{row.count})" if row.count > 1 else ""
+        lines.append(f"{row.name}{times}  {row.layer.op}  {row.layer.topology}")
+        lines.append(f"    {row.layer.signature}")
+        lines.append(
+            f"    {format_seconds(row.cost.compute_s)} computation, "
+            f"{format_seconds(row.cost.communication_s)} communication, "
+            f"{format_bytes(row.cost.memory_bytes)}; {_why(row.layer, cost)}"
+        )
+    return "\n".join(lines)
+
+
+def _search_text(cost: Cost, algorithm: str, lower_bound_s: float | None) -> str:
+    if lower_bound_s is None or cost.iteration_s <= 0:
+        return f"found by {algorithm}"
+    gap = cost.iteration_s / lower_bound_s - 1 if lower_bound_s > 0 else 0.0
+    if gap < 1e-6:
+        return f"found by {algorithm}; no plan in the searched space is faster"
+    return f"found by {algorithm}; no plan in the searched space is more than {gap:.1%} faster"
+
+
+def _why(layer: PlannedLayer, cost: Cost) -> str:
+    if not layer.alternative:
+        return "no other topology divides this layer"
+    extra = layer.alternative_extra_s
+    share = extra / cost.iteration_s if cost.iteration_s else 0.0
+    return f"next best {layer.alternative}: {format_seconds(extra)} more ({share:+.1%})"
+
+
+def layer_text(
+    layer: PlannedLayer, layer_cost: Cost, whole: Cost, edges: Sequence[EdgeText]
+) -> str:
+    """One layer: its placements, each redistribution step, and what they cost."""
+    nic = layer_cost.nic_bytes
+    lines = [
+        f"{layer.name}  {layer.op}  {layer.topology}",
+        f"  {layer.signature}",
+        f"  {format_seconds(layer_cost.compute_s)} computation, "
+        f"{format_seconds(layer_cost.communication_s)} communication of "
+        f"{format_seconds(whole.iteration_s)} an iteration; "
+        f"{format_bytes(layer_cost.memory_bytes)} a device",
+        f"  NIC: forward {format_bytes(nic.forward)}, backward {format_bytes(nic.backward)}, "
+        f"gradients {format_bytes(nic.gradient_sync)}",
+        f"  {_why(layer, whole)}",
+    ]
+    for edge in edges:
+        lines.append(f"  input {edge.index} of {edge.op} -> {edge.placement}")
+        if edge.forward:
+            lines.append(f"    forward   {'; '.join(edge.forward)}")
+        if edge.backward:
+            lines.append(f"    backward  {'; '.join(edge.backward)}")
+    return "\n".join(lines)

@@ -1,0 +1,53 @@
+"""What a plan says of operators, of the edges between them, and of layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .sbp.placement import NdSbp
+from .sbp.redistribute import Step
+
+
+@dataclass(frozen=True)
+class PlannedOp:
+    """The placements of one operator; None where there is no gradient."""
+
+    name: str
+    ins: tuple[NdSbp, ...]
+    outs: tuple[NdSbp, ...]
+    grad_outs: tuple[NdSbp | None, ...]
+    grad_ins: tuple[NdSbp | None, ...]
+    inner_axes: tuple[int, ...] = ()  # axes along which the operator runs its own collectives
+
+
+@dataclass(frozen=True)
+class PlannedEdge:
+    """How a tensor travels from its producer to input `index` of `op`, and its gradient back.
+
+    forward: producer's outs -> op.ins[index]; backward: op.grad_ins[index] -> producer's grad_outs.
+    Edges from a `param` run once per mini-batch, the others once per micro-batch.
+    """
+
+    op: str
+    index: int
+    forward: tuple[Step, ...] = ()
+    backward: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """A layer of the plan's table: a heavy operator and the light ones around it.
+
+    topology:    the paper's (S0:(n,g), B:(n,g), S1:(n,g)), (nodes, GPUs) tuples
+    signature:   the heavy operator's placements, inputs -> outputs
+    alternative: the next best topology with everything else as planned, and what it would add to the
+                 iteration (seconds); "" if there is none
+    """
+
+    name: str
+    op: str
+    ops: tuple[str, ...]
+    topology: str
+    signature: str
+    alternative: str = ""
+    alternative_extra_s: float = 0.0

@@ -1,0 +1,160 @@
+"""The main path: a graph and a cluster to a plan.
+
+`find_plan` builds the cost tables, lets a search algorithm choose, and writes the choice down as
+placements and steps. If no number of micro-batches is given, it takes the smallest that fits (AutoDDL
+section 5.1: the largest possible micro-batch), and a larger one only while that makes the iteration
+faster.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from .cluster.spec import Cluster
+from .cost.comm import CommRule
+from .cost.model import CostModel
+from .explain import format_bytes
+from .graph import Graph
+from .plan import Plan, SearchRecord
+from .search.algorithms import find_algorithm
+from .search.alternatives import next_best
+from .search.budget import Budget
+from .search.eliminate import eliminate
+from .search.layers import describe_layers
+from .search.placements import place
+from .search.problem import SearchResult
+from .search.tables import Allowed, Tables, build_tables, least_memory
+
+
+@dataclass(frozen=True)
+class _Found:
+    tables: Tables
+    result: SearchResult
+
+
+def find_plan(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    seed: int = 0,
+    optimizer: str = "adam",
+    micro_batches: int | None = None,
+    memory_limit_bytes: float | None = None,
+    search: str = "auto",
+    comm_rule: CommRule = "shared_nic",
+    restarts: int = 32,
+    allowed: Allowed | None = None,
+) -> Plan:
+    """The best plan found for training `graph` (traced with its loss) on `cluster`.
+
+    seed:               of the search; equal inputs and seeds give byte-identical plans
+    optimizer:          "sgd", "momentum", "adam" or "adamw", for the memory of its state
+    micro_batches:      parts of the batch whose gradients are accumulated; None chooses
+    memory_limit_bytes: per device; None takes the device's memory
+    search:             an algorithm of `search.algorithms`
+    comm_rule:          "shared_nic", or "plain" for the paper's rule
+    restarts:           random starts of a heuristic search
+    allowed:            (group, composite signature, axis) -> bool, a restriction of the space
+
+    Raises ValueError if an option is unknown, the batch cannot be cut so, or no plan fits the memory.
+    """
+    started = time.perf_counter()
+    if not graph.loss:
+        raise ValueError("the graph was traced without a loss; trace(..., loss=loss_fn) plans training")
+    model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes)
+    algorithm = find_algorithm(search)
+    budget = Budget(restarts=restarts)
+
+    def attempt(parts: int) -> _Found | None:
+        tables = _tables(graph, model, parts, allowed)
+        if least_memory(tables) > model.limit_bytes:
+            return None
+        result = algorithm(tables.problem, np.random.default_rng(seed), budget)
+        return None if result is None else _Found(tables, result)
+
+    best: _Found | None = None
+    counts = micro_batch_counts(graph, micro_batches)
+    for parts in counts:
+        found = attempt(parts)
+        if best is not None and (found is None or found.result.cost >= best.result.cost):
+            break
+        if found is not None:
+            best = found
+            if found.tables.micro_batches == 1 and found.result.memory <= model.limit_bytes:
+                break
+    if best is None:
+        raise ValueError(_too_large(_tables(graph, model, counts[-1], allowed), counts))
+    return _write(best, seed, time.perf_counter() - started)
+
+
+def micro_batch_counts(graph: Graph, micro_batches: int | None) -> tuple[int, ...]:
+    """The numbers of micro-batches to try, ascending. ValueError if the given one does not divide."""
+    if micro_batches is None:
+        if graph.batch == 0:
+            return (1,)
+        return tuple(n for n in range(1, graph.batch + 1) if graph.batch % n == 0 and _is_power(n))
+    if micro_batches < 1:
+        raise ValueError(f"micro_batches must be at least 1, got {micro_batches}")
+    if micro_batches > 1 and (graph.batch == 0 or graph.batch % micro_batches):
+        divisors = [n for n in range(1, graph.batch + 1) if graph.batch % n == 0]
+        raise ValueError(
+            f"a batch of {graph.batch} does not divide into {micro_batches} micro-batches; "
+            f"possible numbers: {', '.join(map(str, divisors)) or '1'}"
+        )
+    return (micro_batches,)
+
+
+def _is_power(n: int) -> bool:
+    return n & (n - 1) == 0
+
+
+def _tables(graph: Graph, model: CostModel, parts: int, allowed: Allowed | None) -> Tables:
+    micro = graph.with_batch(graph.batch // parts) if parts > 1 else graph
+    return build_tables(micro.with_forks(), model, parts, allowed)
+
+
+def _write(found: _Found, seed: int, seconds: float) -> Plan:
+    tables, result = found.tables, found.result
+    ops, edges = place(tables, result.choice)
+    alternatives = next_best(tables, result.choice, result.memory)
+    model = tables.model
+    bound = result.lower_bound if np.isfinite(result.lower_bound) else None
+    return Plan(
+        graph=tables.grouping.graph,
+        cluster=model.cluster,
+        micro_batches=tables.micro_batches,
+        seed=seed,
+        optimizer=model.optimizer,
+        comm_rule=model.comm_rule,
+        memory_limit_bytes=model.limit_bytes,
+        ops=ops,
+        edges=edges,
+        layers=describe_layers(tables, ops, alternatives),
+        search=SearchRecord(result.algorithm, result.evaluations, bound, seconds),
+    )
+
+
+def _too_large(tables: Tables, counts: tuple[int, ...]) -> str:
+    """How much is missing, on which layers, and what would help."""
+    problem, limit = tables.problem, tables.model.limit_bytes
+    price = 1e6 / limit  # seconds per byte: memory outweighs any time
+    choice = eliminate(problem, price, frozenset()).expand_greedily()
+    needed = problem.evaluate(choice)[1]
+    sizes = [
+        (float(problem.node_memory[t][s]), group.head)
+        for t, s, group in zip(problem.nodes, choice, tables.grouping.groups, strict=True)
+    ]
+    largest = sorted(sizes, key=lambda item: -item[0])[:3]
+    layers = ", ".join(f"{op.module or op.name} {format_bytes(size)}" for size, op in largest)
+    helps = ["more devices", "devices with more memory", "an optimizer with less state"]
+    if len(counts) == 1 and tables.grouping.graph.batch > 1:
+        helps.insert(0, "more micro-batches")
+    return (
+        f"no plan fits the memory limit of {format_bytes(limit)} a device: the smallest found needs "
+        f"{format_bytes(needed)}, {format_bytes(needed - limit)} too much, with "
+        f"{tables.micro_batches} micro-batches on {tables.model.cluster}. The largest layers are "
+        f"{layers}. What would help: {', '.join(helps)}"
+    )

@@ -1,0 +1,29 @@
+"""The table of search algorithms: plain functions (problem, rng, budget) -> result or None."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from .budget import Budget
+from .coordinate_descent import coordinate_descent
+from .exact import auto
+from .problem import Problem, SearchResult
+
+Algorithm = Callable[[Problem, np.random.Generator, Budget], SearchResult | None]
+
+ALGORITHMS: Mapping[str, Algorithm] = {
+    "auto": auto,
+    "coordinate_descent": coordinate_descent,
+}
+
+
+def find_algorithm(name: str) -> Algorithm:
+    """Raises ValueError naming the known algorithms."""
+    try:
+        return ALGORITHMS[name]
+    except KeyError:
+        raise ValueError(
+            f"unknown search algorithm {name!r}; known: {', '.join(ALGORITHMS)}"
+        ) from None

@@ -1,0 +1,62 @@
+"""For each layer of a solution: the next best topology with everything else as it is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..graph import Op
+from ..sbp.placement import NdSbp
+from .layers import heavy_variables, topology, topology_letters
+from .problem import Choice
+from .tables import GroupTable, Tables
+
+
+def line_costs(tables: Tables, choice: Choice, variable: int) -> tuple[np.ndarray, np.ndarray]:
+    """(cost, memory) of every strategy of `variable` with its neighbours as chosen."""
+    problem = tables.problem
+    cost = problem.node_cost[problem.nodes[variable]].copy()
+    memory = problem.node_memory[problem.nodes[variable]].copy()
+    for other, edge, is_first in problem.neighbours[variable]:
+        at = choice[other]
+        index = (slice(None), at) if is_first else (at, slice(None))
+        cost += problem.edge_cost[edge][index]
+        memory += problem.edge_memory[edge][index]
+    return cost, memory
+
+
+def next_best(tables: Tables, choice: Choice, memory: float) -> dict[int, tuple[str, float]]:
+    """Heavy variable -> (topology, seconds more) of the cheapest other topology that fits."""
+    mesh = tables.model.cluster.mesh
+    names: dict[int, list[str]] = {}
+    found = {}
+    for variable, op in heavy_variables(tables):
+        table_number = tables.problem.nodes[variable]
+        if table_number not in names:
+            group = tables.grouping.groups[variable]
+            number = [o.name for o in group.ops].index(op.name)
+            table = tables.table_of(variable)
+            letters = _letters(table, number, op)
+            names[table_number] = [
+                topology(tuple(letters[c] for c in row), mesh) for row in table.assign
+            ]
+        topologies = names[table_number]
+        now = choice[variable]
+        cost, mem = line_costs(tables, choice, variable)
+        fits = memory + mem - mem[now] <= tables.problem.memory_limit
+        other = np.array([t != topologies[now] for t in topologies])
+        candidates = np.where(fits & other, cost, np.inf)
+        best = int(np.argmin(candidates))
+        if np.isfinite(candidates[best]):
+            found[variable] = (topologies[best], float(candidates[best] - cost[now]))
+    return found
+
+
+def _letters(table: GroupTable, number: int, op: Op) -> list[str]:
+    """The topology letter of each composite signature, for operator `number` of the group."""
+    letters = []
+    for composite in table.composites:
+        signature = composite.signatures[number]
+        ins = tuple(NdSbp((p,)) for p in signature.ins)
+        outs = tuple(NdSbp((p,)) for p in signature.outs)
+        letters.append(topology_letters(op, ins, outs)[0])
+    return letters

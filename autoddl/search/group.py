@@ -1,0 +1,198 @@
+"""Operators that share one decision: the variables of the search.
+
+Moving a redistribution past an operator that keeps the size of its one activation (a bias, an
+activation function, a reshape, a dropout) changes no byte, so such an operator is planned together with
+its only consumer: the edge between them never redistributes. A `Group` is a chain or tree of such
+operators that ends in its head. Its one-axis signatures, `CompositeSignature`s, are the joins of its
+operators' signatures in which every inner edge agrees.
+
+Sources are not groups. A tensor computed from buffers and constants alone, and a model input, can be
+had in any placement without communication; a parameter with one use is stored as that use needs it.
+Only a parameter with several uses (tied weights) is a group of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..graph import Graph, Op
+from ..sbp.placement import Placement
+from ..sbp.rules import find_rule, signatures_of
+from ..sbp.signature import Rule, Signature
+
+MAX_COMPOSITES = 64
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input of a group: input `index` of its operator number `op`."""
+
+    op: int
+    index: int
+    tensor: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Operators in graph order; the last one is the head."""
+
+    ops: tuple[Op, ...]
+    inputs: tuple[Port, ...]  # fed by other groups
+    sources: tuple[Port, ...]  # fed by inputs, constants and single-use parameters
+    outputs: tuple[tuple[int, int, str], ...]  # (operator, output index, tensor) read elsewhere
+
+    @property
+    def head(self) -> Op:
+        return self.ops[-1]
+
+
+@dataclass(frozen=True)
+class CompositeSignature:
+    """One signature per operator of a group, agreeing on every inner edge, on one mesh axis."""
+
+    signatures: tuple[Signature, ...]
+
+    @cached_property
+    def divides_work(self) -> bool:
+        return self.signatures[-1].divides_work
+
+    def __str__(self) -> str:
+        return str(self.signatures[-1])
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """The groups of a graph, and where each tensor comes from.
+
+    free:     names of operators whose outputs any device can have in any placement (inputs, buffers,
+              constants and what is computed from the latter)
+    owner:    operator name -> group number, for grouped operators
+    """
+
+    graph: Graph
+    groups: tuple[Group, ...]
+    free: frozenset[str]
+    owner: dict[str, int]
+
+
+def rule_of(op: Op) -> Rule:
+    """The rule of an operator; the tracer made operators without one opaque."""
+    rule = find_rule(op.kind)
+    if rule is None:
+        raise ValueError(
+            f"operator {op.name!r} of kind {op.kind!r} has no rule; trace the model with this version "
+            "of autoddl (which makes such submodules opaque) or register a rule with @rule"
+        )
+    return rule
+
+
+def make_groups(graph: Graph) -> Grouping:
+    """Partition the graph's operators into groups. See the module docstring."""
+    free = graph.free_ops
+    single_params = {
+        op.name for op in graph.params if len(graph.consumers[op.outputs[0]]) == 1
+    }
+    ungrouped = free | single_params
+    # The consumer with which an operator is planned; consumers come later in graph order.
+    merged_into: dict[str, str] = {}
+    for op in graph.ops:
+        if op.name not in ungrouped and _merges(graph, op, ungrouped):
+            merged_into[op.name] = graph.consumers[op.outputs[0]][0][0].name
+    head_of: dict[str, str] = {}
+    for op in reversed(graph.ops):
+        if op.name not in ungrouped:
+            into = merged_into.get(op.name)
+            head_of[op.name] = op.name if into is None else head_of[into]
+    members: dict[str, list[Op]] = {}
+    for op in graph.ops:
+        if op.name not in ungrouped:
+            members.setdefault(head_of[op.name], []).append(op)
+    ordered = [members[op.name] for op in graph.ops if op.name in members]
+    groups = tuple(_make_group(graph, ops, ungrouped) for ops in ordered)
+    owner = {op.name: number for number, group in enumerate(groups) for op in group.ops}
+    return Grouping(graph, groups, free, owner)
+
+
+def _merges(graph: Graph, op: Op, ungrouped: Iterable[str]) -> bool:
+    """True if `op` may be planned with its consumer."""
+    if op.kind in ("fork", "param", "loss", "opaque") or rule_of(op).heavy or len(op.outputs) != 1:
+        return False
+    uses = graph.consumers[op.outputs[0]]
+    if len(uses) != 1 or uses[0][0].kind in ("loss", "opaque"):
+        return False
+    size = graph.tensors[op.outputs[0]].spec.numel
+    same_size = [
+        name
+        for name in op.inputs
+        if graph.producers[name].name not in ungrouped and graph.tensors[name].spec.numel == size
+    ]
+    return len(same_size) == 1
+
+
+def _make_group(graph: Graph, ops: list[Op], ungrouped: Iterable[str]) -> Group:
+    produced = {out for op in ops for out in op.outputs}
+    inputs: list[Port] = []
+    sources: list[Port] = []
+    for number, op in enumerate(ops):
+        for index, name in enumerate(op.inputs):
+            if name in produced:
+                continue
+            is_source = graph.producers[name].name in ungrouped
+            (sources if is_source else inputs).append(Port(number, index, name))
+    names = {op.name for op in ops}
+    outputs = tuple(
+        (number, index, out)
+        for number, op in enumerate(ops)
+        for index, out in enumerate(op.outputs)
+        if any(consumer.name not in names for consumer, _ in graph.consumers[out])
+        or out in graph.outputs
+    )
+    return Group(tuple(ops), tuple(inputs), tuple(sources), outputs)
+
+
+def composite_signatures(graph: Graph, group: Group) -> tuple[CompositeSignature, ...]:
+    """All joins of the operators' one-axis signatures, distinct as seen from outside."""
+    position = {op.name: number for number, op in enumerate(group.ops)}
+    choices = [signatures_of(graph.spec(op)) for op in group.ops]
+    head = len(group.ops) - 1
+    partial: list[dict[int, Signature]] = [{head: s} for s in choices[head]]
+    for number in range(head - 1, -1, -1):
+        out = group.ops[number].outputs[0]
+        consumer, index = graph.consumers[out][0]
+        at = position[consumer.name]
+        has_grad = out in graph.needs_grad
+        extended: list[dict[int, Signature]] = []
+        for chosen in partial:
+            wanted = chosen[at].ins[index]
+            gradient = chosen[at].grad_ins[index]
+            extended.extend(
+                {**chosen, number: s}
+                for s in choices[number]
+                if s.outs[0] == wanted and (not has_grad or s.grad_outs[0] == gradient)
+            )
+        partial = extended
+    unique: dict[tuple[object, ...], CompositeSignature] = {}
+    for chosen in partial:
+        signatures = tuple(chosen[number] for number in range(len(group.ops)))
+        unique.setdefault(_outside(graph, group, signatures), CompositeSignature(signatures))
+    composites = tuple(unique.values())[:MAX_COMPOSITES]
+    assert composites, f"no joint signature for {[op.name for op in group.ops]}"
+    return composites
+
+
+def _outside(
+    graph: Graph, group: Group, signatures: tuple[Signature, ...]
+) -> tuple[Placement | None, ...]:
+    """The placements that the rest of the graph sees."""
+    seen: list[Placement | None] = []
+    for port in (*group.inputs, *group.sources):
+        has_grad = port.tensor in graph.needs_grad
+        seen.append(signatures[port.op].ins[port.index])
+        seen.append(signatures[port.op].grad_ins[port.index] if has_grad else None)
+    for number, index, tensor in group.outputs:
+        has_grad = tensor in graph.needs_grad
+        seen.append(signatures[number].outs[index])
+        seen.append(signatures[number].grad_outs[index] if has_grad else None)
+    return tuple(seen)

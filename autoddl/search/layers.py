@@ -1,0 +1,110 @@
+"""Layers of a plan: each heavy operator with the light ones around it, and its topology.
+
+The topology is the paper's (section 4.2): of a product Y = X W, S0 is the extent that splits X's rows, B
+the extent over which X is replicated and W's columns are split, S1 the extent that splits the summed
+dim; each as (nodes, GPUs). R, printed only if present, is the extent that repeats the whole
+computation. `topology` reads them off the heavy operator's placements.
+"""
+
+from __future__ import annotations
+
+from ..graph import Graph, Op
+from ..planned import PlannedLayer, PlannedOp
+from ..sbp.mesh import Mesh
+from ..sbp.placement import NdSbp
+from .group import Grouping, rule_of
+from .tables import Tables
+
+
+def topology_letters(op: Op, ins: tuple[NdSbp, ...], outs: tuple[NdSbp, ...]) -> tuple[str, ...]:
+    """S0, B, S1 or R for each mesh axis."""
+    # An embedding's rows are its indices, input 1; of every other heavy operator input 0.
+    rows = ins[1] if op.kind == "gather" and len(ins) > 1 else ins[0]
+    out = outs[0] if outs else rows
+    letters = []
+    for given, made in zip(rows, out, strict=True):
+        if made.is_partial and not given.is_partial:
+            letters.append("S1")
+        elif given.is_split:
+            letters.append("S0")
+        else:
+            letters.append("B" if made.is_split else "R")
+    return tuple(letters)
+
+
+def topology(letters: tuple[str, ...], mesh: Mesh) -> str:
+    """`(S0:(4,1), B:(8,1), S1:(2,1))`."""
+    parts = []
+    for letter in ("S0", "B", "S1", "R"):
+        axes = [a for a, at in enumerate(letters) if at == letter]
+        if axes or letter != "R":
+            nodes, gpus = mesh.topology(axes)
+            parts.append(f"{letter}:({nodes},{gpus})")
+    return f"({', '.join(parts)})"
+
+
+def heavy_variables(tables: Tables) -> list[tuple[int, Op]]:
+    """(variable, heavy operator) of every group that has one, in graph order."""
+    found = []
+    for variable, group in enumerate(tables.grouping.groups):
+        heavy = [op for op in group.ops if rule_of(op).heavy]
+        if heavy:
+            found.append((variable, heavy[-1]))
+    return found
+
+
+def assign_layers(graph: Graph, grouping: Grouping, heavy: list[tuple[int, Op]]) -> list[list[str]]:
+    """The operators of each heavy variable's layer, in graph order.
+
+    A group with a heavy operator is in that layer; any other group joins the layer before it in graph
+    order (the first layer takes what stands before it), a source the layer of its first reader.
+    """
+    if not heavy:
+        return [[op.name for op in graph.ops]]
+    layer_of_group: dict[int, int] = {}
+    number_of = {variable: n for n, (variable, _) in enumerate(heavy)}
+    current = 0
+    for variable in range(len(grouping.groups)):
+        current = number_of.get(variable, current)
+        layer_of_group[variable] = current
+    layers: list[list[str]] = [[] for _ in heavy]
+    layer_of_op: dict[str, int] = {}
+    for op in reversed(graph.ops):
+        if op.name in grouping.owner:
+            layer_of_op[op.name] = layer_of_group[grouping.owner[op.name]]
+        else:
+            uses = [user for out in op.outputs for user, _ in graph.consumers[out]]
+            layer_of_op[op.name] = layer_of_op[uses[0].name] if uses else 0
+    for op in graph.ops:
+        layers[layer_of_op[op.name]].append(op.name)
+    return layers
+
+
+def describe_layers(
+    tables: Tables, ops: dict[str, PlannedOp], alternatives: dict[int, tuple[str, float]]
+) -> tuple[PlannedLayer, ...]:
+    """The plan's layers. alternatives: variable -> (next best topology, extra seconds)."""
+    graph, mesh = tables.grouping.graph, tables.model.cluster.mesh
+    heavy = heavy_variables(tables)
+    members = assign_layers(graph, tables.grouping, heavy)
+    if not heavy:
+        return (PlannedLayer(graph.name, "light", tuple(members[0]), topology((), mesh), ""),)
+    layers = []
+    taken: dict[str, int] = {}
+    for (variable, op), names in zip(heavy, members, strict=True):
+        planned = ops[op.name]
+        name = op.module or op.name
+        taken[name] = taken.get(name, 0) + 1
+        if taken[name] > 1:
+            name = f"{name}#{taken[name]}"
+        ins = ", ".join(map(str, planned.ins))
+        outs = ", ".join(map(str, planned.outs))
+        alternative, extra = alternatives.get(variable, ("", 0.0))
+        letters = topology_letters(op, planned.ins, planned.outs)
+        layers.append(
+            PlannedLayer(
+                name, op.kind, tuple(names), topology(letters, mesh), f"{ins} -> {outs}",
+                alternative, extra,
+            )  # fmt: skip
+        )
+    return tuple(layers)

@@ -1,0 +1,107 @@
+"""From a choice of strategies to placements of every operator and steps on every edge."""
+
+from __future__ import annotations
+
+from ..graph import Graph, Op
+from ..planned import PlannedEdge, PlannedOp
+from ..sbp.mesh import Mesh
+from ..sbp.placement import B, NdSbp, Placement
+from ..sbp.redistribute import PathTable
+from ..sbp.signature import Signature
+from .problem import Choice
+from .tables import Tables, stored_placement
+
+
+def place(
+    tables: Tables, choice: Choice
+) -> tuple[dict[str, PlannedOp], dict[tuple[str, int], PlannedEdge]]:
+    """(operator name -> placements, (operator, input) -> steps), in graph order."""
+    graph, mesh = tables.grouping.graph, tables.model.cluster.mesh
+    paths = PathTable(mesh, tables.model.comm.price)
+    placed: dict[str, PlannedOp] = {}
+    for variable, group in enumerate(tables.grouping.groups):
+        table = tables.table_of(variable)
+        composites = [table.composites[c] for c in table.assign[choice[variable]]]
+        for number, op in enumerate(group.ops):
+            placed[op.name] = _place_op(graph, op, [c.signatures[number] for c in composites])
+    for op in graph.ops:
+        if op.name not in placed:
+            placed[op.name] = _place_source(graph, mesh, paths, op, placed)
+    ops = {op.name: placed[op.name] for op in graph.ops}
+    edges: dict[tuple[str, int], PlannedEdge] = {}
+    memo: dict[object, tuple] = {}
+
+    def steps(tensor: str, source: NdSbp | None, target: NdSbp | None) -> tuple:
+        if source is None or target is None or source == target:
+            return ()
+        spec = graph.tensors[tensor].spec
+        key = (spec, source, target)
+        if key not in memo:
+            memo[key] = paths.path(spec, source, target)
+        return memo[key]
+
+    for op in graph.ops:
+        for index, tensor in enumerate(op.inputs):
+            producer = graph.producers[tensor]
+            out = producer.outputs.index(tensor)
+            given = ops[producer.name]
+            forward = steps(tensor, given.outs[out], ops[op.name].ins[index])
+            backward = steps(tensor, ops[op.name].grad_ins[index], given.grad_outs[out])
+            if forward or backward:
+                edges[op.name, index] = PlannedEdge(op.name, index, forward, backward)
+    return ops, edges
+
+
+def _place_op(graph: Graph, op: Op, signatures: list[Signature]) -> PlannedOp:
+    def column(side: str, index: int) -> NdSbp:
+        return NdSbp(tuple(getattr(s, side)[index] for s in signatures))
+
+    def gradient(side: str, index: int, tensor: str) -> NdSbp | None:
+        return column(side, index) if tensor in graph.needs_grad else None
+
+    return PlannedOp(
+        op.name,
+        ins=tuple(column("ins", i) for i in range(len(op.inputs))),
+        outs=tuple(column("outs", i) for i in range(len(op.outputs))),
+        grad_outs=tuple(gradient("grad_outs", i, t) for i, t in enumerate(op.outputs)),
+        grad_ins=tuple(gradient("grad_ins", i, t) for i, t in enumerate(op.inputs)),
+        inner_axes=tuple(a for a, s in enumerate(signatures) if s.inner is not None),
+    )
+
+
+def _place_source(
+    graph: Graph, mesh: Mesh, paths: PathTable, op: Op, placed: dict[str, PlannedOp]
+) -> PlannedOp:
+    """A parameter as its one use needs it; an input as all its uses agree; constants whole."""
+    whole = NdSbp.broadcast(mesh.num_axes)
+    outs = [whole for _ in op.outputs]
+    grads: list[NdSbp | None] = [None for _ in op.outputs]
+    for number, tensor in enumerate(op.outputs):
+        uses = [
+            placed[user.name].ins[index]
+            for user, index in graph.consumers[tensor]
+            if user.name in placed
+        ]
+        if op.kind == "param" and uses:
+            outs[number] = NdSbp(tuple(map(stored_placement, uses[0])))
+        elif op.kind == "input" and uses:
+            outs[number] = _common(graph, paths, tensor, uses, whole)
+        if tensor in graph.needs_grad:
+            grads[number] = outs[number]
+    ins = tuple(whole for _ in op.inputs)
+    return PlannedOp(op.name, ins, tuple(outs), tuple(grads), tuple(None for _ in op.inputs))
+
+
+def _common(
+    graph: Graph, paths: PathTable, tensor: str, uses: list[NdSbp], whole: NdSbp
+) -> NdSbp:
+    """The most split placement from which every use is a local slice."""
+
+    def agree(placements: tuple[Placement, ...]) -> Placement:
+        first = stored_placement(placements[0])
+        return first if all(p == placements[0] for p in placements) else B
+
+    common = NdSbp(tuple(map(agree, zip(*uses, strict=True))))
+    spec = graph.tensors[tensor].spec
+    local = all(step.is_free for use in uses for step in paths.path(spec, common, use))
+    return common if local else whole

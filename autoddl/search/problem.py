@@ -1,0 +1,95 @@
+"""The search problem as arrays: what every algorithm sees, and all that it sees.
+
+    cost(s)   = sum_i node_cost[i][s_i]   + sum_(i,j) edge_cost[i,j][s_i, s_j]
+    memory(s) = sum_i node_memory[i][s_i] + sum_(i,j) edge_memory[i,j][s_i, s_j]
+
+Find the choice s of least cost (seconds of one iteration) with memory at most `memory_limit` (bytes of
+one device). `evaluate` computes both. Equal layers share their tables: variables and edges refer to
+them by number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Table = NDArray[np.float64]
+Choice = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Variables `first` < `second` with edge table number `table`, [first's, second's]."""
+
+    first: int
+    second: int
+    table: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Tables, and which variable and edge uses which.
+
+    node_cost, node_memory: per node table [strategies]; edge_cost, edge_memory: [first's, second's]
+    nodes:        variable -> node table
+    heavy:        variables that head a layer (the coordinates of coordinate descent)
+    memory_limit: bytes; inf for none
+    """
+
+    node_cost: tuple[Table, ...]
+    node_memory: tuple[Table, ...]
+    edge_cost: tuple[Table, ...]
+    edge_memory: tuple[Table, ...]
+    nodes: tuple[int, ...]
+    edges: tuple[Edge, ...]
+    heavy: frozenset[int] = frozenset()
+    memory_limit: float = float("inf")
+
+    @property
+    def num_variables(self) -> int:
+        return len(self.nodes)
+
+    def sizes(self) -> tuple[int, ...]:
+        """Number of strategies of each variable."""
+        return tuple(len(self.node_cost[t]) for t in self.nodes)
+
+    @cached_property
+    def neighbours(self) -> tuple[tuple[tuple[int, int, bool], ...], ...]:
+        """For each variable its (other variable, edge table, is the first) triples."""
+        found: list[list[tuple[int, int, bool]]] = [[] for _ in self.nodes]
+        for edge in self.edges:
+            found[edge.first].append((edge.second, edge.table, True))
+            found[edge.second].append((edge.first, edge.table, False))
+        return tuple(map(tuple, found))
+
+    def evaluate(self, choice: Choice) -> tuple[float, float]:
+        """(cost in seconds, memory in bytes) of a choice."""
+        cost = sum(float(self.node_cost[t][s]) for t, s in zip(self.nodes, choice, strict=True))
+        memory = sum(float(self.node_memory[t][s]) for t, s in zip(self.nodes, choice, strict=True))
+        for edge in self.edges:
+            at = choice[edge.first], choice[edge.second]
+            cost += float(self.edge_cost[edge.table][at])
+            memory += float(self.edge_memory[edge.table][at])
+        return cost, memory
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What an algorithm found.
+
+    choice:      strategy number per variable
+    cost:        seconds; memory: bytes
+    lower_bound: no choice within the limit costs less (-inf if the algorithm proves nothing)
+    evaluations: number of choices (or line searches) that were priced
+    """
+
+    choice: Choice
+    cost: float
+    memory: float
+    evaluations: int
+    algorithm: str
+    lower_bound: float = float("-inf")
+    curve: tuple[tuple[float, float], ...] = ()  # (seconds since the start, best cost)

@@ -1,0 +1,150 @@
+"""The strategies of a group on a mesh: assignments of one-axis signatures to the atomic axes.
+
+On a small mesh these are all assignments. With many axes that number (signatures ** axes) is out of
+reach and needless: axes of one extent and link class are interchangeable up to the order in which
+they nest. There each run of such axes is cut into contiguous blocks, one signature a block (AutoDDL's
+topology tuples, in every order); if that is still too many, the batch block comes first and a run
+has few distinct signatures. `assignments` takes the first of these spaces that is small enough.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sbp.mesh import Mesh
+
+Assignments = NDArray[np.int16]
+Feasible = Callable[[Assignments], NDArray[np.bool_]]
+
+DEFAULT_CAP = 400
+_MAX_GENERATED = 60_000
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """A space of block sequences: at most `distinct` signatures a run, the leading one first."""
+
+    distinct: int
+    leading_first: bool
+
+
+RESTRICTIONS = (
+    Restriction(9, False),
+    Restriction(4, False),
+    Restriction(4, True),
+    Restriction(3, False),
+    Restriction(3, True),
+    Restriction(2, False),
+    Restriction(2, True),
+    Restriction(1, False),
+)
+
+
+def runs(mesh: Mesh) -> tuple[int, ...]:
+    """Lengths of the runs of neighbouring axes of equal extent and link class."""
+    return tuple(len(list(group)) for _, group in itertools.groupby(mesh.axes))
+
+
+def count_block_sequences(symbols: int, length: int, restriction: Restriction) -> int:
+    """An upper bound on the number of `block_sequences`, exact without `leading_first`."""
+    return sum(
+        math.perm(symbols, blocks) * math.comb(length - 1, blocks - 1)
+        for blocks in range(1, min(symbols, length, restriction.distinct) + 1)
+    )
+
+
+@lru_cache(maxsize=512)
+def block_sequences(
+    symbols: tuple[int, ...], leading: frozenset[int], length: int, restriction: Restriction
+) -> tuple[tuple[int, ...], ...]:
+    """Sequences of `length` symbols in which equal symbols are contiguous."""
+    found: list[tuple[int, ...]] = []
+
+    def extend(prefix: tuple[int, ...], used: tuple[int, ...]) -> None:
+        if len(prefix) == length:
+            found.append(prefix)
+            return
+        if len(used) == restriction.distinct:
+            return
+        for symbol in symbols:
+            if symbol in used:
+                continue
+            if restriction.leading_first and symbol in leading and used:
+                continue
+            for count in range(1, length - len(prefix) + 1):
+                last = len(used) + 1 == restriction.distinct
+                if last and len(prefix) + count != length:
+                    continue
+                extend(prefix + (symbol,) * count, (*used, symbol))
+
+    extend((), ())
+    return tuple(sorted(found))
+
+
+def assignments(
+    num_symbols: int,
+    leading: frozenset[int],
+    dispensable: frozenset[int],
+    mesh: Mesh,
+    feasible: Feasible,
+    cap: int = DEFAULT_CAP,
+) -> Assignments:
+    """int16 array [strategies, axes] of signature numbers, in lexicographic order.
+
+    leading:     signatures that split the batch (they nest outermost in restricted spaces)
+    dispensable: signatures left out of restricted spaces if anything else remains
+    feasible:    mask of the assignments whose splits divide the tensors evenly
+    """
+    axes = mesh.num_axes
+    if axes == 0:
+        return np.zeros((1, 0), dtype=np.int16)
+    everything = tuple(range(num_symbols))
+    if num_symbols**axes <= _MAX_GENERATED:
+        grid = np.indices((num_symbols,) * axes, dtype=np.int16).reshape(axes, -1).T
+        grid = grid[feasible(grid)]
+        if len(grid) <= cap:
+            return grid
+    needed = tuple(s for s in everything if s not in dispensable) or everything
+    best = np.zeros((0, axes), dtype=np.int16)
+    for restriction in RESTRICTIONS:
+        for symbols in (everything, needed):
+            found = _restricted(symbols, leading, mesh, feasible, restriction)
+            if found is not None and 0 < len(found) <= cap:
+                return found
+            if found is not None and len(found) and (not len(best) or len(found) < len(best)):
+                best = found
+    return best
+
+
+def _restricted(
+    symbols: tuple[int, ...],
+    leading: frozenset[int],
+    mesh: Mesh,
+    feasible: Feasible,
+    restriction: Restriction,
+) -> Assignments | None:
+    """The product of the runs' block sequences, or None if it is too large to write down."""
+    partial = np.zeros((1, 0), dtype=np.int16)
+    for length in runs(mesh):
+        if count_block_sequences(len(symbols), length, restriction) > _MAX_GENERATED:
+            return None
+        sequences = np.array(
+            block_sequences(symbols, leading, length, restriction), dtype=np.int16
+        )
+        if len(partial) * len(sequences) > _MAX_GENERATED:
+            return None
+        partial = np.hstack(
+            [
+                np.repeat(partial, len(sequences), axis=0),
+                np.tile(sequences, (len(partial), 1)),
+            ]
+        )
+        partial = partial[feasible(partial)]
+    return partial
