@@ -35,7 +35,7 @@ def natural(
 
     The gradient of a split tensor is split alike and that of a Partial one is Broadcast. A
     Broadcast input is used by every device for its own share of the work, so that its gradient is
-    Partial, unless all tensors are Broadcast. Tensors that are not float, and `frozen` ones, have none.
+    Partial, unless all tensors are Broadcast. `frozen` tensors and those not float have none.
     """
     assert len(ins) == len(op.inputs) and len(outs) == len(op.outputs), (op.kind, ins, outs)
     shared = any(not p.is_broadcast for p in (*ins, *outs))

@@ -1,7 +1,7 @@
 """Convolutions: the batch, the output channels or the input channels are split.
 
-With several groups the channels are split at group boundaries only: each device then convolves
-whole groups, and the extents that carry that signature must divide their number (`Signature.limit`).
+With several groups the channels are split at group boundaries only: each device convolves whole
+groups, and the extents that carry that signature must divide their number (`Signature.limit`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lookups in a table: its columns, the indices, or the looked-up dim itself are split.
 
 A device that holds some rows of the table subtracts the first one's number (the offset of its
-shard) from the indices and gives 0 for those outside its range: the output is then a sum over devices.
+shard) from the indices and gives 0 for those outside its range; the output is a sum over devices.
 """
 
 from __future__ import annotations

@@ -1,0 +1,28 @@
+"""Proof of operator signatures on simulated devices, in NumPy.
+
+For an operator f with inputs x and one signature per mesh axis, `prove` checks
+
+    f(x)         = assemble(outs,     f_local(scatter(ins, x)))
+    vjp_f(x, dy) = assemble(grad_ins, vjp_f_local(scatter(ins, x), scatter(grad_outs, dy)))
+
+where `scatter` cuts a tensor into shards (Partial: random summands of it) and `assemble` puts
+them together again (Partial: sums them; Broadcast: all copies must be equal).
+
+f is given as a `Kernel`, a function of the local inputs, the local attributes and the `Shard`
+(where this device's tensors begin). It returns the outputs and their pullback, the function from
+output gradients to input gradients. A kernel that communicates is a generator, and so is its
+pullback: it yields an `AllReduce` and is sent the sum or the maximum over the axes whose
+signature has an `inner`; their number and sizes must be those that `inner` states.
+"""
+
+from .devices import AllReduce as AllReduce
+from .devices import Disproved as Disproved
+from .devices import Lockstep as Lockstep
+from .devices import assemble as assemble
+from .devices import scatter as scatter
+from .prove import Kernel as Kernel
+from .prove import Placed as Placed
+from .prove import Pullback as Pullback
+from .prove import Shard as Shard
+from .prove import fits as fits
+from .prove import prove as prove
