@@ -18,7 +18,7 @@ from .cost.comm import CommRule
 from .cost.model import CostModel
 from .explain import format_bytes
 from .graph import Graph
-from .plan import Plan, SearchRecord
+from .plans import Plan, SearchRecord
 from .search.algorithms import find_algorithm
 from .search.alternatives import next_best
 from .search.budget import Budget

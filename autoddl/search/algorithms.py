@@ -10,12 +10,14 @@ from .budget import Budget
 from .coordinate_descent import coordinate_descent
 from .exact import auto
 from .problem import Problem, SearchResult
+from .random_choice import random_choice
 
 Algorithm = Callable[[Problem, np.random.Generator, Budget], SearchResult | None]
 
 ALGORITHMS: Mapping[str, Algorithm] = {
     "auto": auto,
     "coordinate_descent": coordinate_descent,
+    "random": random_choice,
 }
 
 

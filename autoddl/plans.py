@@ -236,16 +236,25 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write JSON; the file is replaced only when it is whole."""
-        write_atomically(path, json.dumps(self.to_json(), indent=1))
+        write_atomically(path, self.dumps())
+
+    def dumps(self) -> str:
+        """The file's text; `loads` inverts it."""
+        return json.dumps(self.to_json(), indent=1)
+
+    @staticmethod
+    def loads(text: str) -> Plan:
+        """Read what `dumps` wrote. Raises ValueError if it is not a whole plan of this version."""
+        data = json.loads(text)
+        if not isinstance(data, dict):
+            raise ValueError("not a plan file: the JSON is no object")
+        return Plan.from_json(data)
 
     @staticmethod
     def load(path: str | Path) -> Plan:
         """Read what `save` wrote. ValueError names the file and what is wrong with it."""
         try:
-            data = json.loads(Path(path).read_text())
-            if not isinstance(data, dict):
-                raise ValueError("not a plan file: the JSON is no object")
-            return Plan.from_json(data)
+            return Plan.loads(Path(path).read_text())
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror}") from error
         except ValueError as error:

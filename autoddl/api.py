@@ -1,0 +1,139 @@
+"""The calls that users make: `trace`, `plan` and `parallelize`.
+
+`trace` and `parallelize` need OneFlow and import the back end when they are called; all else works
+without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .cluster.spec import Cluster
+from .cost.comm import CommRule
+from .graph import Graph
+from .planner import find_plan
+from .plans import Plan
+
+if TYPE_CHECKING:
+    from .backend.oneflow.trainer import Trainer
+
+
+class BackendMissing(ImportError):
+    """OneFlow is needed for this call and cannot be imported."""
+
+
+def _need_oneflow(call: str) -> None:
+    try:
+        import oneflow  # noqa: F401
+    except ImportError as error:
+        raise BackendMissing(
+            f"autoddl.{call} needs OneFlow, which cannot be imported here ({error}). Planning saved "
+            "graphs works without it; `autoddl doctor` says how to install it"
+        ) from error
+
+
+def trace(
+    model: Any, *example: Any, loss: Callable[..., Any] | None = None, name: str | None = None
+) -> Graph:
+    """The graph of a single-device `oneflow.nn.Module`.
+
+    example: the model's positional inputs, followed by the target if `loss` is given
+    loss:    (output, target) -> scalar; planning a training run needs it
+
+    Raises ValueError if the model cannot be traced, BackendMissing without OneFlow.
+    """
+    _need_oneflow("trace")
+    from .backend.oneflow.trace import trace as trace_oneflow
+
+    return trace_oneflow(model, *example, loss=loss, name=name)
+
+
+def plan(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    seed: int = 0,
+    optimizer: str = "adam",
+    micro_batches: int | None = None,
+    memory_limit_bytes: float | None = None,
+    search: str = "auto",
+    comm_rule: CommRule = "shared_nic",
+    restarts: int = 32,
+) -> Plan:
+    """The best plan for training `graph` on `cluster`; see `planner.find_plan` for the options."""
+    return find_plan(
+        graph,
+        cluster,
+        seed=seed,
+        optimizer=optimizer,
+        micro_batches=micro_batches,
+        memory_limit_bytes=memory_limit_bytes,
+        search=search,
+        comm_rule=comm_rule,
+        restarts=restarts,
+    )
+
+
+def parallelize(
+    model: Any,
+    cluster: Cluster,
+    *,
+    example: Sequence[Any],
+    loss: Callable[..., Any],
+    optimizer: Callable[[list[Any]], Any],
+    plan: Plan | None = None,
+    seed: int = 0,
+    micro_batches: int | None = None,
+    memory_limit_bytes: float | None = None,
+    search: str = "auto",
+    per_shard_batchnorm: bool = False,
+    debug: bool = False,
+) -> Trainer:
+    """Train `model` in parallel on `cluster`: trace, plan (or take `plan`) and set up this rank.
+
+    Every rank of the job makes this call; on one device no launcher is needed.
+
+    example:   the model's positional inputs of one global batch, then the target
+    loss:      (output, target) -> scalar
+    optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`
+    seed:      of the search and of dropout
+    per_shard_batchnorm: statistics of each shard instead of the whole batch
+    debug:     after each operator, assert the planned placements and equal replicas
+
+    Raises ValueError if the model cannot be traced, nothing fits, the plan is for another model or
+    cluster, or the number of processes is not the cluster's; BackendMissing without OneFlow.
+    """
+    _need_oneflow("parallelize")
+    from .backend.oneflow.session import (
+        check_world_size,
+        optimizer_kind,
+        share_text,
+        state_of,
+    )
+    from .backend.oneflow.trainer import build_trainer
+
+    check_world_size(cluster)
+    traced = state_of(model, example, loss)
+    if plan is None:
+        kind = optimizer_kind(optimizer)
+
+        def make() -> str:
+            found = find_plan(
+                traced.graph,
+                cluster,
+                seed=seed,
+                optimizer=kind,
+                micro_batches=micro_batches,
+                memory_limit_bytes=memory_limit_bytes,
+                search=search,
+            )
+            return found.dumps()
+
+        plan = Plan.loads(share_text(make))
+    else:
+        plan.check_model(traced.graph)
+        plan.check_cluster(cluster)
+    return build_trainer(
+        traced, plan, optimizer, per_shard_batchnorm=per_shard_batchnorm, debug=debug
+    )
