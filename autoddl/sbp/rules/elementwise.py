@@ -87,7 +87,9 @@ def prelu(op: OpSpec) -> Iterator[Signature]:
 
 
 def fill_value(op: OpSpec) -> float:
-    """The scalar of `masked_fill` and `where_scalar_*`, given as a float, an int or a bool."""
+    """The scalar of `masked_fill` and `where_scalar_*`: `operand`, or one of OneFlow's own."""
+    if "operand" in op.attrs:
+        return float(op.attrs["operand"])
     for kind in ("float", "int", "bool"):
         if op.attrs.get(f"has_{kind}_operand"):
             return float(op.attrs[f"{kind}_operand"])

@@ -1,0 +1,372 @@
+"""Run a model under OneFlow's lazy mode and keep the forward job that it built.
+
+The model's own modules run, with lazy tensors in the places of their parameters and buffers; each
+call of a submodule opens a name scope `c<k>`, so every operator's name tells which call issued it.
+Everything that was replaced is put back, whatever happens. `TensorNameScope` is OneFlow's table
+from tensors to job names; it outlives a job that is never compiled and later tensors would be taken
+for those of an older trace, so it is cleared before each job.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import oneflow as flow
+import oneflow._oneflow_internal as internal
+import oneflow.core.job.job_pb2 as job_pb
+import oneflow.nn as nn
+from oneflow.autograd import autograd_mode
+from oneflow.framework import graph_build_util, session_context
+from oneflow.nn.graph.graph_config import GraphConfig
+
+LOSS = "loss"
+_job_numbers = itertools.count()
+
+
+@dataclass
+class Call:
+    """One call of a submodule: the call around it (an index, -1 for none) and the module's path.
+
+    A call at a boundary (see `build_job`) also keeps its arguments, (args, kwargs), and its result,
+    both with a `Slot` in the place of each tensor, and how many tensors those are.
+    """
+
+    parent: int
+    path: str
+    is_boundary: bool = False
+    arguments: Any = None
+    result: Any = None
+    num_arguments: int = 0
+    num_results: int = 0
+
+
+@dataclass
+class LazyJob:
+    """A forward job, and what its names stand for.
+
+    params, buffers: job name -> dotted name in the model
+    outputs:         job names of the tensors that the model returned, in `structure`'s order
+    structure:       the model's result with a `Slot` in the place of each tensor
+    captured:        job name -> eager tensor that the model read from elsewhere
+    """
+
+    proto: job_pb.Job
+    calls: list[Call]
+    params: dict[str, str]
+    buffers: dict[str, str]
+    inputs: list[str]
+    outputs: list[str] = field(default_factory=list)
+    structure: Any = None
+    loss: str = ""
+    captured: dict[str, flow.Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of the `index`-th tensor in a nested structure."""
+
+    index: int
+
+
+class CallError(Exception):
+    """A submodule failed under the trace; the cause is the original error."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+def map_leaves(tree: Any, leaf: type, change: Callable[[Any], Any]) -> Any:
+    """`tree` (nested tuples, lists and dicts) with every instance of `leaf` changed."""
+    if isinstance(tree, leaf):
+        return change(tree)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(map_leaves(item, leaf, change) for item in tree))
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(map_leaves(item, leaf, change) for item in tree)
+    if isinstance(tree, dict):
+        return {key: map_leaves(item, leaf, change) for key, item in tree.items()}
+    return tree
+
+
+def take_tensors(tree: Any) -> tuple[Any, list[flow.Tensor]]:
+    """`tree` with a Slot in the place of each tensor, and the tensors."""
+    tensors: list[flow.Tensor] = []
+
+    def take(tensor: flow.Tensor) -> Slot:
+        tensors.append(tensor)
+        return Slot(len(tensors) - 1)
+
+    return map_leaves(tree, flow.Tensor, take), tensors
+
+
+def put_tensors(tree: Any, tensors: Sequence[Any]) -> Any:
+    """The inverse of `take_tensors`."""
+    return map_leaves(tree, Slot, lambda slot: tensors[slot.index])
+
+
+def build_job(
+    model: nn.Module,
+    inputs: tuple[flow.Tensor, ...],
+    loss: Callable[..., flow.Tensor] | None,
+    target: flow.Tensor | None,
+    boundaries: frozenset[str] = frozenset(),
+) -> LazyJob:
+    """The job of `loss(model(*inputs), target)`.
+
+    boundaries: paths of submodules ("" the model, LOSS the loss) whose tensor arguments and results
+                go through `identity` operators in the scope `b<k>`
+    Raises CallError naming the submodule that failed.
+    """
+    session = session_context.GetDefaultSession()
+    session.TryInit()
+    config = GraphConfig().proto
+    config.job_name = f"autoddl_trace_{next(_job_numbers)}"
+    # completing the job then only writes its shapes, and runs no pass that rewrites operators
+    config.flag_name2flag_value["__is_user_function__"].at_bool = False
+    _clear_tensor_names()
+    with graph_build_util.graph_build_context(config, session), _restored(model):
+        examples = (*inputs, target) if loss is not None else inputs
+        lazy = [graph_build_util.build_graph_input_arg(f"in{i}", t) for i, t in enumerate(examples)]
+        job = LazyJob(job_pb.Job(), [], {}, {}, [f"in{i}/out" for i in range(len(lazy))])
+        _feed_state(model, job)
+        recorder = _Recorder(model, job.calls, boundaries)
+        with recorder.recording():
+            result = recorder.run("", model, lazy[: len(inputs)], {})
+            if loss is not None:
+                value = recorder.run(LOSS, loss, [result, lazy[-1]], {})
+                _fetch(value, "loss")
+        job.structure, returned = take_tensors(result)
+        for index, tensor in enumerate(returned):
+            _fetch(tensor, f"out{index}")
+        internal.CurJobBuildAndInferCtx_Complete()
+        job.proto.ParseFromString(internal.GetSerializedCurrentJob())
+        job_id = internal.JobBuildAndInferCtx_GetCurrentJobId()
+    taken = {
+        op.name: getattr(op.output_conf, "in")
+        for op in job.proto.net.op
+        if op.WhichOneof("op_type") == "output_conf"
+    }
+    job.outputs = [taken[f"out{index}"] for index in range(len(returned))]
+    job.loss = taken.get("loss", "")
+    job.captured = _captured_tensors(job.proto, config.job_name, job_id, session)
+    return job
+
+
+def _clear_tensor_names() -> None:
+    library = ctypes.CDLL(internal.__file__)
+    scope = library._ZN7oneflow3one15TensorNameScope6GlobalEv
+    scope.restype = ctypes.c_void_p
+    clear = library._ZN7oneflow3one15TensorNameScope5ClearEv
+    clear.argtypes, clear.restype = [ctypes.c_void_p], None
+    clear(scope())
+
+
+@contextmanager
+def _restored(model: nn.Module) -> Iterator[None]:
+    """Undo what a forward pass leaves in the modules: state, attributes, training flags."""
+    saved = []
+    for module in model.modules():
+        kept = dict(module.__dict__)
+        dicts = {k: dict(v) for k, v in kept.items() if isinstance(v, dict)}
+        saved.append((module, kept, dicts))
+    try:
+        yield
+    finally:
+        for module, kept, dicts in saved:
+            module.__dict__.clear()
+            module.__dict__.update(kept)
+            for name, items in dicts.items():
+                kept[name].clear()
+                kept[name].update(items)
+
+
+def _feed_state(model: nn.Module, job: LazyJob) -> None:
+    """Put a lazy variable in the place of every parameter and buffer, tied ones once."""
+    fed: dict[flow.Tensor, flow.Tensor] = {}
+    for path, module in model.named_modules():
+        for slots, names in ((module._parameters, job.params), (module._buffers, job.buffers)):
+            for key, tensor in slots.items():
+                if tensor is None:
+                    continue
+                if tensor not in fed:
+                    name = f"v{len(fed)}"
+                    names[f"{name}/out"] = f"{path}.{key}" if path else key
+                    fed[tensor] = graph_build_util.build_graph_state(name, tensor, None)
+                slots[key] = fed[tensor]
+
+
+class _Recorder:
+    """Opens a name scope around each submodule call and remembers the calls."""
+
+    def __init__(self, model: nn.Module, calls: list[Call], boundaries: frozenset[str]) -> None:
+        self.paths = {module: path for path, module in model.named_modules()}
+        self.calls = calls
+        self.boundaries = boundaries
+        self.current = -1
+        self.is_inside_boundary = False
+        self.gradient_free = 0
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record module calls, `Tensor.detach` and gradient-free regions until it ends."""
+        recorder = self
+        call_before, mode_before = nn.Module.__call__, autograd_mode.AutoGradMode
+        detach_before, data_before = flow.Tensor.detach, flow.Tensor.data
+        scope_before = internal.GetCurrentScope()
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            path = self.paths.get(module)
+            # modules made on the fly belong to their caller, and the root's scope is open already
+            if not path:
+                return _call_module(module, *args, **kwargs)
+            return self.run(path, partial(_call_module, module), args, kwargs)
+
+        def detach(tensor: flow.Tensor) -> flow.Tensor:
+            # lazy mode would drop it, and gradients would flow
+            with self.without_gradient():
+                return flow._C.identity(detach_before(tensor))
+
+        class GradMode(mode_before):
+            """Also opens a scope while gradients are off. OneFlow ends a mode by deleting it."""
+
+            def __init__(self, enabled: bool) -> None:
+                super().__init__(enabled)
+                self.scope = None if enabled else recorder.without_gradient()
+                if self.scope is not None:
+                    self.scope.__enter__()
+
+            def __del__(self) -> None:
+                if self.scope is not None:
+                    self.scope.__exit__(None, None, None)
+
+        nn.Module.__call__ = call
+        flow.Tensor.detach = detach
+        flow.Tensor.data = property(detach, data_before.__set__)
+        autograd_mode.AutoGradMode = GradMode
+        try:
+            yield
+        finally:
+            nn.Module.__call__ = call_before
+            flow.Tensor.detach, flow.Tensor.data = detach_before, data_before
+            autograd_mode.AutoGradMode = mode_before
+            # an error can leave gradient-free scopes open, which would hide it behind an assertion
+            while internal.GetCurrentScope() is not scope_before:
+                internal.GlobalScopeStackPop()
+
+    def run(
+        self, path: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """`function(*args, **kwargs)` as a new call of the module at `path`."""
+        outer, self.current = self.current, len(self.calls)
+        call = Call(outer, path)
+        self.calls.append(call)
+        call.is_boundary = path in self.boundaries and not self.is_inside_boundary
+        try:
+            with self.scope():
+                if not call.is_boundary:
+                    return function(*args, **kwargs)
+                self.is_inside_boundary = True
+                call.arguments, given = self.marked((tuple(args), kwargs))
+                call.num_arguments = len(given)
+                args, kwargs = put_tensors(call.arguments, given)
+                call.result, results = self.marked(function(*args, **kwargs))
+                call.num_results = len(results)
+                self.is_inside_boundary = False
+                return put_tensors(call.result, results)
+        except CallError:
+            raise
+        except Exception as error:
+            raise CallError(path) from error
+        finally:
+            self.current = outer
+
+    def marked(self, tree: Any) -> tuple[Any, list[flow.Tensor]]:
+        """`take_tensors(tree)` with the tensors behind boundary operators."""
+        structure, tensors = take_tensors(tree)
+        with _name_scope(f"b{self.current}"):
+            return structure, [flow._C.identity(tensor) for tensor in tensors]
+
+    def scope(self) -> AbstractContextManager[None]:
+        """The name scope of the current call."""
+        return _name_scope(f"{'n' if self.gradient_free else 'c'}{self.current}")
+
+    @contextmanager
+    def without_gradient(self) -> Iterator[None]:
+        """The scope of operators of the current call that pass no gradient."""
+        self.gradient_free += 1
+        try:
+            with self.scope():
+                yield
+        finally:
+            self.gradient_free -= 1
+
+
+@contextmanager
+def _name_scope(name: str) -> Iterator[None]:
+    """Operators made inside get the prefix `name`."""
+    scope = graph_build_util.make_new_name_scope(internal.GetCurrentScope(), name)
+    internal.GlobalScopeStackPush(scope)
+    try:
+        yield
+    finally:
+        if internal.GetCurrentScope() is scope:
+            internal.GlobalScopeStackPop()
+
+
+def _call_module(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """What `Module.__call__` does, without its warning about lazy mode."""
+    for hook in tuple(module._forward_pre_hooks.values()):
+        changed = hook(module, args)
+        if changed is not None:
+            args = changed if isinstance(changed, tuple) else (changed,)
+    result = module.forward(*args, **kwargs)
+    for hook in tuple(module._forward_hooks.values()):
+        changed = hook(module, args, result)
+        if changed is not None:
+            result = changed
+    return result
+
+
+def _fetch(tensor: flow.Tensor, name: str) -> None:
+    """End the job's branch of `tensor` with the output operator `name`."""
+    graph_build_util.build_graph_output(
+        name, tensor if tensor.is_lazy else flow._C.identity(tensor)
+    )
+
+
+def _captured_tensors(
+    proto: job_pb.Job, name: str, job_id: int, session: Any
+) -> dict[str, flow.Tensor]:
+    """The eager tensors that the job read, by the names of the variables that stand for them.
+
+    Only OneFlow's compiled graph gives them out. It registers them, then refuses a job whose
+    variable nobody registered: a job of one such variable yields them without being compiled.
+    """
+    variables = [op for op in proto.net.op if op.WhichOneof("op_type") == "variable_conf"]
+    if not any("FreeEagerTensor" in op.name for op in variables):
+        return {}
+    refused = job_pb.Job()
+    refused.job_conf.CopyFrom(proto.job_conf)
+    unknown = refused.net.op.add()
+    unknown.CopyFrom(variables[0])
+    unknown.name = "unknown"
+    group = refused.placement.placement_group.add()
+    group.parallel_conf.CopyFrom(proto.placement.placement_group[0].parallel_conf)
+    group.op_set.op_name.append(unknown.name)
+    graph = internal.nn.graph.CNNGraph(
+        name, refused.SerializeToString(), job_id, session._session_ctx
+    )
+    try:
+        graph.complie_and_init_runtime()
+    except Exception as error:
+        if "must be a variable created" not in str(error):
+            raise
+    names = (f"{name}/out" for name in graph.additional_var_names)
+    return dict(zip(names, graph.additional_var_tensors, strict=True))

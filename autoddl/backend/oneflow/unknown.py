@@ -1,0 +1,46 @@
+"""Which submodules hold operators that autoddl cannot plan or run, and so become opaque."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from .canonical import kept_outputs
+from .job import LOSS, Call
+from .raw import RawOp
+from .simplify import stops_gradient
+
+SOURCES = ("input_conf", "variable_conf")
+
+
+def path_of(calls: Sequence[Call], call: int) -> str:
+    """Path of the module of `call`; everything that the loss calls counts as the loss."""
+    root = call
+    while calls[root].parent >= 0:
+        root = calls[root].parent
+    return LOSS if calls[root].path == LOSS else calls[call].path
+
+
+def unknown_operators(
+    ops: Sequence[RawOp],
+    calls: Sequence[Call],
+    roots: Collection[str],
+    known: Callable[[str], bool],
+    differentiable: Collection[str],
+) -> dict[str, str]:
+    """Path of the smallest submodule -> what in it cannot be planned."""
+    read = {name for op in ops for name in op.reads} | set(roots)
+    found: dict[str, str] = {}
+    for op in ops:
+        if op.kind in SOURCES or op.kind == "opaque":
+            continue
+        surplus = set(op.makes) - set(kept_outputs(op))
+        if not known(op.kind):
+            reason = f"operator {op.kind}"
+        elif stops_gradient(op, differentiable):
+            reason = "a gradient that is stopped (detach or no_grad)"
+        elif surplus & read:
+            reason = f"a secondary output of operator {op.kind}"
+        else:
+            continue
+        found.setdefault(path_of(calls, op.call), reason)
+    return found
