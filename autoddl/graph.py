@@ -24,6 +24,7 @@ from typing import Any
 
 from .files import write_atomically
 from .sbp.layout import TensorSpec
+from .sbp.rules import find_rule, signatures_of
 from .sbp.signature import OpSpec
 
 GRAPH_VERSION = 1
@@ -90,17 +91,32 @@ class Graph:
     @cached_property
     def needs_grad(self) -> frozenset[str]:
         """Names of the tensors through which a gradient flows from the loss to a parameter."""
+        flags = {op.name: self._differentiable(op) for op in self.ops}
         towards: set[str] = set()
         for op in self.ops:
-            if op.kind == "param":
-                towards.update(o for o in op.outputs if self.tensors[o].spec.is_float)
-            elif any(i in towards for i in op.inputs):
-                towards.update(o for o in op.outputs if self.tensors[o].spec.is_float)
+            takes, gives = flags[op.name]
+            if op.kind == "param" or any(i in towards for i, f in zip(op.inputs, takes) if f):
+                towards.update(o for o, f in zip(op.outputs, gives) if f)
         useful: set[str] = {self.loss} if self.loss else set(self.outputs)
         for op in reversed(self.ops):
-            if any(o in useful for o in op.outputs):
-                useful.update(i for i in op.inputs if self.tensors[i].spec.is_float)
+            takes, gives = flags[op.name]
+            if op.kind == "loss" or any(o in useful for o, f in zip(op.outputs, gives) if f):
+                useful.update(i for i, f in zip(op.inputs, takes) if f)
         return frozenset(towards & useful)
+
+    def _differentiable(self, op: Op) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+        """Which inputs an operator gives a gradient for, and for which outputs it takes one."""
+        spec = self.spec(op)
+        if op.kind == "param":
+            return (), tuple(t.is_float and op.attrs.get("trainable", True) for t in spec.outputs)
+        signatures = signatures_of(spec) if find_rule(op.kind) else ()
+        if not signatures:
+            return tuple(t.is_float for t in spec.inputs), tuple(t.is_float for t in spec.outputs)
+        first = signatures[0]
+        return (
+            tuple(p is not None for p in first.grad_ins),
+            tuple(p is not None for p in first.grad_outs),
+        )
 
     @cached_property
     def free_ops(self) -> frozenset[str]:
