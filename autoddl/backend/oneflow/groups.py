@@ -1,0 +1,130 @@
+"""Collectives of local tensors in the groups of ranks along mesh axes.
+
+OneFlow's own local collectives know only the whole world. A group's ranks form a one-dim placement
+instead: the local tensor is copied into the local part of an empty global tensor on it, which changes
+label there with exactly one collective, S0 -> B, P -> S0, P -> B or S0 -> S1, all of them on flat
+contiguous buffers. A change of label of a shaped tensor would take detours (S1 -> B is an all-to-all
+and an all-gather), so `redistribute.py` brings dims to the front itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import oneflow as flow
+
+from ...sbp.mesh import Mesh
+
+# what a collective cannot carry travels as a type that it can
+_CARRIERS = {flow.uint8: flow.int32}
+_CPU_CARRIERS = {**_CARRIERS, flow.float16: flow.float32, flow.bfloat16: flow.float32}
+
+_SPLIT_ROWS = flow.sbp.split(0)
+_SPLIT_COLUMNS = flow.sbp.split(1)
+_BROADCAST = flow.sbp.broadcast
+_PARTIAL = flow.sbp.partial_sum
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """One collective that ran: its kind, the axes and the bytes of this rank's input."""
+
+    kind: str
+    axes: tuple[int, ...]
+    bytes: int
+
+
+@dataclass
+class Group:
+    """The ranks that differ from this one only along `axes`, ascending; `index` is this rank's place.
+
+    All methods take and give local tensors and must be called by every rank of the group.
+    """
+
+    axes: tuple[int, ...]
+    ranks: tuple[int, ...]
+    index: int
+    placement: Any
+    device: str
+    log: list[Traffic] | None = field(default=None, repr=False)
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+    def all_gather(self, x: flow.Tensor) -> flow.Tensor:
+        """[n] on each rank -> [size * n], in rank order."""
+        return self._relabel("all_gather", x, (x.shape[0] * self.size,), _SPLIT_ROWS, _BROADCAST)
+
+    def reduce_scatter(self, x: flow.Tensor) -> flow.Tensor:
+        """[size * n] on each rank -> the sum's piece [n] that belongs to this rank."""
+        return self._relabel("reduce_scatter", x, (x.shape[0],), _PARTIAL, _SPLIT_ROWS)
+
+    def all_reduce(self, x: flow.Tensor) -> flow.Tensor:
+        """[...] on each rank -> the sum [...]."""
+        return self._relabel("all_reduce", x, tuple(x.shape), _PARTIAL, _BROADCAST)
+
+    def all_to_all(self, x: flow.Tensor) -> flow.Tensor:
+        """[size, n]: row j is for rank j -> [size, n]: row i is from rank i."""
+        flat = x.reshape(1, -1)
+        shape = (self.size, flat.shape[1])
+        got = self._relabel("all_to_all", flat, shape, _SPLIT_ROWS, _SPLIT_COLUMNS)
+        return got.reshape(self.size, -1)
+
+    def all_max(self, x: flow.Tensor) -> flow.Tensor:
+        """[...] on each rank -> the elementwise maximum [...], with an all-reduce's bytes.
+
+        OneFlow reduces sums only: each rank takes the maximum of one piece and all gather them.
+        """
+        if self.size == 1:
+            return x
+        n = x.numel()
+        flat = _pad(x.reshape(-1), -n % self.size)
+        piece = self.all_to_all(flat.reshape(self.size, -1)).amax(dim=0)
+        return self.all_gather(piece).narrow(0, 0, n).reshape(*x.shape)
+
+    def _relabel(
+        self, kind: str, x: flow.Tensor, shape: tuple[int, ...], source: Any, target: Any
+    ) -> flow.Tensor:
+        """Read local `x` as one rank's part of a global [shape] placed as `source`; its `target`."""
+        if self.size == 1:
+            return x
+        dtype = x.dtype
+        carrier = (_CPU_CARRIERS if self.device == "cpu" else _CARRIERS).get(dtype, dtype)
+        if self.log is not None:
+            self.log.append(Traffic(kind, self.axes, x.numel() * x.element_size()))
+        whole = flow.empty(*shape, dtype=carrier, placement=self.placement, sbp=[source])
+        whole.to_local().copy_(x.to(carrier))
+        moved = whole.to_global(placement=self.placement, sbp=[target], check_meta=False)
+        return moved.to_local().to(dtype)
+
+
+def _pad(x: flow.Tensor, count: int) -> flow.Tensor:
+    """`x` [n] and `count` copies of its last element, which change no maximum."""
+    return flow.cat([x, x[-1:].expand(count)]) if count else x
+
+
+class Groups:
+    """The groups of one rank of a mesh, made once each. Set `log` to a list to record traffic."""
+
+    def __init__(self, mesh: Mesh, rank: int, device: str = "cpu") -> None:
+        self.mesh = mesh
+        self.rank = rank
+        self.device = device
+        self.log: list[Traffic] | None = None
+        self._groups: dict[tuple[int, ...], Group] = {}
+
+    def along(self, axes: Iterable[int]) -> Group:
+        """The group of this rank along `axes`."""
+        key = tuple(sorted(set(axes)))
+        if key not in self._groups:
+            ranks = self.mesh.group(self.rank, key)
+            placement = flow.placement(self.device, ranks=list(ranks)) if len(ranks) > 1 else None
+            self._groups[key] = Group(
+                key, ranks, ranks.index(self.rank), placement, self.device, self.log
+            )
+        group = self._groups[key]
+        group.log = self.log
+        return group

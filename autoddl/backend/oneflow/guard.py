@@ -1,0 +1,84 @@
+"""A rank that fails ends the job: it must not leave the others waiting for it.
+
+Python's way out of a failed OneFlow process waits for the other ranks, which wait for it, for hours.
+With the guard installed a rank that ends with an exception, or through `sys.exit` with a status other
+than zero, says so and leaves at once; OneFlow's heartbeat or the launcher then ends the others within
+seconds. Needs the standard library only, so that it can be installed before OneFlow is imported.
+
+A rank that ends well while others go on is the matter of `roll_call.py`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from types import TracebackType
+from typing import NoReturn
+
+
+def world_size() -> int:
+    """Number of processes of the job, from the launcher's environment; 1 without a launcher."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def rank() -> int:
+    """This process's place in the job, from the launcher's environment; 0 without a launcher."""
+    return int(os.environ.get("RANK", "0"))
+
+
+class Guard:
+    """What `install_guard` has put into this process."""
+
+    def __init__(self) -> None:
+        self.exit_status: int | str | None = None
+        self._show_error = sys.excepthook
+        self._exit = sys.exit
+
+    def install(self) -> None:
+        sys.excepthook = self._on_error
+        sys.exit = self._on_exit
+        atexit.register(self.leave_if_failed)
+
+    def _on_error(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        self._show_error(kind, error, trace)
+        leave(f"{kind.__name__}: {error}")
+
+    def _on_exit(self, status: int | str | None = None, /) -> NoReturn:
+        # remembered, since nothing says at exit what the status is
+        self.exit_status = status
+        self._exit(status)
+
+    def leave_if_failed(self) -> None:
+        """At exit: end at once if `sys.exit` was called with a status other than zero."""
+        status = self.exit_status
+        if status not in (None, 0):
+            leave(f"sys.exit({status!r})", status if isinstance(status, int) else 1)
+
+
+_guard: Guard | None = None
+
+
+def install_guard() -> None:
+    """Guard this process if it is one rank of several. Installs once, however often it is called."""
+    global _guard  # hooks of the process are global by nature
+    if _guard is None and world_size() > 1:
+        _guard = Guard()
+        _guard.install()
+
+
+def leave_if_failed() -> None:
+    """At exit: end this process at once if it fails, else come back."""
+    if _guard is not None:
+        _guard.leave_if_failed()
+
+
+def leave(reason: str, status: int = 1) -> NoReturn:
+    """End this process at once, without waiting for other ranks."""
+    first_line = reason.strip().splitlines()[0] if reason.strip() else "no reason given"
+    sys.stdout.flush()
+    sys.stderr.write(f"rank {rank()} of {world_size()} failed and ends the job: {first_line}\n")
+    sys.stderr.flush()
+    os._exit(status & 0xFF or 1)

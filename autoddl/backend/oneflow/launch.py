@@ -1,0 +1,171 @@
+"""Start the processes of a job on this machine, and end all of them when one fails.
+
+Needs the standard library only. A script started here finds what OneFlow reads from the environment
+(MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK, LOCAL_RANK), as under `python -m oneflow.distributed.launch`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import IO
+
+POLL_SECONDS = 0.05
+# the others see a lost rank themselves and may still have something to say
+GRACE_SECONDS = 2.0
+TERM_SECONDS = 3.0
+
+
+def run_processes(
+    script_args: Sequence[str],
+    nproc: int,
+    env: Mapping[str, str] | None = None,
+    *,
+    output: IO[str] | None = None,
+    prefix: bool = True,
+    timeout: float | None = None,
+) -> int:
+    """Run `python script_args` as `nproc` ranks and return the exit status of the job.
+
+    script_args: a script and its arguments, or `-m module ...`
+    env:         variables to add to this process's environment
+    output:      where the ranks' lines go (default: stdout), each headed by `[rank]` if `prefix`
+    timeout:     seconds after which the job is ended with status 124
+
+    Returns 0 if all ranks ended well. The first rank that fails ends the job: its status is returned
+    (128 + n if a signal n killed it). Ctrl-C and SIGTERM end all ranks as well: 130 and 143.
+    """
+    if nproc < 1:
+        raise ValueError(f"a job needs at least one process, got {nproc}")
+    sink = _Sink(output or sys.stdout)
+    processes: list[subprocess.Popen[str]] = []
+    readers: list[threading.Thread] = []
+    try:
+        with _raise_on_sigterm():
+            port = free_port()
+            for rank in range(nproc):
+                process = _start(script_args, {**os.environ, **_rank_env(rank, nproc, port, env)})
+                processes.append(process)
+                head = f"[{rank}] " if prefix and nproc > 1 else ""
+                reader = threading.Thread(target=sink.copy, args=(process, head), daemon=True)
+                reader.start()
+                readers.append(reader)
+            return _wait(processes, None if timeout is None else time.monotonic() + timeout)
+    except KeyboardInterrupt:
+        return 130
+    except _Terminated:
+        return 143
+    finally:
+        _end(processes)
+        for reader in readers:
+            reader.join(timeout=TERM_SECONDS)
+
+
+def free_port() -> int:
+    """A TCP port that nothing on this machine listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _rank_env(rank: int, nproc: int, port: int, env: Mapping[str, str] | None) -> dict[str, str]:
+    threads = max(1, (os.cpu_count() or 1) // nproc)
+    defaults = {"GLOG_minloglevel": "2", "OMP_NUM_THREADS": str(threads)}
+    return {
+        **{key: value for key, value in defaults.items() if key not in os.environ},
+        **(env or {}),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(nproc),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+    }
+
+
+def _start(script_args: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str]:
+    # a session of its own, so that whatever the rank starts can be ended with it
+    return subprocess.Popen(
+        [sys.executable, "-u", *script_args],
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+
+
+class _Sink:
+    """Copies the lines of several processes to one stream, whole lines at a time."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def copy(self, process: subprocess.Popen[str], head: str) -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                with self._lock, contextlib.suppress(ValueError, OSError):
+                    self._stream.write(head + line.rstrip("\n") + "\n")
+                    self._stream.flush()
+
+
+def _wait(processes: Sequence[subprocess.Popen[str]], deadline: float | None) -> int:
+    """Wait until all have ended well or one has failed; its status. 124 at the deadline."""
+    while True:
+        codes = [process.poll() for process in processes]
+        failed = next((code for code in codes if code), None)
+        if failed is not None:
+            _wait_some(processes, GRACE_SECONDS)
+            return failed if failed > 0 else 128 - failed
+        if all(code == 0 for code in codes):
+            return 0
+        if deadline is not None and time.monotonic() > deadline:
+            return 124
+        time.sleep(POLL_SECONDS)
+
+
+def _wait_some(processes: Sequence[subprocess.Popen[str]], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and any(process.poll() is None for process in processes):
+        time.sleep(POLL_SECONDS)
+
+
+def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """End what still runs, and what the ranks have started: first politely, then for certain."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+        _wait_some(processes, TERM_SECONDS)
+
+
+class _Terminated(Exception):
+    pass
+
+
+@contextlib.contextmanager
+def _raise_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that the ranks do not outlive their launcher."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def raise_terminated(number: int, frame: FrameType | None) -> None:
+        raise _Terminated
+
+    previous = signal.signal(signal.SIGTERM, raise_terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
