@@ -33,9 +33,9 @@ def ring_price(mesh: Mesh) -> PriceFn:
     return price
 
 
-def sample(num_axes: int, ndim: int, count: int, rng: np.random.Generator) -> np.ndarray:
+def sample(mesh: Mesh, ndim: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """`count` states of few blocks, as a search asks for."""
-    codes = core_codes(num_axes, ndim)
+    codes = core_codes(mesh, ndim)
     return codes[np.sort(rng.choice(len(codes), min(count, len(codes)), replace=False))]
 
 
@@ -47,12 +47,12 @@ def main() -> None:
     args = parser.parse_args()
     print("axes rank   core states  build s   edges    table  first s  next s")
     for num_axes in map(int, args.axes.split(",")):
-        mesh = Mesh(2 ** (num_axes - num_axes // 3), 2 ** (num_axes // 3))
+        mesh = Mesh(2**num_axes, 1)
         for ndim in map(int, args.ranks.split(",")):
             rng = np.random.default_rng(0)
             table = PathTable(mesh, ring_price(mesh))
-            sources = sample(num_axes, ndim, args.pairs, rng)
-            targets = sample(num_axes, ndim, args.pairs, rng)
+            sources = sample(mesh, ndim, args.pairs, rng)
+            targets = sample(mesh, ndim, args.pairs, rng)
             times = [time.perf_counter()]
             graph = table._graph(TensorSpec((1024,) * ndim))
             times.append(time.perf_counter())

@@ -1,16 +1,17 @@
 """Redistribution: NdSbp -> NdSbp as the cheapest path of collectives along mesh axes.
 
-AutoDDL section 4.3. A path is a shortest path in the graph of the tensor's states (`states.py`), whose
-edges are the legal steps (`steps.py`). A step costs
+AutoDDL section 4.3. A path is a shortest path in the graph of the tensor's states (`states.py`),
+whose edges are the legal steps (`steps.py`). A step costs
 
     alpha_s + seconds_per_byte * bytes,    bytes = the larger local size before and after it,
 
-with (alpha_s, seconds_per_byte) = price(kind, axes) given from outside, and nothing if it is local.
-So an all-gather counts the gathered size, a reduce-scatter what it starts from, an all-to-all and an
-all-reduce the local size. Ties go to fewer steps, then to the graph's fixed order of edges.
+with (alpha_s, seconds_per_byte) = price(kind, axes) given from outside, and nothing if it is
+local. So an all-gather counts the gathered size, a reduce-scatter what it starts from, the others
+the local size. Ties go to fewer steps, then to the graph's fixed order of edges.
 
-Only floating-point tensors may become Partial (free, padded with zeros); that is a shortcut at times:
-(S0, B, B) -> (B, S0, S0) is padded, sliced and then summed, a quarter of the all-gather's bytes.
+Only floating-point tensors may become Partial, which is free, as the rest is padded with zeros. It
+is not only for Partial targets: for (S0, B, B) -> (B, S0, S0) pad, slice and sum moves half of what
+the all-gather and a slice do.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from .mesh import Mesh
 from .placement import NdSbp
 from .states import (
     KIND_INDEX,
+    STAY,
     Codes,
     Floats,
     Ints,
@@ -36,8 +38,19 @@ from .states import (
     split_parts,
 )
 from .steps import FREE_KINDS, STEP_KINDS, Step, StepKind
+from .traffic import device_intra_bytes, nic_bytes, path_bytes
 
-__all__ = ["PathTable", "PriceFn", "Step", "StepKind", "cheapest_path", "path_cost"]
+__all__ = [
+    "PathTable",
+    "PriceFn",
+    "Step",
+    "StepKind",
+    "cheapest_path",
+    "device_intra_bytes",
+    "nic_bytes",
+    "path_bytes",
+    "path_cost",
+]
 
 PriceFn = Callable[[StepKind, tuple[int, ...]], tuple[float, float]]
 
@@ -63,9 +76,10 @@ def path_cost(
 def cheapest_path(
     spec: TensorSpec, source: NdSbp, target: NdSbp, mesh: Mesh, price: PriceFn
 ) -> tuple[Step, ...]:
-    """The cheapest steps from `source` to `target`; `PathTable.path` is the one for many calls.
+    """The cheapest steps from `source` to `target`. For many calls make one `PathTable`.
 
-    Raises ValueError if a placement does not fit the tensor and the mesh, or if no steps lead there.
+    Raises ValueError if a placement does not fit the tensor and the mesh, or if no steps lead to
+    `target` (a tensor of integers cannot become Partial).
     """
     return PathTable(mesh, price).path(spec, source, target)
 
@@ -82,8 +96,8 @@ class PathTable:
     def seconds(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Floats:
         """[n, m] seconds from each of `sources` [n, axes] to each of `targets` [m, axes].
 
-        The rows are codes (`NdSbp.codes`). Infinite where a state does not divide the tensor evenly or
-        no steps lead there. Raises ValueError if the codes do not fit the mesh and the tensor.
+        The rows are codes (`NdSbp.codes`). Infinite where a state does not divide the tensor evenly
+        or no steps lead there. ValueError if the codes do not fit the mesh and the tensor.
         """
         self._check_codes(spec, sources)
         self._check_codes(spec, targets)
@@ -157,9 +171,10 @@ class PathTable:
             return np.inf, 0.0
         key = kind_index, mask
         if key not in self._prices:
-            kind = STEP_KINDS[kind_index] if kind_index < len(STEP_KINDS) else None
-            free = kind is None or kind in FREE_KINDS
-            self._prices[key] = (0.0, 0.0) if free else self.price(kind, mask_axes(mask))
+            if kind_index == STAY or STEP_KINDS[kind_index] in FREE_KINDS:
+                self._prices[key] = 0.0, 0.0
+            else:
+                self._prices[key] = self.price(STEP_KINDS[kind_index], mask_axes(mask))
         return self._prices[key]
 
     def _check_codes(self, spec: TensorSpec, codes: Codes) -> None:
@@ -168,7 +183,7 @@ class PathTable:
                 f"placement codes for the mesh {self.mesh} are an array [n, {self.mesh.num_axes}], "
                 f"got {list(codes.shape)}"
             )
-        if codes.size and not (-2 <= codes.min() and codes.max() < len(spec.shape)):
+        if codes.size and (codes.min() < -2 or codes.max() >= len(spec.shape)):
             raise ValueError(
                 f"placement codes of {spec} are -2 to {len(spec.shape) - 1}, "
                 f"got {codes.min()} to {codes.max()}"
@@ -196,7 +211,7 @@ def _fewest(graph: StateGraph, edges: Ints, start: int, end: int) -> tuple[Step,
     row = start
     while row != end:
         onward = edges[(src == row) & (hops[dst] == hops[row] - 1)]
-        if graph.kind[onward[0]] < len(STEP_KINDS):
+        if graph.kind[onward[0]] != STAY:
             steps.append(graph.step(int(onward[0])))
         row = int(graph.dst[onward[0]])
     return tuple(steps)

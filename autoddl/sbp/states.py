@@ -1,12 +1,11 @@
 """The graph of a tensor's states on a mesh: NdSbps as nodes, legal steps as edges, in arrays.
 
-A state is a row of label codes (`Placement.code`), and a number in base ndim + 2 (its *word*). The
-graph depends on the mesh and on the tensor's number of dims only; sizes and prices enter as weights.
-Up to `FULL_STATES` states all are there, so paths are exact. Beyond, the *core* has the states whose
-labels form the fewest contiguous blocks, as many as `CORE_STATES` allows: collectives along
-neighbouring axes of a mesh with hundreds of devices meet few others. Sources and targets outside the
-core are added for a question (`joined`), sources with steps out only and targets with steps in only, so
-that the answer for one pair does not depend on the other pairs asked for.
+A state is a row of label codes (`Placement.code`), and a number in base ndim + 2 (its *word*).
+The graph depends on the mesh and on the tensor's number of dims only; sizes and prices enter as
+weights. Up to `FULL_STATES` states all are there, so paths are exact. Beyond, the *core* has the
+simplest states, those whose label changes least from axis to axis. Sources and targets outside the
+core are added for a question (`joined`), sources with steps out only and targets with steps in
+only, so that the answer for one pair does not depend on the other pairs asked for.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .placement import NdSbp, Placement
 from .steps import STEP_KINDS, Step, step_kind
 
 FULL_STATES = 4096
-CORE_STATES = 4096
+CORE_STATES = 7000
 
 Codes = NDArray[np.int8]
 Ints = NDArray[np.int64]
@@ -40,30 +39,56 @@ def words(codes: Codes, ndim: int) -> Ints:
     return (codes.astype(np.int64) + 2) @ _powers(codes.shape[1], ndim)
 
 
-def core_codes(num_axes: int, ndim: int) -> Codes:
-    """All states if there are few, else those of the fewest blocks, [n, axes] ascending."""
-    labels = range(-2, ndim)
-    if len(labels) ** num_axes <= FULL_STATES:
-        product = list(itertools.product(labels, repeat=num_axes))
-        return np.array(product, dtype=np.int8).reshape(len(product), num_axes)
-    rows: list[Codes] = []
-    count = 0
-    for blocks in range(1, num_axes + 1):
-        found = _codes_of_blocks(num_axes, ndim, blocks)
-        if blocks > 1 and count + len(found) > CORE_STATES:
-            break
-        count += len(found)
-        rows.append(found)
-    codes = np.concatenate(rows)
-    return codes[np.argsort(words(codes, ndim))]
+def core_codes(mesh: Mesh, ndim: int) -> Codes:
+    """All states if there are few, else the simplest ones, [n, axes] in ascending order of words.
+
+    Simple are few changes of label from an axis to the next one of the same link class, and among
+    these no label in two runs. Whole levels of simplicity are taken up to `CORE_STATES`.
+    """
+    num_axes, num_labels = mesh.num_axes, ndim + 2
+    if num_labels**num_axes <= FULL_STATES:
+        return _all_codes(num_axes, num_labels)
+    bounds = [a for a in range(1, num_axes) if mesh.axes[a].link != mesh.axes[a - 1].link]
+    inner = [a for a in range(1, num_axes) if a not in bounds]
+    levels: list[Codes] = []
+    for changes in range(len(inner) + 1):
+        runs = [
+            (*cuts, *b) for cuts in itertools.combinations(inner, changes) for b in ([], bounds)
+        ]
+        runs = sorted({tuple(sorted(cuts)) for cuts in runs})
+        for repeated in (False, True):
+            labels = {n: _run_labels(n, num_labels, repeated) for n in {len(c) + 1 for c in runs}}
+            size = sum(len(labels[len(cuts) + 1]) for cuts in runs)
+            if levels and sum(map(len, levels)) + size > CORE_STATES:
+                codes = np.concatenate(levels)
+                return codes[np.argsort(words(codes, ndim))]
+            levels.extend(
+                np.repeat(labels[len(cuts) + 1], np.diff((0, *cuts, num_axes)), axis=1)
+                for cuts in runs
+            )
+    raise AssertionError("a mesh of many states has more than the core holds")
+
+
+def _all_codes(num_axes: int, num_labels: int) -> Codes:
+    """[num_labels ** num_axes, num_axes]: every row of labels, ascending."""
+    rows = np.indices((num_labels,) * num_axes, dtype=np.int8).reshape(num_axes, -1).T
+    return np.ascontiguousarray(rows) - np.int8(2)
+
+
+def _run_labels(runs: int, num_labels: int, repeated: bool) -> Codes:
+    """[n, runs]: labels of neighbouring runs, with or without one label in two runs."""
+    codes = _all_codes(runs, num_labels)
+    ordered = np.sort(codes, axis=1)
+    has_double = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
+    return codes[(codes[:, 1:] != codes[:, :-1]).all(axis=1) & (has_double == repeated)]
 
 
 @dataclass(frozen=True, eq=False)
 class StateGraph:
     """States (codes [n, axes], ascending words) and the legal steps between them.
 
-    Per edge: rows `src` and `dst`, the kind's index in STEP_KINDS, and the axes as a bit mask (axis a
-    is bit a). Edges are sorted by (src, kind, mask, dst): the fixed order that breaks ties.
+    Per edge: rows `src` and `dst`, the kind's index in STEP_KINDS, and the axes as a bit mask (axis
+    a is bit a). Edges are sorted by (src, kind, mask, dst): the fixed order that breaks ties.
     """
 
     mesh: Mesh
@@ -77,7 +102,7 @@ class StateGraph:
     @staticmethod
     def core(mesh: Mesh, ndim: int) -> StateGraph:
         """The graph of all states of a small mesh, of the core states of a large one."""
-        codes = core_codes(mesh.num_axes, ndim)
+        codes = core_codes(mesh, ndim)
         return StateGraph(mesh, ndim, codes, *edges_between(codes, codes, ndim))
 
     @property
@@ -138,7 +163,7 @@ class StateGraph:
         )
 
     def _ways(self, codes: Codes) -> Codes:
-        """The states outside the core that `without_a_label` leads through, ascending, no doubles."""
+        """The states outside the core that `without_a_label` leads through, ascending."""
         found = [codes]
         while len(codes):
             codes = without_a_label(codes)
@@ -184,7 +209,8 @@ def mask_axes(mask: int) -> tuple[int, ...]:
 def edges_between(sources: Codes, targets: Codes, ndim: int) -> Ints:
     """The legal steps from rows of `sources` to rows of `targets` (ascending words).
 
-    Returns [4, m]: source row, target row, kind index and axes mask of each, sorted. It is `steps.is_legal` for all sources at once: one pass per group of axes.
+    Returns [4, m]: source row, target row, kind index and axes mask of each, sorted. It is
+    `steps.is_legal` for all sources at once, one pass per group of axes.
     """
     if not len(sources) or not len(targets):
         return _NO_EDGES
@@ -216,7 +242,7 @@ def edges_between(sources: Codes, targets: Codes, ndim: int) -> Ints:
 
 
 def without_a_label(codes: Codes) -> Codes:
-    """Each state with all axes of its first label (Partial, then the dims in order) made Broadcast."""
+    """Each state with all axes of its first label (Partial, then S0, ...) made Broadcast."""
     rank = np.where(codes == -1, np.int8(127), codes)
     first = rank.min(axis=1, keepdims=True, initial=127)
     return np.where(codes == first, np.int8(-1), codes)
@@ -253,18 +279,6 @@ def _sorted_edges(edges: Ints) -> Ints:
 
 def _powers(num_axes: int, ndim: int) -> Ints:
     return (ndim + 2) ** np.arange(num_axes - 1, -1, -1, dtype=np.int64)
-
-
-def _codes_of_blocks(num_axes: int, ndim: int, blocks: int) -> Codes:
-    """The states whose labels form exactly `blocks` runs."""
-    labels = range(-2, ndim)
-    rows = [
-        np.repeat(run_labels, np.diff((0, *cuts, num_axes)))
-        for cuts in itertools.combinations(range(1, num_axes), blocks - 1)
-        for run_labels in itertools.product(labels, repeat=blocks)
-        if all(a != b for a, b in itertools.pairwise(run_labels))
-    ]
-    return np.array(rows, dtype=np.int8).reshape(len(rows), num_axes)
 
 
 _NO_EDGES = np.empty((4, 0), dtype=np.int64)

@@ -8,7 +8,7 @@ collective only if
 - the axes that gain S(d) come after all other axes that split d.
 
 Both say: no axis outside the step that comes after its first axis splits d. Then each group holds,
-in rank order, the consecutive pieces of one range of d. That is so for uneven (balanced) pieces too.
+in rank order, the consecutive pieces of one range of d, even or uneven (balanced).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Step:
 
     @staticmethod
     def parse(text: str) -> Step:
-        """The inverse of `str`, e.g. `all_gather[0,1] S0->B`. Raises ValueError on anything else."""
+        """The inverse of `str`, e.g. `all_gather[0,1] S0->B`. ValueError on anything else."""
         match = re.fullmatch(r"\s*(\w+)\[(\d+(?:,\d+)*)\] (\w+)->(\w+)\s*", text)
         if match is None:
             raise ValueError(f"{text!r} is not a step; expected e.g. 'all_gather[0,1] S0->B'")
@@ -78,6 +78,8 @@ class Step:
 
     def __str__(self) -> str:
         return f"{self.kind}[{','.join(map(str, self.axes))}] {self.source}->{self.target}"
+
+    __repr__ = __str__
 
 
 def is_legal(step: Step, nd: NdSbp) -> bool:
