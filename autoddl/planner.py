@@ -26,7 +26,7 @@ from .search.eliminate import eliminate
 from .search.layers import describe_layers
 from .search.placements import place
 from .search.problem import SearchResult
-from .search.tables import Allowed, Tables, build_tables, least_memory
+from .search.tables import WHOLE_SPACE, Space, Tables, build_tables, least_memory
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def find_plan(
     search: str = "auto",
     comm_rule: CommRule = "shared_nic",
     restarts: int = 32,
-    allowed: Allowed | None = None,
+    space: Space = WHOLE_SPACE,
 ) -> Plan:
     """The best plan found for training `graph` (traced with its loss) on `cluster`.
 
@@ -57,7 +57,7 @@ def find_plan(
     search:             an algorithm of `search.algorithms`
     comm_rule:          "shared_nic", or "plain" for the paper's rule
     restarts:           random starts of a heuristic search
-    allowed:            (group, composite signature, axis) -> bool, a restriction of the space
+    space:              which strategies are searched; a baseline restricts them
 
     Raises ValueError if an option is unknown, the batch cannot be cut so, or no plan fits the memory.
     """
@@ -69,7 +69,7 @@ def find_plan(
     budget = Budget(restarts=restarts)
 
     def attempt(parts: int) -> _Found | None:
-        tables = _tables(graph, model, parts, allowed)
+        tables = _tables(graph, model, parts, space)
         if least_memory(tables) > model.limit_bytes:
             return None
         result = algorithm(tables.problem, np.random.default_rng(seed), budget)
@@ -86,7 +86,7 @@ def find_plan(
             if found.tables.micro_batches == 1 and found.result.memory <= model.limit_bytes:
                 break
     if best is None:
-        raise ValueError(_too_large(_tables(graph, model, counts[-1], allowed), counts))
+        raise ValueError(_too_large(_tables(graph, model, counts[-1], space), counts))
     return _write(best, seed, time.perf_counter() - started)
 
 
@@ -111,9 +111,9 @@ def _is_power(n: int) -> bool:
     return n & (n - 1) == 0
 
 
-def _tables(graph: Graph, model: CostModel, parts: int, allowed: Allowed | None) -> Tables:
+def _tables(graph: Graph, model: CostModel, parts: int, space: Space) -> Tables:
     micro = graph.with_batch(graph.batch // parts) if parts > 1 else graph
-    return build_tables(micro.with_forks(), model, parts, allowed)
+    return build_tables(micro.with_forks(), model, parts, space)
 
 
 def _write(found: _Found, seed: int, seconds: float) -> Plan:

@@ -39,7 +39,25 @@ from .problem import Edge, Problem, Table
 from .space import DEFAULT_CAP, Assignments, assignments
 
 Codes = NDArray[np.int8]
-Allowed = Callable[[Group, CompositeSignature, int], bool]
+
+
+@dataclass(frozen=True)
+class Space:
+    """Which strategies are searched.
+
+    allowed:           (group, composite signature, axis) -> whether a strategy may use it there
+    strict:            a group that `allowed` leaves without a strategy is an error, else it is free
+    min_weight_shards: devices over which each parameter of two dims or more is split at least
+    cap:               strategies of one group, see `space.assignments`
+    """
+
+    allowed: Callable[[Group, CompositeSignature, int], bool] | None = None
+    strict: bool = True
+    min_weight_shards: int = 1
+    cap: int = DEFAULT_CAP
+
+
+WHOLE_SPACE = Space()
 
 
 @dataclass(frozen=True)
@@ -77,16 +95,13 @@ def build_tables(
     graph: Graph,
     model: CostModel,
     micro_batches: int = 1,
-    allowed: Allowed | None = None,
-    cap: int = DEFAULT_CAP,
+    space: Space = WHOLE_SPACE,
 ) -> Tables:
     """The search problem of `graph` (with forks, at the micro-batch's size) on `model.cluster`.
 
-    allowed: (group, composite signature, axis) -> whether a strategy may use it there; a baseline
-             restricts the space so. ValueError if it leaves a group without a strategy.
+    Raises ValueError if `space` leaves a group without a strategy.
     """
-    builder = _Builder(graph, model, micro_batches, allowed, cap)
-    return builder.build()
+    return _Builder(graph, model, micro_batches, space).build()
 
 
 def least_memory(tables: Tables) -> float:
@@ -105,8 +120,7 @@ class _Builder:
     graph: Graph
     model: CostModel
     micro_batches: int
-    allowed: Allowed | None
-    cap: int
+    space: Space
     node_of_key: dict[Hashable, int] = field(default_factory=dict)
     group_tables: list[GroupTable] = field(default_factory=list)
     edge_of_key: dict[Hashable, int] = field(default_factory=dict)
@@ -122,7 +136,7 @@ class _Builder:
     def build(self) -> Tables:
         grouping = make_groups(self.graph)
         keys = [_group_key(self.graph, group, grouping) for group in grouping.groups]
-        if self.allowed is not None:
+        if self.space.allowed is not None:
             # A restriction may look at names, so equal groups no longer share a table.
             keys = [(key, n) for n, key in enumerate(keys)]
         nodes = []
@@ -161,13 +175,6 @@ class _Builder:
 
     def _group_table(self, group: Group) -> GroupTable:
         composites = composite_signatures(self.graph, group)
-        if self.allowed is not None:
-            usable = [
-                [self.allowed(group, c, axis) for c in composites]
-                for axis in range(self.mesh.num_axes)
-            ]
-        else:
-            usable = None
         dispensable = frozenset(
             n
             for n, c in enumerate(composites)
@@ -175,16 +182,27 @@ class _Builder:
         )
         leading = frozenset(n for n, c in enumerate(composites) if _splits_batch(c))
 
-        def feasible(assign: Assignments) -> NDArray[np.bool_]:
+        def even(assign: Assignments) -> NDArray[np.bool_]:
             mask = self._even(group, composites, assign)
-            if usable is not None:
-                for axis in range(assign.shape[1]):
-                    mask &= np.array(usable[axis])[assign[:, axis]]
+            if assign.shape[1] == self.mesh.num_axes:
+                mask &= self._shards_weights(group, composites, assign)
             return mask
 
-        assign = assignments(
-            len(composites), leading, dispensable, self.mesh, feasible, self.cap
+        def feasible(assign: Assignments) -> NDArray[np.bool_]:
+            mask = even(assign)
+            for axis in range(assign.shape[1] if usable else 0):
+                mask &= np.array(usable[axis])[assign[:, axis]]
+            return mask
+
+        allowed, cap = self.space.allowed, self.space.cap
+        usable = (
+            [[allowed(group, c, a) for c in composites] for a in range(self.mesh.num_axes)]
+            if allowed is not None
+            else []
         )
+        assign = assignments(len(composites), leading, dispensable, self.mesh, feasible, cap)
+        if not len(assign) and not self.space.strict:
+            assign = assignments(len(composites), leading, dispensable, self.mesh, even, cap)
         if not len(assign):
             raise ValueError(
                 f"no strategy is left for {group.head.name!r} ({group.head.kind}) on the mesh "
@@ -232,6 +250,21 @@ class _Builder:
                 limited = np.array([lim == limit for lim in limits])
                 parts = np.where(limited[assign], extents, 1).prod(axis=1)
                 mask &= limit % parts == 0
+        return mask
+
+    def _shards_weights(
+        self, group: Group, composites: Sequence[CompositeSignature], assign: Assignments
+    ) -> NDArray[np.bool_]:
+        """Strategies that split each weight matrix over at least `min_weight_shards` devices."""
+        mask = np.ones(len(assign), dtype=bool)
+        for port in group.sources:
+            shape = self.graph.tensors[port.tensor].spec.shape
+            if self.graph.producers[port.tensor].kind == "param" and len(shape) > 1:
+                split = np.array(
+                    [c.signatures[port.op].ins[port.index].is_split for c in composites]
+                )
+                parts = np.where(split[assign], self.extents, 1.0).prod(axis=1)
+                mask &= parts >= self.space.min_weight_shards
         return mask
 
     def _local_bytes(self, spec: TensorSpec, codes: Codes) -> Table:
