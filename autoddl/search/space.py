@@ -2,9 +2,10 @@
 
 On a small mesh these are all assignments. With many axes that number (signatures ** axes) is out of
 reach and needless: axes of one extent and link class are interchangeable up to the order in which
-they nest. There each run of such axes is cut into contiguous blocks, one signature a block (AutoDDL's
-topology tuples, in every order); if that is still too many, the batch block comes first and a run
-has few distinct signatures. `assignments` takes the first of these spaces that is small enough.
+they nest. There a run of such axes is cut into few blocks of one signature each (AutoDDL's topology
+tuples, in every order and with a signature in more than one block where the nesting needs it), and
+if that is still too many, into blocks of few distinct signatures with the batch outermost.
+`assignments` takes the first of these spaces that is small enough.
 """
 
 from __future__ import annotations
@@ -29,21 +30,28 @@ _MAX_GENERATED = 60_000
 
 @dataclass(frozen=True)
 class Restriction:
-    """A space of block sequences: at most `distinct` signatures a run, the leading one first."""
+    """A space of block sequences on one run of axes.
+
+    distinct: signatures in a sequence at most; blocks: blocks at most; leading_first: the signature
+    that splits the batch stands only in the first block
+    """
 
     distinct: int
+    blocks: int
     leading_first: bool
 
 
 RESTRICTIONS = (
-    Restriction(9, False),
-    Restriction(4, False),
-    Restriction(4, True),
-    Restriction(3, False),
-    Restriction(3, True),
-    Restriction(2, False),
-    Restriction(2, True),
-    Restriction(1, False),
+    Restriction(9, 9, False),
+    Restriction(4, 4, False),
+    Restriction(4, 4, True),
+    Restriction(3, 4, True),
+    Restriction(4, 3, True),
+    Restriction(3, 3, True),
+    Restriction(2, 3, True),
+    Restriction(2, 2, False),
+    Restriction(2, 2, True),
+    Restriction(1, 1, False),
 )
 
 
@@ -53,10 +61,10 @@ def runs(mesh: Mesh) -> tuple[int, ...]:
 
 
 def count_block_sequences(symbols: int, length: int, restriction: Restriction) -> int:
-    """An upper bound on the number of `block_sequences`, exact without `leading_first`."""
+    """An upper bound on the number of `block_sequences`."""
     return sum(
-        math.perm(symbols, blocks) * math.comb(length - 1, blocks - 1)
-        for blocks in range(1, min(symbols, length, restriction.distinct) + 1)
+        symbols * (symbols - 1) ** (blocks - 1) * math.comb(length - 1, blocks - 1)
+        for blocks in range(1, min(length, restriction.blocks) + 1)
     )
 
 
@@ -64,25 +72,24 @@ def count_block_sequences(symbols: int, length: int, restriction: Restriction) -
 def block_sequences(
     symbols: tuple[int, ...], leading: frozenset[int], length: int, restriction: Restriction
 ) -> tuple[tuple[int, ...], ...]:
-    """Sequences of `length` symbols in which equal symbols are contiguous."""
+    """Sequences of `length` symbols that keep to the restriction, in lexicographic order."""
     found: list[tuple[int, ...]] = []
 
-    def extend(prefix: tuple[int, ...], used: tuple[int, ...]) -> None:
+    def extend(prefix: tuple[int, ...], blocks: tuple[int, ...]) -> None:
         if len(prefix) == length:
             found.append(prefix)
             return
-        if len(used) == restriction.distinct:
+        if len(blocks) == restriction.blocks:
             return
         for symbol in symbols:
-            if symbol in used:
+            if blocks and symbol == blocks[-1]:
                 continue
-            if restriction.leading_first and symbol in leading and used:
+            if blocks and restriction.leading_first and symbol in leading:
+                continue
+            if len({*blocks, symbol}) > restriction.distinct:
                 continue
             for count in range(1, length - len(prefix) + 1):
-                last = len(used) + 1 == restriction.distinct
-                if last and len(prefix) + count != length:
-                    continue
-                extend(prefix + (symbol,) * count, (*used, symbol))
+                extend(prefix + (symbol,) * count, (*blocks, symbol))
 
     extend((), ())
     return tuple(sorted(found))

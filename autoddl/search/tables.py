@@ -178,7 +178,7 @@ class _Builder:
         dispensable = frozenset(
             n
             for n, c in enumerate(composites)
-            if rule_of(group.head).heavy and (not c.divides_work or _takes_partial(c))
+            if _takes_partial(c) or (rule_of(group.head).heavy and not c.divides_work)
         )
         leading = frozenset(n for n, c in enumerate(composites) if _splits_batch(c))
 
