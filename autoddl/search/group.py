@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..graph import Graph, Op
-from ..sbp.placement import Placement
+from ..sbp.placement import B, P, Placement
 from ..sbp.rules import find_rule, signatures_of
 from ..sbp.signature import Rule, Signature
 
@@ -155,8 +155,10 @@ def _make_group(graph: Graph, ops: list[Op], ungrouped: Iterable[str]) -> Group:
 def composite_signatures(graph: Graph, group: Group) -> tuple[CompositeSignature, ...]:
     """All joins of the operators' one-axis signatures, distinct as seen from outside."""
     position = {op.name: number for number, op in enumerate(group.ops)}
-    choices = [signatures_of(graph.spec(op)) for op in group.ops]
     head = len(group.ops) - 1
+    choices = [signatures_of(graph.spec(op)) for op in group.ops]
+    for number in range(head):
+        choices[number] += tuple(filter(None, map(partial_gradient, choices[number])))
     partial: list[dict[int, Signature]] = [{head: s} for s in choices[head]]
     for number in range(head - 1, -1, -1):
         out = group.ops[number].outputs[0]
@@ -180,6 +182,23 @@ def composite_signatures(graph: Graph, group: Group) -> tuple[CompositeSignature
     composites = tuple(unique.values())[:MAX_COMPOSITES]
     assert composites, f"no joint signature for {[op.name for op in group.ops]}"
     return composites
+
+
+def partial_gradient(signature: Signature) -> Signature | None:
+    """A replicated computation whose gradient arrives Partial: it is linear in it, so it leaves Partial.
+
+    None if the signature does not replicate the computation.
+    """
+    given = (*signature.ins, *signature.outs)
+    grads = [g for g in (*signature.grad_outs, *signature.grad_ins) if g is not None]
+    if signature.inner or not grads or any(p != B for p in (*given, *grads)):
+        return None
+    return Signature(
+        signature.ins,
+        signature.outs,
+        tuple(None if g is None else P for g in signature.grad_outs),
+        tuple(None if g is None else P for g in signature.grad_ins),
+    )
 
 
 def _outside(
