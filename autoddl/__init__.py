@@ -1,0 +1,52 @@
+"""autoddl: plans and runs parallel training of OneFlow models.
+
+    trainer = autoddl.parallelize(model, cluster, example=(x, y), loss=loss_fn, optimizer=...)
+
+`trace` (model -> Graph) and `plan` (graph, cluster -> Plan) are its two halves. Names are imported
+when they are first used, so that `import autoddl` costs nothing; only `trace` and `parallelize`
+need OneFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .annotate import batchwise
+    from .api import BackendMissing, parallelize, plan, trace
+    from .cluster import Cluster
+    from .graph import Graph
+    from .plans import Plan
+
+__all__ = [
+    "BackendMissing",
+    "Cluster",
+    "Graph",
+    "Plan",
+    "batchwise",
+    "parallelize",
+    "plan",
+    "trace",
+]
+
+_HOMES = {
+    "BackendMissing": "api",
+    "Cluster": "cluster",
+    "Graph": "graph",
+    "Plan": "plans",
+    "batchwise": "annotate",
+    "parallelize": "api",
+    "plan": "api",
+    "trace": "api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

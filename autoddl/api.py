@@ -9,28 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .backend.need import BackendMissing, need_oneflow
 from .cluster.spec import Cluster
 from .cost.comm import CommRule
 from .graph import Graph
 from .planner import find_plan
 from .plans import Plan
 
+__all__ = ["BackendMissing", "parallelize", "plan", "trace"]
+
 if TYPE_CHECKING:
     from .backend.oneflow.trainer import Trainer
-
-
-class BackendMissing(ImportError):
-    """OneFlow is needed for this call and cannot be imported."""
-
-
-def _need_oneflow(call: str) -> None:
-    try:
-        import oneflow  # noqa: F401
-    except ImportError as error:
-        raise BackendMissing(
-            f"autoddl.{call} needs OneFlow, which cannot be imported here ({error}). Planning saved "
-            "graphs works without it; `autoddl doctor` says how to install it"
-        ) from error
 
 
 def trace(
@@ -43,7 +32,7 @@ def trace(
 
     Raises ValueError if the model cannot be traced, BackendMissing without OneFlow.
     """
-    _need_oneflow("trace")
+    need_oneflow("autoddl.trace")
     from .backend.oneflow.trace import trace as trace_oneflow
 
     return trace_oneflow(model, *example, loss=loss, name=name)
@@ -104,7 +93,7 @@ def parallelize(
     Raises ValueError if the model cannot be traced, nothing fits, the plan is for another model or
     cluster, or the number of processes is not the cluster's; BackendMissing without OneFlow.
     """
-    _need_oneflow("parallelize")
+    need_oneflow("autoddl.parallelize")
     from .backend.oneflow.session import (
         check_world_size,
         optimizer_kind,

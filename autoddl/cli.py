@@ -1,4 +1,4 @@
-"""The `autoddl` command: parses, calls, prints. What it calls is imported late, so help is quick."""
+"""The `autoddl` command: parses, calls, prints. It imports late, so that help is quick."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ import click
 if TYPE_CHECKING:
     from .cluster import Cluster
     from .graph import Graph
+    from .plans import Plan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 GB = 1e9
 
 
 class Errors(click.Group):
-    """Shows a ValueError or OSError as one message on stderr, and ends with status 2."""
+    """Shows what the user can mend as one message on stderr, and ends with status 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, ImportError) as error:
             if ctx.params.get("debug"):
                 raise
             click.secho("Error: ", fg="red", nl=False, err=True)
@@ -134,7 +135,7 @@ def plan(
     )
     if output:
         found.save(output)
-    show_plan(found.summary_json(), as_json)
+    show_plan(found, as_json)
 
 
 @main.command(
@@ -144,18 +145,19 @@ def plan(
 @click.option("--layer", help="Only the layer of this name.")
 def explain(plan_file: str, layer: str | None) -> None:
     """Say in words and numbers why the plan in PLAN is as it is."""
-    from .plan import Plan
+    from .plans import Plan
 
     click.echo(Plan.load(plan_file).explain(layer))
 
 
 @main.command(
+    "train",
     epilog=examples(
         "autoddl train models.gpt:gpt_small --cluster laptop.json --steps 10",
         "autoddl train models.gpt:gpt_small --cluster laptop.json --plan plan.json",
         "python -m oneflow.distributed.launch --nproc_per_node 4 --master_port 29500 \\",
         "    -m autoddl train models.gpt:gpt_small --cluster laptop.json",
-    )
+    ),
 )
 @MODEL
 @CLUSTER
@@ -166,17 +168,17 @@ def explain(plan_file: str, layer: str | None) -> None:
 @OPTIMIZER
 @BATCH
 @SEED
-def train(**options: Any) -> None:
+def train_command(**options: Any) -> None:
     """Train MODEL on made-up data, one process per device of the cluster.
 
     Starts the processes itself, unless a launcher has started this one as a rank.
     """
-    from .backend.oneflow.train import run
+    from .job import TrainJob, train
 
     cluster = load_cluster(
         options.pop("cluster_file"), options.pop("nodes"), options.pop("gpus_per_node")
     )
-    sys.exit(run(cluster=cluster, **options))
+    sys.exit(train(TrainJob(options.pop("model"), cluster, **options)))
 
 
 @main.command(epilog=examples("autoddl doctor", "autoddl doctor --json"))
@@ -214,16 +216,19 @@ def graph_of(model: str, batch: int | None) -> Graph:
 
 def traced(model: str, batch: int | None) -> Graph:
     """The graph of module:function, built without memory for its parameters."""
-    from .backend.oneflow.trace import trace_entry
+    from .backend.need import need_oneflow
+
+    need_oneflow("autoddl trace")
+    from .backend.oneflow.entries import trace_entry
 
     return trace_entry(model, batch)
 
 
-def show_plan(summary: dict[str, Any], as_json: bool) -> None:
-    """The plan's summary as a table, or as it is."""
+def show_plan(found: Plan, as_json: bool) -> None:
+    """The plan as a table, or its figures as JSON."""
     if as_json:
-        click.echo(json.dumps(summary, indent=1))
+        click.echo(json.dumps(found.summary_json(), indent=1))
         return
     from .report.tables import print_plan
 
-    print_plan(summary)
+    print_plan(found)

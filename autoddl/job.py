@@ -1,0 +1,126 @@
+"""`autoddl train`: a model by name, trained by one process per device of the cluster.
+
+The data is made up: batches like the example's, drawn from the seed, so that each rank makes the
+same ones. Floats are normal; integers lie between the example's least and greatest.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .api import parallelize
+from .backend.need import need_oneflow
+from .backend.oneflow.guard import install_guard, rank, world_size
+from .backend.oneflow.launch import run_processes
+from .cluster.spec import Cluster
+from .planner import find_plan
+from .plans import Plan
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """What to train and how; `plan_file` is None for a new plan, `model` is module:function."""
+
+    model: str
+    cluster: Cluster
+    plan_file: str | None = None
+    steps: int = 10
+    lr: float = 1e-3
+    optimizer: str = "adam"
+    batch: int | None = None
+    seed: int = 0
+
+    def command(self, folder: str) -> list[str]:
+        """The arguments of a rank, with the plan and the cluster from files in `folder`."""
+        options = {
+            "--cluster": f"{folder}/cluster.json",
+            "--plan": f"{folder}/plan.json",
+            "--steps": self.steps,
+            "--lr": self.lr,
+            "--optimizer": self.optimizer,
+            "--seed": self.seed,
+        }
+        if self.batch is not None:
+            options["--batch"] = self.batch
+        words = [str(word) for option in options.items() for word in option]
+        return ["-m", "autoddl", "train", self.model, *words]
+
+
+def train(job: TrainJob) -> int:
+    """Train, and give the exit status of the job.
+
+    A process that a launcher has started as a rank is that rank. Any other makes sure that the plan
+    fits the model and the cluster, and starts one process per device.
+    """
+    need_oneflow("autoddl train")
+    if world_size() > 1 or job.cluster.num_devices == 1:
+        train_rank(job)
+        return 0
+    plan = _checked_plan(job)
+    with tempfile.TemporaryDirectory(prefix="autoddl-") as folder:
+        plan.save(Path(folder) / "plan.json")
+        job.cluster.save(Path(folder) / "cluster.json")
+        return run_processes(job.command(folder), job.cluster.num_devices, prefix=False)
+
+
+def train_rank(job: TrainJob) -> None:
+    """The part of one rank. Rank 0 prints the losses."""
+    from .backend.oneflow import entries
+
+    install_guard()
+    plan = None if job.plan_file is None else Plan.load(job.plan_file)
+    model, example, loss = entries.build_entry(job.model, job.batch, job.seed)
+    trainer = parallelize(
+        model,
+        job.cluster,
+        example=example,
+        loss=loss,
+        optimizer=entries.optimizer_maker(job.optimizer, job.lr),
+        plan=plan,
+        seed=job.seed,
+    )
+    _say(f"{job.model} on {job.cluster}: predicted {trainer.plan.cost.iteration_s:.3g} s a step")
+    like = entries.to_arrays(example)
+    for step, arrays in enumerate(synthetic_batches(like, job.steps, job.seed), start=1):
+        started = time.perf_counter()
+        value = float(trainer.step(*entries.to_tensors(arrays)))
+        _say(f"step {step:3d}  loss {value:.6f}  {time.perf_counter() - started:.3f} s")
+
+
+def synthetic_batches(
+    example: Sequence[np.ndarray], steps: int, seed: int
+) -> Iterator[tuple[np.ndarray, ...]]:
+    """`steps` batches of arrays with the shapes and dtypes of `example`."""
+    rng = np.random.default_rng(seed)
+
+    def like(array: np.ndarray) -> np.ndarray:
+        if np.issubdtype(array.dtype, np.floating):
+            return rng.standard_normal(array.shape).astype(array.dtype)
+        values = rng.integers(array.min(), array.max(), array.shape, endpoint=True)
+        return values.astype(array.dtype)
+
+    for _ in range(steps):
+        yield tuple(like(array) for array in example)
+
+
+def _checked_plan(job: TrainJob) -> Plan:
+    from .backend.oneflow.entries import trace_entry
+
+    graph = trace_entry(job.model, job.batch)
+    if job.plan_file is None:
+        return find_plan(graph, job.cluster, seed=job.seed, optimizer=job.optimizer)
+    plan = Plan.load(job.plan_file)
+    plan.check_model(graph)
+    plan.check_cluster(job.cluster)
+    return plan
+
+
+def _say(line: str) -> None:
+    if rank() == 0:
+        print(line, flush=True)

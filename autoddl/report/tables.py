@@ -1,0 +1,74 @@
+"""Tables for a terminal: a plan layer by layer, and the doctor's findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..doctor import Check
+from ..explain import format_bytes, format_seconds, layer_rows
+from ..plans import Plan
+
+MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "fail": ("FAIL", "red")}
+WIDTH = 120  # where the output is no terminal
+
+
+def console() -> Console:
+    """A console on stdout, wide enough for the tables if stdout is a file or a pipe."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=WIDTH)
+
+
+def plan_table(plan: Plan) -> Table:
+    """One row a layer; layers that are planned alike share a row, with `*` for their numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
+    table.add_column("layer", overflow="fold")
+    table.add_column("operator", overflow="fold")
+    table.add_column("topology", overflow="fold")
+    table.add_column("signature", overflow="fold")
+    for name in ("time", "comm.", "NIC", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in layer_rows([(layer, plan.layer_cost(layer)) for layer in plan.layers]):
+        table.add_row(
+            f"{row.name} x{row.count}" if row.count > 1 else row.name,
+            row.layer.op,
+            row.layer.topology,
+            row.layer.signature,
+            format_seconds(row.cost.iteration_s),
+            format_seconds(row.cost.communication_s),
+            format_bytes(row.cost.nic_bytes.total),
+            format_bytes(row.cost.memory_bytes),
+        )
+    return table
+
+
+def print_plan(plan: Plan) -> None:
+    """The plan's totals, then its table, on stdout."""
+    cost, out = plan.cost, console()
+    parts = f" in {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
+    out.print(
+        Text(f"{plan.graph.name}", style="bold"),
+        Text(f"on {plan.cluster}, batch {plan.batch}{parts}, {plan.optimizer}"),
+    )
+    out.print(
+        f"predicted {format_seconds(cost.iteration_s)} a step: "
+        f"{format_seconds(cost.compute_s)} computation, "
+        f"{format_seconds(cost.communication_s)} communication "
+        f"({format_bytes(cost.nic_bytes.total)} through each NIC); "
+        f"memory {format_bytes(cost.memory_bytes)} of {format_bytes(plan.memory_limit_bytes)}"
+    )
+    out.print(plan_table(plan))
+
+
+def print_checks(checks: Sequence[Check]) -> None:
+    """The doctor's findings, each with what mends it, on stdout."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for check in checks:
+        word, colour = MARKS[check.status]
+        found = f"{check.found}\n-> {check.mend}" if check.mend else check.found
+        table.add_row(Text(word, style=colour), check.name, found)
+    console().print(table)
