@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from .devices import (
     scatter,
 )
 
-T = TypeVar("T")
 Grads = Sequence[Array | None]
 Pullback = Callable[[Grads], "Grads | Lockstep[Grads]"]
 
@@ -38,6 +36,7 @@ class Shard:
     out_starts: tuple[Shape, ...]
 
 
+_STREAM = 0x5B9
 Ran = tuple[Sequence[Array], Pullback]
 Kernel = Callable[[Sequence[Array], Attrs, Shard], "Ran | Lockstep[Ran]"]
 
@@ -60,7 +59,8 @@ def prove(
     Raises Disproved if an output, a gradient or a collective is not as the signatures say, and
     ValueError if they do not fit the mesh or the tensors.
     """
-    rng = np.random.default_rng(seed)
+    # A stream of its own: summands that repeat the numbers of an input can hide a wrong signature.
+    rng = np.random.default_rng((seed, _STREAM))
     placed = Placed(op, mesh, tuple(signatures))
     outs, pullback = run_alone((whole or kernel)(inputs, op.attrs, placed.shard(None)))
 
@@ -173,30 +173,25 @@ class Placed:
 
     @property
     def ins(self) -> tuple[NdSbp, ...]:
-        return tuple(
-            NdSbp(self._along(lambda s, i=i: s.ins[i])) for i in range(len(self.op.inputs))
-        )
+        rows, count = [s.ins for s in self.signatures], len(self.op.inputs)
+        return tuple(NdSbp(tuple(row[i] for row in rows)) for i in range(count))
 
     @property
     def outs(self) -> tuple[NdSbp, ...]:
-        return tuple(
-            NdSbp(self._along(lambda s, i=i: s.outs[i])) for i in range(len(self.op.outputs))
-        )
+        rows, count = [s.outs for s in self.signatures], len(self.op.outputs)
+        return tuple(NdSbp(tuple(row[i] for row in rows)) for i in range(count))
 
     @property
     def grad_ins(self) -> tuple[NdSbp | None, ...]:
         """None where an axis states no gradient."""
-        count = len(self.op.inputs)
-        return tuple(_gradient(self._along(lambda s, i=i: s.grad_ins[i])) for i in range(count))
+        rows, count = [s.grad_ins for s in self.signatures], len(self.op.inputs)
+        return tuple(_gradient([row[i] for row in rows]) for i in range(count))
 
     @property
     def grad_outs(self) -> tuple[NdSbp | None, ...]:
         """None where an axis states no gradient."""
-        count = len(self.op.outputs)
-        return tuple(_gradient(self._along(lambda s, i=i: s.grad_outs[i])) for i in range(count))
-
-    def _along(self, take: Callable[[Signature], T]) -> tuple[T, ...]:
-        return tuple(take(s) for s in self.signatures)
+        rows, count = [s.grad_outs for s in self.signatures], len(self.op.outputs)
+        return tuple(_gradient([row[i] for row in rows]) for i in range(count))
 
     @property
     def inner(self) -> Inner | None:
@@ -236,6 +231,6 @@ class Placed:
         return f"{self.op.kind} under [{' | '.join(map(str, self.signatures))}]"
 
 
-def _gradient(places: tuple[Placement | None, ...]) -> NdSbp | None:
+def _gradient(places: Sequence[Placement | None]) -> NdSbp | None:
     known = tuple(p for p in places if p is not None)
     return NdSbp(known) if len(known) == len(places) else None

@@ -86,20 +86,14 @@ def prelu(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, (dims, alpha), (dims,))
 
 
-def fill_value(op: OpSpec) -> float:
-    """The scalar of `masked_fill` and `where_scalar_*`: `operand`, or one of OneFlow's own."""
-    if "operand" in op.attrs:
-        return float(op.attrs["operand"])
-    for kind in ("float", "int", "bool"):
-        if op.attrs.get(f"has_{kind}_operand"):
-            return float(op.attrs[f"{kind}_operand"])
-    return 0.0
+def _fills_zero(op: OpSpec) -> bool:
+    return op.attrs.get("operand") == 0
 
 
 @rule("masked_fill")
 def masked_fill(op: OpSpec) -> Iterator[Signature]:
     """(x, mask) -> out; linear in x if it fills with zero."""
-    yield from broadcasting(op, linear=() if fill_value(op) else ((0,),))
+    yield from broadcasting(op, linear=((0,),) if _fills_zero(op) else ())
 
 
 @rule("where")
@@ -111,4 +105,4 @@ def where(op: OpSpec) -> Iterator[Signature]:
 @rule("where_scalar_x", "where_scalar_y")
 def where_scalar(op: OpSpec) -> Iterator[Signature]:
     """(condition, tensor) -> out; linear in the tensor if the scalar is zero."""
-    yield from broadcasting(op, linear=() if fill_value(op) else ((1,),))
+    yield from broadcasting(op, linear=((1,),) if _fills_zero(op) else ())

@@ -155,5 +155,6 @@ def triangle(op: OpSpec) -> Iterator[Signature]:
     """in -> out over the last two dims, which stay whole; linear if it fills with zero."""
     dims = dims_of(op.inputs[0].shape)
     labels = drop(dims, *dims[-2:])
-    fill = op.attrs.get("floating_fill_value", 0.0)
+    typed = "floating" if op.attrs.get("is_floating_fill_value") else "integer"
+    fill = op.attrs.get(f"{typed}_fill_value", 0)
     yield from labelled(op, (labels,), (labels,), linear=() if fill else ((0,),))

@@ -1,0 +1,59 @@
+"""Every signature of every rule holds: outputs and gradients equal one device.
+
+The operators are those of `rule_cases`, the arithmetic is `reference_ops` and, where a signature
+communicates inside, `lockstep_ops`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.oracle import fits
+from autoddl.sbp.rules import signatures_of
+from autoddl.sbp.signature import RULES
+
+from .proof import check
+from .rule_cases import CASES
+
+SAMPLE = 8  # products of signatures per operator and mesh
+UNPROVEN = {"input", "buffer", "param"}  # they compute nothing
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_each_signature_on_one_axis(case):
+    proven = set()
+    for mesh in (Mesh(2, 1), Mesh(3, 1)):
+        for signature in signatures_of(case.op):
+            if fits(case.op, mesh, (signature,)):
+                check(case, mesh, (signature,))
+                proven.add(signature)
+    assert proven == set(signatures_of(case.op)), "a signature was never tried"
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [Mesh(4, 1), Mesh(2, 3), pytest.param(Mesh(8, 1), marks=pytest.mark.full)],
+    ids=lambda m: f"mesh {m.extents}",
+)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_products_of_signatures(case, mesh):
+    """On several axes; a dim that two axes split is split into nested parts."""
+    products = list(itertools.product(signatures_of(case.op), repeat=mesh.num_axes))
+    random.Random(0).shuffle(products)
+    fitting = (p for p in products if fits(case.op, mesh, p))
+    for signatures in itertools.islice(fitting, SAMPLE):
+        check(case, mesh, signatures)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_replication_is_offered(case):
+    """There is always a way out: every device computes the whole."""
+    assert any(all(p.is_broadcast for p in (*s.ins, *s.outs)) for s in signatures_of(case.op))
+
+
+def test_every_rule_has_cases():
+    assert set(RULES) - UNPROVEN == {case.op.kind for case in CASES}
