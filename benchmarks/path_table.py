@@ -13,7 +13,7 @@ import numpy as np
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.redistribute import PathTable, PriceFn, StepKind
-from autoddl.sbp.states import core_codes
+from autoddl.sbp.states import StateGraph, core_codes
 
 
 def ring_price(mesh: Mesh) -> PriceFn:
@@ -54,7 +54,7 @@ def main() -> None:
             sources = sample(mesh, ndim, args.pairs, rng)
             targets = sample(mesh, ndim, args.pairs, rng)
             times = [time.perf_counter()]
-            graph = table._graph(TensorSpec((1024,) * ndim))
+            graph = StateGraph.core(mesh, ndim)
             times.append(time.perf_counter())
             for size in (1024, 2048):
                 table.seconds(TensorSpec((size,) * ndim), sources, targets)

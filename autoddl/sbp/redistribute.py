@@ -86,12 +86,18 @@ def cheapest_path(
 
 @dataclass
 class PathTable:
-    """Cheapest paths on one mesh at one price; keeps what the tensors of a rank share."""
+    """Cheapest paths on one mesh at one price.
+
+    Keeps what all tensors with as many dims share, and the paths that were asked for.
+    """
 
     mesh: Mesh
     price: PriceFn
     _graphs: dict[int, StateGraph] = field(default_factory=dict, repr=False)
     _prices: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict, repr=False)
+    _paths: dict[tuple[TensorSpec, NdSbp, NdSbp], tuple[Step, ...]] = field(
+        default_factory=dict, repr=False
+    )
 
     def seconds(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Floats:
         """[n, m] seconds from each of `sources` [n, axes] to each of `targets` [m, axes].
@@ -124,6 +130,12 @@ class PathTable:
         States between two even ones are even; if the source or the target is uneven all may be.
         Raises ValueError if a placement does not fit, or if no steps lead to `target`.
         """
+        asked = spec, source, target
+        if asked not in self._paths:
+            self._paths[asked] = self._path(*asked)
+        return self._paths[asked]
+
+    def _path(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[Step, ...]:
         check_fits(spec.shape, source, self.mesh)
         check_fits(spec.shape, target, self.mesh)
         if source == target:
@@ -154,14 +166,10 @@ class PathTable:
     def _weights(self, graph: StateGraph, spec: TensorSpec, *, even_only: bool) -> Floats:
         """Seconds of each edge; infinite where it is not allowed."""
         bytes_, even = local_bytes(spec, graph.parts)
-        groups, group_of = np.unique(
-            graph.kind << self.mesh.num_axes | graph.mask, return_inverse=True
-        )
-        mask_bits = (1 << self.mesh.num_axes) - 1
-        prices = np.array(
-            [self._price(int(g) >> self.mesh.num_axes, int(g) & mask_bits, spec) for g in groups]
-        ).reshape(-1, 2)[group_of]
-        weights = prices[:, 0] + prices[:, 1] * np.maximum(bytes_[graph.src], bytes_[graph.dst])
+        groups, group_of = graph.groups
+        prices = np.array([self._price(int(k), int(m), spec) for k, m in groups]).reshape(-1, 2)
+        alpha_s, per_byte = prices[group_of].T
+        weights = alpha_s + per_byte * np.maximum(bytes_[graph.src], bytes_[graph.dst])
         if even_only:
             weights[~(even[graph.src] & even[graph.dst])] = np.inf
         return weights

@@ -71,7 +71,8 @@ def core_codes(mesh: Mesh, ndim: int) -> Codes:
 
 def _all_codes(num_axes: int, num_labels: int) -> Codes:
     """[num_labels ** num_axes, num_axes]: every row of labels, ascending."""
-    rows = np.indices((num_labels,) * num_axes, dtype=np.int8).reshape(num_axes, -1).T
+    count = num_labels**num_axes
+    rows = np.indices((num_labels,) * num_axes, dtype=np.int8).reshape(num_axes, count).T
     return np.ascontiguousarray(rows) - np.int8(2)
 
 
@@ -118,6 +119,13 @@ class StateGraph:
     def parts(self) -> Ints:
         """[n, ndim]: into how many parts each state splits each dim."""
         return split_parts(self.codes, self.ndim, self.mesh)
+
+    @cached_property
+    def groups(self) -> tuple[Ints, Ints]:
+        """The distinct (kind index, axes mask) of the edges [m, 2], and which each edge has."""
+        shift = self.mesh.num_axes
+        found, group_of = np.unique(self.kind << shift | self.mask, return_inverse=True)
+        return np.stack([found >> shift, found & ((1 << shift) - 1)], axis=1), group_of
 
     def rows(self, codes: Codes) -> Ints:
         """The rows of the given states; -1 for states that are not in the graph."""
@@ -207,38 +215,44 @@ def mask_axes(mask: int) -> tuple[int, ...]:
 
 
 def edges_between(sources: Codes, targets: Codes, ndim: int) -> Ints:
-    """The legal steps from rows of `sources` to rows of `targets` (ascending words).
+    """[4, m]: the legal steps from rows of `sources` to rows of `targets`, both ascending.
 
-    Returns [4, m]: source row, target row, kind index and axes mask of each, sorted. It is
-    `steps.is_legal` for all sources at once, one pass per group of axes.
+    Source row, target row, kind index and axes mask of each, sorted. It is `steps.is_legal` for
+    many states at once. The rule is the same for a step and its reverse: the fewer states are asked.
     """
-    if not len(sources) or not len(targets):
-        return _NO_EDGES
-    num_axes = sources.shape[1]
-    powers, own, known = _powers(num_axes, ndim), words(sources, ndim), words(targets, ndim)
-    found: list[Ints] = []
+    if len(sources) > len(targets):
+        targets, sources = sources, targets
+        dst, src, target, source, mask = _changes(sources, targets, ndim)
+    else:
+        src, dst, source, target, mask = _changes(sources, targets, ndim)
+    kind = _KIND_TABLE[np.minimum(source, 0), np.minimum(target, 0)]
+    return _sorted_edges(np.stack([src, dst, kind, mask]))
+
+
+def _changes(states: Codes, others: Codes, ndim: int) -> Ints:
+    """[5, m]: row of `states`, row of `others`, label in each, mask of the axes that differ."""
+    num_axes = states.shape[1]
+    powers, own, known = _powers(num_axes, ndim), words(states, ndim), words(others, ndim)
+    found = [np.empty((5, 0), dtype=np.int64)]
     for mask in range(1, 1 << num_axes):
         axes = list(mask_axes(mask))
+        rows = np.flatnonzero((states[:, axes] == states[:, axes[:1]]).all(axis=1))
+        if not len(rows):
+            continue
         later = [a for a in range(axes[0] + 1, num_axes) if a not in axes]
-        rows = np.flatnonzero((sources[:, axes] == sources[:, axes[:1]]).all(axis=1))
-        label = sources[rows, axes[0]].astype(np.int64)
-        after = sources[rows][:, later]
-        free_to_leave = (label < 0) | (after != label[:, None]).all(axis=1)
-        for target in range(-2, ndim):
-            legal = free_to_leave & (label != target)
-            if target >= 0:
-                legal &= (after != target).all(axis=1)
-            starts, labels = rows[legal], label[legal]
-            wanted = own[starts] + (target - labels) * powers[axes].sum()
-            ends = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-            hit = known[ends] == wanted
-            kinds = _KIND_TABLE[np.minimum(labels[hit], 0), min(target, 0)]
-            found.append(
-                np.stack([starts[hit], ends[hit], kinds, np.full_like(kinds, mask)])
-                if len(kinds)
-                else _NO_EDGES
-            )
-    return _sorted_edges(np.concatenate([_NO_EDGES, *found], axis=1))
+        label, after = states[rows, axes[0]].astype(np.int64), states[rows][:, later]
+        movable = (label < 0) | (after != label[:, None]).all(axis=1)
+        for other in range(-2, ndim):
+            legal = movable & (label != other)
+            if other >= 0:
+                legal &= (after != other).all(axis=1)
+            wanted = own[rows[legal]] + (other - label[legal]) * powers[axes].sum()
+            at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+            hit = known[at] == wanted
+            here, count = rows[legal][hit], int(hit.sum())
+            same = np.full((2, count), [[other], [mask]])
+            found.append(np.stack([here, at[hit], label[legal][hit], *same]))
+    return np.concatenate(found, axis=1)
 
 
 def without_a_label(codes: Codes) -> Codes:

@@ -1,8 +1,8 @@
 """Bytes that the steps of a redistribution move: through a node's NIC, and inside the nodes.
 
 A group of p ranks lies on n nodes with g GPUs each, of the G on a node. Groups along the same axes
-run at once, so if n > 1 G/g of them cross each NIC. With `full` the gathered (to be scattered, to be
-reduced) bytes and `local` the bytes of a shard, one NIC sends
+run at once, so if n > 1 G/g of them cross each NIC. With `full` the gathered (or to be scattered or
+reduced) bytes, and `local` the bytes of a shard, one NIC sends
 
     all-gather, reduce-scatter   (G/g) (p-1)/p full        all-reduce   twice that
     all-to-all                   G (p-g)/p local
