@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -52,12 +53,24 @@ def storage_free() -> Iterator[None]:
         in_place = name.endswith("_") and not name.endswith("__") and name not in _KEPT_METHODS
         if in_place or name == "__setitem__":
             patch(real, name, _skipping(getattr(real, name)))
-    patch(flow, "Tensor", _tensor_class(real))
+    tensor_class = _tensor_class(real)
+    for module in _importers(real):
+        patch(module, "Tensor", tensor_class)
     try:
         yield
     finally:
         for owner, name, value in reversed(saved):
             setattr(owner, name, value)
+
+
+def _importers(real: Any) -> list[Any]:
+    """The modules that hold `flow.Tensor` under that name, but for OneFlow's own machinery."""
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if getattr(module, "__dict__", {}).get("Tensor") is real
+        and not name.startswith(("oneflow.framework", "oneflow._oneflow_internal", "oneflow._C"))
+    ]
 
 
 def _scalar(dtype: flow.dtype) -> flow.Tensor:
