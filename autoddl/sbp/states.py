@@ -60,13 +60,17 @@ def core_codes(mesh: Mesh, ndim: int) -> Codes:
             labels = {n: _run_labels(n, num_labels, repeated) for n in {len(c) + 1 for c in runs}}
             size = sum(len(labels[len(cuts) + 1]) for cuts in runs)
             if levels and sum(map(len, levels)) + size > CORE_STATES:
-                codes = np.concatenate(levels)
-                return codes[np.argsort(words(codes, ndim))]
+                return _ascending(levels, ndim)
             levels.extend(
                 np.repeat(labels[len(cuts) + 1], np.diff((0, *cuts, num_axes)), axis=1)
                 for cuts in runs
             )
-    raise AssertionError("a mesh of many states has more than the core holds")
+    return _ascending(levels, ndim)
+
+
+def _ascending(levels: list[Codes], ndim: int) -> Codes:
+    codes = np.concatenate(levels)
+    return codes[np.argsort(words(codes, ndim))]
 
 
 def _all_codes(num_axes: int, num_labels: int) -> Codes:
@@ -218,7 +222,7 @@ def edges_between(sources: Codes, targets: Codes, ndim: int) -> Ints:
     """[4, m]: the legal steps from rows of `sources` to rows of `targets`, both ascending.
 
     Source row, target row, kind index and axes mask of each, sorted. It is `steps.is_legal` for
-    many states at once. The rule is the same for a step and its reverse: the fewer states are asked.
+    many states at once. The rule is the same for a step and its reverse, so the fewer are asked.
     """
     if len(sources) > len(targets):
         targets, sources = sources, targets
