@@ -149,8 +149,6 @@ BINARY = {
     "broadcast_pow": lambda x, y, a: x**y,
     "pow": lambda x, y, a: x**y,
     "broadcast_fmod": lambda x, y, a: x - np.trunc(x / y) * y,
-    "fmod": lambda x, y, a: x - np.trunc(x / y) * y,
-    "broadcast_floor_mod": lambda x, y, a: x - np.floor(x / y) * y,
     "floordiv": lambda x, y, a: np.floor(x / y) + 0 * x,
     "atan2": lambda x, y, a: np.arctan2(x, y),
     "broadcast_equal": lambda x, y, a: x == y,

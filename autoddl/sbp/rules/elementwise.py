@@ -26,7 +26,7 @@ NONLINEAR_UNARY = (
 LINEAR_UNARY = ("negative", "scalar_mul", "scalar_div", "cast", "identity")
 NONLINEAR_BINARY = (
     "broadcast_maximum", "broadcast_minimum", "elementwise_maximum", "elementwise_minimum",
-    "broadcast_pow", "pow", "broadcast_fmod", "fmod", "broadcast_floor_mod", "floordiv",
+    "broadcast_pow", "pow", "broadcast_fmod", "floordiv",
     "broadcast_equal", "broadcast_not_equal", "broadcast_less", "broadcast_less_equal",
     "broadcast_greater", "broadcast_greater_equal", "broadcast_logical_and",
     "broadcast_logical_or", "broadcast_logical_xor", "atan2",
