@@ -231,6 +231,12 @@ def test_a_large_mesh_keeps_the_simple_states():
     assert graph.rows(np.array([[0, 1, 0, 1, 0, 1, 0, 1]], dtype=np.int8))[0] == -1
 
 
+def test_states_that_all_fit_the_core_are_all_there():
+    """Three axes and 15 dims: more than FULL_STATES, fewer than CORE_STATES."""
+    codes = core_codes(Mesh(2, 4), 15)
+    assert len(np.unique(codes, axis=0)) == len(codes) == 17**3
+
+
 def test_a_large_mesh_reaches_every_state_at_the_price_of_its_path():
     table = PathTable(LARGE, ring_price(LARGE))
     simple = core_codes(LARGE, 3)[::900]
