@@ -1,5 +1,5 @@
 # Every target makes .venv first (scripts/setup), which takes a moment only once.
-export GLOG_minloglevel = 2
+export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 
 .PHONY: demo test test-all check setup clean

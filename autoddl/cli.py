@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -68,6 +69,8 @@ def main(debug: bool) -> None:
     models.gpt:gpt_small. 'autoddl COMMAND --help' shows examples.
     """
     del debug
+    # OneFlow's log on stderr: by default only what ends the process.
+    os.environ.setdefault("GLOG_minloglevel", "3")
 
 
 @main.command(

@@ -1,18 +1,14 @@
 """`autoddl train`: a model by name, trained by one process per device of the cluster.
 
-The data is made up: batches like the example's, drawn from the seed, so that each rank makes the
-same ones. Floats are normal; integers lie between the example's least and greatest.
+The data is made up (`synthetic`), from the seed, so that each rank makes the same batches.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from .api import parallelize
 from .backend.need import need_oneflow
@@ -21,6 +17,7 @@ from .backend.oneflow.launch import run_processes
 from .cluster.spec import Cluster
 from .planner import find_plan
 from .plans import Plan
+from .synthetic import synthetic_batches
 
 
 @dataclass(frozen=True)
@@ -87,26 +84,11 @@ def train_rank(job: TrainJob) -> None:
     )
     _say(f"{job.model} on {job.cluster}: predicted {trainer.plan.cost.iteration_s:.3g} s a step")
     like = entries.to_arrays(example)
-    for step, arrays in enumerate(synthetic_batches(like, job.steps, job.seed), start=1):
+    batches = synthetic_batches(like, trainer.plan.graph, job.steps, job.seed)
+    for step, arrays in enumerate(batches, start=1):
         started = time.perf_counter()
         value = float(trainer.step(*entries.to_tensors(arrays)))
         _say(f"step {step:3d}  loss {value:.6f}  {time.perf_counter() - started:.3f} s")
-
-
-def synthetic_batches(
-    example: Sequence[np.ndarray], steps: int, seed: int
-) -> Iterator[tuple[np.ndarray, ...]]:
-    """`steps` batches of arrays with the shapes and dtypes of `example`."""
-    rng = np.random.default_rng(seed)
-
-    def like(array: np.ndarray) -> np.ndarray:
-        if np.issubdtype(array.dtype, np.floating):
-            return rng.standard_normal(array.shape).astype(array.dtype)
-        values = rng.integers(array.min(), array.max(), array.shape, endpoint=True)
-        return values.astype(array.dtype)
-
-    for _ in range(steps):
-        yield tuple(like(array) for array in example)
 
 
 def _checked_plan(job: TrainJob) -> Plan:

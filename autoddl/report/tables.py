@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rich import box
@@ -28,22 +29,27 @@ def plan_table(plan: Plan) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     table.add_column("layer", overflow="fold")
     table.add_column("operator", overflow="fold")
-    table.add_column("topology", overflow="fold")
+    table.add_column("topology", no_wrap=True)
     table.add_column("signature", overflow="fold")
-    for name in ("time", "comm.", "NIC", "memory"):
+    for name in ("comm.", "NIC", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in layer_rows([(layer, plan.layer_cost(layer)) for layer in plan.layers]):
         table.add_row(
             f"{row.name} x{row.count}" if row.count > 1 else row.name,
             row.layer.op,
-            row.layer.topology,
+            short_topology(row.layer.topology),
             row.layer.signature,
-            format_seconds(row.cost.iteration_s),
             format_seconds(row.cost.communication_s),
             format_bytes(row.cost.nic_bytes.total),
             format_bytes(row.cost.memory_bytes),
         )
     return table
+
+
+def short_topology(topology: str) -> str:
+    """The topology without its groups of one device: `(S0:(2,1), B:(1,1))` -> `(S0:(2,1))`."""
+    parts = [f"{name}:{group}" for name, group in re.findall(r"(\w+):(\([^)]*\))", topology)]
+    return f"({', '.join(part for part in parts if not part.endswith(':(1,1)'))})"
 
 
 def print_plan(plan: Plan) -> None:
