@@ -14,16 +14,16 @@ TEXT_BYTES = 2_000_000
 
 
 def digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """scikit-learn's 1797 digits: images [n, 3, 32, 32] around zero, labels [n] from 0 to 9.
+    """scikit-learn's 1797 digits: images [n, 1, 32, 32] around zero, labels [n] from 0 to 9.
 
-    The originals are 8 x 8 with values 0 to 16; each pixel becomes a 4 x 4 square, in 3 channels.
+    The originals are 8 x 8 with values 0 to 16; each pixel becomes a 4 x 4 square.
     """
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     squares = np.kron(images.reshape(-1, 8, 8), np.ones((4, 4)))
     centred = (squares / 8.0 - 1.0).astype(np.float32)
-    return np.repeat(centred[:, None], 3, axis=1), labels.astype(np.int64)
+    return centred[:, None], labels.astype(np.int64)
 
 
 def library_text(limit: int = TEXT_BYTES) -> NDArray[np.uint8]:
@@ -37,7 +37,7 @@ def library_text(limit: int = TEXT_BYTES) -> NDArray[np.uint8]:
 
 
 def digit_batches(batch: int, steps: int, seed: int = 0) -> Iterator[Batch]:
-    """`steps` random batches of (images [batch, 3, 32, 32], labels [batch])."""
+    """`steps` random batches of (images [batch, 1, 32, 32], labels [batch])."""
     images, labels = digits()
     rng = np.random.default_rng(seed)
     for _ in range(steps):

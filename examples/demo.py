@@ -1,0 +1,77 @@
+"""`make demo`: plan two models for 2 hosts x 2 devices, train them so, compare with one process.
+
+The hosts and devices are four processes on this machine. Each model is trained twice on the same
+data, from the same parameters: by the four, as planned, and by one with plain OneFlow.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.table import Table
+
+import autoddl
+from autoddl.backend.oneflow.launch import run_processes
+from autoddl.report.tables import console, print_plan
+
+from .tasks import TASKS
+
+LAPTOP = Path(__file__).parents[1] / "calibration" / "machines" / "laptop.json"
+
+
+def losses_of(name: str, processes: int, folder: Path, plan: autoddl.Plan | None) -> list[float]:
+    """Train the task `name` in `processes` processes; RuntimeError if they fail."""
+    losses = folder / f"{name}-{processes}.json"
+    words = ["-m", "examples.tasks", name, str(losses)]
+    if plan is not None:
+        plan.save(folder / f"{name}-plan.json")
+        words.append(str(folder / f"{name}-plan.json"))
+    status = run_processes(words, processes, output=sys.stderr)
+    if status:
+        raise RuntimeError(f"training {name} in {processes} processes ended with status {status}")
+    return json.loads(losses.read_text())
+
+
+def curves(alone: list[float], together: list[float]) -> Table:
+    """Both loss curves side by side."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("step", "one process", "four processes", "difference"):
+        table.add_column(heading, justify="right")
+    for step, (a, b) in enumerate(zip(alone, together, strict=True), start=1):
+        table.add_row(str(step), f"{a:.6f}", f"{b:.6f}", f"{b - a:+.1e}")
+    return table
+
+
+def largest_difference(alone: list[float], together: list[float]) -> float:
+    """The largest difference of two losses, relative to the first."""
+    return max(abs(b - a) / abs(a) for a, b in zip(alone, together, strict=True))
+
+
+def show(name: str, folder: Path) -> None:
+    """Plan, train and compare one task."""
+    out, task = console(), TASKS[name]
+    out.rule(f"[bold]{task.title}", align="left")
+    model, example, loss = task.build()
+    graph = autoddl.trace(model, *example, loss=loss)
+    plan = autoddl.plan(graph, autoddl.Cluster.load(LAPTOP))
+    print_plan(plan)
+    alone = losses_of(name, 1, folder, None)
+    together = losses_of(name, plan.cluster.num_devices, folder, plan)
+    out.print(curves(alone, together))
+    out.print(f"largest relative difference: {largest_difference(alone, together):.1e}\n")
+
+
+def main() -> None:
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="autoddl-demo-") as folder:
+        for name in TASKS:
+            show(name, Path(folder))
+    console().print(f"done in {time.perf_counter() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What the demo trains: a small VGG13 on handwritten digits, a small GPT on Python's library.
+
+Run as a process of the demo, `python -m examples.tasks NAME LOSSES [PLAN]` trains one of them and
+writes its losses: as a rank of a parallel job with PLAN, else alone, with plain OneFlow.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import oneflow as flow
+
+import autoddl
+from autoddl.files import write_atomically
+from models.gpt import gpt_small
+from models.vgg import vgg13_small
+
+from .data import Batch, digit_batches, text_batches
+
+SEED = 7
+
+
+@dataclass(frozen=True)
+class Task:
+    """`build` gives (model, example, loss), `batches` a batch of real data for each step."""
+
+    title: str
+    build: Callable[[], tuple[Any, tuple[Any, ...], Callable[..., Any]]]
+    batches: Callable[[], Iterator[Batch]]
+
+    @staticmethod
+    def optimizer(parameters: Any) -> Any:
+        return flow.optim.Adam(parameters, lr=1e-3)
+
+    def steps(self) -> Iterator[tuple[flow.Tensor, flow.Tensor]]:
+        """The batches as OneFlow tensors."""
+        return ((flow.tensor(x), flow.tensor(y)) for x, y in self.batches())
+
+
+TASKS = {
+    "vgg": Task("VGG13 (small) on handwritten digits", vgg13_small, lambda: digit_batches(32, 20)),
+    "gpt": Task("GPT (small) on Python's library", gpt_small, lambda: text_batches(16, 32, 20)),
+}
+
+
+def train_alone(task: Task) -> list[float]:
+    """The losses of plain OneFlow in one process: what autoddl has to reproduce."""
+    flow.manual_seed(SEED)
+    model, _, loss_of = task.build()
+    optimizer = task.optimizer(model.parameters())
+    losses: list[float] = []
+    for x, y in task.steps():
+        loss = loss_of(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.numpy()))
+    return losses
+
+
+def train_parallel(task: Task, plan: autoddl.Plan) -> list[float]:
+    """The losses of the parallel job, of which this process is one rank."""
+    flow.manual_seed(SEED)
+    model, example, loss_of = task.build()
+    trainer = autoddl.parallelize(
+        model, plan.cluster, example=example, loss=loss_of, optimizer=task.optimizer, plan=plan
+    )
+    return [float(trainer.step(x, y)) for x, y in task.steps()]
+
+
+def main(name: str, losses_file: str, plan_file: str | None = None) -> None:
+    task = TASKS[name]
+    if plan_file is None:
+        losses = train_alone(task)
+    else:
+        losses = train_parallel(task, autoddl.Plan.load(plan_file))
+    if flow.env.get_rank() == 0:
+        write_atomically(Path(losses_file), json.dumps(losses))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
