@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import AllReduce, Disproved, assemble, prove, scatter
 from autoddl.sbp.placement import B, NdSbp, P, S
 from autoddl.sbp.rules import signatures_of
-from autoddl.sbp.signature import Inner, Signature
+from autoddl.sbp.signature import Inner, OpSpec, Signature
 
 from .lockstep_ops import KERNELS
 from .proof import BY_ID, check
@@ -168,3 +169,20 @@ def test_one_signature_per_axis_is_required():
 
 def test_a_mesh_of_one_device_has_nothing_to_prove():
     check(BY_ID["relu"], Mesh(1, 1), [])
+
+
+def test_a_user_proves_a_rule_of_her_own():
+    """y = a x + b, its vector-Jacobian product written by hand; b is added once per summand."""
+
+    def kernel(inputs, attrs, shard):
+        a, x, b = inputs
+        return (a * x + b,), lambda grads: ((grads[0] * x).sum(), grads[0] * a, grads[0])
+
+    specs = (TensorSpec(()), TensorSpec((4, 6)), TensorSpec((4, 6)))
+    op = OpSpec("axpy", {}, specs, specs[1:2])
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(t.shape) for t in specs]
+    for text in ("B, S0, S0 -> S0 ; S0 -> P, S0, S0", "B, P, P -> P ; B -> P, B, B"):
+        prove(op, TWO, [Signature.parse(text)], kernel, inputs)
+    with pytest.raises(Disproved, match="output 0 of axpy"):
+        prove(op, TWO, [Signature.parse("B, P, B -> P ; B -> P, B, P")], kernel, inputs)

@@ -10,7 +10,7 @@ from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import fits
 from autoddl.sbp.rules import find_rule, signatures_of
-from autoddl.sbp.signature import RULES, Inner, OpSpec, Signature
+from autoddl.sbp.signature import RULES, Inner, OpSpec, Signature, rule
 
 from .rule_cases import CASES
 
@@ -163,6 +163,11 @@ def test_an_unknown_kind_is_named():
     assert find_rule("frobnicate") is None
     with pytest.raises(ValueError, match="'frobnicate' has no rule; write one with @"):
         signatures_of(op)
+
+
+def test_a_kind_has_one_rule():
+    with pytest.raises(ValueError, match="operator kind 'matmul' has a rule already"):
+        rule("matmul")(lambda op: ())
 
 
 def test_split_statistics_are_all_reduced():

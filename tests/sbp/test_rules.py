@@ -6,6 +6,7 @@ communicates inside, `lockstep_ops`.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 
@@ -13,14 +14,23 @@ import pytest
 
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import fits
+from autoddl.sbp.placement import B, P
 from autoddl.sbp.rules import signatures_of
-from autoddl.sbp.signature import RULES
+from autoddl.sbp.signature import RULES, Signature
 
 from .proof import check
 from .rule_cases import CASES
 
 SAMPLE = 8  # products of signatures per operator and mesh
 UNPROVEN = {"input", "buffer", "param"}  # they compute nothing
+
+
+def replicated(case) -> Signature:
+    return next(
+        s
+        for s in signatures_of(case.op)
+        if all(p in (B, None) for p in (*s.ins, *s.outs, *s.grad_outs, *s.grad_ins))
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
@@ -52,7 +62,28 @@ def test_products_of_signatures(case, mesh):
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_replication_is_offered(case):
     """There is always a way out: every device computes the whole."""
-    assert any(all(p.is_broadcast for p in (*s.ins, *s.outs)) for s in signatures_of(case.op))
+    assert replicated(case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_signatures_agree_on_which_tensors_have_gradients(case):
+    patterns = {
+        tuple(g is None for g in (*s.grad_ins, *s.grad_outs)) for s in signatures_of(case.op)
+    }
+    assert len(patterns) == 1
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
+def test_a_replicated_computation_passes_partial_gradients_on(case):
+    """A vector-Jacobian product is linear in its vector: the search relies on it everywhere."""
+    whole = replicated(case)
+    if any(g is not None for g in whole.grad_outs):
+        passes_on = dataclasses.replace(
+            whole,
+            grad_outs=tuple(g and P for g in whole.grad_outs),
+            grad_ins=tuple(g and P for g in whole.grad_ins),
+        )
+        check(case, Mesh(2, 1), [passes_on])
 
 
 def test_every_rule_has_cases():

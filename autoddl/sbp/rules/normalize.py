@@ -37,10 +37,12 @@ def normalization(op: OpSpec) -> Iterator[Signature]:
         return
     reduced = tuple(d for d in dims if d != channel)
     inner = Inner(0, reduced, forward=2, backward=2)
-    for d in reduced:
-        yield inner_split(op, (dims, *vectors), (dims,), d, inner, frozen_ins=moving)
-    only = drop(dims, *reduced)
-    yield from splits(op, (only, *vectors), (only,), frozen_ins=moving)
+    for d in dims:
+        if d == channel:
+            only = drop(dims, *reduced)
+            yield from splits(op, (only, *vectors), (only,), frozen_ins=moving)
+        else:
+            yield inner_split(op, (dims, *vectors), (dims,), d, inner, frozen_ins=moving)
     yield replicated(op, frozen_ins=moving)
 
 
