@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import traceback
 from collections.abc import Sequence
 
 import oneflow as flow
@@ -12,6 +15,9 @@ from .job import LOSS, CallError, LazyJob
 from .raw import RawJob
 
 _KEPT_LINES = 3
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_OPERATOR_FILE = re.compile(r"/user/ops/(\w+?)(?:_op)?\.cpp")
+_SCOPED_NAME = re.compile(r"\b[cnb]\d+-(\w+)-\d+\b")
 _NOISE = ("Error Type:", "Traceback", "Stack trace")
 
 
@@ -59,26 +65,41 @@ def explain_failure(error: CallError, model: nn.Module) -> ValueError:
     cause = error.__cause__
     assert cause is not None
     if error.path == LOSS:
-        where = "the loss"
+        what = "the loss"
     elif error.path:
-        where = (
-            f"submodule {error.path!r} ({type(dict(model.named_modules())[error.path]).__name__})"
-        )
+        kind = type(dict(model.named_modules())[error.path]).__name__
+        what = f"submodule {error.path!r} ({kind})"
     else:
-        where = f"the model's own forward ({type(model).__name__})"
+        what = f"the model's own forward ({type(model).__name__})"
+    shapes = ", ".join(map(str, error.shapes)) or "none"
     return ValueError(
-        f"the trace failed in {where}: {type(cause).__name__}: {essence(str(cause))}\n"
-        "The model runs on tensors without values while it is traced, so its forward must not read "
-        "them (float(x), x.item(), x.numpy(), if x > 0); it must run on the example's shapes, too: "
-        "try model(*inputs) first"
+        f"the trace failed in {what}, called with tensors of shapes {shapes}"
+        f"{_user_line(cause)}: {type(cause).__name__}: {essence(str(cause))}\n"
+        "If the message is about shapes, model(*inputs) does not run on the example either. A model "
+        "is traced on tensors without values: its forward must not read them (float(x), x.item(), "
+        "x.numpy(), if x > 0)"
     )
 
 
+def _user_line(error: BaseException) -> str:
+    """Where in the user's code `error` arose, if anywhere."""
+    ours = (os.path.dirname(flow.__file__), os.path.dirname(__file__))
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+    return f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
 def essence(message: str) -> str:
-    """The last telling lines of a OneFlow message, without its C++ stack."""
+    """The last telling lines of a OneFlow message, without colours and its C++ stack.
+
+    A failed check is only a pair of numbers; the operator's source file then says whose it is.
+    """
+    message = _COLOUR.sub("", message)
     lines = [
         line.strip()
         for line in message.splitlines()
         if line.strip() and not line.startswith(" ") and not line.startswith(_NOISE)
     ]
-    return " ".join(lines[-_KEPT_LINES:]) or message.strip()
+    told = " ".join(lines[-_KEPT_LINES:]) or message.strip()
+    operators = _OPERATOR_FILE.findall(message)
+    told = _SCOPED_NAME.sub(r"operator \1", told)
+    return f"{told} in operator {operators[-1]}" if operators else told

@@ -25,6 +25,8 @@ from oneflow.autograd import autograd_mode
 from oneflow.framework import graph_build_util, session_context
 from oneflow.nn.graph.graph_config import GraphConfig
 
+from .broadcast_guard import broadcasts_checked
+
 LOSS = "loss"
 _job_numbers = itertools.count()
 
@@ -75,11 +77,16 @@ class Slot:
 
 
 class CallError(Exception):
-    """A submodule failed under the trace; the cause is the original error."""
+    """The call of a submodule failed under the trace; the cause is the original error.
 
-    def __init__(self, path: str) -> None:
+    path:   of the submodule
+    shapes: of the tensors that it was called with
+    """
+
+    def __init__(self, path: str, shapes: Sequence[tuple[int, ...]]) -> None:
         super().__init__(path)
         self.path = path
+        self.shapes = shapes
 
 
 def map_leaves(tree: Any, leaf: type, change: Callable[[Any], Any]) -> Any:
@@ -137,7 +144,7 @@ def build_job(
         job = LazyJob(job_pb.Job(), [], {}, {}, [f"in{i}/out" for i in range(len(lazy))])
         _feed_state(model, job)
         recorder = _Recorder(model, job.calls, boundaries)
-        with recorder.recording():
+        with recorder.recording(), broadcasts_checked():
             result = recorder.run("", model, lazy[: len(inputs)], {})
             if loss is not None:
                 value = recorder.run(LOSS, loss, [result, lazy[-1]], {})
@@ -283,7 +290,8 @@ class _Recorder:
         except CallError:
             raise
         except Exception as error:
-            raise CallError(path) from error
+            shapes = [tuple(tensor.shape) for tensor in take_tensors((args, kwargs))[1]]
+            raise CallError(path, shapes) from error
         finally:
             self.current = outer
 

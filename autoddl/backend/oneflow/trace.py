@@ -9,6 +9,8 @@ and factors follow the batch (`batch.py`). Nothing is computed: shapes are all t
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ import oneflow.nn as nn
 
 from ...annotate import is_batchwise
 from ...graph import Graph
+from ...sbp.layout import TensorSpec
 from .batch import Scaling, compare, same_values
 from .emit import emit
 from .errors import check_example, check_loss, check_trainable, explain_failure
@@ -42,6 +45,8 @@ class Traced:
                those that the graph does not read (BatchNorm's counter) are there too
     opaque:    operator name -> how to run it, for each operator of kind `opaque`
     structure: the model's result with `Slot(i)` in the place of `graph.outputs[i]`
+    examples:  what the arguments were, the target last if there is a loss
+    model:     the module that was traced
     """
 
     graph: Graph
@@ -49,6 +54,8 @@ class Traced:
     buffers: Mapping[str, flow.Tensor]
     opaque: Mapping[str, OpaqueCall] = field(default_factory=dict)
     structure: Any = None
+    examples: tuple[TensorSpec, ...] = ()
+    model: nn.Module | None = None
 
 
 def trace(
@@ -106,17 +113,16 @@ def trace_with_state(
         {**dict(model.named_buffers()), **captured},
         opaque,
         attempt.lazy.structure,
+        tuple(TensorSpec(tuple(t.shape), str(t.dtype).rpartition(".")[2]) for t in example),
+        model,
     )
 
 
 def is_known(kind: str) -> bool:
     """True if an operator kind has a rule, to be planned by, and a kernel, to be run by."""
     from ...sbp.rules import find_rule
+    from .kernels import KERNELS
 
-    try:
-        from .kernels import KERNELS
-    except ImportError:
-        return find_rule(kind) is not None
     return find_rule(kind) is not None and kind in KERNELS
 
 
@@ -225,5 +231,14 @@ def _warn(graph: Graph, reasons: Mapping[str, str]) -> None:
                 "arguments, parameters and results; autoddl.batchwise(module) declares that it may "
                 "be split along the batch",
                 OpaqueWarning,
-                stacklevel=4,
+                stacklevel=_levels_to_caller(),
             )
+
+
+def _levels_to_caller() -> int:
+    """`stacklevel` that makes a warning of `_warn` point at the code that called autoddl."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    levels, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        levels, frame = levels + 1, frame.f_back
+    return levels
