@@ -65,7 +65,5 @@ def vgg13(batch: int | None = None, dropout: float = 0.5) -> Entry:
 def vgg13_small(batch: int | None = None, dropout: float = 0.0) -> Entry:
     """One-channel 32x32 images, 10 classes, an eighth of the channels, batch 32."""
     batch = batch or 32
-    model = Vgg13(
-        32, 10, widths=(8, 16, 32, 64, 64), dense=128, dropout=dropout, channels=1
-    )
+    model = Vgg13(32, 10, widths=(8, 16, 32, 64, 64), dense=128, dropout=dropout, channels=1)
     return model, (blank(batch, 1, 32, 32), blank(batch, dtype=flow.int64)), F.cross_entropy

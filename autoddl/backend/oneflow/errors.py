@@ -84,7 +84,9 @@ def explain_failure(error: CallError, model: nn.Module) -> ValueError:
 def _user_line(error: BaseException) -> str:
     """Where in the user's code `error` arose, if anywhere."""
     ours = (os.path.dirname(flow.__file__), os.path.dirname(__file__))
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)
+    ]
     return f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 

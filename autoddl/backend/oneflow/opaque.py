@@ -38,18 +38,15 @@ class OpaqueCall:
     params: tuple[str, ...]
     slots: tuple[tuple[tuple[nn.Module, str], ...], ...]
 
-    def call(self, tensors: Sequence[flow.Tensor], training: bool = True) -> list[flow.Tensor]:
-        """Run on `tensors`, the arguments and then the parameters; gives the returned tensors.
-
-        training: False puts the submodule into evaluation mode for the call
-        """
+    def call(self, tensors: Sequence[flow.Tensor]) -> list[flow.Tensor]:
+        """Run on `tensors`, the arguments and then the parameters; gives the returned tensors."""
         if len(tensors) != self.num_arguments + len(self.params):
             raise ValueError(
                 f"{self.path or 'the model'} takes {self.num_arguments} tensors and "
                 f"{len(self.params)} parameters, got {len(tensors)} tensors"
             )
         args, kwargs = put_tensors(self.arguments, tensors)
-        with self._parameters(tensors[self.num_arguments :]), self._mode(training):
+        with self._parameters(tensors[self.num_arguments :]):
             _, results = take_tensors(self.function(*args, **kwargs))
         return results
 
@@ -67,20 +64,6 @@ class OpaqueCall:
         finally:
             for module, key, tensor in saved:
                 module._parameters[key] = tensor
-
-
-    @contextmanager
-    def _mode(self, training: bool) -> Iterator[None]:
-        """The submodule's training flags, all off unless `training`."""
-        module = self.function
-        flags = {m: m.training for m in module.modules()} if isinstance(module, nn.Module) else {}
-        for m, flag in flags.items():
-            m.training = flag and training
-        try:
-            yield
-        finally:
-            for m, flag in flags.items():
-                m.training = flag
 
 
 @dataclass(frozen=True)

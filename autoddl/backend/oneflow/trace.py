@@ -22,6 +22,7 @@ import oneflow.nn as nn
 from ...annotate import is_batchwise
 from ...graph import Graph
 from ...sbp.layout import TensorSpec
+from ...sbp.layout import TensorSpec
 from .batch import Scaling, compare, same_values
 from .emit import emit
 from .errors import check_example, check_loss, check_trainable, explain_failure
@@ -45,6 +46,8 @@ class Traced:
                those that the graph does not read (BatchNorm's counter) are there too
     opaque:    operator name -> how to run it, for each operator of kind `opaque`
     structure: the model's result with `Slot(i)` in the place of `graph.outputs[i]`
+    examples:  the specs of the inputs and, with a loss, of the target
+    model:     the traced module
     examples:  what the arguments were, the target last if there is a loss
     model:     the module that was traced
     """
@@ -113,7 +116,7 @@ def trace_with_state(
         {**dict(model.named_buffers()), **captured},
         opaque,
         attempt.lazy.structure,
-        tuple(TensorSpec(tuple(t.shape), str(t.dtype).rpartition(".")[2]) for t in example),
+        tuple(attempt.raw.specs[name] for name in attempt.lazy.inputs),
         model,
     )
 
