@@ -54,6 +54,11 @@ def unit(*shape: int) -> Arg:
     return Arg(TensorSpec(shape), lambda rng, s: rng.uniform(0.1, 0.9, s))
 
 
+def shares(*shape: int) -> Arg:
+    """Positive, with sum 1 over the last dim: a distribution over classes."""
+    return Arg(TensorSpec(shape), lambda rng, s: rng.dirichlet(np.ones(s[-1]), s[:-1]))
+
+
 def index(n: int, *shape: int) -> Arg:
     """Integers below n."""
     return Arg(TensorSpec(shape, "int64"), lambda rng, s: rng.integers(0, n, s))
@@ -152,10 +157,11 @@ POOLING = (
     case("", "upsample_nearest_2d", (f(4, 6, 3, 2),), out(4, 6, 6, 4), **SCALES),
     case("", "upsample_bilinear_2d", (f(4, 6, 3, 2),), out(4, 6, 6, 4),
          align_corners=False, **SCALES),
-    case("", "pad", (f(4, 6, 3, 2),), out(4, 6, 5, 2), padding_before=(0, 0, 1, 0),
-         padding_after=(0, 0, 1, 0), floating_constant_value=0.0, integral_constant_value=0),
-    case("value", "pad", (f(4, 6),), out(4, 9), padding_before=(0, 1), padding_after=(0, 2),
-         floating_constant_value=0.5, integral_constant_value=0),
+    case("", "pad", (f(4, 6, 3, 2),), out(4, 6, 5, 2), padding=(0, 0, 1, 1),
+         padding_before=(0, 0, 1, 0), padding_after=(0, 0, 1, 0), floating_constant_value=0.0,
+         integral_constant_value=0),
+    case("value", "pad", (f(4, 6),), out(4, 9), padding=(1, 2), padding_before=(0, 1),
+         padding_after=(0, 2), floating_constant_value=0.5, integral_constant_value=0),
 )  # fmt: skip
 
 UNARY_ATTRS: dict[str, dict[str, Any]] = {
@@ -268,7 +274,7 @@ LOSS = (
          ignore_index=-100),
     case("", "sparse_softmax_cross_entropy", (f(4, 12), index(12, 4)), out(4), depth=12),
     case("3d", "sparse_softmax_cross_entropy", (f(2, 4, 6), index(6, 2, 4)), out(2, 4), depth=6),
-    case("", "softmax_cross_entropy", (f(4, 12), unit(4, 12)), out(4)),
+    case("", "softmax_cross_entropy", (f(4, 12), shares(4, 12)), out(4)),
     case("", "smooth_l1_loss", (f(4, 6), f(4, 6)), out(4, 6), beta=1.0),
     case("", "kl_div_loss", (f(4, 6), unit(4, 6)), out(4, 6), log_target=False),
     case("", "binary_cross_entropy", (unit(4, 6), unit(4, 6)), out(4, 6)),

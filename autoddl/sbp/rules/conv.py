@@ -15,11 +15,6 @@ from ..signature import Attrs, OpSpec, Signature, rule
 from .build import natural, partials, replicated, splits
 
 
-def _channel_dim(op: OpSpec) -> int:
-    first = op.attrs.get("data_format", "channels_first") == "channels_first"
-    return 1 if first else len(op.inputs[0].shape) - 1
-
-
 def _flops(op: OpSpec) -> float:
     taps = math.prod(op.inputs[1].shape[1:])  # input channels of a group times the kernel's size
     return 2.0 * op.outputs[0].numel * taps
@@ -36,17 +31,18 @@ def _local_attrs(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) ->
 
 @rule("conv1d", "conv2d", "conv3d", local_attrs=_local_attrs, flops=_flops, heavy=True)
 def conv(op: OpSpec) -> Iterator[Signature]:
-    """(in [n, c, ...], weight [f, c / groups, ...]) -> out [n, f, ...]; or channels last."""
-    channel, ndim = _channel_dim(op), len(op.inputs[0].shape)
+    """(in [n, c, ...], weight [f, c / groups, ...]) -> out [n, f, ...].
 
-    def activation(label: str) -> list[str | None]:
-        return ["n", *(label if d == channel else None for d in range(1, ndim))]
-
-    if op.attrs["groups"] == 1:
-        weight = ["f", *("c" if d == channel else None for d in range(1, ndim))]
-        yield from splits(op, (activation("c"), weight), (activation("f"),))
+    With channels last only the batch is split: OneFlow 0.9.0 does not compute on the CPU what that
+    layout defines, so nothing can be said of its channels.
+    """
+    window = (None,) * (len(op.inputs[0].shape) - 2)
+    if op.attrs.get("data_format", "channels_first") == "channels_last":
+        yield natural(op, (S(0), B), (S(0),))
+    elif op.attrs["groups"] == 1:
+        yield from splits(op, (("n", "c", *window), ("f", "c", *window)), (("n", "f", *window),))
     else:
         yield natural(op, (S(0), B), (S(0),))
-        yield natural(op, (S(channel), S(0)), (S(channel),), limit=op.attrs["groups"])
+        yield natural(op, (S(1), S(0)), (S(1),), limit=op.attrs["groups"])
     yield from partials(op, (0,), (1,))
     yield replicated(op)
