@@ -57,9 +57,7 @@ def layer_rows(layers: Sequence[tuple[PlannedLayer, Cost]]) -> list[LayerRow]:
         key = (pattern, layer.op, layer.topology, layer.signature, f"{cost.communication_s:.6g}")
         rows.setdefault(key, []).append((layer, cost))
     return [
-        LayerRow(
-            members[0][0].name if len(members) == 1 else key[0], len(members), *members[0]
-        )
+        LayerRow(members[0][0].name if len(members) == 1 else key[0], len(members), *members[0])
         for key, members in rows.items()
     ]
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -228,9 +228,7 @@ class Graph:
         tensors = dict(self.tensors)
         renamed: dict[str, str] = {}
         for op in self.ops:
-            ops.append(
-                dataclasses.replace(op, inputs=tuple(renamed.get(i, i) for i in op.inputs))
-            )
+            ops.append(dataclasses.replace(op, inputs=tuple(renamed.get(i, i) for i in op.inputs)))
             if op.kind in (*SOURCE_KINDS, "fork"):
                 continue
             for out in op.outputs:

@@ -8,6 +8,7 @@ faster.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from dataclasses import dataclass
 
@@ -24,9 +25,10 @@ from .search.alternatives import next_best
 from .search.budget import Budget
 from .search.eliminate import eliminate
 from .search.layers import describe_layers
+from .search.pair_prices import PairPrices
 from .search.placements import place
 from .search.problem import SearchResult
-from .search.tables import WHOLE_SPACE, Space, Tables, build_tables, least_memory
+from .search.tables import WHOLE_SPACE, Space, Tables, build_tables
 
 
 @dataclass(frozen=True)
@@ -63,14 +65,17 @@ def find_plan(
     """
     started = time.perf_counter()
     if not graph.loss:
-        raise ValueError("the graph was traced without a loss; trace(..., loss=loss_fn) plans training")
+        raise ValueError(
+            "the graph was traced without a loss; trace(..., loss=loss_fn) plans training"
+        )
     model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes)
     algorithm = find_algorithm(search)
     budget = Budget(restarts=restarts)
+    prices = PairPrices(cluster.mesh, model.comm.price)
 
     def attempt(parts: int) -> _Found | None:
-        tables = _tables(graph, model, parts, space)
-        if least_memory(tables) > model.limit_bytes:
+        tables = _tables(graph, model, parts, space, prices)
+        if tables is None:
             return None
         result = algorithm(tables.problem, np.random.default_rng(seed), budget)
         return None if result is None else _Found(tables, result)
@@ -86,7 +91,10 @@ def find_plan(
             if found.tables.micro_batches == 1 and found.result.memory <= model.limit_bytes:
                 break
     if best is None:
-        raise ValueError(_too_large(_tables(graph, model, counts[-1], space), counts))
+        unlimited = dataclasses.replace(model, memory_limit_bytes=float("inf"))
+        tables = _tables(graph, unlimited, counts[-1], space, prices)
+        assert tables is not None
+        raise ValueError(_too_large(tables, model.limit_bytes, counts))
     return _write(best, seed, time.perf_counter() - started)
 
 
@@ -111,9 +119,11 @@ def _is_power(n: int) -> bool:
     return n & (n - 1) == 0
 
 
-def _tables(graph: Graph, model: CostModel, parts: int, space: Space) -> Tables:
+def _tables(
+    graph: Graph, model: CostModel, parts: int, space: Space, prices: PairPrices
+) -> Tables | None:
     micro = graph.with_batch(graph.batch // parts) if parts > 1 else graph
-    return build_tables(micro.with_forks(), model, parts, space)
+    return build_tables(micro.with_forks(), model, parts, space, prices)
 
 
 def _write(found: _Found, seed: int, seconds: float) -> Plan:
@@ -137,9 +147,9 @@ def _write(found: _Found, seed: int, seconds: float) -> Plan:
     )
 
 
-def _too_large(tables: Tables, counts: tuple[int, ...]) -> str:
+def _too_large(tables: Tables, limit: float, counts: tuple[int, ...]) -> str:
     """How much is missing, on which layers, and what would help."""
-    problem, limit = tables.problem, tables.model.limit_bytes
+    problem = tables.problem
     price = 1e6 / limit  # seconds per byte: memory outweighs any time
     choice = eliminate(problem, price, frozenset()).expand_greedily()
     needed = problem.evaluate(choice)[1]

@@ -69,9 +69,7 @@ class Plan:
     @cached_property
     def model(self) -> CostModel:
         assert self.comm_rule in ("shared_nic", "plain")
-        return CostModel(
-            self.cluster, self.optimizer, self.comm_rule, self.memory_limit_bytes
-        )
+        return CostModel(self.cluster, self.optimizer, self.comm_rule, self.memory_limit_bytes)
 
     @cached_property
     def costs(self) -> Mapping[str, Cost]:
@@ -157,7 +155,12 @@ class Plan:
                 for op in self.ops.values()
             },
             "edges": [
-                [edge.op, edge.index, [str(s) for s in edge.forward], [str(s) for s in edge.backward]]
+                [
+                    edge.op,
+                    edge.index,
+                    [str(s) for s in edge.forward],
+                    [str(s) for s in edge.backward],
+                ]
                 for edge in self.edges.values()
             ],
             "graph": self.graph.to_json(),

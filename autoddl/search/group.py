@@ -91,9 +91,7 @@ def rule_of(op: Op) -> Rule:
 def make_groups(graph: Graph) -> Grouping:
     """Partition the graph's operators into groups. See the module docstring."""
     free = graph.free_ops
-    single_params = {
-        op.name for op in graph.params if len(graph.consumers[op.outputs[0]]) == 1
-    }
+    single_params = {op.name for op in graph.params if len(graph.consumers[op.outputs[0]]) == 1}
     ungrouped = free | single_params
     # The consumer with which an operator is planned; consumers come later in graph order.
     merged_into: dict[str, str] = {}

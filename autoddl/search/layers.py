@@ -103,8 +103,13 @@ def describe_layers(
         letters = topology_letters(op, planned.ins, planned.outs)
         layers.append(
             PlannedLayer(
-                name, op.kind, tuple(names), topology(letters, mesh), f"{ins} -> {outs}",
-                alternative, extra,
+                name,
+                op.kind,
+                tuple(names),
+                topology(letters, mesh),
+                f"{ins} -> {outs}",
+                alternative,
+                extra,
             )  # fmt: skip
         )
     return tuple(layers)

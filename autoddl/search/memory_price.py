@@ -13,8 +13,9 @@ from .descend import descend
 from .problem import Choice, Problem, SearchResult
 
 # Prices in decades of the price at which the whole limit costs as much as the whole iteration.
-_LEAST_DECADE, _LARGEST_DECADE = -3.0, 7.0
-_NARROWINGS = 6
+_LEAST_DECADE, _FIRST_DECADE, _LARGEST_DECADE = -3.0, 0.0, 7.0
+_NARROWINGS = 10
+_CLOSE = 0.01  # a solution this near to the lower bound is good enough
 
 
 def within_memory(
@@ -38,7 +39,7 @@ def within_memory(
         evaluations += count
         if problem.evaluate(choice)[1] > limit:
             return None
-        low, high, decade = _LEAST_DECADE, _LARGEST_DECADE, 0.0
+        low, high, decade = _LEAST_DECADE, _LARGEST_DECADE, _FIRST_DECADE
         for _ in range(_NARROWINGS):
             price = unit * 10**decade
             candidate, count = solve(price)
@@ -52,9 +53,9 @@ def within_memory(
                     choice = candidate
             else:
                 low = decade
+            if high - low < 0.1 or problem.evaluate(choice)[0] <= bound * (1 + _CLOSE):
+                break
             decade = (low + high) / 2
     choice, count = descend(problem, choice)
     cost, memory = problem.evaluate(choice)
-    return SearchResult(
-        choice, cost, memory, evaluations + count, algorithm, min(bound, cost)
-    )
+    return SearchResult(choice, cost, memory, evaluations + count, algorithm, min(bound, cost))

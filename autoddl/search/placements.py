@@ -6,7 +6,7 @@ from ..graph import Graph, Op
 from ..planned import PlannedEdge, PlannedOp
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, Placement
-from ..sbp.redistribute import PathTable
+from ..sbp.redistribute import PathTable, Step
 from ..sbp.signature import Signature
 from .problem import Choice
 from .tables import Tables, stored_placement
@@ -29,16 +29,11 @@ def place(
             placed[op.name] = _place_source(graph, mesh, paths, op, placed)
     ops = {op.name: placed[op.name] for op in graph.ops}
     edges: dict[tuple[str, int], PlannedEdge] = {}
-    memo: dict[object, tuple] = {}
 
-    def steps(tensor: str, source: NdSbp | None, target: NdSbp | None) -> tuple:
+    def steps(tensor: str, source: NdSbp | None, target: NdSbp | None) -> tuple[Step, ...]:
         if source is None or target is None or source == target:
             return ()
-        spec = graph.tensors[tensor].spec
-        key = (spec, source, target)
-        if key not in memo:
-            memo[key] = paths.path(spec, source, target)
-        return memo[key]
+        return paths.path(graph.tensors[tensor].spec, source, target)
 
     for op in graph.ops:
         for index, tensor in enumerate(op.inputs):
@@ -92,9 +87,7 @@ def _place_source(
     return PlannedOp(op.name, ins, tuple(outs), tuple(grads), tuple(None for _ in op.inputs))
 
 
-def _common(
-    graph: Graph, paths: PathTable, tensor: str, uses: list[NdSbp], whole: NdSbp
-) -> NdSbp:
+def _common(graph: Graph, paths: PathTable, tensor: str, uses: list[NdSbp], whole: NdSbp) -> NdSbp:
     """The most split placement from which every use is a local slice."""
 
     def agree(placements: tuple[Placement, ...]) -> Placement:

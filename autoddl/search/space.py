@@ -142,9 +142,7 @@ def _restricted(
     for length in runs(mesh):
         if count_block_sequences(len(symbols), length, restriction) > _MAX_GENERATED:
             return None
-        sequences = np.array(
-            block_sequences(symbols, leading, length, restriction), dtype=np.int16
-        )
+        sequences = np.array(block_sequences(symbols, leading, length, restriction), dtype=np.int16)
         if len(partial) * len(sequences) > _MAX_GENERATED:
             return None
         partial = np.hstack(

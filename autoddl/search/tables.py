@@ -12,6 +12,7 @@ sources of communication). Everything is computed on arrays over all strategies 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
@@ -24,7 +25,6 @@ from ..graph import Graph
 from ..sbp.layout import Shape, TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, Placement
-from ..sbp.redistribute import PathTable
 from ..sbp.signature import Signature
 from .group import (
     CompositeSignature,
@@ -35,6 +35,7 @@ from .group import (
     make_groups,
     rule_of,
 )
+from .pair_prices import PairPrices
 from .problem import Edge, Problem, Table
 from .space import DEFAULT_CAP, Assignments, assignments
 
@@ -96,18 +97,17 @@ def build_tables(
     model: CostModel,
     micro_batches: int = 1,
     space: Space = WHOLE_SPACE,
-) -> Tables:
+    prices: PairPrices | None = None,
+) -> Tables | None:
     """The search problem of `graph` (with forks, at the micro-batch's size) on `model.cluster`.
 
+    prices: shared by calls for one model, so that no path is priced twice
+    None if even the sum of each group's least memory exceeds the limit: then no edge is priced.
     Raises ValueError if `space` leaves a group without a strategy.
     """
-    return _Builder(graph, model, micro_batches, space).build()
-
-
-def least_memory(tables: Tables) -> float:
-    """Bytes below which no choice can be: each variable at its least, no copies."""
-    problem = tables.problem
-    return sum(float(problem.node_memory[t].min()) for t in problem.nodes)
+    if prices is None:
+        prices = PairPrices(model.cluster.mesh, model.comm.price)
+    return _Builder(graph, model, micro_batches, space, prices).build()
 
 
 def stored_placement(placement: Placement) -> Placement:
@@ -121,30 +121,41 @@ class _Builder:
     model: CostModel
     micro_batches: int
     space: Space
+    prices: PairPrices
     node_of_key: dict[Hashable, int] = field(default_factory=dict)
     group_tables: list[GroupTable] = field(default_factory=list)
     edge_of_key: dict[Hashable, int] = field(default_factory=dict)
     edge_cost: list[Table] = field(default_factory=list)
     edge_memory: list[Table] = field(default_factory=list)
-    pair_memo: dict[Hashable, Table] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.mesh: Mesh = self.model.cluster.mesh
-        self.paths = PathTable(self.mesh, self.model.comm.price)
         self.extents = np.array(self.mesh.extents, dtype=np.float64)
 
-    def build(self) -> Tables:
+    def build(self) -> Tables | None:
         grouping = make_groups(self.graph)
         keys = [_group_key(self.graph, group, grouping) for group in grouping.groups]
         if self.space.allowed is not None:
             # A restriction may look at names, so equal groups no longer share a table.
             keys = [(key, n) for n, key in enumerate(keys)]
-        nodes = []
+        nodes: list[int] = []
+        owners: list[Group] = []
         for group, key in zip(grouping.groups, keys, strict=True):
             if key not in self.node_of_key:
-                self.node_of_key[key] = len(self.group_tables)
-                self.group_tables.append(self._group_table(group))
+                self.node_of_key[key] = len(owners)
+                owners.append(group)
             nodes.append(self.node_of_key[key])
+        local = [self._local_table(group) for group in owners]
+        if sum(float(local[t].memory_bytes.min()) for t in nodes) > self.model.limit_bytes:
+            return None
+        self.group_tables = [
+            dataclasses.replace(
+                table,
+                inner_s=self._inner_seconds(group, table),
+                sync_s=self._sync_seconds(group, table),
+            )
+            for group, table in zip(owners, local, strict=True)
+        ]
         edges = [
             edge
             for number, group in enumerate(grouping.groups)
@@ -152,8 +163,7 @@ class _Builder:
         ]
         problem = Problem(
             node_cost=tuple(
-                self.micro_batches * (t.compute_s + t.inner_s) + t.sync_s
-                for t in self.group_tables
+                self.micro_batches * (t.compute_s + t.inner_s) + t.sync_s for t in self.group_tables
             ),
             node_memory=tuple(t.memory_bytes for t in self.group_tables),
             edge_cost=tuple(self.edge_cost),
@@ -167,13 +177,12 @@ class _Builder:
             ),
             memory_limit=self.model.limit_bytes,
         )
-        return Tables(
-            grouping, problem, tuple(self.group_tables), self.model, self.micro_batches
-        )
+        return Tables(grouping, problem, tuple(self.group_tables), self.model, self.micro_batches)
 
     # ---- nodes
 
-    def _group_table(self, group: Group) -> GroupTable:
+    def _local_table(self, group: Group) -> GroupTable:
+        """The group's strategies with what needs no communication to price."""
         composites = composite_signatures(self.graph, group)
         dispensable = frozenset(
             n
@@ -209,16 +218,9 @@ class _Builder:
                 f"{self.mesh}: no allowed split divides its tensors "
                 f"{', '.join(str(self.graph.tensors[i].spec) for i in group.head.inputs)} evenly"
             )
-        partial = GroupTable(composites, assign, *(np.zeros(len(assign)) for _ in range(4)))
-        compute_s, memory = self._compute_and_memory(group, partial)
-        return GroupTable(
-            composites,
-            assign,
-            compute_s,
-            self._inner_seconds(group, partial),
-            self._sync_seconds(group, partial),
-            memory,
-        )
+        table = GroupTable(composites, assign, *(np.zeros(len(assign)) for _ in range(4)))
+        compute_s, memory_bytes = self._compute_and_memory(group, table)
+        return dataclasses.replace(table, compute_s=compute_s, memory_bytes=memory_bytes)
 
     def _even(
         self, group: Group, composites: Sequence[CompositeSignature], assign: Assignments
@@ -306,9 +308,7 @@ class _Builder:
         spec = self.graph.tensors[port.tensor].spec
         if producer.kind not in ("param", "input"):
             return np.zeros(len(table.assign))
-        codes = table.codes(
-            lambda c: stored_placement(c.signatures[port.op].ins[port.index])
-        )
+        codes = table.codes(lambda c: stored_placement(c.signatures[port.op].ins[port.index]))
         copies = 1
         if producer.kind == "param" and port.tensor in self.graph.needs_grad:
             copies = self.model.parameter_copies
@@ -333,9 +333,7 @@ class _Builder:
                 if axes.any():
                     at = inverse.ravel() == row
                     where = tuple(map(int, np.flatnonzero(axes)))
-                    seconds[at] += inner_seconds(
-                        self.model.comm, which, where, local[at], has_grad
-                    )
+                    seconds[at] += inner_seconds(self.model.comm, which, where, local[at], has_grad)
         return seconds
 
     def _sync_seconds(self, group: Group, table: GroupTable) -> Table:
@@ -346,12 +344,10 @@ class _Builder:
                 continue
             spec = self.graph.tensors[port.tensor].spec
             given = table.codes(lambda c: _grad_in(c.signatures[port.op], port.index))
-            kept = table.codes(
-                lambda c: stored_placement(c.signatures[port.op].ins[port.index])
-            )
+            kept = table.codes(lambda c: stored_placement(c.signatures[port.op].ins[port.index]))
             pairs, inverse = np.unique(np.hstack([given, kept]), axis=0, return_inverse=True)
             axes = self.mesh.num_axes
-            both = self._pairs(spec, pairs[:, :axes], pairs[:, axes:])
+            both = self.prices.seconds(spec, pairs[:, :axes], pairs[:, axes:])
             seconds += np.diagonal(both)[inverse.ravel()]
         return seconds
 
@@ -397,26 +393,15 @@ class _Builder:
     ) -> tuple[Table, Table]:
         given = source.codes(lambda c: c.signatures[source_op].outs[out])
         wanted = target.codes(lambda c: c.signatures[port.op].ins[port.index])
-        cost = self._pairs(spec, given, wanted)
+        cost = self.prices.seconds(spec, given, wanted)
         if has_grad:
             back_given = target.codes(lambda c: _grad_in(c.signatures[port.op], port.index))
             back_wanted = source.codes(lambda c: _grad_out(c.signatures[source_op], out))
-            cost = cost + self._pairs(spec, back_given, back_wanted).T
+            cost = cost + self.prices.seconds(spec, back_given, back_wanted).T
         differs = np.zeros((len(given), len(wanted)), dtype=bool)
         for axis in range(self.mesh.num_axes):
             differs |= given[:, axis][:, None] != wanted[:, axis][None, :]
         return cost, np.where(differs, self._local_bytes(spec, wanted)[None, :], 0.0)
-
-    def _pairs(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Table:
-        """Seconds of the cheapest path for every pair, [sources, targets]."""
-        if self.mesh.num_axes == 0:
-            return np.zeros((len(sources), len(targets)))
-        first, from_first = np.unique(sources, axis=0, return_inverse=True)
-        second, from_second = np.unique(targets, axis=0, return_inverse=True)
-        key = (spec, first.tobytes(), second.tobytes())
-        if key not in self.pair_memo:
-            self.pair_memo[key] = self.paths.seconds(spec, first, second)
-        return self.pair_memo[key][from_first.ravel()][:, from_second.ravel()]
 
 
 def _grad_in(signature: Signature, index: int) -> Placement:
