@@ -64,7 +64,9 @@ class Group:
 
     def all_reduce(self, x: flow.Tensor) -> flow.Tensor:
         """[...] on each rank -> the sum [...]."""
-        return self._relabel("all_reduce", x, tuple(x.shape), _PARTIAL, _BROADCAST)
+        flat = x.reshape(-1)
+        summed = self._relabel("all_reduce", flat, tuple(flat.shape), _PARTIAL, _BROADCAST)
+        return summed.reshape(*x.shape)
 
     def all_to_all(self, x: flow.Tensor) -> flow.Tensor:
         """[size, n]: row j is for rank j -> [size, n]: row i is from rank i."""

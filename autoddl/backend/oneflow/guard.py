@@ -24,7 +24,8 @@ def world_size() -> int:
 
 def rank() -> int:
     """This process's place in the job, from the launcher's environment; 0 without a launcher."""
-    return int(os.environ.get("RANK", "0"))
+    # importing OneFlow without a launcher sets it to -1
+    return max(0, int(os.environ.get("RANK", "0")))
 
 
 class Guard:

@@ -1,0 +1,248 @@
+"""Runs a program on one rank: operators on local shards, and every planned step between them.
+
+Forward, each operator gets its inputs through the forward steps of its edges and runs on them.
+Backward, in reverse order, each operator's vector-Jacobian product is taken on the same local tensors
+and the gradients of its inputs go through the backward steps to their producers, where those of
+several consumers are summed. Autograd never sees more than one operator, so nothing is communicated
+that is not planned.
+
+A parameter travels to its readers once per mini-batch; its gradients are summed over the micro-batches
+where they arise, and travel back once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import oneflow as flow
+
+from ...sbp.layout import Shape
+from ...sbp.placement import NdSbp
+from .check import check_tensor
+from .groups import Groups
+from .kernels.registry import Explicit, RunState, Vjp
+from .program import Edge, Key, Node, Program
+from .state import ModelState, set_gradient
+
+Values = dict[str, flow.Tensor]
+
+
+@dataclass
+class _Record:
+    """What an operator's backward pass needs: an explicit product, or autograd's leaves and roots."""
+
+    vjp: Vjp | None
+    leaves: list[flow.Tensor | None] = field(default_factory=list)
+    roots: list[flow.Tensor] = field(default_factory=list)
+
+
+class Executor:
+    """One rank's run of a program. `debug` checks every tensor against its planned placement."""
+
+    def __init__(
+        self,
+        program: Program,
+        state: ModelState,
+        run_state: RunState,
+        groups: Groups,
+        debug: bool = False,
+    ) -> None:
+        self.graph = program.graph
+        self._program = program
+        self._state = state
+        self._run_state = run_state
+        self._groups = groups
+        self._debug = debug
+
+    def train(self, micro_batches: Sequence[Values]) -> flow.Tensor:
+        """Run forward and backward on all micro-batches, and set the parameters' gradients.
+
+        Gives the mean of their losses, a local scalar that is equal on all ranks.
+        """
+        self._run_state.training = True
+        parameters = self._fetch_parameters()
+        gradients: dict[Key, flow.Tensor] = {}
+        total: flow.Tensor | None = None
+        share = 1.0 / len(micro_batches)
+        for number, inputs in enumerate(micro_batches):
+            self._run_state.micro_batch = number
+            records, _, loss = self._forward(inputs, parameters, with_gradient=True)
+            assert loss is not None, "the graph has no loss"
+            scaled = loss * share
+            total = scaled if total is None else total + scaled
+            self._backward(records, loss, share, gradients)
+        self._send_gradients(gradients)
+        assert total is not None
+        return total
+
+    def evaluate(self, inputs: Values, outputs: Sequence[str]) -> list[flow.Tensor]:
+        """Run forward without gradients, as in evaluation; this rank's parts of `outputs`."""
+        self._run_state.training = False
+        with flow.no_grad():
+            _, values, _ = self._forward(inputs, self._fetch_parameters(), with_gradient=False)
+            return [self._fetch(name, inputs, values) for name in outputs]
+
+    def _fetch_parameters(self) -> dict[Key, flow.Tensor]:
+        """Each use of a parameter, in the placement in which it is used."""
+        found = {}
+        for node in self._program.nodes:
+            for edge in node.edges:
+                if edge.source.kind == "param":
+                    stored = self._state.stored[edge.source.attrs["name"]]
+                    found[edge.key] = edge.forward(stored.local.detach())
+        return found
+
+    def _fetch(self, name: str, inputs: Values, values: Values) -> flow.Tensor:
+        """A tensor as its producer placed it."""
+        source = self._program.graph.producers[name]
+        if source.kind == "input":
+            return inputs[name]
+        if source.kind in ("param", "buffer"):
+            return self._state.stored[source.attrs["name"]].local.detach()
+        return values[name]
+
+    def _forward(
+        self, inputs: Values, parameters: dict[Key, flow.Tensor], with_gradient: bool
+    ) -> tuple[list[_Record | None], Values, flow.Tensor | None]:
+        values: Values = {}
+        records: list[_Record | None] = []
+        loss = None
+        for node in self._program.nodes:
+            received = []
+            for edge in node.edges:
+                if edge.source.kind == "param":
+                    received.append(parameters[edge.key])
+                else:
+                    received.append(edge.forward(self._fetch(edge.tensor, inputs, values)))
+                if edge.is_last:
+                    values.pop(edge.tensor, None)
+            self._check(node, "input", received, node.planned.ins)
+            if node.kernel is None:
+                (loss,) = received
+                records.append(None)
+                continue
+            record, outputs = self._run(node, received, with_gradient and node.carries_gradient)
+            records.append(record)
+            for name, value in zip(node.op.outputs, outputs, strict=True):
+                values[name] = value
+            self._check(node, "output", outputs, node.planned.outs)
+        return records, values, loss
+
+    def _run(
+        self, node: Node, received: list[flow.Tensor], with_gradient: bool
+    ) -> tuple[_Record | None, list[flow.Tensor]]:
+        """Call the operator's kernel; gives what its backward pass needs, and the outputs."""
+        assert node.kernel is not None
+        node.context.updates.clear()
+        leaves: list[flow.Tensor | None] = [None] * len(received)
+        if with_gradient:
+            for index, edge in enumerate(node.edges):
+                if edge.carries_gradient:
+                    leaves[index] = received[index].detach().requires_grad_()
+            received = [
+                x if leaf is None else leaf for x, leaf in zip(received, leaves, strict=True)
+            ]
+            result = node.kernel(node.context, received, node.attrs)
+        else:
+            with flow.no_grad():
+                result = node.kernel(node.context, received, node.attrs)
+        for index, value in node.context.updates.items():
+            name = node.edges[index].source.attrs["name"]
+            self._state.update(name, value, node.planned.ins[index])
+        if node.context.updates:
+            self._state.count_batch(node.op.module)
+        if isinstance(result, Explicit):
+            return (_Record(result.vjp) if with_gradient else None), list(result.outputs)
+        outputs = list(result)
+        if not with_gradient:
+            return None, outputs
+        return _Record(None, leaves, outputs), [x.detach() for x in outputs]
+
+    def _backward(
+        self,
+        records: list[_Record | None],
+        loss: flow.Tensor,
+        share: float,
+        gradients: dict[Key, flow.Tensor],
+    ) -> None:
+        """Take the records one by one from the end, and add to the gradients of parameter uses."""
+        arrived: Values = {}
+        for node in reversed(self._program.nodes):
+            record = records.pop()
+            if not node.carries_gradient:
+                continue
+            if node.kernel is None:
+                given: Sequence[flow.Tensor | None] = [flow.full_like(loss, share)]
+            else:
+                assert record is not None
+                taken = [
+                    arrived.pop(name, None) if takes else None
+                    for name, takes in zip(node.op.outputs, node.takes, strict=True)
+                ]
+                self._check(node, "gradient of output", taken, node.planned.grad_outs)
+                given = _product(node, record, taken)
+            self._check(
+                node,
+                "gradient of input",
+                [g if e.carries_gradient else None for g, e in zip(given, node.edges, strict=True)],
+                node.planned.grad_ins,
+            )
+            for edge, gradient in zip(node.edges, given, strict=True):
+                if not edge.carries_gradient:
+                    continue
+                assert gradient is not None
+                if edge.source.kind == "param":
+                    _add(gradients, edge.key, gradient)
+                else:
+                    _add(arrived, edge.tensor, edge.backward(gradient))
+
+    def _send_gradients(self, gradients: dict[Key, flow.Tensor]) -> None:
+        """Bring the gradients of all uses to their parameters."""
+        sums: Values = {}
+        for node in self._program.nodes:
+            for edge in node.edges:
+                if edge.source.kind == "param" and edge.carries_gradient:
+                    gradient = edge.backward(gradients.pop(edge.key))
+                    _add(sums, edge.source.attrs["name"], gradient)
+        for name, gradient in sums.items():
+            stored = self._state.stored[name]
+            if self._debug:
+                what = f"gradient of parameter {name}"
+                check_tensor(gradient, what, stored.shape, stored.nd, self._groups)
+            set_gradient(stored, gradient)
+
+    def _check(
+        self,
+        node: Node,
+        what: str,
+        tensors: Sequence[flow.Tensor | None],
+        placements: Sequence[NdSbp | None],
+    ) -> None:
+        if not self._debug:
+            return
+        specs = node.context.spec.inputs if "input" in what else node.context.spec.outputs
+        for index, (x, nd, spec) in enumerate(zip(tensors, placements, specs, strict=True)):
+            if x is not None and nd is not None:
+                label = f"{node.op.name} ({node.op.kind}), {what} {index}"
+                check_tensor(x, label, spec.shape, nd, self._groups)
+
+
+def _product(
+    node: Node, record: _Record, taken: Sequence[flow.Tensor | None]
+) -> Sequence[flow.Tensor | None]:
+    """The vector-Jacobian product of one operator: the gradients of its inputs."""
+    if record.vjp is not None:
+        return record.vjp(taken)
+    roots = [(y, g) for y, g in zip(record.roots, taken, strict=True) if g is not None]
+    if roots:
+        flow.autograd.backward([y for y, _ in roots], [g for _, g in roots])
+    # an input that no output depends on has got no gradient
+    return [
+        None if leaf is None else flow.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        for leaf in record.leaves
+    ]
+
+
+def _add(sums: dict, key: object, value: flow.Tensor) -> None:
+    sums[key] = sums[key] + value if key in sums else value

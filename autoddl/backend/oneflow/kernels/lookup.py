@@ -1,0 +1,55 @@
+"""Lookups by index. A shard of a split table gives zeros for what other shards hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import oneflow as flow
+from oneflow import Tensor, _C
+
+from ....sbp.signature import Attrs
+from .registry import Context, kernel, simple
+
+simple({"gather_nd": _C.gather_nd})
+
+
+@kernel("gather")
+def gather(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(table, indices) -> out: dim `axis` of the table gives way to the dims of the indices."""
+    table, indices = inputs
+    axis = attrs["axis"] % table.ndim
+    if not ctx.is_split(0, axis):
+        return [_C.gather(table, indices, axis)]
+    held, is_held = held_indices(indices, ctx.offset(0, axis), table.shape[axis])
+    found = _C.gather(table, held, axis)
+    around = (*(1,) * axis, *indices.shape, *(1,) * (table.ndim - axis - 1))
+    return [found * is_held.to(found.dtype).reshape(*around)]
+
+
+def held_indices(indices: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]:
+    """Indices into a shard that holds [start, start + count), 0 for others; and which it holds."""
+    local = indices - start
+    is_held = flow.logical_and(local >= 0, local < count)
+    return local * is_held.to(local.dtype), is_held
+
+
+@kernel("embedding")
+def embedding(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(weight, indices) -> out; row `padding_idx` gets no gradient."""
+    weight, indices = inputs
+    return [_C.embedding(weight, indices, attrs["padding_idx"], attrs["scale_grad_by_freq"])]
+
+
+@kernel("dim_gather")
+def dim_gather(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(input, index) -> output of the index's shape, picked along `dim`."""
+    return [_C.dim_gather(inputs[0], attrs["dim"], inputs[1])]
+
+
+@kernel("one_hot")
+def one_hot(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """indices -> out [..., depth]."""
+    dtype = getattr(flow, attrs["dtype"])
+    prefix = "floating" if dtype.is_floating_point else "integer"
+    on, off = attrs[f"{prefix}_on_value"], attrs[f"{prefix}_off_value"]
+    return [_C.one_hot(inputs[0], attrs["depth"], on, off).to(dtype)]

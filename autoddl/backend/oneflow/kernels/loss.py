@@ -1,0 +1,107 @@
+"""Losses. With split classes a shard accounts for the targets among its own classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import oneflow as flow
+from oneflow import Tensor, _C
+
+from ....sbp.signature import Attrs
+from .lookup import held_indices
+from .registry import Context, Explicit, kernel
+from .softmax import shifted_and_total
+
+
+@kernel("nll")
+def nll(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(input [..., c], target [...], weight [c]?) -> (-w input[target], w), 0 where ignored."""
+    x, target = inputs[:2]
+    counts = target != attrs["ignore_index"]
+    target = target * counts.to(target.dtype)
+    weight = counts.to(x.dtype)
+    if len(inputs) > 2:
+        weight = weight * _C.gather(inputs[2], target, 0)
+    held, is_held = held_indices(target, ctx.offset(0, x.ndim - 1), x.shape[-1])
+    picked = _C.dim_gather(x, x.ndim - 1, held.unsqueeze(-1)).squeeze(-1)
+    outputs = [-picked * (weight * is_held.to(x.dtype)), weight]
+    return outputs[: len(ctx.spec.outputs)]
+
+
+@kernel("sparse_softmax_cross_entropy")
+def sparse_softmax_cross_entropy(
+    ctx: Context, inputs: Sequence[Tensor], attrs: Attrs
+) -> Sequence[Tensor] | Explicit:
+    """(prediction [..., c], label [...]) -> log sum exp(prediction) - prediction[label].
+
+    Split classes: the maxima, the sums and the labels' logits are all-reduced;
+    dx = (softmax(x) - one_hot(label)) dy needs no more.
+    """
+    x, label = inputs
+    group = ctx.inner
+    if group is None:
+        return [_C.sparse_softmax_cross_entropy(x, label)]
+    with flow.no_grad():
+        held, is_held = held_indices(label, ctx.offset(0, x.ndim - 1), x.shape[-1])
+        hot = _C.one_hot(held, x.shape[-1], 1.0, 0.0).to(x.dtype)
+        hot = hot * is_held.to(x.dtype).unsqueeze(-1)
+        shifted, total = shifted_and_total(x, group)
+        picked = group.all_reduce((hot * shifted).sum(dim=-1))
+        out = flow.log(total).squeeze(-1) - picked
+        slope = flow.exp(shifted) / total - hot
+
+    def vjp(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+        (dy,) = grads
+        assert dy is not None
+        return [slope * dy.unsqueeze(-1), None]
+
+    return Explicit([out], vjp)
+
+
+@kernel("softmax_cross_entropy")
+def softmax_cross_entropy(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(prediction [..., c], label [..., c]) -> out [...]."""
+    return [_C.softmax_cross_entropy(*inputs)]
+
+
+@kernel("smooth_l1_loss")
+def smooth_l1_loss(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(input, target) -> out, elementwise."""
+    return [_C.smooth_l1_loss(*inputs, beta=attrs["beta"], reduction="none")]
+
+
+@kernel("kl_div_loss")
+def kl_div_loss(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(input, target) -> out, elementwise."""
+    return [_C.kl_div_loss(*inputs, log_target=attrs["log_target"], reduction="none")]
+
+
+@kernel("binary_cross_entropy")
+def binary_cross_entropy(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(input, target, weight?) -> out, elementwise."""
+    x, target, *weight = inputs
+    return [_C.binary_cross_entropy_loss(x, target, *weight, reduction="none")]
+
+
+@kernel("binary_cross_entropy_with_logits")
+def binary_cross_entropy_with_logits(
+    ctx: Context, inputs: Sequence[Tensor], attrs: Attrs
+) -> list[Tensor]:
+    """(input, target, weight?, pos_weight?) -> out, elementwise."""
+    x, target, *rest = inputs
+    positive = rest.pop() if attrs["has_pos_weight"] else None
+    weight = rest.pop() if rest else None
+    return [
+        _C.binary_cross_entropy_with_logits_loss(
+            x, target, weight=weight, pos_weight=positive, reduction="none"
+        )
+    ]
+
+
+@kernel("binary_cross_entropy_with_logits_reduce_mean")
+def binary_cross_entropy_with_logits_mean(
+    ctx: Context, inputs: Sequence[Tensor], attrs: Attrs
+) -> list[Tensor]:
+    """(input, target) -> out []: this shard's share of the mean over `count` elements."""
+    each = _C.binary_cross_entropy_with_logits_loss(*inputs, reduction="none")
+    return [each.sum() / attrs["count"]]

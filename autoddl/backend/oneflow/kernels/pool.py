@@ -1,0 +1,64 @@
+"""Pooling, resizing and padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oneflow import Tensor, _C
+
+from ....sbp.signature import Attrs
+from .registry import Context, kernel
+
+
+@kernel("max_pool_1d", "max_pool_2d", "max_pool_3d")
+def max_pool(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """x -> y, without the indices of the maxima."""
+    pool = getattr(_C, ctx.spec.kind.replace("pool_", "pool"))
+    names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "data_format")
+    return [pool(inputs[0], **{name: attrs[name] for name in names}, return_indices=True)[0]]
+
+
+@kernel("avg_pool_1d", "avg_pool_2d", "avg_pool_3d")
+def avg_pool(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """x -> y."""
+    pool = getattr(_C, ctx.spec.kind.replace("pool_", "pool"))
+    names = (
+        "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override",
+        "data_format",
+    )  # fmt: skip
+    return [pool(inputs[0], **{name: attrs[name] for name in names})]
+
+
+@kernel("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
+def adaptive_avg_pool(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """x -> y of `output_size`."""
+    return [getattr(_C, ctx.spec.kind)(inputs[0], attrs["output_size"])]
+
+
+@kernel("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
+def adaptive_max_pool(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """x -> y of `output_size`, without the indices of the maxima."""
+    return [getattr(_C, ctx.spec.kind)(inputs[0], attrs["output_size"])[0]]
+
+
+@kernel("upsample_nearest_2d", "upsample_bilinear_2d")
+def upsample(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """x -> y, by scale or to `output_size`."""
+    corners = {"align_corners": attrs["align_corners"]} if "align_corners" in attrs else {}
+    out = getattr(_C, ctx.spec.kind)(
+        inputs[0],
+        height_scale=attrs["height_scale"],
+        width_scale=attrs["width_scale"],
+        output_size=attrs["output_size"] or None,
+        data_format=attrs["data_format"],
+        **corners,
+    )
+    return [out]
+
+
+@kernel("pad")
+def pad(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """x -> y; `padding` counts from the last dim."""
+    (x,) = inputs
+    value = "floating" if x.is_floating_point() else "integral"
+    return [_C.pad(x, attrs["padding"], value=attrs[f"{value}_constant_value"])]

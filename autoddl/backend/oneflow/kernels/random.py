@@ -1,0 +1,34 @@
+"""Dropout, whose masks are equal on replicas and differ from shard to shard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import oneflow as flow
+from oneflow import Tensor
+
+from ....sbp.signature import Attrs
+from .registry import Context, Explicit, kernel
+
+
+@kernel("dropout")
+def dropout(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit:
+    """in -> out: each element is zero with probability `rate`, the others grow by 1 / (1 - rate)."""
+    (x,) = inputs
+    rate = attrs["rate"]
+    if not ctx.state.training or rate == 0.0:
+        return Explicit([x.detach()], lambda grads: grads)
+    generator = flow.Generator(x.device)
+    generator.manual_seed(ctx.random_seed())
+    with flow.no_grad():
+        drawn = flow.rand(*x.shape, generator=generator, device=x.device)
+        factor = 1.0 / (1.0 - rate) if rate < 1.0 else 0.0
+        mask = (drawn >= rate).to(x.dtype) * factor
+        y = x * mask
+
+    def vjp(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+        (dy,) = grads
+        assert dy is not None
+        return [dy * mask]
+
+    return Explicit([y], vjp)

@@ -1,0 +1,79 @@
+"""Reductions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import oneflow as flow
+from oneflow import Tensor, _C
+
+from ....sbp.signature import Attrs
+from .registry import Context, Explicit, kernel
+
+
+@kernel("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_any", "reduce_all")
+def reduce(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """x -> y over the dims `axis`."""
+    return [getattr(_C, ctx.spec.kind)(inputs[0], attrs["axis"], attrs["keepdims"])]
+
+
+@kernel("reduce_mean")
+def reduce_mean(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """x -> y; a shard of a split dim gives its share of the mean over `count` elements."""
+    total = _C.reduce_sum(inputs[0], attrs["axis"], attrs["keepdims"])
+    return [total / attrs["count"]]
+
+
+@kernel("var")
+def var(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor] | Explicit:
+    """x -> y over the dims `dim`; the mean and the centred squares are all-reduced if one is split.
+
+    dx = 2 (x - mean) / (n - unbiased) dy
+    """
+    (x,) = inputs
+    dims, keep, unbiased = attrs["dim"], attrs["keepdim"], attrs["unbiased"]
+    if ctx.inner is None:
+        return [_C.var(x, dim=dims, unbiased=unbiased, keepdim=keep)]
+    count = math.prod(ctx.spec.inputs[0].shape[d] for d in dims)
+    with flow.no_grad():
+        mean = ctx.inner.all_reduce(x.sum(dim=dims, keepdim=True)) / count
+        centred = x - mean
+        total = ctx.inner.all_reduce((centred * centred).sum(dim=dims, keepdim=True))
+        kept = total / (count - unbiased)
+    shape = kept.shape if keep else [n for d, n in enumerate(kept.shape) if d not in _all(dims, x)]
+
+    def vjp(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+        (dy,) = grads
+        assert dy is not None
+        return [centred * (dy.reshape(*kept.shape) * (2.0 / (count - unbiased)))]
+
+    return Explicit([kept.reshape(*shape)], vjp)
+
+
+def _all(dims: Sequence[int], x: Tensor) -> set[int]:
+    return {d % x.ndim for d in dims}
+
+
+@kernel("argmax")
+def argmax(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """x -> index of the largest element of the last dim."""
+    return [flow.argmax(inputs[0], dim=-1)]
+
+
+@kernel("cumsum")
+def cumsum(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """x -> running sums along `dim`."""
+    return [flow.cumsum(inputs[0], attrs["dim"])]
+
+
+@kernel("top_k")
+def top_k(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """x -> indices of the `k` largest of the last dim."""
+    return [_C.topk(inputs[0], attrs["k"], sorted=attrs["sorted"])[1]]
+
+
+@kernel("arg_sort")
+def arg_sort(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """x -> indices that sort the last dim in `direction`."""
+    return [_C.arg_sort(inputs[0], attrs["direction"])]

@@ -1,0 +1,62 @@
+"""Softmax over the last dim; if that is split, maxima and sums are all-reduced.
+
+forward    m = max x over all shards;  s = all_reduce(sum exp(x - m))
+backward   softmax: dx = y (dy - all_reduce(sum dy y));  log_softmax: dx = dy - exp(y) all_reduce(sum dy)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import oneflow as flow
+from oneflow import Tensor, _C
+
+from ....sbp.signature import Attrs
+from ..groups import Group
+from .registry import Context, Explicit, kernel
+
+
+@kernel("softmax")
+def softmax(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor] | Explicit:
+    """x -> y."""
+    (x,) = inputs
+    group = ctx.inner
+    if group is None:
+        return [_C.softmax(x, x.ndim - 1)]
+    with flow.no_grad():
+        shifted, total = shifted_and_total(x, group)
+        y = flow.exp(shifted) / total
+
+    def vjp(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+        (dy,) = grads
+        assert dy is not None
+        return [y * (dy - group.all_reduce((dy * y).sum(dim=-1, keepdim=True)))]
+
+    return Explicit([y], vjp)
+
+
+@kernel("log_softmax")
+def log_softmax(
+    ctx: Context, inputs: Sequence[Tensor], attrs: Attrs
+) -> Sequence[Tensor] | Explicit:
+    """x -> y."""
+    (x,) = inputs
+    group = ctx.inner
+    if group is None:
+        return [_C.log_softmax(x, x.ndim - 1)]
+    with flow.no_grad():
+        shifted, total = shifted_and_total(x, group)
+        y = shifted - flow.log(total)
+
+    def vjp(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+        (dy,) = grads
+        assert dy is not None
+        return [dy - flow.exp(y) * group.all_reduce(dy.sum(dim=-1, keepdim=True))]
+
+    return Explicit([y], vjp)
+
+
+def shifted_and_total(x: Tensor, group: Group) -> tuple[Tensor, Tensor]:
+    """x - m and sum exp(x - m) over the last dim of the whole, m its maximum there."""
+    shifted = x - group.all_max(x.amax(dim=-1, keepdim=True))
+    return shifted, group.all_reduce(flow.exp(shifted).sum(dim=-1, keepdim=True))

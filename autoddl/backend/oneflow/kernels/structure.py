@@ -1,0 +1,23 @@
+"""The graph's own operators, and submodules that run as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oneflow import Tensor
+
+from ....sbp.signature import Attrs
+from .registry import Context, Explicit, kernel
+
+
+@kernel("fork", "identity")
+def identity(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit:
+    """in -> out."""
+    return Explicit([inputs[0].detach()], lambda grads: grads)
+
+
+@kernel("opaque")
+def opaque(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor]:
+    """(args..., params...) -> results of the submodule's own forward pass."""
+    assert ctx.opaque is not None, f"{ctx.name} comes without its submodule"
+    return ctx.opaque(inputs, ctx.state.training, ctx.random_seed())

@@ -1,0 +1,194 @@
+"""A plan as one rank's program: what to call for every operator and edge, worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...graph import Graph, Op
+from ...planned import PlannedEdge, PlannedOp
+from ...sbp.layout import local_shape
+from ...sbp.rules import find_rule
+from .groups import Groups
+from .kernels import KERNELS
+from .kernels.registry import Context, Kernel, OpaqueFn, RunState
+from .redistribute import LocalFn, prepare
+
+Key = tuple[str, int]
+
+
+@dataclass
+class Edge:
+    """Input `index` of an operator: where its tensor comes from, and the steps on the way.
+
+    source:  the operator that produces it (`param`, `buffer` and `input` operators are data)
+    is_last: True if nobody reads the tensor later
+    """
+
+    key: Key
+    tensor: str
+    source: Op
+    forward: LocalFn
+    backward: LocalFn
+    carries_gradient: bool
+    is_last: bool
+
+
+@dataclass
+class Node:
+    """An operator with its kernel. `takes` says which outputs' gradients its backward pass takes."""
+
+    op: Op
+    planned: PlannedOp
+    edges: list[Edge]
+    takes: list[bool]
+    kernel: Kernel | None
+    context: Context
+    attrs: Mapping[str, Any]
+
+    @property
+    def carries_gradient(self) -> bool:
+        return any(edge.carries_gradient for edge in self.edges)
+
+
+@dataclass
+class Program:
+    """The operators in order, without the sources."""
+
+    graph: Graph
+    nodes: list[Node]
+
+
+def compile_program(
+    graph: Graph,
+    ops: Mapping[str, PlannedOp],
+    edges: Mapping[Key, PlannedEdge],
+    groups: Groups,
+    state: RunState,
+    opaque: Mapping[str, OpaqueFn],
+    wanted: frozenset[str] | None = None,
+) -> Program:
+    """The program of `graph` under the placements `ops` and the paths `edges`.
+
+    wanted: names of tensors; only operators that they need are in the program (None: all)
+    """
+    needed = None if wanted is None else needed_ops(graph, wanted)
+    chosen = [
+        op
+        for op in graph.ops
+        if op.kind not in ("input", "param", "buffer") and (needed is None or op.name in needed)
+    ]
+    last: dict[str, Key] = {}
+    for op in chosen:
+        for index, name in enumerate(op.inputs):
+            last[name] = (op.name, index)
+    kept = wanted or frozenset()
+    nodes = []
+    for op in chosen:
+        planned = ops[op.name]
+        takes = [
+            name in graph.needs_grad and placement is not None
+            for name, placement in zip(op.outputs, planned.grad_outs, strict=True)
+        ]
+        flows = wanted is None and (any(takes) or op.kind == "loss")
+        nodes.append(
+            Node(
+                op,
+                planned,
+                [
+                    _edge(graph, ops, edges, groups, op, index, flows, last, kept)
+                    for index in range(len(op.inputs))
+                ],
+                takes,
+                None if op.kind == "loss" else KERNELS[op.kind],
+                _context(graph, op, planned, groups, state, opaque),
+                _local_attrs(graph, op, planned, groups),
+            )
+        )
+    return Program(graph, nodes)
+
+
+def needed_ops(graph: Graph, wanted: frozenset[str]) -> set[str]:
+    """Names of the operators that the tensors `wanted` depend on."""
+    tensors = set(wanted)
+    names = set()
+    for op in reversed(graph.ops):
+        if any(name in tensors for name in op.outputs):
+            names.add(op.name)
+            tensors.update(op.inputs)
+    return names
+
+
+def _edge(
+    graph: Graph,
+    ops: Mapping[str, PlannedOp],
+    edges: Mapping[Key, PlannedEdge],
+    groups: Groups,
+    op: Op,
+    index: int,
+    flows: bool,
+    last: Mapping[str, Key],
+    kept: frozenset[str],
+) -> Edge:
+    key = (op.name, index)
+    name = op.inputs[index]
+    source = graph.producers[name]
+    path = edges.get(key, PlannedEdge(op.name, index))
+    shape = graph.tensors[name].spec.shape
+    planned = ops[op.name]
+    placed = ops[source.name].outs[source.outputs.index(name)]
+    gradient = planned.grad_ins[index]
+    backward = _unreachable
+    if flows and gradient is not None and name in graph.needs_grad:
+        backward = prepare(path.backward, shape, gradient, groups)
+    return Edge(
+        key,
+        name,
+        source,
+        prepare(path.forward, shape, placed, groups),
+        backward,
+        backward is not _unreachable,
+        last[name] == key and name not in kept,
+    )
+
+
+def _unreachable(x: Any) -> Any:
+    raise AssertionError("this edge carries no gradient")
+
+
+def _context(
+    graph: Graph,
+    op: Op,
+    planned: PlannedOp,
+    groups: Groups,
+    state: RunState,
+    opaque: Mapping[str, OpaqueFn],
+) -> Context:
+    inner = groups.along(planned.inner_axes) if planned.inner_axes else None
+    return Context(
+        op.name,
+        graph.spec(op),
+        planned,
+        groups.mesh,
+        groups.rank,
+        state,
+        inner,
+        opaque.get(op.name),
+        groups.device,
+    )
+
+
+def _local_attrs(graph: Graph, op: Op, planned: PlannedOp, groups: Groups) -> Mapping[str, Any]:
+    spec = graph.spec(op)
+    rule = find_rule(op.kind)
+    assert rule is not None, f"{op.name}: no rule for {op.kind}"
+
+    def shapes(tensors: Any, placements: Any) -> tuple[tuple[int, ...], ...]:
+        return tuple(
+            local_shape(t.shape, nd, groups.mesh, groups.rank)
+            for t, nd in zip(tensors, placements, strict=True)
+        )
+
+    ins, outs = shapes(spec.inputs, planned.ins), shapes(spec.outputs, planned.outs)
+    return rule.local_attrs(spec, ins, outs)

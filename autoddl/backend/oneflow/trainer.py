@@ -1,0 +1,268 @@
+"""What `autoddl.parallelize` gives to the user: a model in training, on this rank.
+
+All methods are called by all ranks of the job, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import oneflow as flow
+
+from ...graph import Graph
+from ...plans import Plan
+from ...sbp.layout import TensorSpec, is_even
+from .executor import Executor
+from .feed import Feed
+from .groups import Groups
+from .guard import install_guard, rank
+from .job import put_tensors
+from .kernels.registry import RunState
+from .program import compile_program, needed_ops
+from .redistribute import prepare
+from .roll_call import RollCall
+from .routes import to_broadcast
+from .state import ModelState, state_names
+from .submodule import as_kernel
+from .trace import Traced
+
+OptimizerFn = Callable[[list[Any]], flow.optim.Optimizer]
+LARGEST_BATCH_HINT = 4096
+
+
+class Trainer:
+    """Trains a model by a plan. `optimizer` is the user's, on this rank's (global) parameters."""
+
+    def __init__(
+        self,
+        traced: Traced,
+        plan: Plan,
+        optimizer: OptimizerFn,
+        *,
+        per_shard_batchnorm: bool = False,
+        debug: bool = False,
+    ) -> None:
+        self.plan = plan
+        self._traced = traced
+        self._debug = debug
+        self._groups = Groups(plan.mesh, rank(), "cuda" if flow.cuda.is_available() else "cpu")
+        self._roll_call = RollCall(self._groups.along(range(plan.mesh.num_axes)))
+        self._run_state = RunState(plan.seed, per_shard_batchnorm=per_shard_batchnorm)
+        self._opaque = {name: as_kernel(call) for name, call in traced.opaque.items()}
+        self._state, self._parameters = _place(traced, plan, self._groups)
+        self._feed = Feed(plan.graph, plan.ops, plan.micro_batches, self._groups)
+        self._executor = self._make_executor(plan.graph, None)
+        self._evaluators: dict[int, tuple[Feed, Executor]] = {}
+        self.optimizer = optimizer([p for p in self._parameters.values() if p.requires_grad])
+        if not isinstance(self.optimizer, flow.optim.Optimizer):
+            raise ValueError(
+                "optimizer must be a function from a list of parameters to a oneflow optimizer, "
+                f"e.g. lambda p: flow.optim.SGD(p, lr=0.1); it gave {type(self.optimizer).__name__}"
+            )
+
+    @property
+    def graph(self) -> Graph:
+        """The planned graph, at the size of a micro-batch."""
+        return self.plan.graph
+
+    @property
+    def rows(self) -> slice | np.ndarray:
+        """The rows of the global batch that this rank reads: a slice, or their numbers.
+
+        `step` takes the whole global batch, or only these rows of it.
+        """
+        return self._feed.rows
+
+    def parameters(self) -> dict[str, Any]:
+        """The global parameters by name."""
+        return dict(self._parameters)
+
+    def step(self, *batch: flow.Tensor) -> flow.Tensor:
+        """Train on one global batch: the model's inputs, then the target. Gives the loss.
+
+        The loss is a local scalar tensor, equal on all ranks. Raises ValueError if the number of
+        tensors, a dtype or a shape is not the example's.
+        """
+        count = len(self._traced.examples) or self._feed.num_arguments
+        if len(batch) != count:
+            raise ValueError(
+                f"step takes {count} tensors, as in the example: the model's inputs, then the "
+                f"target; got {len(batch)}"
+            )
+        micro_batches = self._feed.take(batch)
+        self._roll_call("step")
+        loss = self._executor.train(micro_batches)
+        self.optimizer.step()
+        if self._debug:
+            self._state.check_parameters()
+        self._run_state.step += 1
+        return loss
+
+    def eval_step(self, *inputs: flow.Tensor) -> Any:
+        """The model's result on its inputs, whole on every rank, in evaluation mode.
+
+        Dropout is off, BatchNorm uses its moving statistics and nothing is learned. The batch may
+        have another size than in training, as long as the planned splits divide it. Raises
+        ValueError if they do not, or if the inputs do not fit the example's.
+        """
+        limit = max(len(self._traced.examples) - 1, 0)
+        if limit and len(inputs) > limit:
+            raise ValueError(f"eval_step takes the model's {limit} inputs, got {len(inputs)}")
+        feed, executor = self._evaluator(self._eval_batch(inputs))
+        parts = feed.take(inputs)
+        self._roll_call("eval_step")
+        chunks = [self._outputs(executor, part) for part in parts]
+        whole = [
+            chunk[0] if len(chunk) == 1 else flow.cat(list(chunk), dim=self._output_dims[i])
+            for i, chunk in enumerate(zip(*chunks, strict=True))
+        ]
+        return put_tensors(self._traced.structure, whole)
+
+    def state_dict(self) -> dict[str, flow.Tensor]:
+        """The model's `state_dict`: whole values as local tensors, under the model's own names."""
+        self._roll_call("state_dict")
+        names = self._names()
+        whole = {name: self._state.get(name) for name in dict.fromkeys(names.values())}
+        return {key: whole[name] for key, name in names.items()}
+
+    def load_state_dict(self, values: Mapping[str, flow.Tensor]) -> None:
+        """Take over rank 0's values of what `state_dict` gives, or of the model's own.
+
+        Raises ValueError if a name is missing or unknown, or a shape is another.
+        """
+        names = self._names()
+        missing, unknown = sorted(names.keys() - values), sorted(values.keys() - names)
+        if missing or unknown:
+            raise ValueError(
+                f"the state does not fit the model: missing {missing[:5]}, unknown {unknown[:5]}"
+            )
+        for key, name in names.items():
+            expected = self._state.shape(name)
+            if tuple(values[key].shape) != expected:
+                raise ValueError(
+                    f"{key}: expected shape {expected}, got {tuple(values[key].shape)}"
+                )
+        self._roll_call("load_state_dict")
+        for key, name in names.items():
+            if key == name:
+                self._state.set(name, values[key])
+
+    def _names(self) -> Mapping[str, str]:
+        if self._traced.model is not None:
+            return state_names(self._traced.model)
+        return {name: name for name in self._state.stored if not name.startswith("#")}
+
+    # ---- evaluation
+
+    @property
+    def _output_dims(self) -> list[int]:
+        """The batch dim of each output."""
+        tensors = self.graph.tensors
+        return [tensors[name].batch_dims[0] for name in self.graph.outputs]
+
+    def _eval_batch(self, inputs: Sequence[flow.Tensor]) -> int:
+        """Rows of the batch that `inputs` are, by the first one that has a batch dim."""
+        for op in self.graph.ops:
+            if op.kind == "input" and op.attrs["index"] < len(inputs):
+                dims = self.graph.tensors[op.outputs[0]].batch_dims
+                value = inputs[op.attrs["index"]]
+                if dims and isinstance(value, flow.Tensor) and value.ndim > dims[0]:
+                    return value.shape[dims[0]]
+        return self.plan.batch
+
+    def _evaluator(self, batch: int) -> tuple[Feed, Executor]:
+        """What runs a batch of this size: in parts like the micro-batches, or else all at once."""
+        if batch not in self._evaluators:
+            graph, parts = self.graph, 1
+            tensors = [graph.tensors[name] for name in graph.outputs]
+            if graph.batch:
+                if batch % graph.batch == 0 and all(t.batch_dims for t in tensors):
+                    parts = batch // graph.batch
+                else:
+                    graph = self._resized(batch)
+            wanted = frozenset(graph.outputs)
+            feed = Feed(graph, self.plan.ops, parts, self._groups, needed_ops(graph, wanted))
+            self._evaluators[batch] = feed, self._make_executor(graph, wanted)
+        return self._evaluators[batch]
+
+    def _resized(self, batch: int) -> Graph:
+        """The graph for a batch of this size. ValueError if the planned splits do not divide it."""
+        try:
+            graph = self.graph.with_batch(batch)
+            if self._splits_divide(graph):
+                return graph
+        except ValueError:
+            pass
+        step = next((n for n in range(1, LARGEST_BATCH_HINT) if self._divides(n)), None)
+        hint = f"; give a multiple of {step} rows" if step else ""
+        raise ValueError(f"the plan's splits do not divide a batch of {batch} rows{hint}")
+
+    def _divides(self, batch: int) -> bool:
+        try:
+            return self._splits_divide(self.graph.with_batch(batch))
+        except ValueError:
+            return False
+
+    def _splits_divide(self, graph: Graph) -> bool:
+        needed = needed_ops(graph, frozenset(graph.outputs))
+        for op in graph.ops:
+            if op.name in needed:
+                planned, spec = self.plan.ops[op.name], graph.spec(op)
+                pairs = zip(
+                    (*spec.inputs, *spec.outputs), (*planned.ins, *planned.outs), strict=True
+                )
+                if not all(is_even(t.shape, nd, self.plan.mesh) for t, nd in pairs):
+                    return False
+        return True
+
+    def _outputs(self, executor: Executor, part: dict[str, flow.Tensor]) -> list[flow.Tensor]:
+        graph = executor.graph
+        gathered = []
+        for name, x in zip(graph.outputs, executor.evaluate(part, graph.outputs), strict=True):
+            op = graph.producers[name]
+            nd = self.plan.ops[op.name].outs[op.outputs.index(name)]
+            shape = graph.tensors[name].spec.shape
+            gathered.append(prepare(to_broadcast(nd), shape, nd, self._groups)(x))
+        return gathered
+
+    def _make_executor(self, graph: Graph, wanted: frozenset[str] | None) -> Executor:
+        program = compile_program(
+            graph,
+            self.plan.ops,
+            self.plan.edges,
+            self._groups,
+            self._run_state,
+            self._opaque,
+            wanted,
+        )
+        return Executor(program, self._state, self._run_state, self._groups, self._debug)
+
+
+def _place(traced: Traced, plan: Plan, groups: Groups) -> tuple[ModelState, dict[str, Any]]:
+    """Put parameters and buffers where the plan has them."""
+    state = ModelState(groups, traced.model)
+    parameters = {}
+    for op in plan.graph.ops:
+        name = op.attrs.get("name")
+        if op.kind == "param":
+            parameters[name] = state.add_parameter(
+                name, traced.params[name], plan.ops[op.name].outs[0]
+            )
+        elif op.kind == "buffer":
+            state.add_buffer(name, traced.buffers[name], plan.ops[op.name].outs[0])
+    return state, parameters
+
+
+def build_trainer(
+    traced: Traced,
+    plan: Plan,
+    optimizer: OptimizerFn,
+    *,
+    per_shard_batchnorm: bool = False,
+    debug: bool = False,
+) -> Trainer:
+    """The trainer of this rank. Called by all ranks of the job; installs the guard of `guard.py`."""
+    install_guard()
+    return Trainer(traced, plan, optimizer, per_shard_batchnorm=per_shard_batchnorm, debug=debug)
