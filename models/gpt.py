@@ -1,8 +1,8 @@
 """GPT language models: the transformers of AutoDDL sections 5.2 and 5.3, GPT-3 and a small one.
 
-The fused projection's columns are ordered (head, 3, dim), so that splitting them splits whole heads;
-the output projection is named `proj`. Logits share the embedding's weight, as in GPT: so counted,
-the paper's 8, 20 and 44 layers of width 8192 have 6.8, 16.5 and 35.8 billion parameters.
+The fused projection's columns are ordered (head, 3, dim), so that splitting them splits whole
+heads; the output projection is named `proj`. Logits share the embedding's weight, as in GPT: so
+counted, the paper's 8, 20 and 44 layers of width 8192 have 6.8, 16.5 and 35.8 billion parameters.
 """
 
 from __future__ import annotations

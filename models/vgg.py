@@ -1,4 +1,4 @@
-"""VGG13 (configuration B of Simonyan and Zisserman), which AutoDDL sections 4.5 and 5 plan and run."""
+"""VGG13, configuration B of Simonyan and Zisserman (AutoDDL sections 4.5 and 5)."""
 
 from __future__ import annotations
 

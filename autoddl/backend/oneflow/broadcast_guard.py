@@ -15,8 +15,8 @@ from typing import Any
 import oneflow as flow
 
 _OPERATORS = (
-    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "mod", "rmod",
-    "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "rand", "ror", "rxor",
+    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "mod",
+    "rmod", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "rand", "ror", "rxor",
 )  # fmt: skip
 _FUNCTIONS = (
     "add", "sub", "subtract", "mul", "multiply", "div", "divide", "pow", "fmod",

@@ -75,9 +75,9 @@ def explain_failure(error: CallError, model: nn.Module) -> ValueError:
     return ValueError(
         f"the trace failed in {what}, called with tensors of shapes {shapes}"
         f"{_user_line(cause)}: {type(cause).__name__}: {essence(str(cause))}\n"
-        "If the message is about shapes, model(*inputs) does not run on the example either. A model "
-        "is traced on tensors without values: its forward must not read them (float(x), x.item(), "
-        "x.numpy(), if x > 0)"
+        "If the message is about shapes, model(*inputs) does not run on the example either. A "
+        "model is traced on tensors without values: its forward must not read them (float(x), "
+        "x.item(), x.numpy(), if x > 0)"
     )
 
 

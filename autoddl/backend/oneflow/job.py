@@ -141,6 +141,9 @@ def build_job(
     with graph_build_util.graph_build_context(config, session), _restored(model):
         examples = (*inputs, target) if loss is not None else inputs
         lazy = [graph_build_util.build_graph_input_arg(f"in{i}", t) for i, t in enumerate(examples)]
+        if not model.training:
+            for module in model.modules():
+                module.training = True
         job = LazyJob(job_pb.Job(), [], {}, {}, [f"in{i}/out" for i in range(len(lazy))])
         _feed_state(model, job)
         recorder = _Recorder(model, job.calls, boundaries)

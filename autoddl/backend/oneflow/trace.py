@@ -22,7 +22,6 @@ import oneflow.nn as nn
 from ...annotate import is_batchwise
 from ...graph import Graph
 from ...sbp.layout import TensorSpec
-from ...sbp.layout import TensorSpec
 from .batch import Scaling, compare, same_values
 from .emit import emit
 from .errors import check_example, check_loss, check_trainable, explain_failure
@@ -48,8 +47,6 @@ class Traced:
     structure: the model's result with `Slot(i)` in the place of `graph.outputs[i]`
     examples:  the specs of the inputs and, with a loss, of the target
     model:     the traced module
-    examples:  what the arguments were, the target last if there is a loss
-    model:     the module that was traced
     """
 
     graph: Graph
@@ -81,8 +78,9 @@ def trace_with_state(
 ) -> Traced:
     """Trace `loss(model(*example[:-1]), example[-1])`, or `model(*example)` without a loss.
 
-    Only the example's shapes and dtypes matter. The model is traced in training mode and is left as
-    it was; submodules that were put into evaluation mode one by one stay in it.
+    Only the example's shapes and dtypes matter. The model is left as it was. It is traced in
+    training mode: a model in evaluation mode is put into training mode for the trace, in one that
+    trains already, submodules in evaluation mode (a frozen BatchNorm) stay in it.
     known: tells of an operator kind whether it can be planned and run; a submodule that holds one
            which cannot becomes an opaque operator, with an `OpaqueWarning`
     Raises ValueError if the model cannot be traced, saying which submodule failed and why.
