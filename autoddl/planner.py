@@ -2,8 +2,8 @@
 
 `find_plan` builds the cost tables, lets a search algorithm choose, and writes the choice down as
 placements and steps. If no number of micro-batches is given, it takes the smallest that fits (AutoDDL
-section 5.1: the largest possible micro-batch), and a larger one only while that makes the iteration
-faster.
+section 5.1: the largest possible micro-batch), and a larger one only where memory makes the plan
+more than `_WORTH_TRYING` slower than it could be, and only while the iteration becomes faster.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from .search.pair_prices import PairPrices
 from .search.placements import place
 from .search.problem import SearchResult
 from .search.tables import WHOLE_SPACE, Space, Tables, build_tables
+
+
+_WORTH_TRYING = 0.05  # more micro-batches save no more than memory costs now
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def find_plan(
             break
         if found is not None:
             best = found
-            if found.tables.micro_batches == 1 and found.result.memory <= model.limit_bytes:
+            if found.result.cost <= found.result.free_cost * (1 + _WORTH_TRYING):
                 break
     if best is None:
         unlimited = dataclasses.replace(model, memory_limit_bytes=float("inf"))

@@ -3,7 +3,7 @@
 A state is a row of label codes (`Placement.code`), and a number in base ndim + 2 (its *word*).
 The graph depends on the mesh and on the tensor's number of dims only; sizes and prices enter as
 weights. Up to `FULL_STATES` states all are there, so paths are exact. Beyond, the *core* has the
-simplest states, those whose label changes least from axis to axis. Sources and targets outside the
+`core_size` simplest states, those whose label changes least from axis to axis. Sources and targets outside the
 core are added for a question (`joined`), sources with steps out only and targets with steps in
 only, so that the answer for one pair does not depend on the other pairs asked for.
 """
@@ -23,7 +23,7 @@ from .placement import NdSbp, Placement
 from .steps import STEP_KINDS, Step, step_kind
 
 FULL_STATES = 4096
-CORE_STATES = 7000
+LARGE_CORE, SMALL_CORE = 7000, 2500
 
 Codes = NDArray[np.int8]
 Ints = NDArray[np.int64]
@@ -39,11 +39,16 @@ def words(codes: Codes, ndim: int) -> Ints:
     return (codes.astype(np.int64) + 2) @ _powers(codes.shape[1], ndim)
 
 
+def core_size(mesh: Mesh) -> int:
+    """The most states of a core. Every axis adds edges to each state: many axes, fewer states."""
+    return LARGE_CORE if mesh.num_axes <= 6 else SMALL_CORE
+
+
 def core_codes(mesh: Mesh, ndim: int) -> Codes:
     """All states if there are few, else the simplest ones, [n, axes] in ascending order of words.
 
     Simple are few changes of label from an axis to the next one of the same link class, and among
-    these no label in two runs. Whole levels of simplicity are taken up to `CORE_STATES`.
+    these no label in two runs. Whole levels of simplicity are taken up to `core_size`.
     """
     num_axes, num_labels = mesh.num_axes, ndim + 2
     if num_labels**num_axes <= FULL_STATES:
@@ -59,7 +64,7 @@ def core_codes(mesh: Mesh, ndim: int) -> Codes:
         for repeated in (False, True):
             labels = {n: _run_labels(n, num_labels, repeated) for n in {len(c) + 1 for c in runs}}
             size = sum(len(labels[len(cuts) + 1]) for cuts in runs)
-            if levels and sum(map(len, levels)) + size > CORE_STATES:
+            if levels and sum(map(len, levels)) + size > core_size(mesh):
                 return _ascending(levels, ndim)
             levels.extend(
                 np.repeat(labels[len(cuts) + 1], np.diff((0, *cuts, num_axes)), axis=1)

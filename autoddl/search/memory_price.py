@@ -15,6 +15,7 @@ from .problem import Choice, Problem, SearchResult
 # Prices in decades of the price at which the whole limit costs as much as the whole iteration.
 _LEAST_DECADE, _FIRST_DECADE, _LARGEST_DECADE = -3.0, 0.0, 7.0
 _NARROWINGS = 10
+_ROUNDING = 1e-6
 _CLOSE = 0.01  # a solution this near to the lower bound is good enough
 
 
@@ -31,10 +32,11 @@ def within_memory(
     """
     limit = problem.memory_limit
     choice, evaluations = solve(0.0)
-    cost, memory = problem.evaluate(choice)
-    bound = cost if proves else float("-inf")
+    free_cost, memory = problem.evaluate(choice)
+    # Single-precision tables leave a relative error; the bound stays below it.
+    bound = free_cost * (1 - _ROUNDING) if proves else float("-inf")
     if memory > limit:
-        unit = cost / limit
+        unit = free_cost / limit
         choice, count = solve(unit * 10**_LARGEST_DECADE)
         evaluations += count
         if problem.evaluate(choice)[1] > limit:
@@ -46,7 +48,7 @@ def within_memory(
             evaluations += count
             cost, memory = problem.evaluate(candidate)
             if proves:
-                bound = max(bound, cost + price * (memory - limit))
+                bound = max(bound, (cost + price * (memory - limit)) * (1 - _ROUNDING))
             if memory <= limit:
                 high = decade
                 if cost < problem.evaluate(choice)[0]:
@@ -58,4 +60,6 @@ def within_memory(
             decade = (low + high) / 2
     choice, count = descend(problem, choice)
     cost, memory = problem.evaluate(choice)
-    return SearchResult(choice, cost, memory, evaluations + count, algorithm, min(bound, cost))
+    return SearchResult(
+        choice, cost, memory, evaluations + count, algorithm, min(bound, cost), free_cost
+    )

@@ -83,6 +83,7 @@ class SearchResult:
     choice:      strategy number per variable
     cost:        seconds; memory: bytes
     lower_bound: no choice within the limit costs less (-inf if the algorithm proves nothing)
+    free_cost:   cost of the best choice found with memory ignored
     evaluations: number of choices (or line searches) that were priced
     """
 
@@ -92,4 +93,4 @@ class SearchResult:
     evaluations: int
     algorithm: str
     lower_bound: float = float("-inf")
-    curve: tuple[tuple[float, float], ...] = ()  # (seconds since the start, best cost)
+    free_cost: float = 0.0
