@@ -6,6 +6,7 @@ import os
 import re
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 import oneflow as flow
 import oneflow.nn as nn
@@ -21,7 +22,7 @@ _SCOPED_NAME = re.compile(r"\b[cnb]\d+-(\w+)-\d+\b")
 _NOISE = ("Error Type:", "Traceback", "Stack trace")
 
 
-def check_example(example: Sequence[object], has_loss: bool) -> None:
+def check_example(example: Sequence[Any], has_loss: bool) -> None:
     """Raise ValueError unless the example is tensors, and enough of them."""
     needed = 2 if has_loss else 1
     if len(example) < needed:
