@@ -6,8 +6,8 @@ data, from the same parameters: by the four, as planned, and by one with plain O
 
 from __future__ import annotations
 
+import io
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -30,9 +30,12 @@ def losses_of(name: str, processes: int, folder: Path, plan: autoddl.Plan | None
     if plan is not None:
         plan.save(folder / f"{name}-plan.json")
         words.append(str(folder / f"{name}-plan.json"))
-    status = run_processes(words, processes, output=sys.stderr)
+    said = io.StringIO()
+    status = run_processes(words, processes, output=said)
     if status:
-        raise RuntimeError(f"training {name} in {processes} processes ended with status {status}")
+        raise RuntimeError(
+            f"training {name} in {processes} processes ended with status {status}:\n{said.getvalue()}"
+        )
     return json.loads(losses.read_text())
 
 

@@ -15,7 +15,7 @@ from ..explain import format_bytes, format_seconds, layer_rows
 from ..plans import Plan
 
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "fail": ("FAIL", "red")}
-WIDTH = 120  # where the output is no terminal
+WIDTH = 132  # where the output is no terminal
 
 
 def console() -> Console:
@@ -27,10 +27,10 @@ def console() -> Console:
 def plan_table(plan: Plan) -> Table:
     """One row a layer; layers that are planned alike share a row, with `*` for their numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
-    table.add_column("layer", overflow="fold")
+    table.add_column("layer", no_wrap=True)
     table.add_column("operator", overflow="fold")
     table.add_column("topology", no_wrap=True)
-    table.add_column("signature", overflow="fold")
+    table.add_column("signature", overflow="fold", min_width=27)
     for name in ("comm.", "NIC", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in layer_rows([(layer, plan.layer_cost(layer)) for layer in plan.layers]):
@@ -38,7 +38,7 @@ def plan_table(plan: Plan) -> Table:
             f"{row.name} x{row.count}" if row.count > 1 else row.name,
             row.layer.op,
             short_topology(row.layer.topology),
-            row.layer.signature,
+            short_signature(row.layer.signature),
             format_seconds(row.cost.communication_s),
             format_bytes(row.cost.nic_bytes.total),
             format_bytes(row.cost.memory_bytes),
@@ -50,6 +50,15 @@ def short_topology(topology: str) -> str:
     """The topology without its groups of one device: `(S0:(2,1), B:(1,1))` -> `(S0:(2,1))`."""
     parts = [f"{name}:{group}" for name, group in re.findall(r"(\w+):(\([^)]*\))", topology)]
     return f"({', '.join(part for part in parts if not part.endswith(':(1,1)'))})"
+
+
+def short_signature(signature: str) -> str:
+    """Runs of equal labels counted: `(S0, S0, B) -> (P, P, P)` becomes `(S0*2, B) -> (P*3)`."""
+    return re.sub(r"\b(\w+)((?:, \1\b)+)", _counted, signature)
+
+
+def _counted(run: re.Match[str]) -> str:
+    return f"{run[1]}*{1 + run[2].count(',')}"
 
 
 def print_plan(plan: Plan) -> None:
