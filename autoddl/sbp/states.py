@@ -23,7 +23,7 @@ from .placement import NdSbp, Placement
 from .steps import STEP_KINDS, Step, step_kind
 
 FULL_STATES = 4096
-LARGE_CORE, SMALL_CORE = 7000, 2500
+LARGE_CORE, SMALL_CORE = 7000, 5000
 
 Codes = NDArray[np.int8]
 Ints = NDArray[np.int64]

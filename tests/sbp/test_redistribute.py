@@ -232,7 +232,7 @@ def test_a_large_mesh_keeps_the_simple_states():
 
 
 def test_states_that_all_fit_the_core_are_all_there():
-    """Three axes and 15 dims: more than FULL_STATES, fewer than CORE_STATES."""
+    """Three axes and 15 dims: more than FULL_STATES, fewer than LARGE_CORE."""
     codes = core_codes(Mesh(2, 4), 15)
     assert len(np.unique(codes, axis=0)) == len(codes) == 17**3
 
@@ -273,7 +273,7 @@ def test_the_core_of_a_large_mesh_is_nearly_exact(monkeypatch):
     mesh, spec = Mesh(16, 4), TensorSpec((8192, 8192))
     exact = PathTable(mesh, ring_price(mesh))
     monkeypatch.setattr("autoddl.sbp.states.FULL_STATES", 0)
-    monkeypatch.setattr("autoddl.sbp.states.CORE_STATES", 2000)
+    monkeypatch.setattr("autoddl.sbp.states.LARGE_CORE", 2000)
     simple = core_codes(mesh, 2)
     rng = np.random.default_rng(0)
     sources, targets = (simple[rng.choice(len(simple), 60)] for _ in range(2))
