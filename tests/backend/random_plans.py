@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from autoddl.cluster.spec import Cluster
 from autoddl.graph import Graph, Op
@@ -16,7 +17,12 @@ from autoddl.sbp.redistribute import PathTable
 from autoddl.sbp.rules import signatures_of
 from autoddl.sbp.signature import Signature
 
-Choose = Callable[[Op, Sequence[Sequence[Signature]]], Sequence[Signature] | None]
+LAPTOP = Path(__file__).parents[2] / "calibration" / "machines" / "laptop.json"
+
+
+def cluster_of(nodes: int, gpus: int) -> Cluster:
+    """A cluster of that shape; what its machines can do does not matter here."""
+    return Cluster.load(LAPTOP).with_shape(nodes=nodes, gpus_per_node=gpus)
 
 
 def fitting(graph: Graph, op: Op, chosen: Sequence[Signature], mesh: Mesh) -> bool:

@@ -8,15 +8,14 @@ import pytest
 flow = pytest.importorskip("oneflow")
 
 from kernel_cases import CASES  # noqa: E402
-from random_plans import random_plan  # noqa: E402
+from random_plans import cluster_of, random_plan  # noqa: E402
 
 from autoddl.backend.oneflow.kernels import KERNELS  # noqa: E402
 from autoddl.backend.oneflow.trace import trace_with_state  # noqa: E402
 from autoddl.backend.oneflow.trainer import build_trainer  # noqa: E402
-from autoddl.cluster.spec import Cluster  # noqa: E402
 from autoddl.sbp.signature import RULES  # noqa: E402
 
-CLUSTER = Cluster.load("calibration/machines/laptop.json").with_shape(nodes=1, gpus_per_node=1)
+CLUSTER = cluster_of(1, 1)
 UNUSED = np.zeros(17, np.int64)  # a model has an input, and no batch here
 SOURCES = {"input", "param", "buffer", "loss"}
 # proven elsewhere: they need a module's state, or randomness

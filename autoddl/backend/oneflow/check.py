@@ -11,6 +11,7 @@ import oneflow as flow
 
 from ...sbp.layout import Shape, local_shape
 from ...sbp.placement import B, NdSbp
+from .detach import detached
 from .groups import Groups
 
 # replicas compute the same from the same, but not always in the same order
@@ -30,7 +31,7 @@ def check_tensor(x: flow.Tensor, what: str, shape: Shape, nd: NdSbp, groups: Gro
     replicas = groups.along(nd.axes_of(B))
     if replicas.size == 1 or not x.numel():
         return
-    rows = replicas.all_gather(x.detach().reshape(-1)).numpy().reshape(replicas.size, -1)
+    rows = replicas.all_gather(detached(x).reshape(-1)).numpy().reshape(replicas.size, -1)
     rows = rows.astype(np.float64)
     scale = np.abs(rows[np.isfinite(rows)]).max(initial=0.0)
     limit = RELATIVE_TOLERANCE * scale

@@ -12,17 +12,17 @@ where they arise, and travel back once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import oneflow as flow
 
-from ...sbp.layout import Shape
 from ...sbp.placement import NdSbp
 from .check import check_tensor
+from .detach import detached
 from .groups import Groups
 from .kernels.registry import Explicit, RunState, Vjp
-from .program import Edge, Key, Node, Program
+from .program import Key, Node, Program
 from .state import ModelState, set_gradient
 
 Values = dict[str, flow.Tensor]
@@ -90,7 +90,7 @@ class Executor:
             for edge in node.edges:
                 if edge.source.kind == "param":
                     stored = self._state.stored[edge.source.attrs["name"]]
-                    found[edge.key] = edge.forward(stored.local.detach())
+                    found[edge.key] = edge.forward(detached(stored.local))
         return found
 
     def _fetch(self, name: str, inputs: Values, values: Values) -> flow.Tensor:
@@ -99,7 +99,7 @@ class Executor:
         if source.kind == "input":
             return inputs[name]
         if source.kind in ("param", "buffer"):
-            return self._state.stored[source.attrs["name"]].local.detach()
+            return self._state.stored[source.attrs["name"]].local
         return values[name]
 
     def _forward(
@@ -139,7 +139,7 @@ class Executor:
         if with_gradient:
             for index, edge in enumerate(node.edges):
                 if edge.carries_gradient:
-                    leaves[index] = received[index].detach().requires_grad_()
+                    leaves[index] = detached(received[index]).requires_grad_()
             received = [
                 x if leaf is None else leaf for x, leaf in zip(received, leaves, strict=True)
             ]
@@ -157,7 +157,7 @@ class Executor:
         outputs = list(result)
         if not with_gradient:
             return None, outputs
-        return _Record(None, leaves, outputs), [x.detach() for x in outputs]
+        return _Record(None, leaves, outputs), [detached(x) for x in outputs]
 
     def _backward(
         self,

@@ -16,6 +16,7 @@ import oneflow as flow
 from ...graph import Graph, Op, Tensor
 from ...planned import PlannedOp
 from ...sbp.layout import TensorSpec, local_slices
+from .detach import detached
 from .groups import Groups
 
 
@@ -83,7 +84,7 @@ class Feed:
         for x in self._inputs:
             value = arguments[x.index]
             self._check(x, value)
-            value = value.detach().to(self._device)
+            value = detached(value).to(self._device)
             for m, part in enumerate(parts):
                 part[x.name] = self._part(x, value, m)
         return parts

@@ -17,6 +17,7 @@ import oneflow as flow
 from ...sbp.layout import Shape, local_slices
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp, Placement
+from .detach import detached
 from .groups import Groups
 from .redistribute import prepare
 from .routes import from_broadcast, to_broadcast
@@ -56,28 +57,28 @@ class ModelState:
         parameter.requires_grad_(value.requires_grad)
         stored = Stored(shape, nd, _local_part(parameter), parameter)
         self.stored[name] = stored
-        self._write(stored, from_rank_0(value.detach(), self.groups))
+        self._write(stored, from_rank_0(detached(value), self.groups))
         return parameter
 
     def add_buffer(self, name: str, value: flow.Tensor, nd: NdSbp) -> None:
         """Place rank 0's `value` as `nd`."""
         shape = tuple(value.shape)
-        whole = from_rank_0(value.detach(), self.groups)
+        whole = from_rank_0(detached(value), self.groups)
         local = shard(whole, nd, self.groups).clone()
         self.stored[name] = Stored(shape, nd, local)
 
     def get(self, name: str) -> flow.Tensor:
         """The whole value of a tensor, as a local tensor on every rank. Ranks call it together."""
         if name not in self.stored:
-            return self._elsewhere(name).detach().clone()
+            return detached(self._elsewhere(name)).clone()
         stored = self.stored[name]
         steps = to_broadcast(stored.nd)
-        gathered = prepare(steps, stored.shape, stored.nd, self.groups)(stored.local.detach())
+        gathered = prepare(steps, stored.shape, stored.nd, self.groups)(detached(stored.local))
         return gathered if steps else gathered.clone()
 
     def set(self, name: str, value: flow.Tensor) -> None:
         """Overwrite with rank 0's whole `value`. Ranks call it together."""
-        whole = from_rank_0(value.detach(), self.groups)
+        whole = from_rank_0(detached(value), self.groups)
         if name in self.stored:
             self._write(self.stored[name], whole)
         else:
@@ -96,7 +97,7 @@ class ModelState:
         if nd != stored.nd:
             steps = (*to_broadcast(nd), *from_broadcast(stored.nd))
             value = prepare(steps, stored.shape, nd, self.groups)(value)
-        stored.local = value.detach()
+        stored.local = detached(value)
 
     def count_batch(self, module: str) -> None:
         """One more batch has gone through the BatchNorm at path `module`."""

@@ -13,7 +13,7 @@ import oneflow as flow
 
 from ...graph import Graph
 from ...plans import Plan
-from ...sbp.layout import TensorSpec, is_even
+from ...sbp.layout import is_even
 from .executor import Executor
 from .feed import Feed
 from .groups import Groups

@@ -4,8 +4,8 @@
 """
 
 from . import elementwise as elementwise
-from . import loss as loss
 from . import lookup as lookup
+from . import loss as loss
 from . import normalize as normalize
 from . import pool as pool
 from . import product as product

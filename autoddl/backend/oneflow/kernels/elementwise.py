@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import oneflow as flow
-from oneflow import Tensor, _C
+from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
 from .registry import Context, kernel, simple

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import oneflow as flow
-from oneflow import Tensor, _C
+from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
 from ..groups import Group

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oneflow import Tensor, _C
+from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
 from .registry import Context, kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import oneflow as flow
-from oneflow import Tensor, _C
+from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
 from .registry import Context, kernel, simple

@@ -8,6 +8,7 @@ import oneflow as flow
 from oneflow import Tensor
 
 from ....sbp.signature import Attrs
+from ..detach import detached
 from .registry import Context, Explicit, kernel
 
 
@@ -17,8 +18,8 @@ def dropout(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit:
     (x,) = inputs
     rate = attrs["rate"]
     if not ctx.state.training or rate == 0.0:
-        return Explicit([x.detach()], lambda grads: grads)
-    generator = flow.Generator(x.device)
+        return Explicit([detached(x)], lambda grads: grads)
+    generator = flow.Generator(x.device.type)
     generator.manual_seed(ctx.random_seed())
     with flow.no_grad():
         drawn = flow.rand(*x.shape, generator=generator, device=x.device)

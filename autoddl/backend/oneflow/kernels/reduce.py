@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import oneflow as flow
-from oneflow import Tensor, _C
+from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
 from .registry import Context, Explicit, kernel

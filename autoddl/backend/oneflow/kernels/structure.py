@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from oneflow import Tensor
 
 from ....sbp.signature import Attrs
+from ..detach import detached
 from .registry import Context, Explicit, kernel
 
 
 @kernel("fork", "identity")
 def identity(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit:
     """in -> out."""
-    return Explicit([inputs[0].detach()], lambda grads: grads)
+    return Explicit([detached(inputs[0])], lambda grads: grads)
 
 
 @kernel("opaque")

@@ -1,0 +1,137 @@
+"""Small models of the operators that autoddl knows, and batches for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import oneflow as flow
+import oneflow.nn as nn
+import oneflow.nn.functional as F
+
+
+class Perceptron(nn.Module):
+    """Three dense layers."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, width), nn.Linear(width, width)
+        self.third = nn.Linear(width, 8)
+
+    def forward(self, x):
+        return self.third(F.gelu(self.second(F.relu(self.first(x)))))
+
+
+class ConvNet(nn.Module):
+    """Convolutions, BatchNorm, pooling, a residual and a dense layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(4, 8, 3, padding=1)
+        self.bn1 = nn.BatchNorm2d(8)
+        self.conv2 = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(8)
+        self.pool = nn.MaxPool2d(2)
+        self.dense = nn.Linear(8 * 4 * 4, 8)
+
+    def forward(self, x):
+        x = F.relu(self.bn1(self.conv1(x)))
+        x = self.pool(x + F.relu(self.bn2(self.conv2(x))))
+        return self.dense(x.flatten(1))
+
+
+class Transformer(nn.Module):
+    """One block with attention, and logits by the embedding's own weight."""
+
+    def __init__(self, vocabulary=32, width=16, heads=4, length=8, dropout=0.0):
+        super().__init__()
+        self.heads, self.width = heads, width
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(dropout)
+        self.register_buffer("mask", flow.tril(flow.ones(length, length)))
+
+    def attention(self, x):
+        rows, length, _ = x.shape
+        each = self.width // self.heads
+        qkv = self.qkv(x).reshape(rows, length, self.heads, 3 * each).permute(0, 2, 1, 3)
+        q, k, v = flow.chunk(qkv, 3, dim=-1)
+        scores = flow.matmul(q, k.transpose(-1, -2)) * each**-0.5
+        scores = scores.masked_fill(self.mask == 0, -1e4)
+        mixed = flow.matmul(self.dropout(flow.softmax(scores, dim=-1)), v)
+        return self.proj(mixed.permute(0, 2, 1, 3).reshape(rows, length, self.width))
+
+    def forward(self, ids):
+        x = self.tokens(ids) + self.places(flow.arange(ids.shape[1]))
+        x = x + self.dropout(self.attention(self.norm1(x)))
+        x = x + self.down(F.gelu(self.up(self.norm2(x))))
+        return F.linear(x, self.tokens.weight)
+
+
+class TwoTowers(nn.Module):
+    """Several inputs, concatenation, a product of features, sigmoid loss: a small DLRM."""
+
+    def __init__(self):
+        super().__init__()
+        self.items, self.users = nn.Embedding(24, 8), nn.Embedding(16, 8)
+        self.bottom, self.top = nn.Linear(6, 8), nn.Linear(8 + 9, 1)
+
+    def forward(self, dense, items, users):
+        x = flow.relu(self.bottom(dense))
+        features = flow.stack([x, self.items(items), self.users(users)], dim=1)
+        pairs = flow.matmul(features, features.transpose(1, 2)).reshape(x.shape[0], 9)
+        return self.top(flow.cat([x, pairs], dim=1)).squeeze(1)
+
+
+def classes(out, target):
+    return F.cross_entropy(out.reshape(-1, out.shape[-1]), target.reshape(-1))
+
+
+def mean_square(out, target):
+    return ((out - target) ** 2).mean()
+
+
+def logits(out, target):
+    return nn.BCEWithLogitsLoss()(out, target)
+
+
+def floats(rng, *shape):
+    return flow.tensor(rng.standard_normal(shape).astype(np.float32))
+
+
+def whole(rng, n, *shape):
+    return flow.tensor(rng.integers(0, n, shape).astype(np.int64))
+
+
+# name -> (model, loss, (rng, rows) -> batch)
+MODELS = {
+    "perceptron": (Perceptron, mean_square, lambda r, n: (floats(r, n, 8), floats(r, n, 8))),
+    "convnet": (ConvNet, classes, lambda r, n: (floats(r, n, 4, 8, 8), whole(r, 8, n))),
+    "transformer": (Transformer, classes, lambda r, n: (whole(r, 32, n, 8), whole(r, 32, n, 8))),
+    "dropout": (
+        lambda: Transformer(dropout=0.3),
+        classes,
+        lambda r, n: (whole(r, 32, n, 8), whole(r, 32, n, 8)),
+    ),
+    "towers": (
+        TwoTowers,
+        logits,
+        lambda r, n: (
+            floats(r, n, 6),
+            whole(r, 24, n),
+            whole(r, 16, n),
+            whole(r, 2, n).to(flow.float32),
+        ),
+    ),
+}
+OPTIMIZERS = {
+    "sgd": lambda p: flow.optim.SGD(p, lr=0.05, momentum=0.9),
+    "adam": lambda p: flow.optim.Adam(p, lr=1e-3),
+}
+
+
+def build(name):
+    """A model that is the same wherever it is built, its loss and its batches."""
+    make, loss, batch = MODELS[name]
+    flow.manual_seed(7)
+    return make(), loss, lambda step, rows: batch(np.random.default_rng(step), rows)
