@@ -1,0 +1,136 @@
+"""The models of the exactness matrix, their data, and the plans that are forced on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import oneflow as flow
+import oneflow.nn as nn
+
+from autoddl import baselines
+from autoddl.graph import Graph
+from autoddl.sbp.mesh import Mesh
+from autoddl.search.tables import WHOLE_SPACE, Space
+
+Batch = tuple[Any, ...]
+Built = tuple[nn.Module, Callable[..., Any], Callable[[int], Batch]]
+
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "momentum": lambda p: flow.optim.SGD(p, lr=1e-2, momentum=0.9),
+    "adam": lambda p: flow.optim.Adam(p, lr=1e-3),
+}
+# Relative tolerance of each loss; parameters are held to PARAMETER_TOLERANCE.
+LOSS_TOLERANCE = {"momentum": 1e-5, "adam": 1e-4}
+PARAMETER_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with batches of `rows`; `build` gives (model, loss, step number -> batch)."""
+
+    rows: int
+    build: Callable[[int], Built]
+
+
+def without_dropout(model: nn.Module) -> nn.Module:
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    return model
+
+
+def tensor(array: np.ndarray) -> Any:
+    return flow.tensor(np.ascontiguousarray(array))
+
+
+def images(rows: int, side: int, classes: int) -> Callable[[int], Batch]:
+    def batch(step: int) -> Batch:
+        rng = np.random.default_rng(1000 + step)
+        x = rng.standard_normal((rows, 3, side, side)).astype(np.float32)
+        return tensor(x), tensor(rng.integers(0, classes, rows))
+
+    return batch
+
+
+def classifier(make: Callable[[], nn.Module], side: int, classes: int) -> Callable[[int], Built]:
+    def build(rows: int) -> Built:
+        return without_dropout(make()), nn.CrossEntropyLoss(), images(rows, side, classes)
+
+    return build
+
+
+def gpt(rows: int) -> Built:
+    from models.gpt import gpt_small
+
+    model, example, loss = gpt_small(batch=rows)
+
+    def batch(step: int) -> Batch:
+        rng = np.random.default_rng(1000 + step)
+        return tuple(tensor(rng.integers(0, 256, tuple(t.shape))) for t in example)
+
+    return without_dropout(model), loss, batch
+
+
+def dlrm(rows: int) -> Built:
+    from models.dlrm import dlrm_small
+
+    model, example, loss = dlrm_small(batch=rows)
+
+    def batch(step: int) -> Batch:
+        rng = np.random.default_rng(1000 + step)
+        dense, sparse, target = (tuple(t.shape) for t in example)
+        return (
+            tensor(rng.standard_normal(dense).astype(np.float32)),
+            tensor(rng.integers(0, 64, sparse)),
+            tensor(rng.integers(0, 2, target).astype(np.float32)),
+        )
+
+    return model, loss, batch
+
+
+def vgg13_small(rows: int) -> Built:
+    from models.vgg import vgg13_small as entry
+
+    model, example, loss = entry(batch=rows)
+    side = example[0].shape[-1]
+    return without_dropout(model), loss, images(rows, side, 10)
+
+
+def flowvision_model(name: str) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        import flowvision
+
+        return getattr(flowvision.models, name)(num_classes=10)
+
+    return make
+
+
+def vit() -> nn.Module:
+    from flowvision.models.vision_transformer import VisionTransformer
+
+    return VisionTransformer(
+        img_size=32, patch_size=8, embed_dim=192, depth=2, num_heads=3, num_classes=10
+    )
+
+
+CASES = {
+    "gpt": Case(16, gpt),
+    "vgg13_small": Case(16, vgg13_small),
+    "dlrm": Case(16, dlrm),
+    "alexnet": Case(8, classifier(flowvision_model("alexnet"), 64, 10)),
+    "vgg13": Case(8, classifier(flowvision_model("vgg13"), 32, 10)),
+    "vit": Case(8, classifier(vit, 32, 10)),
+    "resnet18": Case(8, classifier(flowvision_model("resnet18"), 32, 10)),
+}
+
+
+def space(scheme: str, graph: Graph, mesh: Mesh) -> Space:
+    """The restriction that forces `scheme`: searched, data_parallel, or letters such as B-S1."""
+    if scheme == "searched":
+        return WHOLE_SPACE
+    if scheme == "data_parallel":
+        return baselines.data_parallel(graph)
+    return baselines.forced(graph, mesh, scheme.split("-"))

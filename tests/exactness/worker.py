@@ -1,0 +1,111 @@
+"""Trains one model of the matrix alone (one process) or by several plans, and keeps what came out.
+
+Arguments: alone MODEL OPTIMIZER STEPS FILE
+           together MODEL OPTIMIZER STEPS FILE NODES GPUS MICRO_BATCHES SCHEME...
+`alone` writes FILE (npz: losses, state, which elements have a gradient); `together` compares with it
+and prints a JSON line per scheme.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import oneflow as flow
+
+from autoddl.backend.oneflow.guard import rank
+from autoddl.backend.oneflow.trace import trace_with_state
+from autoddl.backend.oneflow.trainer import build_trainer
+from autoddl.cluster.spec import Cluster
+from autoddl.planner import find_plan
+from autoddl.plans import Plan
+from autoddl.backend.oneflow.session import share_text
+from tests.exactness.cases import CASES, OPTIMIZERS, space
+
+LAPTOP = Path(__file__).parents[2] / "calibration" / "machines" / "laptop.json"
+NO_GRADIENT = 1e-6  # of the largest in the tensor: what rounding leaves of a gradient that is zero
+
+
+def alone(name: str, optimizer: str, steps: int, file: str) -> None:
+    flow.manual_seed(0)
+    case = CASES[name]
+    model, loss, batch = case.build(case.rows)
+    made = OPTIMIZERS[optimizer](model.parameters())
+    largest = {k: np.zeros(tuple(p.shape), np.float32) for k, p in model.named_parameters()}
+    initial = {f"initial.{k}": v.numpy().copy() for k, v in model.state_dict().items()}
+    losses = []
+    for step in range(steps):
+        *inputs, target = batch(step)
+        value = loss(model(*inputs), target)
+        value.backward()
+        for key, parameter in model.named_parameters():
+            largest[key] = np.maximum(largest[key], np.abs(parameter.grad.numpy()))
+        made.step()
+        made.zero_grad()
+        losses.append(float(value))
+    peak = max(float(v.max()) for v in largest.values())
+    kept = {f"kept.{k}": v > NO_GRADIENT * peak for k, v in largest.items()}
+    state = {f"state.{k}": v.numpy() for k, v in model.state_dict().items()}
+    np.savez(file, losses=np.array(losses), **state, **kept, **initial)
+
+
+def together(
+    name: str, optimizer: str, steps: int, file: str, nodes: int, gpus: int, parts: int, scheme: str
+) -> None:
+    reference = np.load(file)
+    case = CASES[name]
+    model, loss, batch = case.build(case.rows)
+    model.load_state_dict(
+        {k: flow.tensor(reference[f"initial.{k}"]) for k in model.state_dict()}
+    )
+    cluster = Cluster.load(LAPTOP).with_shape(nodes=nodes, gpus_per_node=gpus)
+    traced = trace_with_state(model, *batch(0), loss=loss)
+
+    def make() -> str:
+        return find_plan(
+            traced.graph,
+            cluster,
+            optimizer=optimizer,
+            micro_batches=parts,
+            memory_limit_bytes=1e12,
+            space=space(scheme, traced.graph, cluster.mesh),
+        ).dumps()
+
+    plan = Plan.loads(share_text(make))
+    trainer = build_trainer(traced, plan, OPTIMIZERS[optimizer])
+    losses = [float(trainer.step(*batch(step))) for step in range(steps)]
+    state = trainer.state_dict()
+    apart = size = 0.0
+    for key, value in state.items():
+        expected = reference[f"state.{key}"].astype(float)
+        kept = reference[f"kept.{key}"] if f"kept.{key}" in reference else np.bool_(False)
+        apart += float((((value.numpy() - expected) ** 2) * kept).sum())
+        size += float(((expected**2) * kept).sum())
+    if rank() == 0:
+        alone_losses = reference["losses"]
+        worst = float(np.max(np.abs(np.array(losses) / alone_losses - 1)))
+        split = sum(any(p.is_split for p in op.ins[0]) for op in plan.ops.values() if op.ins)
+        print(
+            json.dumps(
+                {"scheme": scheme, "losses": worst, "parameters": (apart / size) ** 0.5,
+                 "split_ops": split, "ops": len(plan.ops), "first": losses[0], "last": losses[-1]}
+            ),
+            flush=True,
+        )  # fmt: skip
+
+
+def main() -> None:
+    mode, name, optimizer, steps, file, *rest = sys.argv[1:]
+    if mode == "alone":
+        alone(name, optimizer, int(steps), file)
+        return
+    nodes, gpus, parts, *schemes = rest
+    for scheme in schemes:
+        together(
+            name, optimizer, int(steps), file, int(nodes), int(gpus), int(parts), scheme
+        )
+
+
+main()
