@@ -97,6 +97,18 @@ def test_bad_examples_and_losses(example, loss, message):
         trace(nn.Linear(8, 5), *example, loss=loss)
 
 
+def test_what_is_no_model_or_no_loss():
+    with pytest.raises(ValueError, match="the model is a function, not a oneflow.nn.Module"):
+        trace(lambda x: x, toys.rows())
+    with pytest.raises(ValueError, match="loss.* gave a float; it must give a scalar"):
+        trace(nn.Linear(8, 5), *toys.example(), loss=lambda output, target: 1.0)
+    everywhere = {"placement": flow.placement("cpu", [0]), "sbp": flow.sbp.broadcast}
+    with pytest.raises(ValueError, match="weight is a global tensor; give autoddl the plain"):
+        trace(nn.Linear(8, 5).to_global(**everywhere), toys.rows())
+    with pytest.raises(ValueError, match=r"example\[0\] is a global tensor"):
+        trace(nn.Linear(8, 5), toys.rows().to_global(**everywhere))
+
+
 def test_a_loss_without_a_trainable_parameter():
     model = nn.Linear(8, 5)
     for parameter in model.parameters():

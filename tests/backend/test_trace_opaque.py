@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import oneflow as flow
 import oneflow.nn as nn
@@ -81,6 +83,45 @@ def test_each_call_is_its_own_operator_and_keeps_its_structure():
     assert_same_training(traced, model, toys.example(), loss)
 
 
+@dataclasses.dataclass
+class Result:
+    logits: flow.Tensor
+    note: str
+
+
+class Named(dict):
+    """A dict that is not made like one."""
+
+    def __init__(self, required):
+        super().__init__(value=required)
+
+
+def test_results_may_be_dataclasses_and_dicts_of_other_classes():
+    class Inner(nn.Module):
+        def forward(self, named):
+            return Result(F.gelu(named["value"]), "kept")
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.inner = nn.Linear(8, 5), Inner()
+
+        def forward(self, x):
+            result = self.inner(Named(self.linear(x)))
+            assert result.note == "kept"
+            return result
+
+    def loss(output, target):
+        return F.cross_entropy(output.logits, target)
+
+    model = Outer()
+    with pytest.warns(OpaqueWarning, match="inner runs"):
+        traced = trace_with_state(model, *toys.example(), loss=loss, known=without_gelu)
+    assert_same_training(traced, model, toys.example(), loss)
+    result, _ = run_graph(traced, toys.example())
+    assert isinstance(result, Result) and result.logits.is_eager
+
+
 def test_it_runs_on_the_parameters_that_it_is_given():
     model = toys.Mlp()
     batchwise(model.first)
@@ -120,6 +161,21 @@ def test_stopped_gradients_stay_stopped():
     with pytest.warns(OpaqueWarning, match="a gradient that is stopped"):
         traced = trace_with_state(model, *toys.example(), loss=F.cross_entropy)
     assert_same_training(traced, model, toys.example(), F.cross_entropy)
+
+
+def test_a_module_that_changes_its_buffers_goes_on_doing_so():
+    flow.manual_seed(0)
+    model, twin = toys.Averaging(), toys.Averaging()
+    twin.load_state_dict(model.state_dict())
+    with pytest.warns(OpaqueWarning, match="track runs as one .* a change of track.average"):
+        traced = trace_with_state(model, *toys.example(), loss=F.cross_entropy)
+    assert model.track.seen.tolist() == [0.0], "the trace itself changes nothing"
+    assert [op.attrs["module"] for op in opaque_of(traced).values()] == ["track"]
+    for _ in range(3):
+        result, _ = run_graph(traced, toys.example())
+        np.testing.assert_allclose(result.numpy(), twin(toys.rows()).numpy(), rtol=1e-5)
+    assert model.track.seen.tolist() == [3.0]
+    np.testing.assert_allclose(model.track.average.numpy(), twin.track.average.numpy(), rtol=1e-5)
 
 
 def test_a_module_that_shares_tensors_past_its_results_takes_its_surroundings_along():

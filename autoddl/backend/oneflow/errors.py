@@ -42,6 +42,21 @@ def check_example(example: Sequence[Any], has_loss: bool) -> None:
             )
 
 
+def check_model(model: Any) -> None:
+    """Raise ValueError unless `model` is a module of local tensors."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"the model is a {type(model).__name__}, not a oneflow.nn.Module; wrap a function in a "
+            "module whose forward calls it"
+        )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_global:
+            raise ValueError(
+                f"{name} is a global tensor; give autoddl the plain single-device model, it places "
+                "the parameters itself"
+            )
+
+
 def check_loss(raw: RawJob, lazy: LazyJob) -> None:
     """Raise ValueError unless the loss, if there is one, is a scalar."""
     shape = raw.specs[lazy.loss].shape if lazy.loss else ()

@@ -9,7 +9,9 @@ for those of an older trace, so it is cleared before each job.
 
 from __future__ import annotations
 
+import copy
 import ctypes
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -56,6 +58,8 @@ class LazyJob:
     outputs:         job names of the tensors that the model returned, in `structure`'s order
     structure:       the model's result with a `Slot` in the place of each tensor
     captured:        job name -> eager tensor that the model read from elsewhere
+    rewritten:       dotted name of a parameter or buffer that the model changed -> job name of its
+                     last value (BatchNorm's counters are left out)
     """
 
     proto: job_pb.Job
@@ -67,6 +71,7 @@ class LazyJob:
     structure: Any = None
     loss: str = ""
     captured: dict[str, flow.Tensor] = field(default_factory=dict)
+    rewritten: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,15 +95,24 @@ class CallError(Exception):
 
 
 def map_leaves(tree: Any, leaf: type, change: Callable[[Any], Any]) -> Any:
-    """`tree` (nested tuples, lists and dicts) with every instance of `leaf` changed."""
+    """`tree` (nested tuples, lists, dicts, dataclasses) with every instance of `leaf` changed."""
+
+    def inside(item: Any) -> Any:
+        return map_leaves(item, leaf, change)
+
     if isinstance(tree, leaf):
         return change(tree)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(map_leaves(item, leaf, change) for item in tree))
+        return type(tree)(*map(inside, tree))
     if isinstance(tree, (tuple, list)):
-        return type(tree)(map_leaves(item, leaf, change) for item in tree)
+        return type(tree)(map(inside, tree))
     if isinstance(tree, dict):
-        return {key: map_leaves(item, leaf, change) for key, item in tree.items()}
+        changed = copy.copy(tree)  # a subclass may take other arguments than a dict
+        changed.update({key: inside(item) for key, item in tree.items()})
+        return changed
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        fields = [f.name for f in dataclasses.fields(tree) if f.init]
+        return dataclasses.replace(tree, **{name: inside(getattr(tree, name)) for name in fields})
     return tree
 
 
@@ -151,10 +165,16 @@ def build_job(
             result = recorder.run("", model, lazy[: len(inputs)], {})
             if loss is not None:
                 value = recorder.run(LOSS, loss, [result, lazy[-1]], {})
+                if not isinstance(value, flow.Tensor):
+                    raise ValueError(
+                        f"loss(output, target) gave a {type(value).__name__}; it must give a "
+                        "scalar oneflow.Tensor"
+                    )
                 _fetch(value, "loss")
         job.structure, returned = take_tensors(result)
         for index, tensor in enumerate(returned):
             _fetch(tensor, f"out{index}")
+        states = _fetch_state(model, job)
         internal.CurJobBuildAndInferCtx_Complete()
         job.proto.ParseFromString(internal.GetSerializedCurrentJob())
         job_id = internal.JobBuildAndInferCtx_GetCurrentJobId()
@@ -165,6 +185,9 @@ def build_job(
     }
     job.outputs = [taken[f"out{index}"] for index in range(len(returned))]
     job.loss = taken.get("loss", "")
+    job.rewritten = {
+        path: taken[output] for output, (path, fed) in states.items() if taken[output] != fed
+    }
     job.captured = _captured_tensors(job.proto, config.job_name, job_id, session)
     return job
 
@@ -210,6 +233,23 @@ def _feed_state(model: nn.Module, job: LazyJob) -> None:
                     names[f"{name}/out"] = f"{path}.{key}" if path else key
                     fed[tensor] = graph_build_util.build_graph_state(name, tensor, None)
                 slots[key] = fed[tensor]
+
+
+def _fetch_state(model: nn.Module, job: LazyJob) -> dict[str, tuple[str, str]]:
+    """Fetch the last value of each parameter and buffer: output name -> (dotted name, job name).
+
+    BatchNorm's counters, which count at each forward pass, are left out.
+    """
+    fed = {path: name for names in (job.params, job.buffers) for name, path in names.items()}
+    states: dict[str, tuple[str, str]] = {}
+    for path, module in model.named_modules():
+        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
+            name = f"{path}.{key}" if path else key
+            if name in fed and tensor is not None and key != "num_batches_tracked":
+                output = f"state{len(states)}"
+                states[output] = name, fed[name]
+                _fetch(tensor, output)
+    return states
 
 
 class _Recorder:

@@ -24,13 +24,13 @@ from ...graph import Graph
 from ...sbp.layout import TensorSpec
 from .batch import Scaling, compare, same_values
 from .emit import emit
-from .errors import check_example, check_loss, check_trainable, explain_failure
+from .errors import check_example, check_loss, check_model, check_trainable, explain_failure
 from .job import CallError, LazyJob, build_job
 from .meta import shape_only
 from .opaque import Collapsed, OpaqueCall, OpaqueWarning, collapse
 from .raw import RawJob, read_job
 from .simplify import Simplified, gradient_tensors, simplify
-from .unknown import path_of, unknown_operators
+from .unknown import path_of, rewriting_modules, unknown_operators
 
 Known = Callable[[str], bool]
 LossFn = Callable[[Any, flow.Tensor], flow.Tensor]
@@ -80,11 +80,13 @@ def trace_with_state(
 
     Only the example's shapes and dtypes matter. The model is left as it was. It is traced in
     training mode: a model in evaluation mode is put into training mode for the trace, in one that
-    trains already, submodules in evaluation mode (a frozen BatchNorm) stay in it.
+    trains already, submodules in evaluation mode (a frozen BatchNorm) stay in it. As in every lazy
+    OneFlow program, a write to a view (`x.view(-1).add_(1)`) does not reach the viewed tensor.
     known: tells of an operator kind whether it can be planned and run; a submodule that holds one
            which cannot becomes an opaque operator, with an `OpaqueWarning`
     Raises ValueError if the model cannot be traced, saying which submodule failed and why.
     """
+    check_model(model)
     check_example(example, loss is not None)
     source = _Source(model, example, loss)
     attempt, reasons = _settle(source, known or is_known)
@@ -190,6 +192,8 @@ def _settle(source: _Source, known: Known) -> tuple[_Attempt, dict[str, str]]:
         found = unknown_operators(
             simplified.ops, calls, simplified.roots, known, attempt.differentiable
         )
+        ops = attempt.collapsed.job.ops
+        found |= rewriting_modules(ops, calls, attempt.lazy.rewritten)
         for call in attempt.collapsed.leaking:
             around = calls[call].parent
             inside = path_of(calls, call)

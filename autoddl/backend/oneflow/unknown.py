@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from .canonical import kept_outputs
 from .job import LOSS, Call
@@ -43,4 +43,22 @@ def unknown_operators(
         else:
             continue
         found.setdefault(path_of(calls, op.call), reason)
+    return found
+
+
+def rewriting_modules(
+    ops: Sequence[RawOp], calls: Sequence[Call], rewritten: Mapping[str, str]
+) -> dict[str, str]:
+    """Path of the smallest submodule that changes a parameter or buffer -> which one.
+
+    The graph has no place for such a change; inside an opaque submodule it just happens.
+    """
+    makers = {name: op for op in ops for name in op.makes}
+    found: dict[str, str] = {}
+    for state, value in rewritten.items():
+        maker = makers.get(value)
+        if maker is not None:
+            owner = state.rpartition(".")[0]
+            path = owner if maker.kind in SOURCES else path_of(calls, maker.call)
+            found.setdefault(path, f"a change of {state} in its forward")
     return found
