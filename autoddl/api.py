@@ -94,16 +94,12 @@ def parallelize(
     cluster, or the number of processes is not the cluster's; BackendMissing without OneFlow.
     """
     need_oneflow("autoddl.parallelize")
-    from .backend.oneflow.session import (
-        check_world_size,
-        optimizer_kind,
-        share_text,
-        state_of,
-    )
+    from .backend.oneflow.session import check_world_size, optimizer_kind, share_text
+    from .backend.oneflow.trace import trace_with_state
     from .backend.oneflow.trainer import build_trainer
 
     check_world_size(cluster)
-    traced = state_of(model, example, loss)
+    traced = trace_with_state(model, *example, loss=loss)
     if plan is None:
         kind = optimizer_kind(optimizer)
 

@@ -15,7 +15,7 @@ from ..explain import format_bytes, format_seconds, layer_rows
 from ..plans import Plan
 
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "fail": ("FAIL", "red")}
-WIDTH = 132  # where the output is no terminal
+WIDTH = 140  # where the output is no terminal
 
 
 def console() -> Console:
@@ -27,10 +27,8 @@ def console() -> Console:
 def plan_table(plan: Plan) -> Table:
     """One row a layer; layers that are planned alike share a row, with `*` for their numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
-    table.add_column("layer", no_wrap=True)
-    table.add_column("operator", overflow="fold")
-    table.add_column("topology", no_wrap=True)
-    table.add_column("signature", overflow="fold", min_width=27)
+    for name in ("layer", "operator", "topology", "signature"):
+        table.add_column(name, overflow="fold")
     for name in ("comm.", "NIC", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in layer_rows([(layer, plan.layer_cost(layer)) for layer in plan.layers]):
