@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import oneflow as flow
 
-from autoddl.backend.oneflow.job import put_tensors
 from autoddl.backend.oneflow.kernels import KERNELS
 from autoddl.backend.oneflow.kernels.registry import Context, RunState
+from autoddl.backend.oneflow.nested import put_tensors
 from autoddl.plan import PlannedOp
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp

@@ -12,8 +12,9 @@ import oneflow as flow
 import oneflow.nn as nn
 
 from ...graph import Graph
-from .job import LOSS, CallError, LazyJob
+from .job import LazyJob
 from .raw import RawJob
+from .recorder import LOSS, CallError
 
 _KEPT_LINES = 3
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")

@@ -9,45 +9,25 @@ for those of an older trace, so it is cleared before each job.
 
 from __future__ import annotations
 
-import copy
 import ctypes
-import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import oneflow as flow
 import oneflow._oneflow_internal as internal
 import oneflow.core.job.job_pb2 as job_pb
 import oneflow.nn as nn
-from oneflow.autograd import autograd_mode
 from oneflow.framework import graph_build_util, session_context
 from oneflow.nn.graph.graph_config import GraphConfig
 
 from .broadcast_guard import broadcasts_checked
+from .nested import take_tensors
+from .recorder import LOSS, Call, Recorder
 
-LOSS = "loss"
 _job_numbers = itertools.count()
-
-
-@dataclass
-class Call:
-    """One call of a submodule: the call around it (an index, -1 for none) and the module's path.
-
-    A call at a boundary (see `build_job`) also keeps its arguments, (args, kwargs), and its result,
-    both with a `Slot` in the place of each tensor, and how many tensors those are.
-    """
-
-    parent: int
-    path: str
-    is_boundary: bool = False
-    arguments: Any = None
-    result: Any = None
-    num_arguments: int = 0
-    num_results: int = 0
 
 
 @dataclass
@@ -72,64 +52,6 @@ class LazyJob:
     loss: str = ""
     captured: dict[str, flow.Tensor] = field(default_factory=dict)
     rewritten: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Slot:
-    """The place of the `index`-th tensor in a nested structure."""
-
-    index: int
-
-
-class CallError(Exception):
-    """The call of a submodule failed under the trace; the cause is the original error.
-
-    path:   of the submodule
-    shapes: of the tensors that it was called with
-    """
-
-    def __init__(self, path: str, shapes: Sequence[tuple[int, ...]]) -> None:
-        super().__init__(path)
-        self.path = path
-        self.shapes = shapes
-
-
-def map_leaves(tree: Any, leaf: type, change: Callable[[Any], Any]) -> Any:
-    """`tree` (nested tuples, lists, dicts, dataclasses) with every instance of `leaf` changed."""
-
-    def inside(item: Any) -> Any:
-        return map_leaves(item, leaf, change)
-
-    if isinstance(tree, leaf):
-        return change(tree)
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*map(inside, tree))
-    if isinstance(tree, (tuple, list)):
-        return type(tree)(map(inside, tree))
-    if isinstance(tree, dict):
-        changed = copy.copy(tree)  # a subclass may take other arguments than a dict
-        changed.update({key: inside(item) for key, item in tree.items()})
-        return changed
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        fields = [f.name for f in dataclasses.fields(tree) if f.init]
-        return dataclasses.replace(tree, **{name: inside(getattr(tree, name)) for name in fields})
-    return tree
-
-
-def take_tensors(tree: Any) -> tuple[Any, list[flow.Tensor]]:
-    """`tree` with a Slot in the place of each tensor, and the tensors."""
-    tensors: list[flow.Tensor] = []
-
-    def take(tensor: flow.Tensor) -> Slot:
-        tensors.append(tensor)
-        return Slot(len(tensors) - 1)
-
-    return map_leaves(tree, flow.Tensor, take), tensors
-
-
-def put_tensors(tree: Any, tensors: Sequence[Any]) -> Any:
-    """The inverse of `take_tensors`."""
-    return map_leaves(tree, Slot, lambda slot: tensors[slot.index])
 
 
 def build_job(
@@ -160,7 +82,7 @@ def build_job(
                 module.training = True
         job = LazyJob(job_pb.Job(), [], {}, {}, [f"in{i}/out" for i in range(len(lazy))])
         _feed_state(model, job)
-        recorder = _Recorder(model, job.calls, boundaries)
+        recorder = Recorder(model, job.calls, boundaries)
         with recorder.recording(), broadcasts_checked():
             result = recorder.run("", model, lazy[: len(inputs)], {})
             if loss is not None:
@@ -250,139 +172,6 @@ def _fetch_state(model: nn.Module, job: LazyJob) -> dict[str, tuple[str, str]]:
                 states[output] = name, fed[name]
                 _fetch(tensor, output)
     return states
-
-
-class _Recorder:
-    """Opens a name scope around each submodule call and remembers the calls."""
-
-    def __init__(self, model: nn.Module, calls: list[Call], boundaries: frozenset[str]) -> None:
-        self.paths = {module: path for path, module in model.named_modules()}
-        self.calls = calls
-        self.boundaries = boundaries
-        self.current = -1
-        self.is_inside_boundary = False
-        self.gradient_free = 0
-
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Record module calls, `Tensor.detach` and gradient-free regions until it ends."""
-        recorder = self
-        call_before, mode_before = nn.Module.__call__, autograd_mode.AutoGradMode
-        detach_before, data_before = flow.Tensor.detach, flow.Tensor.data
-        scope_before = internal.GetCurrentScope()
-
-        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            path = self.paths.get(module)
-            # modules made on the fly belong to their caller, and the root's scope is open already
-            if not path:
-                return _call_module(module, *args, **kwargs)
-            return self.run(path, partial(_call_module, module), args, kwargs)
-
-        def detach(tensor: flow.Tensor) -> flow.Tensor:
-            # lazy mode would drop it, and gradients would flow
-            with self.without_gradient():
-                return flow._C.identity(detach_before(tensor))
-
-        class GradMode(mode_before):
-            """Also opens a scope while gradients are off. OneFlow ends a mode by deleting it."""
-
-            def __init__(self, enabled: bool) -> None:
-                super().__init__(enabled)
-                self.scope = None if enabled else recorder.without_gradient()
-                if self.scope is not None:
-                    self.scope.__enter__()
-
-            def __del__(self) -> None:
-                if self.scope is not None:
-                    self.scope.__exit__(None, None, None)
-
-        nn.Module.__call__ = call
-        flow.Tensor.detach = detach
-        flow.Tensor.data = property(detach, data_before.__set__)
-        autograd_mode.AutoGradMode = GradMode
-        try:
-            yield
-        finally:
-            nn.Module.__call__ = call_before
-            flow.Tensor.detach, flow.Tensor.data = detach_before, data_before
-            autograd_mode.AutoGradMode = mode_before
-            # an error can leave gradient-free scopes open, which would hide it behind an assertion
-            while internal.GetCurrentScope() is not scope_before:
-                internal.GlobalScopeStackPop()
-
-    def run(
-        self, path: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
-        """`function(*args, **kwargs)` as a new call of the module at `path`."""
-        outer, self.current = self.current, len(self.calls)
-        call = Call(outer, path)
-        self.calls.append(call)
-        call.is_boundary = path in self.boundaries and not self.is_inside_boundary
-        try:
-            with self.scope():
-                if not call.is_boundary:
-                    return function(*args, **kwargs)
-                self.is_inside_boundary = True
-                call.arguments, given = self.marked((tuple(args), kwargs))
-                call.num_arguments = len(given)
-                args, kwargs = put_tensors(call.arguments, given)
-                call.result, results = self.marked(function(*args, **kwargs))
-                call.num_results = len(results)
-                self.is_inside_boundary = False
-                return put_tensors(call.result, results)
-        except CallError:
-            raise
-        except Exception as error:
-            shapes = [tuple(tensor.shape) for tensor in take_tensors((args, kwargs))[1]]
-            raise CallError(path, shapes) from error
-        finally:
-            self.current = outer
-
-    def marked(self, tree: Any) -> tuple[Any, list[flow.Tensor]]:
-        """`take_tensors(tree)` with the tensors behind boundary operators."""
-        structure, tensors = take_tensors(tree)
-        with _name_scope(f"b{self.current}"):
-            return structure, [flow._C.identity(tensor) for tensor in tensors]
-
-    def scope(self) -> AbstractContextManager[None]:
-        """The name scope of the current call."""
-        return _name_scope(f"{'n' if self.gradient_free else 'c'}{self.current}")
-
-    @contextmanager
-    def without_gradient(self) -> Iterator[None]:
-        """The scope of operators of the current call that pass no gradient."""
-        self.gradient_free += 1
-        try:
-            with self.scope():
-                yield
-        finally:
-            self.gradient_free -= 1
-
-
-@contextmanager
-def _name_scope(name: str) -> Iterator[None]:
-    """Operators made inside get the prefix `name`."""
-    scope = graph_build_util.make_new_name_scope(internal.GetCurrentScope(), name)
-    internal.GlobalScopeStackPush(scope)
-    try:
-        yield
-    finally:
-        if internal.GetCurrentScope() is scope:
-            internal.GlobalScopeStackPop()
-
-
-def _call_module(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """What `Module.__call__` does, without its warning about lazy mode."""
-    for hook in tuple(module._forward_pre_hooks.values()):
-        changed = hook(module, args)
-        if changed is not None:
-            args = changed if isinstance(changed, tuple) else (changed,)
-    result = module.forward(*args, **kwargs)
-    for hook in tuple(module._forward_hooks.values()):
-        changed = hook(module, args, result)
-        if changed is not None:
-            result = changed
-    return result
 
 
 def _fetch(tensor: flow.Tensor, name: str) -> None:

@@ -16,8 +16,10 @@ import oneflow as flow
 import oneflow.nn as nn
 
 from ...annotate import is_batchwise
-from .job import Call, LazyJob, put_tensors, take_tensors
+from .job import LazyJob
+from .nested import put_tensors, take_tensors
 from .raw import RawJob, RawOp
+from .recorder import Call
 
 
 class OpaqueWarning(UserWarning):

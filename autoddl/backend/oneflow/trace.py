@@ -25,10 +25,11 @@ from ...sbp.layout import TensorSpec
 from .batch import Scaling, compare, same_values
 from .emit import emit
 from .errors import check_example, check_loss, check_model, check_trainable, explain_failure
-from .job import CallError, LazyJob, build_job
+from .job import LazyJob, build_job
 from .meta import shape_only
 from .opaque import Collapsed, OpaqueCall, OpaqueWarning, collapse
 from .raw import RawJob, read_job
+from .recorder import CallError
 from .simplify import Simplified, gradient_tensors, simplify
 from .unknown import path_of, rewriting_modules, unknown_operators
 

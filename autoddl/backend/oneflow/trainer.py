@@ -18,8 +18,8 @@ from .executor import Executor
 from .feed import Feed
 from .groups import Groups
 from .guard import install_guard, rank
-from .job import put_tensors
 from .kernels.registry import RunState
+from .nested import put_tensors
 from .program import compile_program, needed_ops
 from .redistribute import prepare
 from .roll_call import RollCall

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from .canonical import kept_outputs
-from .job import LOSS, Call
 from .raw import RawOp
+from .recorder import LOSS, Call
 from .simplify import stops_gradient
 
 SOURCES = ("input_conf", "variable_conf")
