@@ -4,11 +4,12 @@ One step minimises the total over one variable with all others fixed,
 
     s_i <- argmin ( node[i] + sum_j edge[i, j][:, s_j] ),
 
-the sweep repeats until nothing changes, and the search begins anew from another random choice. The
-memory limit is hard: a step only goes where the total memory stays within the limit, or falls while it
-is above. `descend.descend` is one descent under the limit, `coordinate_descent` the algorithm with restarts: it
-descends over the heavy variables, with the light ones between them eliminated exactly, then once
-over all.
+the sweep repeats until nothing changes, and the search begins anew from another random choice. In
+every second descent equal layers (variables with one node table) first move together. The memory
+limit is hard: a step only goes where the total memory stays within the limit, or falls while it is
+above. `descend.descend` is one descent under the limit, `coordinate_descent` the algorithm with
+restarts: it descends over the heavy variables, with the light ones between them eliminated exactly,
+then once over all.
 """
 
 from __future__ import annotations
@@ -24,25 +25,33 @@ from .problem import Choice, Problem, SearchResult
 
 
 def _descend_scores(
-    state: Elimination, order: list[int], start: dict[int, int], max_sweeps: int = 100
-) -> tuple[dict[int, int], float, int]:
-    """Unconstrained descent over the variables that remain after elimination."""
-    chosen = dict(start)
+    state: Elimination, blocks: list[list[int]], chosen: dict[int, int], max_sweeps: int = 100
+) -> int:
+    """Unconstrained descent in place over the variables that elimination left; line searches.
+
+    The variables of a block have one strategy in common and move together.
+    """
     searches = 0
     for _ in range(max_sweeps):
         changed = False
-        for variable in order:
-            score = state.node[variable].copy()
-            for other, edge in state.edges[variable].items():
-                score += edge[:, chosen[other]]
+        for block in blocks:
+            inside = set(block)
+            score = np.zeros(len(state.node[block[0]]))
+            for variable in block:
+                score += state.node[variable]
+                for other, edge in state.edges[variable].items():
+                    if other not in inside:
+                        score += edge[:, chosen[other]]
+                    elif variable < other:
+                        score += np.diagonal(edge)
             searches += 1
             best = int(np.argmin(score))
-            if score[best] < score[chosen[variable]] and best != chosen[variable]:
-                chosen[variable] = best
+            if score[best] < score[chosen[block[0]]]:
+                chosen.update(dict.fromkeys(block, best))
                 changed = True
         if not changed:
             break
-    return chosen, _score(state, chosen), searches
+    return searches
 
 
 def _score(state: Elimination, chosen: dict[int, int]) -> float:
@@ -67,12 +76,21 @@ def descend_with_restarts(
     order = sorted(state.node)
     if not order:
         return state.expand({}), 0
+    alike: dict[int, list[int]] = {}
+    for variable in order:
+        alike.setdefault(problem.nodes[variable], []).append(variable)
+    single = [[variable] for variable in order]
     best, best_score, searches = None, np.inf, 0
     started = time.perf_counter()
-    for _ in range(budget.restarts):
-        start = {v: int(rng.integers(len(state.node[v]))) for v in order}
-        chosen, score, count = _descend_scores(state, order, start)
-        searches += count
+    for restart in range(budget.restarts):
+        together = restart % 2 == 0
+        chosen: dict[int, int] = {}
+        for block in alike.values() if together else single:
+            chosen.update(dict.fromkeys(block, int(rng.integers(len(state.node[block[0]])))))
+        if together:
+            searches += _descend_scores(state, list(alike.values()), chosen)
+        searches += _descend_scores(state, single, chosen)
+        score = _score(state, chosen)
         if best is None or score < best_score:
             best, best_score = chosen, score
         if time.perf_counter() - started > budget.seconds:
