@@ -15,23 +15,30 @@ pytest.importorskip("oneflow", reason="needs OneFlow")
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
+PATH = os.pathsep.join(map(str, (ROOT, HERE, ROOT / "tests" / "sbp")))
 Launch = Callable[..., str]
+
+
+def run_worker(worker: str, nproc: int, *args: str, timeout: float) -> tuple[int, str]:
+    """Run workers/`worker`.py on `nproc` processes; its status and what they print."""
+    out = io.StringIO()
+    status = run_processes(
+        [str(HERE / "workers" / f"{worker}.py"), *args],
+        nproc,
+        {"PYTHONPATH": PATH},
+        output=out,
+        timeout=timeout,
+    )
+    return status, out.getvalue()
 
 
 @pytest.fixture
 def launch() -> Launch:
-    """`launch("steps", 4, *args)` runs workers/steps.py on 4 processes and gives what they print."""
+    """`launch("steps", 4, *args)` runs workers/steps.py on 4 processes; gives what they print."""
 
     def run(worker: str, nproc: int, *args: str, timeout: float = 240.0) -> str:
-        out = io.StringIO()
-        status = run_processes(
-            [str(HERE / "workers" / f"{worker}.py"), *args],
-            nproc,
-            {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "backend")])},
-            output=out,
-            timeout=timeout,
-        )
-        assert status == 0, f"status {status}\n{out.getvalue()}"
-        return out.getvalue()
+        status, out = run_worker(worker, nproc, *args, timeout=timeout)
+        assert status == 0, f"status {status}\n{out}"
+        return out
 
     return run

@@ -23,14 +23,14 @@ def cut(whole: np.ndarray, nd: NdSbp, mesh: Mesh, seed: int = 0) -> list[np.ndar
                 continue
             # the ranks of a line held the same summand so far, or it would not be one
             noise = [rng.integers(-4, 5, whole.shape).astype(whole.dtype) for _ in line[1:]]
-            summed[line[0]] = parts[rank] - sum(noise)
+            summed[line[0]] = np.asarray(parts[rank] - sum(noise), whole.dtype)
             for other, summand in zip(line[1:], noise, strict=True):
                 summed[other] = summand
         parts = summed
     # replicas along B and S axes of a Partial tensor must hold the same summand
     canonical = [_partial_root(nd, mesh, rank) for rank in range(mesh.size)]
     return [
-        np.ascontiguousarray(parts[canonical[rank]][local_slices(whole.shape, nd, mesh, rank)])
+        np.array(parts[canonical[rank]][local_slices(whole.shape, nd, mesh, rank)], order="C")
         for rank in range(mesh.size)
     ]
 

@@ -21,20 +21,12 @@ from ...sbp.placement import NdSbp
 from .check import check_tensor
 from .detach import detached
 from .groups import Groups
-from .kernels.registry import Explicit, RunState, Vjp
+from .kernels.registry import RunState
 from .program import Key, Node, Program
 from .state import ModelState, set_gradient
+from .vjp import Record, product, run_kernel
 
 Values = dict[str, flow.Tensor]
-
-
-@dataclass
-class _Record:
-    """What an operator's backward pass needs: an explicit product, or autograd's leaves and roots."""
-
-    vjp: Vjp | None
-    leaves: list[flow.Tensor | None] = field(default_factory=list)
-    roots: list[flow.Tensor] = field(default_factory=list)
 
 
 class Executor:
@@ -104,9 +96,9 @@ class Executor:
 
     def _forward(
         self, inputs: Values, parameters: dict[Key, flow.Tensor], with_gradient: bool
-    ) -> tuple[list[_Record | None], Values, flow.Tensor | None]:
+    ) -> tuple[list[Record | None], Values, flow.Tensor | None]:
         values: Values = {}
-        records: list[_Record | None] = []
+        records: list[Record | None] = []
         loss = None
         for node in self._program.nodes:
             received = []
@@ -122,7 +114,7 @@ class Executor:
                 (loss,) = received
                 records.append(None)
                 continue
-            record, outputs = self._run(node, received, with_gradient and node.carries_gradient)
+            record, outputs = self._run(node, received, with_gradient)
             records.append(record)
             for name, value in zip(node.op.outputs, outputs, strict=True):
                 values[name] = value
@@ -131,37 +123,21 @@ class Executor:
 
     def _run(
         self, node: Node, received: list[flow.Tensor], with_gradient: bool
-    ) -> tuple[_Record | None, list[flow.Tensor]]:
-        """Call the operator's kernel; gives what its backward pass needs, and the outputs."""
+    ) -> tuple[Record | None, list[flow.Tensor]]:
+        """Call the operator's kernel, and keep the state that it changes."""
         assert node.kernel is not None
-        node.context.updates.clear()
-        leaves: list[flow.Tensor | None] = [None] * len(received)
-        if with_gradient:
-            for index, edge in enumerate(node.edges):
-                if edge.carries_gradient:
-                    leaves[index] = detached(received[index]).requires_grad_()
-            received = [
-                x if leaf is None else leaf for x, leaf in zip(received, leaves, strict=True)
-            ]
-            result = node.kernel(node.context, received, node.attrs)
-        else:
-            with flow.no_grad():
-                result = node.kernel(node.context, received, node.attrs)
+        wanted = [with_gradient and edge.carries_gradient for edge in node.edges]
+        record, outputs = run_kernel(node.kernel, node.context, node.attrs, received, wanted)
         for index, value in node.context.updates.items():
             name = node.edges[index].source.attrs["name"]
             self._state.update(name, value, node.planned.ins[index])
         if node.context.updates:
             self._state.count_batch(node.op.module)
-        if isinstance(result, Explicit):
-            return (_Record(result.vjp) if with_gradient else None), list(result.outputs)
-        outputs = list(result)
-        if not with_gradient:
-            return None, outputs
-        return _Record(None, leaves, outputs), [detached(x) for x in outputs]
+        return record, outputs
 
     def _backward(
         self,
-        records: list[_Record | None],
+        records: list[Record | None],
         loss: flow.Tensor,
         share: float,
         gradients: dict[Key, flow.Tensor],
@@ -181,7 +157,7 @@ class Executor:
                     for name, takes in zip(node.op.outputs, node.takes, strict=True)
                 ]
                 self._check(node, "gradient of output", taken, node.planned.grad_outs)
-                given = _product(node, record, taken)
+                given = product(record, taken)
             self._check(
                 node,
                 "gradient of input",
@@ -226,22 +202,6 @@ class Executor:
             if x is not None and nd is not None:
                 label = f"{node.op.name} ({node.op.kind}), {what} {index}"
                 check_tensor(x, label, spec.shape, nd, self._groups)
-
-
-def _product(
-    node: Node, record: _Record, taken: Sequence[flow.Tensor | None]
-) -> Sequence[flow.Tensor | None]:
-    """The vector-Jacobian product of one operator: the gradients of its inputs."""
-    if record.vjp is not None:
-        return record.vjp(taken)
-    roots = [(y, g) for y, g in zip(record.roots, taken, strict=True) if g is not None]
-    if roots:
-        flow.autograd.backward([y for y, _ in roots], [g for _, g in roots])
-    # an input that no output depends on has got no gradient
-    return [
-        None if leaf is None else flow.zeros_like(leaf) if leaf.grad is None else leaf.grad
-        for leaf in record.leaves
-    ]
 
 
 def _add(sums: dict, key: object, value: flow.Tensor) -> None:

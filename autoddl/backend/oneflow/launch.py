@@ -22,6 +22,8 @@ POLL_SECONDS = 0.05
 # the others see a lost rank themselves and may still have something to say
 GRACE_SECONDS = 2.0
 TERM_SECONDS = 3.0
+# the others try again after many seconds if rank 0 does not listen when they first ask
+LISTEN_SECONDS = 5.0
 
 
 def run_processes(
@@ -58,6 +60,8 @@ def run_processes(
                 reader = threading.Thread(target=sink.copy, args=(process, head), daemon=True)
                 reader.start()
                 readers.append(reader)
+                if rank == 0 and nproc > 1:
+                    _wait_until_listening(process, port)
             return _wait(processes, None if timeout is None else time.monotonic() + timeout)
     except KeyboardInterrupt:
         return 130
@@ -102,6 +106,15 @@ def _start(script_args: Sequence[str], env: Mapping[str, str]) -> subprocess.Pop
         errors="replace",
         start_new_session=True,
     )
+
+
+def _wait_until_listening(process: subprocess.Popen[str], port: int) -> None:
+    """Wait until rank 0 takes connections on `port`, but not for long: it may do something else."""
+    end = time.monotonic() + LISTEN_SECONDS
+    while process.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.1):
+            return
+        time.sleep(POLL_SECONDS)
 
 
 class _Sink:

@@ -32,27 +32,27 @@ def var(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor
     dx = 2 (x - mean) / (n - unbiased) dy
     """
     (x,) = inputs
-    dims, keep, unbiased = attrs["dim"], attrs["keepdim"], attrs["unbiased"]
+    dims, unbiased = attrs["dim"], attrs["unbiased"]
+    reduced = {d % x.ndim for d in dims}
+    kept = [1 if d in reduced else n for d, n in enumerate(x.shape)]
+    shape = kept if attrs["keepdim"] else [n for d, n in enumerate(kept) if d not in reduced]
     if ctx.inner is None:
-        return [_C.var(x, dim=dims, unbiased=unbiased, keepdim=keep)]
+        # OneFlow fails on a list of all dims
+        chosen = None if len(reduced) == x.ndim else dims
+        return [_C.var(x, dim=chosen, unbiased=unbiased).reshape(*shape)]
     count = math.prod(ctx.spec.inputs[0].shape[d] for d in dims)
     with flow.no_grad():
         mean = ctx.inner.all_reduce(x.sum(dim=dims, keepdim=True)) / count
         centred = x - mean
         total = ctx.inner.all_reduce((centred * centred).sum(dim=dims, keepdim=True))
-        kept = total / (count - unbiased)
-    shape = kept.shape if keep else [n for d, n in enumerate(kept.shape) if d not in _all(dims, x)]
+        y = (total / (count - unbiased)).reshape(*shape)
 
     def vjp(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
         (dy,) = grads
         assert dy is not None
-        return [centred * (dy.reshape(*kept.shape) * (2.0 / (count - unbiased)))]
+        return [centred * (dy.reshape(*kept) * (2.0 / (count - unbiased)))]
 
-    return Explicit([kept.reshape(*shape)], vjp)
-
-
-def _all(dims: Sequence[int], x: Tensor) -> set[int]:
-    return {d % x.ndim for d in dims}
+    return Explicit([y], vjp)
 
 
 @kernel("argmax")

@@ -1,0 +1,65 @@
+"""One operator, forward and backward: its outputs, then its vector-Jacobian product."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import oneflow as flow
+
+from .detach import detached
+from .kernels.registry import Context, Explicit, Kernel, Vjp
+
+
+@dataclass
+class Record:
+    """What the backward pass needs: an explicit product, or autograd's leaves and roots."""
+
+    vjp: Vjp | None
+    leaves: list[flow.Tensor | None] = field(default_factory=list)
+    roots: list[flow.Tensor] = field(default_factory=list)
+
+
+def run_kernel(
+    kernel: Kernel,
+    context: Context,
+    attrs: Mapping[str, Any],
+    inputs: Sequence[flow.Tensor],
+    wanted: Sequence[bool],
+) -> tuple[Record | None, list[flow.Tensor]]:
+    """The outputs, cut off from autograd, and the record if a gradient is `wanted` of any input."""
+    context.updates.clear()
+    if not any(wanted):
+        with flow.no_grad():
+            result = kernel(context, inputs, attrs)
+        outputs = result.outputs if isinstance(result, Explicit) else result
+        return None, list(outputs)
+    leaves = [
+        detached(x).requires_grad_() if wants else None
+        for x, wants in zip(inputs, wanted, strict=True)
+    ]
+    result = kernel(
+        context,
+        [x if leaf is None else leaf for x, leaf in zip(inputs, leaves, strict=True)],
+        attrs,
+    )
+    if isinstance(result, Explicit):
+        return Record(result.vjp), list(result.outputs)
+    return Record(None, leaves, list(result)), [detached(x) for x in result]
+
+
+def product(
+    record: Record, gradients: Sequence[flow.Tensor | None]
+) -> Sequence[flow.Tensor | None]:
+    """The gradients of the inputs from those of the outputs (None: not used). Call once."""
+    if record.vjp is not None:
+        return record.vjp(gradients)
+    roots = [(y, g) for y, g in zip(record.roots, gradients, strict=True) if g is not None]
+    if roots:
+        flow.autograd.backward([y for y, _ in roots], [g for _, g in roots])
+    # an input that no output depends on has got no gradient
+    return [
+        None if leaf is None else flow.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        for leaf in record.leaves
+    ]

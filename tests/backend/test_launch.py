@@ -1,0 +1,108 @@
+"""The launcher, with scripts that need no OneFlow."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autoddl.backend.oneflow.launch import free_port, run_processes
+
+SHOW = "import os; print(*(os.environ[k] for k in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'EXTRA')))"
+# rank 0 listens as OneFlow's does, so that the launcher goes on
+LISTEN = (
+    "import os, socket\n"
+    "if os.environ['RANK'] == '0':\n"
+    "    s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+    "    s.bind(('127.0.0.1', int(os.environ['MASTER_PORT']))); s.listen()\n"
+)
+
+
+def script(folder: Path, text: str) -> list[str]:
+    path = folder / "script.py"
+    path.write_text(text)
+    return [str(path)]
+
+
+def run(folder: Path, text: str, nproc: int, **options) -> tuple[int, str]:
+    out = io.StringIO()
+    status = run_processes(script(folder, text), nproc, output=out, **options)
+    return status, out.getvalue()
+
+
+def test_every_rank_gets_its_place(tmp_path):
+    status, out = run(tmp_path, SHOW, 3, env={"EXTRA": "more"})
+    assert status == 0
+    assert sorted(out.splitlines()) == [f"[{r}] {r} {r} 3 more" for r in range(3)]
+
+
+def test_one_process_has_no_prefix(tmp_path):
+    assert run(tmp_path, "print('alone')", 1) == (0, "alone\n")
+
+
+def test_first_failure_ends_the_others_and_what_they_started(tmp_path):
+    text = LISTEN + (
+        "import subprocess, sys, time\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "    print('child', child.pid, flush=True); time.sleep(600)\n"
+        "time.sleep(1); sys.exit(5)\n"
+    )
+    started = time.monotonic()
+    status, out = run(tmp_path, text, 2)
+    assert status == 5
+    assert time.monotonic() - started < 20
+    child = int(out.split("child ")[1].split()[0])
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and not _has_ended(child):
+        time.sleep(0.1)
+    assert _has_ended(child)
+
+
+def test_a_killed_rank_gives_the_shells_status(tmp_path):
+    status, _ = run(tmp_path, "import os; os.kill(os.getpid(), 9)", 1)
+    assert status == 128 + signal.SIGKILL
+
+
+def test_timeout(tmp_path):
+    status, _ = run(tmp_path, "import time; time.sleep(600)", 1, timeout=0.5)
+    assert status == 124
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_to_the_launcher_ends_the_ranks(tmp_path, number, status):
+    path = script(tmp_path, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
+    code = f"from autoddl.backend.oneflow.launch import *\nsys.exit(run_processes({path}, 1))"
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    ) as launcher:
+        assert launcher.stdout is not None
+        rank = int(launcher.stdout.readline())
+        launcher.send_signal(number)
+        assert launcher.wait(timeout=20) == status
+    assert _has_ended(rank)
+
+
+def test_no_processes_is_a_mistake():
+    with pytest.raises(ValueError, match="at least one process"):
+        run_processes(["nothing.py"], 0)
+
+
+def test_free_port_is_a_port():
+    assert 1024 <= free_port() < 65536
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True

@@ -1,0 +1,19 @@
+"""The rules hold for OneFlow itself: shards on real processes, forward and backward."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "sample"),
+    [
+        (1, 2, 0),
+        pytest.param(2, 2, 12, marks=pytest.mark.full),
+        pytest.param(1, 3, 0, marks=pytest.mark.full),
+    ],
+)
+def test_every_signature_on_real_processes(launch, nodes, gpus, sample):
+    out = launch("rules", nodes * gpus, str(nodes), str(gpus), str(sample), timeout=280)
+    assert "checked" in out
+    print(out.splitlines()[-1])
