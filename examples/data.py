@@ -14,16 +14,16 @@ TEXT_BYTES = 2_000_000
 
 
 def digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """scikit-learn's 1797 digits: images [n, 1, 32, 32] around zero, labels [n] from 0 to 9.
+    """scikit-learn's 1797 digits: images [n, 1, 32, 32], standardised, labels [n] from 0 to 9.
 
-    The originals are 8 x 8 with values 0 to 16; each pixel becomes a 4 x 4 square.
+    The originals are 8 x 8; each pixel becomes a 4 x 4 square.
     """
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     squares = np.kron(images.reshape(-1, 8, 8), np.ones((4, 4)))
-    centred = (squares / 8.0 - 1.0).astype(np.float32)
-    return centred[:, None], labels.astype(np.int64)
+    standard = ((squares - squares.mean()) / squares.std()).astype(np.float32)
+    return standard[:, None], labels.astype(np.int64)
 
 
 def library_text(limit: int = TEXT_BYTES) -> NDArray[np.uint8]:

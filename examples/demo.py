@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,8 +19,9 @@ import autoddl
 from autoddl.backend.oneflow.launch import run_processes
 from autoddl.report.tables import console, print_plan
 
-from .tasks import TASKS
+from .tasks import STEPS, TASKS
 
+SHOWN = 3  # every so many steps
 LAPTOP = Path(__file__).parents[1] / "calibration" / "machines" / "laptop.json"
 
 
@@ -33,19 +35,19 @@ def losses_of(name: str, processes: int, folder: Path, plan: autoddl.Plan | None
     said = io.StringIO()
     status = run_processes(words, processes, output=said)
     if status:
-        raise RuntimeError(
-            f"training {name} in {processes} processes ended with status {status}:\n{said.getvalue()}"
-        )
+        print(said.getvalue(), file=sys.stderr)
+        raise RuntimeError(f"training {name} in {processes} processes ended with status {status}")
     return json.loads(losses.read_text())
 
 
 def curves(alone: list[float], together: list[float]) -> Table:
-    """Both loss curves side by side."""
+    """Both loss curves side by side, at the first step and every `SHOWN`."""
     table = Table(box=None, pad_edge=False)
     for heading in ("step", "one process", "four processes", "difference"):
         table.add_column(heading, justify="right")
     for step, (a, b) in enumerate(zip(alone, together, strict=True), start=1):
-        table.add_row(str(step), f"{a:.6f}", f"{b:.6f}", f"{b - a:+.1e}")
+        if step == 1 or step % SHOWN == 0:
+            table.add_row(str(step), f"{a:.6f}", f"{b:.6f}", f"{b - a:+.1e}")
     return table
 
 
@@ -62,6 +64,7 @@ def show(name: str, folder: Path) -> None:
     graph = autoddl.trace(model, *example, loss=loss)
     plan = autoddl.plan(graph, autoddl.Cluster.load(LAPTOP))
     print_plan(plan)
+    out.print(f"training {STEPS} steps in one process, then in {plan.cluster.num_devices}")
     alone = losses_of(name, 1, folder, None)
     together = losses_of(name, plan.cluster.num_devices, folder, plan)
     out.print(curves(alone, together))
