@@ -5,6 +5,7 @@ The data is made up (`synthetic`), from the seed, so that each rank makes the sa
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from .api import parallelize
 from .backend.need import need_oneflow
-from .backend.oneflow.guard import install_guard, rank, world_size
+from .backend.oneflow.guard import install_guard, rank
 from .backend.oneflow.launch import run_processes
 from .cluster.spec import Cluster
 from .planner import find_plan
@@ -55,8 +56,10 @@ def train(job: TrainJob) -> int:
     A process that a launcher has started as a rank is that rank. Any other makes sure that the plan
     fits the model and the cluster, and starts one process per device.
     """
+    # Asked first: OneFlow sets these itself when it is imported.
+    launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ
     need_oneflow("autoddl train")
-    if world_size() > 1 or job.cluster.num_devices == 1:
+    if launched or job.cluster.num_devices == 1:
         train_rank(job)
         return 0
     plan = _checked_plan(job)

@@ -1,0 +1,75 @@
+"""`autoddl train` on real processes, and what it refuses before it starts any."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LAPTOP = str(ROOT / "calibration" / "machines" / "laptop.json")
+MODEL = "models.gpt:gpt_small"
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
+    return subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=clean, capture_output=True, text=True, timeout=240
+    )
+
+
+def train(*words: str) -> subprocess.CompletedProcess[str]:
+    return run("-m", "autoddl", "train", MODEL, "--cluster", LAPTOP, *words)
+
+
+def losses(output: str) -> list[float]:
+    return [float(x) for x in re.findall(r"^step +\d+  loss (\S+)", output, re.MULTILINE)]
+
+
+def test_four_processes_train_like_one():
+    alone = train("--nodes", "1", "--gpus-per-node", "1", "--steps", "3")
+    assert alone.returncode == 0, alone.stderr
+    together = train("--steps", "3")
+    assert together.returncode == 0, together.stdout + together.stderr
+    assert len(losses(alone.stdout)) == 3
+    assert losses(together.stdout) == pytest.approx(losses(alone.stdout), rel=1e-4)
+
+
+def test_a_launcher_may_start_the_ranks():
+    words = ("-m", "autoddl", "train", MODEL, "--cluster", LAPTOP, "--nodes", "1", "--steps", "2")
+    code = (
+        "import sys; from autoddl.backend.oneflow.launch import run_processes; "
+        "sys.exit(run_processes(sys.argv[2:], int(sys.argv[1])))"
+    )
+    good = run("-c", code, "2", *words)
+    assert good.returncode == 0, good.stdout + good.stderr
+    assert len(losses(re.sub(r"^\[0\] ", "", good.stdout, flags=re.MULTILINE))) == 2
+    # One rank for a cluster of two devices.
+    bad = run("-c", code, "1", *words)
+    assert bad.returncode == 2
+    assert "1 x 2 = 2 devices, but this job has 1 process" in bad.stdout
+
+
+def test_a_plan_for_something_else_is_refused_before_any_process_starts(tmp_path):
+    plan = str(tmp_path / "plan.json")
+    made = run("-m", "autoddl", "plan", MODEL, "--cluster", LAPTOP, "-o", plan)
+    assert made.returncode == 0, made.stderr
+    other_cluster = train("--nodes", "1", "--plan", plan)
+    assert other_cluster.returncode == 2
+    assert "the plan is for 2 x 2 devices" in other_cluster.stderr
+    other_model = run(
+        "-m", "autoddl", "train", "models.dlrm:dlrm_small", "--cluster", LAPTOP, "--plan", plan
+    )
+    assert other_model.returncode == 2
+    assert "the plan is for another model" in other_model.stderr
+    data = json.loads(Path(plan).read_text())
+    Path(plan).write_text(json.dumps({**data, "version": 99}))
+    other_version = train("--plan", plan)
+    assert other_version.returncode == 2
+    assert "plan version 99" in other_version.stderr
+    for refused in (other_cluster, other_model, other_version):
+        assert "Traceback" not in refused.stderr
+        assert refused.stdout == ""
