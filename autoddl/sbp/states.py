@@ -115,7 +115,7 @@ class StateGraph:
         codes = core_codes(mesh, ndim)
         edges = edges_between(codes, codes, ndim)
         if len(codes) < (ndim + 2) ** mesh.num_axes:
-            edges = edges[:, ~is_divisible(edges[2], edges[3], mesh)]
+            edges = edges[:, ~is_divisible(codes, edges, mesh, ndim)]
         return StateGraph(mesh, ndim, codes, *edges)
 
     @property
@@ -241,19 +241,29 @@ def edges_between(sources: Codes, targets: Codes, ndim: int) -> Ints:
     return _sorted_edges(np.stack([src, dst, kind, mask]))
 
 
-def is_divisible(kind: Ints, mask: Ints, mesh: Mesh) -> Bools:
-    """Edges that a core does without: steps over several axes of one link class, but all-to-alls.
+def is_divisible(codes: Codes, edges: Ints, mesh: Mesh, ndim: int) -> Bools:
+    """Edges that a core does without: along several axes of one link class, with a state half-way.
 
     One step for each axis moves the same bytes (n/4 + n/2 = 3n/4 for an all-gather over 2 x 2), in
     no more rounds. An all-to-all in two steps moves more, and so may steps that mix link classes.
     """
-    masks = [
+    src, dst, kind, mask = edges
+    link_masks = [
         sum(1 << a for a, axis in enumerate(mesh.axes) if axis.link == link)
         for link in ("inter", "intra")
     ]
-    one_link = (mask & masks[0] == 0) | (mask & masks[1] == 0)
+    one_link = np.logical_or.reduce([mask & other == 0 for other in link_masks])
     several = mask & (mask - 1) != 0
-    return one_link & several & (kind != KIND_INDEX["all_to_all"])
+    # A split grows from its first axis on and shrinks from its last.
+    grows = np.isin(kind, [KIND_INDEX["reduce_scatter"], KIND_INDEX["slice"]])
+    bits = mask[:, None] >> np.arange(mesh.num_axes) & 1
+    axis = np.where(grows, bits.argmax(axis=1), mesh.num_axes - 1 - bits[:, ::-1].argmax(axis=1))
+    change = codes[dst, axis].astype(np.int64) - codes[src, axis]
+    known = words(codes, ndim)
+    halfway = known[src] + change * _powers(mesh.num_axes, ndim)[axis]
+    at = np.minimum(np.searchsorted(known, halfway), len(known) - 1)
+    divisible = known[at] == halfway
+    return one_link & several & divisible & (kind != KIND_INDEX["all_to_all"])
 
 
 def _changes(states: Codes, others: Codes, ndim: int) -> Ints:
