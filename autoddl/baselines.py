@@ -1,7 +1,7 @@
 """Known parallel schemes as restrictions of the search space, to compare with and to force.
 
     data parallel   every tensor with a batch is split along it, all weights are replicated
-    Megatron        each axis is either a data axis or a tensor axis; weights are split on tensor axes
+    Megatron        some axes are data parallel; on the others products split columns and rows in turn
     forced          each axis has one kind of product: rows (S0), columns (B) or summed dim (S1) of
                     every heavy operator, so that (S0, B, S1) is a 3D scheme and (B, S1) a 2D one
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .graph import Graph
+from .graph import SOURCE_KINDS, Graph, Op
 from .sbp.mesh import Mesh
 from .sbp.placement import NdSbp, Placement
 from .search.group import CompositeSignature, Group, rule_of
@@ -36,14 +36,22 @@ def data_parallel(graph: Graph) -> Space:
 
 
 def megatron(graph: Graph, data_axes: Sequence[int]) -> Space:
-    """Data parallel on `data_axes`; on the other axes each weight is split, columns or rows."""
+    """Data parallel on `data_axes`; on the others columns and rows of the weights in turn.
+
+    Products with a weight alternate: columns (B), rows (S1), columns, ... An embedding is split along
+    its vocabulary. A product that its letter does not divide is planned freely.
+    """
     graph, chosen = graph.with_forks(), set(data_axes)
+    weighted = [op for op in graph.ops if _reads_weight(graph, op)]
+    products = [op.name for op in weighted if op.kind != "gather"]
+    letter_of = {op.name: "S1" for op in weighted if op.kind == "gather"}
+    letter_of.update({name: ("B", "S1")[n % 2] for n, name in enumerate(products)})
 
     def allowed(group: Group, composite: CompositeSignature, axis: int) -> bool:
         if axis in chosen:
             return _splits_only_batch(graph, group, composite)
-        letter = _letter(group, composite)
-        return not _has_weight(graph, group) or letter in ("B", "S1")
+        letters = {letter_of[op.name] for op in group.ops if op.name in letter_of}
+        return not letters or _letter(group, composite) in letters
 
     return Space(allowed=allowed, strict=False)
 
@@ -68,12 +76,15 @@ def forced(graph: Graph, mesh: Mesh, letters: Sequence[str]) -> Space:
     return Space(allowed=allowed, strict=False)
 
 
+def _reads_weight(graph: Graph, op: Op) -> bool:
+    """True for a heavy operator that reads a parameter."""
+    if op.kind in SOURCE_KINDS or not any(graph.producers[i].kind == "param" for i in op.inputs):
+        return False
+    return rule_of(op).heavy
+
+
 def _has_weight(graph: Graph, group: Group) -> bool:
-    """True if the group's heavy operator reads a parameter."""
-    return any(
-        rule_of(op).heavy and any(graph.producers[i].kind == "param" for i in op.inputs)
-        for op in group.ops
-    )
+    return any(_reads_weight(graph, op) for op in group.ops)
 
 
 def _letter(group: Group, composite: CompositeSignature) -> str:
