@@ -8,7 +8,7 @@ import oneflow as flow
 from autoddl.backend.oneflow.kernels import KERNELS
 from autoddl.backend.oneflow.kernels.registry import Context, RunState
 from autoddl.backend.oneflow.nested import put_tensors
-from autoddl.plan import PlannedOp
+from autoddl.planned import PlannedOp
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
 from autoddl.sbp.rules import find_rule
