@@ -1,4 +1,4 @@
-"""Plans that no planner made: signatures drawn at random for every operator, cheapest paths between."""
+"""Plans that no planner made: random signatures for every operator, cheapest paths between."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Debug mode: what runs is what was planned, checked after every operator.
 
-Each local tensor must have the shape that its planned placement gives it, and ranks that differ only
-along Broadcast axes must hold equal values.
+Each local tensor must have the shape that its planned placement gives it, and ranks that differ
+only along Broadcast axes must hold equal values.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Runs a program on one rank: operators on local shards, and every planned step between them.
 
 Forward, each operator gets its inputs through the forward steps of its edges and runs on them.
-Backward, in reverse order, each operator's vector-Jacobian product is taken on the same local tensors
-and the gradients of its inputs go through the backward steps to their producers, where those of
-several consumers are summed. Autograd never sees more than one operator, so nothing is communicated
-that is not planned.
+Backward, in reverse order, each operator's vector-Jacobian product is taken on the same local
+tensors and the gradients of its inputs go through the backward steps to their producers, where
+those of several consumers are summed. Autograd never sees more than one operator, so nothing is
+communicated that is not planned.
 
-A parameter travels to its readers once per mini-batch; its gradients are summed over the micro-batches
-where they arise, and travel back once.
+A parameter travels to its readers once per mini-batch; its gradients are summed over the
+micro-batches where they arise, and travel back once.
 """
 
 from __future__ import annotations

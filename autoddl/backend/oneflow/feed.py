@@ -1,8 +1,8 @@
 """From a batch as the user gives it to each micro-batch's local inputs.
 
-Micro-batch m of M is rows [m b / M, (m + 1) b / M) of the global batch of b rows. A rank reads its part
-of each micro-batch, so its rows of the global batch are several ranges. The user may give all rows, or
-only those that this rank reads.
+Micro-batch m of M is rows [m b / M, (m + 1) b / M) of the global batch of b rows. A rank reads its
+part of each micro-batch, so its rows of the global batch are several ranges. The user may give all
+rows, or only those that this rank reads.
 """
 
 from __future__ import annotations

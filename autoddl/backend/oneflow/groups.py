@@ -1,10 +1,10 @@
 """Collectives of local tensors in the groups of ranks along mesh axes.
 
 OneFlow's own local collectives know only the whole world. A group's ranks form a one-dim placement
-instead: the local tensor is copied into the local part of an empty global tensor on it, which changes
-label there with exactly one collective, S0 -> B, P -> S0, P -> B or S0 -> S1, all of them on flat
-contiguous buffers. A change of label of a shaped tensor would take detours (S1 -> B is an all-to-all
-and an all-gather), so `redistribute.py` brings dims to the front itself.
+instead: the local tensor is copied into the local part of an empty global tensor on it, which
+changes label there with exactly one collective, S0 -> B, P -> S0, P -> B or S0 -> S1, all of them
+on flat contiguous buffers. A change of label of a shaped tensor would take detours (S1 -> B is an
+all-to-all and an all-gather), so `redistribute.py` brings dims to the front itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class Traffic:
 
 @dataclass
 class Group:
-    """The ranks that differ from this one only along `axes`, ascending; `index` is this rank's place.
+    """The ranks that differ from this one only along `axes`, ascending.
+
+    index: this rank's place among them
 
     All methods take and give local tensors and must be called by every rank of the group.
     """
@@ -90,7 +92,7 @@ class Group:
     def _relabel(
         self, kind: str, x: flow.Tensor, shape: tuple[int, ...], source: Any, target: Any
     ) -> flow.Tensor:
-        """Read local `x` as one rank's part of a global [shape] placed as `source`; its `target`."""
+        """Read local `x` as a rank's part of a global [shape] placed as `source`; its `target`."""
         if self.size == 1:
             return x
         dtype = x.dtype

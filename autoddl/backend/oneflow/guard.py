@@ -1,9 +1,10 @@
 """A rank that fails ends the job: it must not leave the others waiting for it.
 
-Python's way out of a failed OneFlow process waits for the other ranks, which wait for it, for hours.
-With the guard installed a rank that ends with an exception, or through `sys.exit` with a status other
-than zero, says so and leaves at once; OneFlow's heartbeat or the launcher then ends the others within
-seconds. Needs the standard library only, so that it can be installed before OneFlow is imported.
+Python's way out of a failed OneFlow process waits for the other ranks, which wait for it, for
+hours. With the guard installed a rank that ends with an exception, or through `sys.exit` with a
+status other than zero, says so and leaves at once; OneFlow's heartbeat or the launcher then ends
+the others within seconds. Needs the standard library only, so that it can be installed before
+OneFlow is imported.
 
 A rank that ends well while others go on is the matter of `roll_call.py`.
 """
@@ -63,7 +64,7 @@ _guard: Guard | None = None
 
 
 def install_guard() -> None:
-    """Guard this process if it is one rank of several. Installs once, however often it is called."""
+    """Guard this process if it is one rank of several. Installs once, however often called."""
     global _guard  # hooks of the process are global by nature
     if _guard is None and world_size() > 1:
         _guard = Guard()

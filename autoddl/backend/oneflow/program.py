@@ -37,7 +37,7 @@ class Edge:
 
 @dataclass
 class Node:
-    """An operator with its kernel. `takes` says which outputs' gradients its backward pass takes."""
+    """An operator with its kernel. `takes`: which outputs' gradients its backward pass takes."""
 
     op: Op
     planned: PlannedOp

@@ -2,9 +2,9 @@
 
     prepare(steps, shape, nd, groups) -> run;    run(local tensor placed as nd) -> local tensor
 
-A step's geometry (pieces, permutations) is worked out once, in `prepare`, and applied to each tensor.
-Dims that a collective concatenates or cuts are brought to the front and flattened, so that the
-buffers hold the pieces of the ranks one after the other and nothing but these pieces travels.
+A step's geometry (pieces, permutations) is worked out once, in `prepare`, and applied to each
+tensor. Dims that a collective concatenates or cuts are brought to the front and flattened, so that
+the buffers hold the pieces of the ranks one after the other and nothing but these pieces travels.
 Pieces of unequal size are padded to the largest.
 """
 
@@ -23,7 +23,7 @@ LocalFn = Callable[[flow.Tensor], flow.Tensor]
 
 
 def prepare(steps: Sequence[Step], shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
-    """A function that takes this rank's part of a tensor of global `shape` from `nd` through `steps`.
+    """A function that takes a rank's part of a tensor of global `shape` from `nd` through `steps`.
 
     It must be called by all ranks in the same order. No steps: the identity.
     """

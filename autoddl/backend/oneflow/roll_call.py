@@ -14,17 +14,25 @@ import oneflow as flow
 from .groups import Group
 from .guard import leave, leave_if_failed
 
-CALLS = ("exit", "step", "eval_step", "state_dict", "load_state_dict", "broadcast")
+CALLS = ("exit", "step", "eval_step", "state_dict", "load_state_dict")
 
 
 class RollCall:
-    """Roll calls of the ranks of `world`, a group of all of them."""
+    """Roll calls of the ranks of `world`, a group of all of them, and the one at exit."""
 
     def __init__(self, world: Group) -> None:
         self._world = world
         self._count = 0
         if world.size > 1:
             atexit.register(self._at_exit)
+
+    @staticmethod
+    def of(world: Group) -> RollCall:
+        """The roll call of this process, which has only one end."""
+        global _roll_call  # an exit handler is the process's by nature
+        if _roll_call is None or _roll_call._world.size != world.size:
+            _roll_call = RollCall(world)
+        return _roll_call
 
     def __call__(self, call: str) -> None:
         """Raise RuntimeError on all ranks if one of them makes another call now."""
@@ -52,3 +60,6 @@ class RollCall:
         message = self._differences("exit")
         if message:
             leave(message)
+
+
+_roll_call: RollCall | None = None

@@ -1,4 +1,4 @@
-"""Paths to and from a tensor that is whole on every rank: for outputs and state, where no plan chose.
+"""Paths to and from a tensor that is whole on every rank, for outputs and state: no plan chose.
 
 They take each label's axes at once: first the sums, then the gathers.
 """

@@ -1,8 +1,9 @@
 """Parameters and buffers on the mesh.
 
 A parameter is a OneFlow global tensor with the plan's placement, so that optimisers and their state
-need nothing special; neighbouring mesh axes with the same label are merged, as fewer axes are cheaper
-and better supported. A buffer is this rank's local part of it. Both start with rank 0's values.
+need nothing special; neighbouring mesh axes with the same label are merged, as fewer axes are
+cheaper and better supported. A buffer is this rank's local part of it. Both start with rank 0's
+values.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Trainer:
         self._traced = traced
         self._debug = debug
         self._groups = Groups(plan.mesh, rank(), "cuda" if flow.cuda.is_available() else "cpu")
-        self._roll_call = RollCall(self._groups.along(range(plan.mesh.num_axes)))
+        self._roll_call = RollCall.of(self._groups.along(range(plan.mesh.num_axes)))
         self._run_state = RunState(plan.seed, per_shard_batchnorm=per_shard_batchnorm)
         self._opaque = {name: as_kernel(call) for name, call in traced.opaque.items()}
         self._state, self._parameters = _place(traced, plan, self._groups)

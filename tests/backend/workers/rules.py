@@ -1,6 +1,7 @@
 """Runs operators by their signatures on real processes and compares them with the whole.
 
-Arguments: nodes, GPUs per node, and how many signatures per operator are drawn (0: all, on one axis).
+Arguments: nodes, GPUs per node, and how many signatures per operator are drawn (0: all, on an
+axis).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from .registry import Context, Explicit, kernel
 
 @kernel("dropout")
 def dropout(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit:
-    """in -> out: each element is zero with probability `rate`, the others grow by 1 / (1 - rate)."""
+    """in -> out: each element is zero with probability `rate`, others grow by 1 / (1 - rate)."""
     (x,) = inputs
     rate = attrs["rate"]
     if not ctx.state.training or rate == 0.0:

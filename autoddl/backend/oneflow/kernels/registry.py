@@ -1,8 +1,9 @@
 """Kernels: how an operator runs on one rank's shards.
 
-A kernel is a function `(ctx, inputs, attrs) -> outputs` of local tensors; `attrs` are those of the shard
-(`Rule.local_attrs`). OneFlow's autograd differentiates it, unless it returns `Explicit`: operators that
-communicate inside do, so that their backward pass runs exactly the collectives that are planned.
+A kernel is a function `(ctx, inputs, attrs) -> outputs` of local tensors; `attrs` are those of the
+shard (`Rule.local_attrs`). OneFlow's autograd differentiates it, unless it returns `Explicit`:
+operators that communicate inside do, so that their backward pass runs exactly the collectives that
+are planned.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class RunState:
 
 @dataclass
 class Context:
-    """What a kernel may know beyond its inputs: the operator as a whole and this rank's place in it.
+    """What a kernel may know beyond its inputs: the whole operator and this rank's place in it.
 
     spec:    the operator with global shapes
     inner:   the ranks that run the operator's own collectives together; None if it needs none
@@ -88,7 +89,7 @@ def _split_coordinates(outs: Sequence[NdSbp], mesh: Mesh, rank: int) -> tuple[in
 
 @dataclass
 class Explicit:
-    """Outputs and their vector-Jacobian product: gradients of the outputs -> those of the inputs."""
+    """Outputs and their vector-Jacobian product: output gradients -> input gradients."""
 
     outputs: Sequence[Tensor]
     vjp: Vjp

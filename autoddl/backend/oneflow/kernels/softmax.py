@@ -1,7 +1,8 @@
 """Softmax over the last dim; if that is split, maxima and sums are all-reduced.
 
 forward    m = max x over all shards;  s = all_reduce(sum exp(x - m))
-backward   softmax: dx = y (dy - all_reduce(sum dy y));  log_softmax: dx = dy - exp(y) all_reduce(sum dy)
+backward   softmax:     dx = y (dy - all_reduce(sum dy y))
+           log_softmax: dx = dy - exp(y) all_reduce(sum dy)
 """
 
 from __future__ import annotations
