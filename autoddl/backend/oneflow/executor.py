@@ -13,7 +13,6 @@ micro-batches where they arise, and travel back once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import oneflow as flow
 

@@ -1,7 +1,8 @@
 """Start the processes of a job on this machine, and end all of them when one fails.
 
-Needs the standard library only. A script started here finds what OneFlow reads from the environment
-(MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK, LOCAL_RANK), as under `python -m oneflow.distributed.launch`.
+Needs the standard library only. A script started here finds in the environment what OneFlow reads
+there (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK, LOCAL_RANK), as under OneFlow's own launcher,
+`python -m oneflow.distributed.launch`.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def run_processes(
     output:      where the ranks' lines go (default: stdout), each headed by `[rank]` if `prefix`
     timeout:     seconds after which the job is ended with status 124
 
-    Returns 0 if all ranks ended well. The first rank that fails ends the job: its status is returned
-    (128 + n if a signal n killed it). Ctrl-C and SIGTERM end all ranks as well: 130 and 143.
+    Returns 0 if all ranks ended well. The first rank that fails ends the job: its status is
+    returned (128 + n if a signal n killed it). Ctrl-C and SIGTERM end all ranks: 130 and 143.
     """
     if nproc < 1:
         raise ValueError(f"a job needs at least one process, got {nproc}")

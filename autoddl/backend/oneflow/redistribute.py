@@ -10,6 +10,7 @@ Pieces of unequal size are padded to the largest.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import oneflow as flow
@@ -76,7 +77,7 @@ def _prepare_step(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalF
 def _sizes(shape: Shape, nd: NdSbp, group: Group, groups: Groups, dim: int) -> list[int]:
     """The sizes along `dim` of the pieces of the group's ranks, which follow one another."""
     pieces = [local_slices(shape, nd, groups.mesh, rank)[dim] for rank in group.ranks]
-    assert all(a.stop == b.start for a, b in zip(pieces, pieces[1:])), (
+    assert all(a.stop == b.start for a, b in itertools.pairwise(pieces)), (
         f"the pieces of dim {dim} under {nd} do not follow one another in the group {group.ranks}"
     )
     return [piece.stop - piece.start for piece in pieces]
@@ -184,7 +185,7 @@ def _pad_pieces(x: flow.Tensor, dim: int, sizes: list[int]) -> flow.Tensor:
     if min(sizes) == largest:
         return x
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    pieces = [x.narrow(dim, at, n) for at, n in zip(starts, sizes)]
+    pieces = [x.narrow(dim, at, n) for at, n in zip(starts, sizes, strict=True)]
     return flow.cat([_fill_up(piece, dim, largest) for piece in pieces], dim=dim)
 
 

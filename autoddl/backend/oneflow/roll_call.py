@@ -1,8 +1,8 @@
 """Before they do something together, the ranks make sure that all of them do the same thing.
 
-A call that not all ranks make (one has run out of batches, or asks for `state_dict` alone) would mix
-up their collectives, or hang. Each call therefore starts with one small all-gather of what each rank
-is about to do; ranks that disagree all raise. Leaving the program is such a call as well.
+A call that not all ranks make (one has run out of batches, or asks for `state_dict` alone) would
+mix up their collectives, or hang. Each call therefore starts with one small all-gather of what each
+rank is about to do; ranks that disagree all raise. Leaving the program is such a call as well.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ values.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -103,10 +104,8 @@ class ModelState:
     def count_batch(self, module: str) -> None:
         """One more batch has gone through the BatchNorm at path `module`."""
         name = f"{module}.num_batches_tracked" if module else "num_batches_tracked"
-        try:
+        with contextlib.suppress(KeyError):  # a functional BatchNorm counts nothing
             self.counters[name] = self._elsewhere(name) + 1
-        except KeyError:
-            pass  # a functional BatchNorm counts nothing
 
     def check_parameters(self) -> None:
         """AssertionError unless every parameter still has the plan's placement."""

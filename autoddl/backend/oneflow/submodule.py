@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import oneflow as flow
 
@@ -22,7 +23,7 @@ def as_kernel(call: OpaqueCall) -> OpaqueFn:
 
 
 @contextmanager
-def _mode(function: object, training: bool) -> Iterator[None]:
+def _mode(function: Any, training: bool) -> Iterator[None]:
     """A module in evaluation mode unless `training`; then as the user has left it."""
     modules = list(function.modules()) if isinstance(function, flow.nn.Module) else []
     flags = [module.training for module in modules]

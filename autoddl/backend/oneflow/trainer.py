@@ -245,13 +245,13 @@ def _place(traced: Traced, plan: Plan, groups: Groups) -> tuple[ModelState, dict
     state = ModelState(groups, traced.model)
     parameters = {}
     for op in plan.graph.ops:
-        name = op.attrs.get("name")
+        if op.kind not in ("param", "buffer"):
+            continue
+        name, (nd,) = op.attrs["name"], plan.ops[op.name].outs
         if op.kind == "param":
-            parameters[name] = state.add_parameter(
-                name, traced.params[name], plan.ops[op.name].outs[0]
-            )
-        elif op.kind == "buffer":
-            state.add_buffer(name, traced.buffers[name], plan.ops[op.name].outs[0])
+            parameters[name] = state.add_parameter(name, traced.params[name], nd)
+        else:
+            state.add_buffer(name, traced.buffers[name], nd)
     return state, parameters
 
 
@@ -263,6 +263,6 @@ def build_trainer(
     per_shard_batchnorm: bool = False,
     debug: bool = False,
 ) -> Trainer:
-    """The trainer of this rank. Called by all ranks of the job; installs the guard of `guard.py`."""
+    """The trainer of this rank. All ranks of the job call it; it installs the guard."""
     install_guard()
     return Trainer(traced, plan, optimizer, per_shard_batchnorm=per_shard_batchnorm, debug=debug)

@@ -51,12 +51,18 @@ class Runner:
         assert rule is not None
         attrs = rule.local_attrs(
             op,
-            tuple(local_shape(t.shape, nd, self.mesh, self.rank) for t, nd in zip(op.inputs, ins)),
             tuple(
-                local_shape(t.shape, nd, self.mesh, self.rank) for t, nd in zip(op.outputs, outs)
+                local_shape(t.shape, nd, self.mesh, self.rank)
+                for t, nd in zip(op.inputs, ins, strict=True)
+            ),
+            tuple(
+                local_shape(t.shape, nd, self.mesh, self.rank)
+                for t, nd in zip(op.outputs, outs, strict=True)
             ),
         )
-        mine = [flow.tensor(cut(a, nd, self.mesh)[self.rank]) for a, nd in zip(arrays, ins)]
+        mine = [
+            flow.tensor(cut(a, nd, self.mesh)[self.rank]) for a, nd in zip(arrays, ins, strict=True)
+        ]
         wanted = [nd is not None for nd in grad_ins]
         record, results = run_kernel(KERNELS[op.kind], context, attrs, mine, wanted)
         updates = dict(context.updates)
@@ -64,7 +70,7 @@ class Runner:
             return results, updates, [None] * len(mine)
         dy = [
             None if nd is None else flow.tensor(cut(s, nd, self.mesh, 1)[self.rank])
-            for s, nd in zip(slopes, grad_outs)
+            for s, nd in zip(slopes, grad_outs, strict=True)
         ]
         return results, updates, product(record, dy)
 
@@ -75,7 +81,9 @@ class Runner:
         world = self.groups.along(range(self.mesh.num_axes))
         rows = world.all_gather(detached(x).reshape(-1)).numpy()
         parts = np.split(rows, self.mesh.size)
-        return joined([p.reshape(s) for p, s in zip(parts, shapes)], shape, nd, self.mesh)
+        return joined(
+            [p.reshape(s) for p, s in zip(parts, shapes, strict=True)], shape, nd, self.mesh
+        )
 
 
 def placements(signatures):
