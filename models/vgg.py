@@ -47,9 +47,14 @@ class Vgg13(nn.Module):
             nn.Linear(dense, classes),
         )
         for module in self.modules():
-            if isinstance(module, (nn.Conv2d, nn.Linear)):
+            if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
                 nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Linear):
+                nn.init.xavier_normal_(module.weight)
+                nn.init.zeros_(module.bias)
+        # Small first logits: training starts at chance, not at a random confident answer.
+        nn.init.normal_(self.classifier[-1].weight, 0.0, 0.01)
 
     def forward(self, images: flow.Tensor) -> flow.Tensor:
         return self.classifier(self.features(images).flatten(1))

@@ -73,7 +73,7 @@ def mlp(batch: int, widths: tuple[int, ...]) -> Graph:
 
 
 def attention(layers: int, batch: int, length: int, width: int, heads: int) -> Graph:
-    """Self-attention layers one after the other: no norms, no biases, AutoDDL's Fig. 3 in a stack."""
+    """Self-attention layers one after the other, no norms or biases: AutoDDL's Fig. 3 stacked."""
     b = Builder(batch)
     each = width // heads
     x = b.input(0, (batch, length, width))

@@ -46,18 +46,22 @@ def tensor(array: np.ndarray) -> Any:
     return flow.tensor(np.ascontiguousarray(array))
 
 
-def images(rows: int, side: int, classes: int) -> Callable[[int], Batch]:
+def images(shape: tuple[int, ...], classes: int) -> Callable[[int], Batch]:
     def batch(step: int) -> Batch:
         rng = np.random.default_rng(1000 + step)
-        x = rng.standard_normal((rows, 3, side, side)).astype(np.float32)
-        return tensor(x), tensor(rng.integers(0, classes, rows))
+        x = rng.standard_normal(shape).astype(np.float32)
+        return tensor(x), tensor(rng.integers(0, classes, shape[0]))
 
     return batch
 
 
 def classifier(make: Callable[[], nn.Module], side: int, classes: int) -> Callable[[int], Built]:
     def build(rows: int) -> Built:
-        return without_dropout(make()), nn.CrossEntropyLoss(), images(rows, side, classes)
+        return (
+            without_dropout(make()),
+            nn.CrossEntropyLoss(),
+            images((rows, 3, side, side), classes),
+        )
 
     return build
 
@@ -72,6 +76,19 @@ def gpt(rows: int) -> Built:
         return tuple(tensor(rng.integers(0, 256, tuple(t.shape))) for t in example)
 
     return without_dropout(model), loss, batch
+
+
+def mlp(rows: int) -> Built:
+    model = nn.Sequential(
+        nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 16)
+    )
+
+    def batch(step: int) -> Batch:
+        rng = np.random.default_rng(1000 + step)
+        x, y = (rng.standard_normal((rows, 16)).astype(np.float32) for _ in range(2))
+        return tensor(x), tensor(y)
+
+    return model, nn.MSELoss(), batch
 
 
 def dlrm(rows: int) -> Built:
@@ -95,8 +112,7 @@ def vgg13_small(rows: int) -> Built:
     from models.vgg import vgg13_small as entry
 
     model, example, loss = entry(batch=rows)
-    side = example[0].shape[-1]
-    return without_dropout(model), loss, images(rows, side, 10)
+    return without_dropout(model), loss, images(tuple(example[0].shape), 10)
 
 
 def flowvision_model(name: str) -> Callable[[], nn.Module]:
@@ -117,6 +133,7 @@ def vit() -> nn.Module:
 
 
 CASES = {
+    "mlp": Case(16, mlp),
     "gpt": Case(16, gpt),
     "vgg13_small": Case(16, vgg13_small),
     "dlrm": Case(16, dlrm),
@@ -128,8 +145,8 @@ CASES = {
 
 
 def space(scheme: str, graph: Graph, mesh: Mesh) -> Space:
-    """The restriction that forces `scheme`: searched, data_parallel, or letters such as B-S1."""
-    if scheme == "searched":
+    """The restriction that forces `scheme`: data_parallel or letters such as B-S1, else none."""
+    if scheme in ("searched", "random"):
         return WHOLE_SPACE
     if scheme == "data_parallel":
         return baselines.data_parallel(graph)

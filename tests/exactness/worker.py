@@ -3,7 +3,7 @@
 Arguments: alone MODEL OPTIMIZER STEPS FILE
            together MODEL OPTIMIZER STEPS FILE NODES GPUS MICRO_BATCHES SCHEME...
 `alone` writes FILE (npz: losses, state, which elements have a gradient); `together` compares with it
-and prints a JSON line per scheme.
+and prints a JSON line per scheme. A scheme `random:N` is a plan drawn with seed N.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 import oneflow as flow
 
 from autoddl.backend.oneflow.guard import rank
+from autoddl.backend.oneflow.session import share_text
 from autoddl.backend.oneflow.trace import trace_with_state
 from autoddl.backend.oneflow.trainer import build_trainer
 from autoddl.cluster.spec import Cluster
 from autoddl.planner import find_plan
 from autoddl.plans import Plan
-from autoddl.backend.oneflow.session import share_text
 from tests.exactness.cases import CASES, OPTIMIZERS, space
 
 LAPTOP = Path(__file__).parents[2] / "calibration" / "machines" / "laptop.json"
@@ -57,20 +57,23 @@ def together(
     reference = np.load(file)
     case = CASES[name]
     model, loss, batch = case.build(case.rows)
-    model.load_state_dict(
-        {k: flow.tensor(reference[f"initial.{k}"]) for k in model.state_dict()}
-    )
+    model.load_state_dict({k: flow.tensor(reference[f"initial.{k}"]) for k in model.state_dict()})
     cluster = Cluster.load(LAPTOP).with_shape(nodes=nodes, gpus_per_node=gpus)
     traced = trace_with_state(model, *batch(0), loss=loss)
+
+    kind, _, seed = scheme.partition(":")
 
     def make() -> str:
         return find_plan(
             traced.graph,
             cluster,
+            seed=int(seed or 0),
             optimizer=optimizer,
             micro_batches=parts,
             memory_limit_bytes=1e12,
-            space=space(scheme, traced.graph, cluster.mesh),
+            search="random" if kind == "random" else "auto",
+            restarts=1 if kind == "random" else 32,
+            space=space(kind, traced.graph, cluster.mesh),
         ).dumps()
 
     plan = Plan.loads(share_text(make))
@@ -103,9 +106,7 @@ def main() -> None:
         return
     nodes, gpus, parts, *schemes = rest
     for scheme in schemes:
-        together(
-            name, optimizer, int(steps), file, int(nodes), int(gpus), int(parts), scheme
-        )
+        together(name, optimizer, int(steps), file, int(nodes), int(gpus), int(parts), scheme)
 
 
 main()

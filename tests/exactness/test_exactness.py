@@ -1,0 +1,123 @@
+"""Ten steps in parallel equal ten steps alone: models x meshes x optimizers x plans.
+
+The whole matrix runs with `make test-all`; the representative part of it in every run.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("oneflow", reason="trains on real OneFlow processes")
+
+from autoddl.backend.oneflow.launch import run_processes  # noqa: E402
+from tests.exactness.cases import CASES, LOSS_TOLERANCE, PARAMETER_TOLERANCE  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+WORKER = Path(__file__).parent / "worker.py"
+STEPS = 10
+# Mesh -> the schemes that are forced beside the searched plan.
+SCHEMES = {
+    (1, 4): ("searched", "data_parallel", "S0-S1", "B-S1"),
+    (2, 2): ("searched", "data_parallel", "B-S1", "S1-B"),
+    (2, 4): ("searched", "data_parallel", "S0-B-S1", "B-S1-S1"),
+}
+REPRESENTATIVE = {
+    ("gpt", (2, 2), "adam"),
+    ("gpt", (2, 4), "momentum"),
+    ("vgg13_small", (2, 2), "momentum"),
+    ("dlrm", (1, 4), "adam"),
+    ("vit", (2, 2), "adam"),
+}
+
+
+def run(nproc: int, *args: object) -> str:
+    out = io.StringIO()
+    env = {"PYTHONPATH": str(ROOT), "GLOG_minloglevel": "2"}
+    status = run_processes(
+        [str(WORKER), *map(str, args)], nproc, env, output=out, timeout=1500, prefix=False
+    )
+    assert status == 0, f"status {status}\n{out.getvalue()}"
+    return out.getvalue()
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory):
+    """(model, optimizer, steps) -> file of the run on one process."""
+    folder = tmp_path_factory.mktemp("alone")
+
+    @cache
+    def reference(model: str, optimizer: str, steps: int) -> Path:
+        file = folder / f"{model}-{optimizer}-{steps}.npz"
+        run(1, "alone", model, optimizer, steps, file)
+        return file
+
+    yield reference
+    for file in folder.iterdir():
+        os.unlink(file)
+
+
+def compare(alone, model, mesh, optimizer, steps, micro_batches, schemes):
+    nodes, gpus = mesh
+    file = alone(model, optimizer, steps)
+    lines = run(
+        nodes * gpus,
+        "together",
+        model,
+        optimizer,
+        steps,
+        file,
+        nodes,
+        gpus,
+        micro_batches,
+        *schemes,
+    )
+    found = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
+    assert [result["scheme"] for result in found] == list(schemes)
+    for result in found:
+        assert result["losses"] <= LOSS_TOLERANCE[optimizer], result
+        assert result["parameters"] <= PARAMETER_TOLERANCE, result
+    return {result["scheme"]: result for result in found}
+
+
+def matrix():
+    for model in CASES:
+        if model in ("mlp", "resnet18"):
+            continue
+        for mesh in SCHEMES:
+            for optimizer in LOSS_TOLERANCE:
+                key = (model, mesh, optimizer)
+                marks = () if key in REPRESENTATIVE else (pytest.mark.full,)
+                name = f"{model}-{mesh[0]}x{mesh[1]}-{optimizer}"
+                yield pytest.param(*key, marks=marks, id=name)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("model", "mesh", "optimizer"), list(matrix()))
+def test_ten_steps_equal_one_process(alone, model, mesh, optimizer):
+    found = compare(alone, model, mesh, optimizer, STEPS, 1, SCHEMES[mesh])
+    assert found["data_parallel"]["split_ops"] > found["data_parallel"]["ops"] / 3
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("model", ["gpt", pytest.param("dlrm", marks=pytest.mark.full)])
+def test_accumulated_gradients_equal_the_whole_batch(alone, model):
+    compare(alone, model, (2, 2), "momentum", STEPS, 4, ("searched", "data_parallel"))
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.full
+def test_batch_norm_is_exact_over_the_whole_batch(alone):
+    compare(alone, "resnet18", (2, 2), "momentum", 4, 1, ("searched", "data_parallel"))
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(200), marks=pytest.mark.full)])
+def test_random_assignments_of_signatures_to_layers(alone, seeds):
+    schemes = tuple(f"random:{seed}" for seed in seeds)
+    compare(alone, "mlp", (2, 4), "momentum", 2, 1, schemes)
