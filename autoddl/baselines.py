@@ -1,12 +1,13 @@
 """Known parallel schemes as restrictions of the search space, to compare with and to force.
 
     data parallel   every tensor with a batch is split along it, all weights are replicated
-    Megatron        some axes are data parallel; on the others products split columns and rows in turn
-    forced          each axis has one kind of product: rows (S0), columns (B) or summed dim (S1) of
-                    every heavy operator, so that (S0, B, S1) is a 3D scheme and (B, S1) a 2D one
+    Megatron        some axes are data parallel; on the others products split columns and rows in
+                    turn
+    forced          each axis has one kind of product: rows (S0), columns (B) or summed dim (S1)
+                    of every heavy operator, so that (S0, B, S1) is a 3D scheme and (B, S1) a 2D one
 
-AutoDDL section 4.2 names the special cases. A `Space` from here goes to `planner.find_plan`; what the
-scheme leaves open (where light operators run, which redistributions) is searched.
+AutoDDL section 4.2 names the special cases. A `Space` from here goes to `planner.find_plan`; what
+the scheme leaves open (where light operators run, which redistributions) is searched.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def data_parallel(graph: Graph) -> Space:
 def megatron(graph: Graph, data_axes: Sequence[int]) -> Space:
     """Data parallel on `data_axes`; on the others columns and rows of the weights in turn.
 
-    Products with a weight alternate: columns (B), rows (S1), columns, ... An embedding is split along
-    its vocabulary. A product that its letter does not divide is planned freely.
+    Products with a weight alternate: columns (B), rows (S1), columns, ... An embedding is split
+    along its vocabulary. A product that its letter does not divide is planned freely.
     """
     graph, chosen = graph.with_forks(), set(data_axes)
     weighted = [op for op in graph.ops if _reads_weight(graph, op)]
@@ -64,7 +65,7 @@ def forced(graph: Graph, mesh: Mesh, letters: Sequence[str]) -> Space:
     """
     if len(letters) != mesh.num_axes or any(letter not in LETTERS for letter in letters):
         raise ValueError(
-            f"a scheme for the mesh {mesh} is {mesh.num_axes} of {', '.join(LETTERS)}, one for each "
+            f"a scheme for the mesh {mesh} is {mesh.num_axes} of {', '.join(LETTERS)}, one per "
             f"axis; got {tuple(letters)}"
         )
 

@@ -73,7 +73,7 @@ def plan_text(
     algorithm: str,
     lower_bound_s: float | None,
 ) -> str:
-    """The whole plan: what it costs, where the bytes go, and each layer's choice with the next best."""
+    """The whole plan: its cost, where the bytes go, each layer's choice with the next best."""
     rounds = f" in {micro_batches} micro-batches" if micro_batches > 1 else ""
     share = cost.communication_s / cost.iteration_s if cost.iteration_s else 0.0
     nic, intra = cost.nic_bytes, cost.intra_bytes

@@ -1,10 +1,10 @@
 """The traced model: frozen operators and tensors in topological order.
 
 A `Graph` is what a back end's tracer produces and all planning consumes. Operators keep the back
-end's kind names (`broadcast_matmul`, `conv2d`, ...) and its attributes. Four kinds have no inputs and
-stand for data: `input` (attrs: `index`), `param` (attrs: `name`), `buffer` (attrs: `name`), `constant`
-kinds of the back end. Two are the graph's own: `fork` (identity: one tensor, several consumers) and
-`loss` (the sink that takes the scalar loss).
+end's kind names (`broadcast_matmul`, `conv2d`, ...) and its attributes. Four kinds have no inputs
+and stand for data: `input` (attrs: `index`), `param` (attrs: `name`), `buffer` (attrs: `name`),
+`constant` kinds of the back end. Two are the graph's own: `fork` (identity: one tensor, several
+consumers) and `loss` (the sink that takes the scalar loss).
 
 Batch scaling: a tensor dim marked in `Tensor.batch_dims` and an attribute listed in
 `Op.batch_attrs` are proportional (or, for exponent -1, inversely proportional) to the batch, so
@@ -61,8 +61,8 @@ class Op:
 class Graph:
     """Operators in topological order, and the tensors by name.
 
-    batch:    size of the batch that the shapes are for (dim 0 of the inputs); 0 if the model cannot be
-              re-batched (its trace changes with the batch), then `with_batch` refuses
+    batch:    size of the batch that the shapes are for (dim 0 of the inputs); 0 if the model cannot
+              be re-batched (its trace changes with the batch), then `with_batch` refuses
     outputs:  names of the tensors that the model (not the loss) returned
     loss:     name of the scalar loss tensor, which the `loss` op takes; "" if traced without a loss
     """
@@ -95,13 +95,17 @@ class Graph:
         towards: set[str] = set()
         for op in self.ops:
             takes, gives = flags[op.name]
-            if op.kind == "param" or any(i in towards for i, f in zip(op.inputs, takes) if f):
-                towards.update(o for o, f in zip(op.outputs, gives) if f)
+            if op.kind == "param" or any(
+                i in towards for i, f in zip(op.inputs, takes, strict=True) if f
+            ):
+                towards.update(o for o, f in zip(op.outputs, gives, strict=True) if f)
         useful: set[str] = {self.loss} if self.loss else set(self.outputs)
         for op in reversed(self.ops):
             takes, gives = flags[op.name]
-            if op.kind == "loss" or any(o in useful for o, f in zip(op.outputs, gives) if f):
-                useful.update(i for i, f in zip(op.inputs, takes) if f)
+            if op.kind == "loss" or any(
+                o in useful for o, f in zip(op.outputs, gives, strict=True) if f
+            ):
+                useful.update(i for i, f in zip(op.inputs, takes, strict=True) if f)
         return frozenset(towards & useful)
 
     def _differentiable(self, op: Op) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
@@ -270,7 +274,8 @@ class Graph:
         """Raises ValueError on another version or a missing field."""
         if data.get("version") != GRAPH_VERSION:
             raise ValueError(
-                f"graph version {data.get('version')!r} is not {GRAPH_VERSION}; trace the model again"
+                f"graph version {data.get('version')!r} is not {GRAPH_VERSION}; "
+                "trace the model again"
             )
         try:
             graph = Graph(

@@ -40,8 +40,8 @@ class PlannedLayer:
 
     topology:    the paper's (S0:(n,g), B:(n,g), S1:(n,g)), (nodes, GPUs) tuples
     signature:   the heavy operator's placements, inputs -> outputs
-    alternative: the next best topology with everything else as planned, and what it would add to the
-                 iteration (seconds); "" if there is none
+    alternative: the next best topology with everything else as planned, and what it would add to
+                 the iteration (seconds); "" if there is none
     """
 
     name: str

@@ -1,9 +1,10 @@
 """The main path: a graph and a cluster to a plan.
 
 `find_plan` builds the cost tables, lets a search algorithm choose, and writes the choice down as
-placements and steps. If no number of micro-batches is given, it takes the smallest that fits (AutoDDL
-section 5.1: the largest possible micro-batch), and a larger one only where memory makes the plan
-more than `_WORTH_TRYING` slower than it could be, and only while the iteration becomes faster.
+placements and steps. If no number of micro-batches is given, it takes the smallest that fits
+(AutoDDL section 5.1: the largest possible micro-batch), and a larger one only where memory makes
+the plan more than `_WORTH_TRYING` slower than it could be, and only while the iteration becomes
+faster.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from .search.pair_prices import PairPrices
 from .search.placements import place
 from .search.problem import SearchResult
 from .search.tables import WHOLE_SPACE, Space, Tables, build_tables
-
 
 _WORTH_TRYING = 0.05  # more micro-batches save no more than memory costs now
 
@@ -64,7 +64,7 @@ def find_plan(
     restarts:           random starts of a heuristic search
     space:              which strategies are searched; a baseline restricts them
 
-    Raises ValueError if an option is unknown, the batch cannot be cut so, or no plan fits the memory.
+    Raises ValueError if an option is unknown, the batch cannot be cut so, or nothing fits memory.
     """
     started = time.perf_counter()
     if not graph.loss:
@@ -102,7 +102,7 @@ def find_plan(
 
 
 def micro_batch_counts(graph: Graph, micro_batches: int | None) -> tuple[int, ...]:
-    """The numbers of micro-batches to try, ascending. ValueError if the given one does not divide."""
+    """Numbers of micro-batches to try, ascending. ValueError if the given one does not divide."""
     if micro_batches is None:
         if graph.batch == 0:
             return (1,)
@@ -166,8 +166,8 @@ def _too_large(tables: Tables, limit: float, counts: tuple[int, ...]) -> str:
     if len(counts) == 1 and tables.grouping.graph.batch > 1:
         helps.insert(0, "more micro-batches")
     return (
-        f"no plan fits the memory limit of {format_bytes(limit)} a device: the smallest found needs "
-        f"{format_bytes(needed)}, {format_bytes(needed - limit)} too much, with "
+        f"no plan fits the memory limit of {format_bytes(limit)} a device: the smallest found "
+        f"needs {format_bytes(needed)}, {format_bytes(needed - limit)} too much, with "
         f"{tables.micro_batches} micro-batches on {tables.model.cluster}. The largest layers are "
         f"{layers}. What would help: {', '.join(helps)}"
     )

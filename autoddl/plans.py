@@ -1,9 +1,9 @@
 """The plan: the only hand-over from planning to the runtime.
 
-A frozen value with a versioned JSON file. It holds the graph it is for (with forks, at the size of a
-micro-batch), the cluster, the placement of every operator and the steps of every redistribution; the
-figures (`cost`) are computed from these by `cost.account`, so a file cannot claim others. The same
-inputs and seed give the same bytes: measured times of the search are not in the file.
+A frozen value with a versioned JSON file. It holds the graph it is for (with forks, at the size of
+a micro-batch), the cluster, the placement of every operator and the steps of every redistribution;
+the figures (`cost`) are computed from these by `cost.account`, so a file cannot claim others. The
+same inputs and seed give the same bytes: measured times of the search are not in the file.
 """
 
 from __future__ import annotations

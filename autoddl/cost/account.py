@@ -1,8 +1,8 @@
 """The account of one plan: seconds, bytes on every kind of link and memory, operator by operator.
 
-Uses the formulas of `cost.operator` and `cost.comm` on the planned steps themselves, so that the figures
-of a plan are those of the program that runs. Bytes through one NIC and between the devices of a host
-follow `sbp.redistribute` (design: the NIC is shared).
+Uses the formulas of `cost.operator` and `cost.comm` on the planned steps themselves, so that the
+figures of a plan are those of the program that runs. Bytes through one NIC and between the devices
+of a host follow `sbp.redistribute` (design: the NIC is shared).
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ def _add_operator(
     spec, rule = graph.spec(op), find_rule(op.kind)
     assert rule is not None, f"{op.name} has no rule"
     has_grad = any(o in graph.needs_grad for o in op.outputs)
-    out_bytes = sum(_local_bytes(t, nd, mesh) for t, nd in zip(spec.outputs, placed.outs))
+    out_bytes = sum(
+        _local_bytes(t, nd, mesh) for t, nd in zip(spec.outputs, placed.outs, strict=True)
+    )
     if op.kind == "param":
         trained = op.outputs[0] in graph.needs_grad
         cost.memory_bytes += out_bytes * (model.parameter_copies if trained else 1)
@@ -122,7 +124,7 @@ def _add_operator(
     if op.kind == "input":
         cost.memory_bytes += out_bytes
         return
-    in_bytes = sum(_local_bytes(t, nd, mesh) for t, nd in zip(spec.inputs, placed.ins))
+    in_bytes = sum(_local_bytes(t, nd, mesh) for t, nd in zip(spec.inputs, placed.ins, strict=True))
     share = 1
     for axis, extent in enumerate(mesh.extents):
         if any(nd[axis].is_split for nd in (*placed.ins, *placed.outs)):

@@ -1,4 +1,4 @@
-"""Prices of collectives on a cluster: AutoDDL Table II with the NIC shared by all groups that cross it.
+"""Prices of collectives on a cluster: AutoDDL Table II, the NIC shared by groups that cross it.
 
 For a group of p ranks, n nodes x g GPUs on nodes of G GPUs, alpha and beta of a link class:
 
@@ -6,10 +6,10 @@ For a group of p ranks, n nodes x g GPUs on nodes of G GPUs, alpha and beta of a
     all-reduce                                      twice that
     all-to-all of local bytes a rank                (p-1) alpha + (p-1)/p local beta
 
-The paper's plain rule (section 4.2) takes the link inside a node if the group lies inside one, else the
-link between nodes. Groups along the same axes run at the same time: G/g of them cross each NIC, so
-the bytes through one NIC are (G/g) (p-1)/p n_bytes, and G local (p-g)/p for an all-to-all; the slower
-of NIC and in-node link decides. `CommModel.price` computes both.
+The paper's plain rule (section 4.2) takes the link inside a node if the group lies inside one, else
+the link between nodes. Groups along the same axes run at the same time: G/g of them cross each NIC,
+so the bytes through one NIC are (G/g) (p-1)/p n_bytes, and G local (p-g)/p for an all-to-all; the
+slower of NIC and in-node link decides. `CommModel.price` computes both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Seconds of computation of an operator on one device: a roofline of FLOP rate and memory bandwidth.
+"""Seconds of computation of an operator on one device: a roofline of FLOPs and memory bandwidth.
 
     forward  = max(flops / rate(dtype), bytes moved / bandwidth) + launch
     backward = twice the forward pass for operators that multiply matrices, else once

@@ -1,7 +1,7 @@
 """Bytes that a plan keeps on one device.
 
     parameters  local bytes x (weight + gradient + optimiser slots)
-    activations local bytes of every output that the backward pass may need, one micro-batch at a time
+    activations local bytes of every output that the backward pass may need, of one micro-batch
     copies      local bytes of every redistributed input
 
 `parameter_copies` gives the first factor; `search.tables` adds the parts up.

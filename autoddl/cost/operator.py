@@ -1,11 +1,11 @@
-"""What one operator costs on one device: seconds of computation, of its own collectives, and memory.
+"""What one operator costs on one device: seconds of computation and own collectives, memory.
 
-    compute = forward (1 + ratio)       forward from `compute.forward_seconds`, ratio 2 if heavy else 1
+    compute = forward (1 + ratio)   forward from `compute.forward_seconds`, ratio 2 if heavy, else 1
     inner   = (forward + backward count) x all-reduce of the reduced input shard
     memory  = bytes of the outputs, which the backward pass may need
 
-Arguments and results are arrays over strategies, so that the search's tables and the account of one plan
-use the same formulas.
+Arguments and results are arrays over strategies, so that the search's tables and the account of one
+plan use the same formulas.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def computes(op: OpSpec, rule: Rule) -> bool:
 def compute_seconds(
     op: OpSpec, rule: Rule, device: Device, share: Array, moved_bytes: Array, has_grad: bool
 ) -> Array:
-    """Forward and backward seconds; `share` devices divide the work, `moved_bytes` in and out of each."""
+    """Forward and backward seconds; `share` devices divide the work, each moves `moved_bytes`."""
     if not computes(op, rule):
         return np.zeros_like(share)
     dtype = next((t.dtype for t in op.outputs if t.is_float), "float32")

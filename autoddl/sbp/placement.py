@@ -124,9 +124,7 @@ class NdSbp:
 
     def replace(self, axes: Iterable[int], placement: Placement) -> NdSbp:
         chosen = set(axes)
-        return NdSbp(
-            tuple(placement if i in chosen else p for i, p in enumerate(self.placements))
-        )
+        return NdSbp(tuple(placement if i in chosen else p for i, p in enumerate(self.placements)))
 
     def gradient(self) -> NdSbp:
         """The natural placement of the gradient: Partial becomes Broadcast, the rest stays."""

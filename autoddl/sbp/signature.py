@@ -56,8 +56,8 @@ class Inner:
 class Signature:
     """Placements of an operator's inputs, outputs and gradients on one mesh axis.
 
-    `limit`, if given: the product of the extents of the axes that carry this signature must divide it
-    (e.g. the groups of a grouped convolution).
+    `limit`, if given: the product of the extents of the axes that carry this signature must divide
+    it (e.g. the groups of a grouped convolution).
     """
 
     ins: tuple[Placement, ...]

@@ -3,9 +3,9 @@
 A state is a row of label codes (`Placement.code`), and a number in base ndim + 2 (its *word*).
 The graph depends on the mesh and on the tensor's number of dims only; sizes and prices enter as
 weights. Up to `FULL_STATES` states all are there, so paths are exact. Beyond, the *core* has the
-`core_size` simplest states, those whose label changes least from axis to axis. Sources and targets outside the
-core are added for a question (`joined`), sources with steps out only and targets with steps in
-only, so that the answer for one pair does not depend on the other pairs asked for.
+`core_size` simplest states, those whose label changes least from axis to axis. Sources and targets
+outside the core are added for a question (`joined`), sources with steps out only and targets with
+steps in only, so that the answer for one pair does not depend on the other pairs asked for.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def descend_with_restarts(
 def coordinate_descent(
     problem: Problem, rng: np.random.Generator, budget: Budget
 ) -> SearchResult | None:
-    """Coordinate descent over the heavy variables. None if no start leads within the memory limit."""
+    """Coordinate descent over the heavy variables. None if no start ends within the memory."""
 
     def solve(memory_price: float) -> tuple[Choice, int]:
         return descend_with_restarts(problem, rng, budget, memory_price, problem.heavy)

@@ -8,7 +8,7 @@ from .problem import Choice, Problem
 
 
 def descend(problem: Problem, start: Choice, max_sweeps: int = 50) -> tuple[Choice, int]:
-    """Descend from `start` to a fixed point under the hard memory limit; (choice, line searches)."""
+    """From `start` down to a fixed point under the hard memory limit; (choice, line searches)."""
     choice = start.copy()
     memory = problem.evaluate(choice)[1]
     searches = 0

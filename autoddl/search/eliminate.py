@@ -7,7 +7,8 @@ A variable v between a and b disappears into an edge table
 which is added to the edge between a and b; with one neighbour into its node table, with none into a
 constant. Chains, residual blocks and attention are series-parallel, so whole networks reduce to a
 constant. Equal tables are recognised by identity and every product is computed once: variables
-disappear in rounds of non-neighbours, so that a chain of equal blocks costs the logarithm of its length.
+disappear in rounds of non-neighbours, so that a chain of equal blocks costs the logarithm of its
+length.
 
 `eliminate` does the forward part, `Elimination.expand` chooses the eliminated variables backwards.
 """
@@ -27,7 +28,8 @@ _CHUNK_ELEMENTS = 2_000_000
 def min_plus(left: Table, node: Table, right: Table) -> Table:
     """min over s of left[i, s] + node[s] + right[s, j], as an array [i, j].
 
-    In single precision, which halves the time; the choice that follows from it is evaluated in double.
+    In single precision, which halves the time; the choice that follows from it is evaluated in
+    double.
     """
     weighted = (left + node).astype(np.float32)
     rows, inner = weighted.shape
@@ -113,8 +115,12 @@ def eliminate(problem: Problem, memory_price: float, keep: frozenset[int]) -> El
     memory_price: seconds per byte that a unit of memory is charged (a Lagrange multiplier).
     """
     tables = _Tables()
-    nodes = [c + memory_price * m for c, m in zip(problem.node_cost, problem.node_memory)]
-    pairs = [c + memory_price * m for c, m in zip(problem.edge_cost, problem.edge_memory)]
+    nodes = [
+        c + memory_price * m for c, m in zip(problem.node_cost, problem.node_memory, strict=True)
+    ]
+    pairs = [
+        c + memory_price * m for c, m in zip(problem.edge_cost, problem.edge_memory, strict=True)
+    ]
     state = Elimination(
         problem.num_variables,
         {v: nodes[t] for v, t in enumerate(problem.nodes)},

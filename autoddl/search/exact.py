@@ -1,7 +1,7 @@
 """Exact search by eliminating every variable (`eliminate`), for graphs of treewidth at most two.
 
-With a memory limit that binds, the exact solutions for a series of memory prices give a plan within the
-limit and a lower bound (`memory_price`).
+With a memory limit that binds, the exact solutions for a series of memory prices give a plan within
+the limit and a lower bound (`memory_price`).
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Operators that share one decision: the variables of the search.
 
 Moving a redistribution past an operator that keeps the size of its one activation (a bias, an
-activation function, a reshape, a dropout) changes no byte, so such an operator is planned together with
-its only consumer: the edge between them never redistributes. A `Group` is a chain or tree of such
-operators that ends in its head. Its one-axis signatures, `CompositeSignature`s, are the joins of its
-operators' signatures in which every inner edge agrees.
+activation function, a reshape, a dropout) changes no byte, so such an operator is planned together
+with its only consumer: the edge between them never redistributes. A `Group` is a chain or tree of
+such operators that ends in its head. Its one-axis signatures, `CompositeSignature`s, are the joins
+of its operators' signatures in which every inner edge agrees.
 
-Sources are not groups. A tensor computed from buffers and constants alone, and a model input, can be
-had in any placement without communication; a parameter with one use is stored as that use needs it.
-Only a parameter with several uses (tied weights) is a group of its own.
+Sources are not groups. A tensor computed from buffers and constants alone, and a model input, can
+be had in any placement without communication; a parameter with one use is stored as that use needs
+it. Only a parameter with several uses (tied weights) is a group of its own.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class CompositeSignature:
 class Grouping:
     """The groups of a graph, and where each tensor comes from.
 
-    free:     names of operators whose outputs any device can have in any placement (inputs, buffers,
-              constants and what is computed from the latter)
+    free:     names of operators whose outputs any device can have in any placement (inputs,
+              buffers, constants and what is computed from the latter)
     owner:    operator name -> group number, for grouped operators
     """
 
@@ -82,8 +82,8 @@ def rule_of(op: Op) -> Rule:
     rule = find_rule(op.kind)
     if rule is None:
         raise ValueError(
-            f"operator {op.name!r} of kind {op.kind!r} has no rule; trace the model with this version "
-            "of autoddl (which makes such submodules opaque) or register a rule with @rule"
+            f"operator {op.name!r} of kind {op.kind!r} has no rule; trace the model with this "
+            "version of autoddl (which makes such submodules opaque) or register a rule with @rule"
         )
     return rule
 
@@ -183,7 +183,7 @@ def composite_signatures(graph: Graph, group: Group) -> tuple[CompositeSignature
 
 
 def partial_gradient(signature: Signature) -> Signature | None:
-    """A replicated computation whose gradient arrives Partial: it is linear in it, so it leaves Partial.
+    """A replicated computation whose gradient arrives Partial, and so leaves: it is linear in it.
 
     None if the signature does not replicate the computation.
     """

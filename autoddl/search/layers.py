@@ -1,9 +1,9 @@
 """Layers of a plan: each heavy operator with the light ones around it, and its topology.
 
-The topology is the paper's (section 4.2): of a product Y = X W, S0 is the extent that splits X's rows, B
-the extent over which X is replicated and W's columns are split, S1 the extent that splits the summed
-dim; each as (nodes, GPUs). R, printed only if present, is the extent that repeats the whole
-computation. `topology` reads them off the heavy operator's placements.
+The topology is the paper's (section 4.2): of a product Y = X W, S0 is the extent that splits X's
+rows, B the extent over which X is replicated and W's columns are split, S1 the extent that splits
+the summed dim; each as (nodes, GPUs). R, printed only if present, is the extent that repeats the
+whole computation. `topology` reads them off the heavy operator's placements.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .tables import Tables
 def topology_letters(op: Op, ins: tuple[NdSbp, ...], outs: tuple[NdSbp, ...]) -> tuple[str, ...]:
     """S0, B, S1 or R for each mesh axis."""
     # An embedding's rows are its indices, input 1; of every other heavy operator input 0.
-    rows = ins[1] if op.kind == "gather" and len(ins) > 1 else ins[0]
+    rows = ins[1 if op.kind == "gather" and len(ins) > 1 else 0]
     out = outs[0] if outs else rows
     letters = []
     for given, made in zip(rows, out, strict=True):
@@ -56,8 +56,9 @@ def heavy_variables(tables: Tables) -> list[tuple[int, Op]]:
 def assign_layers(graph: Graph, grouping: Grouping, heavy: list[tuple[int, Op]]) -> list[list[str]]:
     """The operators of each heavy variable's layer, in graph order.
 
-    A group with a heavy operator is in that layer; any other group joins the layer before it in graph
-    order (the first layer takes what stands before it), a source the layer of its first reader.
+    A group with a heavy operator is in that layer; any other group joins the layer before it in
+    graph order (the first layer takes what stands before it), a source the layer of its first
+    reader.
     """
     if not heavy:
         return [[op.name for op in graph.ops]]

@@ -1,8 +1,8 @@
 """The memory limit by a price on memory (a Lagrange multiplier).
 
-For a price p >= 0 the least of cost + p (memory - limit) is a lower bound on the cost within the limit.
-p = 0 ignores memory, a large p minimises it. `within_memory` looks for the least price whose solution
-fits, and ends with a descent on the true cost under the hard limit.
+For a price p >= 0 the least of cost + p (memory - limit) is a lower bound on the cost within the
+limit. p = 0 ignores memory, a large p minimises it. `within_memory` looks for the least price whose
+solution fits, and ends with a descent on the true cost under the hard limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Seconds of the cheapest path for every pair of placements of two strategies tables, computed once."""
+"""Seconds of the cheapest path for every pair of placements of two tables, computed once."""
 
 from __future__ import annotations
 

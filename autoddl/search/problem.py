@@ -3,9 +3,9 @@
     cost(s)   = sum_i node_cost[i][s_i]   + sum_(i,j) edge_cost[i,j][s_i, s_j]
     memory(s) = sum_i node_memory[i][s_i] + sum_(i,j) edge_memory[i,j][s_i, s_j]
 
-Find the choice s of least cost (seconds of one iteration) with memory at most `memory_limit` (bytes of
-one device). `evaluate` computes both. Equal layers share their tables: variables and edges refer to
-them by number.
+Find the choice s of least cost (seconds of one iteration) with memory at most `memory_limit` (bytes
+of one device). `evaluate` computes both. Equal layers share their tables: variables and edges refer
+to them by number.
 """
 
 from __future__ import annotations

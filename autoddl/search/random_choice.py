@@ -1,4 +1,4 @@
-"""Random search: the best of `restarts` uniform choices that fit (AutoDDL section 4.4's baseline)."""
+"""Random search: the best of `restarts` uniform choices that fit (AutoDDL section 4.4)."""
 
 from __future__ import annotations
 

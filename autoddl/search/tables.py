@@ -2,7 +2,7 @@
 
 For group g with strategy s, seconds of one iteration of M micro-batches:
 
-    node(s)  = M (compute(s) + inner collectives(s)) + synchronisation of its parameters' gradients(s)
+    node(s)    = M (compute(s) + inner collectives(s)) + synchronisation of its gradients(s)
     edge(s, t) = M (path(out_s -> in_t) + path(grad_in_t -> grad_out_s))
 
 An edge from a tied parameter is paid once an iteration, not M times (AutoDDL section 4.3 names both
@@ -63,7 +63,7 @@ WHOLE_SPACE = Space()
 
 @dataclass(frozen=True)
 class GroupTable:
-    """All strategies of a group: `assign[k, axis]` is the number of its composite signature there."""
+    """All strategies of a group: `assign[k, axis]` numbers its composite signature there."""
 
     composites: tuple[CompositeSignature, ...]
     assign: Assignments
@@ -283,11 +283,11 @@ class _Builder:
             in_bytes = np.zeros(len(table.assign))
             for i, out in enumerate(spec.outputs):
                 out_bytes += self._local_bytes(
-                    out, table.codes(lambda c, i=i: c.signatures[number].outs[i])
+                    out, table.codes(lambda c, n=number, i=i: c.signatures[n].outs[i])
                 )
             for i, tensor in enumerate(spec.inputs):
                 in_bytes += self._local_bytes(
-                    tensor, table.codes(lambda c, i=i: c.signatures[number].ins[i])
+                    tensor, table.codes(lambda c, n=number, i=i: c.signatures[n].ins[i])
                 )
             if op.kind == "param":
                 memory += out_bytes * (
@@ -324,7 +324,7 @@ class _Builder:
             spec = self.graph.spec(op)
             has_grad = any(o in self.graph.needs_grad for o in op.outputs)
             which = next(i for i in inner if i is not None)
-            codes = table.codes(lambda c: c.signatures[number].ins[which.tensor])
+            codes = table.codes(lambda c, n=number, i=which.tensor: c.signatures[n].ins[i])
             codes = np.where(np.isin(codes, which.dims), np.int8(B.code), codes)
             local = self._local_bytes(reduced_spec(spec, which), codes)
             carries = np.array([i is not None for i in inner])[table.assign]
@@ -343,8 +343,8 @@ class _Builder:
             if port.tensor not in self.graph.needs_grad:
                 continue
             spec = self.graph.tensors[port.tensor].spec
-            given = table.codes(lambda c: _grad_in(c.signatures[port.op], port.index))
-            kept = table.codes(lambda c: stored_placement(c.signatures[port.op].ins[port.index]))
+            given = table.codes(lambda c, p=port: _grad_in(c.signatures[p.op], p.index))
+            kept = table.codes(lambda c, p=port: stored_placement(c.signatures[p.op].ins[p.index]))
             pairs, inverse = np.unique(np.hstack([given, kept]), axis=0, return_inverse=True)
             axes = self.mesh.num_axes
             both = self.prices.seconds(spec, pairs[:, :axes], pairs[:, axes:])

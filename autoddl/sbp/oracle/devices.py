@@ -38,7 +38,9 @@ def scatter(whole: Array, nd: NdSbp, mesh: Mesh, rng: np.random.Generator) -> li
     """Each rank's shard of `whole`; Partial axes get random summands of it."""
     axes = [a for a, p in enumerate(nd) if p.is_partial]
     first, *others = itertools.product(*(range(mesh.extents[a]) for a in axes))
-    summands = {key: rng.standard_normal(whole.shape) for key in others}
+    summands: dict[tuple[int, ...], Array] = {
+        key: rng.standard_normal(whole.shape) for key in others
+    }
     summands[first] = whole - sum(summands.values()) if others else whole
     return [
         summands[tuple(mesh.coords(rank)[a] for a in axes)][
