@@ -21,7 +21,7 @@ from .check import check_tensor
 from .detach import detached
 from .groups import Groups
 from .kernels.registry import RunState
-from .program import Key, Node, Program
+from .program import Edge, Key, Node, Program
 from .state import ModelState, set_gradient
 from .vjp import Record, product, run_kernel
 
@@ -72,7 +72,7 @@ class Executor:
         self._run_state.training = False
         with flow.no_grad():
             _, values, _ = self._forward(inputs, self._fetch_parameters(), with_gradient=False)
-            return [self._fetch(name, inputs, values) for name in outputs]
+            return [self._output(name, inputs, values) for name in outputs]
 
     def _fetch_parameters(self) -> dict[Key, flow.Tensor]:
         """Each use of a parameter, in the placement in which it is used."""
@@ -84,14 +84,31 @@ class Executor:
                     found[edge.key] = edge.forward(detached(stored.local))
         return found
 
-    def _fetch(self, name: str, inputs: Values, values: Values) -> flow.Tensor:
-        """A tensor as its producer placed it."""
-        source = self._program.graph.producers[name]
+    def _output(self, name: str, inputs: Values, values: Values) -> flow.Tensor:
+        """A result of the model, as its producer places it."""
+        source = self.graph.producers[name]
         if source.kind == "input":
             return inputs[name]
         if source.kind in ("param", "buffer"):
-            return self._state.stored[source.attrs["name"]].local
+            (nd,) = self._program.ops[source.name].outs
+            return self._state.local(source.attrs["name"], nd)
         return values[name]
+
+    def _receive(
+        self, edge: Edge, inputs: Values, parameters: dict[Key, flow.Tensor], values: Values
+    ) -> flow.Tensor:
+        """The tensor of an edge, where its reader wants it."""
+        if edge.source.kind == "param":
+            return parameters[edge.key]
+        if edge.source.kind == "input":
+            return edge.forward(inputs[edge.tensor])
+        if edge.source.kind == "buffer":
+            stored = self._state.stored[edge.source.attrs["name"]]
+            # the operator that updates a buffer has left it where it wants it
+            if stored.nd == edge.target:
+                return stored.local
+            return edge.forward(self._state.local(edge.source.attrs["name"], edge.placed))
+        return edge.forward(values.pop(edge.tensor) if edge.is_last else values[edge.tensor])
 
     def _forward(
         self, inputs: Values, parameters: dict[Key, flow.Tensor], with_gradient: bool
@@ -100,14 +117,7 @@ class Executor:
         records: list[Record | None] = []
         loss = None
         for node in self._program.nodes:
-            received = []
-            for edge in node.edges:
-                if edge.source.kind == "param":
-                    received.append(parameters[edge.key])
-                else:
-                    received.append(edge.forward(self._fetch(edge.tensor, inputs, values)))
-                if edge.is_last:
-                    values.pop(edge.tensor, None)
+            received = [self._receive(edge, inputs, parameters, values) for edge in node.edges]
             self._check(node, "input", received, node.planned.ins)
             if node.kernel is None:
                 (loss,) = received

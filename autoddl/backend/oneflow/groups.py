@@ -9,7 +9,7 @@ all-to-all and an all-gather), so `redistribute.py` brings dims to the front its
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +50,7 @@ class Group:
     index: int
     placement: Any
     device: str
-    log: list[Traffic] | None = field(default=None, repr=False)
+    note: Callable[[Traffic], None] = field(repr=False)
 
     @property
     def size(self) -> int:
@@ -97,8 +97,7 @@ class Group:
             return x
         dtype = x.dtype
         carrier = (_CPU_CARRIERS if self.device == "cpu" else _CARRIERS).get(dtype, dtype)
-        if self.log is not None:
-            self.log.append(Traffic(kind, self.axes, x.numel() * x.element_size()))
+        self.note(Traffic(kind, self.axes, x.numel() * x.element_size()))
         whole = flow.empty(*shape, dtype=carrier, placement=self.placement, sbp=[source])
         whole.to_local().copy_(x.to(carrier))
         moved = whole.to_global(placement=self.placement, sbp=[target], check_meta=False)
@@ -127,8 +126,10 @@ class Groups:
             ranks = self.mesh.group(self.rank, key)
             placement = flow.placement(self.device, ranks=list(ranks)) if len(ranks) > 1 else None
             self._groups[key] = Group(
-                key, ranks, ranks.index(self.rank), placement, self.device, self.log
+                key, ranks, ranks.index(self.rank), placement, self.device, self._note
             )
-        group = self._groups[key]
-        group.log = self.log
-        return group
+        return self._groups[key]
+
+    def _note(self, traffic: Traffic) -> None:
+        if self.log is not None:
+            self.log.append(traffic)

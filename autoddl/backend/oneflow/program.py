@@ -9,6 +9,7 @@ from typing import Any
 from ...graph import Graph, Op
 from ...planned import PlannedEdge, PlannedOp
 from ...sbp.layout import local_shape
+from ...sbp.placement import NdSbp
 from ...sbp.rules import find_rule
 from .groups import Groups
 from .kernels import KERNELS
@@ -23,12 +24,15 @@ class Edge:
     """Input `index` of an operator: where its tensor comes from, and the steps on the way.
 
     source:  the operator that produces it (`param`, `buffer` and `input` operators are data)
+    placed:  as the producer places it; target: as the operator takes it
     is_last: True if nobody reads the tensor later
     """
 
     key: Key
     tensor: str
     source: Op
+    placed: NdSbp
+    target: NdSbp
     forward: LocalFn
     backward: LocalFn
     carries_gradient: bool
@@ -57,6 +61,7 @@ class Program:
     """The operators in order, without the sources."""
 
     graph: Graph
+    ops: Mapping[str, PlannedOp]
     nodes: list[Node]
 
 
@@ -106,7 +111,7 @@ def compile_program(
                 _local_attrs(graph, op, planned, groups),
             )
         )
-    return Program(graph, nodes)
+    return Program(graph, ops, nodes)
 
 
 def needed_ops(graph: Graph, wanted: frozenset[str]) -> set[str]:
@@ -146,6 +151,8 @@ def _edge(
         key,
         name,
         source,
+        placed,
+        planned.ins[index],
         prepare(path.forward, shape, placed, groups),
         backward,
         backward is not _unreachable,

@@ -94,12 +94,18 @@ class ModelState:
         return tuple(self._elsewhere(name).shape)
 
     def update(self, name: str, value: flow.Tensor, nd: NdSbp) -> None:
-        """Overwrite a buffer with `value`, this rank's part of it under `nd`."""
+        """Overwrite a buffer with `value`, this rank's part under `nd`, where it is then kept."""
+        stored = self.stored[name]
+        stored.local, stored.nd = detached(value), nd
+
+    def local(self, name: str, nd: NdSbp) -> flow.Tensor:
+        """This rank's part under `nd`. Ranks call it together: a buffer may have to travel."""
         stored = self.stored[name]
         if nd != stored.nd:
-            steps = (*to_broadcast(nd), *from_broadcast(stored.nd))
-            value = prepare(steps, stored.shape, nd, self.groups)(value)
-        stored.local = detached(value)
+            steps = (*to_broadcast(stored.nd), *from_broadcast(nd))
+            stored.local = prepare(steps, stored.shape, stored.nd, self.groups)(stored.local)
+            stored.nd = nd
+        return stored.local
 
     def count_batch(self, module: str) -> None:
         """One more batch has gone through the BatchNorm at path `module`."""

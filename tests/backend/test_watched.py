@@ -1,0 +1,18 @@
+"""What runs on several ranks is what was planned."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("check", "nproc"),
+    [
+        ("only_planned_collectives", 4),
+        ("debug_mode_sees_a_broken_kernel", 2),
+        ("dropout_agrees_on_replicas", 4),
+        ("batchnorm_of_each_shard", 2),
+    ],
+)
+def test_on_several_ranks(launch, check, nproc):
+    assert f"{check} holds" in launch("watched", nproc, check)
