@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +30,7 @@ from .search.layers import describe_layers
 from .search.pair_prices import PairPrices
 from .search.placements import place
 from .search.problem import SearchResult
-from .search.tables import WHOLE_SPACE, Space, Tables, build_tables
+from .search.tables import WHOLE_SPACE, Space, Tables, build_tables, may_fit
 
 _WORTH_TRYING = 0.05  # more micro-batches save no more than memory costs now
 
@@ -76,17 +77,19 @@ def find_plan(
     budget = Budget(restarts=restarts)
     prices = PairPrices(cluster.mesh, model.comm.price)
 
-    def attempt(parts: int) -> _Found | None:
-        tables = _tables(graph, model, parts, space, prices)
+    def attempt(parts: int, beat_s: float) -> _Found | None:
+        micro = micro_graph(graph, parts)
+        tables = build_tables(micro, model, parts, space, prices)
         if tables is None:
             return None
-        result = algorithm(tables.problem, np.random.default_rng(seed), budget)
+        rng = np.random.default_rng(seed)
+        result = algorithm(tables.problem, rng, dataclasses.replace(budget, beat_s=beat_s))
         return None if result is None else _Found(tables, result)
 
     best: _Found | None = None
     counts = micro_batch_counts(graph, micro_batches)
-    for parts in counts:
-        found = attempt(parts)
+    for parts in counts[_first_fit(graph, model, counts, space) :]:
+        found = attempt(parts, float("inf") if best is None else best.result.cost)
         if best is not None and (found is None or found.result.cost >= best.result.cost):
             break
         if found is not None:
@@ -94,11 +97,27 @@ def find_plan(
             if found.result.cost <= found.result.free_cost * (1 + _WORTH_TRYING):
                 break
     if best is None:
-        unlimited = dataclasses.replace(model, memory_limit_bytes=float("inf"))
-        tables = _tables(graph, unlimited, counts[-1], space, prices)
-        assert tables is not None
-        raise ValueError(_too_large(tables, model.limit_bytes, counts))
+        raise ValueError(_too_large(graph, model, counts[-1], space, len(counts) > 1))
     return _write(best, seed, time.perf_counter() - started)
+
+
+def micro_graph(graph: Graph, parts: int) -> Graph:
+    """The graph of one of `parts` micro-batches, with forks."""
+    return (graph.with_batch(graph.batch // parts) if parts > 1 else graph).with_forks()
+
+
+def _first_fit(graph: Graph, model: CostModel, counts: Sequence[int], space: Space) -> int:
+    """Position of the first of `counts` micro-batches whose memory may fit, by bisection."""
+    low, high = 0, len(counts)
+    if high == 1 or may_fit(micro_graph(graph, counts[0]), model, counts[0], space):
+        return 0
+    while low + 1 < high:
+        middle = (low + high) // 2
+        if may_fit(micro_graph(graph, counts[middle]), model, counts[middle], space):
+            high = middle
+        else:
+            low = middle
+    return min(high, len(counts) - 1)
 
 
 def micro_batch_counts(graph: Graph, micro_batches: int | None) -> tuple[int, ...]:
@@ -122,13 +141,6 @@ def _is_power(n: int) -> bool:
     return n & (n - 1) == 0
 
 
-def _tables(
-    graph: Graph, model: CostModel, parts: int, space: Space, prices: PairPrices
-) -> Tables | None:
-    micro = graph.with_batch(graph.batch // parts) if parts > 1 else graph
-    return build_tables(micro.with_forks(), model, parts, space, prices)
-
-
 def _write(found: _Found, seed: int, seconds: float) -> Plan:
     tables, result = found.tables, found.result
     ops, edges = place(tables, result.choice)
@@ -150,8 +162,12 @@ def _write(found: _Found, seed: int, seconds: float) -> Plan:
     )
 
 
-def _too_large(tables: Tables, limit: float, counts: tuple[int, ...]) -> str:
+def _too_large(graph: Graph, model: CostModel, parts: int, space: Space, chose_parts: bool) -> str:
     """How much is missing, on which layers, and what would help."""
+    limit = model.limit_bytes
+    unlimited = dataclasses.replace(model, memory_limit_bytes=float("inf"))
+    tables = build_tables(micro_graph(graph, parts), unlimited, parts, space)
+    assert tables is not None
     problem = tables.problem
     price = 1e6 / limit  # seconds per byte: memory outweighs any time
     choice = eliminate(problem, price, frozenset()).expand_greedily()
@@ -163,11 +179,11 @@ def _too_large(tables: Tables, limit: float, counts: tuple[int, ...]) -> str:
     largest = sorted(sizes, key=lambda item: -item[0])[:3]
     layers = ", ".join(f"{op.module or op.name} {format_bytes(size)}" for size, op in largest)
     helps = ["more devices", "devices with more memory", "an optimizer with less state"]
-    if len(counts) == 1 and tables.grouping.graph.batch > 1:
+    if not chose_parts and graph.batch > parts:
         helps.insert(0, "more micro-batches")
     return (
         f"no plan fits the memory limit of {format_bytes(limit)} a device: the smallest found "
         f"needs {format_bytes(needed)}, {format_bytes(needed - limit)} too much, with "
-        f"{tables.micro_batches} micro-batches on {tables.model.cluster}. The largest layers are "
+        f"{parts} micro-batches on {model.cluster}. The largest layers are "
         f"{layers}. What would help: {', '.join(helps)}"
     )

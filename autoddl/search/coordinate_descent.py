@@ -107,4 +107,4 @@ def coordinate_descent(
     def solve(memory_price: float) -> tuple[Choice, int]:
         return descend_with_restarts(problem, rng, budget, memory_price, problem.heavy)
 
-    return within_memory(problem, solve, "coordinate_descent", proves=False)
+    return within_memory(problem, solve, "coordinate_descent", False, budget.beat_s)

@@ -23,10 +23,12 @@ def auto(problem: Problem, rng: np.random.Generator, budget: Budget) -> SearchRe
         def descend_rest(memory_price: float) -> tuple[Choice, int]:
             return descend_with_restarts(problem, rng, budget, memory_price, frozenset())
 
-        return within_memory(problem, descend_rest, "elimination+coordinate_descent", proves=False)
+        return within_memory(
+            problem, descend_rest, "elimination+coordinate_descent", False, budget.beat_s
+        )
 
     def solve(memory_price: float) -> tuple[Choice, int]:
         state = left if memory_price == 0.0 else eliminate(problem, memory_price, frozenset())
         return state.expand({}), problem.num_variables
 
-    return within_memory(problem, solve, "elimination", proves=True)
+    return within_memory(problem, solve, "elimination", True, budget.beat_s)

@@ -24,17 +24,21 @@ def within_memory(
     solve: Callable[[float], tuple[Choice, int]],
     algorithm: str,
     proves: bool,
+    beat_s: float = float("inf"),
 ) -> SearchResult | None:
     """The best solution within the memory limit, or None if even the least memory exceeds it.
 
     solve:  memory price in seconds per byte -> (choice, evaluations)
     proves: `solve` is exact, so that its scores bound the cost from below
+    beat_s: None as well if the cost without a limit already is no less than this
     """
     limit = problem.memory_limit
     choice, evaluations = solve(0.0)
     free_cost, memory = problem.evaluate(choice)
     # Single-precision tables leave a relative error; the bound stays below it.
     bound = free_cost * (1 - _ROUNDING) if proves else float("-inf")
+    if free_cost >= beat_s:
+        return None
     if memory > limit:
         unit = free_cost / limit
         choice, count = solve(unit * 10**_LARGEST_DECADE)

@@ -71,8 +71,8 @@ def count_block_sequences(symbols: int, length: int, restriction: Restriction) -
 @lru_cache(maxsize=512)
 def block_sequences(
     symbols: tuple[int, ...], leading: frozenset[int], length: int, restriction: Restriction
-) -> tuple[tuple[int, ...], ...]:
-    """Sequences of `length` symbols that keep to the restriction, in lexicographic order."""
+) -> Assignments:
+    """Sequences of `length` symbols that keep to the restriction, as ascending rows."""
     found: list[tuple[int, ...]] = []
 
     def extend(prefix: tuple[int, ...], blocks: tuple[int, ...]) -> None:
@@ -92,7 +92,9 @@ def block_sequences(
                 extend(prefix + (symbol,) * count, (*blocks, symbol))
 
     extend((), ())
-    return tuple(sorted(found))
+    rows = np.array(sorted(found), dtype=np.int16).reshape(-1, length)
+    rows.flags.writeable = False
+    return rows
 
 
 def assignments(
@@ -142,7 +144,7 @@ def _restricted(
     for length in runs(mesh):
         if count_block_sequences(len(symbols), length, restriction) > _MAX_GENERATED:
             return None
-        sequences = np.array(block_sequences(symbols, leading, length, restriction), dtype=np.int16)
+        sequences = block_sequences(symbols, leading, length, restriction)
         if len(partial) * len(sequences) > _MAX_GENERATED:
             return None
         partial = np.hstack(

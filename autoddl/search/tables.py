@@ -107,7 +107,14 @@ def build_tables(
     """
     if prices is None:
         prices = PairPrices(model.cluster.mesh, model.comm.price)
-    return _Builder(graph, model, micro_batches, space, prices).build()
+    builder = _Builder(graph, model, micro_batches, space, prices)
+    return builder.build() if builder.prepare() else None
+
+
+def may_fit(graph: Graph, model: CostModel, micro_batches: int, space: Space = WHOLE_SPACE) -> bool:
+    """False if even the sum of each group's least memory exceeds the limit; prices no path."""
+    prices = PairPrices(model.cluster.mesh, model.comm.price)
+    return _Builder(graph, model, micro_batches, space, prices).prepare()
 
 
 def stored_placement(placement: Placement) -> Placement:
@@ -123,6 +130,8 @@ class _Builder:
     space: Space
     prices: PairPrices
     node_of_key: dict[Hashable, int] = field(default_factory=dict)
+    nodes: list[int] = field(default_factory=list)
+    owners: list[Group] = field(default_factory=list)
     group_tables: list[GroupTable] = field(default_factory=list)
     edge_of_key: dict[Hashable, int] = field(default_factory=dict)
     edge_cost: list[Table] = field(default_factory=list)
@@ -132,29 +141,31 @@ class _Builder:
         self.mesh: Mesh = self.model.cluster.mesh
         self.extents = np.array(self.mesh.extents, dtype=np.float64)
 
-    def build(self) -> Tables | None:
-        grouping = make_groups(self.graph)
-        keys = [_group_key(self.graph, group, grouping) for group in grouping.groups]
+    def prepare(self) -> bool:
+        """Tables without communication; False if no choice can keep to the memory limit."""
+        self.grouping = make_groups(self.graph)
+        keys = [_group_key(self.graph, group, self.grouping) for group in self.grouping.groups]
         if self.space.allowed is not None:
             # A restriction may look at names, so equal groups no longer share a table.
             keys = [(key, n) for n, key in enumerate(keys)]
-        nodes: list[int] = []
-        owners: list[Group] = []
-        for group, key in zip(grouping.groups, keys, strict=True):
+        for group, key in zip(self.grouping.groups, keys, strict=True):
             if key not in self.node_of_key:
-                self.node_of_key[key] = len(owners)
-                owners.append(group)
-            nodes.append(self.node_of_key[key])
-        local = [self._local_table(group) for group in owners]
-        if sum(float(local[t].memory_bytes.min()) for t in nodes) > self.model.limit_bytes:
-            return None
+                self.node_of_key[key] = len(self.owners)
+                self.owners.append(group)
+            self.nodes.append(self.node_of_key[key])
+        self.group_tables = [self._local_table(group) for group in self.owners]
+        least = sum(float(self.group_tables[t].memory_bytes.min()) for t in self.nodes)
+        return least <= self.model.limit_bytes
+
+    def build(self) -> Tables:
+        grouping, nodes = self.grouping, self.nodes
         self.group_tables = [
             dataclasses.replace(
                 table,
                 inner_s=self._inner_seconds(group, table),
                 sync_s=self._sync_seconds(group, table),
             )
-            for group, table in zip(owners, local, strict=True)
+            for group, table in zip(self.owners, self.group_tables, strict=True)
         ]
         edges = [
             edge
