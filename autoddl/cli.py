@@ -13,6 +13,7 @@ import click
 
 if TYPE_CHECKING:
     from .cluster import Cluster
+    from .cost.comm import CommRule
     from .graph import Graph
     from .plans import Plan
 
@@ -108,6 +109,11 @@ def trace(model: str, output: str, batch: int | None) -> None:
 @click.option("--micro-batches", type=click.IntRange(1), help="Instead of what memory asks for.")
 @click.option("--memory-limit-gb", type=float, help="Per device, instead of all that it has.")
 @OPTIMIZER
+@click.option("--search", default="auto", show_default=True, help="The search algorithm.")
+@click.option(
+    "--comm-rule", type=click.Choice(["shared_nic", "plain"]), default="shared_nic",
+    show_default=True, help="plain: the paper's prices, as if no two groups shared a NIC.",
+)  # fmt: skip
 @click.option("-o", "--output", metavar="FILE", help="The plan file to write.")
 @JSON
 def plan(
@@ -120,6 +126,8 @@ def plan(
     micro_batches: int | None,
     memory_limit_gb: float | None,
     optimizer: str,
+    search: str,
+    comm_rule: CommRule,
     output: str | None,
     as_json: bool,
 ) -> None:
@@ -135,6 +143,8 @@ def plan(
         optimizer=optimizer,
         micro_batches=micro_batches,
         memory_limit_bytes=None if memory_limit_gb is None else int(memory_limit_gb * GB),
+        search=search,
+        comm_rule=comm_rule,
     )
     if output:
         found.save(output)

@@ -119,6 +119,10 @@ def test_options_reach_the_planner(graph):
     assert figures("--micro-batches", "4")["micro_batches"] == 4
     assert figures("--optimizer", "sgd")["memory_bytes"] < figures()["memory_bytes"]
     assert figures("--memory-limit-gb", "0.5")["memory_limit_bytes"] == 5e8
+    assert figures("--search", "random")["search"]["algorithm"] == "random"
+    plain = figures("--gpus-per-node", "4", "--search", "random", "--comm-rule", "plain")
+    shared = figures("--gpus-per-node", "4", "--search", "random")
+    assert plain["cost"]["communication_s"] != shared["cost"]["communication_s"]
 
 
 def test_explain(plan):
@@ -138,6 +142,7 @@ def test_mistakes_in_what_is_planned(graph, tmp_path):
     assert "write module:function" in refusal("plan", "models.gpt", *cluster)
     assert "did you mean models.gpt:gpt_small?" in refusal("plan", "models.gpt:gpt_smal", *cluster)
     assert "x>=1" in refusal("plan", graph, *cluster, "--nodes", "0")
+    assert "'guess'" in refusal("plan", graph, *cluster, "--search", "guess")
     assert "too much" in refusal("plan", graph, *cluster, "--memory-limit-gb", "0.0001")
     assert "does not divide" in refusal("plan", graph, *cluster, "--micro-batches", "7")
     missing = str(tmp_path / "no" / "folder" / "plan.json")
