@@ -30,7 +30,7 @@ def within_memory(
 
     solve:  memory price in seconds per byte -> (choice, evaluations)
     proves: `solve` is exact, so that its scores bound the cost from below
-    beat_s: None as well if the cost without a limit already is no less than this
+    beat_s: None as well once it is clear that the cost is no less than this
     """
     limit = problem.memory_limit
     choice, evaluations = solve(0.0)
@@ -59,6 +59,8 @@ def within_memory(
                     choice = candidate
             else:
                 low = decade
+            if bound >= beat_s:
+                return None
             if high - low < 0.1 or problem.evaluate(choice)[0] <= bound * (1 + _CLOSE):
                 break
             decade = (low + high) / 2
