@@ -2,8 +2,8 @@
 
 Arguments: alone MODEL OPTIMIZER STEPS FILE
            together MODEL OPTIMIZER STEPS FILE NODES GPUS MICRO_BATCHES SCHEME...
-`alone` writes FILE (npz: losses, state, which elements have a gradient); `together` compares with it
-and prints a JSON line per scheme. A scheme `random:N` is a plan drawn with seed N.
+`alone` writes FILE (npz: losses, state, which elements have a gradient); `together` compares with
+it and prints a JSON line per scheme. A scheme `random:N` is a plan drawn with seed N.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def optimizer_kind(optimizer: Callable[[list[Any]], Any]) -> str:
 
 
 def share_text(make: Callable[[], str]) -> str:
-    """`make()` of rank 0, the same text on every rank; a ValueError there is raised on all ranks."""
+    """`make()` of rank 0, the same text on every rank; its ValueError is raised on all ranks."""
     if flow.env.get_world_size() == 1:
         return make()
     message = ""
