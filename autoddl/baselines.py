@@ -18,8 +18,8 @@ from .graph import SOURCE_KINDS, Graph, Op
 from .sbp.mesh import Mesh
 from .sbp.placement import NdSbp, Placement
 from .search.group import CompositeSignature, Group, rule_of
+from .search.group_table import Space
 from .search.layers import topology_letters
-from .search.tables import Space
 
 LETTERS = ("S0", "B", "S1", "R")
 

@@ -26,11 +26,12 @@ from .search.algorithms import find_algorithm
 from .search.alternatives import next_best
 from .search.budget import Budget
 from .search.eliminate import eliminate
+from .search.group_table import WHOLE_SPACE, Space
 from .search.layers import describe_layers
 from .search.pair_prices import PairPrices
 from .search.placements import place
 from .search.problem import SearchResult
-from .search.tables import WHOLE_SPACE, Space, Tables, build_tables, may_fit
+from .search.tables import Tables, build_tables, may_fit
 
 _WORTH_TRYING = 0.05  # more micro-batches save no more than memory costs now
 

@@ -7,7 +7,7 @@ from autoddl.baselines import megatron
 from autoddl.graph import Graph
 from autoddl.planner import find_plan, micro_batch_counts
 from autoddl.plans import Plan
-from autoddl.search.tables import Space
+from autoddl.search.group_table import Space
 from tests.clusters import cluster
 from tests.graphs import attention, mlp, residual, tied
 

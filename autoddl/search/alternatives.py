@@ -6,9 +6,10 @@ import numpy as np
 
 from ..graph import Op
 from ..sbp.placement import NdSbp
+from .group_table import GroupTable
 from .layers import heavy_variables, topology, topology_letters
 from .problem import Choice
-from .tables import GroupTable, Tables
+from .tables import Tables
 
 
 def line_costs(tables: Tables, choice: Choice, variable: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,8 +8,9 @@ from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, Placement
 from ..sbp.redistribute import PathTable, Step
 from ..sbp.signature import Signature
+from .group_table import stored_placement
 from .problem import Choice
-from .tables import Tables, stored_placement
+from .tables import Tables
 
 
 def place(

@@ -13,7 +13,7 @@ import oneflow.nn as nn
 from autoddl import baselines
 from autoddl.graph import Graph
 from autoddl.sbp.mesh import Mesh
-from autoddl.search.tables import WHOLE_SPACE, Space
+from autoddl.search.group_table import WHOLE_SPACE, Space
 
 Batch = tuple[Any, ...]
 Built = tuple[nn.Module, Callable[..., Any], Callable[[int], Batch]]
