@@ -51,8 +51,10 @@ def main() -> None:
 
     def meet() -> int:
         world.all_reduce(flow.zeros(1)).numpy()
-        time.sleep(0.2)
-        return sent()
+        time.sleep(0.1)
+        count = sent()
+        world.all_reduce(flow.zeros(1)).numpy()  # nobody goes on before all have looked
+        return count
 
     for text, placed in STEPS:
         step, nd = Step.parse(text), NdSbp.parse(placed)
