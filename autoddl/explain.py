@@ -88,8 +88,13 @@ def plan_text(
         f"gradients {format_bytes(nic.gradient_sync)}); inside a host, each device "
         f"{format_bytes(intra.total)}",
         _search_text(cost, algorithm, lower_bound_s),
-        "",
     ]
+    if cluster.num_devices > 1 and cost.communication_s == 0:
+        lines.append(
+            "every device does the whole work: by the prices of this machine any split of so small "
+            "a model costs more time than it saves"
+        )
+    lines.append("")
     for row in layer_rows(layers):
         times = f" (x{row.count})" if row.count > 1 else ""
         lines.append(f"{row.name}{times}  {row.layer.op}  {row.layer.topology}")
@@ -106,7 +111,7 @@ def _search_text(cost: Cost, algorithm: str, lower_bound_s: float | None) -> str
     if lower_bound_s is None or cost.iteration_s <= 0:
         return f"found by {algorithm}"
     gap = cost.iteration_s / lower_bound_s - 1 if lower_bound_s > 0 else 0.0
-    if gap < 1e-6:
+    if gap < 5e-4:
         return f"found by {algorithm}; no plan in the searched space is faster"
     return f"found by {algorithm}; no plan in the searched space is more than {gap:.1%} faster"
 
