@@ -24,7 +24,7 @@ from ..sbp.mesh import Mesh
 Assignments = NDArray[np.int16]
 Feasible = Callable[[Assignments], NDArray[np.bool_]]
 
-DEFAULT_CAP = 400
+DEFAULT_CAP = 450
 _MAX_GENERATED = 60_000
 
 
@@ -123,7 +123,9 @@ def assignments(
     needed = tuple(s for s in everything if s not in dispensable) or everything
     best = np.zeros((0, axes), dtype=np.int16)
     for restriction in RESTRICTIONS:
-        for symbols in (everything, needed):
+        # Rules list their best signatures first; before the blocks lose variety, the rest goes.
+        fewer = (needed[:4],) if restriction == RESTRICTIONS[4] else ()
+        for symbols in (everything, needed, *fewer):
             found = _restricted(symbols, leading, mesh, feasible, restriction)
             if found is not None and 0 < len(found) <= cap:
                 return found

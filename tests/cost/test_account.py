@@ -1,0 +1,72 @@
+import dataclasses
+
+import pytest
+
+from autoddl.baselines import data_parallel
+from autoddl.cost.memory import parameter_copies
+from autoddl.planner import find_plan
+from tests.clusters import cluster
+from tests.graphs import mlp, tied
+
+BATCH, WIDTHS = 64, (256, 512, 128)
+PARAMETERS = 256 * 512 + 512 + 512 * 128 + 128
+
+
+def plan(nodes=2, gpus=2, **options):
+    graph = mlp(BATCH, WIDTHS)
+    where = cluster("piz_daint", nodes, gpus)
+    return find_plan(graph, where, space=data_parallel(graph), **options)
+
+
+def test_data_parallel_moves_twice_the_gradients_and_the_loss():
+    """All-reduces over 2 hosts x 2 devices: 2 (p-1)/p n through each NIC, p = 4, G/g = 1."""
+    found = plan().cost
+    assert found.nic_bytes.gradient_sync <= 2 * 3 / 4 * PARAMETERS * 4
+    assert found.nic_bytes.gradient_sync >= 2 * 1 / 2 * PARAMETERS * 4  # hosts only, after devices
+    assert 0 < found.nic_bytes.forward <= 16  # the loss
+    assert found.nic_bytes.backward == 0
+
+
+def test_gradients_are_synchronised_once_however_many_micro_batches():
+    one, four = plan(micro_batches=1), plan(micro_batches=4)
+    assert four.cost.nic_bytes.gradient_sync == one.cost.nic_bytes.gradient_sync
+    assert four.cost.nic_bytes.forward == 4 * one.cost.nic_bytes.forward
+
+
+def test_memory_is_parameters_state_and_activations():
+    costs = {o: plan(1, 1, optimizer=o).cost.memory_bytes for o in ("sgd", "momentum", "adam")}
+    for optimizer, memory in costs.items():
+        outputs = 4 * BATCH * 3 * (512 + 128)  # product, sum with the bias, ReLU
+        data = 4 * BATCH * 256
+        assert memory == pytest.approx(
+            4 * PARAMETERS * parameter_copies(optimizer) + outputs + data + 4
+        )
+    halved = plan(1, 1, micro_batches=2).cost.memory_bytes
+    assert costs["adam"] - halved == pytest.approx((4 * BATCH * (3 * 640 + 256)) / 2)
+
+
+def test_compute_follows_the_device():
+    slow, fast = cluster("piz_daint", 1, 1), cluster("piz_daint", 1, 1)
+    device = fast.device
+    rates = {dtype: 2 * rate for dtype, rate in device.flops_per_s.items()}
+    bandwidth = 2 * device.memory_bandwidth_bytes_per_s
+    doubled = dataclasses.replace(
+        device, flops_per_s=rates, memory_bandwidth_bytes_per_s=bandwidth, launch_s=0.0
+    )
+    slow = dataclasses.replace(slow, device=dataclasses.replace(device, launch_s=0.0))
+    fast = dataclasses.replace(fast, device=doubled)
+    graph = mlp(4096, (1024, 1024))
+    before, after = (find_plan(graph, where).cost.compute_s for where in (slow, fast))
+    assert before == pytest.approx(2 * after)
+    flops = 3 * 2 * 4096 * 1024 * 1024
+    assert before >= flops / slow.device.flops_for("float32")
+
+
+def test_a_tied_weight_is_kept_once():
+    found = find_plan(tied(64, 256), cluster("piz_daint", 1, 1), optimizer="sgd").cost
+    assert found.memory_bytes < 2.5 * 256 * 256 * 4 + 64 * 256 * 4 * 4
+
+
+def test_unknown_optimizer_names_the_known():
+    with pytest.raises(ValueError, match="momentum"):
+        parameter_copies("lion")

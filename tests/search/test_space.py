@@ -1,0 +1,77 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from autoddl.sbp.mesh import Mesh
+from autoddl.search.space import (
+    Restriction,
+    assignments,
+    block_sequences,
+    count_block_sequences,
+    runs,
+)
+
+NOTHING: frozenset[int] = frozenset()
+
+
+def anything(assign):
+    return np.ones(len(assign), dtype=bool)
+
+
+def test_runs_are_of_equal_extent_and_link():
+    assert runs(Mesh(12, 4)) == (2, 1, 2)
+    assert runs(Mesh(256, 1)) == (8,)
+    assert runs(Mesh(1, 1)) == ()
+
+
+def blocks(row):
+    return [symbol for symbol, _ in itertools.groupby(row)]
+
+
+@pytest.mark.parametrize("length", [1, 3, 5])
+@pytest.mark.parametrize("restriction", [Restriction(3, 3, True), Restriction(2, 4, False)])
+def test_block_sequences_are_all_that_the_restriction_allows(length, restriction):
+    leading = frozenset({0})
+    found = set(map(tuple, block_sequences((0, 1, 2), leading, length, restriction)))
+    expected = set()
+    for row in itertools.product(range(3), repeat=length):
+        order = blocks(row)
+        late = restriction.leading_first and 0 in order[1:]
+        if (
+            len(order) <= restriction.blocks
+            and len(set(order)) <= restriction.distinct
+            and not late
+        ):
+            expected.add(row)
+    assert found == expected
+    assert len(found) <= count_block_sequences(3, length, restriction)
+
+
+def test_a_small_mesh_has_every_feasible_assignment():
+    def even(assign):
+        return (assign == 1).sum(axis=1) <= 1
+
+    found = assignments(3, NOTHING, NOTHING, Mesh(2, 4), even)
+    expected = [r for r in itertools.product(range(3), repeat=3) if r.count(1) <= 1]
+    assert found.tolist() == [list(row) for row in expected]
+
+
+def test_a_large_mesh_keeps_within_the_cap_and_has_the_simple_ones():
+    found = assignments(5, frozenset({0}), frozenset({4}), Mesh(256, 1), anything, cap=450)
+    rows = set(map(tuple, found.tolist()))
+    assert 0 < len(rows) <= 450
+    for symbol in range(4):
+        assert (symbol,) * 8 in rows
+    assert (0, 0, 1, 1, 1, 2, 2, 2) in rows
+
+
+def test_no_axes_leave_one_empty_assignment():
+    assert assignments(3, NOTHING, NOTHING, Mesh(1, 1), anything).shape == (1, 0)
+
+
+def test_nothing_feasible_leaves_nothing():
+    def never(assign):
+        return np.zeros(len(assign), dtype=bool)
+
+    assert len(assignments(3, NOTHING, NOTHING, Mesh(2, 2), never)) == 0
