@@ -17,3 +17,9 @@ def test_every_signature_on_real_processes(launch, nodes, gpus, sample):
     out = launch("rules", nodes * gpus, str(nodes), str(gpus), str(sample), timeout=280)
     assert "checked" in out
     print(out.splitlines()[-1])
+
+
+@pytest.mark.full
+def test_all_products_of_signatures_on_three_axes(launch):
+    out = launch("rules", 8, "2", "4", "0", "products", timeout=280)
+    assert "checked 432 signatures of 2 operators" in out

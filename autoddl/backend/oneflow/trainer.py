@@ -101,7 +101,9 @@ class Trainer:
         return loss
 
     def eval_step(self, *inputs: flow.Tensor) -> Any:
-        """The model's result on its inputs, whole on every rank, in evaluation mode.
+        """The model's result, whole on every rank, in evaluation mode.
+
+        inputs: the model's inputs for a whole batch, the same on every rank
 
         Dropout is off, BatchNorm uses its moving statistics and nothing is learned. The batch may
         have another size than in training, as long as the planned splits divide it. Raises

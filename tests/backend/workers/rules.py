@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 import oneflow as flow
-from rule_cases import CASES
+from rule_cases import CASES, conv_case, f, out, product_case
 from shards import cut, joined
 
 from autoddl.backend.oneflow.detach import detached
@@ -30,6 +30,10 @@ from autoddl.sbp.rules import find_rule, signatures_of
 
 WITHOUT_KERNEL = ("loss", "opaque")
 RANDOM = ("dropout",)
+PRODUCTS = (
+    product_case("large", "matmul", f(16, 24), f(24, 8), out(16, 8)),
+    conv_case("large", f(8, 8, 6, 6), f(8, 8, 3, 3), out(8, 8, 4, 4)),
+)
 
 
 class Runner:
@@ -151,7 +155,8 @@ def main() -> None:
     runner, alone = Runner(mesh, rank()), Runner(Mesh(1, 1), 0)
     rng = random.Random(0)
     checked = 0
-    for case in CASES:
+    cases = PRODUCTS if "products" in sys.argv else CASES
+    for case in cases:
         if case.op.kind in (*WITHOUT_KERNEL, *RANDOM) or case.op.kind not in KERNELS:
             continue
         choices = signatures_of(case.op)
@@ -163,7 +168,7 @@ def main() -> None:
         for signatures in combinations:
             checked += check(runner, alone, case, signatures)
     if rank() == 0:
-        print(f"checked {checked} signatures of {len(CASES)} operators")
+        print(f"checked {checked} signatures of {len(cases)} operators")
 
 
 main()
