@@ -2,7 +2,7 @@
 
 `find_plan` builds the cost tables, lets a search algorithm choose, and writes the choice down as
 placements and steps. If no number of micro-batches is given, it takes the smallest that fits
-(AutoDDL section 5.1: the largest possible micro-batch), and a larger one only where memory makes
+(AutoDDL section 5.1: the largest possible micro-batch), and a larger number only where memory makes
 the plan more than `_WORTH_TRYING` slower than it could be, and only while the iteration becomes
 faster.
 """
@@ -33,7 +33,7 @@ from .search.placements import place
 from .search.problem import SearchResult
 from .search.tables import Tables, build_tables, may_fit
 
-_WORTH_TRYING = 0.05  # more micro-batches save no more than memory costs now
+_WORTH_TRYING = 0.25
 
 
 @dataclass(frozen=True)
