@@ -15,6 +15,7 @@ from .cost.comm import CommRule
 from .graph import Graph
 from .planner import find_plan
 from .plans import Plan
+from .search.group_table import Space
 
 __all__ = ["BackendMissing", "parallelize", "plan", "trace"]
 
@@ -49,8 +50,13 @@ def plan(
     search: str = "auto",
     comm_rule: CommRule = "shared_nic",
     restarts: int = 32,
+    split_channels: bool = False,
 ) -> Plan:
-    """The best plan for training `graph` on `cluster`; see `planner.find_plan` for the options."""
+    """The best plan for training `graph` on `cluster`; see `planner.find_plan` for the options.
+
+    split_channels: search channel splits of convolutions even where the batch divides over all
+                    devices (there AutoDDL section 4.5 finds data parallel convolutions the best)
+    """
     return find_plan(
         graph,
         cluster,
@@ -61,6 +67,7 @@ def plan(
         search=search,
         comm_rule=comm_rule,
         restarts=restarts,
+        space=Space(split_channels=split_channels),
     )
 
 

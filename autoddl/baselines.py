@@ -74,7 +74,7 @@ def forced(graph: Graph, mesh: Mesh, letters: Sequence[str]) -> Space:
     def allowed(group: Group, composite: CompositeSignature, axis: int) -> bool:
         return not _has_weight(graph, group) or _letter(group, composite) == letters[axis]
 
-    return Space(allowed=allowed, strict=False)
+    return Space(allowed=allowed, strict=False, split_channels=True)
 
 
 def _reads_weight(graph: Graph, op: Op) -> bool:

@@ -19,7 +19,7 @@ from ..cost.operator import compute_seconds, inner_seconds, reduced_spec, saved_
 from ..graph import Graph
 from ..sbp.layout import Shape, TensorSpec
 from ..sbp.mesh import Mesh
-from ..sbp.placement import B, Placement
+from ..sbp.placement import B, Placement, S
 from ..sbp.signature import Signature
 from .group import CompositeSignature, Group, Port, composite_signatures, rule_of
 from .pair_prices import PairPrices
@@ -36,12 +36,15 @@ class Space:
     allowed:           (group, composite signature, axis) -> whether a strategy may use it there
     strict:            a group that `allowed` leaves without a strategy is an error, else it is free
     min_weight_shards: devices over which each parameter of two dims or more is split at least
+    split_channels:    whether convolutions may be split by channels although their batch divides
+                       over all devices; AutoDDL section 4.5 keeps such convolutions data parallel
     cap:               strategies of one group, see `space.assignments`
     """
 
     allowed: Callable[[Group, CompositeSignature, int], bool] | None = None
     strict: bool = True
     min_weight_shards: int = 1
+    split_channels: bool = False
     cap: int = DEFAULT_CAP
 
 
@@ -89,7 +92,7 @@ class GroupTables:
 
     def local(self, group: Group) -> GroupTable:
         """The group's strategies with what needs no communication to price."""
-        composites = composite_signatures(self.graph, group)
+        composites = self._composites(group)
         dispensable = frozenset(
             n
             for n, c in enumerate(composites)
@@ -127,6 +130,21 @@ class GroupTables:
         table = GroupTable(composites, assign, *(np.zeros(len(assign)) for _ in range(4)))
         compute_s, memory_bytes = self._compute_and_memory(group, table)
         return dataclasses.replace(table, compute_s=compute_s, memory_bytes=memory_bytes)
+
+    def _composites(self, group: Group) -> tuple[CompositeSignature, ...]:
+        composites = composite_signatures(self.graph, group)
+        for number, op in enumerate(group.ops):
+            rows = self.graph.spec(op).outputs[0].shape[0] if op.kind == "conv2d" else 0
+            if self.space.split_channels or not rows or rows % self.mesh.size:
+                continue
+            # Of a convolution's output, Partial comes from a split of the input channels.
+            composites = tuple(
+                c
+                for c in composites
+                if c.signatures[number].outs[0] in (S(0), B)
+                and not c.signatures[number].ins[0].is_partial
+            )
+        return composites
 
     def _even(
         self, group: Group, composites: Sequence[CompositeSignature], assign: Assignments

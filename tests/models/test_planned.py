@@ -1,0 +1,36 @@
+"""Plans of the paper's models on the paper's machine, traced without their memory."""
+
+import pytest
+
+pytest.importorskip("oneflow", reason="traces OneFlow models")
+
+from autoddl.backend.oneflow.entries import trace_entry  # noqa: E402
+from autoddl.planner import find_plan  # noqa: E402
+from tests.clusters import cluster  # noqa: E402
+
+
+@pytest.mark.parametrize("nodes", [16, 32])
+def test_vgg_has_data_parallel_convolutions_and_2d_dense_layers(nodes):
+    """AutoDDL section 4.5, batch 8 a node: dense weights are not replicated."""
+    graph = trace_entry("models.vgg:vgg13", 8 * nodes)
+    plan = find_plan(graph, cluster("piz_daint", nodes, 1))
+    kinds = {"conv2d": 0, "matmul": 0}
+    for layer in plan.layers:
+        kinds[layer.op] += 1
+        if layer.op == "conv2d":
+            assert layer.topology == f"(S0:({nodes},1), B:(1,1), S1:(1,1))", layer
+        else:
+            assert layer.topology.startswith("(S0:(1,1), B:("), layer
+            assert "R:" not in layer.topology
+            assert "(1,1)" not in layer.topology.split("B:")[1], "2D: columns and summed dim"
+    assert kinds == {"conv2d": 10, "matmul": 3}
+
+
+def test_a_gpt_of_sixteen_billion_parameters_fits_128_nodes_of_piz_daint():
+    """AutoDDL section 5.2; data parallel would need every parameter on every 16 GB device."""
+    graph = trace_entry("models.gpt:gpt_16b")
+    plan = find_plan(graph, cluster("piz_daint", 128, 1), micro_batches=256)
+    assert plan.cost.memory_bytes <= 16e9
+    assert 4 * sum(graph.tensors[op.outputs[0]].spec.numel for op in graph.params) > 16e9
+    tops = {layer.topology for layer in plan.layers if layer.name.endswith(".mlp.fc1")}
+    assert all("R:" not in topology for topology in tops)
