@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 VERSION = "{}.{}".format(*sys.version_info[:2])
 PROGRAMS = ("sh", "cat", "cksum", "dirname", "mkdir", "chmod")
+BASE = os.path.join(sys.base_prefix, "bin", f"python{VERSION}")
 # A Python that makes a virtual environment whose own python only writes down how it was called.
 PRETENDER = f"""#!/bin/sh
 if [ "$1 $2" = "-m venv" ]; then
@@ -18,7 +19,7 @@ if [ "$1 $2" = "-m venv" ]; then
     printf '#!/bin/sh\\necho "$@" >>calls\\n' >.venv/bin/python
     chmod +x .venv/bin/python
 else
-    exec {sys.executable} "$@"
+    exec {BASE} "$@"
 fi
 """
 
@@ -74,6 +75,15 @@ def test_a_shim_that_fails_is_passed_over_for_pyenv(machine):
         done = run(machine, "scripts/find_python", VERSION, PYENV_ROOT=str(root))
         assert done.stdout.strip() == str(real)
     assert run(machine, "scripts/find_python", VERSION).stdout.startswith(str(machine / "home"))
+
+
+def test_an_active_environment_leads_to_the_python_behind_it(machine):
+    environment = program(
+        machine / "bin" / f"python{VERSION}", f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+    )
+    inside = sys.prefix != sys.base_prefix
+    found = run(machine, "scripts/find_python", VERSION).stdout.strip()
+    assert found == (BASE if inside else str(environment))
 
 
 def test_uv_is_asked_last(machine):
