@@ -125,7 +125,7 @@ def flowvision_model(name: str) -> Callable[[], nn.Module]:
 
 
 def narrow_vgg13() -> nn.Module:
-    """flowvision's VGG13 with dense layers of 512, so that eight Adam replicas fit a test machine."""
+    """flowvision's VGG13 with dense layers of 512: eight replicas with Adam fit a test machine."""
     model = flowvision_model("vgg13")()
     for index, (before, after) in {0: (25088, 512), 3: (512, 512), 6: (512, 10)}.items():
         model.classifier[index] = nn.Linear(before, after)
