@@ -53,7 +53,7 @@ def alone(name, options):
     return losses, {k: v.numpy() for k, v in model.state_dict().items()}, out.numpy()
 
 
-# their true gradient is zero (a norm or a softmax follows); Adam blows up what rounding leaves of it,
+# their true gradient is zero (a norm or a softmax follows); Adam blows up what rounding leaves,
 # and a moving mean follows
 IDLE = ("conv1.bias", "bn1.running_mean", "qkv.bias")
 
