@@ -91,7 +91,8 @@ def parallelize(
     Every rank of the job makes this call; on one device no launcher is needed.
 
     example:   the model's positional inputs of one global batch, then the target
-    loss:      (output, target) -> scalar
+    loss:      (output, target) -> scalar; with micro-batches, a mean over the rows of the batch
+    micro_batches: parts of the batch whose gradients are accumulated; None takes as few as fit
     optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`
     seed:      of the search and of dropout
     per_shard_batchnorm: statistics of each shard instead of the whole batch
