@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -18,6 +17,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
+
+from .backend.oneflow.launch import free_port
 
 ONEFLOW = "0.9.0"
 CUDA_LIBRARIES = {"nvidia-cublas-cu11": "11.10.3.66", "nvidia-cudnn-cu11": "8.5.0.96"}
@@ -46,7 +47,7 @@ def examine() -> list[Check]:
     checks += oneflow_checks(installed, can_have_oneflow())
     if "oneflow" in installed:
         checks.append(import_check(run_import))
-    checks += [memory_check(available_memory_bytes()), port_check(bind_free_port, os.environ)]
+    checks += [memory_check(available_memory_bytes()), port_check(free_port, os.environ)]
     checks.append(gpu_check(shutil.which("nvidia-smi") is not None))
     return checks
 
@@ -156,15 +157,8 @@ def memory_check(available: int | None) -> Check:
     return Check("free memory", "ok", found)
 
 
-def bind_free_port() -> int:
-    """A TCP port on this host that was free a moment ago. OSError if none can be had."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def port_check(bind: Callable[[], int], environment: Mapping[str, str]) -> Check:
-    """The launcher's processes meet at a local port; `bind` as `bind_free_port`."""
+    """The launcher's processes meet at a local port; `bind` as `launch.free_port`."""
     left_over = [name for name in ("RANK", "WORLD_SIZE", "MASTER_PORT") if name in environment]
     if left_over:
         names = " ".join(left_over)

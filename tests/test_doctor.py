@@ -1,12 +1,15 @@
 """Each finding of the doctor, from made-up machines, and its report on this one."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from autoddl import doctor
 from autoddl.doctor import Check
 
+ROOT = Path(__file__).parents[1]
+PYPROJECT, CONSTRAINTS = ROOT / "pyproject.toml", ROOT / "constraints.txt"
 GOOD = {
     "oneflow": "0.9.0",
     "numpy": "1.26.4",
@@ -89,6 +92,13 @@ def test_launcher():
     assert doctor.port_check(forbidden, {}).status == "fail"
     left_over = doctor.port_check(lambda: 4000, {"RANK": "0", "WORLD_SIZE": "4"})
     assert "unset RANK WORLD_SIZE" in left_over.mend
+
+
+def test_it_wants_the_versions_that_are_installed_with_the_package():
+    wanted = {"oneflow": doctor.ONEFLOW, **doctor.CUDA_LIBRARIES}
+    for text in (PYPROJECT.read_text(), CONSTRAINTS.read_text()):
+        for name, version in wanted.items():
+            assert f"{name}=={version}" in text
 
 
 def test_this_machine():
