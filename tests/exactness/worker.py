@@ -22,7 +22,7 @@ from autoddl.backend.oneflow.trainer import build_trainer
 from autoddl.cluster.spec import Cluster
 from autoddl.planner import find_plan
 from autoddl.plans import Plan
-from tests.exactness.cases import CASES, OPTIMIZERS, space
+from tests.exactness.cases import CASES, space
 
 LAPTOP = Path(__file__).parents[2] / "calibration" / "machines" / "laptop.json"
 NO_GRADIENT = 1e-6  # of the largest in the tensor: what rounding leaves of a gradient that is zero
@@ -32,7 +32,7 @@ def alone(name: str, optimizer: str, steps: int, file: str) -> None:
     flow.manual_seed(0)
     case = CASES[name]
     model, loss, batch = case.build(case.rows)
-    made = OPTIMIZERS[optimizer](model.parameters())
+    made = case.optimizer(optimizer)(model.parameters())
     largest = {k: np.zeros(tuple(p.shape), np.float32) for k, p in model.named_parameters()}
     initial = {f"initial.{k}": v.numpy().copy() for k, v in model.state_dict().items()}
     losses = []
@@ -77,7 +77,7 @@ def together(
         ).dumps()
 
     plan = Plan.loads(share_text(make))
-    trainer = build_trainer(traced, plan, OPTIMIZERS[optimizer])
+    trainer = build_trainer(traced, plan, case.optimizer(optimizer))
     losses = [float(trainer.step(*batch(step))) for step in range(steps)]
     state = trainer.state_dict()
     apart = size = 0.0
