@@ -51,7 +51,7 @@ TASKS = {
         "VGG13 (small) on handwritten digits",
         vgg13_small,
         lambda: digit_batches(32, STEPS),
-        3e-4,
+        1e-4,
     ),
     "gpt": Task(
         "GPT (small) on the source text of Python's library",
