@@ -153,7 +153,7 @@ CASES = {
     "gpt": Case(16, gpt),
     "vgg13_small": Case(16, vgg13_small),
     "dlrm": Case(16, dlrm),
-    "alexnet": Case(8, classifier(flowvision_model("alexnet"), 64, 10), adam_lr=1e-4),
+    "alexnet": Case(8, classifier(flowvision_model("alexnet"), 64, 10), adam_lr=1e-5),
     "vgg13": Case(8, classifier(narrow_vgg13, 32, 10), adam_lr=1e-4, sgd_lr=1e-3),
     "vit": Case(8, classifier(vit, 32, 10)),
     "resnet18": Case(8, classifier(flowvision_model("resnet18"), 32, 10)),
