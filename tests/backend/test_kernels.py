@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-flow = pytest.importorskip("oneflow")
+flow = pytest.importorskip("oneflow", reason="needs OneFlow")
 
 from kernel_cases import CASES  # noqa: E402
 from random_plans import cluster_of, random_plan  # noqa: E402

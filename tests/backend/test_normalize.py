@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-flow = pytest.importorskip("oneflow")
+flow = pytest.importorskip("oneflow", reason="needs OneFlow")
 
 from autoddl.backend.oneflow.kernels import KERNELS  # noqa: E402
 from autoddl.backend.oneflow.kernels.registry import Context, Explicit, RunState  # noqa: E402

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-flow = pytest.importorskip("oneflow")
+flow = pytest.importorskip("oneflow", reason="needs OneFlow")
 
 from random_plans import cluster_of, random_plan  # noqa: E402
 from small_models import build, floats, mean_square  # noqa: E402
