@@ -7,13 +7,17 @@ import tempfile
 from pathlib import Path
 
 
-def write_atomically(path: str | Path, text: str) -> None:
-    """Write `text` beside `path` and rename, so that a good file is never lost to a partial one."""
+def write_atomically(path: str | Path, content: str | bytes) -> None:
+    """Write beside `path` and rename, so that a good file is never lost to a partial one.
+
+    A text gets a newline at its end.
+    """
     path = Path(path)
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text + "\n")
+        data = content if isinstance(content, bytes) else f"{content}\n".encode()
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
         os.chmod(partial, 0o644)
         os.replace(partial, path)
     except BaseException:

@@ -60,6 +60,7 @@ OUTSIDE = {
     "cost": {"numpy"},
     "search": {"numpy", "scipy"},
     "pipeline": {"numpy", "scipy"},
+    "pipeline.timeline": {"matplotlib"},
     "backend": {"numpy", "oneflow"},
     "report": {"numpy", "rich"},
     "cli": {"click", "rich"},

@@ -1,0 +1,202 @@
+"""Simulates a schedule: when everything starts and ends, how long stages idle, what they hold.
+
+A stage has one computation stream and one communication queue, both in the order of its list.
+Overlapped, the two run side by side; else the list is one stream. A transfer is first in the queue
+of both its stages while it lasts, as a blocking send and receive are. Then everything starts at
+
+    start(x) = max over what x needs, and what precedes x in its streams, of their ends
+
+which one pass over the tasks in a valid order computes: `simulate`.
+
+For equal stages and free transfers (s stages, m micro-batches, passes of f, b and w seconds):
+
+    GPipe, 1F1B, eager 1F1B     (m + s - 1) (f + b + w)             bubble (s - 1) / (m + s - 1)
+    interleaved, c chunks       m (f + b + w) + (s - 1)(f + b + w)/c
+    ZB-H1                       m (f + b + w) + (s - 1)(f + b - w)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+
+from .action import Action
+from .costs import Costs
+from .schedule import Schedule
+from .tasks import Pass, Task, Transfer, actions_of, needs, task_of
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One action of one stage in time."""
+
+    stage: int
+    action: Action
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What a simulated (or measured) iteration did. Spans of a transfer are there for both ends."""
+
+    schedule: Schedule
+    spans: tuple[Span, ...]
+
+    @cached_property
+    def makespan_s(self) -> float:
+        return max((span.end_s for span in self.spans), default=0.0)
+
+    @cached_property
+    def busy_s(self) -> tuple[float, ...]:
+        """Per stage, the seconds in which it computes."""
+        busy = [0.0] * self.schedule.stages
+        for span in self.spans:
+            if span.action.is_compute:
+                busy[span.stage] += span.end_s - span.start_s
+        return tuple(busy)
+
+    @property
+    def bubble(self) -> float:
+        """The part of the stages' time in which they do not compute."""
+        whole = self.makespan_s * self.schedule.stages
+        return 1 - sum(self.busy_s) / whole if whole else 0.0
+
+    @cached_property
+    def peak_stash(self) -> tuple[int, ...]:
+        """Per stage, the most forward passes that were not yet through their backward pass."""
+        return tuple(map(peak_stash, self.schedule.actions))
+
+    @cached_property
+    def peak_inbox(self) -> tuple[int, ...]:
+        """Per stage, the most activations that had arrived and not yet been used."""
+        peaks = []
+        for stage in range(self.schedule.stages):
+            changes = []
+            for span in self.spans:
+                if span.stage != stage:
+                    continue
+                if span.action.kind == "RF":
+                    changes.append((span.end_s, 1))
+                elif span.action.kind == "F":
+                    changes.append((span.start_s, -len(self._sent_to(stage, span.action.chunk))))
+            peaks.append(_highest(changes))
+        return tuple(peaks)
+
+    def _sent_to(self, stage: int, chunk: int) -> list[int]:
+        part = self.schedule.part(stage, chunk)
+        return [u for u in self.schedule.sources[part] if self.schedule.crosses((u, part))]
+
+    @cached_property
+    def transfer_order(self) -> tuple[Transfer, ...]:
+        """All transfers of all stages in one order, by start, that every stage's queue keeps.
+
+        A rank that issues its transfers in this order never waits for one that waits for it.
+        """
+        starts = {(span.stage, span.action): span.start_s for span in self.spans}
+        order = [t for t in sorted_tasks(self.schedule) if isinstance(t, Transfer)]
+        # a stable sort: equal starts stay in an order in which each follows what it waits for
+        return tuple(sorted(order, key=lambda t: starts[next(actions_of(self.schedule, t))]))
+
+
+def simulate(schedule: Schedule, costs: Costs, overlap: bool = True) -> Timeline:
+    """Run `schedule` with `costs`. Raises ValueError if its stages wait for each other."""
+    ends: dict[Task, float] = {}
+    free: dict[tuple[int, bool], float] = defaultdict(float)
+    spans: list[Span] = []
+    for task in sorted_tasks(schedule, overlap):
+        is_pass = isinstance(task, Pass)
+        who = list(actions_of(schedule, task))
+        streams = [(stage, is_pass or not overlap) for stage, _ in who]
+        start = max(
+            *(free[stream] for stream in streams),
+            *(ends[need] for need in needs(schedule, task)),
+            0.0,
+        )
+        if isinstance(task, Pass):
+            end = start + costs.seconds(task.kind, task.part)
+        else:
+            end = start + costs.transfer_s(task.direction, task.flow)
+        ends[task] = end
+        for stream in streams:
+            free[stream] = end
+        spans += [Span(stage, action, start, end) for stage, action in who]
+    return Timeline(schedule, tuple(sorted(spans, key=lambda s: (s.start_s, s.end_s, s.stage))))
+
+
+def peak_stash(actions: tuple[Action, ...]) -> int:
+    """The most forward passes that are held at once: from F until W."""
+    held = peak = 0
+    for action in actions:
+        held += {"F": 1, "W": -1}.get(action.kind, 0)
+        peak = max(peak, held)
+    return peak
+
+
+class Deadlock(ValueError):
+    """Stages that wait for each other; `waits` says per stage what is first in its streams."""
+
+    def __init__(self, waits: dict[int, list[str]]) -> None:
+        self.waits = waits
+        text = "; ".join(f"stage {i} at {', '.join(w)}" for i, w in sorted(waits.items()))
+        super().__init__(f"the schedule deadlocks: {text}")
+
+
+def sorted_tasks(schedule: Schedule, overlap: bool = True) -> list[Task]:
+    """The tasks in an order in which each follows what it waits for. Raises Deadlock.
+
+    A task can go if it is first in the streams of all its stages and what it needs is done. Going
+    early never keeps another from going, so if this gets stuck, every run does.
+    """
+    streams: dict[tuple[int, bool], list[Task]] = defaultdict(list)
+    for stage, actions in enumerate(schedule.actions):
+        for action in actions:
+            streams[stage, action.is_compute or not overlap].append(
+                task_of(schedule, stage, action)
+            )
+    heads = dict.fromkeys(streams, 0)
+    homes: dict[Task, list[tuple[int, bool]]] = defaultdict(list)
+    for key, tasks in streams.items():
+        for task in tasks:
+            homes[task].append(key)
+    done: set[Task] = set()
+    order: list[Task] = []
+    waiting: dict[Task, list[tuple[int, bool]]] = defaultdict(list)
+    work = list(streams)
+    while work:
+        key = work.pop()
+        at, tasks = heads[key], streams[key]
+        if at == len(tasks):
+            continue
+        task = tasks[at]
+        keys = homes[task]
+        wanted = 1 if isinstance(task, Pass) else 2
+        if len(keys) != wanted or any(streams[k][heads[k]] != task for k in keys):
+            continue
+        missing = [need for need in needs(schedule, task) if need not in done]
+        if missing:
+            waiting[missing[0]].append(key)
+            continue
+        done.add(task)
+        order.append(task)
+        for k in keys:
+            heads[k] += 1
+        work += [*waiting.pop(task, []), *keys]
+    stuck: dict[int, list[str]] = defaultdict(list)
+    for key, at in heads.items():
+        stage, tasks = key[0], streams[key]
+        if at < len(tasks):
+            action = next(a for i, a in actions_of(schedule, tasks[at]) if i == stage)
+            stuck[stage].append(str(action))
+    if stuck:
+        raise Deadlock(dict(stuck))
+    return order
+
+
+def _highest(changes: list[tuple[float, int]]) -> int:
+    level = peak = 0
+    for _, change in sorted(changes):
+        level += change
+        peak = max(peak, level)
+    return peak
