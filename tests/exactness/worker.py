@@ -1,15 +1,20 @@
 """Trains one model of the matrix alone (one process) or by several plans, and keeps what came out.
 
 Arguments: alone MODEL OPTIMIZER STEPS FILE
+           shuffled MODEL OPTIMIZER LEARNING_RATE STEPS SEED...
            together MODEL OPTIMIZER STEPS FILE NODES GPUS MICRO_BATCHES SCHEME...
 `alone` writes FILE (npz: losses, state, which elements have a gradient); `together` compares with
-it and prints a JSON line per scheme. A scheme `random:N` is a plan drawn with seed N.
+it and prints a JSON line per scheme. A scheme `random:N` is a plan drawn with seed N. `shuffled`
+shows what rounding alone does: one process, with the rows of each batch in another order and cut
+into two halves whose gradients add up, against the same process without that.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +54,35 @@ def alone(name: str, optimizer: str, steps: int, file: str) -> None:
     kept = {f"kept.{k}": v > NO_GRADIENT * peak for k, v in largest.items()}
     state = {f"state.{k}": v.numpy() for k, v in model.state_dict().items()}
     np.savez(file, losses=np.array(losses), **state, **kept, **initial)
+
+
+def shuffled(name: str, optimizer: str, rate: float, steps: int, seeds: Sequence[int]) -> None:
+    case = dataclasses.replace(CASES[name], adam_lr=rate, sgd_lr=rate)
+
+    def train(seed: int | None) -> np.ndarray:
+        flow.manual_seed(0)
+        model, loss, batch = case.build(case.rows)
+        made = case.optimizer(optimizer)(model.parameters())
+        losses = []
+        for step in range(steps):
+            rows = np.arange(case.rows)
+            if seed is not None:
+                rows = np.random.default_rng((seed, step)).permutation(case.rows)
+            parts = np.split(rows, 1 if seed is None else 2)
+            total = 0.0
+            for part in parts:
+                *inputs, target = (flow.tensor(x.numpy()[part]) for x in batch(step))
+                value = loss(model(*inputs), target) / len(parts)
+                value.backward()
+                total += float(value)
+            made.step()
+            made.zero_grad()
+            losses.append(total)
+        return np.array(losses)
+
+    plain = train(None)
+    apart = [float(np.max(np.abs(train(seed) / plain - 1))) for seed in seeds]
+    print(json.dumps({"losses": apart}), flush=True)
 
 
 def together(
@@ -100,7 +134,12 @@ def together(
 
 
 def main() -> None:
-    mode, name, optimizer, steps, file, *rest = sys.argv[1:]
+    mode, name, optimizer, *rest = sys.argv[1:]
+    if mode == "shuffled":
+        rate, steps, *seeds = rest
+        shuffled(name, optimizer, float(rate), int(steps), [int(seed) for seed in seeds])
+        return
+    steps, file, *rest = rest
     if mode == "alone":
         alone(name, optimizer, int(steps), file)
         return
