@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .commands.box import box
+
 if TYPE_CHECKING:
     from .cluster import Cluster
     from .cost.comm import CommRule
@@ -72,6 +74,9 @@ def main(debug: bool) -> None:
     del debug
     # OneFlow's log on stderr: by default only what ends the process.
     os.environ.setdefault("GLOG_minloglevel", "3")
+
+
+main.add_command(box)
 
 
 @main.command(

@@ -45,9 +45,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "api": ("backend", "baselines"),
     "synthetic": ("graph",),
     "job": ("api", "synthetic"),
+    "box": ("backend",),
+    "plan_job": ("backend", "synthetic"),
     "doctor": ("backend",),
     "report": ("plans", "doctor"),
-    "cli": ("job", "report"),
+    "commands": ("box", "plan_job"),
+    "cli": ("job", "report", "commands"),
     "__main__": ("cli",),
     "__init__": ("api",),
 }
@@ -63,6 +66,7 @@ OUTSIDE = {
     "pipeline.timeline": {"matplotlib"},
     "backend": {"numpy", "oneflow"},
     "report": {"numpy", "rich"},
+    "commands": {"click"},
     "cli": {"click", "rich"},
 }
 

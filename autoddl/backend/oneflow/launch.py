@@ -1,5 +1,7 @@
 """Start the processes of a job on this machine, and end all of them when one fails.
 
+They run on one host, or on several that this machine can enter (the namespaces of `autoddl.box`).
+
 Needs the standard library only. A script started here finds in the environment what OneFlow reads
 there (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK, LOCAL_RANK), as under OneFlow's own launcher,
 `python -m oneflow.distributed.launch`.
@@ -16,6 +18,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import IO
 
@@ -25,6 +29,15 @@ GRACE_SECONDS = 2.0
 TERM_SECONDS = 3.0
 # the others try again after many seconds if rank 0 does not listen when they first ask
 LISTEN_SECONDS = 5.0
+_LISTEN = "0A"  # the state in /proc/net/tcp
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host of the job: its address for the others, and the words that run a command there."""
+
+    address: str = "127.0.0.1"
+    enter: tuple[str, ...] = ()
 
 
 def run_processes(
@@ -32,6 +45,7 @@ def run_processes(
     nproc: int,
     env: Mapping[str, str] | None = None,
     *,
+    hosts: Sequence[Host] = (Host(),),
     output: IO[str] | None = None,
     prefix: bool = True,
     timeout: float | None = None,
@@ -40,6 +54,7 @@ def run_processes(
 
     script_args: a script and its arguments, or `-m module ...`
     env:         variables to add to this process's environment
+    hosts:       where the ranks run, equally many on each
     output:      where the ranks' lines go (default: stdout), each headed by `[rank]` if `prefix`
     timeout:     seconds after which the job is ended with status 124
 
@@ -48,6 +63,8 @@ def run_processes(
     """
     if nproc < 1:
         raise ValueError(f"a job needs at least one process, got {nproc}")
+    if not hosts or nproc % len(hosts):
+        raise ValueError(f"{nproc} processes cannot be shared out evenly to {len(hosts)} hosts")
     sink = _Sink(output or sys.stdout)
     processes: list[subprocess.Popen[str]] = []
     readers: list[threading.Thread] = []
@@ -55,7 +72,14 @@ def run_processes(
         with _raise_on_sigterm():
             port = free_port()
             for rank in range(nproc):
-                process = _start(script_args, {**os.environ, **_rank_env(rank, nproc, port, env)})
+                host, local_rank = divmod(rank, nproc // len(hosts))
+                own = {
+                    **os.environ,
+                    **_job_env(nproc, hosts[0].address, port, env),
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(local_rank),
+                }
+                process = _start([*hosts[host].enter, sys.executable, "-u", *script_args], own)
                 processes.append(process)
                 head = f"[{rank}] " if prefix and nproc > 1 else ""
                 reader = threading.Thread(target=sink.copy, args=(process, head), daemon=True)
@@ -81,7 +105,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _rank_env(rank: int, nproc: int, port: int, env: Mapping[str, str] | None) -> dict[str, str]:
+def _job_env(nproc: int, address: str, port: int, env: Mapping[str, str] | None) -> dict[str, str]:
     cores = os.cpu_count() or 1
     defaults = {"GLOG_minloglevel": "2", "OMP_NUM_THREADS": str(max(1, cores // nproc))}
     if cores < 2 * nproc:
@@ -91,18 +115,16 @@ def _rank_env(rank: int, nproc: int, port: int, env: Mapping[str, str] | None) -
     return {
         **{key: value for key, value in defaults.items() if key not in os.environ},
         **(env or {}),
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
         "WORLD_SIZE": str(nproc),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
     }
 
 
-def _start(script_args: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str]:
+def _start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str]:
     # a session of its own, so that whatever the rank starts can be ended with it
     return subprocess.Popen(
-        [sys.executable, "-u", *script_args],
+        command,
         env=dict(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -114,12 +136,23 @@ def _start(script_args: Sequence[str], env: Mapping[str, str]) -> subprocess.Pop
 
 
 def _wait_until_listening(process: subprocess.Popen[str], port: int) -> None:
-    """Wait until rank 0 takes connections on `port`, but not for long: it may do something else."""
+    """Wait until something listens on `port`, but not for long: rank 0 may do something else."""
     end = time.monotonic() + LISTEN_SECONDS
     while process.poll() is None and time.monotonic() < end:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.1):
+        if _is_listening(process.pid, port):
             return
         time.sleep(POLL_SECONDS)
+
+
+def _is_listening(pid: int, port: int) -> bool:
+    """True if the network in which process `pid` runs has a listening TCP socket on `port`."""
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                _, local, _, state, *_ = line.split()
+                if state == _LISTEN and int(local.rpartition(":")[2], 16) == port:
+                    return True
+    return False
 
 
 class _Sink:

@@ -1,0 +1,79 @@
+"""What a box looks like: its hosts, their namespaces and addresses, the rate of their links."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+PREFIX = "autoddl-"
+LINK = "eth0"  # a host's link, as the host sees it
+MOST_HOSTS = 250
+_UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+
+
+@dataclass(frozen=True)
+class BoxSpec:
+    """`nodes` hosts of `gpus_per_node` processes; each link carries `rate` bit/s either way.
+
+    rate: bits per second; None leaves the links as fast as the machine makes them
+    name: tells boxes on one machine apart
+    """
+
+    nodes: int
+    gpus_per_node: int
+    rate: float | None
+    name: str = "box"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nodes <= MOST_HOSTS:
+            raise ValueError(f"a box has 1 to {MOST_HOSTS} hosts, got {self.nodes}")
+        if self.gpus_per_node < 1:
+            raise ValueError(f"a host needs at least one process, got {self.gpus_per_node}")
+        if self.rate is not None and self.rate < 1e5:
+            raise ValueError(f"the rate must be at least 100kbit, got {self.rate:g} bit/s")
+        if not re.fullmatch(r"[A-Za-z0-9.-]{1,40}", self.name):
+            raise ValueError(f"{self.name!r} cannot name a box: use up to 40 letters, digits, . -")
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def router(self) -> str:
+        """The namespace that joins the hosts."""
+        return f"{PREFIX}{self.name}-router"
+
+    def host(self, index: int) -> str:
+        """The namespace of a host."""
+        return f"{PREFIX}{self.name}-host{index}"
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        return (*(self.host(i) for i in range(self.nodes)), self.router)
+
+    def address(self, index: int) -> str:
+        """A host's address; each host has a subnet of its own with the router."""
+        return f"10.77.{index}.2"
+
+    def gateway(self, index: int) -> str:
+        """The router's address on a host's subnet."""
+        return f"10.77.{index}.1"
+
+    def __str__(self) -> str:
+        speed = "unshaped" if self.rate is None else format_rate(self.rate)
+        return f"{self.nodes} hosts x {self.gpus_per_node} processes, links {speed}"
+
+
+def parse_rate(text: str) -> float:
+    """`200mbit` in bits per second. ValueError on anything that is no rate."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text.lower())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError(f"{text!r} is not a rate; write e.g. 200mbit or 1gbit (bits per second)")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def format_rate(rate: float) -> str:
+    """The inverse of `parse_rate`."""
+    unit = next((u for u in ("gbit", "mbit", "kbit") if rate >= _UNITS[u]), "bit")
+    return f"{rate / _UNITS[unit]:g}{unit}"

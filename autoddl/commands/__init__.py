@@ -1,0 +1,1 @@
+"""Commands of `autoddl` that stand in files of their own."""
