@@ -1,0 +1,179 @@
+"""Algorithms for who sends and in which order (AlpaComm section 3.2 and its ablation, 5.3.1).
+
+    naive         the first host that has the slice, in the order of the slices
+    load_balance  the longest first, each from the host that has least to send so far
+    dfs           depth-first over orders and senders, cut where a bound says that it is no better
+    greedy        repeatedly the best of several random sets of jobs that do not overlap
+    ensemble      the best of the last three
+
+All are deterministic: budgets are numbers of evaluations, not seconds, and `seed` is given.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from .load import Assignment, Job, Resource, lower_bound, makespan
+
+OrderFn = Callable[[Sequence[Job], int, int], Assignment]  # jobs, evaluations, seed
+_TRIES = 12
+_MOST_DFS_JOBS = 256
+
+
+def naive(jobs: Sequence[Job], budget: int = 0, seed: int = 0) -> Assignment:
+    del budget, seed
+    order = tuple((n, 0) for n in range(len(jobs)))
+    return Assignment(order, makespan(jobs, order), len(jobs))
+
+
+def load_balance(jobs: Sequence[Job], budget: int = 0, seed: int = 0) -> Assignment:
+    del budget, seed
+    load: dict[int, float] = {}
+    order = []
+    evaluations = 0
+    longest = sorted(range(len(jobs)), key=lambda n: -jobs[n].options[0].seconds)
+    for n in longest:
+        options = jobs[n].options
+        choice = min(
+            range(len(options)),
+            key=lambda c: (load.get(options[c].host, 0.0) + options[c].seconds, c),
+        )
+        load[options[choice].host] = load.get(options[choice].host, 0.0) + options[choice].seconds
+        order.append((n, choice))
+        evaluations += len(options)
+    return Assignment(tuple(order), makespan(jobs, order), evaluations)
+
+
+def greedy(jobs: Sequence[Job], budget: int = 20_000, seed: int = 0) -> Assignment:
+    """In each round the set of disjoint jobs with most devices, of `_TRIES` random ones.
+
+    Rounds follow one another until nothing is left; several runs while the budget lasts.
+    """
+    rng = random.Random(seed)
+    bound = lower_bound(jobs)
+    best: Assignment | None = None
+    spent = 0
+    while best is None or (spent < budget and best.seconds > bound * (1 + 1e-9)):
+        order, cost = _greedy_run(jobs, rng)
+        spent += cost
+        seconds = makespan(jobs, order)
+        if best is None or seconds < best.seconds:
+            best = Assignment(tuple(order), seconds, spent)
+        if not jobs:
+            break
+    return Assignment(best.order, best.seconds, spent)
+
+
+def _greedy_run(jobs: Sequence[Job], rng: random.Random) -> tuple[list[tuple[int, int]], int]:
+    left = list(range(len(jobs)))
+    sent: dict[int, float] = {}
+    order: list[tuple[int, int]] = []
+    spent = 0
+    while left:
+        chosen: list[tuple[int, int]] = []
+        heaviest = -1
+        for _ in range(_TRIES if len(left) > 1 else 1):
+            rng.shuffle(left)
+            taken: set[Resource] = set()
+            found: list[tuple[int, int]] = []
+            weight = 0
+            for n in left:
+                free = [
+                    (sent.get(option.host, 0.0), c)
+                    for c, option in enumerate(jobs[n].options)
+                    if taken.isdisjoint(option.resources)
+                ]
+                spent += len(jobs[n].options)
+                if free:
+                    choice = min(free)[1]
+                    taken |= jobs[n].options[choice].resources
+                    found.append((n, choice))
+                    weight += jobs[n].weight
+            if weight > heaviest:
+                chosen, heaviest = found, weight
+        for n, c in chosen:
+            option = jobs[n].options[c]
+            sent[option.host] = sent.get(option.host, 0.0) + option.seconds
+        order += chosen
+        gone = {n for n, _ in chosen}
+        left = [n for n in left if n not in gone]
+    return order, spent
+
+
+def dfs(jobs: Sequence[Job], budget: int = 20_000, seed: int = 0) -> Assignment:
+    """Exact if the budget is not used up; what `load_balance` gives if nothing better is found."""
+    del seed
+    search = _Dfs(jobs, budget, load_balance(jobs))
+    if len(jobs) > _MOST_DFS_JOBS:  # the budget would not reach one leaf
+        return Assignment(search.order, search.best, search.spent)
+    search.extend([], {}, 0.0)
+    return Assignment(search.order, search.best, search.spent)
+
+
+class _Dfs:
+    def __init__(self, jobs: Sequence[Job], budget: int, start: Assignment) -> None:
+        self.jobs = jobs
+        self.budget = budget
+        self.spent = start.evaluations
+        self.best = start.seconds
+        self.order = start.order
+        self.bound = lower_bound(jobs) * (1 + 1e-9)
+        self.left = set(range(len(jobs)))
+        self.common = [frozenset.intersection(*(o.resources for o in j.options)) for j in jobs]
+        self.shortest = [min(o.seconds for o in j.options) for j in jobs]
+
+    def extend(self, order: list[tuple[int, int]], free: dict[Resource, float], end: float) -> None:
+        if not self.left:
+            if end < self.best:
+                self.best, self.order = end, tuple(order)
+            return
+        if self._bound(free, end) >= self.best * (1 - 1e-12):
+            return
+        # equal jobs are tried once; earliest possible starts first
+        options = []
+        kinds = set()
+        for n in sorted(self.left):
+            if self.jobs[n].kind in kinds:
+                continue
+            kinds.add(self.jobs[n].kind)
+            for c, option in enumerate(self.jobs[n].options):
+                start = max((free.get(r, 0.0) for r in option.resources), default=0.0)
+                options.append((start, -option.seconds, n, c))
+        self.spent += len(options)
+        for start, _, n, c in sorted(options):
+            if self.spent >= self.budget or self.best <= self.bound:
+                return
+            option = self.jobs[n].options[c]
+            finish = start + option.seconds
+            self.left.remove(n)
+            changed = {**free, **dict.fromkeys(option.resources, finish)}
+            self.extend([*order, (n, c)], changed, max(end, finish))
+            self.left.add(n)
+
+    def _bound(self, free: dict[Resource, float], end: float) -> float:
+        """What is left must still pass through the links that every option of it takes."""
+        load = dict(free)
+        for n in self.left:
+            for resource in self.common[n]:
+                load[resource] = load.get(resource, 0.0) + self.shortest[n]
+        return max(end, *load.values()) if load else end
+
+
+def ensemble(jobs: Sequence[Job], budget: int = 20_000, seed: int = 0) -> Assignment:
+    found = [load_balance(jobs)]
+    bound = lower_bound(jobs) * (1 + 1e-9)
+    for algorithm in (greedy, dfs):
+        if min(a.seconds for a in found) > bound:
+            found.append(algorithm(jobs, budget, seed))
+    best = min(found, key=lambda a: a.seconds)
+    return Assignment(best.order, best.seconds, sum(a.evaluations for a in found))
+
+
+ORDERS: dict[str, OrderFn] = {
+    "naive": naive,
+    "load_balance": load_balance,
+    "dfs": dfs,
+    "greedy": greedy,
+    "ensemble": ensemble,
+}
