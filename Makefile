@@ -2,7 +2,7 @@
 export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 
-.PHONY: demo test test-all check setup clean
+.PHONY: demo test test-all check bench-reshard setup clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -18,6 +18,9 @@ check: setup
 	.venv/bin/ruff format --check .
 	.venv/bin/pyright --pythonpath $(PYTHON)
 	$(PYTHON) -m pytest -q tests/test_layers.py
+
+bench-reshard: setup
+	$(PYTHON) -m benchmarks.reshard
 
 setup:
 	@scripts/setup
