@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from .commands.box import box
+from .commands.calibrate import calibrate
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -77,6 +78,7 @@ def main(debug: bool) -> None:
 
 
 main.add_command(box)
+main.add_command(calibrate)
 
 
 @main.command(

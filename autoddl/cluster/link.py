@@ -1,4 +1,13 @@
-"""The alpha-beta model of a link (AutoDDL section 3.1): n bytes take alpha + n beta seconds."""
+"""The alpha-beta model of a link (AutoDDL section 3.1): n bytes take alpha + n beta seconds.
+
+A collective is several messages, one after the other, and on real machines starting it costs
+something too, whatever its size and however many devices take part:
+
+    seconds = call + messages alpha + bytes beta
+
+`Link.seconds` computes it. The paper's model is the one with call = 0. A transfer from one device
+to one other is not started as a collective is, and has a latency of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +16,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """alpha_s: seconds per message; beta_s_per_byte: seconds per byte, in one direction."""
+    """What a link costs, in one direction.
+
+    alpha_s:         seconds per message
+    beta_s_per_byte: seconds per byte
+    call_s:          seconds of starting one collective
+    transfer_s:      seconds of a transfer between two devices beside its bytes; None: alpha_s
+    """
 
     alpha_s: float
     beta_s_per_byte: float
+    call_s: float = 0.0
+    transfer_s: float | None = None
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
         return 1.0 / self.beta_s_per_byte
 
+    @property
+    def transfer_latency_s(self) -> float:
+        return self.alpha_s if self.transfer_s is None else self.transfer_s
+
     def seconds(self, messages: float, volume_bytes: float) -> float:
-        """Time of `messages` messages, one after the other, that carry `volume_bytes` in all."""
-        return messages * self.alpha_s + volume_bytes * self.beta_s_per_byte
+        """One collective of `messages` messages in turn that carry `volume_bytes` in all."""
+        return self.call_s + messages * self.alpha_s + volume_bytes * self.beta_s_per_byte

@@ -1,12 +1,16 @@
 """The cluster: nodes, devices and links, with the source of every number.
 
 The file format is the JSON of these classes' fields plus `version`. `sources` says where a number
-comes from, by its dotted name: `{"device.memory_bytes": "data sheet, page 2"}`.
+comes from, by its dotted name: `{"device.memory_bytes": "data sheet, page 2"}`. Optional fields are
+left out where they say nothing: a link's `call_s` and `transfer_s`, the device's `efficiency` and
+`shuffle_s_per_byte`, and `calibration` (how the numbers were measured). `autoddl calibrate` writes
+them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,10 +21,12 @@ from ..files import write_atomically
 from ..sbp.mesh import Mesh
 from .fields import Fields, check_known, checked_number, load_object
 from .link import Link
+from .provenance import Calibration
 
 CLUSTER_VERSION = 1
 FLOAT_DTYPES = ("float64", "float32", "float16", "bfloat16")
 DeviceKind = Literal["cpu", "cuda"]
+Curve = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,9 @@ class Device:
     flops_per_s:   dtype -> floating-point operations per second that large matmuls reach
     memory_bandwidth_bytes_per_s: of the device's own memory, reads and writes together
     launch_s:      seconds that starting one operator costs
+    shuffle_s_per_byte: seconds per byte of a tensor whose pieces an all-to-all rearranges
+    efficiency:    dtype -> points (FLOPs of a matmul, FLOP/s that it reaches), ascending; what a
+                   dtype without points reaches is its `flops_per_s` at any size
     """
 
     kind: DeviceKind
@@ -38,10 +47,16 @@ class Device:
     flops_per_s: Mapping[str, float]
     memory_bandwidth_bytes_per_s: float
     launch_s: float = 0.0
+    shuffle_s_per_byte: float = 0.0
+    efficiency: Mapping[str, Curve] = dataclasses.field(default_factory=dict)
 
     def flops_for(self, dtype: str) -> float:
         """FLOP/s for `dtype`; a dtype without a number of its own runs as fast as float32."""
         return self.flops_per_s.get(dtype, self.flops_per_s["float32"])
+
+    def curve_for(self, dtype: str) -> Curve:
+        """The matmul efficiency of `dtype`, () if unknown: then it is `flops_for` at any size."""
+        return self.efficiency.get(dtype if dtype in self.flops_per_s else "float32", ())
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,7 @@ class Cluster:
     intra: Link
     inter: Link
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         # The same checks serve a file, a direct call and `with_shape`.
@@ -81,22 +97,33 @@ class Cluster:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` inverts it."""
-        return {
+        device: dict[str, Any] = {
+            "kind": self.device.kind,
+            "memory_bytes": self.device.memory_bytes,
+            "flops_per_s": dict(self.device.flops_per_s),
+            "memory_bandwidth_bytes_per_s": self.device.memory_bandwidth_bytes_per_s,
+            "launch_s": self.device.launch_s,
+        }
+        if self.device.shuffle_s_per_byte:
+            device["shuffle_s_per_byte"] = self.device.shuffle_s_per_byte
+        if self.device.efficiency:
+            device["efficiency"] = {
+                dtype: [list(point) for point in curve]
+                for dtype, curve in self.device.efficiency.items()
+            }
+        whole: dict[str, Any] = {
             "version": CLUSTER_VERSION,
             "name": self.name,
             "nodes": self.nodes,
             "gpus_per_node": self.gpus_per_node,
-            "device": {
-                "kind": self.device.kind,
-                "memory_bytes": self.device.memory_bytes,
-                "flops_per_s": dict(self.device.flops_per_s),
-                "memory_bandwidth_bytes_per_s": self.device.memory_bandwidth_bytes_per_s,
-                "launch_s": self.device.launch_s,
-            },
-            "intra": dataclasses.asdict(self.intra),
-            "inter": dataclasses.asdict(self.inter),
+            "device": device,
+            "intra": link_json(self.intra),
+            "inter": link_json(self.inter),
             "sources": dict(self.sources),
         }
+        if self.calibration is not None:
+            whole["calibration"] = self.calibration.to_json()
+        return whole
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Cluster:
@@ -139,6 +166,7 @@ def _parse(data: Mapping[str, Any]) -> dict[str, Any]:
         "intra": _link(fields.raw("intra"), "intra"),
         "inter": _link(fields.raw("inter"), "inter"),
         "sources": _sources(data.get("sources", {})),
+        "calibration": _calibration(data.get("calibration")),
     }
 
 
@@ -155,17 +183,62 @@ def _device(data: Any) -> Device:
         },
         memory_bandwidth_bytes_per_s=fields.number("memory_bandwidth_bytes_per_s"),
         launch_s=fields.number("launch_s", zero=True, default=0.0),
+        shuffle_s_per_byte=fields.number("shuffle_s_per_byte", zero=True, default=0.0),
+        efficiency=_efficiency(data.get("efficiency", {})),
     )
+
+
+def _efficiency(data: Any) -> dict[str, Curve]:
+    """dtype -> its points. More FLOPs must not take less time."""
+    where = "device.efficiency"
+    Fields(data, where, FLOAT_DTYPES)
+    curves: dict[str, Curve] = {}
+    for dtype, points in data.items():
+        path = f"{where}.{dtype}"
+        if not isinstance(points, list | tuple) or not points:
+            raise ValueError(f"field {path!r} must be a list of [FLOPs, FLOP/s], one at least")
+        for index, point in enumerate(points):
+            if not isinstance(point, list | tuple) or len(point) != 2:
+                raise ValueError(f"field '{path}[{index}]' must be a pair [FLOPs, FLOP/s]")
+        curve = tuple(
+            (checked_number(a, f"{path}[{i}][0]"), checked_number(b, f"{path}[{i}][1]"))
+            for i, (a, b) in enumerate(points)
+        )
+        for index, ((a, rate_a), (b, rate_b)) in enumerate(itertools.pairwise(curve), start=1):
+            if b <= a or b / rate_b < a / rate_a * (1 - 1e-9):
+                raise ValueError(
+                    f"field '{path}[{index}]': FLOPs must ascend, and more of them must not take "
+                    f"less time; got {b:g} at {rate_b:g}/s after {a:g} at {rate_a:g}/s"
+                )
+        curves[dtype] = curve
+    return curves
 
 
 def _link(data: Any, where: str) -> Link:
     fields = Fields(data, where, (f.name for f in dataclasses.fields(Link)))
-    return Link(fields.number("alpha_s", zero=True), fields.number("beta_s_per_byte"))
+    return Link(
+        fields.number("alpha_s", zero=True),
+        fields.number("beta_s_per_byte"),
+        fields.number("call_s", zero=True, default=0.0),
+        fields.number("transfer_s", zero=True) if "transfer_s" in data else None,
+    )
+
+
+def link_json(link: Link) -> dict[str, float]:
+    """The link's fields as they stand in a file; optional ones that say nothing are left out."""
+    optional = {"call_s": 0.0, "transfer_s": None}
+    numbers = dataclasses.asdict(link)
+    return {k: v for k, v in numbers.items() if k not in optional or v != optional[k]}
+
+
+def _calibration(data: Any) -> Calibration | None:
+    return None if data is None else Calibration.from_json(data)
 
 
 def _sources(data: Any) -> dict[str, str]:
     known = ("nodes", "gpus_per_node", *_dotted("device", Device), *_dotted("intra", Link))
     known += (*_dotted("inter", Link), *(f"device.flops_per_s.{d}" for d in FLOAT_DTYPES))
+    known += tuple(f"device.efficiency.{d}" for d in FLOAT_DTYPES)
     if not isinstance(data, Mapping):
         raise ValueError("field 'sources' must be an object of field name -> text")
     check_known(data, known, "sources")

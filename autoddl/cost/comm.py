@@ -5,11 +5,15 @@ For a group of p ranks, n nodes x g GPUs on nodes of G GPUs, alpha and beta of a
     all-gather, reduce-scatter of n_bytes in full   (p-1) alpha + (p-1)/p n_bytes beta
     all-reduce                                      twice that
     all-to-all of local bytes a rank                (p-1) alpha + (p-1)/p local beta
+    send of n_bytes to the other of two ranks       alpha + n_bytes beta
 
 The paper's plain rule (section 4.2) takes the link inside a node if the group lies inside one, else
 the link between nodes. Groups along the same axes run at the same time: G/g of them cross each NIC,
 so the bytes through one NIC are (G/g) (p-1)/p n_bytes, and G local (p-g)/p for an all-to-all; the
-slower of NIC and in-node link decides. `CommModel.price` computes both.
+slower of NIC and in-node link decides. On a machine where they were measured, each collective costs
+the link's `call_s` once as well, and an all-to-all the device's `shuffle_s_per_byte` for each local
+byte, since its pieces lie scattered in the tensor. `work_of` counts messages and bytes,
+`CommModel.price` computes both rules from them.
 """
 
 from __future__ import annotations
@@ -24,6 +28,38 @@ from ..sbp.redistribute import StepKind
 
 CommRule = Literal["shared_nic", "plain"]
 COMM_RULES: tuple[CommRule, ...] = ("shared_nic", "plain")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a collective of one byte does; bytes are the larger of a device's before and after.
+
+    messages: one after the other
+    nic:      bytes through each NIC; 0 inside a node
+    device:   bytes that each device sends
+    shuffled: bytes that each device rearranges
+    """
+
+    messages: int
+    nic: float
+    device: float
+    shuffled: float = 0.0
+
+
+def work_of(kind: str, nodes: int, gpus: int, groups: float) -> Work:
+    """The work of `kind` in groups of nodes x gpus devices, `groups` of which share each NIC."""
+    size = nodes * gpus
+    if kind == "send":
+        return Work(1, groups if nodes > 1 else 0.0, 1.0)
+    rounds = 2 if kind == "all_reduce" else 1
+    device = rounds * (size - 1) / size
+    if nodes == 1:
+        nic = 0.0
+    elif kind == "all_to_all":
+        nic = groups * gpus * (size - gpus) / size
+    else:
+        nic = groups * device
+    return Work(rounds * (size - 1), nic, device, 1.0 if kind == "all_to_all" else 0.0)
 
 
 @dataclass(frozen=True)
@@ -47,20 +83,26 @@ class CommModel:
         Bytes are the larger of the device's local bytes before and after the step.
         """
         nodes, gpus = self.mesh.topology(axes)
-        size = nodes * gpus
-        if kind in ("slice", "to_partial") or size == 1:
+        if kind in ("slice", "to_partial") or nodes * gpus == 1:
             return 0.0, 0.0
-        intra_factor = (size - 1) / size
-        if kind == "all_to_all":
-            nic_factor = self.cluster.gpus_per_node * (size - gpus) / size
-        else:
-            nic_factor = self.cluster.gpus_per_node / gpus * intra_factor
+        return self.group_price(kind, nodes, gpus, self.cluster.gpus_per_node / gpus)
+
+    def group_price(
+        self, kind: str, nodes: int, gpus: int, groups: float = 1.0
+    ) -> tuple[float, float]:
+        """The same for groups of nodes x gpus devices, `groups` of them at once on each host.
+
+        `kind` may be "send" as well: from one device to one other, on the same host if nodes is 1.
+        """
+        work = work_of(kind, nodes, gpus, groups)
         link = self.cluster.intra if nodes == 1 else self.cluster.inter
-        alpha_s = (size - 1) * link.alpha_s
-        if nodes == 1 or self.rule == "plain":
-            beta = intra_factor * link.beta_s_per_byte
+        if kind == "send":
+            latency = link.transfer_latency_s
         else:
-            intra = intra_factor * self.cluster.intra.beta_s_per_byte if gpus > 1 else 0.0
-            beta = max(nic_factor * link.beta_s_per_byte, intra)
-        rounds = 2 if kind == "all_reduce" else 1
-        return rounds * alpha_s, rounds * beta
+            latency = link.call_s + work.messages * link.alpha_s
+        if nodes == 1 or self.rule == "plain":
+            beta = work.device * link.beta_s_per_byte
+        else:
+            inside = work.device * self.cluster.intra.beta_s_per_byte if gpus > 1 else 0.0
+            beta = max(work.nic * link.beta_s_per_byte, inside)
+        return latency, beta + work.shuffled * self.cluster.device.shuffle_s_per_byte

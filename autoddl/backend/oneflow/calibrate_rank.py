@@ -1,0 +1,67 @@
+"""One rank of `autoddl calibrate`: the same record on all ranks, then device and collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ...calibration.measured import Limits, Progress
+from ...calibration.record import Record
+from ...calibration.schedule import Point
+from ...sbp.mesh import Mesh
+from .groups import Groups
+from .guard import rank
+from .measure import measure
+from .measure_device import measure_device, memory_bytes
+from .session import share_text
+from .timing import Stopwatch
+
+DEVICE_SECONDS = 120.0
+SLACK_SECONDS = 60.0
+
+
+def run(
+    mesh: Mesh,
+    points: Sequence[Point],
+    start: Callable[[], Record],
+    path: Path,
+    limits: Limits,
+    device_kind: str,
+    with_device: bool,
+    show: Callable[[Progress], None],
+    expect: Callable[[str, float], None],
+) -> Record:
+    """Go on from `start()` of rank 0, which saves the record to `path`; the whole record."""
+    expect("the start of OneFlow on all ranks", DEVICE_SECONDS)
+    groups = Groups(mesh, rank(), device_kind)
+    watch = Stopwatch(groups)
+    record = Record.loads(share_text(lambda: start().dumps()))
+
+    def save() -> None:
+        if rank() == 0:
+            record.save(path)
+
+    if with_device and record.device is None:
+        expect("the measurement of the device", DEVICE_SECONDS)
+        record.device = measure_device(
+            watch,
+            device_kind,
+            mesh.gpus_per_node,
+            tell=lambda what: show(Progress(0, len(points), limits.budget_s, what)),
+        )
+        save()
+    share = memory_bytes(device_kind, mesh.gpus_per_node)
+    measure(
+        record,
+        points,
+        groups,
+        watch,
+        limits,
+        int(watch.agreed(share)),
+        save,
+        show,
+        lambda what, seconds: expect(what, SLACK_SECONDS + seconds),
+    )
+    save()
+    watch.meet()
+    return record

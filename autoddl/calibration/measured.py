@@ -1,0 +1,119 @@
+"""When a point is measured well enough, when it is left out, and how long the rest will take.
+
+All decisions follow from the record and the limits alone, so that all ranks decide alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .record import Record
+from .schedule import Point
+from .statistics import is_known, least_samples
+
+COPIES = 5  # tensors of a message's size that a collective keeps at once
+LEAST_VISIT = 3  # samples
+VISITS = 10  # of a point that takes all its samples
+GUESS = (2e-3, 2e-8)  # seconds, and seconds per byte, of a collective before anything is known
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a point is done, and what is too long.
+
+    repeats:    samples of every point; None: until half the interval of the median is within
+                `precision` of it, or `most_repeats`
+    budget_s:   no new visit after this many seconds
+    call_s:     messages are left out whose collective would take longer
+    """
+
+    confidence: float = 0.95
+    precision: float = 0.05
+    repeats: int | None = None
+    most_repeats: int = 50
+    budget_s: float = 600.0
+    call_s: float = 2.0
+
+    def is_done(self, samples: Sequence[float]) -> bool:
+        if self.repeats is not None:
+            return len(samples) >= self.repeats
+        return len(samples) >= self.most_repeats or is_known(
+            samples, self.confidence, self.precision
+        )
+
+    def next_count(self, count: int) -> int:
+        """How many samples the next visit takes: few, so that a point's samples lie far apart."""
+        most = self.most_repeats if self.repeats is None else self.repeats
+        return max(1, min(max(LEAST_VISIT, most // VISITS), most - count))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Points done and in all, seconds left (an estimate) and what is measured now."""
+
+    done: int
+    total: int
+    left_s: float
+    what: str
+
+
+def estimate(record: Record, point: Point) -> float:
+    """Seconds of one call, from what was measured of the same collective and shape."""
+    known = [
+        (p.bytes, t.median)
+        for p, t in record.timings.items()
+        if (p.kind, p.shape) == (point.kind, point.shape)
+    ]
+    if not known:
+        return GUESS[0] + GUESS[1] * point.bytes
+    size, seconds = min(known, key=lambda k: abs(math.log(k[0] / point.bytes)))
+    smaller = [s for n, s in known if n < size]
+    # what does not grow with the message is what a smaller one took, at most
+    fixed = min([seconds, *smaller]) if smaller else 0.0
+    return fixed + (seconds - fixed) * point.bytes / size
+
+
+def is_over(record: Record, point: Point) -> bool:
+    """True if the point is done or left out."""
+    timing = record.timings.get(point)
+    return str(point) in record.skipped or (timing is not None and timing.is_done)
+
+
+def why_not(record: Record, point: Point, limits: Limits, memory_bytes: int) -> str:
+    """Why the point is left out, or ''."""
+    if point.bytes * COPIES > memory_bytes:
+        return f"needs {COPIES} times its bytes of {memory_bytes} bytes of memory"
+    seconds = estimate(record, point)
+    known = any((p.kind, p.shape) == (point.kind, point.shape) for p in record.timings)
+    if known and seconds > limits.call_s:
+        return f"would take {seconds:.2g} s a call (limit {limits.call_s:g} s)"
+    return ""
+
+
+def stop(record: Record, pending: Sequence[Point], limits: Limits) -> None:
+    """The time is over: keep what has enough samples, and say what is missing."""
+    for point in pending:
+        timing = record.timings.get(point)
+        if timing is not None and len(timing.samples) >= least_samples(limits.confidence):
+            timing.finish(limits.confidence)
+        else:
+            record.timings.pop(point, None)
+            record.skipped[str(point)] = f"the time budget of {limits.budget_s:g} s was over"
+
+
+def progress(
+    record: Record, points: Sequence[Point], limits: Limits, now: Point, spent_s: float
+) -> Progress:
+    """How far the measurement is, `spent_s` after its start."""
+    pending = [p for p in points if not is_over(record, p)]
+    left = 0.0
+    for point in pending:
+        timing = record.timings.get(point)
+        count, calls = (len(timing.samples), timing.calls) if timing else (0, 4)
+        seconds = estimate(record, point)
+        if seconds <= limits.call_s:
+            left += seconds * (limits.next_count(count) * calls + 2)
+    left = min(left, max(0.0, limits.budget_s - spent_s))
+    return Progress(len(points) - len(pending), len(points), left, str(now))
