@@ -15,7 +15,7 @@ from autoddl.cli import main
 
 ROOT = Path(__file__).parents[1]
 LAPTOP = str(ROOT / "calibration" / "machines" / "laptop.json")
-COMMANDS = ("box", "doctor", "explain", "plan", "trace", "train")
+COMMANDS = ("box", "calibrate", "doctor", "explain", "plan", "trace", "train")
 
 
 def autoddl(*words: str) -> Result:
