@@ -3,8 +3,10 @@
 A `Graph` is what a back end's tracer produces and all planning consumes. Operators keep the back
 end's kind names (`broadcast_matmul`, `conv2d`, ...) and its attributes. Four kinds have no inputs
 and stand for data: `input` (attrs: `index`), `param` (attrs: `name`), `buffer` (attrs: `name`),
-`constant` kinds of the back end. Two are the graph's own: `fork` (identity: one tensor, several
-consumers) and `loss` (the sink that takes the scalar loss).
+`constant` kinds of the back end. Four are the graph's own: `fork` (identity: one tensor, several
+consumers), `loss` (the sink that takes the scalar loss), and in the graph of a pipeline stage
+`stage_input` (a source: what an earlier stage sends) and `stage_output` (a sink: what it sends on),
+with attrs `tensor` (its name in the whole graph) and `gradient` (whether one comes or goes back).
 
 Batch scaling: a tensor dim marked in `Tensor.batch_dims` and an attribute listed in
 `Op.batch_attrs` are proportional (or, for exponent -1, inversely proportional) to the batch, so
@@ -95,14 +97,16 @@ class Graph:
         towards: set[str] = set()
         for op in self.ops:
             takes, gives = flags[op.name]
-            if op.kind == "param" or any(
+            if op.kind in ("param", "stage_input") or any(
                 i in towards for i, f in zip(op.inputs, takes, strict=True) if f
             ):
                 towards.update(o for o, f in zip(op.outputs, gives, strict=True) if f)
         useful: set[str] = {self.loss} if self.loss else set(self.outputs)
+        if self.is_stage and not self.loss:
+            useful = set()
         for op in reversed(self.ops):
             takes, gives = flags[op.name]
-            if op.kind == "loss" or any(
+            if op.kind in ("loss", "stage_output") or any(
                 o in useful for o, f in zip(op.outputs, gives, strict=True) if f
             ):
                 useful.update(i for i, f in zip(op.inputs, takes, strict=True) if f)
@@ -133,7 +137,7 @@ class Graph:
         for op in self.ops:
             if op.kind == "input":
                 free.add(op.name)
-            elif op.kind not in ("param", "dropout") and set(op.inputs) <= constant:
+            elif op.kind not in ("param", "dropout", "stage_input") and set(op.inputs) <= constant:
                 free.add(op.name)
                 constant.update(op.outputs)
         return frozenset(free)
@@ -141,6 +145,11 @@ class Graph:
     @property
     def params(self) -> tuple[Op, ...]:
         return tuple(op for op in self.ops if op.kind == "param")
+
+    @cached_property
+    def is_stage(self) -> bool:
+        """True for a part of a model that takes tensors from other parts or gives them some."""
+        return any(op.kind in ("stage_input", "stage_output") for op in self.ops)
 
     def spec(self, op: Op) -> OpSpec:
         """The operator as the rules see it."""

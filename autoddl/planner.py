@@ -69,7 +69,7 @@ def find_plan(
     Raises ValueError if an option is unknown, the batch cannot be cut so, or nothing fits memory.
     """
     started = time.perf_counter()
-    if not graph.loss:
+    if not graph.loss and not graph.is_stage:
         raise ValueError(
             "the graph was traced without a loss; trace(..., loss=loss_fn) plans training"
         )

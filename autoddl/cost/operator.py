@@ -20,11 +20,12 @@ from .comm import CommModel
 from .compute import BACKWARD_RATIO, forward_seconds
 
 Array = NDArray[np.float64]
+_FREE_KINDS = ("fork", "loss", "param", "input", "buffer", "stage_input", "stage_output")
 
 
 def computes(op: OpSpec, rule: Rule) -> bool:
     """False for views and sources, which cost neither time nor memory of their own."""
-    return not rule.is_view and op.kind not in ("fork", "loss", "param", "input", "buffer")
+    return not rule.is_view and op.kind not in _FREE_KINDS
 
 
 def compute_seconds(
@@ -40,7 +41,9 @@ def compute_seconds(
 
 def saved_bytes(op: OpSpec, rule: Rule, out_bytes: Array, has_grad: bool) -> Array:
     """Bytes of the operator's outputs that stay until its backward pass."""
-    return out_bytes if has_grad and computes(op, rule) else np.zeros_like(out_bytes)
+    arrives = op.kind == "stage_input"
+    kept = arrives or (has_grad and computes(op, rule))
+    return out_bytes if kept else np.zeros_like(out_bytes)
 
 
 def reduced_spec(op: OpSpec, inner: Inner) -> TensorSpec:

@@ -17,7 +17,7 @@ from autoddl.sbp.signature import RULES  # noqa: E402
 
 CLUSTER = cluster_of(1, 1)
 UNUSED = np.zeros(17, np.int64)  # a model has an input, and no batch here
-SOURCES = {"input", "param", "buffer", "loss"}
+SOURCES = {"input", "param", "buffer", "loss", "stage_input", "stage_output"}
 # proven elsewhere: they need a module's state, or randomness
 ELSEWHERE = {
     "normalization", "dropout", "opaque", "fork", "identity", "layer_norm", "rms_norm",

@@ -1,4 +1,4 @@
-"""Sources, the graph's own operators (`fork`, `loss`) and opaque submodules."""
+"""Sources, the graph's own operators (`fork`, `loss`, ends of stages) and opaque submodules."""
 
 from __future__ import annotations
 
@@ -58,6 +58,25 @@ def loss(op: OpSpec) -> Iterator[Signature]:
     """scalar -> ; every device knows the loss."""
     assert not op.outputs and op.inputs[0].is_float
     yield Signature((B,), (), (), (B,))
+
+
+@rule("stage_input", flops=no_flops)
+def stage_input(op: OpSpec) -> Iterator[Signature]:
+    """-> out, a tensor of an earlier pipeline stage; its gradient goes back placed as it came.
+
+    attr gradient: whether one is wanted. Neither is Partial: sums are added up before they travel.
+    """
+    (out,) = op.outputs
+    for place in (*(S(d) for d in range(len(out.shape))), B):
+        yield Signature((), (place,), (place if op.attrs["gradient"] else None,), ())
+
+
+@rule("stage_output", flops=no_flops)
+def stage_output(op: OpSpec) -> Iterator[Signature]:
+    """in -> ; a tensor that later pipeline stages read, and whose gradient they send back."""
+    (sent,) = op.inputs
+    for place in (*(S(d) for d in range(len(sent.shape))), B):
+        yield Signature((place,), (), (), (place if op.attrs["gradient"] else None,))
 
 
 def _opaque_flops(op: OpSpec) -> float:
