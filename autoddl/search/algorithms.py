@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from .auto import auto
+from .branch import exact
 from .budget import Budget
 from .coordinate_descent import coordinate_descent
-from .exact import auto
+from .exhaustive import exhaustive
+from .integer import integer
+from .metropolis_hastings import metropolis_hastings
 from .problem import Problem, SearchResult
 from .random_choice import random_choice
 
@@ -17,6 +21,10 @@ Algorithm = Callable[[Problem, np.random.Generator, Budget], SearchResult | None
 ALGORITHMS: Mapping[str, Algorithm] = {
     "auto": auto,
     "coordinate_descent": coordinate_descent,
+    "exact": exact,
+    "exhaustive": exhaustive,
+    "integer": integer,
+    "metropolis_hastings": metropolis_hastings,
     "random": random_choice,
 }
 

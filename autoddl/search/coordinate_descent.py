@@ -5,16 +5,13 @@ One step minimises the total over one variable with all others fixed,
     s_i <- argmin ( node[i] + sum_j edge[i, j][:, s_j] ),
 
 the sweep repeats until nothing changes, and the search begins anew from another random choice. In
-every second descent equal layers (variables with one node table) first move together. The memory
-limit is hard: a step only goes where the total memory stays within the limit, or falls while it is
-above. `descend.descend` is one descent under the limit, `coordinate_descent` the algorithm with
-restarts: it descends over the heavy variables, with the light ones between them eliminated exactly,
-then once over all.
+every second descent equal layers (variables with one node table) first move together.
+`coordinate_descent` descends over the heavy variables, with the light ones between them eliminated
+exactly, at a series of memory prices if the limit binds, then once over all under the hard limit.
+`descend.descend` is one descent under the limit.
 """
 
 from __future__ import annotations
-
-import time
 
 import numpy as np
 
@@ -22,16 +19,20 @@ from .budget import Budget
 from .eliminate import Elimination, eliminate
 from .memory_price import within_memory
 from .problem import Choice, Problem, SearchResult
+from .progress import Progress
 
 
 def _descend_scores(
-    state: Elimination, blocks: list[list[int]], chosen: dict[int, int], max_sweeps: int = 100
-) -> int:
-    """Unconstrained descent in place over the variables that elimination left; line searches.
+    state: Elimination,
+    blocks: list[list[int]],
+    chosen: dict[int, int],
+    run: Progress,
+    max_sweeps: int = 100,
+) -> None:
+    """Unconstrained descent in place over the variables that elimination left.
 
     The variables of a block have one strategy in common and move together.
     """
-    searches = 0
     for _ in range(max_sweeps):
         changed = False
         for block in blocks:
@@ -44,14 +45,13 @@ def _descend_scores(
                         score += edge[:, chosen[other]]
                     elif variable < other:
                         score += np.diagonal(edge)
-            searches += 1
+            run.spend()
             best = int(np.argmin(score))
             if score[best] < score[chosen[block[0]]]:
                 chosen.update(dict.fromkeys(block, best))
                 changed = True
         if not changed:
             break
-    return searches
 
 
 def _score(state: Elimination, chosen: dict[int, int]) -> float:
@@ -67,44 +67,54 @@ def _score(state: Elimination, chosen: dict[int, int]) -> float:
 def descend_with_restarts(
     problem: Problem,
     rng: np.random.Generator,
-    budget: Budget,
+    run: Progress,
     memory_price: float,
     keep: frozenset[int],
 ) -> tuple[Choice, int]:
-    """The best of many descents on cost + memory_price * memory; (choice, line searches)."""
+    """The best of many descents on cost + memory_price * memory; (choice, line searches).
+
+    Each better one is offered to `run`, which ends the search when its budget does.
+    """
+    before = run.evaluations
+    run.spend()
     state = eliminate(problem, memory_price, keep)
     order = sorted(state.node)
     if not order:
-        return state.expand({}), 0
+        choice = state.expand({})
+        run.offer(choice)
+        return choice, run.evaluations - before
     alike: dict[int, list[int]] = {}
     for variable in order:
         alike.setdefault(problem.nodes[variable], []).append(variable)
     single = [[variable] for variable in order]
-    best, best_score, searches = None, np.inf, 0
-    started = time.perf_counter()
-    for restart in range(budget.restarts):
+    best, best_score = None, np.inf
+    for restart in range(run.budget.restarts):
         together = restart % 2 == 0
         chosen: dict[int, int] = {}
         for block in alike.values() if together else single:
             chosen.update(dict.fromkeys(block, int(rng.integers(len(state.node[block[0]])))))
         if together:
-            searches += _descend_scores(state, list(alike.values()), chosen)
-        searches += _descend_scores(state, single, chosen)
+            _descend_scores(state, list(alike.values()), chosen, run)
+        _descend_scores(state, single, chosen, run)
         score = _score(state, chosen)
         if best is None or score < best_score:
-            best, best_score = chosen, score
-        if time.perf_counter() - started > budget.seconds:
-            break
+            best_score = score
+            best = state.expand(chosen)
+            run.offer(best)
     assert best is not None
-    return state.expand(best), searches
+    return best, run.evaluations - before
 
 
 def coordinate_descent(
     problem: Problem, rng: np.random.Generator, budget: Budget
 ) -> SearchResult | None:
     """Coordinate descent over the heavy variables. None if no start ends within the memory."""
+    with Progress(problem, budget) as run:
 
-    def solve(memory_price: float) -> tuple[Choice, int]:
-        return descend_with_restarts(problem, rng, budget, memory_price, problem.heavy)
+        def solve(memory_price: float) -> tuple[Choice, int]:
+            return descend_with_restarts(problem, rng, run, memory_price, problem.heavy)
 
-    return within_memory(problem, solve, "coordinate_descent", False, budget.beat_s)
+        found = within_memory(problem, solve, "coordinate_descent", False, budget.beat_s)
+        if found is not None:
+            run.offer(found.choice)
+    return run.result("coordinate_descent")

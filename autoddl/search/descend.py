@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from .problem import Choice, Problem
 
 
-def descend(problem: Problem, start: Choice, max_sweeps: int = 50) -> tuple[Choice, int]:
-    """From `start` down to a fixed point under the hard memory limit; (choice, line searches)."""
+def descend(
+    problem: Problem,
+    start: Choice,
+    max_sweeps: int = 50,
+    spend: Callable[[], None] | None = None,
+    offer: Callable[[Choice], object] | None = None,
+) -> tuple[Choice, int]:
+    """From `start` down to a fixed point under the hard memory limit; (choice, line searches).
+
+    spend: called before each line search, may raise to end the descent
+    offer: given every choice that fits, on the way down
+    """
     choice = start.copy()
     memory = problem.evaluate(choice)[1]
     searches = 0
     for _ in range(max_sweeps):
         changed = False
-        for variable, table in enumerate(problem.nodes):
-            cost = problem.node_cost[table].copy()
-            mem = problem.node_memory[table].copy()
-            for other, edge, is_first in problem.neighbours[variable]:
-                at = choice[other]
-                if is_first:
-                    cost += problem.edge_cost[edge][:, at]
-                    mem += problem.edge_memory[edge][:, at]
-                else:
-                    cost += problem.edge_cost[edge][at]
-                    mem += problem.edge_memory[edge][at]
+        for variable in range(problem.num_variables):
+            if spend is not None:
+                spend()
+            cost, mem = problem.line(choice, variable)
             searches += 1
             now = choice[variable]
             total = memory + (mem - mem[now])
@@ -39,6 +44,8 @@ def descend(problem: Problem, start: Choice, max_sweeps: int = 50) -> tuple[Choi
                 memory += float(mem[best] - mem[now])
                 choice[variable] = best
                 changed = True
+                if offer is not None and memory <= problem.memory_limit:
+                    offer(choice)
         if not changed:
             break
     return choice, searches

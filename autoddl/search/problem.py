@@ -12,12 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Table = NDArray[np.float64]
 Choice = NDArray[np.int64]
+SearchEnd = Literal["done", "budget", "interrupted"]
+
+# Relative error that single-precision tables of an elimination leave; nearer costs count as equal.
+ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,28 @@ class Problem:
             found[edge.second].append((edge.first, edge.table, False))
         return tuple(map(tuple, found))
 
+    def line(self, choice: Choice, variable: int) -> tuple[Table, Table]:
+        """(cost, memory) of each strategy of `variable` and of its edges, the others as chosen."""
+        table = self.nodes[variable]
+        cost, memory = self.node_cost[table].copy(), self.node_memory[table].copy()
+        for other, edge, is_first in self.neighbours[variable]:
+            at = choice[other]
+            if is_first:
+                cost += self.edge_cost[edge][:, at]
+                memory += self.edge_memory[edge][:, at]
+            else:
+                cost += self.edge_cost[edge][at]
+                memory += self.edge_memory[edge][at]
+        return cost, memory
+
+    def least(self) -> tuple[float, float]:
+        """(cost, memory) that no choice falls below: each table's least entry, summed."""
+        cost = sum(float(self.node_cost[t].min()) for t in self.nodes)
+        memory = sum(float(self.node_memory[t].min()) for t in self.nodes)
+        cost += sum(float(self.edge_cost[e.table].min()) for e in self.edges)
+        memory += sum(float(self.edge_memory[e.table].min()) for e in self.edges)
+        return cost, memory
+
     def evaluate(self, choice: Choice) -> tuple[float, float]:
         """(cost in seconds, memory in bytes) of a choice."""
         cost = sum(float(self.node_cost[t][s]) for t, s in zip(self.nodes, choice, strict=True))
@@ -77,14 +104,26 @@ class Problem:
 
 
 @dataclass(frozen=True)
+class CurvePoint:
+    """After so many evaluations and seconds the best choice cost `cost` seconds an iteration."""
+
+    evaluations: int
+    seconds: float
+    cost: float
+
+
+@dataclass(frozen=True)
 class SearchResult:
     """What an algorithm found.
 
     choice:      strategy number per variable
     cost:        seconds; memory: bytes
+    evaluations: number of choices, line searches or branches that were priced
     lower_bound: no choice within the limit costs less (-inf if the algorithm proves nothing)
     free_cost:   cost of the best choice found with memory ignored
-    evaluations: number of choices (or line searches) that were priced
+    curve:       each improvement; costs fall
+    end:         "done", or what stopped the search: its budget or the user
+    seconds:     that the search took
     """
 
     choice: Choice
@@ -94,3 +133,18 @@ class SearchResult:
     algorithm: str
     lower_bound: float = float("-inf")
     free_cost: float = 0.0
+    curve: tuple[CurvePoint, ...] = ()
+    end: SearchEnd = "done"
+    seconds: float = 0.0
+
+    @property
+    def gap(self) -> float:
+        """Fraction by which a better choice may be cheaper than this one's cost; inf if unknown."""
+        return relative_gap(self.cost, self.lower_bound)
+
+
+def relative_gap(cost: float, lower_bound: float) -> float:
+    """cost / lower_bound - 1, exactly 0 where they differ by the tables' rounding only."""
+    if cost <= lower_bound + 4 * ROUNDING * abs(cost):
+        return 0.0
+    return cost / lower_bound - 1 if lower_bound > 0 else float("inf")

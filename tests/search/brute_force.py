@@ -41,4 +41,11 @@ CHAIN = [(0, 1), (1, 2), (2, 3), (3, 4)]
 RESIDUAL = [(0, 1), (1, 2), (0, 2), (2, 3), (3, 4), (2, 4), (0, 1)]
 FOREST = [(0, 1), (2, 3)]
 CLIQUE = [(a, b) for a in range(5) for b in range(a + 1, 5)]
-SHAPES = {"chain": CHAIN, "residual": RESIDUAL, "forest": FOREST, "clique": CLIQUE}
+TIED = [(0, 1), (1, 2), (2, 3), (3, 4), (0, 4), (0, 3)]  # 0 is a weight that layers 1, 3, 4 read
+SHAPES = {
+    "chain": CHAIN,
+    "residual": RESIDUAL,
+    "forest": FOREST,
+    "clique": CLIQUE,
+    "tied": TIED,
+}
