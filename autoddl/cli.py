@@ -13,6 +13,7 @@ import click
 
 from .commands.box import box
 from .commands.calibrate import calibrate
+from .commands.memory import memory
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -79,6 +80,7 @@ def main(debug: bool) -> None:
 
 main.add_command(box)
 main.add_command(calibrate)
+main.add_command(memory)
 
 
 @main.command(

@@ -17,7 +17,9 @@ from typing import Any
 
 from .cluster.spec import Cluster
 from .cost.account import Cost, account, total
+from .cost.lifetime import Runtime, memory_peak
 from .cost.model import CostModel
+from .cost.tape import Peak
 from .explain import EdgeText, layer_text, plan_text
 from .files import write_atomically
 from .graph import Graph
@@ -83,6 +85,12 @@ class Plan:
 
     def layer_cost(self, layer: PlannedLayer) -> Cost:
         return total(self.costs[name] for name in layer.ops)
+
+    def memory_peak(self, runtime: Runtime = "graph") -> Peak:
+        """The fullest moment of a step on one device, by the lifetimes of its tensors."""
+        return memory_peak(
+            self.graph, self.mesh, self.micro_batches, self.optimizer, self.ops, self.edges, runtime
+        )
 
     # ---- checks
 

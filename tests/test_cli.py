@@ -15,7 +15,7 @@ from autoddl.cli import main
 
 ROOT = Path(__file__).parents[1]
 LAPTOP = str(ROOT / "calibration" / "machines" / "laptop.json")
-COMMANDS = ("box", "calibrate", "doctor", "explain", "plan", "trace", "train")
+COMMANDS = ("box", "calibrate", "doctor", "explain", "memory", "plan", "trace", "train")
 
 
 def autoddl(*words: str) -> Result:
@@ -196,3 +196,15 @@ def test_what_needs_oneflow_says_so(tmp_path, command):
     assert "needs OneFlow" in done.stderr
     assert "autoddl doctor" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_memory_says_what_a_plan_keeps_and_when(plan):
+    result = autoddl("memory", plan)
+    assert result.exit_code == 0, result.output
+    assert "parameters" in result.stdout and "activations" in result.stdout
+    assert "fullest at: " in result.stdout
+    found = json.loads(autoddl("memory", plan, "--json").stdout)
+    assert found["total_bytes"] == sum(found["bytes"].values())
+    executor = json.loads(autoddl("memory", plan, "--runtime", "executor", "--json").stdout)
+    assert executor["total_bytes"] > found["total_bytes"]
+    assert "no such file" in refusal("memory", "nowhere.json").lower()

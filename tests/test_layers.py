@@ -51,7 +51,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "doctor": ("backend",),
     "report": ("plans", "doctor", "calibration"),
     "calibrate": ("backend", "report"),
-    "commands": ("box", "plan_job", "calibrate"),
+    "commands": ("box", "plan_job", "calibrate", "plans"),
     "cli": ("job", "report", "commands"),
     "__main__": ("cli",),
     "__init__": ("api",),

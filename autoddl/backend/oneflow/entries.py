@@ -30,9 +30,10 @@ def build_entry(model: str, batch: int | None, seed: int) -> Entry:
 
 
 def optimizer_maker(name: str, lr: float) -> Callable[[Any], Any]:
-    """parameters -> the OneFlow optimizer called `name`: adam, momentum (of 0.9) or sgd."""
-    if name == "adam":
-        return lambda params: flow.optim.Adam(params, lr=lr)
+    """parameters -> the OneFlow optimizer called `name`: adam, adamw, momentum (of 0.9) or sgd."""
+    if name in ("adam", "adamw"):
+        kind = {"adam": flow.optim.Adam, "adamw": flow.optim.AdamW}[name]
+        return lambda params: kind(params, lr=lr)
     momentum = {"momentum": MOMENTUM, "sgd": 0.0}[name]
     return lambda params: flow.optim.SGD(params, lr=lr, momentum=momentum)
 

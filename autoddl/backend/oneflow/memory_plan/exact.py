@@ -1,0 +1,143 @@
+"""Ask OneFlow's compiler for a plan's memory, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ....plans import Plan
+from .lazy_ops import why_not
+from .merge import merged_axes
+from .read import DeviceMemory, Register, read_fullest
+from .replay import JOB_PREFIX
+
+_RANK_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
+
+
+@dataclass(frozen=True)
+class ExactMemory:
+    """OneFlow's plan for the device that needs most.
+
+    names:     OneFlow's name of each parameter and buffer -> the model's
+    differing: operators that OneFlow places otherwise than planned
+    """
+
+    device: DeviceMemory
+    names: dict[str, str]
+    differing: tuple[str, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Bytes of parameters and buffers."""
+        return sum(n for name, n in self.device.variables.items() if name in self.names)
+
+    @property
+    def optimizer(self) -> int:
+        """Bytes of all other variables: the optimiser's state, and the step's number."""
+        return sum(self.device.variables.values()) - self.parameters
+
+    @property
+    def activations(self) -> int:
+        """Bytes of the reused memory: activations, gradients, temporaries, at their peak."""
+        return sum(self.device.chunks)
+
+    @property
+    def buffers(self) -> int:
+        """Bytes of buffers that are never reused: the batch, gradient accumulators."""
+        return sum(self.device.buffers.values())
+
+    @property
+    def total(self) -> int:
+        return self.device.total
+
+    def peak(self) -> tuple[str, list[Register]]:
+        """The task at which most of the largest block is alive, and what is alive, largest first"""
+        registers = max(
+            self.device.registers.values(), key=lambda rs: sum(r.bytes for r in rs), default=[]
+        )
+        if not registers:
+            return "", []
+        moment = max(
+            {r.first for r in registers},
+            key=lambda t: (sum(r.bytes for r in registers if r.first <= t <= r.last), -t),
+        )
+        alive = [r for r in registers if r.first <= moment <= r.last]
+        task = next(r.task for r in registers if r.first == moment)
+        return task, sorted(alive, key=lambda r: (-r.bytes, r.first, r.task))
+
+
+def check_compiles(plan: Plan) -> None:
+    """ValueError with the reason if this plan cannot be compiled."""
+    merged_axes(plan)
+    for op in plan.graph.ops:
+        if op.kind in ("input", "param", "buffer", "loss", "constant"):
+            continue
+        reason = why_not(op)
+        if reason:
+            raise ValueError(
+                f"the memory of {op.name!r} ({op.kind}) cannot be compiled without a GPU: "
+                f"{reason}. Use the model's prediction (without --exact) for this plan"
+            )
+        if plan.ops[op.name].inner_axes:
+            raise ValueError(
+                f"{op.name!r} ({op.kind}) runs collectives of its own under this plan, for which "
+                "OneFlow's nn.Graph has no operator. Use the model's prediction (without --exact)"
+            )
+    if plan.micro_batches > 1:
+        for op in plan.graph.ops:
+            if op.kind == "input" and plan.graph.tensors[op.outputs[0]].batch_dims[:1] != (0,):
+                raise ValueError(
+                    f"input {op.attrs['index']} has no batch dim, so OneFlow cannot cut it into "
+                    f"{plan.micro_batches} micro-batches; plan with one"
+                )
+
+
+def exact_memory(plan: Plan, timeout_s: float = 600.0) -> ExactMemory:
+    """OneFlow's own memory plan of a device for `plan`.
+
+    Raises ValueError if OneFlow cannot compile it, with OneFlow's reason.
+    """
+    check_compiles(plan)
+    with tempfile.TemporaryDirectory(prefix="autoddl-memory-") as folder:
+        path = Path(folder)
+        plan.save(path / "plan.json")
+        command = [sys.executable, "-m", f"{__package__}.worker", "plan.json", "result.json"]
+        output = path / "output"
+        with open(output, "w") as log:
+            status = subprocess.run(
+                command, cwd=folder, env=_environment(folder), stdout=log, stderr=log,
+                timeout=timeout_s, check=False,
+            ).returncode  # fmt: skip
+        found = sorted(path.glob(f"log/**/job_{JOB_PREFIX}*_plan"))
+        if not found or not (path / "result.json").exists():
+            raise ValueError(
+                f"OneFlow could not compile this plan (status {status}): {_reason(output)}"
+            )
+        device = read_fullest(found[0])
+        facts = json.loads((path / "result.json").read_text())
+    if not device.variables:
+        raise ValueError(f"OneFlow's plan is not whole (status {status}): {_reason(output)}")
+    return ExactMemory(device, facts["names"], tuple(facts["differing"]))
+
+
+def _environment(folder: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k not in _RANK_VARIABLES}
+    paths = [str(Path(__file__).parents[4]), kept.get("PYTHONPATH", "")]
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join(p for p in paths if p),
+        "GLOG_log_dir": f"{folder}/log",
+        "GLOG_minloglevel": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+
+
+def _reason(output: Path) -> str:
+    """The last lines that the process wrote."""
+    lines = [line.strip() for line in output.read_text(errors="replace").splitlines()]
+    return " | ".join([line for line in lines if line][-4:])[-600:] or "it said nothing"

@@ -1,0 +1,68 @@
+"""How OneFlow's compiler changes a placement, and the workspace that its collective needs.
+
+The compiler knows collectives for one change of label: on all axes of the mesh at once, on the last
+axis, or P -> B on the first. Everything else that does not end in Partial is a send and receive
+between all devices, which packs what each device sends and receives:
+
+    out (2 p + [p > 1]),   p the devices whose summands are added up
+
+What ends in Partial where it did not start there is no collective: it goes through the host.
+"""
+
+from __future__ import annotations
+
+from ..sbp.mesh import Mesh
+from ..sbp.placement import NdSbp, Placement
+
+Change = tuple[Placement, Placement]
+
+
+def goes_through_host(source: NdSbp, target: NdSbp) -> bool:
+    """True if the compiler has no collective for the change."""
+    return any(t.is_partial and not s.is_partial for s, t in zip(source, target, strict=True))
+
+
+def collective_workspace(
+    source: NdSbp, target: NdSbp, before: float, after: float, mesh: Mesh
+) -> float:
+    """Bytes beside the result; `before` and `after` are the local bytes."""
+    axes = _merged(source, target)
+    changed = [n for n, (s, t) in enumerate(axes) if s != t]
+    if len(axes) == 1:
+        known = _packing(*axes[0], before, after)
+    elif len(axes) == 2 and changed == [1] and not _reduce_scatters(*axes[1]):
+        known = _packing(*axes[1], before, after)
+    elif len(axes) == 2 and changed == [0] and axes[0][0].is_partial and axes[0][1].is_broadcast:
+        known = 0.0
+    else:
+        known = None
+    if known is not None:
+        return known
+    summands = 1
+    for placement, extent in zip(source, mesh.extents, strict=True):
+        summands *= extent if placement.is_partial else 1
+    return after * (2 * summands + (summands > 1))
+
+
+def _merged(source: NdSbp, target: NdSbp) -> list[Change]:
+    """The change on each axis, neighbouring axes with the same one together."""
+    axes: list[Change] = []
+    for change in zip(source, target, strict=True):
+        if not axes or axes[-1] != change:
+            axes.append(change)
+    return axes
+
+
+def _reduce_scatters(source: Placement, target: Placement) -> bool:
+    return source.is_partial and target.is_split
+
+
+def _packing(source: Placement, target: Placement, before: float, after: float) -> float | None:
+    """The workspace of the collective for one change; None if there is none."""
+    if source.is_partial:
+        return before if target.is_split and target.dim else 0.0
+    if source.is_split and target.is_broadcast:
+        return after if source.dim else 0.0
+    if source.is_split and target.is_split:
+        return before * (bool(source.dim) + bool(target.dim))
+    return None

@@ -1,0 +1,328 @@
+"""The memory of a planned step, by the lifetimes of its tensors.
+
+    parameters  there all the time, as are the optimiser's slots and the batch
+    activations from the operator that makes them to the last one that reads them, which is often
+                one of the backward pass (`backward` says which)
+    gradients   of activations: until their producer's backward pass took them; of parameters: until
+                the update, and with micro-batches all the time
+    buffers     of redistributions: until their reader, forward or backward, has run
+
+Two programs run a plan, and they hold different things:
+
+    "graph"     OneFlow's nn.Graph, compiled: an activation is freed after its last reader,
+                operators overwrite inputs that nobody reads any more, a parameter is updated as
+                soon as its gradient is there. With micro-batches each gradient has an accumulator.
+                A slice is a collective, and a change to Partial goes through the host, into a
+                buffer of its own.
+    "executor"  autoddl's own: each operator's inputs and outputs are kept until its backward pass,
+                parameters' gradients until the end of the step; views and slices are free.
+
+`memory_peak` builds the step's tape and sweeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..graph import Graph, Op
+from ..planned import PlannedEdge, PlannedOp
+from ..sbp.layout import TensorSpec
+from ..sbp.mesh import Mesh
+from ..sbp.placement import NdSbp
+from ..sbp.redistribute import Step
+from .backward import pull_back
+from .compiled_comm import collective_workspace, goes_through_host
+from .forward import IN_PLACE, VIEWS, extra_bytes, workspace_bytes
+from .memory import OPTIMIZER_SLOTS
+from .order import compiled_order
+from .pullback import OpPullback
+from .tape import Peak, Tape
+
+Runtime = Literal["graph", "executor"]
+RUNTIMES: tuple[Runtime, ...] = ("graph", "executor")
+STATE_BYTES = 4  # an element of the optimiser's state, float32 also where parameters are shorter
+Key = tuple[str, int]
+
+
+def memory_peak(
+    graph: Graph,
+    mesh: Mesh,
+    micro_batches: int,
+    optimizer: str,
+    ops: Mapping[str, PlannedOp],
+    edges: Mapping[Key, PlannedEdge],
+    runtime: Runtime = "graph",
+) -> Peak:
+    """The fullest moment of a step on one device, under the placements `ops` and steps `edges`."""
+    if runtime not in RUNTIMES:
+        raise ValueError(f"unknown runtime {runtime!r}; use one of {', '.join(RUNTIMES)}")
+    step = StepTape(graph, mesh, micro_batches, optimizer, ops, edges, runtime == "graph")
+    tape = step.build()
+    if runtime == "executor":
+        return tape.sweep()
+    # what follows the last micro-batch has the same place as the micro-batches
+    return max(compiled_order(tape).sweep(), step.late.sweep(), key=lambda peak: peak.bytes)
+
+
+def local_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> float:
+    """Bytes of an even shard."""
+    parts = 1
+    for placement, extent in zip(nd, mesh.extents, strict=True):
+        parts *= extent if placement.is_split else 1
+    return spec.bytes / parts
+
+
+@dataclass
+class StepTape:
+    """Builds the tape of a step; `compiled` is the runtime "graph"."""
+
+    graph: Graph
+    mesh: Mesh
+    micro_batches: int
+    optimizer: str
+    ops: Mapping[str, PlannedOp]
+    edges: Mapping[Key, PlannedEdge]
+    compiled: bool
+    tape: Tape = field(default_factory=Tape)
+    received: dict[Key, str] = field(default_factory=dict)
+    arrived: dict[str, str] = field(default_factory=dict)  # tensor -> name of its gradient
+    # parameter -> its gradient's placement, and the steps still to come after the last part
+    owed: dict[str, tuple[NdSbp, tuple[Step, ...]]] = field(default_factory=dict)
+    late: Tape = field(default_factory=Tape)  # compiled: what follows the last micro-batch
+    counter: int = 0
+
+    def build(self) -> Tape:
+        for op in self.graph.ops:
+            self._forward(op)
+        for op in reversed(self.graph.ops):
+            if op.kind == "loss":
+                self._arrive(op.inputs[0], self.new("gradient of the loss", (), 4.0, "gradients"))
+            elif op.kind == "param":
+                self._update(op)
+            elif any(self.arrived.get(o) for o in op.outputs):
+                self._backward(op)
+        if not self.compiled:
+            for op in reversed(self.graph.params):
+                self._synchronise(op)
+        self.late.always = self.tape.always
+        return self.tape
+
+    # ---- names
+
+    def name(self, what: str) -> str:
+        """A new name."""
+        self.counter += 1
+        return f"{what}#{self.counter}"
+
+    def new(
+        self,
+        what: str,
+        reads: Sequence[str],
+        size: float,
+        cause: str,
+        workspace: float = 0,
+        over: str = "",
+    ) -> str:
+        """Append an action that makes one tensor; gives the tensor's name."""
+        name = self.name(what)
+        places = {name: over} if over else None
+        moves = cause == "redistribution"
+        self.tape.act(what, reads, [(name, size, cause)], workspace, places, moves)
+        return name
+
+    def bytes_of(self, tensor: str, nd: NdSbp) -> float:
+        """Local bytes of a tensor of the graph that is placed as `nd`."""
+        return local_bytes(self.graph.tensors[tensor].spec, nd, self.mesh)
+
+    # ---- forward
+
+    def _forward(self, op: Op) -> None:
+        planned = self.ops[op.name]
+        if op.kind in ("param", "buffer", "input"):
+            self._source(op, planned)
+            return
+        names = []
+        for index, tensor in enumerate(op.inputs):
+            given = self.ops[self.graph.producers[tensor].name]
+            source = given.outs[self.graph.producers[tensor].outputs.index(tensor)]
+            edge = self.edges.get((op.name, index))
+            steps = edge.forward if edge else ()
+            name = self._travel(f"input {index} of {op.name}", tensor, tensor, source, steps)
+            self.received[op.name, index] = name
+            names.append(name)
+        if op.kind == "loss":
+            self.tape.act(op.name, names)
+            return
+        spec = self.graph.spec(op)
+        ins = [self.bytes_of(t, nd) for t, nd in zip(op.inputs, planned.ins, strict=True)]
+        outs = [self.bytes_of(t, nd) for t, nd in zip(op.outputs, planned.outs, strict=True)]
+        if self._is_view(op, names):
+            self.tape.act(op.name, names)
+            self.tape.view(op.outputs[0], names[0])
+            return
+        makes = [(t, n, "activations") for t, n in zip(op.outputs, outs, strict=True)]
+        extra = extra_bytes(spec, ins, outs)
+        if extra and any(o in self.graph.needs_grad for o in op.outputs):
+            makes.append((f"{op.name}:kept", extra, "activations"))
+        over = {op.outputs[0]: names[0]} if op.kind in IN_PLACE and self.compiled else {}
+        self.tape.act(op.name, names, makes, workspace_bytes(spec, ins), over)
+
+    def _is_view(self, op: Op, names: Sequence[str]) -> bool:
+        views = VIEWS if self.compiled else VIEWS | {"transpose", "narrow", "slice", "expand"}
+        # what comes from outside the compiled order is copied when it is first looked at
+        return op.kind in views and not (
+            self.compiled and self.tape.root(names[0]).startswith("always:")
+        )
+
+    def _source(self, op: Op, planned: PlannedOp) -> None:
+        (tensor,), (nd,) = op.outputs, planned.outs
+        size = self.bytes_of(tensor, nd)
+        self.tape.view(tensor, f"always:{tensor}")
+        if op.kind == "input":
+            self.tape.keep("inputs", size * self.micro_batches)
+            if self.micro_batches > 1 and self.compiled:
+                self.tape.keep("inputs", size)
+            return
+        self.tape.keep("parameters", size)
+        if tensor in self.graph.needs_grad:
+            self._keep_state(tensor, size)
+
+    def _keep_state(self, tensor: str, size: float) -> None:
+        spec = self.graph.tensors[tensor].spec
+        slot = size / spec.item_bytes * max(STATE_BYTES, spec.item_bytes)
+        for _ in range(OPTIMIZER_SLOTS[self.optimizer]):
+            self.tape.keep("optimizer", slot)
+        if spec.item_bytes < STATE_BYTES:
+            self.tape.keep("optimizer", slot)  # the master copy that is updated
+
+    # ---- redistributions
+
+    def _travel(
+        self, what: str, tensor: str, name: str, source: NdSbp, steps: Sequence[Step]
+    ) -> str:
+        """The name of `tensor`, which is `name` and placed as `source`, after `steps`."""
+        if not steps:
+            return name
+        spec = self.graph.tensors[tensor].spec
+        for kind, start, nd in self._route(source, steps):
+            before, after = (local_bytes(spec, p, self.mesh) for p in (start, nd))
+            if self.compiled and goes_through_host(start, nd):
+                # into a buffer of its own; what it leaves behind is not reused
+                self.tape.keep("redistribution", after)
+                self.tape.kept.add(name)
+                name = self.name(f"always:{what}")
+            elif self.compiled:
+                workspace = collective_workspace(start, nd, before, after, self.mesh)
+                name = self.new(f"{kind} of {what}", [name], after, "redistribution", workspace)
+            elif kind != "slice":
+                name = self.new(f"{kind} of {what}", [name], after, "redistribution")
+        return name
+
+    def _route(self, source: NdSbp, steps: Sequence[Step]) -> list[tuple[str, NdSbp, NdSbp]]:
+        """The ways from `source`: (kind, placement before, placement after).
+
+        OneFlow's compiler makes them one, the executor takes them as they are planned.
+        """
+        target = _after(source, steps)
+        if self.compiled:
+            return [("/".join(dict.fromkeys(s.kind for s in steps)), source, target)]
+        route: list[tuple[str, NdSbp, NdSbp]] = []
+        for step in steps:
+            route.append((step.kind, source, step.apply(source)))
+            source = step.apply(source)
+        return route
+
+    # ---- backward
+
+    def _arrive(self, tensor: str, gradient: str, nd: NdSbp | None = None) -> None:
+        """Add to the gradient of a tensor, which is placed as its producer takes it, or as `nd`."""
+        before = self.arrived.get(tensor)
+        if before is None:
+            self.arrived[tensor] = gradient
+            return
+        producer = self.graph.producers[tensor]
+        nd = nd or self.ops[producer.name].grad_outs[producer.outputs.index(tensor)]
+        assert nd is not None
+        self.arrived[tensor] = self.new(
+            f"sum of gradients of {tensor}", [before, gradient], self.bytes_of(tensor, nd),
+            "gradients", over=before if self.compiled else "",
+        )  # fmt: skip
+
+    def _backward(self, op: Op) -> None:
+        pull = OpPullback(self, op)
+        if self.compiled:
+            pull_back(pull)
+        else:
+            pull.all_at_once()
+        planned = self.ops[op.name]
+        for index, tensor in enumerate(op.inputs):
+            gradient, nd = pull.given.get(index), planned.grad_ins[index]
+            if gradient is None or nd is None:
+                continue
+            producer = self.graph.producers[tensor]
+            if producer.kind == "param":
+                self._use(op, index, gradient, nd)
+                continue
+            edge = self.edges.get((op.name, index))
+            what = f"gradient of input {index} of {op.name}"
+            steps = edge.backward if edge else ()
+            self._arrive(tensor, self._travel(what, tensor, gradient, nd, steps))
+
+    def _use(self, op: Op, index: int, gradient: str, nd: NdSbp) -> None:
+        """The gradient of one use of a parameter, on its way to the update or the accumulator."""
+        tensor = op.inputs[index]
+        edge = self.edges.get((op.name, index))
+        steps = edge.backward if edge else ()
+        what = f"gradient of {tensor}"
+        if not self.compiled:
+            self.tape.act(f"accumulation of {tensor}", [gradient])
+            self.tape.keep("gradients", self.bytes_of(tensor, nd))
+            return
+        if self.micro_batches == 1 or (edge and edge.forward):
+            gradient = self._travel(what, tensor, gradient, nd, steps)
+            nd, steps = _after(nd, steps), ()
+        if tensor in self.owed:
+            self._arrive(tensor, gradient, self.owed[tensor][0])
+        else:
+            self.owed[tensor] = nd, steps
+            self.arrived[tensor] = gradient
+
+    def _update(self, op: Op) -> None:
+        """Update a parameter at once, or accumulate its gradient and update after the last part.
+
+        An accumulator is there all the time. Its sum is reduced and divided by the number of parts.
+        """
+        (tensor,) = op.outputs
+        if tensor not in self.owed:
+            return
+        self.tape.act(f"update of {tensor}", [self.arrived[tensor]])
+        if self.micro_batches == 1:
+            return
+        nd, steps = self.owed[tensor]
+        self.tape.keep("gradients", self.bytes_of(tensor, nd))
+        main, self.tape = self.tape, self.late
+        what = f"gradient of {tensor}"
+        whole = self._travel(what, tensor, f"always:{tensor}", nd, steps)
+        size = self.bytes_of(tensor, _after(nd, steps))
+        mean = self.new(f"mean {what}", [whole], size, "gradients", over=whole)
+        self.tape.act(f"update of {tensor}", [mean])
+        self.tape = main
+
+    def _synchronise(self, op: Op) -> None:
+        """The executor's way of accumulated gradients, one after the other, to their parameters."""
+        (tensor,) = op.outputs
+        if tensor not in self.graph.needs_grad:
+            return
+        for user, index in self.graph.consumers[tensor]:
+            edge, nd = self.edges.get((user.name, index)), self.ops[user.name].grad_ins[index]
+            if edge is not None and nd is not None:
+                start = self.new(f"gradient of {tensor}", (), 0.0, "gradients")
+                self._travel(f"gradient of {tensor}", tensor, start, nd, edge.backward)
+
+
+def _after(nd: NdSbp, steps: Sequence[Step]) -> NdSbp:
+    for step in steps:
+        nd = step.apply(nd)
+    return nd

@@ -1,0 +1,107 @@
+"""One operator's backward pass on the tape of a step, as the rules of `backward` see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..graph import Op
+from ..planned import PlannedOp
+from .forward import VIEWS
+
+if TYPE_CHECKING:
+    from .lifetime import StepTape
+
+
+@dataclass
+class OpPullback:
+    """`given`: input index -> the name of the gradient that has been worked out."""
+
+    step: StepTape
+    op: Op
+    given: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return self.op.kind
+
+    @property
+    def num_inputs(self) -> int:
+        return len(self.op.inputs)
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.op.outputs)
+
+    @property
+    def planned(self) -> PlannedOp:
+        return self.step.ops[self.op.name]
+
+    def x(self, index: int) -> str:
+        return self.step.received[self.op.name, index]
+
+    def y(self, index: int = 0) -> str:
+        return self.op.outputs[index]
+
+    def dy(self, index: int = 0) -> str:
+        return self.step.arrived.get(self.op.outputs[index], "")
+
+    def extra(self) -> str:
+        return f"{self.op.name}:kept"
+
+    def wants(self, index: int) -> bool:
+        tensor = self.op.inputs[index]
+        return tensor in self.step.graph.needs_grad and self.planned.grad_ins[index] is not None
+
+    def bytes_x(self, index: int) -> float:
+        return self.step.bytes_of(self.op.inputs[index], self.planned.ins[index])
+
+    def bytes_y(self, index: int = 0) -> float:
+        return self.step.bytes_of(self.op.outputs[index], self.planned.outs[index])
+
+    def temporary(
+        self, reads: Sequence[str], size: float, workspace: float = 0, over: str = ""
+    ) -> str:
+        return self.step.new(
+            f"backward of {self.op.name}", reads, size, "gradients", workspace, over
+        )
+
+    def give(self, index: int, reads: Sequence[str], workspace: float = 0, over: str = "") -> None:
+        nd = self.planned.grad_ins[index]
+        if not self.wants(index) or nd is None:
+            return
+        size = self.step.bytes_of(self.op.inputs[index], nd)
+        self.given[index] = self.temporary(reads, size, workspace, over)
+
+    def give_view(self, index: int, source: str) -> None:
+        if not self.wants(index):
+            return
+        name = self.step.name(f"gradient of input {index} of {self.op.name}")
+        self.step.tape.view(name, source)
+        self.given[index] = name
+
+    def all_at_once(self) -> None:
+        """Autograd of one operator: every input and output is there, all gradients come out."""
+        reads = [*map(self.x, range(self.num_inputs)), *map(self.y, range(self.num_outputs))]
+        reads += [self.dy(o) for o in range(self.num_outputs) if self.dy(o)]
+        extra = self.extra()
+        if any(key == extra for a in self.step.tape.actions for key, _, _ in a.makes):
+            reads.append(extra)
+        if self.kind in VIEWS or self.kind in ("add_n", "broadcast_add", "bias_add"):
+            self.step.tape.act(f"backward of {self.op.name}", reads)
+            for index in range(self.num_inputs):
+                if self.bytes_x(index) < self.bytes_y():
+                    self.give(index, [self.dy()])
+                else:
+                    self.give_view(index, self.dy())
+            return
+        makes = []
+        for index in range(self.num_inputs):
+            nd = self.planned.grad_ins[index]
+            if self.wants(index) and nd is not None:
+                name = self.step.name(f"gradient of input {index} of {self.op.name}")
+                size = self.step.bytes_of(self.op.inputs[index], nd)
+                makes.append((name, size, "gradients"))
+                self.given[index] = name
+        self.step.tape.act(f"backward of {self.op.name}", reads, makes)

@@ -1,0 +1,165 @@
+"""A step as a tape: what each action reads and makes, in order, and so how long each tensor lives.
+
+    sweep:   alive(t) = sum of the tensors with  made <= t <= last read;  peak = max over t
+
+A name stands for a place in memory: a view shares its source's, and an operator that may overwrite
+an input takes over the place of one that nobody reads later. Places are rounded up to whole units
+of `ALIGNMENT_BYTES`, as CUDA allocators and OneFlow do. `Tape.sweep` gives the peak.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+ALIGNMENT_BYTES = 512
+LARGEST = 12  # tensors that a peak names
+
+
+def aligned(size: float) -> int:
+    """`size` bytes in whole units; an empty tensor takes none."""
+    return math.ceil(size / ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+@dataclass
+class Action:
+    """A computation or a collective. `workspace` bytes are there only while it runs.
+
+    makes:       names with their bytes and cause
+    over:        name made -> name read in whose place it may be written
+    is_transfer: a redistribution
+    """
+
+    name: str
+    reads: tuple[str, ...]
+    makes: list[tuple[str, int, str]] = field(default_factory=list)
+    workspace: int = 0
+    over: dict[str, str] = field(default_factory=dict)
+    is_transfer: bool = False
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The fullest moment of a step.
+
+    moment:   the action that runs then
+    by_cause: bytes by cause, `always` included
+    always:   bytes by cause of what is there all the time
+    largest:  the largest tensors alive then besides these: (bytes, cause, the action that made it)
+    """
+
+    bytes: int
+    moment: str
+    by_cause: Mapping[str, int]
+    always: Mapping[str, int]
+    largest: tuple[tuple[int, str, str], ...] = ()
+
+
+@dataclass
+class Tape:
+    """Actions in order; `always` counts bytes that live through the step, by cause."""
+
+    actions: list[Action] = field(default_factory=list)
+    views: dict[str, str] = field(default_factory=dict)  # name -> the name whose place it shares
+    kept: set[str] = field(default_factory=set)  # names that live until the end
+    always: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def act(
+        self,
+        name: str,
+        reads: Sequence[str],
+        makes: Sequence[tuple[str, float, str]] = (),
+        workspace: float = 0,
+        over: Mapping[str, str] | None = None,
+        is_transfer: bool = False,
+    ) -> None:
+        """Append an action; sizes are rounded up."""
+        pieces = [(key, aligned(size), cause) for key, size, cause in makes]
+        self.actions.append(
+            Action(name, tuple(reads), pieces, aligned(workspace), dict(over or {}), is_transfer)
+        )
+
+    def view(self, name: str, source: str) -> None:
+        """Let `name` share the place of `source`."""
+        self.views[name] = source
+
+    def keep(self, cause: str, size: float) -> None:
+        """Count `size` bytes that are there all the time."""
+        self.always[cause] += aligned(size)
+
+    def root(self, name: str) -> str:
+        """The name that `name` is a view of."""
+        while name in self.views:
+            name = self.views[name]
+        return name
+
+    def sweep(self) -> Peak:
+        """The peak of the step."""
+        last = self._last_reads()
+        size, cause, made_at = self._sizes()
+        place, death = self._places(last, size)
+        alive: dict[str, int] = {}
+        freed: dict[int, list[str]] = defaultdict(list)
+        for key, when in death.items():
+            freed[when].append(key)
+        total, best, best_at, snapshot = 0, -1, -1, ()
+        for number, action in enumerate(self.actions):
+            for key, _, _ in action.makes:
+                if place[key] == key:
+                    alive[key] = size[key]
+                    total += size[key]
+            if total + action.workspace > best:
+                best, best_at, snapshot = total + action.workspace, number, tuple(alive)
+            for key in freed[number]:
+                total -= alive.pop(key)
+        by_cause: dict[str, int] = defaultdict(int, self.always)
+        for key in snapshot:
+            by_cause[cause[key]] += size[key]
+        if best_at >= 0 and self.actions[best_at].workspace:
+            by_cause["workspace"] += self.actions[best_at].workspace
+        largest = sorted(snapshot, key=lambda key: (-size[key], made_at[key]))[:LARGEST]
+        return Peak(
+            max(best, 0) + sum(self.always.values()),
+            self.actions[best_at].name if best_at >= 0 else "",
+            dict(by_cause),
+            dict(self.always),
+            tuple((size[k], cause[k], self.actions[made_at[k]].name) for k in largest),
+        )
+
+    def _sizes(self) -> tuple[dict[str, int], dict[str, str], dict[str, int]]:
+        size: dict[str, int] = {}
+        cause: dict[str, str] = {}
+        made_at: dict[str, int] = {}
+        for number, action in enumerate(self.actions):
+            for key, count, why in action.makes:
+                assert key not in size, f"{action.name} makes {key} a second time"
+                size[key], cause[key], made_at[key] = count, why, number
+        return size, cause, made_at
+
+    def _last_reads(self) -> dict[str, int]:
+        """Root name -> the last action that reads it or a view of it (or makes it)."""
+        last: dict[str, int] = {}
+        for number, action in enumerate(self.actions):
+            for key in (*action.reads, *(key for key, _, _ in action.makes)):
+                last[self.root(key)] = number
+        for key in self.kept:
+            last[self.root(key)] = len(self.actions)
+        return last
+
+    def _places(
+        self, last: Mapping[str, int], size: Mapping[str, int]
+    ) -> tuple[dict[str, str], dict[str, int]]:
+        """Name -> the name whose place it has; that name -> the action after which it is free."""
+        place: dict[str, str] = {}
+        death: dict[str, int] = {}
+        for number, action in enumerate(self.actions):
+            for key, count, _ in action.makes:
+                place[key] = key
+                source = self.root(action.over.get(key, ""))
+                owner = place.get(source)
+                if owner is not None and death[owner] <= number and size[owner] == count:
+                    place[key] = owner
+                death[place[key]] = max(death.get(place[key], -1), last[key])
+        return place, death

@@ -1,0 +1,110 @@
+"""The predicted memory of small plans, worked out by hand."""
+
+import pytest
+
+from autoddl.baselines import data_parallel
+from autoddl.planner import find_plan
+from autoddl.plans import Plan
+from tests.clusters import cluster
+from tests.graphs import attention, mlp, tied
+
+ROWS, WIDTH, F = 1024, 256, 4  # sizes whose tensors are whole units
+ACT = ROWS * WIDTH * F
+WEIGHT, BIAS = WIDTH * WIDTH * F, WIDTH * F
+
+
+def planned(graph, nodes=1, gpus=1, **options) -> Plan:
+    return find_plan(graph, cluster("gcp_a100", nodes, gpus), **options)
+
+
+def causes(plan: Plan) -> dict[str, int]:
+    return dict(plan.memory_peak().by_cause)
+
+
+def on_two(graph, **options) -> dict[str, int]:
+    """Data parallel on two devices, where the order is that of the layers."""
+    return causes(planned(graph, 1, 2, space=data_parallel(graph), **options))
+
+
+def test_one_layer_on_one_device():
+    """Rows pass a matmul, a bias and a ReLU; the sum is the loss."""
+    peak = planned(mlp(ROWS, (WIDTH, WIDTH)), optimizer="sgd").memory_peak()
+    assert peak.always == {"parameters": WEIGHT + BIAS, "inputs": ACT}
+    # the gradient behind the bias has taken the place of the one behind the ReLU, whose output is
+    # gone; to sum it up for the bias takes a workspace of its size
+    assert peak.moment == "backward of fc0/add"
+    assert peak.by_cause["gradients"] == ACT + BIAS and peak.by_cause["workspace"] == ACT
+    assert peak.bytes == sum(peak.by_cause.values())
+
+
+SLOTS = [("sgd", 0), ("momentum", 1), ("adam", 2), ("adamw", 2)]
+
+
+@pytest.mark.parametrize(("optimizer", "slots"), SLOTS)
+def test_the_optimizer_has_slots_of_the_parameters_size(optimizer, slots):
+    found = causes(planned(mlp(ROWS, (WIDTH, WIDTH)), optimizer=optimizer))
+    assert found.get("optimizer", 0) == slots * (WEIGHT + BIAS)
+
+
+def test_relu_keeps_its_output_and_a_sum_nothing():
+    """Ten layers deep, what is kept per layer is one activation: ReLU in the place of the sum.
+
+    It is the next product's input and all that its own backward pass reads.
+    """
+
+    def activations(layers: int) -> int:
+        graph = mlp(2 * ROWS, (WIDTH,) * (layers + 1))
+        return on_two(graph, optimizer="sgd")["activations"]
+
+    assert activations(10) - activations(5) == 5 * ACT
+
+
+def test_softmax_keeps_its_output_and_products_their_inputs():
+    """Attention keeps of each layer: its input, heads (for narrow's shape), q, k^T, v, weights,
+    the mixed heads in their joined order."""
+    batch, length, width, heads = 8, 64, 128, 4
+
+    def activations(layers: int) -> int:
+        graph = attention(layers, 2 * batch, length, width, heads)
+        return on_two(graph, optimizer="sgd")["activations"]
+
+    rows = batch * length * width * F
+    weights = batch * heads * length * length * F
+    assert activations(6) - activations(3) == 3 * (rows + 3 * rows + 3 * rows + weights + rows)
+
+
+def test_data_parallel_splits_activations_and_not_parameters():
+    graph = mlp(ROWS, (WIDTH,) * 5)
+    two = on_two(graph)
+    four = causes(planned(graph, 2, 2, space=data_parallel(graph)))
+    assert four["parameters"] == two["parameters"] and four["optimizer"] == two["optimizer"]
+    assert four["inputs"] == two["inputs"] / 2
+    assert four["activations"] == pytest.approx(two["activations"] / 2, rel=0.01)
+
+
+def test_micro_batches_cut_activations_and_accumulate_gradients():
+    graph = mlp(ROWS, (WIDTH,) * 9)
+    whole = on_two(graph, micro_batches=1)
+    parts = on_two(graph, micro_batches=4)
+    assert parts["activations"] == pytest.approx(whole["activations"] / 4, rel=0.01)
+    # each parameter's accumulator is there all the time
+    assert parts["gradients"] >= parts["parameters"] > whole["gradients"]
+
+
+def test_a_tied_weight_is_counted_once():
+    found = causes(planned(tied(ROWS, WIDTH), optimizer="momentum"))
+    assert found["parameters"] == found["optimizer"] == WEIGHT
+
+
+def test_the_executor_keeps_more_than_the_compiled_graph():
+    plan = planned(attention(4, 8, 64, 128, 4), 2, 2, optimizer="adam", micro_batches=1)
+    assert plan.memory_peak("executor").bytes > plan.memory_peak("graph").bytes
+    # parameters' gradients are all there at the end of the executor's step
+    gradients = plan.memory_peak("executor").always["gradients"]
+    assert gradients == plan.memory_peak().always["parameters"]
+
+
+def test_an_unknown_runtime_is_refused():
+    plan = planned(mlp(8, (8, 8)))
+    with pytest.raises(ValueError, match="unknown runtime 'gpu'"):
+        plan.memory_peak("gpu")  # pyright: ignore[reportArgumentType]
