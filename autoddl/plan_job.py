@@ -6,10 +6,11 @@ import json
 import os
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .backend.need import need_oneflow
 from .backend.oneflow.guard import install_guard, rank
+from .cost.compute import at_rate
 from .plans import Plan
 from .synthetic import synthetic_batches
 
@@ -29,6 +30,8 @@ class PlanJob:
     def check(self, nodes: int, gpus_per_node: int) -> Plan:
         """The plan, if it is for so many devices and can run from its file. ValueError if not."""
         plan = Plan.load(self.plan_file)
+        if self.emulate_compute is not None:
+            at_rate(plan.cluster.device, self.emulate_compute)
         if (plan.cluster.nodes, plan.cluster.gpus_per_node) != (nodes, gpus_per_node):
             raise ValueError(
                 f"{self.plan_file} is for {plan.cluster.nodes} x {plan.cluster.gpus_per_node} "
@@ -51,24 +54,34 @@ class PlanJob:
         from .backend.oneflow.trainer import build_trainer
 
         plan = Plan.load(self.plan_file)
+        emulated = self.emulate_compute is not None
+        if self.emulate_compute is not None:
+            device = at_rate(plan.cluster.device, self.emulate_compute)
+            plan = replace(plan, cluster=replace(plan.cluster, device=device))
         trainer = build_trainer(
-            made_up_model(plan.graph, plan.seed), plan, optimizer_maker(plan.optimizer, self.lr)
+            made_up_model(plan.graph, plan.seed),
+            plan,
+            optimizer_maker(plan.optimizer, self.lr),
+            emulate=plan.model if emulated else None,
         )
-        self._say(f"{plan.graph.name}: predicted {plan.cost.iteration_s:.3g} s a step")
+        note = f" ({EMULATED}, {self.emulate_compute:g} FLOP/s)" if emulated else ""
+        self._say(f"{plan.graph.name}: predicted {plan.cost.iteration_s:.3g} s a step{note}")
         seconds, losses = [], []
         batches = synthetic_batches(made_up_example(plan), plan.graph, self.steps, plan.seed)
         for step, arrays in enumerate(batches, start=1):
             started = time.perf_counter()
             losses.append(float(trainer.step(*to_tensors(arrays))))
             seconds.append(time.perf_counter() - started)
-            self._say(f"step {step:3d}  loss {losses[-1]:.6f}  {seconds[-1]:.3f} s")
+            loss = "" if emulated else f"  loss {losses[-1]:.6f}"
+            self._say(f"step {step:3d}{loss}  {seconds[-1]:.3f} s{note and f'  {EMULATED}'}")
         if self.as_json and rank() == 0:
             found = {
                 "plan": os.path.basename(self.plan_file),
                 "predicted_step_s": plan.cost.iteration_s,
                 "median_step_s": statistics.median(seconds),
                 "steps_s": seconds,
-                "losses": losses,
+                "losses": None if emulated else losses,
+                "compute": f"{EMULATED}, {self.emulate_compute:g} FLOP/s" if emulated else "real",
             }
             print(json.dumps(found), flush=True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,6 +21,7 @@ RUN = """\b
 Examples:
   autoddl box run train.py --epochs 2
   autoddl box run plan.json --steps 5 --json
+  autoddl box run plan.json --emulate-compute 1e12
 """
 
 
@@ -54,10 +56,12 @@ def up(nodes: int, gpus_per_node: int, rate: str) -> None:
 def run(timeout: float | None, script_or_plan: str, args: tuple[str, ...]) -> None:
     """Run a script, or the model of a plan file on made-up data, as the ranks of the box.
 
-    ARGS are the script's. With a plan file: --steps, --lr and --json (see the
-    command 'autoddl box rank').
+    ARGS are the script's. With a plan file they are --steps N, --lr RATE, --json, and
+    --emulate-compute RATE: instead of computing, each process waits as long as a device of so many
+    FLOP/s would take; tensors, communication and order stay real.
     """
     from ..box import Box
+    from ..plan_job import PlanJob
 
     if not Path(script_or_plan).is_file():
         raise ValueError(f"{script_or_plan}: no such file; give a Python script or a plan file")
@@ -65,8 +69,7 @@ def run(timeout: float | None, script_or_plan: str, args: tuple[str, ...]) -> No
     command = [script_or_plan, *args]
     if script_or_plan.endswith(".json"):
         parsed = rank.make_context("autoddl box run", list(command))
-        with parsed:
-            _plan_job(**parsed.params).check(there.spec.nodes, there.spec.gpus_per_node)
+        PlanJob(**parsed.params).check(there.spec.nodes, there.spec.gpus_per_node)
         command = ["-m", "autoddl", "box", "rank", *command]
     before = there.links()
     status = there.run(command, prefix=not script_or_plan.endswith(".json"), timeout=timeout)
@@ -83,16 +86,16 @@ def run(timeout: float | None, script_or_plan: str, args: tuple[str, ...]) -> No
 @click.argument("plan_file")
 @click.option("--steps", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--lr", type=float, default=1e-3, show_default=True, help="Learning rate.")
+@click.option(
+    "--emulate-compute", type=float, metavar="RATE",
+    help="Wait as long as a device of so many FLOP/s would compute, and compute nothing.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
-def rank(plan_file: str, steps: int, lr: float, as_json: bool) -> None:
+def rank(**options: Any) -> None:
     """One rank of 'autoddl box run PLAN': its model on made-up data."""
-    _plan_job(plan_file, steps, lr, as_json).run()
-
-
-def _plan_job(plan_file: str, steps: int, lr: float, as_json: bool):  # noqa: ANN202
     from ..plan_job import PlanJob
 
-    return PlanJob(plan_file, steps, lr, as_json=as_json)
+    PlanJob(**options).run()
 
 
 @box.command()

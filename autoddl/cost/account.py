@@ -17,7 +17,7 @@ from ..planned import PlannedEdge, PlannedOp
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, P
-from ..sbp.redistribute import Step, device_intra_bytes, nic_bytes, path_cost
+from ..sbp.redistribute import Step, device_intra_bytes, nic_bytes, nic_messages, path_cost
 from ..sbp.rules import find_rule, signatures_of
 from ..sbp.signature import Inner
 from .model import CostModel
@@ -50,6 +50,7 @@ class Cost:
     nic_bytes: Traffic = field(default_factory=Traffic)
     intra_bytes: Traffic = field(default_factory=Traffic)
     memory_bytes: float = 0.0
+    nic_messages: float = 0.0  # in which the NIC's bytes travel
 
     @property
     def iteration_s(self) -> float:
@@ -59,6 +60,7 @@ class Cost:
         self.compute_s += other.compute_s
         self.communication_s += other.communication_s
         self.memory_bytes += other.memory_bytes
+        self.nic_messages += other.nic_messages
         self.nic_bytes.add(other.nic_bytes)
         self.intra_bytes.add(other.intra_bytes)
 
@@ -124,18 +126,9 @@ def _add_operator(
     if op.kind == "input":
         cost.memory_bytes += out_bytes
         return
-    in_bytes = sum(_local_bytes(t, nd, mesh) for t, nd in zip(spec.inputs, placed.ins, strict=True))
-    share = 1
-    for axis, extent in enumerate(mesh.extents):
-        if any(nd[axis].is_split for nd in (*placed.ins, *placed.outs)):
-            share *= extent
-    arrays = [np.array([float(v)]) for v in (share, in_bytes + out_bytes, out_bytes)]
     if op.name not in graph.free_ops:
-        device = model.cluster.device
-        cost.compute_s += times * float(
-            compute_seconds(spec, rule, device, arrays[0], arrays[1], has_grad)[0]
-        )
-        cost.memory_bytes += float(saved_bytes(spec, rule, arrays[2], has_grad)[0])
+        cost.compute_s += times * sum(operator_seconds(graph, model, op, placed))
+        cost.memory_bytes += float(saved_bytes(spec, rule, np.array([out_bytes]), has_grad)[0])
     if placed.inner_axes:
         inner = inner_of(graph, op)
         reduced = reduced_spec(spec, inner)
@@ -150,6 +143,30 @@ def _add_operator(
         for cause, count in (("forward", inner.forward), ("backward", inner.backward)):
             if cause == "forward" or has_grad:
                 _add_bytes(cost, model, reduced, partial, steps, times * count, cause)
+
+
+def operator_seconds(
+    graph: Graph, model: CostModel, op: Op, placed: PlannedOp
+) -> tuple[float, float]:
+    """Seconds of computation of one forward and one backward pass of `op` on one device."""
+    if op.name in graph.free_ops:
+        return 0.0, 0.0
+    mesh, spec, rule = model.cluster.mesh, graph.spec(op), find_rule(op.kind)
+    assert rule is not None, f"{op.name} has no rule"
+    share = 1
+    for axis, extent in enumerate(mesh.extents):
+        if any(nd[axis].is_split for nd in (*placed.ins, *placed.outs)):
+            share *= extent
+    tensors = zip((*spec.inputs, *spec.outputs), (*placed.ins, *placed.outs), strict=True)
+    moved = sum(_local_bytes(t, nd, mesh) for t, nd in tensors)
+
+    def seconds(has_grad: bool) -> float:
+        arrays = np.array([float(share)]), np.array([moved])
+        return float(compute_seconds(spec, rule, model.cluster.device, *arrays, has_grad)[0])
+
+    forward = seconds(False)
+    has_grad = any(o in graph.needs_grad for o in op.outputs)
+    return forward, seconds(True) - forward if has_grad else 0.0
 
 
 def inner_of(graph: Graph, op: Op) -> Inner:
@@ -181,6 +198,7 @@ def _add_bytes(
     cause: str,
 ) -> None:
     mesh = model.cluster.mesh
+    cost.nic_messages += times * nic_messages(steps, mesh)
     nic = times * nic_bytes(spec, source, steps, mesh)
     intra = times * device_intra_bytes(spec, source, steps, mesh)
     setattr(cost.nic_bytes, cause, getattr(cost.nic_bytes, cause) + nic)

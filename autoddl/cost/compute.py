@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -16,6 +17,13 @@ from numpy.typing import NDArray
 from ..cluster.spec import Device
 
 BACKWARD_RATIO: Mapping[bool, float] = {True: 2.0, False: 1.0}  # heavy operator -> ratio
+
+
+def at_rate(device: Device, flops_per_s: float) -> Device:
+    """`device`, as if it did so many FLOP/s in any dtype. ValueError unless that is positive."""
+    if not flops_per_s > 0:
+        raise ValueError(f"the FLOP rate of a device must be positive, got {flops_per_s}")
+    return dataclasses.replace(device, flops_per_s={"float32": flops_per_s})
 
 
 def forward_seconds(

@@ -38,7 +38,7 @@ from .states import (
     split_parts,
 )
 from .steps import FREE_KINDS, STEP_KINDS, Step, StepKind
-from .traffic import device_intra_bytes, nic_bytes, path_bytes
+from .traffic import device_intra_bytes, nic_bytes, nic_messages, path_bytes
 
 __all__ = [
     "PathTable",
@@ -48,6 +48,7 @@ __all__ = [
     "cheapest_path",
     "device_intra_bytes",
     "nic_bytes",
+    "nic_messages",
     "path_bytes",
     "path_cost",
 ]

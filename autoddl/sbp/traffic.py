@@ -53,6 +53,20 @@ def nic_bytes(spec: TensorSpec, source: NdSbp, steps: Sequence[Step], mesh: Mesh
     return total
 
 
+def nic_messages(steps: Sequence[Step], mesh: Mesh) -> float:
+    """Messages that one node sends through its NIC while `steps` run: one a hop that leaves it."""
+    total = 0.0
+    for step in steps:
+        nodes, gpus = mesh.topology(step.axes)
+        if step.is_free or nodes == 1:
+            continue
+        if step.kind == "all_to_all":
+            total += mesh.gpus_per_node * (nodes - 1) * gpus
+        else:
+            total += _rounds(step) * mesh.gpus_per_node / gpus * (nodes * gpus - 1)
+    return total
+
+
 def device_intra_bytes(spec: TensorSpec, source: NdSbp, steps: Sequence[Step], mesh: Mesh) -> float:
     """Bytes that one device sends (and receives) in groups that lie inside a node."""
     total = 0.0

@@ -9,9 +9,9 @@ all-to-all and an all-gather), so `redistribute.py` brings dims to the front its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import oneflow as flow
 
@@ -36,6 +36,14 @@ class Traffic:
     bytes: int
 
 
+class Watch(Protocol):
+    """Told of each collective of this rank, when it is about to start and when it is asked for."""
+
+    def before_collective(self) -> None: ...
+
+    def after_collective(self) -> None: ...
+
+
 @dataclass
 class Group:
     """The ranks that differ from this one only along `axes`, ascending.
@@ -50,7 +58,7 @@ class Group:
     index: int
     placement: Any
     device: str
-    note: Callable[[Traffic], None] = field(repr=False)
+    groups: Groups = field(repr=False)
 
     @property
     def size(self) -> int:
@@ -97,10 +105,11 @@ class Group:
             return x
         dtype = x.dtype
         carrier = (_CPU_CARRIERS if self.device == "cpu" else _CARRIERS).get(dtype, dtype)
-        self.note(Traffic(kind, self.axes, x.numel() * x.element_size()))
+        self.groups.start(Traffic(kind, self.axes, x.numel() * x.element_size()))
         whole = flow.empty(*shape, dtype=carrier, placement=self.placement, sbp=[source])
         whole.to_local().copy_(x.to(carrier))
         moved = whole.to_global(placement=self.placement, sbp=[target], check_meta=False)
+        self.groups.end()
         return moved.to_local().to(dtype)
 
 
@@ -110,13 +119,17 @@ def _pad(x: flow.Tensor, count: int) -> flow.Tensor:
 
 
 class Groups:
-    """The groups of one rank of a mesh, made once each. Set `log` to a list to record traffic."""
+    """The groups of one rank of a mesh, made once each.
+
+    Set `log` to a list to record traffic, `watch` to be told of each collective.
+    """
 
     def __init__(self, mesh: Mesh, rank: int, device: str = "cpu") -> None:
         self.mesh = mesh
         self.rank = rank
         self.device = device
         self.log: list[Traffic] | None = None
+        self.watch: Watch | None = None
         self._groups: dict[tuple[int, ...], Group] = {}
 
     def along(self, axes: Iterable[int]) -> Group:
@@ -126,10 +139,18 @@ class Groups:
             ranks = self.mesh.group(self.rank, key)
             placement = flow.placement(self.device, ranks=list(ranks)) if len(ranks) > 1 else None
             self._groups[key] = Group(
-                key, ranks, ranks.index(self.rank), placement, self.device, self._note
+                key, ranks, ranks.index(self.rank), placement, self.device, self
             )
         return self._groups[key]
 
-    def _note(self, traffic: Traffic) -> None:
+    def start(self, traffic: Traffic) -> None:
+        """A collective is about to start."""
         if self.log is not None:
             self.log.append(traffic)
+        if self.watch is not None:
+            self.watch.before_collective()
+
+    def end(self) -> None:
+        """A collective has been asked for."""
+        if self.watch is not None:
+            self.watch.after_collective()

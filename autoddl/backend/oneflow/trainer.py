@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import oneflow as flow
 
+from ...cost.model import CostModel
 from ...graph import Graph
 from ...plans import Plan
 from ...sbp.layout import is_even
+from .emulate import Emulator
 from .executor import Executor
 from .feed import Feed
 from .groups import Groups
@@ -43,6 +45,7 @@ class Trainer:
         *,
         per_shard_batchnorm: bool = False,
         debug: bool = False,
+        emulate: CostModel | None = None,
     ) -> None:
         self.plan = plan
         self._traced = traced
@@ -50,6 +53,7 @@ class Trainer:
         self._groups = Groups(plan.mesh, rank(), "cuda" if flow.cuda.is_available() else "cpu")
         self._roll_call = RollCall.of(self._groups.along(range(plan.mesh.num_axes)))
         self._run_state = RunState(plan.seed, per_shard_batchnorm=per_shard_batchnorm)
+        self._emulator = None if emulate is None else Emulator(emulate, self._groups)
         self._opaque = {name: as_kernel(call) for name, call in traced.opaque.items()}
         self._state, self._parameters = _place(traced, plan, self._groups)
         self._feed = Feed(plan.graph, plan.ops, plan.micro_batches, self._groups)
@@ -93,7 +97,11 @@ class Trainer:
             )
         micro_batches = self._feed.take(batch)
         self._roll_call("step")
+        if self._emulator:
+            self._emulator.clock.start()
         loss = self._executor.train(micro_batches)
+        if self._emulator:
+            self._emulator.finish()
         self.optimizer.step()
         if self._debug:
             self._state.check_parameters()
@@ -239,6 +247,8 @@ class Trainer:
             self._opaque,
             wanted,
         )
+        if self._emulator:
+            self._emulator.replace(program)
         return Executor(program, self._state, self._run_state, self._groups, self._debug)
 
 
@@ -264,7 +274,18 @@ def build_trainer(
     *,
     per_shard_batchnorm: bool = False,
     debug: bool = False,
+    emulate: CostModel | None = None,
 ) -> Trainer:
-    """The trainer of this rank. All ranks of the job call it; it installs the guard."""
+    """The trainer of this rank. All ranks of the job call it; it installs the guard.
+
+    emulate: waits as long as these prices say instead of computing; results then mean nothing
+    """
     install_guard()
-    return Trainer(traced, plan, optimizer, per_shard_batchnorm=per_shard_batchnorm, debug=debug)
+    return Trainer(
+        traced,
+        plan,
+        optimizer,
+        per_shard_batchnorm=per_shard_batchnorm,
+        debug=debug,
+        emulate=emulate,
+    )

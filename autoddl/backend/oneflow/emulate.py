@@ -1,0 +1,152 @@
+"""Emulated compute: each operator is a wait as long as the compute model says, on real tensors.
+
+A machine with few cores cannot compute for many devices at once, but it can wait for all of them.
+Operators give zeros of the right local shape and dtype; redistributions, the operators' own
+collectives and the order of everything stay real. Losses and gradients then mean nothing, and every
+time measured so is one of *emulated compute*.
+
+On the CPU OneFlow runs what it is asked for in one queue, computation and communication in turn. So
+a collective starts when the one before has ended and the computation asked for since has taken its
+time:
+
+    start = max(now, end of the collective before + emulated seconds since then)
+
+`Clock` keeps to this. It sleeps once before each collective instead of once an operator, which also
+hides the time that Python takes meanwhile, and a sleep that ends late shortens the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import oneflow as flow
+from oneflow import Tensor
+
+from ...cost.account import inner_of, operator_seconds
+from ...cost.model import CostModel
+from ...graph import Graph
+from ...planned import PlannedOp
+from ...sbp.layout import TensorSpec, local_shape
+from ...sbp.mesh import Mesh
+from ...sbp.placement import NdSbp
+from ...sbp.signature import Attrs
+from .groups import Groups
+from .kernels.registry import Context, Explicit, Kernel
+from .program import Node, Program
+
+EMULATED = "emulated compute"
+
+
+@dataclass
+class Clock:
+    """When the emulated device is free again, in seconds of `time.perf_counter`.
+
+    late: how much too late the last sleep has ended
+    """
+
+    free_at: float = 0.0
+    late: float = 0.0
+
+    def start(self) -> None:
+        """A step begins now."""
+        self.free_at = max(self.free_at, time.perf_counter())
+
+    def compute(self, seconds: float) -> None:
+        """The device computes for so long after what it does already."""
+        self.free_at += seconds
+
+    def before_collective(self) -> None:
+        """Wait until the computation so far has taken its time."""
+        missing = self.free_at - time.perf_counter()
+        self.late = 0.0
+        if missing > 0:
+            time.sleep(missing)
+            self.late = time.perf_counter() - self.free_at
+
+    def after_collective(self) -> None:
+        """The collective asked for last ends; computation goes on then, less what slept late."""
+        flow._oneflow_internal.eager.Sync()
+        self.free_at = time.perf_counter() - self.late
+
+
+@dataclass
+class Emulator:
+    """Puts waits in the place of the kernels of programs that are priced by `model`."""
+
+    model: CostModel
+    groups: Groups
+    clock: Clock = field(default_factory=Clock)
+    _zeros: dict[tuple[tuple[int, ...], str], Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.groups.watch = self.clock
+
+    def replace(self, program: Program) -> None:
+        """Emulate every operator of a program."""
+        for node in program.nodes:
+            if node.kernel is not None:
+                node.kernel = self._kernel(program.graph, node)
+
+    def finish(self) -> None:
+        """Wait for the computation after the last collective."""
+        self.clock.before_collective()
+
+    def _kernel(self, graph: Graph, node: Node) -> Kernel:
+        spec, planned = node.context.spec, node.planned
+        mesh, rank = self.groups.mesh, self.groups.rank
+        forward_s, backward_s = operator_seconds(graph, self.model, node.op, planned)
+        outputs = self._parts(spec.outputs, planned.outs)
+        gradients = self._parts(spec.inputs, planned.grad_ins)
+        statistics, forward_sums, backward_sums = self._inner(graph, node, mesh, rank)
+
+        def vjp(grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+            del grads
+            self._sum(node.context, statistics, backward_sums)
+            self.clock.compute(backward_s)
+            return gradients
+
+        def run(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit:
+            del inputs, attrs
+            self._sum(ctx, statistics, forward_sums)
+            self.clock.compute(forward_s)
+            return Explicit([x for x in outputs if x is not None], vjp)
+
+        return run
+
+    def _inner(
+        self, graph: Graph, node: Node, mesh: Mesh, rank: int
+    ) -> tuple[Tensor | None, int, int]:
+        """What the operator's own collectives sum, and how many there are each way."""
+        planned: PlannedOp = node.planned
+        if not planned.inner_axes:
+            return None, 0, 0
+        inner = inner_of(graph, node.op)
+        whole = node.context.spec.inputs[inner.tensor]
+        shape = local_shape(whole.shape, planned.ins[inner.tensor], mesh, rank)
+        reduced = tuple(1 if dim in inner.dims else n for dim, n in enumerate(shape))
+        return self._zero(reduced, whole.dtype), inner.forward, inner.backward
+
+    def _sum(self, ctx: Context, statistics: Tensor | None, count: int) -> None:
+        if statistics is not None and ctx.inner is not None:
+            for _ in range(count):
+                ctx.inner.all_reduce(statistics)
+
+    def _parts(
+        self, specs: Sequence[TensorSpec], placements: Sequence[NdSbp | None]
+    ) -> list[Tensor | None]:
+        """Zeros of this rank's parts; None where nothing is placed."""
+        mesh, rank = self.groups.mesh, self.groups.rank
+        return [
+            None if nd is None else self._zero(local_shape(spec.shape, nd, mesh, rank), spec.dtype)
+            for spec, nd in zip(specs, placements, strict=True)
+        ]
+
+    def _zero(self, shape: tuple[int, ...], dtype: str) -> Tensor:
+        """One tensor for all uses: nobody writes to an operator's result. Zero is a valid index."""
+        key = shape, dtype
+        if key not in self._zeros:
+            device = self.groups.device
+            self._zeros[key] = flow.zeros(shape, dtype=getattr(flow, dtype), device=device)
+        return self._zeros[key]

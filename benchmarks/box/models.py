@@ -1,0 +1,39 @@
+"""The models that the box trains: large enough that tensors, not headers, fill the links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import oneflow as flow
+import oneflow.nn as nn
+import oneflow.nn.functional as F
+
+from models.blank import blank
+from models.gpt import Gpt, next_token_loss
+from models.vgg import Vgg13
+
+Entry = tuple[nn.Module, tuple[flow.Tensor, flow.Tensor], Callable[..., flow.Tensor]]
+
+
+def mlp(batch: int | None = None) -> Entry:
+    """Dense layers of 1024, 1024 and 256 outputs on 512 rows of 512 features."""
+    widths = (512, 1024, 1024, 256)
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    rows = batch or 512
+    example = blank(rows, widths[0]), blank(rows, dtype=flow.int64)
+    return nn.Sequential(*layers[:-1]), example, F.cross_entropy
+
+
+def gpt(batch: int | None = None) -> Entry:
+    """1 layer of width 256 on 32 sequences of 32 bytes."""
+    tokens = blank(batch or 32, 32, dtype=flow.int64)
+    return Gpt(1, 256, 8, 32, vocabulary=512), (tokens, tokens), next_token_loss
+
+
+def vgg(batch: int | None = None) -> Entry:
+    """VGG13 of 16 to 128 channels and 512 wide dense layers on 32 images of 32 x 32."""
+    rows = batch or 32
+    model = Vgg13(size=32, classes=64, widths=(16, 32, 64, 128, 128), dense=512, dropout=0.0)
+    return model, (blank(rows, 3, 32, 32), blank(rows, dtype=flow.int64)), F.cross_entropy

@@ -1,0 +1,67 @@
+"""Plans of one model to measure: searched, well-known schemes, and random ones.
+
+Each differs from the others in what it does; the random ones fill up the number.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+from autoddl.baselines import data_parallel, forced, megatron
+from autoddl.cluster import Cluster
+from autoddl.graph import Graph
+from autoddl.planner import find_plan
+from autoddl.plans import Plan
+
+Named = tuple[str, Plan]
+SCHEMES_2D_3D = (
+    "S0,B,S1",
+    "B,S1,S0",
+    "S1,S0,B",
+    "S0,S1,B",
+    "B,B,S1",
+    "S1,S1,B",
+    "S0,S0,B",
+    "B,S1,B",
+)
+
+
+def plan_set(graph: Graph, cluster: Cluster, count: int) -> list[Named]:
+    """`count` different plans of `graph` for `cluster`, each with what it is."""
+    found: dict[str, Named] = {}
+    for name, make in _makers(graph, cluster):
+        if len(found) == count:
+            break
+        try:
+            plan = make()
+        except ValueError:  # the scheme does not divide this model
+            continue
+        found.setdefault(_essence(plan), (name, plan))
+    return list(found.values())
+
+
+def _makers(graph: Graph, cluster: Cluster) -> Iterator[tuple[str, Callable[[], Plan]]]:
+    def make(**options: object) -> Callable[[], Plan]:
+        given = {"optimizer": "sgd", "micro_batches": 1, **options}
+        return lambda: find_plan(graph, cluster, **given)  # type: ignore[arg-type]
+
+    yield "searched", make()
+    yield "searched, plain rule", make(comm_rule="plain")
+    yield "data parallel", make(space=data_parallel(graph))
+    axes = range(cluster.mesh.num_axes)
+    for size in (2, 1, 0):
+        for chosen in itertools.combinations(axes, size):
+            name = f"Megatron, data on axes {chosen}"
+            yield name, make(space=megatron(graph, chosen))
+    for scheme in SCHEMES_2D_3D:
+        letters = scheme.split(",")
+        name = f"{len(set(letters))}D ({scheme})"
+        yield name, make(space=forced(graph, cluster.mesh, letters))
+    for seed in itertools.count():
+        yield f"random {seed}", make(search="random", restarts=1, seed=seed)
+
+
+def _essence(plan: Plan) -> str:
+    """Equal for plans that do the same."""
+    return repr((sorted(plan.ops.items()), sorted(plan.edges.items())))

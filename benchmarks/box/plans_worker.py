@@ -1,0 +1,53 @@
+"""One rank: trains by each plan of a list, and notes a step's bytes or seconds.
+
+Arguments: folder (plans.json there: plan files, "bytes" or "seconds", repeats, the FLOP/s of the
+device to imitate or null).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from autoddl.backend.oneflow.entries import optimizer_maker, to_tensors
+from autoddl.backend.oneflow.from_graph import made_up_example, made_up_model
+from autoddl.backend.oneflow.groups import Groups
+from autoddl.backend.oneflow.guard import install_guard, rank
+from autoddl.backend.oneflow.trainer import Trainer, build_trainer
+from autoddl.plans import Plan
+from autoddl.synthetic import synthetic_batches
+from benchmarks.box.meter import Meter
+
+
+def main(folder: str) -> None:
+    install_guard()
+    work = json.loads((Path(folder) / "plans.json").read_text())
+    meter: Meter | None = None
+    for file in work["plans"]:
+        plan = Plan.load(Path(folder) / file)
+        meter = meter or Meter(Groups(plan.mesh, rank()))
+        trainer = build_trainer(
+            made_up_model(plan.graph, plan.seed), plan, optimizer_maker("sgd", 1e-4)
+        )
+        (batch,) = synthetic_batches(made_up_example(plan), plan.graph, 1, plan.seed)
+        _measure(meter, trainer, batch, work)
+    assert meter is not None, "a list of plans is not empty"
+    meter.save(folder)
+
+
+def _measure(
+    meter: Meter, trainer: Trainer, batch: tuple[np.ndarray, ...], work: dict[str, object]
+) -> None:
+    tensors = to_tensors(batch)
+    trainer.step(*tensors).numpy()  # warm-up
+    repeats = int(str(work["repeats"]))
+    if work["measure"] == "bytes":
+        meter.bytes_of(lambda: trainer.step(*tensors).numpy(), repeats)
+    else:
+        meter.seconds_of(lambda: trainer.step(*tensors).numpy(), repeats)
+
+
+main(sys.argv[1])

@@ -1,0 +1,39 @@
+"""One rank: runs each step of a list and notes the bytes that it sends.
+
+Arguments: nodes, GPUs per node, folder (steps.json there: shape and [placement, step] pairs).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import oneflow as flow
+
+from autoddl.backend.oneflow.groups import Groups
+from autoddl.backend.oneflow.guard import install_guard, rank
+from autoddl.backend.oneflow.redistribute import prepare
+from autoddl.sbp.layout import local_shape
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.placement import NdSbp
+from autoddl.sbp.steps import Step
+from benchmarks.box.meter import Meter
+
+
+def main(nodes: int, gpus: int, folder: str) -> None:
+    install_guard()
+    mesh = Mesh(nodes, gpus)
+    groups = Groups(mesh, rank())
+    meter = Meter(groups)
+    work = json.loads((Path(folder) / "steps.json").read_text())
+    shape = tuple(work["shape"])
+    for placement, text in work["steps"]:
+        nd, step = NdSbp.parse(placement), Step.parse(text)
+        run = prepare([step], shape, nd, groups)
+        x = flow.ones(*local_shape(shape, nd, mesh, rank()))
+        meter.bytes_of(lambda run=run, x=x: run(x).numpy(), work["repeats"])
+    meter.save(folder)
+
+
+main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

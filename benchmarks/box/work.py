@@ -1,0 +1,61 @@
+"""Runs the workers in a box and brings their readings together: per case, one reading a host."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from autoddl.box import Box
+from autoddl.plans import Plan
+
+from .meter import load_readings
+
+HERE = Path(__file__).parent
+ENV = {"PYTHONPATH": str(HERE.parents[1]), "GLOG_minloglevel": "3"}
+
+
+def run_steps(
+    box: Box, shape: Sequence[int], steps: Sequence[tuple[str, str]], repeats: int
+) -> list[list[dict[str, Any]]]:
+    """For each (placement, step) what each host's link carried."""
+    work = {"shape": list(shape), "steps": [list(step) for step in steps], "repeats": repeats}
+    with _folder() as folder:
+        (folder / "steps.json").write_text(json.dumps(work))
+        sizes = [str(box.spec.nodes), str(box.spec.gpus_per_node)]
+        _run(box, [str(HERE / "steps_worker.py"), *sizes, str(folder)])
+        return load_readings(folder, _first_of_hosts(box))
+
+
+def run_plans(
+    box: Box, plans: Sequence[Plan], repeats: int, **options: Any
+) -> list[list[dict[str, Any]]]:
+    """For each plan what each host measured of a step. options: see plans_worker.py."""
+    with _folder() as folder:
+        names = [f"plan{number}.json" for number in range(len(plans))]
+        for name, plan in zip(names, plans, strict=True):
+            plan.save(folder / name)
+        work = {"plans": names, "repeats": repeats, **options}
+        (folder / "plans.json").write_text(json.dumps(work))
+        _run(box, [str(HERE / "plans_worker.py"), str(folder)])
+        return load_readings(folder, _first_of_hosts(box))
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="autoddl-box-") as name:
+        yield Path(name)
+
+
+def _first_of_hosts(box: Box) -> range:
+    return range(0, box.spec.size, box.spec.gpus_per_node)
+
+
+def _run(box: Box, command: list[str]) -> None:
+    status = box.run(command, ENV, output=sys.stderr)
+    if status:
+        raise RuntimeError(f"{Path(command[0]).name} ended with status {status}")
