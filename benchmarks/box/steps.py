@@ -1,16 +1,14 @@
-"""The steps to measure, and what each should send through a host's link."""
+"""The steps to measure: placement and step, as texts."""
 
 from __future__ import annotations
 
 import itertools
 
-from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import B, NdSbp, P, S
-from autoddl.sbp.steps import Step, legal_steps
-from autoddl.sbp.traffic import nic_bytes
+from autoddl.sbp.steps import legal_steps
 
-Case = tuple[str, str]  # placement, step
+Case = tuple[str, str]
 
 COLLECTIVES = ((S(0), B), (P, S(0)), (P, B), (S(0), S(1)))
 
@@ -36,9 +34,3 @@ def one_step_cases(mesh: Mesh, dims: int) -> list[Case]:
         for nd in map(NdSbp, itertools.product(labels, repeat=mesh.num_axes))
         for step in legal_steps(nd, dims)
     ]
-
-
-def predicted_bytes(case: Case, shape: tuple[int, ...], mesh: Mesh) -> float:
-    """Bytes of float32 that each host's link carries each way."""
-    placement, step = case
-    return nic_bytes(TensorSpec(shape), NdSbp.parse(placement), [Step.parse(step)], mesh)

@@ -27,16 +27,15 @@ from oneflow import Tensor
 from ...cost.account import inner_of, operator_seconds
 from ...cost.model import CostModel
 from ...graph import Graph
-from ...planned import PlannedOp
 from ...sbp.layout import TensorSpec, local_shape
-from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp
 from ...sbp.signature import Attrs
-from .groups import Groups
+from .groups import Group, Groups
 from .kernels.registry import Context, Explicit, Kernel
 from .program import Node, Program
 
 EMULATED = "emulated compute"
+MAXIMUM_FIRST = ("softmax", "log_softmax", "sparse_softmax_cross_entropy")
 
 
 @dataclass
@@ -71,6 +70,32 @@ class Clock:
         self.free_at = time.perf_counter() - self.late
 
 
+@dataclass(frozen=True)
+class _Sums:
+    """The collectives inside an operator, as its kernel runs them.
+
+    Forward one for each of `count` statistics, of which the first may be a maximum; backward all
+    sums in one.
+    """
+
+    group: Group
+    statistic: Tensor
+    stacked: Tensor | None
+    count: int
+    maximum_first: bool
+
+    def forward(self) -> None:
+        for number in range(self.count):
+            if self.maximum_first and number == 0:
+                self.group.all_max(self.statistic)
+            else:
+                self.group.all_reduce(self.statistic)
+
+    def backward(self) -> None:
+        if self.stacked is not None:
+            self.group.all_reduce(self.stacked)
+
+
 @dataclass
 class Emulator:
     """Puts waits in the place of the kernels of programs that are priced by `model`."""
@@ -95,43 +120,46 @@ class Emulator:
 
     def _kernel(self, graph: Graph, node: Node) -> Kernel:
         spec, planned = node.context.spec, node.planned
-        mesh, rank = self.groups.mesh, self.groups.rank
         forward_s, backward_s = operator_seconds(graph, self.model, node.op, planned)
         outputs = self._parts(spec.outputs, planned.outs)
         gradients = self._parts(spec.inputs, planned.grad_ins)
-        statistics, forward_sums, backward_sums = self._inner(graph, node, mesh, rank)
+        sums = self._inner(graph, node)
 
         def vjp(grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
             del grads
-            self._sum(node.context, statistics, backward_sums)
+            if sums is not None:
+                sums.backward()
             self.clock.compute(backward_s)
             return gradients
 
         def run(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit:
-            del inputs, attrs
-            self._sum(ctx, statistics, forward_sums)
+            if sums is not None:
+                sums.forward()
+            if node.op.kind == "normalization" and attrs["training"] and ctx.state.training:
+                # the moving statistics stay what they are, where the operator has them
+                ctx.updates.update({i: inputs[i] for i in range(1, len(inputs) - 2)})
             self.clock.compute(forward_s)
             return Explicit([x for x in outputs if x is not None], vjp)
 
         return run
 
-    def _inner(
-        self, graph: Graph, node: Node, mesh: Mesh, rank: int
-    ) -> tuple[Tensor | None, int, int]:
-        """What the operator's own collectives sum, and how many there are each way."""
-        planned: PlannedOp = node.planned
-        if not planned.inner_axes:
-            return None, 0, 0
+    def _inner(self, graph: Graph, node: Node) -> _Sums | None:
+        """The operator's own collectives on this rank."""
+        group, planned = node.context.inner, node.planned
+        if group is None:
+            return None
         inner = inner_of(graph, node.op)
         whole = node.context.spec.inputs[inner.tensor]
+        mesh, rank = self.groups.mesh, self.groups.rank
         shape = local_shape(whole.shape, planned.ins[inner.tensor], mesh, rank)
         reduced = tuple(1 if dim in inner.dims else n for dim, n in enumerate(shape))
-        return self._zero(reduced, whole.dtype), inner.forward, inner.backward
-
-    def _sum(self, ctx: Context, statistics: Tensor | None, count: int) -> None:
-        if statistics is not None and ctx.inner is not None:
-            for _ in range(count):
-                ctx.inner.all_reduce(statistics)
+        return _Sums(
+            group,
+            self._zero(reduced, whole.dtype),
+            self._zero((inner.backward, *reduced), whole.dtype) if inner.backward else None,
+            inner.forward,
+            node.op.kind in MAXIMUM_FIRST,
+        )
 
     def _parts(
         self, specs: Sequence[TensorSpec], placements: Sequence[NdSbp | None]

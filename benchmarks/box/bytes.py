@@ -1,0 +1,145 @@
+"""The bytes of plans against the counters of the links: `make bench-bytes`, or with model names.
+
+    python -m benchmarks.box.bytes [steps] [mlp] [gpt] [vgg] [--plans N]
+
+Measures in a box of 4 x 2 with links as fast as the machine: bytes do not depend on the rate. For
+each case and host it compares the link's counter, less an idle run's, with what is expected
+(`expected.py`): the raw counter with the plan's bytes, and the counter without the network's
+headers with the plan's bytes and the transport's control messages. Needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from autoddl.backend.oneflow.entries import trace_entry
+from autoddl.box import Box
+from autoddl.cluster import Cluster
+from autoddl.sbp.mesh import Mesh
+
+from . import expected
+from .plan_set import plan_set
+from .results import FOLDER, machine, save
+from .steps import collective_cases, one_step_cases
+from .work import HERE, run_plans, run_steps
+
+SHAPE = (1024, 1024)
+MODELS = ("mlp", "gpt", "vgg")
+NODES, GPUS = 4, 2
+# a link that should carry nothing of a step may carry a heartbeat
+SILENCE_BYTES = 8192
+LIMIT = 0.02
+LAPTOP = HERE.parents[1] / "calibration" / "machines" / "laptop.json"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case on one host."""
+
+    name: str
+    host: int
+    planned: float
+    expected_payload: float
+    counter: float
+    payload: float
+
+    @property
+    def error(self) -> float:
+        """Of the payload, relative to what is expected (0 for a silent link)."""
+        if not self.planned:
+            return 0.0 if abs(self.counter) < SILENCE_BYTES else float("inf")
+        return self.payload / self.expected_payload - 1
+
+    @property
+    def raw_error(self) -> float:
+        """Of the whole counter, headers and control messages included, relative to the plan."""
+        return self.counter / self.planned - 1 if self.planned else 0.0
+
+
+def cases_of(name: str, want: expected.Expected, row: list[dict[str, Any]]) -> list[Case]:
+    return [
+        Case(name, host, want.planned, want.payload, link["sent_bytes"], link["sent_payload"])
+        for host, link in enumerate(row)
+    ]
+
+
+def measure_steps(box: Box) -> list[Case]:
+    """Every collective over every subset of axes, and every step of a 2-D tensor."""
+    mesh = Mesh(NODES, GPUS)
+    todo = list(dict.fromkeys(collective_cases(mesh) + one_step_cases(mesh, len(SHAPE))))
+    rows = run_steps(box, SHAPE, todo, repeats=3)
+    return [
+        case
+        for (nd, step), row in zip(todo, rows, strict=True)
+        for case in cases_of(f"{nd} {step}", expected.of_step(SHAPE, nd, step, mesh), row)
+    ]
+
+
+def measure_model(box: Box, model: str, count: int) -> list[Case]:
+    """Whole training steps by `count` plans."""
+    cluster = Cluster.load(LAPTOP).with_shape(NODES, GPUS)
+    plans = plan_set(trace_entry(f"benchmarks.box.models:{model}"), cluster, count)
+    rows = run_plans(box, [plan for _, plan in plans], 3, measure="bytes")
+    return [
+        case
+        for (name, plan), row in zip(plans, rows, strict=True)
+        for case in cases_of(name, expected.of_plan(plan), row)
+    ]
+
+
+def report(found: dict[str, list[Case]]) -> str:
+    """The table of all measurements."""
+    lines = [
+        "# Bytes of plans against the links' counters",
+        "",
+        "Planned: tensors' bytes a host sends. Counter: the link's, less an idle run's, with all",
+        "headers. Payload: the counter without 66 bytes of headers a packet, against the plan's",
+        f"bytes and {expected.MESSAGE_BYTES} bytes of OneFlow's control messages for each message.",
+        "",
+        "| cases | number | planned, median | counter / planned - 1, median, worst "
+        "| payload / expected - 1, median, worst | within 2 % |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, cases in found.items():
+        loud = [case for case in cases if case.planned]
+        raw, errors = (
+            sorted(getattr(case, what) for case in loud) for what in ("raw_error", "error")
+        )
+        planned = sorted(case.planned for case in loud)
+        good = sum(abs(case.error) <= LIMIT for case in cases)
+        lines.append(
+            f"| {name} | {len(cases)} | {planned[len(planned) // 2] / 1e6:.2f} MB "
+            f"| {_middle(raw):.2%}, {max(raw, key=abs):.2%} "
+            f"| {_middle(errors):.3%}, {max(errors, key=abs):.2%} | {good} of {len(cases)} |"
+        )
+    return "\n".join(lines)
+
+
+def _middle(values: list[float]) -> float:
+    return values[len(values) // 2]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("what", nargs="*", default=["steps", *MODELS])
+    parser.add_argument("--plans", type=int, default=30)
+    args = parser.parse_args()
+    path = FOLDER / "bytes.json"
+    old = json.loads(path.read_text())["cases"] if path.exists() else {}
+    found = {name: [Case(**case) for case in cases] for name, cases in old.items()}
+    with Box(NODES, GPUS) as box:
+        for what in args.what:
+            cases = measure_steps(box) if what == "steps" else measure_model(box, what, args.plans)
+            found[what] = cases
+            table = report(found)
+            every = {name: [asdict(case) for case in cases] for name, cases in found.items()}
+            save("bytes", {"machine": machine(), "cases": every}, table)
+            print(table.splitlines()[-1])
+    print(report(found))
+
+
+if __name__ == "__main__":
+    main()
