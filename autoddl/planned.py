@@ -51,3 +51,24 @@ class PlannedLayer:
     signature: str
     alternative: str = ""
     alternative_extra_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class PlannedBaseline:
+    """A known scheme on its best topology, as the planner priced it beside the plan.
+
+    iteration_s, communication_s: seconds; None if the scheme fits on no topology
+    memory_bytes: of one device; the least that was found if the scheme does not fit, None if it
+                  does not divide the batch
+    """
+
+    name: str
+    topology: str
+    micro_batches: int
+    memory_bytes: float | None
+    iteration_s: float | None = None
+    communication_s: float | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.iteration_s is not None

@@ -1,0 +1,22 @@
+"""Known parallel schemes: as spaces to plan in, and priced at their best beside every plan.
+
+`spaces.py` restricts the search to a scheme (`data_parallel`, `megatron`, `forced`); `price.py` finds
+each family's best topology (`families.py`) from small tables of its own.
+"""
+
+from .families import FAMILIES, Family, Variant, variants
+from .price import Baseline, BaselinePricer
+from .spaces import LETTERS, data_parallel, forced, megatron
+
+__all__ = [
+    "FAMILIES",
+    "LETTERS",
+    "Baseline",
+    "BaselinePricer",
+    "Family",
+    "Variant",
+    "data_parallel",
+    "forced",
+    "megatron",
+    "variants",
+]

@@ -1,0 +1,284 @@
+"""Cost tables of all baselines at once: the strategies that any of them may use, and no others.
+
+A scheme is alike on all its data axes and on all its tensor axes, so a group of operators has few
+strategies in it: one composite signature for the former, one for the latter. `SchemeTables.build`
+makes the tables of their union with the search's own builder, so that prices are the search's;
+`SchemeTables.problem` is the part of one scheme, a search problem of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cost.model import CostModel
+from ..graph import Graph
+from ..sbp.layout import TensorSpec
+from ..sbp.placement import NdSbp
+from ..search.group import CompositeSignature, Group, Port
+from ..search.group_table import WHOLE_SPACE, Codes, GroupTable, GroupTables, grad_in
+from ..search.problem import Edge, Problem, Table
+from ..search.space import Assignments
+from ..search.tables import Tables, _Builder
+from .coarse import CoarsePrices
+from .families import Variant
+from .letters import ANY, has_weight, letter_of, splits_only_batch
+from .storage import stored_split
+
+Rows = NDArray[np.int64]
+Axes = tuple[int, ...]
+Letters = Mapping[str, Mapping[str, str]]  # family -> operator -> letter on the tensor axes
+_NONE: Rows = np.zeros(0, dtype=np.int64)
+_NO_ROWS: Assignments = np.zeros((0, 0), dtype=np.int16)
+
+
+@dataclass(frozen=True)
+class Section:
+    """What picks the strategies of a group in a scheme.
+
+    letter: of its product on the tensor axes, ANY if it has none or the scheme leaves it open
+    split:  whether its parameters are stored split over the data axes
+    """
+
+    tensor_axes: Axes
+    letter: str
+    split: bool
+
+
+@dataclass
+class _Rows:
+    """Strategies as rows of composite numbers, with the axes over which parameters are split."""
+
+    rows: dict[tuple[tuple[int, ...], Axes], int] = field(default_factory=dict)
+    sections: dict[Section, Rows] = field(default_factory=dict)
+
+    def add(self, section: Section, assign: NDArray[np.int16], split_axes: Axes) -> None:
+        keys = [(tuple(map(int, row)), split_axes) for row in assign]
+        self.sections[section] = np.array(
+            [self.rows.setdefault(key, len(self.rows)) for key in keys], dtype=np.int64
+        )
+
+
+@dataclass(frozen=True)
+class UnionTables(GroupTables):
+    """The tables of groups whose strategies are those of the schemes.
+
+    topologies: the tensor axes of every scheme
+    made:       head of a group -> its rows, filled by `local`
+    """
+
+    topologies: tuple[Axes, ...] = ()
+    made: dict[str, _Rows] = field(default_factory=dict)
+
+    def local(self, group: Group) -> GroupTable:
+        composites = self._composites(group)
+        rows = self.made[group.head.name] = self._rows(group, composites)
+        assign = np.array([row for row, _ in rows.rows], dtype=np.int16)
+        assign = assign.reshape(-1, self.mesh.num_axes)
+        table = GroupTable(composites, assign, *(np.zeros(len(assign)) for _ in range(4)))
+        compute_s, memory_bytes = self._compute_and_memory(group, table)
+        table = dataclasses.replace(table, compute_s=compute_s, memory_bytes=memory_bytes)
+        for port, at, needed, stored in self._split_ports(group, table):
+            spec = self.graph.tensors[port.tensor].spec
+            whole = self.local_bytes(spec, needed)
+            apart = self.local_bytes(spec, stored)
+            copies = self.model.parameter_copies
+            gathered = np.where((needed != stored).any(axis=1), whole, 0.0)
+            memory_bytes[at] += copies * (apart - whole) + gathered
+        return table
+
+    def _sync_seconds(self, group: Group, table: GroupTable) -> NDArray[np.float64]:
+        """As the search's, and for split parameters their gathering beside it."""
+        seconds = super()._sync_seconds(group, table)
+        for port, at, needed, stored in self._split_ports(group, table):
+            spec = self.graph.tensors[port.tensor].spec
+            given = table.codes(lambda c, p=port: grad_in(c.signatures[p.op], p.index))[at]
+            seconds[at] += self._each(spec, stored, needed)
+            seconds[at] += self._each(spec, given, stored) - self._each(spec, given, needed)
+        return seconds
+
+    def _each(self, spec: TensorSpec, sources: Codes, targets: Codes) -> NDArray[np.float64]:
+        """Seconds from each row of `sources` to the same row of `targets`."""
+        axes = self.mesh.num_axes
+        pairs, inverse = np.unique(np.hstack([sources, targets]), axis=0, return_inverse=True)
+        both = self.prices.seconds(spec, pairs[:, :axes], pairs[:, axes:])
+        return np.diagonal(both)[inverse.ravel()]
+
+    def _split_ports(
+        self, group: Group, table: GroupTable
+    ) -> Iterable[tuple[Port, Rows, Codes, Codes]]:
+        """(port, rows, placements needed, placements stored) of parameters that rows split."""
+        split_axes = [axes for _, axes in self.made[group.head.name].rows]
+        at = np.array([n for n, axes in enumerate(split_axes) if axes], dtype=np.int64)
+        if not len(at):
+            return
+        for port in group.sources:
+            trained = port.tensor in self.graph.needs_grad
+            if self.graph.producers[port.tensor].kind != "param" or not trained:
+                continue
+            spec = self.graph.tensors[port.tensor].spec
+            needed = table.codes(lambda c, p=port: c.signatures[p.op].ins[p.index])[at]
+            needed = np.maximum(needed, np.int8(-1))  # what is taken as Partial is stored whole
+            stored = np.array(
+                [
+                    stored_split(spec, NdSbp.from_codes(row), split_axes[n], self.mesh).codes
+                    for n, row in zip(at, needed, strict=True)
+                ],
+                dtype=np.int8,
+            ).reshape(needed.shape)
+            yield port, at, needed, stored
+
+    def _rows(self, group: Group, composites: Sequence[CompositeSignature]) -> _Rows:
+        """The group's strategies in every scheme: one composite on data, one on tensor axes."""
+        numbers = range(len(composites))
+        batch = [n for n in numbers if splits_only_batch(self.graph, group, composites[n])]
+        free = [n for n in numbers if not _takes_partial(composites[n])] or list(numbers)
+        by_letter = {ANY: free}
+        if has_weight(self.graph, group):
+            for n in numbers:
+                by_letter.setdefault(letter_of(group, composites[n]), []).append(n)
+        # A parameter of several uses is a group: how it leaves is how it is stored.
+        is_param = group.head.kind == "param"
+        split = [n for n in free if composites[n].divides_work] if is_param else batch
+        even = self._even_pairs(group, composites)
+        rows = _Rows()
+        for k, tensor_axes in enumerate(self.topologies):
+            data_axes = tuple(a for a in range(self.mesh.num_axes) if a not in tensor_axes)
+
+            def pairs(on_data: Sequence[int], on_tensor: Sequence[int], k: int = k) -> Assignments:
+                found = [(d, t) for d in on_data for t in on_tensor if even[k, d, t]]
+                is_tensor = np.isin(np.arange(self.mesh.num_axes), self.topologies[k])
+                made = [np.where(is_tensor, t, d) for d, t in found]
+                return np.array(made, dtype=np.int16).reshape(-1, self.mesh.num_axes)
+
+            for is_split in (False, True):
+                split_axes = data_axes if is_split and group.sources else ()
+                for letter, numbered in by_letter.items():
+                    # A product that its letter does not divide is planned freely, a parameter
+                    # that does not divide is stored whole.
+                    tries = [(split if is_split else batch, numbered), (batch, numbered)]
+                    tries.append((batch, free))
+                    made = (pairs(d, t) for d, t in tries)
+                    found = next((m for m in made if len(m)), _NO_ROWS)
+                    rows.add(Section(tensor_axes, letter, is_split), found, split_axes)
+        if not rows.rows:  # no scheme divides this group; the table must not be empty
+            whole = next(n for n in numbers if not composites[n].divides_work)
+            rows.rows[(whole,) * self.mesh.num_axes, ()] = 0
+        return rows
+
+    def _even_pairs(
+        self, group: Group, composites: Sequence[CompositeSignature]
+    ) -> NDArray[np.bool_]:
+        """[topology, composite on data axes, composite on tensor axes] that divide evenly."""
+        count, axes = len(composites), self.mesh.num_axes
+        is_tensor = np.array(
+            [[a in tensor_axes for a in range(axes)] for tensor_axes in self.topologies], bool
+        ).reshape(-1, axes)
+        d, t = np.indices((count, count), dtype=np.int16)
+        assign = np.where(is_tensor[:, None, None], t[..., None], d[..., None])
+        even = self._even(group, composites, assign.reshape(-1, axes))
+        return even.reshape(len(self.topologies), count, count)
+
+
+def _takes_partial(composite: CompositeSignature) -> bool:
+    return any(p.is_partial for p in composite.signatures[-1].ins)
+
+
+@dataclass
+class _UnionBuilder(_Builder):
+    topologies: tuple[Axes, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.union = UnionTables(
+            self.graph, self.model, self.space, self.prices, self.topologies
+        )
+        self.tables = self.union
+
+
+class SchemeTables:
+    """The tables of all schemes for `graph` (with forks, at the size of a micro-batch)."""
+
+    def __init__(
+        self, graph: Graph, model: CostModel, micro_batches: int, prices: CoarsePrices,
+        topologies: Sequence[Axes], letters: Letters,
+    ) -> None:  # fmt: skip
+        self._builder = _UnionBuilder(
+            graph, model, micro_batches, WHOLE_SPACE, prices, topologies=tuple(topologies)
+        )
+        self._builder.prepare()
+        self._letters = letters
+        self._mesh = model.cluster.mesh
+
+    @cached_property
+    def tables(self) -> Tables:
+        """With the prices of communication, computed when they are first asked for."""
+        return self._builder.build()
+
+    def least_memory(self, variant: Variant) -> float:
+        """Bytes without redistributed copies; inf if the batch does not divide."""
+        total = 0.0
+        for number, rows in zip(self._builder.nodes, self._rows_of(variant), strict=True):
+            if not len(rows):
+                return float("inf")
+            total += float(self._builder.group_tables[number].memory_bytes[rows].min())
+        return total
+
+    def undivided(self, variant: Variant) -> str:
+        """The operator that the scheme's data axes do not divide; "" if they divide all."""
+        for group, rows in zip(self._builder.grouping.groups, self._rows_of(variant), strict=True):
+            if not len(rows):
+                return group.head.name
+        return ""
+
+    def problem(self, variant: Variant, memory_limit: float) -> tuple[Problem, list[Rows]]:
+        """The search problem of one scheme, and its strategies as rows of `tables`."""
+        whole, rows = self.tables.problem, self._rows_of(variant)
+        labels = [(t, r.tobytes()) for t, r in zip(whole.nodes, rows, strict=True)]
+        node_of: dict[Hashable, int] = {}
+        edge_of: dict[Hashable, int] = {}
+        parts: dict[str, list[Table]] = {"nc": [], "nm": [], "ec": [], "em": []}
+        for label, at in zip(labels, rows, strict=True):
+            if label not in node_of:
+                node_of[label] = len(node_of)
+                parts["nc"].append(whole.node_cost[label[0]][at])
+                parts["nm"].append(whole.node_memory[label[0]][at])
+        edges = []
+        for edge in whole.edges:
+            key = edge.table, labels[edge.first], labels[edge.second]
+            if key not in edge_of:
+                edge_of[key] = len(edge_of)
+                at = np.ix_(rows[edge.first], rows[edge.second])
+                parts["ec"].append(whole.edge_cost[edge.table][at])
+                parts["em"].append(whole.edge_memory[edge.table][at])
+            edges.append(Edge(edge.first, edge.second, edge_of[key]))
+        problem = Problem(
+            node_cost=tuple(parts["nc"]),
+            node_memory=tuple(parts["nm"]),
+            edge_cost=tuple(parts["ec"]),
+            edge_memory=tuple(parts["em"]),
+            nodes=tuple(node_of[label] for label in labels),
+            edges=tuple(edges),
+            heavy=whole.heavy,
+            memory_limit=memory_limit,
+        )
+        return problem, rows
+
+    def _rows_of(self, variant: Variant) -> list[Rows]:
+        letters = self._letters[variant.family.name]
+        made = self._builder.union.made
+        found = []
+        for group, number in zip(
+            self._builder.grouping.groups, self._builder.nodes, strict=True
+        ):
+            sections = made[self._builder.owners[number].head.name].sections
+            named = [letters[op.name] for op in group.ops if op.name in letters]
+            letter = named[-1] if named else ANY
+            wanted = Section(variant.tensor_axes, letter, variant.family.split_stored)
+            open_section = dataclasses.replace(wanted, letter=ANY)
+            found.append(sections.get(wanted, sections.get(open_section, _NONE)))
+        return found
