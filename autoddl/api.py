@@ -51,6 +51,7 @@ def plan(
     comm_rule: CommRule = "shared_nic",
     restarts: int = 32,
     split_channels: bool = False,
+    baselines: bool = True,
 ) -> Plan:
     """The best plan for training `graph` on `cluster`; see `planner.find_plan` for the options.
 
@@ -68,6 +69,7 @@ def plan(
         comm_rule=comm_rule,
         restarts=restarts,
         space=Space(split_channels=split_channels),
+        baselines=baselines,
     )
 
 

@@ -123,6 +123,10 @@ def trace(model: str, output: str, batch: int | None) -> None:
     "--comm-rule", type=click.Choice(["shared_nic", "plain"]), default="shared_nic",
     show_default=True, help="plain: the paper's prices, as if no two groups shared a NIC.",
 )  # fmt: skip
+@click.option(
+    "--baselines/--no-baselines", default=True, show_default=True,
+    help="Price the known schemes too; the plan is the best of all.",
+)  # fmt: skip
 @click.option("-o", "--output", metavar="FILE", help="The plan file to write.")
 @JSON
 def plan(
@@ -137,6 +141,7 @@ def plan(
     optimizer: str,
     search: str,
     comm_rule: CommRule,
+    baselines: bool,
     output: str | None,
     as_json: bool,
 ) -> None:
@@ -154,6 +159,7 @@ def plan(
         memory_limit_bytes=None if memory_limit_gb is None else int(memory_limit_gb * GB),
         search=search,
         comm_rule=comm_rule,
+        baselines=baselines,
     )
     if output:
         found.save(output)

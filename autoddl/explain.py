@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .cluster.spec import Cluster
 from .cost.account import Cost
-from .planned import PlannedLayer
+from .planned import PlannedBaseline, PlannedLayer
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,7 @@ def plan_text(
     layers: Sequence[tuple[PlannedLayer, Cost]],
     algorithm: str,
     lower_bound_s: float | None,
+    baselines: Sequence[PlannedBaseline] = (),
 ) -> str:
     """The whole plan: its cost, where the bytes go, each layer's choice with the next best."""
     rounds = f" in {micro_batches} micro-batches" if micro_batches > 1 else ""
@@ -89,6 +90,7 @@ def plan_text(
         f"{format_bytes(intra.total)}",
         _search_text(cost, algorithm, lower_bound_s),
     ]
+    lines.extend(baseline_lines(cost.iteration_s, baselines))
     if cluster.num_devices > 1 and cost.communication_s == 0:
         lines.append(
             "every device does the whole work: by the prices of this machine any split of so small "
@@ -114,6 +116,31 @@ def _search_text(cost: Cost, algorithm: str, lower_bound_s: float | None) -> str
     if gap < 5e-4:
         return f"found by {algorithm}; no plan in the searched space is faster"
     return f"found by {algorithm}; no plan in the searched space is more than {gap:.1%} faster"
+
+
+def baseline_lines(iteration_s: float, baselines: Sequence[PlannedBaseline]) -> list[str]:
+    """The known schemes beside the plan, the closest first, one line each."""
+    if not baselines:
+        return []
+    lines = ["known schemes, each on its best topology:"]
+    for baseline in sorted(baselines, key=lambda b: b.iteration_s or float("inf")):
+        if baseline.iteration_s is None:
+            lines.append(f"    {baseline.name} ({baseline.topology}): {unfit_text(baseline)}")
+            continue
+        times = baseline.iteration_s / iteration_s if iteration_s else 1.0
+        rounds = "" if baseline.micro_batches == 1 else f" in {baseline.micro_batches} rounds"
+        lines.append(
+            f"    {baseline.name} ({baseline.topology}){rounds}: "
+            f"{format_seconds(baseline.iteration_s)}, {times:.2f} times as long"
+        )
+    return lines
+
+
+def unfit_text(baseline: PlannedBaseline) -> str:
+    """Why a known scheme is out of the question."""
+    if baseline.memory_bytes is None:
+        return "does not divide the batch"
+    return f"does not fit, it needs {format_bytes(baseline.memory_bytes)} a device"
 
 
 def _why(layer: PlannedLayer, cost: Cost) -> str:

@@ -5,22 +5,29 @@ placements and steps. If no number of micro-batches is given, it takes the small
 (AutoDDL section 5.1: the largest possible micro-batch), and a larger number only where memory makes
 the plan more than `_WORTH_TRYING` slower than it could be, and only while the iteration becomes
 faster.
+
+The known schemes (`baselines`) are priced beside every search, each on its best topology, and the
+plan records them. Should one of them be faster than what was found, it is the plan: a scheme that
+stores parameters split (ZeRO) is in no searched space.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from .baselines import Baseline, BaselinePricer
 from .cluster.spec import Cluster
 from .cost.comm import CommRule
 from .cost.model import CostModel
 from .explain import format_bytes
 from .graph import Graph
+from .planned import PlannedBaseline
 from .plans import Plan, SearchRecord
 from .search.algorithms import find_algorithm
 from .search.alternatives import next_best
@@ -54,6 +61,7 @@ def find_plan(
     comm_rule: CommRule = "shared_nic",
     restarts: int = 32,
     space: Space = WHOLE_SPACE,
+    baselines: bool = True,
 ) -> Plan:
     """The best plan found for training `graph` (traced with its loss) on `cluster`.
 
@@ -65,6 +73,8 @@ def find_plan(
     comm_rule:          "shared_nic", or "plain" for the paper's rule
     restarts:           random starts of a heuristic search
     space:              which strategies are searched; a baseline restricts them
+    baselines:          price the known schemes too, and return the best of them if it is faster
+                        than what was found; not for a restricted space or a pipeline stage
 
     Raises ValueError if an option is unknown, the batch cannot be cut so, or nothing fits memory.
     """
@@ -78,9 +88,12 @@ def find_plan(
     budget = Budget(restarts=restarts)
     prices = PairPrices(cluster.mesh, model.comm.price)
 
+    @functools.cache
+    def micro(parts: int) -> Graph:
+        return micro_graph(graph, parts)
+
     def attempt(parts: int, beat_s: float) -> _Found | None:
-        micro = micro_graph(graph, parts)
-        tables = build_tables(micro, model, parts, space, prices)
+        tables = build_tables(micro(parts), model, parts, space, prices)
         if tables is None:
             return None
         rng = np.random.default_rng(seed)
@@ -97,9 +110,16 @@ def find_plan(
             best = found
             if found.result.cost <= found.result.free_cost * (1 + _WORTH_TRYING):
                 break
+    rivals: tuple[Baseline, ...] = ()
+    if baselines and space.allowed is None and space.min_weight_shards == 1 and graph.loss:
+        rivals = BaselinePricer(micro, counts, model, seed).all()
+    nearest = min(rivals, key=lambda rival: rival.seconds, default=None)
+    records = tuple(rival.record for rival in rivals)
+    if nearest is not None and nearest.seconds < _cost_to_beat(best):
+        return _write_baseline(nearest, records, seed, time.perf_counter() - started)
     if best is None:
         raise ValueError(_too_large(graph, model, counts[-1], space, len(counts) > 1))
-    return _write(best, seed, time.perf_counter() - started)
+    return _write(best, records, seed, time.perf_counter() - started)
 
 
 def micro_graph(graph: Graph, parts: int) -> Graph:
@@ -142,7 +162,14 @@ def _is_power(n: int) -> bool:
     return n & (n - 1) == 0
 
 
-def _write(found: _Found, seed: int, seconds: float) -> Plan:
+def _cost_to_beat(found: _Found | None) -> float:
+    """What a baseline must cost less than; tables in single precision leave a relative error."""
+    return float("inf") if found is None else found.result.cost * (1 - 1e-6)
+
+
+def _write(
+    found: _Found, baselines: tuple[PlannedBaseline, ...], seed: int, seconds: float
+) -> Plan:
     tables, result = found.tables, found.result
     ops, edges = place(tables, result.choice)
     alternatives = next_best(tables, result.choice, result.memory)
@@ -160,7 +187,58 @@ def _write(found: _Found, seed: int, seconds: float) -> Plan:
         edges=edges,
         layers=describe_layers(tables, ops, alternatives),
         search=SearchRecord(result.algorithm, result.evaluations, bound, seconds),
+        baselines=baselines,
     )
+
+
+def _write_baseline(
+    found: Baseline, baselines: tuple[PlannedBaseline, ...], seed: int, seconds: float
+) -> Plan:
+    """A baseline as a plan; it carries no bound, as it is outside of the searched space."""
+    tables = found.tables
+    assert tables is not None
+    ops, edges = found.placed()
+    model = tables.model
+    return Plan(
+        graph=tables.grouping.graph,
+        cluster=model.cluster,
+        micro_batches=tables.micro_batches,
+        seed=seed,
+        optimizer=model.optimizer,
+        comm_rule=model.comm_rule,
+        memory_limit_bytes=model.limit_bytes,
+        ops=dict(ops),
+        edges=dict(edges),
+        layers=describe_layers(tables, dict(ops), {}),
+        search=SearchRecord(f"baseline: {found.record.name}", 0, None, seconds),
+        baselines=baselines,
+    )
+
+
+def baseline_plans(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    seed: int = 0,
+    optimizer: str = "adam",
+    micro_batches: int | None = None,
+    memory_limit_bytes: float | None = None,
+    comm_rule: CommRule = "shared_nic",
+) -> dict[str, tuple[PlannedBaseline, Plan | None]]:
+    """Every known scheme on its best topology: its record and, if it fits, its plan, by name.
+
+    The options are those of `find_plan`, which raises the same errors for them.
+    """
+    model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes)
+    counts = micro_batch_counts(graph, micro_batches)
+    pricer = BaselinePricer(lambda parts: micro_graph(graph, parts), counts, model, seed)
+    return {
+        rival.record.name: (
+            rival.record,
+            _write_baseline(rival, (), seed, 0.0) if rival.record.fits else None,
+        )
+        for rival in pricer.all()
+    }
 
 
 def _too_large(graph: Graph, model: CostModel, parts: int, space: Space, chose_parts: bool) -> str:

@@ -8,6 +8,7 @@ same inputs and seed give the same bytes: measured times of the search are not i
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from .cost.tape import Peak
 from .explain import EdgeText, layer_text, plan_text
 from .files import write_atomically
 from .graph import Graph
-from .planned import PlannedEdge, PlannedLayer, PlannedOp
+from .planned import PlannedBaseline, PlannedEdge, PlannedLayer, PlannedOp
 from .sbp.mesh import Mesh
 from .sbp.placement import NdSbp
 from .sbp.redistribute import Step
@@ -58,6 +59,7 @@ class Plan:
     edges: Mapping[tuple[str, int], PlannedEdge]
     layers: tuple[PlannedLayer, ...]
     search: SearchRecord
+    baselines: tuple[PlannedBaseline, ...] = ()
 
     @property
     def mesh(self) -> Mesh:
@@ -82,6 +84,12 @@ class Plan:
     def cost(self) -> Cost:
         """The cost of one iteration on one device."""
         return total(self.costs.values())
+
+    @property
+    def closest_baseline(self) -> PlannedBaseline | None:
+        """The fastest of the known schemes that fit, None if none was priced or none fits."""
+        fitting = [(b.iteration_s, n) for n, b in enumerate(self.baselines) if b.iteration_s]
+        return self.baselines[min(fitting)[1]] if fitting else None
 
     def layer_cost(self, layer: PlannedLayer) -> Cost:
         return total(self.costs[name] for name in layer.ops)
@@ -139,6 +147,7 @@ class Plan:
                 "evaluations": self.search.evaluations,
                 "lower_bound_s": self.search.lower_bound_s,
             },
+            "baselines": [dataclasses.asdict(baseline) for baseline in self.baselines],
             "cluster": self.cluster.to_json(),
             "layers": [
                 {
@@ -216,6 +225,7 @@ class Plan:
                 edges=edges,
                 layers=layers,
                 search=SearchRecord(**data["search"]),
+                baselines=tuple(PlannedBaseline(**b) for b in data.get("baselines", ())),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(
@@ -319,6 +329,10 @@ class Plan:
                 "seconds": self.search.seconds,
                 "lower_bound_s": self.search.lower_bound_s,
             },
+            "baselines": [
+                {**dataclasses.asdict(baseline), "fits": baseline.fits}
+                for baseline in self.baselines
+            ],
         }
 
     def explain(self, layer: str | None = None) -> str:
@@ -337,6 +351,7 @@ class Plan:
                 [(planned, self.layer_cost(planned)) for planned in self.layers],
                 self.search.algorithm,
                 self.search.lower_bound_s,
+                self.baselines,
             )
         found = [planned for planned in self.layers if planned.name == layer]
         if not found:

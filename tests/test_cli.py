@@ -119,9 +119,11 @@ def test_options_reach_the_planner(graph):
     assert figures("--micro-batches", "4")["micro_batches"] == 4
     assert figures("--optimizer", "sgd")["memory_bytes"] < figures()["memory_bytes"]
     assert figures("--memory-limit-gb", "0.5")["memory_limit_bytes"] == 5e8
-    assert figures("--search", "random")["search"]["algorithm"] == "random"
-    plain = figures("--gpus-per-node", "4", "--search", "random", "--comm-rule", "plain")
-    shared = figures("--gpus-per-node", "4", "--search", "random")
+    assert figures("--search", "random", "--no-baselines")["search"]["algorithm"] == "random"
+    plain = figures(
+        "--gpus-per-node", "4", "--search", "random", "--comm-rule", "plain", "--no-baselines"
+    )
+    shared = figures("--gpus-per-node", "4", "--search", "random", "--no-baselines")
     assert plain["cost"]["communication_s"] != shared["cost"]["communication_s"]
 
 

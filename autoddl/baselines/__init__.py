@@ -1,7 +1,7 @@
 """Known parallel schemes: as spaces to plan in, and priced at their best beside every plan.
 
-`spaces.py` restricts the search to a scheme (`data_parallel`, `megatron`, `forced`); `price.py` finds
-each family's best topology (`families.py`) from small tables of its own.
+`spaces.py` restricts the search to a scheme (`data_parallel`, `megatron`, `forced`); `price.py`
+finds each family's best topology (`families.py`) from small tables of its own.
 """
 
 from .families import FAMILIES, Family, Variant, variants

@@ -3,11 +3,11 @@
 A scheme labels all its data axes alike, and all its tensor axes. So its placements live on a coarse
 mesh of a few axes, each a run of axes of one kind and one link class, which has few states. The
 shortest paths on that mesh are paths on the cluster's mesh too: `CoarsePrices.seconds` is what they
-cost, exact but for paths that would treat axes of one kind differently.
+cost, exact but for paths that treat axes of one kind differently.
 
 A step along a coarse axis is one collective, or one for each of its axes in turn, whatever is
-cheaper: with n bytes in full and axes of extents p_1, p_2, ... an all-gather of the minor axes first
-sees n / (p_1 ... p_j-1) bytes at axis j, in all no more than at once and in fewer rounds.
+cheaper: with n bytes in full and axes of extents p_1, p_2, ... an all-gather of the minor axes
+first sees n / (p_1 ... p_j-1) bytes at axis j, in all no more than at once and in fewer rounds.
 
 All topologies are computed side by side, as distances D [topology, source, state]:
 
@@ -29,6 +29,7 @@ from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.states import edges_between, mask_axes
 from ..sbp.steps import FREE_KINDS, STEP_KINDS, StepKind
+from ..search.pair_prices import PairPrices
 
 Codes = NDArray[np.int8]
 Floats = NDArray[np.float64]
@@ -112,8 +113,7 @@ class _Meshes:
             seconds[:, kind == STEP_KINDS.index("to_partial")] = np.inf
         size = len(codes)
         weights = np.full((len(self.runs), size, size), np.inf)
-        # Two states differ by one step or none, except for the free ways to Partial.
-        np.minimum.at(weights, (slice(None), src, dst), seconds)
+        weights[:, src, dst] = seconds  # at most one step leads from a state to another
         weights[:, np.arange(size), np.arange(size)] = np.where(even, 0.0, np.inf)
         return weights
 
@@ -135,7 +135,12 @@ class _Meshes:
         return self._steps[ndim]
 
     def _in_turn(self, kind: StepKind, axes: tuple[int, ...]) -> tuple[float, float]:
-        """(seconds, seconds per byte) of one collective for each axis."""
+        """(seconds, seconds per byte) of one collective for each axis; inf where there is none.
+
+        All-to-alls in turn would leave the second dim's pieces nested the wrong way round.
+        """
+        if kind == "all_to_all" and len(axes) > 1:
+            return np.inf, 0.0
         alpha_s, per_byte, parts = 0.0, 0.0, 1
         for axis in axes:
             alpha, beta = self.comm.price(kind, (axis,))
@@ -159,24 +164,22 @@ class _Meshes:
         return found
 
 
-class CoarsePrices:
+class CoarsePrices(PairPrices):
     """`PairPrices` for the placements of schemes, see the module docstring.
 
     topologies: the tensor axes of each scheme; placements of no common topology cost inf
     """
 
     def __init__(self, comm: CommModel, topologies: Sequence[tuple[int, ...]]) -> None:
+        super().__init__(comm.mesh, comm.price)
         by_size: dict[int, list[tuple[tuple[int, ...], ...]]] = {}
         for tensor_axes in topologies:
             run = coarse_axes(comm.mesh, tensor_axes)
             by_size.setdefault(len(run), []).append(run)
         self._meshes = [_Meshes(comm, list(dict.fromkeys(runs))) for runs in by_size.values()]
-        self._num_axes = comm.mesh.num_axes
 
     def seconds(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Floats:
         """[n, m] seconds from each row of `sources` [n, axes] to each of `targets` [m, axes]."""
-        if self._num_axes == 0:
-            return np.zeros((len(sources), len(targets)))
         seconds = np.full((len(sources), len(targets)), np.inf)
         ndim = len(spec.shape)
         for meshes in self._meshes:

@@ -9,10 +9,10 @@ The mesh's axes are divided in two: *data* axes split the batch, *tensor* axes t
     Megatron+ZeRO   columns, rows in turn  split over the data axes, gathered at use
     SUMMA           columns everywhere     split over the data axes, gathered at use
 
-SUMMA in SBP: on a grid of r x c devices X, W and Y are stored as (S0, S1), in blocks. A device needs
-the block row of X and the block column of W, which SUMMA broadcasts block by block along the rows
-and the columns of the grid; the bytes are those of an all-gather of X along c, (S0, S1) -> (S0, B),
-and one of W along r, (S0, S1) -> (B, S1), and the product is local, (S0, B) x (B, S1) -> (S0, S1).
+SUMMA in SBP: on a grid of r x c devices X, W and Y are stored as (S0, S1), in blocks. A device
+needs the block row of X and the block column of W, which SUMMA broadcasts block by block along the
+rows and the columns of the grid; the bytes are those of an all-gather of X along c, (S0, S1) ->
+(S0, B), and one of W along r, (S0, S1) -> (B, S1). The product (S0, B) x (B, S1) is local.
 The backward pass mirrors both by reduce-scatters. This is the S0, B, S1 = r, c, 1 case of AutoDDL's
 section 4.2 with W in blocks. A difference to Optimus, in SUMMA's favour: the runtime gathers a
 parameter once an iteration and keeps what it gathered for the backward pass, where Optimus

@@ -1,7 +1,7 @@
 """Which kind of product a scheme asks of each operator with a weight.
 
-Of a product Y = X W, S0 splits the rows of X, B the columns of W, S1 the summed dim (AutoDDL section
-4.2). Megatron alternates B and S1; SUMMA has B everywhere; data parallelism splits the batch only.
+Of a product Y = X W, S0 splits the rows of X, B the columns of W, S1 the summed dim (AutoDDL,
+section 4.2). Megatron alternates B and S1, SUMMA has B everywhere.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from ..graph import SOURCE_KINDS, Graph, Op
 from ..sbp.placement import NdSbp, Placement
 from ..search.group import CompositeSignature, Group, rule_of
 from ..search.layers import topology_letters
-
 
 ANY = ""  # the letter of an operator that a scheme leaves open
 

@@ -1,7 +1,7 @@
 """All baselines priced on one graph and cluster, each with its best topology.
 
-`price_baselines` tries every family of `families.py` on every topology, with as few micro-batches as
-its memory allows, and searches what the scheme leaves open (where light operators run, which
+`BaselinePricer` tries every family of `families.py` on every topology, with as few micro-batches
+as its memory allows, and searches what the scheme leaves open (where light operators run, which
 redistributions) exactly. The prices are those of the search, so a baseline and a searched plan are
 compared by one ruler.
 """
@@ -10,22 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from ..cost.model import CostModel
 from ..graph import Graph
 from ..planned import PlannedBaseline, PlannedEdge, PlannedOp
+from ..sbp.mesh import Mesh
+from ..sbp.redistribute import PathTable
 from ..search.algorithms import find_algorithm
 from ..search.budget import Budget
-from ..sbp.redistribute import PathTable
 from ..search.placements import place
 from ..search.problem import Choice
 from ..search.tables import Tables
 from .coarse import CoarsePrices
 from .families import FAMILIES, Family, Variant, variants
 from .storage import split_storage
-from .tables import SchemeTables
+from .tables import SchemeTables, least_memories
 
 
 @dataclass(frozen=True)
@@ -74,67 +76,75 @@ class BaselinePricer:
     seed: int = 0
 
     def all(self) -> tuple[Baseline, ...]:
-        """Every family at its best, in the order of `FAMILIES`."""
-        mesh = self.model.cluster.mesh
-        tried = {family: variants(family, mesh) for family in FAMILIES}
-        tried = {family: found for family, found in tried.items() if found}
-        every = [variant for found in tried.values() for variant in found]
-        graph = self.micro(self.counts[0])
-        letters = {f.name: {} if f.letters is None else f.letters(graph) for f in tried}
-        topologies = tuple(dict.fromkeys(v.tensor_axes for v in every))
-        prices = CoarsePrices(self.model.comm, topologies)
-        made: dict[int, SchemeTables] = {}
+        """Every family at its best, in the order of `FAMILIES`; none on one device."""
+        if self._mesh.num_axes == 0:
+            return ()
+        tried = {family: variants(family, self._mesh) for family in FAMILIES}
+        return tuple(self._best(family, found) for family, found in tried.items() if found)
 
-        def tables(parts: int) -> SchemeTables:
-            if parts not in made:
-                made[parts] = SchemeTables(
-                    self.micro(parts), self.model, parts, prices, topologies, letters
-                )
-            return made[parts]
-
-        return tuple(self._best(family, found, tables) for family, found in tried.items())
-
-    def _best(
-        self, family: Family, found: Sequence[Variant], tables: Callable[[int], SchemeTables]
-    ) -> Baseline:
-        counts = {variant: self._divided(variant, tables) for variant in found}
-        first = {variant: self._first_fit(variant, counts[variant], tables) for variant in found}
-        best: Baseline | None = None
-        # Those that need the fewest micro-batches come first: their times bound the others.
-        for variant in sorted(found, key=lambda v: first[v]):
-            for parts in counts[variant][first[variant] :]:
-                solved = self._solve(variant, tables(parts), parts)
+    def _best(self, family: Family, found: Sequence[Variant]) -> Baseline:
+        limit, best = self.model.limit_bytes, None
+        least: list[tuple[float, int, Variant]] = []  # bytes, micro-batches
+        for variant in found:
+            counts = self._divided(variant)
+            if not counts:
+                continue
+            needed = least_memories(self._known[: len(counts)], counts, variant)
+            least.append((float(needed[-1]), counts[-1], variant))
+            for parts in (n for n, size in zip(counts, needed, strict=True) if size <= limit):
+                solved = self._solve(variant, self._tables(parts), parts)
                 if solved is not None:
                     best = solved if best is None or solved.seconds < best.seconds else best
                     break
-        return self._unfit(family, found, counts, tables) if best is None else best
+        if best is not None:
+            return best
+        if not least:
+            topology = found[0].topology(self._mesh)
+            return Baseline(PlannedBaseline(family.name, topology, 1, None))
+        memory, parts, variant = min(least, key=lambda item: item[0])
+        topology = variant.topology(self._mesh)
+        return Baseline(PlannedBaseline(family.name, topology, parts, memory))
 
-    def _divided(
-        self, variant: Variant, tables: Callable[[int], SchemeTables]
-    ) -> tuple[int, ...]:
+    def _divided(self, variant: Variant) -> tuple[int, ...]:
         """The numbers of micro-batches whose rows divide over the scheme's data axes."""
-        mesh = self.model.cluster.mesh
         rows = self.micro(1).batch
-        devices = mesh.extent(variant.data_axes(mesh))
+        devices = self._mesh.extent(variant.data_axes(self._mesh))
         counts = tuple(n for n in self.counts if (rows // n) % devices == 0)
-        return counts if counts and not tables(counts[0]).undivided(variant) else ()
+        return counts if counts and self._known[0].divides(variant) else ()
 
-    def _first_fit(
-        self, variant: Variant, counts: Sequence[int], tables: Callable[[int], SchemeTables]
-    ) -> int:
-        """Position of the first of `counts` whose least memory is within the limit, by bisection.
+    @property
+    def _mesh(self) -> Mesh:
+        return self.model.cluster.mesh
 
-        The number of `counts` if there is none.
-        """
-        limit, low, high = self.model.limit_bytes, 0, len(counts)
-        while low < high:
-            # Most often the whole batch fits.
-            middle = (low + high) // 2 if low else 0
-            if tables(counts[middle]).least_memory(variant) <= limit:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+    @cached_property
+    def _known(self) -> tuple[SchemeTables, ...]:
+        """At two numbers of micro-batches, which tell the memory at all others."""
+        return tuple(map(self._tables, self.counts[:2]))
+
+    def _tables(self, parts: int) -> SchemeTables:
+        if parts not in self._made:
+            self._made[parts] = SchemeTables(
+                self.micro(parts), self.model, parts, self._prices, self._topologies, self._letters
+            )
+        return self._made[parts]
+
+    @cached_property
+    def _topologies(self) -> tuple[tuple[int, ...], ...]:
+        every = (variant for family in FAMILIES for variant in variants(family, self._mesh))
+        return tuple(dict.fromkeys(variant.tensor_axes for variant in every))
+
+    @cached_property
+    def _prices(self) -> CoarsePrices:
+        return CoarsePrices(self.model.comm, self._topologies)
+
+    @cached_property
+    def _letters(self) -> dict[str, Mapping[str, str]]:
+        graph = self.micro(self.counts[0])
+        return {f.name: {} if f.letters is None else f.letters(graph) for f in FAMILIES}
+
+    @cached_property
+    def _made(self) -> dict[int, SchemeTables]:
+        return {}
 
     def _solve(self, variant: Variant, made: SchemeTables, parts: int) -> Baseline | None:
         """The best plan of the scheme; None if none fits."""
@@ -157,26 +167,3 @@ class BaselinePricer:
             result.cost - compute_s,
         )
         return Baseline(record, variant, made.tables, choice)
-
-    def _unfit(
-        self,
-        family: Family,
-        found: Sequence[Variant],
-        counts: Mapping[Variant, Sequence[int]],
-        tables: Callable[[int], SchemeTables],
-    ) -> Baseline:
-        """The record of a family that fits on no topology: its least memory, or what is uneven."""
-        mesh = self.model.cluster.mesh
-        sizes = [
-            (tables(counts[variant][-1]).least_memory(variant), n, variant)
-            for n, variant in enumerate(found)
-            if counts[variant]
-        ]
-        if sizes:
-            memory, _, variant = min(sizes)
-            record = PlannedBaseline(
-                family.name, variant.topology(mesh), counts[variant][-1], memory
-            )
-        else:
-            record = PlannedBaseline(family.name, found[0].topology(mesh), 1, None)
-        return Baseline(record)

@@ -4,7 +4,7 @@ A parameter that its operator takes as `needed` and whose gradient comes as `giv
 `stored`: `needed` with the data axes' B replaced by one split. It owes
 
     path(stored -> needed) + path(given -> stored)      seconds, once an iteration
-    copies * local(stored) + local(needed)              bytes: weight, gradient, state; gathered copy
+    copies * local(stored) + local(needed)              bytes: weight, gradient, state; copy
 
 `stored_split` gives `stored`, and `split_storage` rewrites a placed plan.
 """

@@ -9,7 +9,8 @@ makes the tables of their union with the search's own builder, so that prices ar
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -32,8 +33,8 @@ from .storage import stored_split
 
 Rows = NDArray[np.int64]
 Axes = tuple[int, ...]
+Label = tuple[int, str]  # number of a table, letter
 Letters = Mapping[str, Mapping[str, str]]  # family -> operator -> letter on the tensor axes
-_NONE: Rows = np.zeros(0, dtype=np.int64)
 _NO_ROWS: Assignments = np.zeros((0, 0), dtype=np.int16)
 
 
@@ -194,9 +195,7 @@ class _UnionBuilder(_Builder):
     topologies: tuple[Axes, ...] = ()
 
     def __post_init__(self) -> None:
-        self.union = UnionTables(
-            self.graph, self.model, self.space, self.prices, self.topologies
-        )
+        self.union = UnionTables(self.graph, self.model, self.space, self.prices, self.topologies)
         self.tables = self.union
 
 
@@ -211,42 +210,36 @@ class SchemeTables:
             graph, model, micro_batches, WHOLE_SPACE, prices, topologies=tuple(topologies)
         )
         self._builder.prepare()
-        self._letters = letters
-        self._mesh = model.cluster.mesh
+        self.micro_batches = micro_batches
+        # The table of each variable, and the letter that each family asks of its product.
+        variables = range(len(self._builder.nodes))
+        self._label_of = {
+            family: [self._label(variable, chosen) for variable in variables]
+            for family, chosen in letters.items()
+        }
+        self._counts = {family: Counter(labels) for family, labels in self._label_of.items()}
 
     @cached_property
     def tables(self) -> Tables:
         """With the prices of communication, computed when they are first asked for."""
         return self._builder.build()
 
-    def least_memory(self, variant: Variant) -> float:
-        """Bytes without redistributed copies; inf if the batch does not divide."""
-        total = 0.0
-        for number, rows in zip(self._builder.nodes, self._rows_of(variant), strict=True):
-            if not len(rows):
-                return float("inf")
-            total += float(self._builder.group_tables[number].memory_bytes[rows].min())
-        return total
-
-    def undivided(self, variant: Variant) -> str:
-        """The operator that the scheme's data axes do not divide; "" if they divide all."""
-        for group, rows in zip(self._builder.grouping.groups, self._rows_of(variant), strict=True):
-            if not len(rows):
-                return group.head.name
-        return ""
+    def divides(self, variant: Variant) -> bool:
+        """True if the scheme's data axes divide every group of operators."""
+        return all(len(self._rows(label, variant)) for label in self._labels(variant))
 
     def problem(self, variant: Variant, memory_limit: float) -> tuple[Problem, list[Rows]]:
         """The search problem of one scheme, and its strategies as rows of `tables`."""
-        whole, rows = self.tables.problem, self._rows_of(variant)
-        labels = [(t, r.tobytes()) for t, r in zip(whole.nodes, rows, strict=True)]
+        whole, labels = self.tables.problem, self._label_of[variant.family.name]
+        rows_of = {label: self._rows(label, variant) for label in self._labels(variant)}
+        rows = [rows_of[label] for label in labels]
         node_of: dict[Hashable, int] = {}
         edge_of: dict[Hashable, int] = {}
         parts: dict[str, list[Table]] = {"nc": [], "nm": [], "ec": [], "em": []}
-        for label, at in zip(labels, rows, strict=True):
-            if label not in node_of:
-                node_of[label] = len(node_of)
-                parts["nc"].append(whole.node_cost[label[0]][at])
-                parts["nm"].append(whole.node_memory[label[0]][at])
+        for label, at in rows_of.items():
+            node_of[label] = len(node_of)
+            parts["nc"].append(whole.node_cost[label[0]][at])
+            parts["nm"].append(whole.node_memory[label[0]][at])
         edges = []
         for edge in whole.edges:
             key = edge.table, labels[edge.first], labels[edge.second]
@@ -268,17 +261,48 @@ class SchemeTables:
         )
         return problem, rows
 
-    def _rows_of(self, variant: Variant) -> list[Rows]:
-        letters = self._letters[variant.family.name]
-        made = self._builder.union.made
-        found = []
-        for group, number in zip(
-            self._builder.grouping.groups, self._builder.nodes, strict=True
-        ):
-            sections = made[self._builder.owners[number].head.name].sections
-            named = [letters[op.name] for op in group.ops if op.name in letters]
-            letter = named[-1] if named else ANY
-            wanted = Section(variant.tensor_axes, letter, variant.family.split_stored)
-            open_section = dataclasses.replace(wanted, letter=ANY)
-            found.append(sections.get(wanted, sections.get(open_section, _NONE)))
-        return found
+    def memory_of(self, variant: Variant) -> Iterator[tuple[int, dict[Hashable, float]]]:
+        """For each kind of group how many there are, and the bytes of its strategies."""
+        for label, count in self._labels(variant).items():
+            number, _ = label
+            keys = list(self._builder.union.made[self._builder.owners[number].head.name].rows)
+            memory = self._builder.group_tables[number].memory_bytes
+            yield count, {keys[row]: float(memory[row]) for row in self._rows(label, variant)}
+
+    def _label(self, variable: int, letters: Mapping[str, str]) -> Label:
+        group = self._builder.grouping.groups[variable]
+        named = [letters[op.name] for op in group.ops if op.name in letters]
+        return self._builder.nodes[variable], named[-1] if named else ANY
+
+    def _labels(self, variant: Variant) -> Counter[Label]:
+        return self._counts[variant.family.name]
+
+    def _rows(self, label: Label, variant: Variant) -> Rows:
+        number, letter = label
+        sections = self._builder.union.made[self._builder.owners[number].head.name].sections
+        wanted = Section(variant.tensor_axes, letter, variant.family.split_stored)
+        return sections.get(wanted, sections[dataclasses.replace(wanted, letter=ANY)])
+
+
+def least_memories(
+    known: Sequence[SchemeTables], counts: Sequence[int], variant: Variant
+) -> NDArray[np.float64]:
+    """For each of `counts` numbers of micro-batches M the least bytes of the scheme.
+
+    Parameters do not depend on M, activations are inversely proportional to it: with two tables of
+    different M, that of every strategy is a line in 1 / M, and the bytes at any other M follow.
+    """
+    rounds = np.array(counts, dtype=np.float64)
+    total = np.zeros(len(counts))
+    first = known[0].memory_of(variant)
+    second = known[-1].memory_of(variant)
+    apart = 1 / known[0].micro_batches - 1 / known[-1].micro_batches
+    for (count, one), (_, other) in zip(first, second, strict=True):
+        both = [key for key in one if key in other]
+        if not both:  # what divides at one size does not at the other
+            both, other = list(one), one
+        here = np.array([one[key] for key in both])[:, None]
+        there = np.array([other[key] for key in both])[:, None]
+        slope = (here - there) / apart if apart else np.zeros_like(here)
+        total += count * (here + slope * (1 / rounds - 1 / known[0].micro_batches)).min(axis=0)
+    return total

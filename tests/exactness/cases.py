@@ -148,6 +148,8 @@ def vit() -> nn.Module:
     )
 
 
+BASELINES = ("ZeRO", "Megatron", "Megatron+ZeRO", "SUMMA")
+
 CASES = {
     "mlp": Case(16, mlp),
     "gpt": Case(16, gpt),

@@ -111,6 +111,12 @@ def test_accumulated_gradients_equal_the_whole_batch(alone, model):
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("model", ["gpt", pytest.param("vgg13_small", marks=pytest.mark.full)])
+def test_known_schemes_equal_one_process(alone, model):
+    compare(alone, model, (2, 2), "momentum", 4, 2, ("ZeRO", "Megatron+ZeRO", "SUMMA"))
+
+
+@pytest.mark.timeout(1800)
 @pytest.mark.full
 def test_batch_norm_is_exact_over_the_whole_batch(alone):
     compare(alone, "resnet18", (2, 2), "momentum", 4, 1, ("searched", "data_parallel"))

@@ -4,7 +4,8 @@ Arguments: alone MODEL OPTIMIZER STEPS FILE
            shuffled MODEL OPTIMIZER LEARNING_RATE STEPS SEED...
            together MODEL OPTIMIZER STEPS FILE NODES GPUS MICRO_BATCHES SCHEME...
 `alone` writes FILE (npz: losses, state, which elements have a gradient); `together` compares with
-it and prints a JSON line per scheme. A scheme `random:N` is a plan drawn with seed N. `shuffled`
+it and prints a JSON line per scheme. A scheme `random:N` is a plan drawn with seed N, ZeRO and
+SUMMA are those of `autoddl.baselines`. `shuffled`
 shows what rounding alone does: one process, with the rows of each batch in another order and cut
 into two halves whose gradients add up, against the same process without that.
 """
@@ -25,9 +26,9 @@ from autoddl.backend.oneflow.session import share_text
 from autoddl.backend.oneflow.trace import trace_with_state
 from autoddl.backend.oneflow.trainer import build_trainer
 from autoddl.cluster.spec import Cluster
-from autoddl.planner import find_plan
+from autoddl.planner import baseline_plans, find_plan
 from autoddl.plans import Plan
-from tests.exactness.cases import CASES, space
+from tests.exactness.cases import BASELINES, CASES, space
 
 LAPTOP = Path(__file__).parents[2] / "calibration" / "machines" / "laptop.json"
 NO_GRADIENT = 1e-6  # of the largest in the tensor: what rounding leaves of a gradient that is zero
@@ -98,6 +99,14 @@ def together(
     kind, _, seed = scheme.partition(":")
 
     def make() -> str:
+        if kind in BASELINES:
+            priced = baseline_plans(
+                traced.graph, cluster, optimizer=optimizer, micro_batches=parts,
+                memory_limit_bytes=1e12,
+            )  # fmt: skip
+            found = priced[kind][1]
+            assert found is not None, scheme
+            return found.dumps()
         return find_plan(
             traced.graph,
             cluster,
@@ -108,6 +117,7 @@ def together(
             search="random" if kind == "random" else "auto",
             restarts=1 if kind == "random" else 32,
             space=space(kind, traced.graph, cluster.mesh),
+            baselines=False,
         ).dumps()
 
     plan = Plan.loads(share_text(make))
