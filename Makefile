@@ -2,7 +2,7 @@
 export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 
-.PHONY: demo test test-all check bench-reshard setup clean
+.PHONY: demo test test-all check bench-bytes bench-reshard bench-truth setup clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -18,6 +18,13 @@ check: setup
 	.venv/bin/ruff format --check .
 	.venv/bin/pyright --pythonpath $(PYTHON)
 	$(PYTHON) -m pytest -q tests/test_layers.py
+
+# Cluster in a box: bytes and times of plans on shaped links. Both need root.
+bench-bytes: setup
+	$(PYTHON) -m benchmarks.box.bytes
+
+bench-truth: setup
+	$(PYTHON) -m benchmarks.truth --recalibrate
 
 bench-reshard: setup
 	$(PYTHON) -m benchmarks.reshard

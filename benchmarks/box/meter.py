@@ -57,16 +57,19 @@ class Meter:
             idle_bytes=statistics.median(idle),
         )
 
-    def seconds_of(self, call: Callable[[], object], repeats: int) -> None:
-        """Note the seconds of each of `repeats` calls, less a meeting's."""
-        seconds = []
+    def seconds_of(
+        self, call: Callable[[], object], repeats: int, part: Callable[[], float]
+    ) -> None:
+        """Note the seconds of `repeats` calls, less a meeting's, and `part` of each after it."""
+        seconds, parts = [], []
         for _ in range(repeats):
             self._meet()
             started = time.perf_counter()
             call()
             self._meet()
             seconds.append(time.perf_counter() - started - self._meeting_s)
-        self._note(seconds=seconds, meeting_s=self._meeting_s)
+            parts.append(part())
+        self._note(seconds=seconds, parts=parts, meeting_s=self._meeting_s)
 
     def save(self, folder: str) -> None:
         """Write the readings as JSON lines, one file a rank."""

@@ -1,7 +1,7 @@
 """One rank: trains by each plan of a list, and notes a step's bytes or seconds.
 
-Arguments: folder (plans.json there: plan files, "bytes" or "seconds", repeats, the FLOP/s of the
-device to imitate or null).
+Arguments: folder (plans.json there: plan files, "bytes" or "seconds", repeats). Seconds, of the
+step and of its communication, are those of emulated compute at the rate of the plan's cluster.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ def main(folder: str) -> None:
         plan = Plan.load(Path(folder) / file)
         meter = meter or Meter(Groups(plan.mesh, rank()))
         trainer = build_trainer(
-            made_up_model(plan.graph, plan.seed), plan, optimizer_maker("sgd", 1e-4)
+            made_up_model(plan.graph, plan.seed),
+            plan,
+            optimizer_maker("sgd", 1e-4),
+            emulate=plan.model if work["measure"] == "seconds" else None,
         )
         (batch,) = synthetic_batches(made_up_example(plan), plan.graph, 1, plan.seed)
         _measure(meter, trainer, batch, work)
@@ -44,10 +47,15 @@ def _measure(
     tensors = to_tensors(batch)
     trainer.step(*tensors).numpy()  # warm-up
     repeats = int(str(work["repeats"]))
-    if work["measure"] == "bytes":
+    emulator = trainer.emulator
+    if emulator is None:
         meter.bytes_of(lambda: trainer.step(*tensors).numpy(), repeats)
     else:
-        meter.seconds_of(lambda: trainer.step(*tensors).numpy(), repeats)
+        meter.seconds_of(
+            lambda: trainer.step(*tensors).numpy(),
+            repeats,
+            lambda: emulator.clock.communicated_s,
+        )
 
 
 main(sys.argv[1])

@@ -32,5 +32,23 @@ def machine() -> dict[str, Any]:
 def save(name: str, found: dict[str, Any], table: str) -> None:
     """NAME.json and NAME.md in the folder of results."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    write_atomically(FOLDER / f"{name}.json", json.dumps(found, indent=1))
+    write_atomically(FOLDER / f"{name}.json", _lines(found))
     write_atomically(FOLDER / f"{name}.md", table.rstrip())
+
+
+def _lines(found: dict[str, Any]) -> str:
+    """JSON with one case a line, so that a change of one is a change of one line."""
+    parts = []
+    for name, value in found.items():
+        if name == "cases":
+            groups = value.items() if isinstance(value, dict) else [("", value)]
+            texts = []
+            for group, cases in groups:
+                body = "[\n" + ",\n".join(f"  {json.dumps(case)}" for case in cases) + "\n ]"
+                texts.append(f" {json.dumps(group)}: {body}" if group else f" {body}")
+            inside = ",\n".join(texts)
+            text = f"{{\n{inside}\n}}" if isinstance(value, dict) else inside.strip()
+        else:
+            text = json.dumps(value, indent=1)
+        parts.append(f"{json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}"

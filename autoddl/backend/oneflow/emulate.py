@@ -42,15 +42,19 @@ MAXIMUM_FIRST = ("softmax", "log_softmax", "sparse_softmax_cross_entropy")
 class Clock:
     """When the emulated device is free again, in seconds of `time.perf_counter`.
 
-    late: how much too late the last sleep has ended
+    late:           how much too late the last sleep has ended
+    communicated_s: seconds in collectives since the step began, waiting for other ranks included
     """
 
     free_at: float = 0.0
     late: float = 0.0
+    communicated_s: float = 0.0
+    _began: float = 0.0
 
     def start(self) -> None:
         """A step begins now."""
         self.free_at = max(self.free_at, time.perf_counter())
+        self.communicated_s = 0.0
 
     def compute(self, seconds: float) -> None:
         """The device computes for so long after what it does already."""
@@ -63,11 +67,14 @@ class Clock:
         if missing > 0:
             time.sleep(missing)
             self.late = time.perf_counter() - self.free_at
+        self._began = time.perf_counter()
 
     def after_collective(self) -> None:
         """The collective asked for last ends; computation goes on then, less what slept late."""
         flow._oneflow_internal.eager.Sync()
-        self.free_at = time.perf_counter() - self.late
+        now = time.perf_counter()
+        self.communicated_s += now - self._began
+        self.free_at = now - self.late
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ class Trainer:
         self._groups = Groups(plan.mesh, rank(), "cuda" if flow.cuda.is_available() else "cpu")
         self._roll_call = RollCall.of(self._groups.along(range(plan.mesh.num_axes)))
         self._run_state = RunState(plan.seed, per_shard_batchnorm=per_shard_batchnorm)
-        self._emulator = None if emulate is None else Emulator(emulate, self._groups)
+        self.emulator = None if emulate is None else Emulator(emulate, self._groups)
         self._opaque = {name: as_kernel(call) for name, call in traced.opaque.items()}
         self._state, self._parameters = _place(traced, plan, self._groups)
         self._feed = Feed(plan.graph, plan.ops, plan.micro_batches, self._groups)
@@ -97,11 +97,11 @@ class Trainer:
             )
         micro_batches = self._feed.take(batch)
         self._roll_call("step")
-        if self._emulator:
-            self._emulator.clock.start()
+        if self.emulator:
+            self.emulator.clock.start()
         loss = self._executor.train(micro_batches)
-        if self._emulator:
-            self._emulator.finish()
+        if self.emulator:
+            self.emulator.finish()
         self.optimizer.step()
         if self._debug:
             self._state.check_parameters()
@@ -247,8 +247,8 @@ class Trainer:
             self._opaque,
             wanted,
         )
-        if self._emulator:
-            self._emulator.replace(program)
+        if self.emulator:
+            self.emulator.replace(program)
         return Executor(program, self._state, self._run_state, self._groups, self._debug)
 
 

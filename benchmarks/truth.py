@@ -1,0 +1,119 @@
+"""Predicted against measured time of plans, in a box: `make bench-truth`.
+
+    python -m benchmarks.truth [--rates 100mbit 400mbit] [--models mlp gpt vgg] [--plans 30]
+
+For each rate `autoddl calibrate` measures the box; then training steps by plans of each model are
+timed with emulated compute (8 processes on few cores cannot compute at once) and compared with what
+the cost model says by the calibrated links, with the paper's plain rule and with the shared NIC.
+Needs root. Results go to benchmarks/results/box/truth.*; rates and models that are not asked for
+keep their old ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from autoddl.backend.oneflow.entries import trace_entry
+from autoddl.box import Box
+from autoddl.cluster import Cluster
+from autoddl.cost.compute import at_rate
+from autoddl.plans import Plan
+from benchmarks.box.plan_set import plan_set
+from benchmarks.box.results import FOLDER, machine, save
+from benchmarks.box.truth_report import RULES, Measured, draw, numbers, table
+from benchmarks.box.work import ENV, run_plans
+
+NODES, GPUS = 4, 2
+MODELS = ("mlp", "gpt", "vgg")
+FLOPS_PER_S = 1e9  # of the emulated device
+NOTE = f"box of {NODES} x {GPUS}, emulated compute of {FLOPS_PER_S:g} FLOP/s a device"
+
+
+def calibrated(box: Box, rate: str, again: bool, options: list[str]) -> Cluster:
+    """The machine file of the box at this rate, measured by `autoddl calibrate`."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    path = FOLDER / f"machine_{rate}.json"
+    if again or not path.exists():
+        for old in FOLDER.glob(f"{path.stem}.*"):
+            old.unlink()
+        sizes = ["--nodes", str(NODES), "--gpus-per-node", str(GPUS), "--name", f"box at {rate}"]
+        command = ["-m", "autoddl", "calibrate", "--output", str(path), *sizes, *options]
+        status = box.run(command, ENV, output=sys.stdout, prefix=False)
+        if status:
+            raise RuntimeError(f"autoddl calibrate ended with status {status}")
+    return Cluster.load(path)
+
+
+def measure(box: Box, model: str, rate: str, cluster: Cluster, count: int) -> list[Measured]:
+    """Training steps by `count` plans."""
+    cluster = replace(cluster, device=at_rate(cluster.device, FLOPS_PER_S))
+    plans = plan_set(trace_entry(f"benchmarks.box.models:{model}"), cluster, count)
+    rows = run_plans(box, [plan for _, plan in plans], 3, measure="seconds")
+    return [
+        Measured(
+            model,
+            rate,
+            name,
+            statistics.median(statistics.median(host["parts"]) for host in row),
+            statistics.median(statistics.median(host["seconds"]) for host in row),
+            plan.cost.compute_s,
+            {rule: priced(plan, rule) for rule in RULES},
+        )
+        for (name, plan), row in zip(plans, rows, strict=True)
+    ]
+
+
+def priced(plan: Plan, rule: str) -> float:
+    """Seconds of communication of a step by a rule."""
+    return replace(plan, comm_rule=rule).cost.communication_s
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rates", nargs="+", default=["100mbit", "400mbit"])
+    parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--plans", type=int, default=30)
+    parser.add_argument("--recalibrate", action="store_true")
+    parser.add_argument("--report", action="store_true", help="only draw what is there")
+    parser.add_argument(
+        "--calibrate", default="--max-bytes 16777216 --factor 4 --budget 300 --no-point-to-point"
+    )
+    args = parser.parse_args()
+    path = FOLDER / "truth.json"
+    cases = _load(path)
+    if args.report:
+        _write(cases, path)
+        return
+    with Box(NODES, GPUS, args.rates[0]) as box:
+        for rate in args.rates:
+            box.set_rate(rate)
+            cluster = calibrated(box, rate, args.recalibrate, args.calibrate.split())
+            for model in args.models:
+                found = measure(box, model, rate, cluster, args.plans)
+                cases = [c for c in cases if (c.model, c.rate) != (model, rate)] + found
+                _write(cases, path)
+
+
+def _load(path: Path) -> list[Measured]:
+    if not path.exists():
+        return []
+    return [Measured(**case) for case in json.loads(path.read_text())["cases"]]
+
+
+def _write(cases: list[Measured], path: Path) -> None:
+    cases = sorted(cases, key=lambda c: (len(c.rate), c.rate, MODELS.index(c.model)))
+    about = {**machine(), "note": NOTE}
+    text = table(cases, about)
+    found = {"machine": about, "figures": numbers(cases), "cases": [asdict(c) for c in cases]}
+    save("truth", found, text)
+    draw(cases, path.with_suffix(".png"))
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main()
