@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
+
 from autoddl.backend.oneflow.launch import run_processes
 from autoddl.cli import main
 
