@@ -21,12 +21,12 @@ from ..sbp.redistribute import Step, device_intra_bytes, nic_bytes, nic_messages
 from ..sbp.rules import find_rule, signatures_of
 from ..sbp.signature import Inner
 from .model import CostModel
-from .operator import compute_seconds, inner_seconds, reduced_spec, saved_bytes
+from .operator import compute_seconds, inner_count, inner_seconds, reduced_spec, saved_bytes
 
 
 @dataclass
 class Traffic:
-    """Bytes of one iteration by cause."""
+    """Bytes, or seconds, of one iteration by cause."""
 
     forward: float = 0.0
     backward: float = 0.0
@@ -46,11 +46,16 @@ class Cost:
     """Cost of an operator, a layer or a plan: one iteration (all micro-batches) on one device."""
 
     compute_s: float = 0.0
-    communication_s: float = 0.0
+    inter_s: Traffic = field(default_factory=Traffic)  # seconds of collectives between nodes
+    intra_s: Traffic = field(default_factory=Traffic)  # seconds of those inside a node
     nic_bytes: Traffic = field(default_factory=Traffic)
     intra_bytes: Traffic = field(default_factory=Traffic)
     memory_bytes: float = 0.0
     nic_messages: float = 0.0  # in which the NIC's bytes travel
+
+    @property
+    def communication_s(self) -> float:
+        return self.inter_s.total + self.intra_s.total
 
     @property
     def iteration_s(self) -> float:
@@ -58,7 +63,8 @@ class Cost:
 
     def add(self, other: Cost) -> None:
         self.compute_s += other.compute_s
-        self.communication_s += other.communication_s
+        self.inter_s.add(other.inter_s)
+        self.intra_s.add(other.intra_s)
         self.memory_bytes += other.memory_bytes
         self.nic_messages += other.nic_messages
         self.nic_bytes.add(other.nic_bytes)
@@ -135,13 +141,14 @@ def _add_operator(
         source = placed.ins[inner.tensor]
         nd = NdSbp(tuple(B if p.is_split and p.dim in inner.dims else p for p in source))
         local = np.array([_local_bytes(reduced, nd, mesh)])
-        cost.communication_s += times * float(
-            inner_seconds(model.comm, inner, placed.inner_axes, local, has_grad)[0]
-        )
+        axes = placed.inner_axes
+        seconds = times * float(inner_seconds(model.comm, inner, axes, local, has_grad)[0])
+        both = inner_count(inner, has_grad)
         partial = nd.replace(placed.inner_axes, P)
         steps = (Step("all_reduce", placed.inner_axes, P, B),)
         for cause, count in (("forward", inner.forward), ("backward", inner.backward)):
             if cause == "forward" or has_grad:
+                _add_seconds(cost, mesh, axes, seconds * count / both, cause)
                 _add_bytes(cost, model, reduced, partial, steps, times * count, cause)
 
 
@@ -183,9 +190,19 @@ def _add_path(
     times: int,
     cause: str,
 ) -> None:
-    mesh = model.cluster.mesh
-    cost.communication_s += times * path_cost(spec, source, steps, mesh, model.comm.price)
+    mesh, nd = model.cluster.mesh, source
+    for step in steps:
+        if not step.is_free:
+            seconds = path_cost(spec, nd, (step,), mesh, model.comm.price)
+            _add_seconds(cost, mesh, step.axes, times * seconds, cause)
+        nd = step.apply(nd)
     _add_bytes(cost, model, spec, source, steps, times, cause)
+
+
+def _add_seconds(cost: Cost, mesh: Mesh, axes: tuple[int, ...], seconds: float, cause: str) -> None:
+    """To the link that groups along `axes` use."""
+    link = cost.inter_s if mesh.topology(axes)[0] > 1 else cost.intra_s
+    setattr(link, cause, getattr(link, cause) + seconds)
 
 
 def _add_bytes(

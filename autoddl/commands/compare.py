@@ -1,0 +1,86 @@
+"""`autoddl compare`: our plan beside the known schemes; parsing only."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from .options import (
+    BATCH,
+    CLUSTER,
+    GB,
+    JSON,
+    MODEL,
+    OPTIMIZER,
+    SEED,
+    examples,
+    graph_of,
+    load_cluster,
+    shape_options,
+)
+
+if TYPE_CHECKING:
+    from ..cost.comm import CommRule
+
+
+@click.command(
+    epilog=examples(
+        "autoddl compare models.gpt:gpt_small --cluster laptop.json",
+        "autoddl compare vgg.json --cluster piz_daint.json --nodes 64 --plot bars.png",
+    )
+)
+@MODEL
+@CLUSTER
+@shape_options
+@SEED
+@BATCH
+@click.option("--micro-batches", type=click.IntRange(1), help="For all schemes alike.")
+@click.option("--memory-limit-gb", type=float, help="Per device, instead of all that it has.")
+@OPTIMIZER
+@click.option(
+    "--comm-rule", type=click.Choice(["shared_nic", "plain"]), default="shared_nic",
+    show_default=True, help="plain: the paper's prices, as if no two groups shared a NIC.",
+)  # fmt: skip
+@click.option("--plot", metavar="FILE", help="Draw the bars (PNG, SVG or PDF); needs matplotlib.")
+@JSON
+def compare(
+    model: str,
+    cluster_file: str,
+    nodes: int | None,
+    gpus_per_node: int | None,
+    seed: int,
+    batch: int | None,
+    micro_batches: int | None,
+    memory_limit_gb: float | None,
+    optimizer: str,
+    comm_rule: CommRule,
+    plot: str | None,
+    as_json: bool,
+) -> None:
+    """Price the known schemes beside our plan of MODEL, which may also be a graph file.
+
+    Each scheme has its best topology and as few micro-batches as its memory allows.
+    """
+    from .. import compare as comparing
+
+    found = comparing.compare(
+        graph_of(model, batch),
+        load_cluster(cluster_file, nodes, gpus_per_node),
+        seed=seed,
+        optimizer=optimizer,
+        micro_batches=micro_batches,
+        memory_limit_bytes=None if memory_limit_gb is None else memory_limit_gb * GB,
+        comm_rule=comm_rule,
+    )
+    if plot:
+        from ..report.compare import plot_comparison
+
+        plot_comparison(found, plot)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=1))
+        return
+    from ..report.compare import print_comparison
+
+    print_comparison(found)

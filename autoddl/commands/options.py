@@ -1,0 +1,68 @@
+"""Options and arguments that several commands have, and what they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ..cluster import Cluster
+    from ..graph import Graph
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+GB = 1e9
+
+
+def examples(*lines: str) -> str:
+    """An epilog that click prints line by line."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+MODEL = click.argument("model")
+CLUSTER = click.option(
+    "--cluster", "cluster_file", required=True, metavar="FILE", help="The machine file (JSON)."
+)
+BATCH = click.option("--batch", type=click.IntRange(1), help="Rows of the global batch.")
+SEED = click.option("--seed", default=0, show_default=True, help="Of the search.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+OPTIMIZER = click.option(
+    "--optimizer", type=click.Choice(["adam", "momentum", "sgd"]), default="adam",
+    show_default=True, help="Its state takes memory.",
+)  # fmt: skip
+
+
+def shape_options(command: Command) -> Command:
+    """--nodes and --gpus-per-node: the machine of the file in another size."""
+    gpus = click.option("--gpus-per-node", type=click.IntRange(1), help="Instead of the file's.")
+    nodes = click.option("--nodes", type=click.IntRange(1), help="Instead of the file's.")
+    return nodes(gpus(command))
+
+
+def load_cluster(path: str, nodes: int | None, gpus_per_node: int | None) -> Cluster:
+    """The machine file in the size asked for."""
+    from ..cluster import Cluster
+
+    return Cluster.load(path).with_shape(nodes, gpus_per_node)
+
+
+def graph_of(model: str, batch: int | None) -> Graph:
+    """The graph saved in the file `model`, or the trace of module:function."""
+    if not (model.endswith(".json") or Path(model).is_file()):
+        return traced(model, batch)
+    from ..graph import Graph
+
+    graph = Graph.load(model)
+    return graph if batch is None else graph.with_batch(batch)
+
+
+def traced(model: str, batch: int | None) -> Graph:
+    """The graph of module:function, built without memory for its parameters."""
+    from ..backend.need import need_oneflow
+
+    need_oneflow("autoddl trace")
+    from ..backend.oneflow.entries import trace_entry
+
+    return trace_entry(model, batch)

@@ -1,0 +1,111 @@
+"""A comparison of schemes as a table and as bars."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from ..compare import Comparison, Scheme, causes
+from ..explain import format_bytes, format_seconds
+from .tables import console
+
+# Parts of an iteration and their colours, which differ in lightness as well.
+PARTS = (
+    ("computation", "#b8c4ce"),
+    ("forward", "#2a6f97"),
+    ("backward", "#61a5c2"),
+    ("gradient sync", "#e07a5f"),
+)
+
+
+def print_comparison(found: Comparison) -> None:
+    """One row a scheme, the fastest first, and what ours saves against the closest."""
+    plan, out = found.ours.plan, console()
+    assert plan is not None
+    out.print(
+        Text(plan.graph.name, style="bold"),
+        Text(f"on {plan.cluster}, batch {plan.batch}, {plan.optimizer}"),
+    )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("scheme", "topology"):
+        table.add_column(name, overflow="fold")
+    for name in (
+        "time", "x ours", "comput.", "comm.", "forward", "backward", "gradients", "NIC", "memory",
+    ):  # fmt: skip
+        table.add_column(name, justify="right", no_wrap=True)
+    for scheme in sorted(found.schemes, key=lambda s: s.seconds):
+        table.add_row(*_cells(scheme, found.ours.seconds), style=_style(scheme, found.ours))
+    out.print(table)
+    closest = found.closest
+    if closest is None:
+        out.print("none of the known schemes can run")
+        return
+    less = found.reductions(closest)
+    out.print(
+        f"the closest is {closest.name}; ours takes {less['iteration_s']:.1%} less time, "
+        f"{less['communication_s']:.1%} less communication time and moves "
+        f"{less['nic_bytes']:.1%} fewer bytes through each NIC"
+    )
+
+
+def _cells(scheme: Scheme, ours_s: float) -> list[str]:
+    if scheme.plan is None:
+        memory = "" if scheme.memory_bytes is None else format_bytes(scheme.memory_bytes)
+        return [scheme.name, f"{scheme.topology}: {scheme.why}", *[""] * 8, memory]
+    cost, parts = scheme.plan.cost, scheme.plan.micro_batches
+    topology = scheme.topology + (f", {parts} micro-batches" if parts > 1 else "")
+    by_cause = causes(cost.inter_s, cost.intra_s)
+    return [
+        scheme.name,
+        topology,
+        format_seconds(cost.iteration_s),
+        f"{cost.iteration_s / ours_s:.2f}" if ours_s else "",
+        format_seconds(cost.compute_s),
+        format_seconds(cost.communication_s),
+        *(format_seconds(seconds) for seconds in by_cause.values()),
+        format_bytes(cost.nic_bytes.total),
+        format_bytes(cost.memory_bytes),
+    ]
+
+
+def _style(scheme: Scheme, ours: Scheme) -> str:
+    if scheme is ours:
+        return "bold"
+    return "dim" if scheme.plan is None else ""
+
+
+def plot_comparison(found: Comparison, file: str | Path) -> None:
+    """Bars of the iteration's seconds by cause, one a scheme. Needs matplotlib (ImportError)."""
+    from matplotlib.figure import Figure
+
+    schemes = [scheme for scheme in found.schemes if scheme.plan is not None]
+    figure = Figure(figsize=(8, 1.2 + 0.5 * len(schemes)), layout="constrained")
+    axes = figure.subplots()
+    names = [f"{scheme.name}\n{scheme.topology}" for scheme in schemes]
+    left = [0.0] * len(schemes)
+    for number, (part, colour) in enumerate(PARTS):
+        widths = [part_seconds(scheme)[number] for scheme in schemes]
+        axes.barh(names, widths, left=left, label=part, color=colour)
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    for place, scheme in enumerate(schemes):
+        axes.text(left[place], place, f" {format_seconds(scheme.seconds)}", va="center")
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.set_xlabel("predicted seconds of an iteration")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(axis="y", labelsize=8)
+    axes.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    plan = found.ours.plan
+    assert plan is not None
+    figure.suptitle(f"{plan.graph.name} on {plan.cluster}, batch {plan.batch}")
+    figure.savefig(file, dpi=150)
+
+
+def part_seconds(scheme: Scheme) -> tuple[float, ...]:
+    """The seconds of `PARTS`, in their order. Only of a scheme that can run."""
+    assert scheme.plan is not None
+    cost = scheme.plan.cost
+    return (cost.compute_s, *causes(cost.inter_s, cost.intra_s).values())
