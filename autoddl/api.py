@@ -50,6 +50,8 @@ def plan(
     search: str = "auto",
     comm_rule: CommRule = "shared_nic",
     restarts: int = 32,
+    budget_seconds: float | None = None,
+    budget_evaluations: int | None = None,
     split_channels: bool = False,
     baselines: bool = True,
 ) -> Plan:
@@ -68,6 +70,8 @@ def plan(
         search=search,
         comm_rule=comm_rule,
         restarts=restarts,
+        budget_seconds=budget_seconds,
+        budget_evaluations=budget_evaluations,
         space=Space(split_channels=split_channels),
         baselines=baselines,
     )

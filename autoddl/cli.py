@@ -94,6 +94,7 @@ def trace(model: str, output: str, batch: int | None) -> None:
         "autoddl plan models.gpt:gpt_small --cluster laptop.json",
         "autoddl plan gpt.json --cluster piz_daint.json --nodes 64 -o plan.json",
         "autoddl plan models.vgg:vgg13 --cluster gcp_a100.json --json",
+        "autoddl plan gpt.json --cluster laptop.json --search integer --budget-seconds 60",
     )
 )
 @MODEL
@@ -104,7 +105,18 @@ def trace(model: str, output: str, batch: int | None) -> None:
 @click.option("--micro-batches", type=click.IntRange(1), help="Instead of what memory asks for.")
 @click.option("--memory-limit-gb", type=float, help="Per device, instead of all that it has.")
 @OPTIMIZER
-@click.option("--search", default="auto", show_default=True, help="The search algorithm.")
+@click.option(
+    "--search", default="auto", show_default=True, metavar="NAME",
+    help="auto, exact, integer, coordinate_descent, metropolis_hastings, random or exhaustive.",
+)  # fmt: skip
+@click.option(
+    "--budget-seconds", type=click.FloatRange(0, min_open=True),
+    help="Of the search, which then gives the best plan so far.",
+)  # fmt: skip
+@click.option(
+    "--budget-evaluations", type=click.IntRange(1),
+    help="Likewise; unlike seconds, the same on every machine.",
+)  # fmt: skip
 @click.option(
     "--comm-rule", type=click.Choice(["shared_nic", "plain"]), default="shared_nic",
     show_default=True, help="plain: the paper's prices, as if no two groups shared a NIC.",
@@ -126,6 +138,8 @@ def plan(
     memory_limit_gb: float | None,
     optimizer: str,
     search: str,
+    budget_seconds: float | None,
+    budget_evaluations: int | None,
     comm_rule: CommRule,
     baselines: bool,
     output: str | None,
@@ -144,6 +158,8 @@ def plan(
         micro_batches=micro_batches,
         memory_limit_bytes=None if memory_limit_gb is None else int(memory_limit_gb * GB),
         search=search,
+        budget_seconds=budget_seconds,
+        budget_evaluations=budget_evaluations,
         comm_rule=comm_rule,
         baselines=baselines,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .cluster.spec import Cluster
 from .cost.account import Cost
+from .cost.products import ProductBytes
 from .planned import PlannedBaseline, PlannedLayer
 
 
@@ -70,8 +71,7 @@ def plan_text(
     cost: Cost,
     limit_bytes: float,
     layers: Sequence[tuple[PlannedLayer, Cost]],
-    algorithm: str,
-    lower_bound_s: float | None,
+    certificate: str,
     baselines: Sequence[PlannedBaseline] = (),
 ) -> str:
     """The whole plan: its cost, where the bytes go, each layer's choice with the next best."""
@@ -88,7 +88,7 @@ def plan_text(
         f"(forward {format_bytes(nic.forward)}, backward {format_bytes(nic.backward)}, "
         f"gradients {format_bytes(nic.gradient_sync)}); inside a host, each device "
         f"{format_bytes(intra.total)}",
-        _search_text(cost, algorithm, lower_bound_s),
+        certificate,
     ]
     lines.extend(baseline_lines(cost.iteration_s, baselines))
     if cluster.num_devices > 1 and cost.communication_s == 0:
@@ -109,13 +109,24 @@ def plan_text(
     return "\n".join(lines)
 
 
-def _search_text(cost: Cost, algorithm: str, lower_bound_s: float | None) -> str:
-    if lower_bound_s is None or cost.iteration_s <= 0:
-        return f"found by {algorithm}"
-    gap = cost.iteration_s / lower_bound_s - 1 if lower_bound_s > 0 else 0.0
-    if gap < 5e-4:
-        return f"found by {algorithm}; no plan in the searched space is faster"
-    return f"found by {algorithm}; no plan in the searched space is more than {gap:.1%} faster"
+def certificate_text(algorithm: str, gap: float | None, products: ProductBytes) -> str:
+    """How good the plan is: in the searched space, and against any algorithm for its products."""
+    if gap is None:
+        found = f"found by {algorithm}, which proves nothing about better plans"
+    elif gap == 0:
+        found = f"found by {algorithm}; optimal in this space (gap 0)"
+    else:
+        found = f"found by {algorithm}; no plan in this space is more than {gap:.2%} faster"
+    if products.ratio is None:
+        return found
+    part = ""
+    if products.divided < products.products:
+        part = f" ({products.divided} of its {products.products} matrix products count for this)"
+    moved, least = format_bytes(products.moved), format_bytes(products.least)
+    return (
+        f"{found}; moves {products.ratio:.3g} times the least that any algorithm could: each "
+        f"device receives {moved}, and at least {least}{part}"
+    )
 
 
 def baseline_lines(iteration_s: float, baselines: Sequence[PlannedBaseline]) -> list[str]:

@@ -60,6 +60,8 @@ def find_plan(
     search: str = "auto",
     comm_rule: CommRule = "shared_nic",
     restarts: int = 32,
+    budget_seconds: float | None = None,
+    budget_evaluations: int | None = None,
     space: Space = WHOLE_SPACE,
     baselines: bool = True,
 ) -> Plan:
@@ -72,6 +74,9 @@ def find_plan(
     search:             an algorithm of `search.algorithms`
     comm_rule:          "shared_nic", or "plain" for the paper's rule
     restarts:           random starts of a heuristic search
+    budget_seconds:     of the search, which then returns the best so far; the plan depends on the
+                        machine if they run out
+    budget_evaluations: of the search, likewise; the plan does not depend on the machine
     space:              which strategies are searched; a baseline restricts them
     baselines:          price the known schemes too, and return the best of them if it is faster
                         than what was found; not for a restricted space or a pipeline stage
@@ -85,7 +90,11 @@ def find_plan(
         )
     model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes)
     algorithm = find_algorithm(search)
-    budget = Budget(restarts=restarts)
+    budget = Budget(
+        restarts,
+        float("inf") if budget_evaluations is None else budget_evaluations,
+        float("inf") if budget_seconds is None else budget_seconds,
+    )
     prices = PairPrices(cluster.mesh, model.comm.price)
 
     @functools.cache
@@ -97,10 +106,14 @@ def find_plan(
         if tables is None:
             return None
         rng = np.random.default_rng(seed)
-        result = algorithm(tables.problem, rng, dataclasses.replace(budget, beat_s=beat_s))
-        return None if result is None else _Found(tables, result)
+        result = algorithm(tables.problem, rng, budget.less(results, beat_s))
+        if result is None:
+            return None
+        results.append(result)
+        return _Found(tables, result)
 
     best: _Found | None = None
+    results: list[SearchResult] = []
     counts = micro_batch_counts(graph, micro_batches)
     for parts in counts[_first_fit(graph, model, counts, space) :]:
         found = attempt(parts, float("inf") if best is None else best.result.cost)
@@ -110,6 +123,8 @@ def find_plan(
             best = found
             if found.result.cost <= found.result.free_cost * (1 + _WORTH_TRYING):
                 break
+            if found.result.end != "done":
+                break
     rivals: tuple[Baseline, ...] = ()
     if baselines and space.allowed is None and space.min_weight_shards == 1 and graph.loss:
         rivals = BaselinePricer(micro, counts, model, seed).all()
@@ -118,7 +133,7 @@ def find_plan(
     if nearest is not None and nearest.seconds < _cost_to_beat(best):
         return _write_baseline(nearest, records, seed, time.perf_counter() - started)
     if best is None:
-        raise ValueError(_too_large(graph, model, counts[-1], space, len(counts) > 1))
+        raise ValueError(_none_found(graph, model, counts[-1], space, len(counts) > 1, search))
     return _write(best, records, seed, time.perf_counter() - started)
 
 
@@ -186,7 +201,7 @@ def _write(
         ops=ops,
         edges=edges,
         layers=describe_layers(tables, ops, alternatives),
-        search=SearchRecord(result.algorithm, result.evaluations, bound, seconds),
+        search=SearchRecord(result.algorithm, result.evaluations, bound, result.end, seconds),
         baselines=baselines,
     )
 
@@ -210,7 +225,7 @@ def _write_baseline(
         ops=dict(ops),
         edges=dict(edges),
         layers=describe_layers(tables, dict(ops), {}),
-        search=SearchRecord(f"baseline: {found.record.name}", 0, None, seconds),
+        search=SearchRecord(f"baseline: {found.record.name}", 0, seconds=seconds),
         baselines=baselines,
     )
 
@@ -241,7 +256,9 @@ def baseline_plans(
     }
 
 
-def _too_large(graph: Graph, model: CostModel, parts: int, space: Space, chose_parts: bool) -> str:
+def _none_found(
+    graph: Graph, model: CostModel, parts: int, space: Space, chose_parts: bool, search: str
+) -> str:
     """How much is missing, on which layers, and what would help."""
     limit = model.limit_bytes
     unlimited = dataclasses.replace(model, memory_limit_bytes=float("inf"))
@@ -251,6 +268,12 @@ def _too_large(graph: Graph, model: CostModel, parts: int, space: Space, chose_p
     price = 1e6 / limit  # seconds per byte: memory outweighs any time
     choice = eliminate(problem, price, frozenset()).expand_greedily()
     needed = problem.evaluate(choice)[1]
+    if needed <= limit:
+        return (
+            f"the search {search!r} found no plan within the memory limit of {format_bytes(limit)} "
+            f"a device, but there is one of {format_bytes(needed)}; give it a larger budget, or "
+            "search with 'auto'"
+        )
     sizes = [
         (float(problem.node_memory[t][s]), group.head)
         for t, s, group in zip(problem.nodes, choice, tables.grouping.groups, strict=True)

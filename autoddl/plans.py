@@ -18,10 +18,12 @@ from typing import Any
 
 from .cluster.spec import Cluster
 from .cost.account import Cost, account, total
+from .cost.gap import relative_gap
 from .cost.lifetime import Runtime, memory_peak
 from .cost.model import CostModel
+from .cost.products import ProductBytes, product_bytes
 from .cost.tape import Peak
-from .explain import EdgeText, layer_text, plan_text
+from .explain import EdgeText, certificate_text, layer_text, plan_text
 from .files import write_atomically
 from .graph import Graph
 from .planned import PlannedBaseline, PlannedEdge, PlannedLayer, PlannedOp
@@ -36,11 +38,17 @@ PLAN_VERSION = 1
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """How the plan was found. `seconds` is measured and stays out of the file (0 after loading)."""
+    """How the plan was found. `seconds` is measured and stays out of the file (0 after loading).
+
+    lower_bound_s: no plan in the searched space, with as many micro-batches and within the memory
+                   limit, takes less; None if the algorithm proves nothing
+    end:           "done", or what stopped the search: "budget" or "interrupted"
+    """
 
     algorithm: str
     evaluations: int
     lower_bound_s: float | None = None
+    end: str = "done"
     seconds: float = field(default=0.0, compare=False)
 
 
@@ -90,6 +98,21 @@ class Plan:
         """The fastest of the known schemes that fit, None if none was priced or none fits."""
         fitting = [(b.iteration_s, n) for n, b in enumerate(self.baselines) if b.iteration_s]
         return self.baselines[min(fitting)[1]] if fitting else None
+
+    @property
+    def gap(self) -> float | None:
+        """Fraction by which a better plan of the searched space may be faster; None if unknown."""
+        bound = self.search.lower_bound_s
+        if bound is None or bound <= 0:
+            return None
+        return relative_gap(self.cost.iteration_s, bound)
+
+    @cached_property
+    def product_bytes(self) -> ProductBytes:
+        """What each device receives for matrix products, and the least that it has to."""
+        return product_bytes(
+            self.graph, self.mesh, self.micro_batches, self.memory_limit_bytes, self.ops, self.edges
+        )
 
     def layer_cost(self, layer: PlannedLayer) -> Cost:
         return total(self.costs[name] for name in layer.ops)
@@ -146,6 +169,7 @@ class Plan:
                 "algorithm": self.search.algorithm,
                 "evaluations": self.search.evaluations,
                 "lower_bound_s": self.search.lower_bound_s,
+                "end": self.search.end,
             },
             "baselines": [dataclasses.asdict(baseline) for baseline in self.baselines],
             "cluster": self.cluster.to_json(),
@@ -282,8 +306,11 @@ class Plan:
             raise ValueError(f"{path}: {error}") from error
 
     def summary_json(self) -> dict[str, Any]:
-        """The figures of the plan as one JSON object (`autoddl plan --json`)."""
-        cost = self.cost
+        """The figures of the plan as one JSON object (`autoddl plan --json`).
+
+        bounds: bytes that each device receives in one iteration, see `cost.products`
+        """
+        cost, products = self.cost, self.product_bytes
         return {
             "cluster": {
                 "name": self.cluster.name,
@@ -327,7 +354,19 @@ class Plan:
                 "algorithm": self.search.algorithm,
                 "evaluations": self.search.evaluations,
                 "seconds": self.search.seconds,
+                "end": self.search.end,
                 "lower_bound_s": self.search.lower_bound_s,
+                "gap": self.gap,
+                "proven": self.gap == 0.0,
+            },
+            "bounds": {
+                "matmul_bytes": products.least,
+                "memory_independent_bytes": products.memory_independent,
+                "memory_dependent_bytes": products.memory_dependent,
+                "moved_bytes": products.moved,
+                "moved_over_bound": products.ratio,
+                "products": products.products,
+                "products_divided": products.divided,
             },
             "baselines": [
                 {**dataclasses.asdict(baseline), "fits": baseline.fits}
@@ -349,8 +388,7 @@ class Plan:
                 self.cost,
                 self.memory_limit_bytes,
                 [(planned, self.layer_cost(planned)) for planned in self.layers],
-                self.search.algorithm,
-                self.search.lower_bound_s,
+                certificate_text(self.search.algorithm, self.gap, self.product_bytes),
                 self.baselines,
             )
         found = [planned for planned in self.layers if planned.name == layer]

@@ -97,7 +97,16 @@ def test_json_is_one_object_with_the_promised_fields(graph):
     assert re.search(
         r"S0:\(\d+,\d+\), B:\(\d+,\d+\), S1:\(\d+,\d+\)", found["layers"][0]["topology"]
     )
-    assert {"algorithm", "evaluations", "seconds"} <= set(found["search"])
+    assert {"algorithm", "evaluations", "seconds", "end"} <= set(found["search"])
+    assert {"lower_bound_s", "gap", "proven"} <= set(found["search"])
+    assert "matmul_bytes" in found["bounds"]
+
+
+def test_help_names_every_search():
+    from autoddl.search.algorithms import ALGORITHMS
+
+    words = " ".join(autoddl("plan", "--help").stdout.split())
+    assert all(name in words for name in ALGORITHMS)
 
 
 def test_a_module_and_its_saved_graph_give_the_same_plan(graph, plan, tmp_path):
@@ -120,6 +129,12 @@ def test_options_reach_the_planner(graph):
     assert figures("--optimizer", "sgd")["memory_bytes"] < figures()["memory_bytes"]
     assert figures("--memory-limit-gb", "0.5")["memory_limit_bytes"] == 5e8
     assert figures("--search", "random", "--no-baselines")["search"]["algorithm"] == "random"
+    few = figures(
+        "--search", "metropolis_hastings", "--budget-evaluations", "50", "--no-baselines"
+    )["search"]
+    assert few["end"] == "budget" and few["evaluations"] <= 50
+    soon = figures("--search", "random", "--budget-seconds", "0.05", "--no-baselines")["search"]
+    assert soon["end"] == "budget"
     plain = figures(
         "--gpus-per-node", "4", "--search", "random", "--comm-rule", "plain", "--no-baselines"
     )
@@ -144,6 +159,7 @@ def test_mistakes_in_what_is_planned(graph, tmp_path):
     assert "write module:function" in refusal("plan", "models.gpt", *cluster)
     assert "did you mean models.gpt:gpt_small?" in refusal("plan", "models.gpt:gpt_smal", *cluster)
     assert "x>=1" in refusal("plan", graph, *cluster, "--nodes", "0")
+    assert "x>0" in refusal("plan", graph, *cluster, "--budget-seconds", "0")
     assert "'guess'" in refusal("plan", graph, *cluster, "--search", "guess")
     assert "too much" in refusal("plan", graph, *cluster, "--memory-limit-gb", "0.0001")
     assert "does not divide" in refusal("plan", graph, *cluster, "--micro-batches", "7")

@@ -159,3 +159,16 @@ def test_micro_batch_counts():
     assert micro_batch_counts(dataclasses.replace(WIDE, batch=0), None) == (1,)
     with pytest.raises(ValueError, match="does not divide"):
         micro_batch_counts(dataclasses.replace(WIDE, batch=0), 2)
+
+
+def test_a_search_that_finds_nothing_is_told_apart_from_what_cannot_fit():
+    graph, where = mlp(64, (64, 256, 64)), cluster("piz_daint", 4, 1)
+    fits = find_plan(graph, where, micro_batches=1, memory_limit_bytes=1e9)
+    smallest = 2.3e5
+    with pytest.raises(ValueError, match="larger budget"):
+        find_plan(
+            graph, where, micro_batches=1, search="random", restarts=1,
+            memory_limit_bytes=smallest, seed=1, baselines=False,
+        )  # fmt: skip
+    assert find_plan(graph, where, micro_batches=1, memory_limit_bytes=smallest).cost.memory_bytes
+    assert fits.search.end == "done"

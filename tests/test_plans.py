@@ -5,7 +5,7 @@ import pytest
 from autoddl.planner import find_plan
 from autoddl.plans import Plan
 from tests.clusters import cluster
-from tests.graphs import mlp, residual
+from tests.graphs import mlp, residual, tied
 
 PLAN = find_plan(residual(2, 512, 1024), cluster("piz_daint", 2, 2), seed=5)
 
@@ -117,3 +117,28 @@ def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
         PLAN.save(file)
     assert file.read_text() == before
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_certificate_is_in_the_summary_and_in_words():
+    graph, where = mlp(4096, (32, 32, 32)), cluster("piz_daint", 4, 1)
+    proven = find_plan(graph, where)
+    search, bounds = proven.summary_json()["search"], proven.summary_json()["bounds"]
+    assert search["proven"] is True and search["gap"] == 0.0
+    assert search["lower_bound_s"] == pytest.approx(proven.cost.iteration_s, rel=3e-6)
+    assert bounds["matmul_bytes"] == max(
+        bounds["memory_independent_bytes"], bounds["memory_dependent_bytes"]
+    )
+    assert bounds["matmul_bytes"] <= bounds["moved_bytes"]
+    assert "optimal in this space (gap 0)" in proven.explain()
+    guessed = find_plan(graph, where, search="random", restarts=1, baselines=False)
+    search = guessed.summary_json()["search"]
+    assert search["gap"] is None and search["proven"] is False
+    assert "proves nothing" in guessed.explain()
+
+
+def test_how_a_search_ended_is_kept():
+    plan = find_plan(
+        tied(64, 32), cluster("piz_daint", 4, 1), search="random", budget_evaluations=3
+    )
+    assert (plan.search.end, plan.search.evaluations) == ("budget", 3)
+    assert Plan.loads(plan.dumps()).search == plan.search

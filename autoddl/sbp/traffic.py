@@ -77,6 +77,18 @@ def device_intra_bytes(spec: TensorSpec, source: NdSbp, steps: Sequence[Step], m
     return total
 
 
+def device_bytes(spec: TensorSpec, source: NdSbp, steps: Sequence[Step], mesh: Mesh) -> float:
+    """Bytes that one device receives (and sends) while `steps` run, over whatever link."""
+    total = 0.0
+    for step, before, after in path_bytes(spec, steps, source, mesh):
+        size = mesh.extent(step.axes)
+        if step.kind == "all_to_all":
+            total += (size - 1) / size * before
+        elif not step.is_free:
+            total += _rounds(step) * (size - 1) / size * max(before, after)
+    return total
+
+
 def _rounds(step: Step) -> int:
     """How often the data goes round the ring: an all-reduce scatters and gathers."""
     return 2 if step.kind == "all_reduce" else 1

@@ -14,13 +14,14 @@ import math
 
 import numpy as np
 
+from ..cost.gap import relative_gap
 from .branch import Proof, prove
 from .budget import Budget
 from .coordinate_descent import descend_with_restarts
 from .eliminate import eliminate
 from .integer import program_columns, solve_program
 from .memory_price import within_memory
-from .problem import Choice, Problem, SearchResult, relative_gap
+from .problem import Choice, Problem, SearchResult
 from .progress import Progress
 from .prune import prune
 

@@ -22,12 +22,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..cost.gap import ROUNDING, relative_gap
 from .budget import Budget
 from .coordinate_descent import descend_with_restarts
 from .descend import descend
 from .dual import best_price, score_bound
 from .eliminate import Elimination, eliminate
-from .problem import ROUNDING, Choice, Problem, SearchResult, Table, relative_gap
+from .problem import Choice, Problem, SearchResult, Table
 from .progress import Progress
 from .random_choice import draw
 

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+
+class Spent(Protocol):
+    """A search or a part of one."""
+
+    @property
+    def evaluations(self) -> int: ...
+
+    @property
+    def seconds(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,17 @@ class Budget:
             raise ValueError(f"a search needs at least one evaluation, got {self.evaluations}")
         if not self.seconds > 0:
             raise ValueError(f"a search needs more than {self.seconds} seconds")
+
+    def less(self, spent: Sequence[Spent], beat_s: float) -> Budget:
+        """What is left after searches that took so much, to beat another cost."""
+        evaluations = sum(search.evaluations for search in spent)
+        seconds = sum(search.seconds for search in spent)
+        return replace(
+            self,
+            evaluations=max(1.0, self.evaluations - evaluations),
+            seconds=max(1e-6, self.seconds - seconds),
+            beat_s=beat_s,
+        )
 
     @property
     def is_finite(self) -> bool:

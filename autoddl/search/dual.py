@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .problem import ROUNDING, Choice, Problem
+from ..cost.gap import ROUNDING
+from .problem import Choice, Problem
 
 _MAX_STEPS = 24
 

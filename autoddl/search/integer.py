@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 from scipy.sparse import csr_matrix
 
+from ..cost.gap import ROUNDING
 from .budget import Budget
 from .descend import descend
-from .problem import ROUNDING, Choice, Problem, SearchResult, Table
+from .problem import Choice, Problem, SearchResult, Table
 from .progress import Progress
 from .prune import Pruned, prune
 from .random_choice import draw

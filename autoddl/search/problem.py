@@ -17,12 +17,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cost.gap import relative_gap
+
 Table = NDArray[np.float64]
 Choice = NDArray[np.int64]
 SearchEnd = Literal["done", "budget", "interrupted"]
-
-# Relative error that single-precision tables of an elimination leave; nearer costs count as equal.
-ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -141,10 +140,3 @@ class SearchResult:
     def gap(self) -> float:
         """Fraction by which a better choice may be cheaper than this one's cost; inf if unknown."""
         return relative_gap(self.cost, self.lower_bound)
-
-
-def relative_gap(cost: float, lower_bound: float) -> float:
-    """cost / lower_bound - 1, exactly 0 where they differ by the tables' rounding only."""
-    if cost <= lower_bound + 4 * ROUNDING * abs(cost):
-        return 0.0
-    return cost / lower_bound - 1 if lower_bound > 0 else float("inf")

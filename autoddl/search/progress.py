@@ -67,12 +67,7 @@ class Progress:
     @property
     def remaining(self) -> Budget:
         """What is left, at least one evaluation, for a search inside this one."""
-        return Budget(
-            self.budget.restarts,
-            max(1.0, self.budget.evaluations - self.evaluations),
-            max(1e-6, self.budget.seconds - self.seconds),
-            self.budget.beat_s,
-        )
+        return self.budget.less([self], self.budget.beat_s)
 
     def spend(self, evaluations: int = 1) -> None:
         """Count evaluations about to be made. Raises Ended if the budget does not allow them."""
