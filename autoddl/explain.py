@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .cluster.spec import Cluster
 from .cost.account import Cost
+from .cost.extrapolation import Extrapolated
 from .cost.products import ProductBytes
 from .planned import PlannedBaseline, PlannedLayer
 
@@ -73,6 +74,7 @@ def plan_text(
     layers: Sequence[tuple[PlannedLayer, Cost]],
     certificate: str,
     baselines: Sequence[PlannedBaseline] = (),
+    extrapolated: Sequence[Extrapolated] = (),
 ) -> str:
     """The whole plan: its cost, where the bytes go, each layer's choice with the next best."""
     rounds = f" in {micro_batches} micro-batches" if micro_batches > 1 else ""
@@ -96,6 +98,8 @@ def plan_text(
             "every device does the whole work: by the prices of this machine any split of so small "
             "a model costs more time than it saves"
         )
+    if extrapolated:
+        lines.append(extrapolation_text(extrapolated))
     lines.append("")
     for row in layer_rows(layers):
         times = f" (x{row.count})" if row.count > 1 else ""
@@ -152,6 +156,17 @@ def unfit_text(baseline: PlannedBaseline) -> str:
     if baseline.memory_bytes is None:
         return "does not divide the batch"
     return f"does not fit, it needs {format_bytes(baseline.memory_bytes)} a device"
+
+
+def extrapolation_text(extrapolated: Sequence[Extrapolated]) -> str:
+    """Which prices are extrapolated."""
+    first = extrapolated[0]
+    return (
+        f"extrapolated: {sum(e.count for e in extrapolated)} redistribution steps lie far outside "
+        f"what was measured on this machine, such as {first.kind} of {format_bytes(first.bytes)} "
+        f"in groups of {first.nodes}x{first.gpus} at {first.op}; calibrate with larger messages "
+        "or more hosts"
+    )
 
 
 def _why(layer: PlannedLayer, cost: Cost) -> str:

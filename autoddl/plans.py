@@ -18,6 +18,7 @@ from typing import Any
 
 from .cluster.spec import Cluster
 from .cost.account import Cost, account, total
+from .cost.extrapolation import Extrapolated, extrapolated_steps
 from .cost.gap import relative_gap
 from .cost.lifetime import Runtime, memory_peak
 from .cost.model import CostModel
@@ -113,6 +114,11 @@ class Plan:
         return product_bytes(
             self.graph, self.mesh, self.micro_batches, self.memory_limit_bytes, self.ops, self.edges
         )
+
+    @cached_property
+    def extrapolated(self) -> tuple[Extrapolated, ...]:
+        """Steps far outside what the cluster's calibration measured; () without a calibration."""
+        return extrapolated_steps(self.graph, self.cluster, self.ops, self.edges)
 
     def layer_cost(self, layer: PlannedLayer) -> Cost:
         return total(self.costs[name] for name in layer.ops)
@@ -333,6 +339,7 @@ class Plan:
             },
             "memory_bytes": cost.memory_bytes,
             "memory_limit_bytes": self.memory_limit_bytes,
+            "extrapolated": [dataclasses.asdict(steps) for steps in self.extrapolated],
             "layers": [
                 {
                     "name": layer.name,
@@ -390,6 +397,7 @@ class Plan:
                 [(planned, self.layer_cost(planned)) for planned in self.layers],
                 certificate_text(self.search.algorithm, self.gap, self.product_bytes),
                 self.baselines,
+                self.extrapolated,
             )
         found = [planned for planned in self.layers if planned.name == layer]
         if not found:

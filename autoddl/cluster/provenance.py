@@ -12,8 +12,9 @@ from typing import Any
 
 from .fields import Fields, check_known, checked_number
 
-# A message this many times larger than the largest measured, or smaller than the smallest, and a
-# group this many times wider than the widest, is far outside what was measured.
+# A message this many times larger than the largest measured, or a group this many times wider than
+# the widest, is far outside what was measured. Smaller messages are not: they are all latency, as
+# the smallest measured one is.
 FAR_BYTES = 4.0
 FAR_GROUP = 2.0
 
@@ -60,7 +61,7 @@ class Calibration:
     ranges: tuple[Range, ...]
 
     def covers(self, kind: str, nodes: int, gpus: int, groups: float, local_bytes: float) -> bool:
-        """False if no measurement of `kind` is near groups of this shape and messages this size."""
+        """False if no measurement of `kind` is near groups of this shape and so large messages."""
         near = [
             r
             for r in self.ranges
@@ -70,7 +71,7 @@ class Calibration:
             and gpus <= FAR_GROUP * r.gpus
             and (nodes == 1 or groups <= FAR_GROUP * r.groups)
         ]
-        return any(r.min_bytes / FAR_BYTES <= local_bytes <= r.max_bytes * FAR_BYTES for r in near)
+        return any(local_bytes <= r.max_bytes * FAR_BYTES for r in near)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` inverts it."""

@@ -205,7 +205,7 @@ def _efficiency(data: Any) -> dict[str, Curve]:
             for i, (a, b) in enumerate(points)
         )
         for index, ((a, rate_a), (b, rate_b)) in enumerate(itertools.pairwise(curve), start=1):
-            if b <= a or b / rate_b < a / rate_a * (1 - 1e-9):
+            if b <= a or b / rate_b < a / rate_a * (1 - 1e-4):
                 raise ValueError(
                     f"field '{path}[{index}]': FLOPs must ascend, and more of them must not take "
                     f"less time; got {b:g} at {rate_b:g}/s after {a:g} at {rate_a:g}/s"

@@ -3,7 +3,10 @@
     forward  = max(flops / rate(dtype), bytes moved / bandwidth) + launch
     backward = twice the forward pass for operators that multiply matrices, else once
 
-`forward_seconds` computes the first; `BACKWARD_RATIO` holds the second.
+Small matmuls do not reach the rate of large ones. Where the machine file has the device's measured
+efficiency, flops / rate of an operator that multiplies matrices is read off it instead: straight
+lines between the points (FLOPs, seconds) in logarithms, the rates of the first and the last beyond
+them. `forward_seconds` computes the first formula; `BACKWARD_RATIO` holds the second.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cluster.spec import Device
+from ..cluster.spec import Curve, Device
 
 BACKWARD_RATIO: Mapping[bool, float] = {True: 2.0, False: 1.0}  # heavy operator -> ratio
 
@@ -27,9 +30,25 @@ def at_rate(device: Device, flops_per_s: float) -> Device:
 
 
 def forward_seconds(
-    device: Device, flops: NDArray[np.float64], moved_bytes: NDArray[np.float64], dtype: str
+    device: Device,
+    flops: NDArray[np.float64],
+    moved_bytes: NDArray[np.float64],
+    dtype: str,
+    heavy: bool = False,
 ) -> NDArray[np.float64]:
-    """Seconds of one forward pass, elementwise over arrays of strategies."""
-    arithmetic = flops / device.flops_for(dtype)
+    """Seconds of one forward pass, elementwise over arrays of strategies.
+
+    heavy: the operator multiplies matrices
+    """
+    curve = device.curve_for(dtype) if heavy else ()
+    arithmetic = curve_seconds(curve, flops) if curve else flops / device.flops_for(dtype)
     traffic = moved_bytes / device.memory_bandwidth_bytes_per_s
     return np.maximum(arithmetic, traffic) + device.launch_s
+
+
+def curve_seconds(curve: Curve, flops: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds of matmuls of so many FLOPs by points (FLOPs, FLOP/s); never less for more FLOPs."""
+    at, rate = np.array(curve).T
+    inside = np.clip(flops, at[0], at[-1])
+    between = np.exp(np.interp(np.log(inside), np.log(at), np.log(at / rate)))
+    return between * (flops / inside)

@@ -35,7 +35,7 @@ def compute_seconds(
     if not computes(op, rule):
         return np.zeros_like(share)
     dtype = next((t.dtype for t in op.outputs if t.is_float), "float32")
-    forward = forward_seconds(device, rule.flops(op) / share, moved_bytes, dtype)
+    forward = forward_seconds(device, rule.flops(op) / share, moved_bytes, dtype, rule.heavy)
     return forward * (1 + (BACKWARD_RATIO[rule.heavy] if has_grad else 0))
 
 

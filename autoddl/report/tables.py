@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..doctor import Check
-from ..explain import format_bytes, format_seconds, layer_rows
+from ..explain import extrapolation_text, format_bytes, format_seconds, layer_rows
 from ..plans import Plan
 
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "fail": ("FAIL", "red")}
@@ -74,6 +74,8 @@ def print_plan(plan: Plan) -> None:
         f"({format_bytes(cost.nic_bytes.total)} through each NIC); "
         f"memory {format_bytes(cost.memory_bytes)} of {format_bytes(plan.memory_limit_bytes)}"
     )
+    if plan.extrapolated:
+        out.print(Text(extrapolation_text(plan.extrapolated), style="yellow"))
     out.print(plan_table(plan))
 
 

@@ -54,6 +54,7 @@ class Group:
     """The ranks that differ from this one only along `axes`, ascending.
 
     index: this rank's place among them
+
     All methods take and give local tensors and must be called by every rank of the group.
     """
 
