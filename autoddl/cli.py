@@ -169,15 +169,37 @@ def plan(
 
 
 @main.command(
-    epilog=examples("autoddl explain plan.json", "autoddl explain plan.json --layer blocks.0.qkv")
+    epilog=examples(
+        "autoddl explain plan.json",
+        "autoddl explain plan.json --layer blocks.0.qkv",
+        "autoddl explain plan.json --html plan.html --png plan.png",
+    )
 )
 @click.argument("plan_file", metavar="PLAN")
 @click.option("--layer", help="Only the layer of this name.")
-def explain(plan_file: str, layer: str | None) -> None:
+@click.option("--html", metavar="FILE", help="Write the plan as one page that needs no other file.")
+@click.option("--png", metavar="FILE", help="Write a picture of that page; needs Chromium.")
+def explain(plan_file: str, layer: str | None, html: str | None, png: str | None) -> None:
     """Say in words and numbers why the plan in PLAN is as it is."""
     from .plans import Plan
 
-    click.echo(Plan.load(plan_file).explain(layer))
+    found = Plan.load(plan_file)
+    if not html and not png:
+        click.echo(found.explain(layer))
+        return
+    if layer:
+        raise ValueError("--html and --png show the whole plan; leave --layer out")
+    from .report.page import page
+
+    text = page(found)
+    if html:
+        from .files import write_atomically
+
+        write_atomically(html, text)
+    if png:
+        from .report.browser import screenshot
+
+        screenshot(text, png)
 
 
 @main.command(

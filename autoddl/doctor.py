@@ -43,7 +43,8 @@ def examine() -> list[Check]:
     """All checks, in the order in which to mend what fails."""
     installed = installed_versions()
     checks = [python_check(sys.version_info[:2], platform.system(), platform.machine())]
-    checks += [planner_check(name, installed) for name in ("numpy", "scipy", "click", "rich")]
+    needed = ("numpy", "scipy", "click", "rich", "jinja2")
+    checks += [planner_check(name, installed) for name in needed]
     checks += oneflow_checks(installed, can_have_oneflow())
     if "oneflow" in installed:
         checks.append(import_check(run_import))

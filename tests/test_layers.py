@@ -74,6 +74,7 @@ OUTSIDE = {
     "calibration.progress": {"rich"},
     "backend": {"numpy", "oneflow"},
     "report": {"numpy", "rich"},
+    "report.page": {"jinja2"},
     "report.compare": {"matplotlib", "rich"},
     "commands": {"click"},
     "cli": {"click", "rich"},
