@@ -51,6 +51,9 @@ class CutGraph:
                 found[name] = tuple(sorted(layers - {home}))
         return found
 
+    def ops_of(self, layer: int) -> list[Op]:
+        return [self._ops[name] for name in self.layers[layer]]
+
     def sent(self, first: int, last: int) -> tuple[str, ...]:
         """Tensors that layers [first, last) compute and later ones read."""
         return tuple(

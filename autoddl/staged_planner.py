@@ -1,0 +1,150 @@
+"""Finds a plan with pipeline stages: prices, partition, then a search for each stage.
+
+`find_staged_plan` chooses cuts, sub-meshes, the number of stages and of micro-batches jointly
+(`pipeline.partition` over `stage_prices`), and then plans every stage's own graph on its own mesh,
+with as much memory as the micro-batches in flight leave it.
+"""
+
+from __future__ import annotations
+
+from .cluster.spec import Cluster
+from .cost.comm import CommRule
+from .cost.model import CostModel
+from .graph import Graph
+from .pipeline.cut import CutGraph, cut_graph
+from .pipeline.partition import Partition, Stage, Task, in_flight, partitions
+from .planner import find_plan, micro_batch_counts
+from .plans import Plan
+from .stage_account import plan_price
+from .stage_prices import StagePrices
+from .staged_plan import PlannedStage, StagedPlan
+
+MOST_STAGES = 16
+MOST_LAYERS = 96
+_TOLERANCE = 0.01  # of the partition's time; its prices are not more exact
+_CANDIDATES = 4
+_NARROWINGS = 6
+
+
+def find_staged_plan(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    stages: int | None = None,
+    schedule: str = "1f1b",
+    delay: int | None = None,
+    seed: int = 0,
+    optimizer: str = "adam",
+    micro_batches: int | None = None,
+    memory_limit_bytes: float | None = None,
+    search: str = "auto",
+    comm_rule: CommRule = "shared_nic",
+    restarts: int = 32,
+    most_layers: int = MOST_LAYERS,
+) -> Plan | StagedPlan:
+    """The best plan found with `stages` stages; None chooses, and gives a `Plan` for one stage.
+
+    schedule: "gpipe", "1f1b", "eager-1f1b" or "zb-h1"; delay: see `pipeline.orders`
+    The other options are `planner.find_plan`'s.
+
+    Raises ValueError if there are more stages than layers or devices, the micro-batches do not
+    divide the batch, or nothing fits the memory.
+    """
+    model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes)
+    in_flight(schedule, 1, 1, 1)
+    cut = cut_graph(graph, most_layers)
+    prices = StagePrices(cut, model)
+    most = min(MOST_STAGES, len(cut.layers), cluster.num_devices) if stages is None else stages
+    counts = micro_batch_counts(graph, micro_batches)
+    if micro_batches is None:
+        # fewer than a quarter of these bubbles; more only make passes smaller
+        counts = tuple(n for n in counts if n <= 4 * most)
+    task = Task(
+        len(cut.layers),
+        cluster.nodes,
+        cluster.gpus_per_node,
+        model.limit_bytes,
+        prices.price,
+        prices.transfer,
+        schedule,
+        stages,
+        most,
+        tolerance=_TOLERANCE,
+    )
+    options = {
+        "seed": seed,
+        "optimizer": optimizer,
+        "search": search,
+        "comm_rule": comm_rule,
+        "restarts": restarts,
+    }
+    ranked = sorted(partitions(task, counts), key=lambda p: (p.seconds, len(p.stages)))
+    failed: ValueError | None = None
+    for candidate in ranked[:_CANDIDATES]:
+        try:
+            if len(candidate.stages) == 1 and stages is None:
+                return find_plan(
+                    graph,
+                    cluster,
+                    micro_batches=candidate.micro_batches,
+                    memory_limit_bytes=memory_limit_bytes,
+                    **options,
+                )
+            return _plan_stages(cut, model, candidate, schedule, delay, options)
+        except ValueError as error:
+            failed = failed or error
+    assert failed is not None
+    raise failed
+
+
+def _plan_stages(
+    cut: CutGraph,
+    model: CostModel,
+    chosen: Partition,
+    schedule: str,
+    delay: int | None,
+    options: dict,
+) -> StagedPlan:
+    count, parts = len(chosen.stages), chosen.micro_batches
+    small = cut.graph.with_batch(cut.graph.batch // parts) if parts > 1 else cut.graph
+    micro = CutGraph(small, cut.layers)
+    planned = []
+    for n, stage in enumerate(chosen.stages):
+        held = in_flight(schedule, count - n, count, parts) + (delay or 0)
+        graph = cut.stage(stage.first, stage.last)
+        plan = _plan_stage(graph, model, stage, n, min(held, parts), parts, options)
+        planned.append(PlannedStage(stage.first, stage.last, stage.place, plan))
+    return StagedPlan(micro, model.cluster, parts, schedule, delay, tuple(planned))
+
+
+def _plan_stage(
+    graph: Graph,
+    model: CostModel,
+    stage: Stage,
+    number: int,
+    held: int,
+    parts: int,
+    options: dict,
+) -> Plan:
+    """A search counts one micro-batch; its limit falls until all those in flight fit as well."""
+    cluster = model.cluster.with_shape(*stage.shape)
+    limit = model.limit_bytes
+    for _ in range(_NARROWINGS):
+        try:
+            plan = find_plan(
+                graph, cluster, micro_batches=parts, memory_limit_bytes=limit, **options
+            )
+        except ValueError as error:
+            raise ValueError(
+                f"stage {number} (layers {stage.first}-{stage.last - 1} on {stage.place}) with "
+                f"{held} micro-batches in flight: {error}"
+            ) from error
+        needed = plan_price(plan).memory_bytes(held)
+        if needed <= model.limit_bytes:
+            return plan
+        limit = min(limit, plan.cost.memory_bytes) * model.limit_bytes / needed
+    raise ValueError(
+        f"stage {number} (layers {stage.first}-{stage.last - 1} on {stage.place}) does not fit "
+        f"the memory limit with {held} micro-batches in flight; use more stages or devices, or "
+        "more micro-batches"
+    )

@@ -1,0 +1,165 @@
+"""Plans with stages: prices, choice, memory, file, words."""
+
+import dataclasses
+import json
+
+import pytest
+
+from autoddl.cluster.link import Link
+from autoddl.cost.model import CostModel
+from autoddl.pipeline.cut import cut_graph
+from autoddl.planner import find_plan
+from autoddl.plans import Plan
+from autoddl.stage_account import plan_price
+from autoddl.stage_prices import StagePrices
+from autoddl.staged_plan import StagedPlan
+from autoddl.staged_planner import find_staged_plan
+from tests.clusters import cluster
+from tests.graphs import attention, mlp, tied
+from tests.pipeline.test_cut import u_shaped
+
+MLP = mlp(16, (32, 64, 64, 64, 32))
+DEEP = attention(8, 8, 6, 16, 2)
+
+
+@pytest.fixture(scope="module")
+def staged():
+    plan = find_staged_plan(MLP, cluster("laptop", 2, 2), stages=2, micro_batches=4)
+    assert isinstance(plan, StagedPlan)
+    return plan
+
+
+def test_price_of_all_layers_is_the_plans_own():
+    """On one device nothing is chosen, so the sums over layers are the account of the plan."""
+    machine = cluster("gcp_a100", 1, 1)
+    prices = StagePrices(cut_graph(MLP), CostModel(machine))
+    whole = prices.price(0, 4, (1, 1), 4, 1)
+    plan = find_plan(MLP, machine, micro_batches=4)
+    assert dataclasses.astuple(whole) == pytest.approx(dataclasses.astuple(plan_price(plan)))
+    cost = plan.cost
+    assert 4 * (whole.forward_s + whole.backward_s) + whole.once_s == pytest.approx(
+        cost.iteration_s
+    )
+    assert whole.memory_bytes(1) == pytest.approx(cost.memory_bytes)
+    parts = [prices.price(a, b, (1, 1), 4, 1) for a, b in ((0, 1), (1, 3), (3, 4))]
+    for name in ("forward_s", "backward_s", "fixed_bytes", "stash_bytes"):
+        assert sum(getattr(p, name) for p in parts) == pytest.approx(getattr(whole, name))
+
+
+def test_equal_layers_are_priced_once():
+    """The two pieces of a deep model cost what the search of all of it does, but for the joints."""
+    machine = cluster("gcp_a100", 2, 2)
+    cut = cut_graph(DEEP, most_layers=8)
+    prices = StagePrices(cut, CostModel(machine))
+    assert [(p.first, p.last) for p in prices._pieces] == [(0, 2), (5, 8)]
+    found = prices.price(0, 8, (2, 2), 1, 1)
+    plan = find_plan(DEEP, machine, micro_batches=1)
+    assert found.forward_s + found.backward_s + found.once_s == pytest.approx(
+        plan.cost.iteration_s, rel=0.15
+    )
+
+
+def test_tied_weights_count_in_every_stage_that_has_them():
+    machine = cluster("laptop", 2, 1)
+    prices = StagePrices(cut_graph(tied(8, 16)), CostModel(machine))
+    both, first, second = (prices.price(a, b, (1, 1), 1, 1) for a, b in ((0, 2), (0, 1), (1, 2)))
+    assert both.fixed_bytes == first.fixed_bytes == second.fixed_bytes > 0
+    assert first.once_s > both.once_s  # the exchange of the gradient
+    plan = find_staged_plan(tied(8, 16), machine, stages=2, micro_batches=2)
+    assert plan.shared_params == {"weight": (0, 1)}
+    assert "weight is held by stages 0, 1" in plan.explain()
+
+
+def test_a_smaller_memory_gets_a_smaller_answer():
+    machine = cluster("gcp_a100", 2, 2)
+    free = StagePrices(cut_graph(MLP), CostModel(machine)).price(0, 4, (2, 2), 1, 1)
+    model = CostModel(machine, memory_limit_bytes=0.6 * free.memory_bytes(1))
+    tight = StagePrices(cut_graph(MLP), model).price(0, 4, (2, 2), 1, 1)
+    assert tight.memory_bytes(1) <= model.limit_bytes
+    assert tight.forward_s + tight.backward_s + tight.once_s >= free.forward_s
+
+
+def test_stages_are_planned_on_their_own_devices(staged):
+    staged.verify()
+    assert [s.plan.cluster.num_devices for s in staged.stages] == [2, 2]
+    assert staged.micro_batches == 4 and staged.batch == 16
+    (link,) = staged.links
+    assert (link.source, link.target) == (0, 1)
+    forward, backward = staged.reshards[link]
+    assert forward.source.place == staged.stages[0].place == backward.target.place
+    assert forward.spec.shape[0] == 4
+    assert staged.iteration_s >= staged.timeline.makespan_s > 0
+    assert all(
+        m <= s.plan.memory_limit_bytes
+        for m, s in zip(staged.memory_bytes, staged.stages, strict=True)
+    )
+
+
+def test_file_is_whole_and_the_same_again(staged, tmp_path):
+    staged.save(tmp_path / "plan.json")
+    data = json.loads((tmp_path / "plan.json").read_text())
+    again = StagedPlan.from_json(data)
+    assert again.to_json() == staged.to_json()
+    assert again.iteration_s == staged.iteration_s
+    assert (
+        find_staged_plan(MLP, cluster("laptop", 2, 2), stages=2, micro_batches=4).to_json()
+        == staged.to_json()
+    )
+    for change, message in (
+        ({"version": 9}, "not a plan with stages of version 1"),
+        ({"layers": data["layers"][1:]}, "are not the 3 layers in order"),
+        ({"cluster": {**data["cluster"], "nodes": 3}}, "every device of laptop 3x2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            StagedPlan.from_json({**data, **change})
+    del data["graph"]
+    with pytest.raises(ValueError, match="not a whole plan file"):
+        StagedPlan.from_json(data)
+
+
+def test_words(staged):
+    text = staged.explain()
+    assert "2 stages, 1f1b" in text and "bubble" in text
+    assert "stage 0: layers 0-" in text and "with 2 micro-batches in flight" in text
+    assert "stage 0 -> 1:" in text and "at least" in text
+
+
+def test_long_skips_are_links_of_their_own():
+    plan = find_staged_plan(
+        u_shaped(8, 32, 3),
+        cluster("laptop", 4, 1),
+        stages=4,
+        micro_batches=4,
+        schedule="eager-1f1b",
+    )
+    assert isinstance(plan, StagedPlan)
+    skips = [link for link in plan.links if link.target > link.source + 1]
+    assert skips and "(long skip)" in plan.explain()
+    assert {(link.source, link.target) for link in plan.links} == set(plan.schedule.flows)
+
+
+def test_the_number_of_stages_is_chosen():
+    """Latency between hosts makes splitting every layer dear; on one device there is one stage."""
+    assert isinstance(find_staged_plan(MLP, cluster("laptop", 1, 1)), Plan)
+    graph = mlp(64, (1024,) * 9)
+    slow = cluster("laptop", 2, 1)
+    slow = dataclasses.replace(slow, inter=Link(alpha_s=0.005, beta_s_per_byte=1e-8))
+    chosen = find_staged_plan(graph, slow)
+    assert isinstance(chosen, StagedPlan)
+    assert [s.last - s.first for s in chosen.stages] == [4, 4]
+    assert chosen.micro_batches > 1
+    assert chosen.iteration_s < find_plan(graph, slow).cost.iteration_s
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stages": 5}, "5 stages are more than the model's 4 layers"),
+        ({"stages": 2, "micro_batches": 3}, "16 does not divide into 3 micro-batches"),
+        ({"stages": 2, "memory_limit_bytes": 2e4}, "fits the memory limit"),
+        ({"stages": 2, "schedule": "2f2b"}, "no partition for schedule '2f2b'"),
+    ],
+)
+def test_bad_input(options, message):
+    with pytest.raises(ValueError, match=message):
+        find_staged_plan(MLP, cluster("laptop", 2, 2), **options)
