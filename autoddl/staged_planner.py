@@ -132,7 +132,12 @@ def _plan_stage(
     for _ in range(_NARROWINGS):
         try:
             plan = find_plan(
-                graph, cluster, micro_batches=parts, memory_limit_bytes=limit, **options
+                graph,
+                cluster,
+                micro_batches=parts,
+                memory_limit_bytes=limit,
+                baselines=False,
+                **options,
             )
         except ValueError as error:
             raise ValueError(
