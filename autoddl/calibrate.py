@@ -99,8 +99,8 @@ def calibrate(job: CalibrateJob) -> int:
     A process that a launcher has started as a rank is that rank. Any other starts all processes on
     this machine.
     """
-    # Asked first: OneFlow sets these itself when it is imported, and waits for all ranks there.
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    # Asked before OneFlow is imported, which waits for all ranks of a job there.
+    if world_size() > 1:
         calibrate_rank(job)
         return 0
     need_oneflow("autoddl calibrate")

@@ -94,7 +94,7 @@ class Meeting:
                 leave(f"{line.place} has ended")
 
     def _watch(self) -> None:
-        while not self._closing.wait(PING_SECONDS):
+        while not self._closing.wait(min(PING_SECONDS, self._limit / 4)):
             now = time.monotonic()
             late = self._task is not None and now > self._task[1]
             for line in self._lines:

@@ -51,12 +51,18 @@ class Limits:
 
 @dataclass(frozen=True)
 class Progress:
-    """Points done and in all, seconds left (an estimate) and what is measured now."""
+    """Points done and in all, seconds spent and left (an estimate), what is measured now."""
 
     done: int
     total: int
+    spent_s: float
     left_s: float
     what: str
+
+    @property
+    def share(self) -> float:
+        """Of the whole time."""
+        return self.spent_s / max(1e-9, self.spent_s + self.left_s)
 
 
 def estimate(record: Record, point: Point) -> float:
@@ -116,4 +122,4 @@ def progress(
         if seconds <= limits.call_s:
             left += seconds * (limits.next_count(count) * calls + 2)
     left = min(left, max(0.0, limits.budget_s - spent_s))
-    return Progress(len(points) - len(pending), len(points), left, str(now))
+    return Progress(len(points) - len(pending), len(points), spent_s, left, str(now))

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import IO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from .measured import Progress
@@ -54,14 +54,14 @@ class Reporter:
         if self._quiet:
             return
         if self._bar is not None and self._task is not None:
-            self._bar.update(
-                self._task, completed=now.done, total=now.total, description=_words(now)
-            )
+            self._bar.update(self._task, completed=now.share, total=1.0, description=_words(now))
         elif self._relay:
-            self._print(f"{MARK}{now.done} {now.total} {now.left_s:.1f} {now.what}")
+            self._print(
+                f"{MARK}{now.done} {now.total} {now.spent_s:.1f} {now.left_s:.1f} {now.what}"
+            )
         elif time.monotonic() - self._last > LOG_SECONDS:
             self._last = time.monotonic()
-            self._print(f"{now.done} of {now.total} points done, {_words(now)}")
+            self._print(f"{now.share:.0%}: {_words(now)}")
 
     def _print(self, line: str) -> None:
         print(line, file=self._stream, flush=True)
@@ -90,8 +90,8 @@ class _Relay(io.StringIO):
     def write(self, text: str, /) -> int:
         for line in text.splitlines():
             if line.startswith(MARK):
-                done, total, left, what = line.removeprefix(MARK).split(" ", 3)
-                self._reporter(Progress(int(done), int(total), float(left), what))
+                done, total, spent, left, what = line.removeprefix(MARK).split(" ", 4)
+                self._reporter(Progress(int(done), int(total), float(spent), float(left), what))
             else:
                 print(line, file=self._stream, flush=True)
         return len(text)
@@ -101,10 +101,12 @@ class _Relay(io.StringIO):
 
 
 def _bar(stream: IO[str]) -> Bar:
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"))
     return Bar(*columns, console=Console(file=stream))
 
 
 def _words(now: Progress) -> str:
     minutes, seconds = divmod(round(now.left_s), 60)
-    return f"about {minutes}:{seconds:02d} left, now {now.what}"
+    return (
+        f"{now.done} of {now.total} points done, about {minutes}:{seconds:02d} left, now {now.what}"
+    )

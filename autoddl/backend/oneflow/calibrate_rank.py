@@ -47,7 +47,7 @@ def run(
             watch,
             device_kind,
             mesh.gpus_per_node,
-            tell=lambda what: show(Progress(0, len(points), limits.budget_s, what)),
+            tell=lambda what: show(Progress(0, len(points), 0.0, limits.budget_s, what)),
         )
         save()
     share = memory_bytes(device_kind, mesh.gpus_per_node)
