@@ -103,7 +103,6 @@ def calibrate(job: CalibrateJob) -> int:
     if world_size() > 1:
         calibrate_rank(job)
         return 0
-    need_oneflow("autoddl calibrate")
     mesh = Mesh(job.nodes or 1, job.gpus_per_node or 1)
     schedule(mesh, message_sizes(job.max_bytes, job.factor))
     path = record_path(job.output)
@@ -112,6 +111,7 @@ def calibrate(job: CalibrateJob) -> int:
         Record.load(path).check_same(
             this_machine((platform.node(),) * mesh.nodes), mesh.nodes, mesh.gpus_per_node
         )
+    need_oneflow("autoddl calibrate")
     with relayed(sys.stdout) as output:
         return run_processes(job.words(), mesh.size, output=output, prefix=False)
 
