@@ -28,6 +28,7 @@ from .commands.options import (
     shape_options,
     traced,
 )
+from .commands.stages import explain_stages, plan_stages, show_any_plan, stage_options
 
 if TYPE_CHECKING:
     from .cost.comm import CommRule
@@ -94,6 +95,7 @@ def trace(model: str, output: str, batch: int | None) -> None:
         "autoddl plan models.gpt:gpt_small --cluster laptop.json",
         "autoddl plan gpt.json --cluster piz_daint.json --nodes 64 -o plan.json",
         "autoddl plan models.vgg:vgg13 --cluster gcp_a100.json --json",
+        "autoddl plan gpt.json --cluster laptop.json --stages 2 --schedule eager-1f1b",
         "autoddl plan gpt.json --cluster laptop.json --search integer --budget-seconds 60",
     )
 )
@@ -103,6 +105,7 @@ def trace(model: str, output: str, batch: int | None) -> None:
 @SEED
 @BATCH
 @click.option("--micro-batches", type=click.IntRange(1), help="Instead of what memory asks for.")
+@stage_options
 @click.option("--memory-limit-gb", type=float, help="Per device, instead of all that it has.")
 @OPTIMIZER
 @click.option(
@@ -135,6 +138,8 @@ def plan(
     seed: int,
     batch: int | None,
     micro_batches: int | None,
+    stages: str | None,
+    schedule: str,
     memory_limit_gb: float | None,
     optimizer: str,
     search: str,
@@ -150,13 +155,31 @@ def plan(
 
     cluster = load_cluster(cluster_file, nodes, gpus_per_node)
     graph = graph_of(model, batch)
+    limit = None if memory_limit_gb is None else int(memory_limit_gb * GB)
+    if stages is not None:
+        staged = plan_stages(
+            graph,
+            cluster,
+            stages,
+            schedule,
+            seed=seed,
+            optimizer=optimizer,
+            micro_batches=micro_batches,
+            memory_limit_bytes=limit,
+            search=search,
+            comm_rule=comm_rule,
+        )
+        if output:
+            staged.save(output)
+        show_any_plan(staged, as_json)
+        return
     found = api.plan(
         graph,
         cluster,
         seed=seed,
         optimizer=optimizer,
         micro_batches=micro_batches,
-        memory_limit_bytes=None if memory_limit_gb is None else int(memory_limit_gb * GB),
+        memory_limit_bytes=limit,
         search=search,
         budget_seconds=budget_seconds,
         budget_evaluations=budget_evaluations,
@@ -173,17 +196,35 @@ def plan(
         "autoddl explain plan.json",
         "autoddl explain plan.json --layer blocks.0.qkv",
         "autoddl explain plan.json --html plan.html --png plan.png",
+        "autoddl explain staged.json --timeline timeline.png --trace trace.json",
     )
 )
 @click.argument("plan_file", metavar="PLAN")
 @click.option("--layer", help="Only the layer of this name.")
 @click.option("--html", metavar="FILE", help="Write the plan as one page that needs no other file.")
 @click.option("--png", metavar="FILE", help="Write a picture of that page; needs Chromium.")
-def explain(plan_file: str, layer: str | None, html: str | None, png: str | None) -> None:
+@click.option("--timeline", metavar="FILE", help="Of a plan with stages: a picture (PNG).")
+@click.option("--trace", metavar="FILE", help="Likewise, for Perfetto or Chrome (JSON).")
+def explain(
+    plan_file: str,
+    layer: str | None,
+    html: str | None,
+    png: str | None,
+    timeline: str | None,
+    trace: str | None,
+) -> None:
     """Say in words and numbers why the plan in PLAN is as it is."""
     from .plans import Plan
+    from .staged_plan import load_plan
 
-    found = Plan.load(plan_file)
+    found = load_plan(plan_file)
+    if not isinstance(found, Plan):
+        if layer or html or png:
+            raise ValueError("--layer, --html and --png are for plans without stages")
+        explain_stages(found, timeline, trace)
+        return
+    if timeline or trace:
+        raise ValueError("--timeline and --trace are for plans with stages (plan --stages)")
     if not html and not png:
         click.echo(found.explain(layer))
         return

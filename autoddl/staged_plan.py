@@ -272,6 +272,52 @@ class StagedPlan:
         """Write JSON; the file is replaced only when it is whole."""
         write_atomically(path, json.dumps(self.to_json(), indent=1))
 
+    def summary_json(self) -> dict[str, Any]:
+        """The figures as one JSON object (`autoddl plan --stages ... --json`)."""
+        return {
+            "model": self.cut.graph.name,
+            "cluster": {
+                "name": self.cluster.name,
+                "nodes": self.cluster.nodes,
+                "gpus_per_node": self.cluster.gpus_per_node,
+            },
+            "batch": self.batch,
+            "micro_batches": self.micro_batches,
+            "schedule": self.schedule_name,
+            "delay": self.delay,
+            "iteration_s": self.iteration_s,
+            "bubble": self.timeline.bubble,
+            "stages": [
+                {
+                    "first_layer": stage.first,
+                    "last_layer": stage.last - 1,
+                    "place": str(stage.place),
+                    "forward_s": stage.price.forward_s,
+                    "backward_s": stage.price.backward_s,
+                    "once_s": stage.price.once_s,
+                    "in_flight": held,
+                    "memory_bytes": n_bytes,
+                    "plan": stage.plan.summary_json(),
+                }
+                for stage, held, n_bytes in zip(
+                    self.stages, self.schedule.stash, self.memory_bytes, strict=True
+                )
+            ],
+            "transfers": [
+                {
+                    "tensor": link.tensor,
+                    "source": link.source,
+                    "target": link.target,
+                    "bytes": forward.spec.bytes,
+                    "strategy": forward.strategy,
+                    "forward_s": forward.seconds,
+                    "forward_bound_s": forward.bound_s,
+                    "backward_s": backward.seconds if backward else 0.0,
+                }
+                for link, (forward, backward) in self.reshards.items()
+            ],
+        }
+
     # ---- words
 
     def explain(self) -> str:
@@ -317,3 +363,16 @@ class StagedPlan:
         costs = self.costs
         free = Costs(costs.forward, costs.backward, costs.weight, {}, {})
         return simulate(self.schedule, free).bubble
+
+
+def load_plan(path: str | Path) -> Plan | StagedPlan:
+    """Read a plan, with stages or without. ValueError names the file and what is wrong with it."""
+    try:
+        data = json.loads(Path(path).read_text())
+        if not isinstance(data, dict):
+            raise ValueError("not a plan file: the JSON is no object")
+        return StagedPlan.from_json(data) if data.get("kind") == STAGED else Plan.from_json(data)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error

@@ -57,7 +57,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "differences": ("plans",),
     "report": ("compare", "differences", "doctor", "calibration"),
     "calibrate": ("backend", "report"),
-    "commands": ("box", "plan_job", "calibrate", "report"),
+    "commands": ("box", "plan_job", "calibrate", "report", "staged_planner"),
     "cli": ("job", "report", "commands"),
     "__main__": ("cli",),
     "__init__": ("api",),

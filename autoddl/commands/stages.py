@@ -1,0 +1,60 @@
+"""Options and output of plans with pipeline stages, for `autoddl plan` and `autoddl explain`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ..cluster import Cluster
+    from ..graph import Graph
+    from ..plans import Plan
+    from ..staged_plan import StagedPlan
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def stage_options(command: Command) -> Command:
+    """--stages and --schedule."""
+    stages = click.option(
+        "--stages",
+        metavar="N|auto",
+        help="Cut the model into pipeline stages; auto: as many as pay.",
+    )
+    schedule = click.option(
+        "--schedule", default="1f1b", show_default=True, metavar="NAME",
+        help="Of the stages: gpipe, 1f1b, eager-1f1b or zb-h1.",
+    )  # fmt: skip
+    return stages(schedule(command))
+
+
+def plan_stages(
+    graph: Graph, cluster: Cluster, stages: str, schedule: str, **options: Any
+) -> Plan | StagedPlan:
+    """ValueError if `stages` is no number and not auto, or as `find_staged_plan`."""
+    from ..staged_planner import find_staged_plan
+
+    if stages != "auto" and not stages.isdecimal():
+        raise ValueError(f"--stages takes a number or auto, got {stages!r}")
+    count = None if stages == "auto" else int(stages)
+    return find_staged_plan(graph, cluster, stages=count, schedule=schedule, **options)
+
+
+def show_any_plan(found: Plan | StagedPlan, as_json: bool) -> None:
+    """The plan in words, or its figures as JSON."""
+    click.echo(json.dumps(found.summary_json(), indent=1) if as_json else found.explain())
+
+
+def explain_stages(found: StagedPlan, timeline: str | None, trace: str | None) -> None:
+    """Words, or the files asked for."""
+    from ..pipeline.timeline import save_picture, save_trace
+
+    if timeline:
+        save_picture(found.timeline, timeline, found.cut.graph.name)
+    if trace:
+        save_trace(found.timeline, trace)
+    if not timeline and not trace:
+        click.echo(found.explain())
