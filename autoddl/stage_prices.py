@@ -116,7 +116,7 @@ class StagePrices:
         else:
             link, width = cluster.inter, min(shape[0], following[0])
         return sum(
-            link.seconds(1, n_bytes / micro_batches / width)
+            link.transfer_seconds(n_bytes / micro_batches / width)
             for n_bytes in (forward, backward)
             if n_bytes
         )

@@ -183,7 +183,7 @@ class StagedPlan:
             n_bytes = self.cut.graph.tensors[name].spec.bytes
             for n in stages:
                 width = max(self.stages[n].place.nodes, 1)
-                seconds[n] += 2 * link.seconds(1, n_bytes / width)
+                seconds[n] += 2 * link.transfer_seconds(n_bytes / width)
         return seconds
 
     @cached_property

@@ -43,7 +43,9 @@ def machine_of(record: Record, fit: Fit, device: Device | None = None) -> Cluste
         sources.update(dict.fromkeys(_device_names(device), "given (--device-from)"))
     if fit.shuffle_s_per_byte:
         device = dataclasses.replace(device, shuffle_s_per_byte=fit.shuffle_s_per_byte)
-        sources["device.shuffle_s_per_byte"] = f"fitted to the all-to-alls of {record.date}"
+        sources["device.shuffle_s_per_byte"] = (
+            f"fitted to the collectives measured on {record.date}"
+        )
     measured = f"measured by autoddl calibrate on {record.date}"
     hosts = len(set(record.machine.hosts))
     where = f"{record.nodes} x {record.gpus_per_node} processes"

@@ -37,6 +37,10 @@ class Link:
     def transfer_latency_s(self) -> float:
         return self.alpha_s if self.transfer_s is None else self.transfer_s
 
+    def transfer_seconds(self, volume_bytes: float) -> float:
+        """`volume_bytes` from one device to one other."""
+        return self.transfer_latency_s + volume_bytes * self.beta_s_per_byte
+
     def seconds(self, messages: float, volume_bytes: float) -> float:
         """One collective of `messages` messages in turn that carry `volume_bytes` in all."""
         return self.call_s + messages * self.alpha_s + volume_bytes * self.beta_s_per_byte

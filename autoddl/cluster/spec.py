@@ -37,7 +37,7 @@ class Device:
     flops_per_s:   dtype -> floating-point operations per second that large matmuls reach
     memory_bandwidth_bytes_per_s: of the device's own memory, reads and writes together
     launch_s:      seconds that starting one operator costs
-    shuffle_s_per_byte: seconds per byte of a tensor whose pieces an all-to-all rearranges
+    shuffle_s_per_byte: seconds per byte that a collective copies or sums, each time
     efficiency:    dtype -> points (FLOPs of a matmul, FLOP/s that it reaches), ascending; what a
                    dtype without points reaches is its `flops_per_s` at any size
     """

@@ -11,9 +11,10 @@ The paper's plain rule (section 4.2) takes the link inside a node if the group l
 the link between nodes. Groups along the same axes run at the same time: G/g of them cross each NIC,
 so the bytes through one NIC are (G/g) (p-1)/p n_bytes, and G local (p-g)/p for an all-to-all; the
 slower of NIC and in-node link decides. On a machine where they were measured, each collective costs
-the link's `call_s` once as well, and an all-to-all the device's `shuffle_s_per_byte` for each local
-byte, since its pieces lie scattered in the tensor. `work_of` counts messages and bytes,
-`CommModel.price` computes both rules from them.
+the link's `call_s` once as well, and the device's `shuffle_s_per_byte` for each byte each time that
+it passes over the tensor itself, to copy it into and out of buffers, to sum, or to bring scattered
+pieces together (`PASSES`). `work_of` counts messages and bytes, `CommModel.price` computes both
+rules from them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ from ..sbp.redistribute import StepKind
 CommRule = Literal["shared_nic", "plain"]
 COMM_RULES: tuple[CommRule, ...] = ("shared_nic", "plain")
 
+# How often a device passes over the larger of its tensors before and after: a gathered tensor is
+# written once; one to be reduced is copied and summed; an all-to-all cuts, copies and joins.
+PASSES = {"all_gather": 1.0, "reduce_scatter": 2.0, "all_reduce": 2.0, "all_to_all": 3.0}
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -37,7 +42,7 @@ class Work:
     messages: one after the other
     nic:      bytes through each NIC; 0 inside a node
     device:   bytes that each device sends
-    shuffled: bytes that each device rearranges
+    shuffled: bytes that each device copies or sums itself
     """
 
     messages: int
@@ -59,7 +64,7 @@ def work_of(kind: str, nodes: int, gpus: int, groups: float) -> Work:
         nic = groups * gpus * (size - gpus) / size
     else:
         nic = groups * device
-    return Work(rounds * (size - 1), nic, device, 1.0 if kind == "all_to_all" else 0.0)
+    return Work(rounds * (size - 1), nic, device, PASSES[kind])
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ class Delivery:
         n_bytes, sender, chain = float(self.task.bytes), self.sender, self.chain
         inter, intra = cluster.inter, cluster.intra
         if self.strategy == "send_recv":
-            return sum(_link(cluster, sender, d).seconds(1, n_bytes) for d in chain)
+            return sum(_link(cluster, sender, d).transfer_seconds(n_bytes) for d in chain)
         if self.strategy == "local_all_gather":
             scattered = sum(_scatter_s(cluster, sender, devices, n_bytes) for devices in self.hosts)
             # while one host gathers, the next one's pieces are sent
@@ -96,7 +96,7 @@ class Delivery:
             link = inter if len(self.hosts) > 1 else intra
             return _scatter_s(cluster, sender, chain, n_bytes) + _ring_s(link, len(chain), n_bytes)
         links = [_link(cluster, a, b) for a, b in zip((sender, *chain), chain, strict=False)]
-        each = [link.seconds(1, n_bytes / self.chunks) for link in links]
+        each = [link.transfer_seconds(n_bytes / self.chunks) for link in links]
         return sum(each) + (self.chunks - 1) * max(each)
 
     def nic_bytes(self) -> tuple[Counter[int], Counter[int]]:
@@ -140,9 +140,13 @@ def deliver(task: UnitTask, strategy: Strategy, sender: Device, cluster: Cluster
     chain = plain.chain
     links = [_link(cluster, a, b) for a, b in zip((sender, *chain), chain, strict=False)]
     most = min(MOST_CHUNKS, task.numel)
-    slowest = max(links, key=lambda link: link.seconds(1, task.bytes / most))
+    slowest = max(links, key=lambda link: link.transfer_seconds(task.bytes / most))
     rest = sum(link.beta_s_per_byte for link in links) - slowest.beta_s_per_byte
-    best = math.sqrt(task.bytes * rest / slowest.alpha_s) if slowest.alpha_s else most
+    best = (
+        math.sqrt(task.bytes * rest / slowest.transfer_latency_s)
+        if slowest.transfer_latency_s
+        else most
+    )
     counts = sorted({min(max(1, k), most) for k in (1, math.floor(best), math.ceil(best), most)})
     options = [Delivery(task, strategy, sender, k) for k in counts]
     return min(options, key=lambda d: d.seconds(cluster))
@@ -156,12 +160,12 @@ def _scatter_s(
     cluster: Cluster, sender: Device, devices: tuple[Device, ...], n_bytes: float
 ) -> float:
     piece = n_bytes / len(devices)
-    return sum(_link(cluster, sender, d).seconds(1, piece) for d in devices)
+    return sum(_link(cluster, sender, d).transfer_seconds(piece) for d in devices)
 
 
 def _ring_s(link: Link, size: int, n_bytes: float) -> float:
     """A ring all-gather of n_bytes in full."""
-    return (size - 1) * link.seconds(1, n_bytes / size)
+    return (size - 1) * link.transfer_seconds(n_bytes / size)
 
 
 def _gather(sender: Device, devices: tuple[Device, ...], numel: int) -> Iterator[Move]:
