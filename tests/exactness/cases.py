@@ -140,6 +140,31 @@ def narrow_vgg13() -> nn.Module:
     return model
 
 
+def batch_norms() -> nn.Module:
+    """Convolutions with BatchNorm and a residual; a whole ResNet-18 is chaotic from its start."""
+
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(16, 16, 3, padding=1, bias=False)
+            self.norm = nn.BatchNorm2d(16)
+
+        def forward(self, x: Any) -> Any:
+            return flow.relu(x + self.norm(self.conv(x)))
+
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        Residual(),
+        Residual(),
+        nn.AdaptiveAvgPool2d((2, 2)),
+        nn.Flatten(1),
+        nn.Linear(64, 10),
+    )
+
+
 def vit() -> nn.Module:
     from flowvision.models.vision_transformer import VisionTransformer
 
@@ -156,9 +181,9 @@ CASES = {
     "vgg13_small": Case(16, vgg13_small),
     "dlrm": Case(16, dlrm),
     "alexnet": Case(8, classifier(flowvision_model("alexnet"), 64, 10), adam_lr=1e-5),
-    "vgg13": Case(8, classifier(narrow_vgg13, 32, 10), adam_lr=1e-4, sgd_lr=1e-3),
+    "vgg13": Case(8, classifier(narrow_vgg13, 32, 10), adam_lr=1e-5, sgd_lr=1e-3),
     "vit": Case(8, classifier(vit, 32, 10)),
-    "resnet18": Case(8, classifier(flowvision_model("resnet18"), 32, 10)),
+    "batch_norms": Case(16, classifier(batch_norms, 16, 10)),
 }
 
 

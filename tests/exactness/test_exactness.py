@@ -87,7 +87,7 @@ def compare(alone, model, mesh, optimizer, steps, micro_batches, schemes):
 
 def matrix():
     for model in CASES:
-        if model in ("mlp", "resnet18"):
+        if model in ("mlp", "batch_norms"):
             continue
         for mesh in SCHEMES:
             for optimizer in LOSS_TOLERANCE:
@@ -117,9 +117,9 @@ def test_known_schemes_equal_one_process(alone, model):
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.full
-def test_batch_norm_is_exact_over_the_whole_batch(alone):
-    compare(alone, "resnet18", (2, 2), "momentum", 4, 1, ("searched", "data_parallel"))
+@pytest.mark.parametrize("mesh", [(2, 2), pytest.param((2, 4), marks=pytest.mark.full)])
+def test_batch_norm_is_exact_over_the_whole_batch(alone, mesh):
+    compare(alone, "batch_norms", mesh, "momentum", STEPS, 1, SCHEMES[mesh])
 
 
 @pytest.mark.timeout(1800)
