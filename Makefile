@@ -2,7 +2,7 @@
 export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 
-.PHONY: demo test test-all check bench-bytes bench-reshard bench-truth setup clean
+.PHONY: demo test test-all check bench-bytes bench-reshard bench-search bench-truth setup clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -28,6 +28,9 @@ bench-truth: setup
 
 bench-reshard: setup
 	$(PYTHON) -m benchmarks.reshard
+
+bench-search: setup
+	$(PYTHON) -m benchmarks.search_figure7
 
 setup:
 	@scripts/setup

@@ -79,7 +79,12 @@ def _search_further(
     ):
         with Progress(
             problem,
-            Budget(1, min(run.remaining.evaluations, _PROGRAM_NODES), run.remaining.seconds),
+            Budget(
+                1,
+                min(run.remaining.evaluations, _PROGRAM_NODES),
+                run.remaining.seconds,
+                clock=run.budget.clock,
+            ),
         ) as inner:
             bound = solve_program(smaller, inner)
             proof.raise_bound(bound)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -24,6 +25,7 @@ class Budget:
 
     evaluations: choices (or line searches, or branches) that are priced at most
     seconds:     no further evaluation after this many
+    clock:       what the seconds are of; `time.process_time` counts only the processor's
     beat_s:      a solution that costs this much or more is of no use; a search that sees that it
                  cannot do better may give up
 
@@ -35,6 +37,7 @@ class Budget:
     evaluations: float = math.inf
     seconds: float = math.inf
     beat_s: float = math.inf
+    clock: Callable[[], float] = time.perf_counter
 
     def __post_init__(self) -> None:
         if self.restarts < 1:

@@ -4,8 +4,10 @@ One step minimises the total over one variable with all others fixed,
 
     s_i <- argmin ( node[i] + sum_j edge[i, j][:, s_j] ),
 
-the sweep repeats until nothing changes, and the search begins anew from another random choice. In
-every second descent equal layers (variables with one node table) first move together.
+the sweep repeats until nothing changes, and the search begins anew from another random start. Of
+these there are two kinds, in turn: equal layers (variables with one node table) get equal random
+strategies and first move together; or one variable gets a random strategy, and the others, nearest
+first, what is best with those that have one.
 `coordinate_descent` descends over the heavy variables, with the light ones between them eliminated
 exactly, at a series of memory prices if the limit binds, then once over all under the hard limit.
 `descend.descend` is one descent under the limit.
@@ -54,6 +56,28 @@ def _descend_scores(
             break
 
 
+def _grow(state: Elimination, rng: np.random.Generator, run: Progress) -> dict[int, int]:
+    """A start: one variable at random, then each of its neighbours' best, and so on outwards."""
+    chosen: dict[int, int] = {}
+    waiting = sorted(state.node)
+    while waiting:
+        first = waiting[rng.integers(len(waiting))]
+        chosen[first] = int(rng.integers(len(state.node[first])))
+        near = [first]
+        for variable in near:
+            for other in state.edges[variable]:
+                if other not in chosen:
+                    run.spend()
+                    score = state.node[other].copy()
+                    for third, edge in state.edges[other].items():
+                        if third in chosen:
+                            score += edge[:, chosen[third]]
+                    chosen[other] = int(np.argmin(score))
+                    near.append(other)
+        waiting = [v for v in waiting if v not in chosen]
+    return chosen
+
+
 def _score(state: Elimination, chosen: dict[int, int]) -> float:
     total = state.constant
     for variable, strategy in chosen.items():
@@ -90,10 +114,10 @@ def descend_with_restarts(
     best, best_score = None, np.inf
     for restart in range(run.budget.restarts):
         together = restart % 2 == 0
-        chosen: dict[int, int] = {}
-        for block in alike.values() if together else single:
-            chosen.update(dict.fromkeys(block, int(rng.integers(len(state.node[block[0]])))))
+        chosen = {} if together else _grow(state, rng, run)
         if together:
+            for block in alike.values():
+                chosen.update(dict.fromkeys(block, int(rng.integers(len(state.node[block[0]])))))
             _descend_scores(state, list(alike.values()), chosen, run)
         _descend_scores(state, single, chosen, run)
         score = _score(state, chosen)

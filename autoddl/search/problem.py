@@ -17,7 +17,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cost.gap import relative_gap
+from ..cost.gap import ROUNDING as ROUNDING
+from ..cost.gap import relative_gap as relative_gap
 
 Table = NDArray[np.float64]
 Choice = NDArray[np.int64]

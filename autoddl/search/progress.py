@@ -13,7 +13,6 @@ stopped at any time, whatever depth it is at.
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -40,7 +39,7 @@ class Progress:
     curve: list[CurvePoint] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._started = time.perf_counter()
+        self._started = self.budget.clock()
 
     def __enter__(self) -> Progress:
         return self
@@ -62,7 +61,7 @@ class Progress:
     @property
     def seconds(self) -> float:
         """Since the search began."""
-        return time.perf_counter() - self._started
+        return self.budget.clock() - self._started
 
     @property
     def remaining(self) -> Budget:
