@@ -38,6 +38,7 @@ from .states import (
     split_parts,
 )
 from .steps import FREE_KINDS, STEP_KINDS, Step, StepKind
+from .symmetry import alike_dims, first_names, rename
 from .traffic import device_intra_bytes, nic_bytes, nic_messages, path_bytes
 
 __all__ = [
@@ -96,12 +97,18 @@ class PathTable:
     price: PriceFn
     _graphs: dict[int, StateGraph] = field(default_factory=dict, repr=False)
     _prices: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict, repr=False)
+    _dual: dict[int, bool] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[TensorSpec, bool], Floats] = field(default_factory=dict, repr=False)
     _paths: dict[tuple[TensorSpec, NdSbp, NdSbp], tuple[Step, ...]] = field(
         default_factory=dict, repr=False
     )
 
-    def seconds(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Floats:
+    def seconds(
+        self, spec: TensorSpec, sources: Codes, targets: Codes, *, backwards: bool | None = None
+    ) -> Floats:
         """[n, m] seconds from each of `sources` [n, axes] to each of `targets` [m, axes].
+
+        backwards: search from the targets; None searches from the side with fewer states
 
         The rows are codes (`NdSbp.codes`). Infinite where a state does not divide the tensor evenly
         or no steps lead there. ValueError if the codes do not fit the mesh and the tensor.
@@ -112,18 +119,33 @@ class PathTable:
         if not seconds.size:
             return seconds
         graph, source_rows, target_rows = self._graph(spec).joined(sources, targets)
-        weights = self._weights(graph, spec, even_only=True)
-        starts, start_index = np.unique(source_rows, return_inverse=True)
-        ends, end_index = np.unique(target_rows, return_inverse=True)
-        if len(starts) <= len(ends):
-            found = dijkstra(_matrix(graph, weights), indices=starts)[:, ends]
+        matrix = self._shortcut_free(graph, spec)
+        if backwards is None:
+            backwards = len(np.unique(source_rows)) > len(np.unique(target_rows))
+        if not backwards:
+            seconds = self._distances(graph, spec, matrix, source_rows, target_rows)
         else:
-            found = dijkstra(_matrix(graph, weights).T.tocsr(), indices=ends)[:, starts].T
-        seconds = found[np.ix_(start_index, end_index)]
+            turned = matrix.T.tocsr()
+            seconds = self._distances(graph, spec, turned, target_rows, source_rows).T
         even = local_bytes(spec, graph.parts)[1]
         seconds[~even[source_rows], :] = np.inf
         seconds[:, ~even[target_rows]] = np.inf
         return seconds
+
+    def has_duals(self, spec: TensorSpec, *codes: Codes) -> bool:
+        """True if prices among these states are those of the dual states (`symmetry`)."""
+        core = self._graph(spec)
+        if not spec.is_float or any((core.rows(c) < 0).any() for c in codes):
+            return False
+        ndim = core.ndim
+        if ndim not in self._dual:
+            gather, scatter = KIND_INDEX["all_gather"], KIND_INDEX["reduce_scatter"]
+            self._dual[ndim] = all(
+                self._price(gather, int(mask), spec) == self._price(scatter, int(mask), spec)
+                for kind, mask in core.groups[0]
+                if kind in (gather, scatter)
+            )
+        return self._dual[ndim]
 
     def path(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[Step, ...]:
         """The steps of the cheapest path, the fewest of equally cheap ones.
@@ -158,6 +180,53 @@ class PathTable:
             )
         return _fewest(graph, tight, int(start), int(end))
 
+    def _distances(
+        self, graph: StateGraph, spec: TensorSpec, matrix: csr_matrix, starts: Ints, ends: Ints
+    ) -> Floats:
+        """[n, m] lengths of the shortest ways in `matrix`, one search per class of like starts."""
+        alike = alike_dims(spec.shape, self.mesh) if graph is self._graph(spec) else ()
+        names = first_names(graph.codes[starts], graph.ndim, alike)
+        first = graph.rows(rename(graph.codes[starts], names)) if alike else starts
+        asked, which = np.unique(first, return_inverse=True)
+        found = dijkstra(matrix, indices=asked)
+        lengths = np.empty((len(starts), len(ends)))
+        each, name_of = np.unique(names, axis=0, return_inverse=True)
+        for number, new in enumerate(each):
+            own = np.flatnonzero(name_of.ravel() == number)
+            to = graph.rows(rename(graph.codes[ends], new)) if alike else ends
+            lengths[own] = found[np.ix_(which[own], to)]
+        return lengths
+
+    def _shortcut_free(self, graph: StateGraph, spec: TensorSpec) -> csr_matrix:
+        """The matrix of the edges less those that two others replace at no higher price."""
+        weights = self._weights(graph, spec, even_only=True)
+        if graph.is_full and self.mesh.num_axes > 3:
+            groups, group_of = graph.groups
+            needless = np.array([self._divides(int(k), int(m), spec) for k, m in groups], bool)
+            weights[needless[group_of] & graph.divisible] = np.inf
+        return _matrix(graph, weights)
+
+    def _divides(self, kind_index: int, mask: int, spec: TensorSpec) -> bool:
+        """True if a step along one axis and one along the rest cost no more than one along all."""
+        axes = mask_axes(mask)
+        if len(axes) < 2 or kind_index in (KIND_INDEX["all_to_all"], KIND_INDEX["all_reduce"]):
+            return False
+        if STEP_KINDS[kind_index] in FREE_KINDS:
+            return True
+        grows = kind_index == KIND_INDEX["reduce_scatter"]
+        axis = axes[0] if grows else axes[-1]
+        rest = mask & ~(1 << axis)
+        alpha, beta = self._price(kind_index, mask, spec)
+        alpha_one, beta_one = self._price(kind_index, 1 << axis, spec)
+        alpha_rest, beta_rest = self._price(kind_index, rest, spec)
+        # A scatter leaves less for the second step, a gather ends its first with less.
+        if grows:
+            beta_rest /= self.mesh.extent([axis])
+        else:
+            beta_one /= self.mesh.extent(mask_axes(rest))
+        tie = 1 + _TIE
+        return alpha_one + alpha_rest <= alpha * tie and beta_one + beta_rest <= beta * tie
+
     def _graph(self, spec: TensorSpec) -> StateGraph:
         ndim = len(spec.shape)
         if ndim not in self._graphs:
@@ -166,6 +235,9 @@ class PathTable:
 
     def _weights(self, graph: StateGraph, spec: TensorSpec, *, even_only: bool) -> Floats:
         """Seconds of each edge; infinite where it is not allowed."""
+        known = (spec, even_only) if graph is self._graph(spec) else None
+        if known in self._known:
+            return self._known[known].copy()
         bytes_, even = local_bytes(spec, graph.parts)
         groups, group_of = graph.groups
         prices = np.array([self._price(int(k), int(m), spec) for k, m in groups]).reshape(-1, 2)
@@ -173,6 +245,8 @@ class PathTable:
         weights = alpha_s + per_byte * np.maximum(bytes_[graph.src], bytes_[graph.dst])
         if even_only:
             weights[~(even[graph.src] & even[graph.dst])] = np.inf
+        if known is not None:
+            self._known[known] = weights.copy()
         return weights
 
     def _price(self, kind_index: int, mask: int, spec: TensorSpec) -> tuple[float, float]:

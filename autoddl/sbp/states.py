@@ -124,6 +124,12 @@ class StateGraph:
         return len(self.codes) == (self.ndim + 2) ** self.mesh.num_axes
 
     @cached_property
+    def divisible(self) -> Bools:
+        """Edges that `is_divisible`."""
+        edges = np.stack([self.src, self.dst, self.kind, self.mask])
+        return is_divisible(self.codes, edges, self.mesh, self.ndim)
+
+    @cached_property
     def words(self) -> Ints:
         return words(self.codes, self.ndim)
 
@@ -245,7 +251,8 @@ def is_divisible(codes: Codes, edges: Ints, mesh: Mesh, ndim: int) -> Bools:
     """Edges that a core does without: along several axes of one link class, with a state half-way.
 
     One step for each axis moves the same bytes (n/4 + n/2 = 3n/4 for an all-gather over 2 x 2), in
-    no more rounds. An all-to-all in two steps moves more, and so may steps that mix link classes.
+    no more rounds. An all-to-all or all-reduce in two steps moves more, and so may steps that mix
+    link classes.
     """
     src, dst, kind, mask = edges
     link_masks = [
@@ -263,7 +270,8 @@ def is_divisible(codes: Codes, edges: Ints, mesh: Mesh, ndim: int) -> Bools:
     halfway = known[src] + change * _powers(mesh.num_axes, ndim)[axis]
     at = np.minimum(np.searchsorted(known, halfway), len(known) - 1)
     divisible = known[at] == halfway
-    return one_link & several & divisible & (kind != KIND_INDEX["all_to_all"])
+    whole = np.isin(kind, [KIND_INDEX["all_to_all"], KIND_INDEX["all_reduce"]])
+    return one_link & several & divisible & ~whole
 
 
 def _changes(states: Codes, others: Codes, ndim: int) -> Ints:

@@ -277,10 +277,7 @@ class GroupTables:
             spec = self.graph.tensors[port.tensor].spec
             given = table.codes(lambda c, p=port: grad_in(c.signatures[p.op], p.index))
             kept = table.codes(lambda c, p=port: stored_placement(c.signatures[p.op].ins[p.index]))
-            pairs, inverse = np.unique(np.hstack([given, kept]), axis=0, return_inverse=True)
-            axes = self.mesh.num_axes
-            both = self.prices.seconds(spec, pairs[:, :axes], pairs[:, axes:])
-            seconds += np.diagonal(both)[inverse.ravel()]
+            seconds += self.prices.row_seconds(spec, given, kept)
         return seconds
 
 

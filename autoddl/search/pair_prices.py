@@ -1,9 +1,16 @@
-"""Seconds of the cheapest path for every pair of placements of two tables, computed once."""
+"""Seconds of the cheapest path for every pair of placements of two tables, computed once.
+
+Many edges carry tensors of one shape, each forward and backward. `ask` collects what a problem
+needs, and the first `seconds` of a tensor answers all of it by one search per distinct source:
+sources of several edges are shared, and of a pair of tables (s -> t) and its dual (t' -> s', see
+`sbp.symmetry`) the one is taken that adds fewer sources. The gradient's way back along an edge is
+mostly the dual of the way forward, so that it adds none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +18,41 @@ from numpy.typing import NDArray
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.redistribute import PathTable, PriceFn
+from ..sbp.summed import is_ring, summed_seconds
+from ..sbp.symmetry import dual
 from .problem import Table
+
+Codes = NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """Seconds from each of `sources` to each of `targets`, both in ascending order of keys."""
+
+    sources: NDArray[np.bytes_]
+    targets: NDArray[np.bytes_]
+    seconds: Table
+
+    def find(self, sources: Codes, targets: Codes) -> Table | None:
+        rows, columns = _find(self.sources, _keys(sources)), _find(self.targets, _keys(targets))
+        if rows is None or columns is None:
+            return None
+        return self.seconds[rows[:, None], columns]
+
+
+@dataclass
+class _Union:
+    """Keys of the states that searches start from, and of those that they lead to."""
+
+    starts: dict[bytes, None] = field(default_factory=dict)
+    ends: dict[bytes, None] = field(default_factory=dict)
+
+    def missing(self, starts: Codes) -> int:
+        return sum(key not in self.starts for key in _keys(starts).tolist())
+
+    def add(self, starts: Codes, ends: Codes) -> None:
+        self.starts.update(dict.fromkeys(_keys(starts).tolist()))
+        self.ends.update(dict.fromkeys(_keys(ends).tolist()))
 
 
 @dataclass
@@ -20,20 +61,99 @@ class PairPrices:
 
     mesh: Mesh
     price: PriceFn
-    _memo: dict[Hashable, Table] = field(default_factory=dict, repr=False)
+    _asked: dict[TensorSpec, list[tuple[Codes, Codes]]] = field(default_factory=dict, repr=False)
+    _answers: dict[TensorSpec, list[_Answers]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.paths = PathTable(self.mesh, self.price)
 
-    def seconds(
-        self, spec: TensorSpec, sources: NDArray[np.int8], targets: NDArray[np.int8]
-    ) -> Table:
+    @cached_property
+    def _is_ring(self) -> bool:
+        return is_ring(self.mesh, self.price)
+
+    def ask(self, spec: TensorSpec, sources: Codes, targets: Codes) -> None:
+        """Announce that `seconds` will be called with these."""
+        if self.mesh.num_axes and self._find(spec, sources, targets) is None:
+            self._asked.setdefault(spec, []).append((_distinct(sources), _distinct(targets)))
+
+    def seconds(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Table:
         """[n, m] seconds from each row of `sources` [n, axes] to each of `targets` [m, axes]."""
         if self.mesh.num_axes == 0:
             return np.zeros((len(sources), len(targets)))
-        first, from_first = np.unique(sources, axis=0, return_inverse=True)
-        second, from_second = np.unique(targets, axis=0, return_inverse=True)
-        key = (spec, first.tobytes(), second.tobytes())
-        if key not in self._memo:
-            self._memo[key] = self.paths.seconds(spec, first, second)
-        return self._memo[key][from_first.ravel()][:, from_second.ravel()]
+        found = self._find(spec, sources, targets)
+        if found is None:
+            self.ask(spec, sources, targets)
+            self._answer(spec)
+            found = self._find(spec, sources, targets)
+            assert found is not None
+        return found
+
+    def row_seconds(self, spec: TensorSpec, given: Codes, kept: Codes) -> Table:
+        """[n] seconds from each row of `given` to the same row of `kept`."""
+        axes = self.mesh.num_axes
+        if axes == 0:
+            return np.zeros(len(given))
+        pairs, inverse = np.unique(np.hstack([given, kept]), axis=0, return_inverse=True)
+        given, kept = pairs[:, :axes], pairs[:, axes:]
+        if self._is_ring:
+            seconds = summed_seconds(self.mesh, self.price, spec, given, kept)
+        else:
+            seconds = np.full(len(given), np.nan)
+        unknown = np.isnan(seconds)
+        if unknown.any():
+            both = self.seconds(spec, given[unknown], kept[unknown])
+            seconds[unknown] = np.diagonal(both)
+        return seconds[inverse.ravel()]
+
+    def _find(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Table | None:
+        for answers in self._answers.get(spec, ()):
+            found = answers.find(sources, targets)
+            if found is not None:
+                return found
+            found = answers.find(dual(targets), dual(sources)) if self._mirrors(spec) else None
+            if found is not None and self.paths.has_duals(spec, sources, targets):
+                return found.T
+        return None
+
+    def _mirrors(self, spec: TensorSpec) -> bool:
+        nothing = np.empty((0, self.mesh.num_axes), dtype=np.int8)
+        return self.paths.has_duals(spec, nothing)
+
+    def _answer(self, spec: TensorSpec) -> None:
+        """Price all that was asked for `spec`, in two tables: searched from sources or targets."""
+        tables: tuple[_Union, _Union] = (_Union(), _Union())
+        for first, second in sorted(self._asked.pop(spec), key=lambda pair: -sum(map(len, pair))):
+            ways = [(tables[0], first, second), (tables[1], second, first)]
+            if self.paths.has_duals(spec, first, second):
+                ways[1] = (tables[0], dual(second), dual(first))
+            new = [union.missing(starts) for union, starts, _ in ways]
+            union, starts, ends = ways[int(np.argmin(new))]
+            union.add(starts, ends)
+        for union, backwards in zip(tables, (False, True), strict=True):
+            if union.starts:
+                rows, columns = self._codes(union.starts), self._codes(union.ends)
+                if backwards:
+                    rows, columns = columns, rows
+                seconds = self.paths.seconds(spec, rows, columns, backwards=backwards)
+                found = _Answers(_keys(rows), _keys(columns), seconds)
+                self._answers.setdefault(spec, []).append(found)
+
+    def _codes(self, keys: dict[bytes, None]) -> Codes:
+        codes = np.frombuffer(b"".join(sorted(keys)), dtype=np.uint8) - np.uint8(3)
+        return codes.view(np.int8).reshape(-1, self.mesh.num_axes)
+
+
+def _keys(codes: Codes) -> NDArray[np.bytes_]:
+    """One key of bytes per row; no byte is zero, which would be lost at the end of a key."""
+    shifted = np.ascontiguousarray(codes + np.int8(3))
+    return shifted.view(f"S{codes.shape[1]}").reshape(len(codes))
+
+
+def _find(known: NDArray[np.bytes_], wanted: NDArray[np.bytes_]) -> NDArray[np.int64] | None:
+    """Positions of `wanted` in the ascending `known`; None if any is missing."""
+    at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return at if (known[at] == wanted).all() else None
+
+
+def _distinct(codes: Codes) -> Codes:
+    return codes[np.sort(np.unique(_keys(codes), return_index=True)[1])]

@@ -12,7 +12,7 @@ sources of communication). Everything is computed on arrays over all strategies 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +23,7 @@ from ..sbp.layout import TensorSpec
 from ..sbp.placement import Placement
 from ..sbp.signature import Signature
 from .group import Group, Grouping, Port, make_groups, rule_of
-from .group_table import WHOLE_SPACE, GroupTable, GroupTables, Space, grad_in
+from .group_table import WHOLE_SPACE, Codes, GroupTable, GroupTables, Space, grad_in
 from .pair_prices import PairPrices
 from .problem import Edge, Problem, Table
 
@@ -67,6 +67,28 @@ def may_fit(graph: Graph, model: CostModel, micro_batches: int, space: Space = W
     return _Builder(graph, model, micro_batches, space, prices).prepare()
 
 
+# (source's node table, its operator, output, target's node table, its operator, input, has grad)
+_WireKey = tuple[int, int, int, int, int, int, bool]
+
+
+@dataclass(frozen=True)
+class _Wire:
+    """An edge between two groups: a tensor, given and wanted per strategy, and its gradient."""
+
+    spec: TensorSpec
+    times: int
+    given: Codes
+    wanted: Codes
+    back_given: Codes | None
+    back_wanted: Codes | None
+
+    def both_ways(self) -> list[tuple[Codes, Codes]]:
+        ways = [(self.given, self.wanted)]
+        if self.back_given is not None and self.back_wanted is not None:
+            ways.append((self.back_given, self.back_wanted))
+        return ways
+
+
 @dataclass
 class _Builder:
     graph: Graph
@@ -78,9 +100,6 @@ class _Builder:
     nodes: list[int] = field(default_factory=list)
     owners: list[Group] = field(default_factory=list)
     group_tables: list[GroupTable] = field(default_factory=list)
-    edge_of_key: dict[Hashable, int] = field(default_factory=dict)
-    edge_cost: list[Table] = field(default_factory=list)
-    edge_memory: list[Table] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.tables = GroupTables(self.graph, self.model, self.space, self.prices)
@@ -103,22 +122,28 @@ class _Builder:
 
     def build(self) -> Tables:
         grouping, nodes = self.grouping, self.nodes
+        wires = self._wires()
+        for wire in wires.values():
+            for sources, targets in wire.both_ways():
+                self.prices.ask(wire.spec, sources, targets)
         self.group_tables = [
             self.tables.priced(group, table)
             for group, table in zip(self.owners, self.group_tables, strict=True)
         ]
+        number_of = {key: number for number, key in enumerate(wires)}
+        priced = [self._price(wire) for wire in wires.values()]
         edges = [
-            edge
+            Edge(source, number, number_of[key])
             for number, group in enumerate(grouping.groups)
-            for edge in self._edges_into(grouping, nodes, number, group)
+            for source, key in self._inputs(number, group)
         ]
         problem = Problem(
             node_cost=tuple(
                 self.micro_batches * (t.compute_s + t.inner_s) + t.sync_s for t in self.group_tables
             ),
             node_memory=tuple(t.memory_bytes for t in self.group_tables),
-            edge_cost=tuple(self.edge_cost),
-            edge_memory=tuple(self.edge_memory),
+            edge_cost=tuple(cost for cost, _ in priced),
+            edge_memory=tuple(memory for _, memory in priced),
             nodes=tuple(nodes),
             edges=tuple(edges),
             heavy=frozenset(
@@ -130,55 +155,60 @@ class _Builder:
         )
         return Tables(grouping, problem, tuple(self.group_tables), self.model, self.micro_batches)
 
-    def _edges_into(
-        self, grouping: Grouping, nodes: Sequence[int], number: int, group: Group
-    ) -> list[Edge]:
+    def _inputs(self, number: int, group: Group) -> list[tuple[int, _WireKey]]:
+        """(source group, what decides the edge's table) of each input from another group."""
         found = []
         for port in group.inputs:
             producer = self.graph.producers[port.tensor]
-            source = grouping.owner[producer.name]
-            source_op = next(
-                n for n, op in enumerate(grouping.groups[source].ops) if op.name == producer.name
-            )
+            source = self.grouping.owner[producer.name]
+            position = self.position[producer.name]
             out = producer.outputs.index(port.tensor)
-            has_grad = port.tensor in self.graph.needs_grad
             key = (
-                nodes[source], source_op, out, nodes[number], port.op, port.index, has_grad,
+                self.nodes[source], position, out, self.nodes[number], port.op, port.index,
+                port.tensor in self.graph.needs_grad,
             )  # fmt: skip
-            if key not in self.edge_of_key:
-                self.edge_of_key[key] = len(self.edge_cost)
-                times = 1 if producer.kind == "param" else self.micro_batches
-                cost, memory = self._edge_table(
-                    self.graph.tensors[port.tensor].spec,
-                    self.group_tables[nodes[source]], source_op, out,
-                    self.group_tables[nodes[number]], port, has_grad,
-                )  # fmt: skip
-                self.edge_cost.append(times * cost)
-                self.edge_memory.append(memory)
-            found.append(Edge(source, number, self.edge_of_key[key]))
+            found.append((source, key))
         return found
 
-    def _edge_table(
-        self,
-        spec: TensorSpec,
-        source: GroupTable,
-        source_op: int,
-        out: int,
-        target: GroupTable,
-        port: Port,
-        has_grad: bool,
-    ) -> tuple[Table, Table]:
-        given = source.codes(lambda c: c.signatures[source_op].outs[out])
-        wanted = target.codes(lambda c: c.signatures[port.op].ins[port.index])
-        cost = self.prices.seconds(spec, given, wanted)
+    def _wires(self) -> dict[_WireKey, _Wire]:
+        """The distinct edges between groups, in order of appearance."""
+        self.position = {
+            op.name: number for group in self.grouping.groups for number, op in enumerate(group.ops)
+        }
+        wires: dict[_WireKey, _Wire] = {}
+        for number, group in enumerate(self.grouping.groups):
+            inputs = self._inputs(number, group)
+            for port, (source, key) in zip(group.inputs, inputs, strict=True):
+                if key not in wires:
+                    wires[key] = self._wire(port, key, self.grouping.groups[source])
+        return wires
+
+    def _wire(self, port: Port, key: _WireKey, source: Group) -> _Wire:
+        given_node, position, out, wanted_node, _, _, has_grad = key
+        given, wanted = self.group_tables[given_node], self.group_tables[wanted_node]
+        back_given = back_wanted = None
         if has_grad:
-            back_given = target.codes(lambda c: grad_in(c.signatures[port.op], port.index))
-            back_wanted = source.codes(lambda c: _grad_out(c.signatures[source_op], out))
-            cost = cost + self.prices.seconds(spec, back_given, back_wanted).T
-        differs = np.zeros((len(given), len(wanted)), dtype=bool)
+            back_given = wanted.codes(lambda c: grad_in(c.signatures[port.op], port.index))
+            back_wanted = given.codes(lambda c: _grad_out(c.signatures[position], out))
+        return _Wire(
+            self.graph.tensors[port.tensor].spec,
+            1 if source.ops[position].kind == "param" else self.micro_batches,
+            given.codes(lambda c: c.signatures[position].outs[out]),
+            wanted.codes(lambda c: c.signatures[port.op].ins[port.index]),
+            back_given,
+            back_wanted,
+        )
+
+    def _price(self, wire: _Wire) -> tuple[Table, Table]:
+        """(seconds, bytes) for each pair of strategies."""
+        cost = self.prices.seconds(wire.spec, wire.given, wire.wanted)
+        if wire.back_given is not None and wire.back_wanted is not None:
+            cost = cost + self.prices.seconds(wire.spec, wire.back_given, wire.back_wanted).T
+        differs = np.zeros(cost.shape, dtype=bool)
         for axis in range(self.tables.mesh.num_axes):
-            differs |= given[:, axis][:, None] != wanted[:, axis][None, :]
-        return cost, np.where(differs, self.tables.local_bytes(spec, wanted)[None, :], 0.0)
+            differs |= wire.given[:, axis][:, None] != wire.wanted[:, axis][None, :]
+        copies = self.tables.local_bytes(wire.spec, wire.wanted)
+        return wire.times * cost, np.where(differs, copies[None, :], 0.0)
 
 
 def _grad_out(signature: Signature, index: int) -> Placement:

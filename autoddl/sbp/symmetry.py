@@ -1,0 +1,58 @@
+"""Symmetries of path prices: dims of equal divisibility, and paths read backwards.
+
+- A shard's bytes do not depend on which dim is split, as long as the split is even. Two dims that
+  the same numbers of parts divide may therefore swap names in the source and the target.
+- A path read backwards with Partial and Broadcast swapped is a path too: all-gather and
+  reduce-scatter change places, slicing and padding (`to_partial`) as well, all-reduce and
+  all-to-all stay. If all-gather and reduce-scatter have one price, so have the two paths.
+
+So distance(s -> t) = distance(rename(s) -> rename(t)) = distance(dual(t) -> dual(s)).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .layout import Shape
+from .mesh import Mesh
+
+Codes = NDArray[np.int8]
+Names = NDArray[np.int8]
+
+
+def dual(codes: Codes) -> Codes:
+    """The states with Partial and Broadcast swapped."""
+    return np.where(codes < 0, np.int8(-3) - codes, codes)
+
+
+def alike_dims(shape: Shape, mesh: Mesh) -> tuple[tuple[int, ...], ...]:
+    """Classes of two or more dims which every number of parts divides or none of them."""
+    parts = {1}
+    for extent in mesh.extents:
+        parts |= {n * extent for n in parts}
+    classes: dict[tuple[bool, ...], list[int]] = {}
+    for dim, size in enumerate(shape):
+        classes.setdefault(tuple(size % n == 0 for n in sorted(parts)), []).append(dim)
+    return tuple(tuple(dims) for dims in classes.values() if len(dims) > 1)
+
+
+def first_names(codes: Codes, ndim: int, alike: tuple[tuple[int, ...], ...]) -> Names:
+    """[n, ndim]: for each state the new names of the dims, in the order in which they appear.
+
+    Within each class of `alike` dims the one that the first axes split gets the first name.
+    """
+    names = np.tile(np.arange(ndim, dtype=np.int8), (len(codes), 1))
+    for dims in alike:
+        held = codes[:, :, None] == np.array(dims, dtype=np.int8)
+        first = np.where(held.any(axis=1), held.argmax(axis=1), codes.shape[1])
+        order = np.argsort(first, axis=1, kind="stable")
+        np.put_along_axis(names, np.array(dims)[order], np.array(dims, dtype=np.int8)[None], axis=1)
+    return names
+
+
+def rename(codes: Codes, names: Names) -> Codes:
+    """Each state with its dims renamed; `names` [n, ndim] or [ndim]."""
+    if names.ndim == 1:
+        return np.where(codes < 0, codes, names[np.maximum(codes, 0)])
+    return np.where(codes < 0, codes, np.take_along_axis(names, np.maximum(codes, 0), axis=1))
