@@ -10,6 +10,8 @@ to them by number.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -91,6 +93,25 @@ class Problem:
         cost += sum(float(self.edge_cost[e.table].min()) for e in self.edges)
         memory += sum(float(self.edge_memory[e.table].min()) for e in self.edges)
         return cost, memory
+
+    def restricted(self, keep: Sequence[NDArray[np.int64]]) -> Problem:
+        """The problem with the strategies `keep[t]` only of each node table t."""
+        number_of: dict[tuple[int, int, int], int] = {}
+        edges = []
+        for edge in self.edges:
+            key = edge.table, self.nodes[edge.first], self.nodes[edge.second]
+            number = number_of.setdefault(key, len(number_of))
+            edges.append(Edge(edge.first, edge.second, number))
+        return dataclasses.replace(
+            self,
+            node_cost=tuple(c[k] for c, k in zip(self.node_cost, keep, strict=True)),
+            node_memory=tuple(m[k] for m, k in zip(self.node_memory, keep, strict=True)),
+            edge_cost=tuple(self.edge_cost[t][np.ix_(keep[a], keep[b])] for t, a, b in number_of),
+            edge_memory=tuple(
+                self.edge_memory[t][np.ix_(keep[a], keep[b])] for t, a, b in number_of
+            ),
+            edges=tuple(edges),
+        )
 
     def evaluate(self, choice: Choice) -> tuple[float, float]:
         """(cost in seconds, memory in bytes) of a choice."""
