@@ -26,8 +26,9 @@ from ..cost.gap import ROUNDING, relative_gap
 from .budget import Budget
 from .coordinate_descent import descend_with_restarts
 from .descend import descend
-from .dual import best_price, score_bound
+from .dual import score_bound
 from .eliminate import Elimination, eliminate
+from .narrow import narrow
 from .problem import Choice, Problem, SearchResult, Table
 from .progress import Progress
 from .random_choice import draw
@@ -86,11 +87,12 @@ def prove(problem: Problem, rng: np.random.Generator, run: Progress, proof: Proo
             return
         smallest = memory.state.expand_greedily()
         run.offer(smallest)
-        run.offer(descend(problem, smallest, spend=run.spend)[0])
+        run.offer(descend(problem, smallest, spend=lambda: run.spend(0))[0])
         if free.is_complete and run.best is not None:
-            priced = _best_priced(problem, run, proof, free.state.expand({}), smallest)
-            if priced is not None:
-                relaxations.append(priced)
+            price = narrow(problem, run, proof.raise_bound, free.state.expand({}), smallest)
+            if relative_gap(run.cost, proof.bound) == 0.0 or proof.bound >= run.budget.beat_s:
+                return
+            relaxations.append(_relax(problem, price, run))
     if proof.bound >= run.budget.beat_s:
         return
     for _ in range(_DESCENTS if run.best is None else 0):
@@ -103,25 +105,6 @@ def prove(problem: Problem, rng: np.random.Generator, run: Progress, proof: Proo
         proof.raise_bound(min(ceiling, run.cost * (1 - 2 * ROUNDING)))
         if run.cost <= ceiling:
             return
-
-
-def _best_priced(
-    problem: Problem, run: Progress, proof: Proof, free: Choice, smallest: Choice
-) -> _Relaxation | None:
-    """The relaxation at the best price of memory; None if no price proves more than none."""
-    relaxed: dict[float, _Relaxation] = {}
-
-    def solve(price: float) -> Choice:
-        relaxed[price] = _relax(problem, price, run)
-        return relaxed[price].state.expand({})
-
-    def enough(choice: Choice, bound: float) -> bool:
-        proof.raise_bound(bound)
-        run.offer(choice)
-        run.offer(descend(problem, choice, spend=run.spend)[0])
-        return bound >= run.budget.beat_s or relative_gap(run.cost, bound) == 0.0
-
-    return relaxed.get(best_price(problem, solve, enough, free, smallest).price)
 
 
 def _trial_prices(problem: Problem) -> tuple[float, ...]:
@@ -197,9 +180,9 @@ def _relax(problem: Problem, price: float, run: Progress) -> _Relaxation:
     rest = np.zeros(problem.num_variables + 1)
     rest[: len(left) + 1] = np.cumsum(least[::-1])[::-1]
     order = [*left]
-    for variable, scores, neighbours in reversed(state.removed):
-        order.append(variable)
-        tables.append((scores, neighbours))
+    for removal in reversed(state.removed):
+        order.append(removal.variable)
+        tables.append((removal.node, removal.neighbours))
     shift = -price * problem.memory_limit if price > 0 else 0.0
     return _Relaxation(state, tuple(order), tuple(tables), rest, shift)
 
