@@ -35,6 +35,7 @@ from .random_choice import draw
 
 _CEILINGS = (1 / 16, 1 / 4, 1.0)  # of the way from the bound to the best cost
 _DESCENTS = 4
+_TREE_VARIABLES = 200  # a gap that fronts leave open in a larger problem, no tree closes
 
 
 def exact(problem: Problem, rng: np.random.Generator, budget: Budget) -> SearchResult | None:
@@ -91,6 +92,8 @@ def prove(problem: Problem, rng: np.random.Generator, run: Progress, proof: Proo
         if free.is_complete and run.best is not None:
             price = narrow(problem, run, proof.raise_bound, free.state.expand({}), smallest)
             if relative_gap(run.cost, proof.bound) == 0.0 or proof.bound >= run.budget.beat_s:
+                return
+            if problem.num_variables > _TREE_VARIABLES:
                 return
             relaxations.append(_relax(problem, price, run))
     if proof.bound >= run.budget.beat_s:

@@ -39,12 +39,15 @@ class _Pruner:
     ceiling: float
     left: int
 
+    def count(self, pairs: int) -> None:
+        self.left -= pairs
+        if self.left < 0:
+            raise TooMany
+
     def front(self, pairs: Iterable[Pairs], context: float) -> Pairs | None:
         """The undominated of `pairs` in an entry of that context; None if there are none."""
         every = np.concatenate(list(pairs))
-        self.left -= len(every)
-        if self.left < 0:
-            raise TooMany
+        self.count(len(every))
         every = every[every[:, 0] + self.price * every[:, 1] + context <= self.ceiling]
         if not len(every):
             return None
@@ -77,6 +80,7 @@ def least_within(
 
     def first(table: Table, cost: Table, memory: Table) -> None:
         alive = np.argwhere(contexts.through(table) <= ceiling)
+        pruner.count(len(alive))
         found = fronts.setdefault(id(table), {})
         for entry in map(tuple, alive.tolist()):
             found[entry] = np.array([[cost[entry], memory[entry]]])
@@ -107,6 +111,7 @@ def least_within(
                 if (s,) in node:
                     onward.setdefault(s, []).append((j, _sums(node[s,], pairs)))
             for (i, s), pairs in left.items():
+                pruner.count(len(onward.get(s, ())))
                 for j, rest in onward.get(s, ()):
                     if operation.out[i, j] + context[i, j] <= ceiling:
                         gathered.setdefault((i, j), []).append(_sums(pairs, rest))
@@ -131,7 +136,7 @@ class _Walk:
             if not front:
                 return None
             totals = _sums(totals, np.concatenate(list(front.values())))
-        fits = totals[totals[:, 1] <= self.problem.memory_limit]
+        fits = totals[totals[:, 1] <= self.problem.memory_limit * (1 - 1e-12)]
         if not len(fits) or fits[:, 0].min() >= best:
             return None
         return self._expand(fits[fits[:, 0].argmin()])

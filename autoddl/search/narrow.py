@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .crossing import crossing
 from .descend import descend
 from .dual import Dual, best_price, score_bound
 from .eliminate import eliminate
@@ -25,9 +26,20 @@ from .marginals import Contexts
 from .problem import Choice, Problem
 from .progress import Progress
 
-_NEAR = 0.01  # relative gap from which on strategies are dropped
-_WORK = 3_000_000  # pairs of cost and memory
+_NEAR = 0.001  # relative gap from which on strategies are dropped
+_WORK = 2_000_000  # pairs of cost and memory
 _ROUNDS = 4
+_CEILINGS = (
+    1 / 16,
+    1 / 8,
+    1 / 4,
+    3 / 8,
+    1 / 2,
+    5 / 8,
+    3 / 4,
+    7 / 8,
+    1.0,
+)  # of the way from the bound to the best cost
 _WORTH = 0.9  # of the strategies: another round drops too few
 
 
@@ -73,7 +85,7 @@ def narrow(
         raise_bound(dual.bound)
         if relative_gap(run.cost, dual.bound) == 0.0 or dual.bound >= run.budget.beat_s:
             return dual.price
-        smaller = _dropped(view, run, dual.price)
+        smaller = _dropped(view, run, dual.price, run.cost)
         if smaller is None:  # nothing can be better than the best
             raise_bound(run.cost)
             return dual.price
@@ -83,7 +95,7 @@ def narrow(
             smallest = run.best
         if done:
             break
-    raise_bound(_closed(view, run, dual))
+    _close(view, run, raise_bound, dual)
     return dual.price
 
 
@@ -95,9 +107,18 @@ def _priced(view: _View, run: Progress, free: Choice, smallest: Choice, near: fl
         run.spend()
         return view.original(eliminate(view.problem, price, frozenset()).expand({}))
 
+    sides: dict[bool, Choice] = {}  # the last choice that fits, and the last that does not
+
     def enough(choice: Choice, bound: float) -> bool:
-        if run.offer(choice):
-            run.offer(descend(whole, choice, spend=lambda: run.spend(0))[0])
+        fits = whole.evaluate(choice)[1] <= whole.memory_limit
+        sides[fits] = choice
+        candidates = [choice] if fits else []
+        if len(sides) == 2:
+            joined = crossing(whole, sides[True], sides[False])
+            candidates += [] if joined is None else [joined]
+        for candidate in candidates:
+            if run.offer(candidate):
+                run.offer(descend(whole, candidate, spend=lambda: run.spend(0))[0])
         return bound >= run.budget.beat_s or relative_gap(run.cost, bound) <= near
 
     if view.size < sum(map(len, whole.node_cost)):
@@ -109,18 +130,13 @@ def _priced(view: _View, run: Progress, free: Choice, smallest: Choice, near: fl
     return Dual(found.price, min(found.bound, run.cost))
 
 
-def _ceiling(run: Progress, problem: Problem, price: float) -> float:
-    """No choice that is better than the best scores more."""
-    ceiling = run.cost + price * problem.memory_limit
-    return ceiling + ROUNDING * abs(ceiling)
-
-
-def _dropped(view: _View, run: Progress, price: float) -> _View | None:
-    """`view` without the strategies of which nothing better than the best can be made."""
+def _dropped(view: _View, run: Progress, price: float, cost: float) -> _View | None:
+    """`view` without the strategies of which nothing that costs less than `cost` can be made."""
     run.spend()
     state = eliminate(view.problem, price, frozenset())
     contexts = Contexts(state)
-    ceiling = _ceiling(run, view.whole, price)
+    ceiling = cost + price * view.whole.memory_limit
+    ceiling += ROUNDING * abs(ceiling)
     kept = [
         numbers[contexts.through(table) <= ceiling]
         for numbers, table in zip(view.kept, state.nodes, strict=True)
@@ -131,13 +147,21 @@ def _dropped(view: _View, run: Progress, price: float) -> _View | None:
     return _View(view.whole, kept)
 
 
-def _closed(view: _View, run: Progress, dual: Dual) -> float:
-    """The bound after a search of `view` by fronts, unless these become too long."""
-    state = eliminate(view.problem, dual.price, frozenset())
-    try:
-        choice = least_within(view.problem, state, Contexts(state), dual.price, run.cost, _WORK)
-    except TooMany:
-        return dual.bound
-    if choice is not None:
-        run.offer(view.original(choice))
-    return run.cost
+def _close(view: _View, run: Progress, raise_bound: Callable[[float], None], dual: Dual) -> None:
+    """Search `view` by fronts below rising ceilings, until these become too long."""
+    gap = run.cost - dual.bound
+    for part in _CEILINGS:
+        ceiling = dual.bound + part * gap
+        smaller = _dropped(view, run, dual.price, ceiling)
+        if smaller is not None:
+            state = eliminate(smaller.problem, dual.price, frozenset())
+            contexts = Contexts(state)
+            try:
+                choice = least_within(smaller.problem, state, contexts, dual.price, ceiling, _WORK)
+            except TooMany:
+                return
+            if choice is not None:  # the cheapest of all that cost less than the ceiling
+                run.offer(smaller.original(choice))
+                raise_bound(run.cost)
+                return
+        raise_bound(ceiling)

@@ -1,0 +1,135 @@
+"""Reduced costs, fronts and crossings against brute force."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from autoddl.search.budget import Budget
+from autoddl.search.crossing import crossing, prefix_totals
+from autoddl.search.eliminate import eliminate
+from autoddl.search.fronts import TooMany, least_within
+from autoddl.search.marginals import Contexts
+from autoddl.search.narrow import narrow
+from autoddl.search.problem import Edge, Problem
+from autoddl.search.progress import Progress
+from tests.search.brute_force import SHAPES, optimum, random_problem
+
+SERIES_PARALLEL = ["chain", "residual", "forest"]
+
+
+def all_choices(problem):
+    return [np.array(c) for c in itertools.product(*map(range, problem.sizes()))]
+
+
+def blocks(rng, count):
+    """A residual network of equal blocks, as deep models have."""
+    edges = []
+    for block in range(count):
+        fork, inner, after = 2 * block, 2 * block + 1, 2 * block + 2
+        edges += [Edge(fork, inner, 0), Edge(fork, after, 1), Edge(inner, after, 2)]
+    shapes = [(2, 3), (2, 2), (3, 2)]
+    return Problem(
+        (rng.random(2), rng.random(3)),
+        (rng.random(2), rng.random(3)),
+        tuple(rng.random(shape) for shape in shapes),
+        tuple(rng.random(shape) * 0.2 for shape in shapes),
+        (*([0, 1] * count), 0),
+        tuple(edges),
+    )
+
+
+@pytest.mark.parametrize("shape", SERIES_PARALLEL)
+def test_through_an_entry_is_the_least_score_of_the_choices_that_use_it(shape):
+    for seed in range(6):
+        problem = random_problem(np.random.default_rng(seed), 5, SHAPES[shape])
+        state = eliminate(problem, 0.5, frozenset())
+        contexts = Contexts(state)
+        scores = [(c, np.dot(problem.evaluate(c), (1, 0.5))) for c in all_choices(problem)]
+        for table, scores_of in enumerate(state.nodes):
+            through = contexts.through(scores_of)
+            for strategy in range(len(scores_of)):
+                expected = min(
+                    score
+                    for choice, score in scores
+                    if any(
+                        t == table and choice[v] == strategy for v, t in enumerate(problem.nodes)
+                    )
+                )
+                assert through[strategy] == pytest.approx(expected, rel=1e-6)
+        for number, table in enumerate(state.pairs):
+            through = contexts.through(table)
+            used = [e for e in problem.edges if e.table == number]
+            for entry in np.ndindex(table.shape):
+                expected = min(
+                    score
+                    for choice, score in scores
+                    if any((choice[e.first], choice[e.second]) == entry for e in used)
+                )
+                assert through[entry] == pytest.approx(expected, rel=1e-6)
+
+
+def limited(free):
+    """The problem under limits between the least memory and that of the cheapest choice."""
+    _, least = optimum(free)
+    cheapest = min(all_choices(free), key=lambda c: free.evaluate(c)[0])
+    most = free.evaluate(cheapest)[1]
+    for part in (0.05, 0.3, 0.6, 0.9):
+        yield dataclasses.replace(free, memory_limit=least + part * (most - least) + 1e-9)
+
+
+def problems():
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        for shape in SERIES_PARALLEL:
+            yield from limited(random_problem(rng, 5, SHAPES[shape]))
+        yield from limited(blocks(rng, 3))
+
+
+def test_fronts_find_the_optimum_within_the_limit():
+    for problem in problems():
+        best, _ = optimum(problem)
+        for price in (0.0, 1.0):
+            state = eliminate(problem, price, frozenset())
+            contexts = Contexts(state)
+            choice = least_within(problem, state, contexts, price, best * 1.1 + 1e-9, 10**6)
+            assert choice is not None
+            cost, memory = problem.evaluate(choice)
+            assert memory <= problem.memory_limit * (1 + 1e-12)
+            assert cost == pytest.approx(best)
+            assert least_within(problem, state, contexts, price, best * 0.99, 10**6) is None
+    with pytest.raises(TooMany):
+        least_within(problem, state, contexts, price, np.inf, 10)
+
+
+def test_narrowing_proves_the_optimum():
+    for problem in problems():
+        best, _ = optimum(problem)
+        choices = all_choices(problem)
+        free = min(choices, key=lambda c: problem.evaluate(c)[0])
+        if problem.evaluate(free)[1] <= problem.memory_limit:
+            continue
+        smallest = min(choices, key=lambda c: problem.evaluate(c)[1])
+        bounds = []
+        with Progress(problem, Budget()) as run:
+            run.offer(smallest)
+            narrow(problem, run, bounds.append, free, smallest)
+        assert run.cost == pytest.approx(best)
+        assert run.cost * (1 - 1e-5) <= max(bounds) <= best + 1e-9
+
+
+def test_crossings_cost_what_their_totals_say():
+    rng = np.random.default_rng(4)
+    free = blocks(rng, 4)
+    head, tail = (np.array([rng.integers(n) for n in free.sizes()]) for _ in range(2))
+    cost, memory = prefix_totals(free, head, tail)
+    every = [np.concatenate([head[:k], tail[k:]]) for k in range(free.num_variables + 1)]
+    assert [free.evaluate(c) for c in every] == [
+        pytest.approx(pair) for pair in zip(cost, memory, strict=True)
+    ]
+    problem = dataclasses.replace(free, memory_limit=float(np.median(memory)))
+    joined = crossing(problem, head, tail)
+    assert joined is not None
+    assert problem.evaluate(joined)[1] <= problem.memory_limit
+    assert crossing(dataclasses.replace(free, memory_limit=0.0), head, tail) is None
