@@ -224,12 +224,14 @@ class Graph:
             )
             return dataclasses.replace(tensor, spec=TensorSpec(shape, tensor.spec.dtype))
 
-        return dataclasses.replace(
+        scaled = dataclasses.replace(
             self,
             ops=tuple(map(scale_op, self.ops)),
             tensors={name: scale_tensor(t) for name, t in self.tensors.items()},
             batch=batch,
         )
+        scaled.__dict__["needs_grad"] = self.needs_grad  # the same names; slow to find out
+        return scaled
 
     def with_forks(self) -> Graph:
         """Insert a `fork` after every computed tensor that has several consumers.

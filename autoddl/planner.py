@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +38,7 @@ from .search.layers import describe_layers
 from .search.pair_prices import PairPrices
 from .search.placements import place
 from .search.problem import SearchResult
-from .search.tables import Tables, build_tables, may_fit
+from .search.tables import Tables, build_tables, least_bytes
 
 _WORTH_TRYING = 0.25
 
@@ -97,9 +97,11 @@ def find_plan(
     )
     prices = PairPrices(cluster.mesh, model.comm.price)
 
+    forked = graph.with_forks()
+
     @functools.cache
     def micro(parts: int) -> Graph:
-        return micro_graph(graph, parts)
+        return forked.with_batch(graph.batch // parts) if parts > 1 else forked
 
     def attempt(parts: int, beat_s: float) -> _Found | None:
         tables = build_tables(micro(parts), model, parts, space, prices)
@@ -115,7 +117,7 @@ def find_plan(
     best: _Found | None = None
     results: list[SearchResult] = []
     counts = micro_batch_counts(graph, micro_batches)
-    for parts in counts[_first_fit(graph, model, counts, space) :]:
+    for parts in counts[_first_fit(micro, model, counts) :]:
         found = attempt(parts, float("inf") if best is None else best.result.cost)
         if best is not None and (found is None or found.result.cost >= best.result.cost):
             break
@@ -142,14 +144,17 @@ def micro_graph(graph: Graph, parts: int) -> Graph:
     return (graph.with_batch(graph.batch // parts) if parts > 1 else graph).with_forks()
 
 
-def _first_fit(graph: Graph, model: CostModel, counts: Sequence[int], space: Space) -> int:
-    """Position of the first of `counts` micro-batches whose memory may fit, by bisection."""
+def _first_fit(micro: Callable[[int], Graph], model: CostModel, counts: Sequence[int]) -> int:
+    """Position of the first of `counts` micro-batches whose memory may fit, by bisection.
+
+    Whether it does fit, the attempt itself finds out.
+    """
     low, high = 0, len(counts)
-    if high == 1 or may_fit(micro_graph(graph, counts[0]), model, counts[0], space):
+    if high == 1 or least_bytes(micro(counts[0]), model) <= model.limit_bytes:
         return 0
     while low + 1 < high:
         middle = (low + high) // 2
-        if may_fit(micro_graph(graph, counts[middle]), model, counts[middle], space):
+        if least_bytes(micro(counts[middle]), model) <= model.limit_bytes:
             high = middle
         else:
             low = middle

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cost.gap import ROUNDING
 from .eliminate import Elimination
 from .marginals import Contexts
-from .problem import ROUNDING, Choice, Problem, Table
+from .problem import Choice, Problem, Table
 
 Pairs = NDArray[np.float64]  # [n, 2]: cost, memory; memory ascending, cost descending
 Entry = tuple[int, ...]

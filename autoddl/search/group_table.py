@@ -7,6 +7,7 @@ gradients (once an iteration), and bytes of memory: arrays over all strategies a
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from ..cost.model import CostModel
 from ..cost.operator import compute_seconds, inner_seconds, reduced_spec, saved_bytes
 from ..graph import Graph
-from ..sbp.layout import Shape, TensorSpec
+from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, Placement, S
 from ..sbp.signature import Signature
@@ -100,9 +101,11 @@ class GroupTables:
         )
         leading = frozenset(n for n, c in enumerate(composites) if _splits_batch(c))
 
+        divides = self._even(group, composites)
+
         def even(assign: Assignments) -> NDArray[np.bool_]:
-            mask = self._even(group, composites, assign)
-            if assign.shape[1] == self.mesh.num_axes:
+            mask = divides(assign)
+            if assign.shape[1] == self.mesh.num_axes and self.space.min_weight_shards > 1:
                 mask &= self._shards_weights(group, composites, assign)
             return mask
 
@@ -147,36 +150,50 @@ class GroupTables:
         return composites
 
     def _even(
-        self, group: Group, composites: Sequence[CompositeSignature], assign: Assignments
-    ) -> NDArray[np.bool_]:
-        """Strategies whose splits divide every tensor evenly and keep to the signatures' limits."""
-        mask = np.ones(len(assign), dtype=bool)
-        axes = assign.shape[1]
-        extents = np.array(self.mesh.extents[:axes], dtype=np.int64)
-        seen: set[tuple[Shape, bytes]] = set()
+        self, group: Group, composites: Sequence[CompositeSignature]
+    ) -> Callable[[Assignments], NDArray[np.bool_]]:
+        """Whether a strategy's splits divide every tensor evenly and keep the signatures' limits.
+
+        Of each dim the extents that split it have, prime by prime, no larger an exponent than the
+        dim's size. So only how often a composite stands on axes of each extent counts.
+        """
+        limits: dict[bytes, tuple[NDArray[np.bool_], int]] = {}
+
+        def limit(splits: NDArray[np.bool_], size: int) -> None:
+            if splits.any():
+                known = limits.get(splits.tobytes())
+                common = size if known is None else math.gcd(known[1], size)
+                limits[splits.tobytes()] = splits, common
+
         for number, op in enumerate(group.ops):
             spec = self.graph.spec(op)
             ports = [(t.shape, "ins", i) for i, t in enumerate(spec.inputs)]
             ports += [(t.shape, "outs", i) for i, t in enumerate(spec.outputs)]
             for shape, side, index in ports:
                 codes = np.array(
-                    [getattr(c.signatures[number], side)[index].code for c in composites],
-                    dtype=np.int8,
+                    [getattr(c.signatures[number], side)[index].code for c in composites]
                 )
-                key = (shape, codes.tobytes())
-                if key in seen:
-                    continue
-                seen.add(key)
-                chosen = codes[assign]
-                for dim in range(len(shape)):
-                    parts = np.where(chosen == dim, extents, 1).prod(axis=1)
-                    mask &= shape[dim] % parts == 0
-            limits = [c.signatures[number].limit for c in composites]
-            for limit in {lim for lim in limits if lim is not None}:
-                limited = np.array([lim == limit for lim in limits])
-                parts = np.where(limited[assign], extents, 1).prod(axis=1)
-                mask &= limit % parts == 0
-        return mask
+                for dim, size in enumerate(shape):
+                    limit(codes == dim, size)
+            most = [c.signatures[number].limit for c in composites]
+            for size in {n for n in most if n is not None}:
+                limit(np.array([n == size for n in most]), size)
+        primes = sorted(set(self.mesh.extents))
+        columns = np.array([splits for splits, _ in limits.values()], dtype=np.float32).T
+        sizes = [size for _, size in limits.values()]
+        exponents = {p: np.array([_exponent(size, p) for size in sizes]) for p in primes}
+
+        def even(assign: Assignments) -> NDArray[np.bool_]:
+            mask = np.ones(len(assign), dtype=bool)
+            extents = np.array(self.mesh.extents[: assign.shape[1]])
+            for prime in primes if limits else ():
+                here = assign[:, extents == prime]
+                stands = [(here == c).sum(axis=1) for c in range(len(composites))]
+                counts = np.array(stands, dtype=np.float32).T @ columns
+                mask &= (counts <= exponents[prime]).all(axis=1)
+            return mask
+
+        return even
 
     def _shards_weights(
         self, group: Group, composites: Sequence[CompositeSignature], assign: Assignments
@@ -279,6 +296,17 @@ class GroupTables:
             kept = table.codes(lambda c, p=port: stored_placement(c.signatures[p.op].ins[p.index]))
             seconds += self.prices.row_seconds(spec, given, kept)
         return seconds
+
+
+def _exponent(size: int, prime: int) -> float:
+    """How often `prime` divides `size`."""
+    if size == 0:
+        return np.inf
+    count = 0
+    while size % prime == 0:
+        size //= prime
+        count += 1
+    return count
 
 
 def grad_in(signature: Signature, index: int) -> Placement:

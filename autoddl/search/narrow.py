@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cost.gap import ROUNDING, relative_gap
 from .crossing import crossing
 from .descend import descend
 from .dual import Dual, best_price, score_bound

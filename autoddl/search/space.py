@@ -73,28 +73,30 @@ def block_sequences(
     symbols: tuple[int, ...], leading: frozenset[int], length: int, restriction: Restriction
 ) -> Assignments:
     """Sequences of `length` symbols that keep to the restriction, as ascending rows."""
-    found: list[tuple[int, ...]] = []
-
-    def extend(prefix: tuple[int, ...], blocks: tuple[int, ...]) -> None:
-        if len(prefix) == length:
-            found.append(prefix)
-            return
-        if len(blocks) == restriction.blocks:
-            return
-        for symbol in symbols:
-            if blocks and symbol == blocks[-1]:
-                continue
-            if blocks and restriction.leading_first and symbol in leading:
-                continue
-            if len({*blocks, symbol}) > restriction.distinct:
-                continue
-            for count in range(1, length - len(prefix) + 1):
-                extend(prefix + (symbol,) * count, (*blocks, symbol))
-
-    extend((), ())
-    rows = np.array(sorted(found), dtype=np.int16).reshape(-1, length)
+    levels = [np.zeros((0, length), dtype=np.int16)]
+    orders = np.array(symbols, dtype=np.int16)[:, None]
+    for blocks in range(1, min(length, restriction.blocks) + 1):
+        for cuts in itertools.combinations(range(1, length), blocks - 1):
+            levels.append(np.repeat(orders, np.diff((0, *cuts, length)), axis=1))
+        orders = _with_one_more(orders, symbols, leading, restriction)
+    rows = np.concatenate(levels)
+    rows = rows[np.lexsort(rows.T[::-1])]
     rows.flags.writeable = False
     return rows
+
+
+def _with_one_more(
+    orders: Assignments, symbols: tuple[int, ...], leading: frozenset[int], restriction: Restriction
+) -> Assignments:
+    """Each order of blocks with each symbol after it that the restriction allows."""
+    last = np.tile(np.array(symbols, dtype=np.int16), len(orders))
+    longer = np.column_stack([np.repeat(orders, len(symbols), axis=0), last])
+    allowed = longer[:, -1] != longer[:, -2]
+    if restriction.leading_first:
+        allowed &= ~np.isin(last, sorted(leading))
+    ordered = np.sort(longer, axis=1)
+    distinct = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1)
+    return longer[allowed & (distinct <= restriction.distinct)]
 
 
 def assignments(

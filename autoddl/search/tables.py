@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..cost.model import CostModel
+from ..cost.operator import saved_bytes
 from ..graph import Graph
 from ..sbp.layout import TensorSpec
 from ..sbp.placement import Placement
@@ -61,10 +62,20 @@ def build_tables(
     return builder.build() if builder.prepare() else None
 
 
-def may_fit(graph: Graph, model: CostModel, micro_batches: int, space: Space = WHOLE_SPACE) -> bool:
-    """False if even the sum of each group's least memory exceeds the limit; prices no path."""
-    prices = PairPrices(model.cluster.mesh, model.comm.price)
-    return _Builder(graph, model, micro_batches, space, prices).prepare()
+def least_bytes(graph: Graph, model: CostModel) -> float:
+    """Bytes that each device needs at least, however evenly the graph is divided."""
+    total = 0.0
+    for op in graph.ops:
+        outs = float(sum(graph.tensors[out].spec.bytes for out in op.outputs))
+        if op.kind == "param":
+            trained = op.outputs[0] in graph.needs_grad
+            total += outs * (model.parameter_copies if trained else 1)
+        elif op.kind == "input":
+            total += outs if graph.consumers[op.outputs[0]] else 0.0
+        elif op.name not in graph.free_ops:
+            has_grad = any(out in graph.needs_grad for out in op.outputs)
+            total += float(saved_bytes(graph.spec(op), rule_of(op), np.array(outs), has_grad))
+    return total / model.cluster.mesh.size
 
 
 # (source's node table, its operator, output, target's node table, its operator, input, has grad)
