@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .baselines import Chosen, chosen
 from .cluster.spec import Cluster
 from .cost.account import Traffic
 from .cost.comm import CommRule
@@ -20,6 +21,7 @@ from .planner import baseline_plans, find_plan
 from .plans import Plan
 
 OURS = "autoddl"
+RIVAL = "auto_parallel"  # nn.Graph's enable_auto_parallel
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,12 @@ def compare(
     micro_batches: int | None = None,
     memory_limit_bytes: float | None = None,
     comm_rule: CommRule = "shared_nic",
+    rival: Chosen | str | None = None,
 ) -> Comparison:
-    """Our plan and every known scheme; the options and errors are those of `find_plan`."""
+    """Our plan and every known scheme; the options and errors are those of `find_plan`.
+
+    rival: the placements that OneFlow's own planner chose, or why there are none
+    """
     options: Mapping[str, Any] = {
         "seed": seed,
         "optimizer": optimizer,
@@ -133,7 +139,25 @@ def compare(
     plan = find_plan(graph, cluster, **options)
     ours = Scheme(OURS, "a topology for each layer", plan, plan.cost.memory_bytes)
     others = (_scheme(*found) for found in baseline_plans(graph, cluster, **options).values())
-    return Comparison((ours, *others))
+    schemes = [ours, *others]
+    if rival is not None:
+        schemes.append(_rival(graph, cluster, rival, options))
+    return Comparison(tuple(schemes))
+
+
+def _rival(
+    graph: Graph, cluster: Cluster, rival: Chosen | str, options: Mapping[str, Any]
+) -> Scheme:
+    """OneFlow's choice with all that it leaves open at its best."""
+    if isinstance(rival, str):
+        return Scheme(RIVAL, "not known", None, why=rival)
+    space, followed = chosen(graph, rival)
+    topology = f"as it chose, in {len(followed)} of {len(rival)} operators"
+    try:
+        plan = find_plan(graph, cluster, **options, space=space, baselines=False)
+    except ValueError as error:
+        return Scheme(RIVAL, topology, None, why=str(error).split(":")[0])
+    return Scheme(RIVAL, topology, plan, plan.cost.memory_bytes)
 
 
 def _scheme(record: PlannedBaseline, plan: Plan | None) -> Scheme:

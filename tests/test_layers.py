@@ -79,6 +79,7 @@ OUTSIDE = {
     "calibration.plot": {"matplotlib"},
     "calibration.progress": {"rich"},
     "backend": {"numpy", "oneflow"},
+    "backend.oneflow.rival": {"numpy", "oneflow", "google"},
     "report": {"numpy", "rich"},
     "report.page": {"jinja2"},
     "report.compare": {"matplotlib", "rich"},

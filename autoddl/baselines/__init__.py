@@ -6,15 +6,17 @@ finds each family's best topology (`families.py`) from small tables of its own.
 
 from .families import FAMILIES, Family, Variant, variants
 from .price import Baseline, BaselinePricer
-from .spaces import LETTERS, data_parallel, forced, megatron
+from .spaces import LETTERS, Chosen, chosen, data_parallel, forced, megatron
 
 __all__ = [
     "FAMILIES",
     "LETTERS",
     "Baseline",
     "BaselinePricer",
+    "Chosen",
     "Family",
     "Variant",
+    "chosen",
     "data_parallel",
     "forced",
     "megatron",

@@ -47,16 +47,22 @@ def has_weight(graph: Graph, group: Group) -> bool:
     return any(reads_weight(graph, op) for op in group.ops)
 
 
+def deciding(group: Group) -> int:
+    """The number of the group's heavy operator, of its head if it has none."""
+    heavy = [n for n, op in enumerate(group.ops) if rule_of(op).heavy]
+    return heavy[-1] if heavy else len(group.ops) - 1
+
+
 def letter_of(group: Group, composite: CompositeSignature) -> str:
     """The topology letter of the group's heavy operator (its head's, if it has none)."""
-    heavy = [n for n, op in enumerate(group.ops) if rule_of(op).heavy] or [len(group.ops) - 1]
-    signature = composite.signatures[heavy[-1]]
+    number = deciding(group)
+    signature = composite.signatures[number]
 
     def one_axis(placements: tuple[Placement, ...]) -> tuple[NdSbp, ...]:
         return tuple(NdSbp((p,)) for p in placements)
 
     ins, outs = one_axis(signature.ins), one_axis(signature.outs)
-    return topology_letters(group.ops[heavy[-1]], ins, outs)[0]
+    return topology_letters(group.ops[number], ins, outs)[0]
 
 
 def splits_only_batch(graph: Graph, group: Group, composite: CompositeSignature) -> bool:

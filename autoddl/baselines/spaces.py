@@ -3,6 +3,7 @@
     data parallel   every tensor with a batch is split along it, all weights are replicated
     Megatron        some axes are data parallel; on the others products split columns and rows in
                     turn
+    chosen          what another planner chose for each operator
     forced          each axis has one kind of product: rows (S0), columns (B) or summed dim (S1)
                     of every heavy operator, so that (S0, B, S1) is a 3D scheme and (B, S1) a 2D one
 
@@ -12,14 +13,16 @@ the scheme leaves open (where light operators run, which redistributions) is sea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..graph import Graph
 from ..sbp.mesh import Mesh
-from ..search.group import CompositeSignature, Group
+from ..sbp.placement import NdSbp
+from ..search.group import CompositeSignature, Group, composite_signatures, make_groups
 from ..search.group_table import Space
-from .letters import alternating, has_weight, letter_of, splits_only_batch
+from .letters import alternating, deciding, has_weight, letter_of, splits_only_batch
 
+Chosen = Mapping[str, tuple[tuple[NdSbp, ...], tuple[NdSbp, ...]]]
 LETTERS = ("S0", "B", "S1", "R")
 
 
@@ -51,6 +54,41 @@ def megatron(graph: Graph, data_axes: Sequence[int]) -> Space:
         return not wanted or letter_of(group, composite) in wanted
 
     return Space(allowed=allowed, strict=False)
+
+
+def chosen(graph: Graph, placements: Chosen) -> tuple[Space, frozenset[str]]:
+    """What another planner chose, and the operators in which its choice is followed.
+
+    placements: operator -> (its inputs', its outputs') placements. The product of a group of
+    operators decides, or its last operator if it has none. Where no signature of ours places the
+    operator so, its group is planned freely, as are the redistributions and the gradients'
+    placements: the other planner is never made worse than it is.
+    """
+    graph = graph.with_forks()
+    followed: dict[str, bool] = {}
+
+    def allowed(group: Group, composite: CompositeSignature, axis: int) -> bool:
+        number = deciding(group)
+        op, signature = group.ops[number], composite.signatures[number]
+        if op.name not in placements:
+            return True
+        ins, outs = placements[op.name]
+        return signature.ins == tuple(nd[axis] for nd in ins) and signature.outs == tuple(
+            nd[axis] for nd in outs
+        )
+
+    for group in make_groups(graph).groups:
+        name = group.ops[deciding(group)].name
+        if name in placements:
+            ins, _ = placements[name]
+            followed[name] = all(
+                any(allowed(group, c, axis) for c in composite_signatures(graph, group))
+                for axis in range(len(ins[0]) if ins else 0)
+            )
+    return (
+        Space(allowed=allowed, strict=False, split_channels=True),
+        frozenset(name for name, holds in followed.items() if holds),
+    )
 
 
 def forced(graph: Graph, mesh: Mesh, letters: Sequence[str]) -> Space:

@@ -22,7 +22,10 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from ..baselines import Chosen
+    from ..cluster import Cluster
     from ..cost.comm import CommRule
+    from ..graph import Graph
 
 
 @click.command(
@@ -43,6 +46,14 @@ if TYPE_CHECKING:
     "--comm-rule", type=click.Choice(["shared_nic", "plain"]), default="shared_nic",
     show_default=True, help="plain: the paper's prices, as if no two groups shared a NIC.",
 )  # fmt: skip
+@click.option(
+    "--rival", is_flag=True,
+    help="Ask OneFlow's own planner (nn.Graph's enable_auto_parallel) too; takes a while.",
+)  # fmt: skip
+@click.option(
+    "--rival-seconds", type=float, default=300.0, show_default=True,
+    help="After which OneFlow's planner is given up.",
+)  # fmt: skip
 @click.option("--plot", metavar="FILE", help="Draw the bars (PNG, SVG or PDF); needs matplotlib.")
 @JSON
 def compare(
@@ -56,6 +67,8 @@ def compare(
     memory_limit_gb: float | None,
     optimizer: str,
     comm_rule: CommRule,
+    rival: bool,
+    rival_seconds: float,
     plot: str | None,
     as_json: bool,
 ) -> None:
@@ -65,14 +78,17 @@ def compare(
     """
     from .. import compare as comparing
 
+    graph = graph_of(model, batch)
+    cluster = load_cluster(cluster_file, nodes, gpus_per_node)
     found = comparing.compare(
-        graph_of(model, batch),
-        load_cluster(cluster_file, nodes, gpus_per_node),
+        graph,
+        cluster,
         seed=seed,
         optimizer=optimizer,
         micro_batches=micro_batches,
         memory_limit_bytes=None if memory_limit_gb is None else memory_limit_gb * GB,
         comm_rule=comm_rule,
+        rival=_rival(graph, cluster, optimizer, rival_seconds) if rival else None,
     )
     if plot:
         from ..report.compare import plot_comparison
@@ -84,3 +100,16 @@ def compare(
     from ..report.compare import print_comparison
 
     print_comparison(found)
+
+
+def _rival(graph: Graph, cluster: Cluster, optimizer: str, seconds: float) -> Chosen | str:
+    """What OneFlow's planner chooses, or why it is not known."""
+    from ..backend.need import need_oneflow
+
+    need_oneflow("autoddl compare --rival")
+    from ..backend.oneflow.rival.choice import ask_oneflow
+
+    try:
+        return ask_oneflow(graph, cluster.mesh, optimizer, seconds)
+    except ValueError as error:
+        return str(error)

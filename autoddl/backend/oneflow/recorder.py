@@ -142,12 +142,12 @@ class Recorder:
     def marked(self, tree: Any) -> tuple[Any, list[flow.Tensor]]:
         """`take_tensors(tree)` with the tensors behind boundary operators."""
         structure, tensors = take_tensors(tree)
-        with _name_scope(f"b{self.current}"):
+        with name_scope(f"b{self.current}"):
             return structure, [flow._C.identity(tensor) for tensor in tensors]
 
     def scope(self) -> AbstractContextManager[None]:
         """The name scope of the current call."""
-        return _name_scope(f"{'n' if self.gradient_free else 'c'}{self.current}")
+        return name_scope(f"{'n' if self.gradient_free else 'c'}{self.current}")
 
     @contextmanager
     def without_gradient(self) -> Iterator[None]:
@@ -161,7 +161,7 @@ class Recorder:
 
 
 @contextmanager
-def _name_scope(name: str) -> Iterator[None]:
+def name_scope(name: str) -> Iterator[None]:
     """Operators made inside get the prefix `name`."""
     scope = graph_build_util.make_new_name_scope(internal.GetCurrentScope(), name)
     internal.GlobalScopeStackPush(scope)
