@@ -15,6 +15,7 @@ import argparse
 import json
 import statistics
 import sys
+import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from autoddl.box import Box
 from autoddl.cluster import Cluster
 from autoddl.cost.compute import at_rate
 from autoddl.plans import Plan
-from benchmarks.box.plan_set import plan_set
+from benchmarks.box.plan_set import Named, load_set, plan_set, save_set
 from benchmarks.box.results import FOLDER, machine, save
 from benchmarks.box.truth_report import RULES, Measured, draw, numbers, table
 from benchmarks.box.work import ENV, run_plans
@@ -49,10 +50,17 @@ def calibrated(box: Box, rate: str, again: bool, options: list[str]) -> Cluster:
     return Cluster.load(path)
 
 
-def measure(box: Box, model: str, rate: str, cluster: Cluster, count: int) -> list[Measured]:
-    """Training steps by `count` plans."""
+def plans_for(model: str, cluster: Cluster, count: int, folder: Path) -> list[Named]:
+    """Plans at the prices of `cluster`; those that do not depend on them are kept in `folder`."""
     cluster = replace(cluster, device=at_rate(cluster.device, FLOPS_PER_S))
-    plans = plan_set(trace_entry(f"benchmarks.box.models:{model}"), cluster, count)
+    graph = trace_entry(f"benchmarks.box.models:{model}")
+    plans = plan_set(graph, cluster, count, load_set(folder / model))
+    save_set(plans, folder / model)
+    return plans
+
+
+def measure(box: Box, model: str, rate: str, plans: list[Named]) -> list[Measured]:
+    """Training steps by each of `plans`."""
     rows = run_plans(box, [plan for _, plan in plans], 3, measure="seconds")
     return [
         Measured(
@@ -78,10 +86,11 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", default=["100mbit", "400mbit"])
     parser.add_argument("--models", nargs="+", default=MODELS)
     parser.add_argument("--plans", type=int, default=30)
+    parser.add_argument("--keep", metavar="FOLDER", help="keep the plans here for another run")
     parser.add_argument("--recalibrate", action="store_true")
     parser.add_argument("--report", action="store_true", help="only draw what is there")
     parser.add_argument(
-        "--calibrate", default="--max-bytes 16777216 --factor 4 --budget 300 --no-point-to-point"
+        "--calibrate", default="--max-bytes 4194304 --repeats 5 --budget 400 --no-point-to-point"
     )
     args = parser.parse_args()
     path = FOLDER / "truth.json"
@@ -89,12 +98,17 @@ def main() -> None:
     if args.report:
         _write(cases, path)
         return
-    with Box(NODES, GPUS, args.rates[0]) as box:
+    with (
+        tempfile.TemporaryDirectory(prefix="autoddl-plans-") as temporary,
+        Box(NODES, GPUS, args.rates[0]) as box,
+    ):
+        folder = Path(args.keep or temporary)
         for rate in args.rates:
             box.set_rate(rate)
             cluster = calibrated(box, rate, args.recalibrate, args.calibrate.split())
             for model in args.models:
-                found = measure(box, model, rate, cluster, args.plans)
+                plans = plans_for(model, cluster, args.plans, folder)
+                found = measure(box, model, rate, plans)
                 cases = [c for c in cases if (c.model, c.rate) != (model, rate)] + found
                 _write(cases, path)
 

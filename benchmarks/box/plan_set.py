@@ -6,10 +6,14 @@ Each differs from the others in what it does; the random ones fill up the number
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from autoddl.baselines import data_parallel, forced, megatron
 from autoddl.cluster import Cluster
+from autoddl.files import write_atomically
 from autoddl.graph import Graph
 from autoddl.planner import find_plan
 from autoddl.plans import Plan
@@ -27,12 +31,21 @@ SCHEMES_2D_3D = (
 )
 
 
-def plan_set(graph: Graph, cluster: Cluster, count: int) -> list[Named]:
-    """`count` different plans of `graph` for `cluster`, each with what it is."""
+def plan_set(
+    graph: Graph, cluster: Cluster, count: int, known: Sequence[Named] = ()
+) -> list[Named]:
+    """`count` different plans of `graph` for `cluster`, each with what it is.
+
+    known: plans made before, maybe at other prices; all but the searched ones are taken over
+    """
     found: dict[str, Named] = {}
+    old = {name: replace(plan, cluster=cluster) for name, plan in known}
     for name, make in _makers(graph, cluster):
         if len(found) == count:
             break
+        if name in old and not name.startswith("searched"):
+            found.setdefault(_essence(old[name]), (name, old[name]))
+            continue
         try:
             plan = make()
         except ValueError:  # the scheme does not divide this model
@@ -60,6 +73,22 @@ def _makers(graph: Graph, cluster: Cluster) -> Iterator[tuple[str, Callable[[], 
         yield name, make(space=forced(graph, cluster.mesh, letters))
     for seed in itertools.count():
         yield f"random {seed}", make(search="random", restarts=1, seed=seed)
+
+
+def save_set(plans: Sequence[Named], folder: Path) -> None:
+    """Write a set for `load_set`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, (_, plan) in enumerate(plans):
+        plan.save(folder / f"plan{number}.json")
+    write_atomically(folder / "names.json", json.dumps([name for name, _ in plans]))
+
+
+def load_set(folder: Path) -> list[Named]:
+    """What `save_set` wrote; nothing if there is nothing."""
+    if not (folder / "names.json").exists():
+        return []
+    names = json.loads((folder / "names.json").read_text())
+    return [(name, Plan.load(folder / f"plan{n}.json")) for n, name in enumerate(names)]
 
 
 def _essence(plan: Plan) -> str:
