@@ -36,7 +36,9 @@ def test_steps_and_plans_send_what_they_should():
     cluster = Cluster.load(LAPTOP).with_shape(2, 2)
     plans = {
         "data parallel": find_plan(graph, cluster, optimizer="sgd", space=data_parallel(graph)),
-        "random": find_plan(graph, cluster, optimizer="sgd", search="random", restarts=1),
+        "random": find_plan(
+            graph, cluster, optimizer="sgd", search="random", restarts=1, baselines=False
+        ),
     }
     with Box(2, 2) as box:
         steps = run_steps(box, SHAPE, STEPS, repeats=3)
