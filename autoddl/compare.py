@@ -152,7 +152,7 @@ def _rival(
     if isinstance(rival, str):
         return Scheme(RIVAL, "not known", None, why=rival)
     space, followed = chosen(graph, rival)
-    topology = f"as it chose, in {len(followed)} of {len(rival)} operators"
+    topology = f"as it chose, in {sum(followed.values())} of {len(followed)} groups of operators"
     try:
         plan = find_plan(graph, cluster, **options, space=space, baselines=False)
     except ValueError as error:

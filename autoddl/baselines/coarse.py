@@ -180,6 +180,16 @@ class CoarsePrices(PairPrices):
             by_size.setdefault(len(run), []).append(run)
         self._meshes = [_Meshes(comm, list(dict.fromkeys(runs))) for runs in by_size.values()]
 
+    def ask(self, spec: TensorSpec, sources: Codes, targets: Codes) -> None:
+        """Nothing is gained by knowing questions beforehand."""
+
+    def row_seconds(self, spec: TensorSpec, given: Codes, kept: Codes) -> Floats:
+        """[n] seconds from each row of `given` to the same row of `kept`."""
+        axes = self.mesh.num_axes
+        pairs, inverse = np.unique(np.hstack([given, kept]), axis=0, return_inverse=True)
+        both = self.seconds(spec, pairs[:, :axes], pairs[:, axes:])
+        return np.diagonal(both)[inverse.ravel()]
+
     def seconds(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Floats:
         """[n, m] seconds from each row of `sources` [n, axes] to each of `targets` [m, axes]."""
         seconds = np.full((len(sources), len(targets)), np.inf)

@@ -56,8 +56,8 @@ def megatron(graph: Graph, data_axes: Sequence[int]) -> Space:
     return Space(allowed=allowed, strict=False)
 
 
-def chosen(graph: Graph, placements: Chosen) -> tuple[Space, frozenset[str]]:
-    """What another planner chose, and the operators in which its choice is followed.
+def chosen(graph: Graph, placements: Chosen) -> tuple[Space, dict[str, bool]]:
+    """What another planner chose, and for each operator that decides whether it is followed.
 
     placements: operator -> (its inputs', its outputs') placements. The product of a group of
     operators decides, or its last operator if it has none. Where no signature of ours places the
@@ -85,10 +85,7 @@ def chosen(graph: Graph, placements: Chosen) -> tuple[Space, frozenset[str]]:
                 any(allowed(group, c, axis) for c in composite_signatures(graph, group))
                 for axis in range(len(ins[0]) if ins else 0)
             )
-    return (
-        Space(allowed=allowed, strict=False, split_channels=True),
-        frozenset(name for name, holds in followed.items() if holds),
-    )
+    return Space(allowed=allowed, strict=False, split_channels=True), followed
 
 
 def forced(graph: Graph, mesh: Mesh, letters: Sequence[str]) -> Space:

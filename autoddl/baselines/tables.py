@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from ..cost.model import CostModel
 from ..graph import Graph
-from ..sbp.layout import TensorSpec
 from ..sbp.placement import NdSbp
 from ..search.group import CompositeSignature, Group, Port
 from ..search.group_table import WHOLE_SPACE, Codes, GroupTable, GroupTables, grad_in
@@ -99,16 +98,10 @@ class UnionTables(GroupTables):
         for port, at, needed, stored in self._split_ports(group, table):
             spec = self.graph.tensors[port.tensor].spec
             given = table.codes(lambda c, p=port: grad_in(c.signatures[p.op], p.index))[at]
-            seconds[at] += self._each(spec, stored, needed)
-            seconds[at] += self._each(spec, given, stored) - self._each(spec, given, needed)
+            each = self.prices.row_seconds
+            seconds[at] += each(spec, stored, needed)
+            seconds[at] += each(spec, given, stored) - each(spec, given, needed)
         return seconds
-
-    def _each(self, spec: TensorSpec, sources: Codes, targets: Codes) -> NDArray[np.float64]:
-        """Seconds from each row of `sources` to the same row of `targets`."""
-        axes = self.mesh.num_axes
-        pairs, inverse = np.unique(np.hstack([sources, targets]), axis=0, return_inverse=True)
-        both = self.prices.seconds(spec, pairs[:, :axes], pairs[:, axes:])
-        return np.diagonal(both)[inverse.ravel()]
 
     def _split_ports(
         self, group: Group, table: GroupTable
@@ -182,7 +175,7 @@ class UnionTables(GroupTables):
         ).reshape(-1, axes)
         d, t = np.indices((count, count), dtype=np.int16)
         assign = np.where(is_tensor[:, None, None], t[..., None], d[..., None])
-        even = self._even(group, composites, assign.reshape(-1, axes))
+        even = self._even(group, composites)(assign.reshape(-1, axes))
         return even.reshape(len(self.topologies), count, count)
 
 

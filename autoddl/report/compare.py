@@ -44,11 +44,17 @@ def print_comparison(found: Comparison) -> None:
         out.print("none of the known schemes can run")
         return
     less = found.reductions(closest)
-    out.print(
-        f"the closest is {closest.name}; ours takes {less['iteration_s']:.1%} less time, "
-        f"{less['communication_s']:.1%} less communication time and moves "
-        f"{less['nic_bytes']:.1%} fewer bytes through each NIC"
+    words = (
+        f"{_less(less['iteration_s'])} time",
+        f"{_less(less['communication_s'])} communication time",
+        f"{_less(less['nic_bytes'])} bytes through each NIC",
     )
+    out.print(f"the closest is {closest.name}; ours takes {', '.join(words)}")
+
+
+def _less(share: float) -> str:
+    """0.2 -> '20.0% less'."""
+    return f"{abs(share):.1%} {'more' if share < 0 else 'less'}"
 
 
 def _cells(scheme: Scheme, ours_s: float) -> list[str]:
