@@ -28,7 +28,7 @@ from .coordinate_descent import descend_with_restarts
 from .descend import descend
 from .dual import score_bound
 from .eliminate import Elimination, eliminate
-from .narrow import narrow
+from .narrow import narrow, sketch
 from .problem import Choice, Problem, SearchResult, Table
 from .progress import Progress
 from .random_choice import draw
@@ -81,23 +81,28 @@ def prove(problem: Problem, rng: np.random.Generator, run: Progress, proof: Proo
         proof.raise_bound(free.root)
         for price in _trial_prices(problem):
             descend_with_restarts(problem, rng, run, price, frozenset())
+    limited = problem.memory_limit < math.inf
+    cheapest = free.state.expand({}) if free.is_complete else None
+    guess = sketch(problem, run, cheapest) if limited and cheapest is not None else None
     memory = None
-    if problem.memory_limit < math.inf:
+    if limited and run.best is None:
         memory = _relax(_memory_only(problem), 0.0, run)
         if memory.root > problem.memory_limit * (1 + 2 * ROUNDING):
             return
         smallest = memory.state.expand_greedily()
         run.offer(smallest)
         run.offer(descend(problem, smallest, spend=lambda: run.spend(0))[0])
-        if free.is_complete and run.best is not None:
-            price = narrow(problem, run, proof.raise_bound, free.state.expand({}), smallest)
-            if relative_gap(run.cost, proof.bound) == 0.0 or proof.bound >= run.budget.beat_s:
-                return
-            if problem.num_variables > _TREE_VARIABLES:
-                return
-            relaxations.append(_relax(problem, price, run))
+    if limited and cheapest is not None and run.best is not None:
+        price = narrow(problem, run, proof.raise_bound, cheapest, run.best, guess)
+        if relative_gap(run.cost, proof.bound) == 0.0:
+            return
+        if problem.num_variables > _TREE_VARIABLES:
+            return
+        relaxations.append(_relax(problem, price, run))
     if proof.bound >= run.budget.beat_s:
         return
+    if limited and memory is None:
+        memory = _relax(_memory_only(problem), 0.0, run)
     for _ in range(_DESCENTS if run.best is None else 0):
         run.offer(descend(problem, draw(problem, rng), spend=run.spend)[0])
     tree = _Tree(problem, relaxations, memory, run, proof)

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,27 +21,20 @@ from ..cost.gap import ROUNDING, relative_gap
 from .crossing import crossing
 from .descend import descend
 from .dual import Dual, best_price, score_bound
-from .eliminate import eliminate
+from .eliminate import Elimination, eliminate
 from .fronts import TooMany, least_within
 from .marginals import Contexts
-from .problem import Choice, Problem
+from .problem import Choice, Problem, Table
 from .progress import Progress
 
 _NEAR = 0.001  # relative gap from which on strategies are dropped
 _WORK = 2_000_000  # pairs of cost and memory
 _ROUNDS = 4
-_CEILINGS = (
-    1 / 16,
-    1 / 8,
-    1 / 4,
-    3 / 8,
-    1 / 2,
-    5 / 8,
-    3 / 4,
-    7 / 8,
-    1.0,
-)  # of the way from the bound to the best cost
+_CEILINGS = (1 / 16, 1 / 4, 1 / 2, 3 / 4, 7 / 8, 1.0)  # from the bound to the best cost
 _WORTH = 0.9  # of the strategies: another round drops too few
+_SKETCH_PRICES = (0.0, 0.1, 0.3, 1.0, 10.0)  # times the cost for the whole limit
+_LIKELY_STRATEGIES = 40
+_SKETCH_STRATEGIES = 25  # of each node table at each of these prices
 
 
 @dataclass
@@ -53,10 +46,28 @@ class _View:
 
     def __post_init__(self) -> None:
         self.problem = self.whole.restricted(self.kept)
+        self._last: tuple[float, Elimination] | None = None
 
     @property
     def size(self) -> int:
         return sum(map(len, self.kept))
+
+    def eliminated(self, price: float) -> Elimination:
+        if self._last is None or self._last[0] != price:
+            self._last = price, eliminate(self.problem, price, frozenset())
+            self._contexts: Contexts | None = None
+        return self._last[1]
+
+    def contexts(self, price: float) -> Contexts:
+        state = self.eliminated(price)
+        if self._contexts is None:
+            self._contexts = Contexts(state)
+        return self._contexts
+
+    def some(self, masks: Sequence[NDArray[np.bool_]]) -> _View:
+        return _View(
+            self.whole, [numbers[mask] for numbers, mask in zip(self.kept, masks, strict=True)]
+        )
 
     def original(self, choice: Choice) -> Choice:
         return np.array(
@@ -65,20 +76,66 @@ class _View:
         )
 
 
+def sketch(problem: Problem, run: Progress, free: Choice) -> float | None:
+    """Offer good choices of few strategies; the best price of memory among them.
+
+    free: the choice of least cost, which exceeds the limit. None if nothing among them fits.
+    """
+    unit = problem.evaluate(free)[0] / problem.memory_limit
+    chosen: list[set[int]] = [set() for _ in problem.node_cost]
+    for table, strategy in zip(problem.nodes, free.tolist(), strict=True):
+        chosen[table].add(strategy)
+    for factor in _SKETCH_PRICES:
+        for table, scores in enumerate(_least_scores(problem, unit * factor)):
+            chosen[table].update(scores.argsort(kind="stable")[:_SKETCH_STRATEGIES].tolist())
+    view = _View(problem, [np.array(sorted(c), dtype=np.int64) for c in chosen])
+    heavy = eliminate(view.problem, 1e6 / problem.memory_limit, frozenset())
+    smallest = view.original(heavy.expand({}))
+    if not run.offer(smallest):
+        return None
+    return _priced(view, run, free, smallest, _NEAR / 10).price
+
+
+def _least_scores(problem: Problem, price: float) -> list[Table]:
+    """Scores of each node table's strategies, with the least of each of their edges."""
+    nodes = [c + price * m for c, m in zip(problem.node_cost, problem.node_memory, strict=True)]
+    seen: set[tuple[int, int, bool]] = set()
+    for edge in problem.edges:
+        for variable, axis in ((edge.first, 1), (edge.second, 0)):
+            key = problem.nodes[variable], edge.table, axis == 1
+            if key not in seen:
+                seen.add(key)
+                scores = problem.edge_cost[edge.table] + price * problem.edge_memory[edge.table]
+                nodes[key[0]] = nodes[key[0]] + scores.min(axis=axis)
+    return nodes
+
+
 def narrow(
     problem: Problem,
     run: Progress,
     raise_bound: Callable[[float], None],
     free: Choice,
     smallest: Choice,
+    guess: float | None = None,
 ) -> float:
     """Offer the optimum to `run` and prove it by its bound, if it may be had; the best price.
 
-    free: the choice of least cost, which exceeds the limit; smallest: of least memory, which fits
+    free: the choice of least cost, which exceeds the limit; smallest: one that fits
+    guess: a price that may be near the best
     """
     view = _View(problem, [np.arange(len(c)) for c in problem.node_cost])
     dual = Dual(0.0, score_bound(problem, free, 0.0))
     near = _NEAR
+    if guess is not None:
+        dual = max(dual, _at(view, run, raise_bound, guess), key=lambda d: d.bound)
+        if dual.price == guess and dual.bound < run.budget.beat_s:
+            _priced(_likely(view, guess), run, free, smallest, _NEAR / 10)
+            smaller = _dropped(view, run, guess, run.cost)
+            if smaller is None:
+                raise_bound(run.cost)
+                return guess
+            if smaller.size < view.size / 2:
+                view, near = smaller, 0.0
     for _ in range(_ROUNDS):
         found = _priced(view, run, free, smallest, near)
         if found.bound > dual.bound:
@@ -100,13 +157,34 @@ def narrow(
     return dual.price
 
 
+def _at(view: _View, run: Progress, raise_bound: Callable[[float], None], price: float) -> Dual:
+    """The bound at a price; offers the choice that gives it."""
+    run.spend()
+    choice = view.original(view.eliminated(price).expand({}))
+    run.offer(choice)
+    bound = score_bound(view.whole, choice, price)
+    raise_bound(min(bound, run.cost))
+    return Dual(price, bound)
+
+
+def _likely(view: _View, price: float) -> _View:
+    """Of each table the strategies that solutions of the least scores use."""
+    state, contexts = view.eliminated(price), view.contexts(price)
+    masks = []
+    for table in state.nodes:
+        through = contexts.through(table)
+        last = np.sort(through)[min(_LIKELY_STRATEGIES, len(through)) - 1]
+        masks.append(through <= last)
+    return view.some(masks)
+
+
 def _priced(view: _View, run: Progress, free: Choice, smallest: Choice, near: float) -> Dual:
     """The best price on `view`, or one whose bound is as near as `near` to the best cost."""
     whole = view.whole
 
     def solve(price: float) -> Choice:
         run.spend()
-        return view.original(eliminate(view.problem, price, frozenset()).expand({}))
+        return view.original(view.eliminated(price).expand({}))
 
     sides: dict[bool, Choice] = {}  # the last choice that fits, and the last that does not
 
@@ -134,18 +212,13 @@ def _priced(view: _View, run: Progress, free: Choice, smallest: Choice, near: fl
 def _dropped(view: _View, run: Progress, price: float, cost: float) -> _View | None:
     """`view` without the strategies of which nothing that costs less than `cost` can be made."""
     run.spend()
-    state = eliminate(view.problem, price, frozenset())
-    contexts = Contexts(state)
+    state, contexts = view.eliminated(price), view.contexts(price)
     ceiling = cost + price * view.whole.memory_limit
     ceiling += ROUNDING * abs(ceiling)
-    kept = [
-        numbers[contexts.through(table) <= ceiling]
-        for numbers, table in zip(view.kept, state.nodes, strict=True)
-    ]
-    used = set(view.whole.nodes)
-    if any(not len(numbers) for table, numbers in enumerate(kept) if table in used):
+    masks = [contexts.through(table) <= ceiling for table in state.nodes]
+    if any(not masks[table].any() for table in set(view.whole.nodes)):
         return None
-    return _View(view.whole, kept)
+    return view.some(masks)
 
 
 def _close(view: _View, run: Progress, raise_bound: Callable[[float], None], dual: Dual) -> None:
@@ -155,8 +228,7 @@ def _close(view: _View, run: Progress, raise_bound: Callable[[float], None], dua
         ceiling = dual.bound + part * gap
         smaller = _dropped(view, run, dual.price, ceiling)
         if smaller is not None:
-            state = eliminate(smaller.problem, dual.price, frozenset())
-            contexts = Contexts(state)
+            state, contexts = smaller.eliminated(dual.price), smaller.contexts(dual.price)
             try:
                 choice = least_within(smaller.problem, state, contexts, dual.price, ceiling, _WORK)
             except TooMany:
