@@ -47,7 +47,15 @@ def auto(problem: Problem, rng: np.random.Generator, budget: Budget) -> SearchRe
             name = _search_further(problem, rng, run, proof, name)
         else:
             run.end = inner.end
+    if run.best is None and run.end == "budget":
+        run.offer(_smallest(problem))
     return run.result(name, proof.bound)
+
+
+def _smallest(problem: Problem) -> Choice:
+    """A choice of about the least memory: what a budget too small for any other gives."""
+    price = 1e6 / problem.memory_limit  # seconds a byte: memory outweighs any time
+    return eliminate(problem, price, frozenset()).expand_greedily()
 
 
 def _search_further(

@@ -122,6 +122,14 @@ def test_auto_falls_back_when_branching_does_not_end(monkeypatch):
     assert {"integer", "coordinate_descent"} & names
 
 
+def test_auto_gives_a_choice_that_fits_on_the_least_budget():
+    for seed in range(8):
+        problem, best = limited(seed, "residual", 1.02)
+        result = auto(problem, np.random.default_rng(0), Budget(evaluations=1))
+        assert result is not None and result.end == "budget"
+        assert result.cost >= best * (1 - 1e-12)
+
+
 def test_the_best_so_far_survives_an_interrupt():
     problem, _ = limited(2, "chain", math.inf)
     with Progress(problem, Budget()) as running:
