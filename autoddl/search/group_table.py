@@ -101,7 +101,7 @@ class GroupTables:
         )
         leading = frozenset(n for n, c in enumerate(composites) if _splits_batch(c))
 
-        divides = self._divides(group, composites)
+        divides = self._even(group, composites)
 
         def even(assign: Assignments) -> NDArray[np.bool_]:
             mask = divides(assign)
@@ -150,12 +150,6 @@ class GroupTables:
         return composites
 
     def _even(
-        self, group: Group, composites: Sequence[CompositeSignature], assign: Assignments
-    ) -> NDArray[np.bool_]:
-        """Strategies that `_divides` lets pass."""
-        return self._divides(group, composites)(assign)
-
-    def _divides(
         self, group: Group, composites: Sequence[CompositeSignature]
     ) -> Callable[[Assignments], NDArray[np.bool_]]:
         """Whether a strategy's splits divide every tensor evenly and keep the signatures' limits.
