@@ -128,3 +128,5 @@ def test_what_takes_too_long_is_left_out_and_the_rest_kept_when_time_is_over():
     stop(record, [small, large], Limits())
     assert is_over(record, small) and record.timings[small].median == 0.5
     assert "budget" in record.skipped[str(large)]
+    stop(record, [small], Limits())
+    assert record.timings[small].repeats == 6 and str(small) not in record.skipped
