@@ -32,6 +32,7 @@ from .plans import Plan, SearchRecord
 from .search.algorithms import find_algorithm
 from .search.alternatives import next_best
 from .search.budget import Budget
+from .search.certify import free_bound
 from .search.eliminate import eliminate
 from .search.group_table import WHOLE_SPACE, Space
 from .search.layers import describe_layers
@@ -194,7 +195,7 @@ def _write(
     ops, edges = place(tables, result.choice)
     alternatives = next_best(tables, result.choice, result.memory)
     model = tables.model
-    bound = result.lower_bound if np.isfinite(result.lower_bound) else None
+    bound = result.lower_bound if np.isfinite(result.lower_bound) else free_bound(tables.problem)
     return Plan(
         graph=tables.grouping.graph,
         cluster=model.cluster,

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from autoddl.search.certify import free_bound
 from autoddl.search.eliminate import eliminate, min_plus
 from autoddl.search.problem import Edge, Problem
 from tests.search.brute_force import SHAPES, optimum, random_problem
@@ -22,6 +23,17 @@ def test_series_parallel_graphs_disappear_and_the_constant_is_the_optimum(shape)
         best, _ = optimum(problem)
         assert state.constant == pytest.approx(best)
         assert problem.evaluate(state.expand({}))[0] == pytest.approx(best)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_free_bound_is_below_every_choice_and_tight_without_a_rest(shape):
+    for seed in range(10):
+        problem = random_problem(np.random.default_rng(seed), 5, SHAPES[shape])
+        best, _ = optimum(problem)
+        bound = free_bound(problem)
+        assert bound <= best
+        if not eliminate(problem, 0.0, frozenset()).node:
+            assert bound == pytest.approx(best, rel=3e-6)
 
 
 def test_kept_variables_stay_and_the_rest_is_chosen_for_them():
