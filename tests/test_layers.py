@@ -48,7 +48,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "annotate": (),
     "entry": (),
     "calibration": ("cost", "explain"),
-    "backend": ("plans", "annotate", "entry", "calibration"),
+    "backend": ("staged_plan", "plans", "annotate", "entry", "calibration"),
     "api": ("backend", "planner"),
     "synthetic": ("graph",),
     "job": ("api", "synthetic"),

@@ -95,6 +95,27 @@ def logits(out, target):
     return nn.BCEWithLogitsLoss()(out, target)
 
 
+class Ladder(nn.Module):
+    """Down and up again, each step added to the one of its width on the way down: long skips."""
+
+    def __init__(self, width=16, depth=3):
+        super().__init__()
+        sizes = [8, *(width >> n for n in range(depth))]
+        self.down = nn.ModuleList([nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False)])
+        back = [sizes[-1], *reversed(sizes[1:])]
+        self.up = nn.ModuleList([nn.Linear(a, b) for a, b in zip(back, back[1:], strict=False)])
+        self.last = nn.Linear(width, 8)
+
+    def forward(self, x):
+        kept = []
+        for layer in self.down:
+            x = F.relu(layer(x))
+            kept.append(x)
+        for layer in self.up:
+            x = F.relu(layer(x)) + kept.pop()
+        return self.last(x)
+
+
 def floats(rng, *shape):
     return flow.tensor(rng.standard_normal(shape).astype(np.float32))
 
@@ -106,6 +127,7 @@ def whole(rng, n, *shape):
 # name -> (model, loss, (rng, rows) -> batch)
 MODELS = {
     "perceptron": (Perceptron, mean_square, lambda r, n: (floats(r, n, 8), floats(r, n, 8))),
+    "ladder": (Ladder, mean_square, lambda r, n: (floats(r, n, 8), floats(r, n, 8))),
     "convnet": (ConvNet, classes, lambda r, n: (floats(r, n, 4, 8, 8), whole(r, 8, n))),
     "transformer": (Transformer, classes, lambda r, n: (whole(r, 32, n, 8), whole(r, 32, n, 8))),
     "dropout": (

@@ -12,7 +12,7 @@ micro-batches where they arise, and travel back once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import oneflow as flow
 
@@ -100,7 +100,7 @@ class Executor:
         """The tensor of an edge, where its reader wants it."""
         if edge.source.kind == "param":
             return parameters[edge.key]
-        if edge.source.kind == "input":
+        if edge.source.kind in ("input", "stage_input"):
             return edge.forward(inputs[edge.tensor])
         if edge.source.kind == "buffer":
             stored = self._state.stored[edge.source.attrs["name"]]
@@ -120,7 +120,10 @@ class Executor:
             received = [self._receive(edge, inputs, parameters, values) for edge in node.edges]
             self._check(node, "input", received, node.planned.ins)
             if node.kernel is None:
-                (loss,) = received
+                if node.op.kind == "loss":
+                    (loss,) = received
+                else:
+                    values[sent_key(node.op.attrs["tensor"])] = received[0]
                 records.append(None)
                 continue
             record, outputs = self._run(node, received, with_gradient)
@@ -147,18 +150,29 @@ class Executor:
     def _backward(
         self,
         records: list[Record | None],
-        loss: flow.Tensor,
+        loss: flow.Tensor | None,
         share: float,
         gradients: dict[Key, flow.Tensor],
-    ) -> None:
-        """Take the records one by one from the end, and add to the gradients of parameter uses."""
+        returned: Mapping[str, flow.Tensor] | None = None,
+    ) -> Values:
+        """Take the records one by one from the end, and add to the gradients of parameter uses.
+
+        returned: the gradients of what a pipeline stage has sent, by tensor
+        Gives those of what it has received.
+        """
         arrived: Values = {}
         for node in reversed(self._program.nodes):
             record = records.pop()
             if not node.carries_gradient:
                 continue
             if node.kernel is None:
-                given: Sequence[flow.Tensor | None] = [flow.full_like(loss, share)]
+                given: Sequence[flow.Tensor | None]
+                if node.op.kind == "loss":
+                    assert loss is not None
+                    given = [flow.full_like(loss, share)]
+                else:
+                    assert returned is not None
+                    given = [returned[node.op.attrs["tensor"]]]
             else:
                 assert record is not None
                 taken = [
@@ -181,6 +195,7 @@ class Executor:
                     _add(gradients, edge.key, gradient)
                 else:
                     _add(arrived, edge.tensor, edge.backward(gradient))
+        return arrived
 
     def _send_gradients(self, gradients: dict[Key, flow.Tensor]) -> None:
         """Bring the gradients of all uses to their parameters."""
@@ -211,6 +226,11 @@ class Executor:
             if x is not None and nd is not None:
                 label = f"{node.op.name} ({node.op.kind}), {what} {index}"
                 check_tensor(x, label, spec.shape, nd, self._groups)
+
+
+def sent_key(tensor: str) -> str:
+    """The key among a stage's values of what it sends on as `tensor`, placed as it is sent."""
+    return f"{tensor}.sent"
 
 
 def _add(sums: dict, key: object, value: flow.Tensor) -> None:

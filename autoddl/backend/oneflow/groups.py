@@ -148,13 +148,15 @@ def _pad(x: flow.Tensor, count: int) -> flow.Tensor:
 class Groups:
     """The groups of one rank of a mesh, made once each.
 
+    first: the job's rank that is the mesh's rank 0; a pipeline stage's mesh is a part of the job
     Set `log` to a list to record traffic, `watch` to be told of each collective.
     """
 
-    def __init__(self, mesh: Mesh, rank: int, device: str = "cpu") -> None:
+    def __init__(self, mesh: Mesh, rank: int, device: str = "cpu", first: int = 0) -> None:
         self.mesh = mesh
         self.rank = rank
         self.device = device
+        self.first = first
         self.log: list[Traffic] | None = None
         self.watch: Watch | None = None
         self._groups: dict[tuple[int, ...], Group] = {}
@@ -165,7 +167,7 @@ class Groups:
         key = tuple(sorted(set(axes)))
         if key not in self._groups:
             ranks = self.mesh.group(self.rank, key)
-            placement = flow.placement(self.device, ranks=list(ranks)) if len(ranks) > 1 else None
+            placement = self._placement(ranks) if len(ranks) > 1 else None
             self._groups[key] = Group(
                 key, ranks, ranks.index(self.rank), placement, self.device, self
             )
@@ -174,8 +176,11 @@ class Groups:
     def pair(self, ranks: tuple[int, int]) -> Any:
         """The placement of two ranks, of which this one is one."""
         if ranks not in self._pairs:
-            self._pairs[ranks] = flow.placement(self.device, ranks=list(ranks))
+            self._pairs[ranks] = self._placement(ranks)
         return self._pairs[ranks]
+
+    def _placement(self, ranks: Iterable[int]) -> Any:
+        return flow.placement(self.device, ranks=[self.first + r for r in ranks])
 
     def start(self, traffic: Traffic) -> None:
         """A collective is about to start."""

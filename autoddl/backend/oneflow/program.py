@@ -17,6 +17,8 @@ from .kernels.registry import Context, Kernel, OpaqueFn, RunState
 from .redistribute import LocalFn, prepare
 
 Key = tuple[str, int]
+SOURCES = ("input", "param", "buffer", "stage_input")
+SINKS = ("loss", "stage_output")
 
 
 @dataclass
@@ -80,9 +82,7 @@ def compile_program(
     """
     needed = None if wanted is None else needed_ops(graph, wanted)
     chosen = [
-        op
-        for op in graph.ops
-        if op.kind not in ("input", "param", "buffer") and (needed is None or op.name in needed)
+        op for op in graph.ops if op.kind not in SOURCES and (needed is None or op.name in needed)
     ]
     last: dict[str, Key] = {}
     for op in chosen:
@@ -96,7 +96,7 @@ def compile_program(
             name in graph.needs_grad and placement is not None
             for name, placement in zip(op.outputs, planned.grad_outs, strict=True)
         ]
-        flows = wanted is None and (any(takes) or op.kind == "loss")
+        flows = wanted is None and (any(takes) or op.kind in SINKS)
         nodes.append(
             Node(
                 op,
@@ -106,7 +106,7 @@ def compile_program(
                     for index in range(len(op.inputs))
                 ],
                 takes,
-                None if op.kind == "loss" else KERNELS[op.kind],
+                None if op.kind in SINKS else KERNELS[op.kind],
                 _context(graph, op, planned, groups, state, opaque),
                 _local_attrs(graph, op, planned, groups),
             )

@@ -184,7 +184,7 @@ def _empty_parameter(shape: Shape, dtype: Any, nd: NdSbp, groups: Groups) -> Any
     if groups.mesh.size == 1:
         return flow.nn.Parameter(flow.empty(shape, dtype=dtype, device=groups.device))
     extents, labels = merged_axes(shape, nd, groups.mesh)
-    ranks = np.arange(groups.mesh.size).reshape(extents).tolist()
+    ranks = (groups.first + np.arange(groups.mesh.size)).reshape(extents).tolist()
     placement = flow.placement(groups.device, ranks=ranks)
     return flow.nn.Parameter(
         flow.empty(shape, dtype=dtype, placement=placement, sbp=flow_sbp(labels))

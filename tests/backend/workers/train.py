@@ -110,4 +110,5 @@ def main() -> None:
             )
 
 
-main()
+if __name__ == "__main__":
+    main()

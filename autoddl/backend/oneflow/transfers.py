@@ -1,0 +1,134 @@
+"""Transfers between pipeline stages: one rank's part of a resharding plan.
+
+The plan's moves are one order of point-to-point copies; each rank issues those that it takes part
+in, in that order, so that two ranks meet at the same one. They run on a thread of OneFlow's own and
+so beside computation; all communication of a rank stays one queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import oneflow as flow
+import oneflow.asyncs as asyncs
+
+from ...pipeline.reshard.plan import ReshardPlan
+from ...pipeline.reshard.strategies import Move
+from ...pipeline.reshard.unit_tasks import UnitTask
+from ...pipeline.submesh import Device, SubMesh
+from ...sbp.layout import local_slices
+from ...sbp.placement import NdSbp
+
+# what `flow.comm.send` cannot carry on the CPU travels as a type that it can
+_CARRIERS = {"float16": flow.float32, "bfloat16": flow.float32, "bool": flow.int32,
+             "uint8": flow.int32, "int8": flow.int32}  # fmt: skip
+
+
+class CommThread:
+    """OneFlow's thread for this rank's transfers; `overlap` False issues them with the rest."""
+
+    def __init__(self, overlap: bool) -> None:
+        self._thread = asyncs.Thread() if overlap else None
+
+    def __call__(self) -> AbstractContextManager[Any]:
+        return asyncs.thread(self._thread) if self._thread else nullcontext()
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a rank does for a plan, worked out once."""
+
+    moves: tuple[tuple[UnitTask, Move], ...]
+    box: tuple[slice, ...]  # this rank's shard: of the source, or wanted of the target
+
+
+class Resharding:
+    """Carries out `plan` on the rank of `device`; `gpus_per_node` numbers the job's ranks."""
+
+    def __init__(
+        self, plan: ReshardPlan, device: Device, gpus_per_node: int, kind: str, thread: CommThread
+    ) -> None:
+        self._plan = plan
+        self._device = device
+        self._gpus = gpus_per_node
+        self._kind = kind
+        self._thread = thread
+        self._dtype = getattr(flow, plan.spec.dtype)
+        self._carrier = _CARRIERS.get(plan.spec.dtype, self._dtype)
+        self._moves = [
+            (task, move) for task, move in plan.moves() if device in (move.sender, move.receiver)
+        ]
+
+    def send(self, shard: flow.Tensor) -> None:
+        """Issue this rank's moves as a rank of the source, whose local part is `shard`."""
+        box = _box(self._plan, self._plan.source.place, self._plan.source.nd, self._device)
+        pieces: dict[int, flow.Tensor] = {}
+        for task, move in self._moves:
+            assert move.sender == self._device
+            if id(task) not in pieces:
+                part = _narrowed(shard, task, box)
+                pieces[id(task)] = part.to(self._carrier).reshape(-1)
+            self._send(pieces[id(task)], move)
+
+    def receive(self) -> flow.Tensor:
+        """Issue this rank's moves as a rank of the target; gives its local part."""
+        box = _box(self._plan, self._plan.target.place, self._plan.target.nd, self._device)
+        parts: dict[int, list[tuple[int, int, flow.Tensor]]] = {}
+        for task, move in self._moves:
+            held = parts.setdefault(id(task), [])
+            if move.receiver == self._device:
+                with self._thread():
+                    got = flow.comm.recv(
+                        self._rank(move.sender),
+                        shape=(move.stop - move.start,),
+                        dtype=self._carrier,
+                        device=flow.device(self._kind),
+                    )
+                held.append((move.start, move.stop, got))
+            else:
+                found = next(p for a, b, p in held if (a, b) == (move.start, move.stop))
+                with self._thread():
+                    flow.comm.send(found, self._rank(move.receiver), send_meta=False)
+        whole = flow.zeros(*(s.stop - s.start for s in box), dtype=self._carrier, device=self._kind)
+        for task in self._tasks():
+            flat = [p for _, _, p in sorted(parts[id(task)], key=lambda item: item[0])]
+            sizes = [stop - start for start, stop in task.box]
+            value = (flat[0] if len(flat) == 1 else flow.cat(flat)).reshape(*sizes)
+            if list(whole.shape) == sizes:
+                whole = value
+                continue
+            at = tuple(
+                slice(start - s.start, stop - s.start)
+                for (start, stop), s in zip(task.box, box, strict=True)
+            )
+            whole[at] = value
+        return whole.to(self._dtype)
+
+    def _tasks(self) -> Iterator[UnitTask]:
+        for item in self._plan.scheduled:
+            if self._device in item.delivery.task.receivers:
+                yield item.delivery.task
+
+    def _send(self, flat: flow.Tensor, move: Move) -> None:
+        piece = flat.narrow(0, move.start, move.stop - move.start)
+        if piece.storage_offset():
+            piece = piece.clone()
+        with self._thread():
+            flow.comm.send(piece, self._rank(move.receiver), send_meta=False)
+
+    def _rank(self, device: Device) -> int:
+        return device[0] * self._gpus + device[1]
+
+
+def _box(plan: ReshardPlan, place: SubMesh, nd: NdSbp, device: Device) -> tuple[slice, ...]:
+    return local_slices(plan.spec.shape, nd, place.mesh, place.devices.index(device))
+
+
+def _narrowed(shard: flow.Tensor, task: UnitTask, box: tuple[slice, ...]) -> flow.Tensor:
+    for dim, ((start, stop), mine) in enumerate(zip(task.box, box, strict=True)):
+        if stop - start != shard.shape[dim]:
+            shard = shard.narrow(dim, start - mine.start, stop - start)
+    return shard.contiguous()

@@ -1,0 +1,66 @@
+"""Trains a small model in pipeline stages and compares it with the same model on one device.
+
+Arguments: one JSON object, a list of cases (see `run`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from random_plans import cluster_of
+from small_models import OPTIMIZERS, build
+from train import alone, distance
+
+from autoddl.backend.oneflow.guard import rank
+from autoddl.backend.oneflow.pipeline import build_pipeline_trainer
+from autoddl.backend.oneflow.session import share_text
+from autoddl.backend.oneflow.trace import trace_with_state
+from autoddl.staged_plan import StagedPlan
+from autoddl.staged_planner import find_staged_plan
+
+
+def run(case, expected):
+    name, rows = case["model"], case["rows"]
+    model, loss, batch = build(name)
+    traced = trace_with_state(model, *batch(0, rows), loss=loss)
+
+    def make():
+        plan = find_staged_plan(
+            traced.graph, cluster_of(case["nodes"], case["gpus"]),
+            stages=case["stages"], schedule=case["schedule"], micro_batches=case["micro_batches"],
+        )  # fmt: skip
+        assert isinstance(plan, StagedPlan)
+        return json.dumps(plan.to_json())
+
+    plan = StagedPlan.from_json(json.loads(share_text(make)))
+    trainer = build_pipeline_trainer(
+        traced, plan, OPTIMIZERS["sgd"], overlap=case["overlap"], debug=True
+    )
+    losses = [float(trainer.step(*batch(step, rows))) for step in range(case["steps"])]
+    state = {k: v.numpy() for k, v in trainer.state_dict().items()}
+    wanted_losses, wanted_state, _ = expected
+    worst = max(abs(a - b) / abs(b) for a, b in zip(losses, wanted_losses, strict=True))
+    apart = distance(state, wanted_state)
+    skips = sum(link.target > link.source + 1 for link in plan.links)
+    if rank() == 0:
+        print(
+            f"{name} {case['schedule']} stages={len(plan.stages)} m={case['micro_batches']} "
+            f"skips={skips} tied={len(plan.shared_params)} loss {worst:.1e} state {apart:.1e}",
+            flush=True,
+        )
+    assert worst < 2e-5 and apart < 2e-5, (losses, wanted_losses, apart)
+
+
+def main():
+    known = {}
+    for case in json.loads(sys.argv[1]):
+        case = {"rows": 8, "steps": 3, "overlap": True, "optimizer": "sgd", **case}
+        key = case["model"], case["micro_batches"]
+        if key not in known:
+            known[key] = alone(case["model"], case)
+        run(case, known[key])
+
+
+if __name__ == "__main__":
+    main()
