@@ -254,10 +254,13 @@ class PipelineTrainer:
         whole = {}
         for name in dict.fromkeys(names.values()):
             value = own[name]
-            if name in owner:
-                mine = owner[name] == self.stage
+            # BatchNorm's counter is no operator; it is where the moving mean is
+            stage = owner.get(name, owner.get(f"{name.rpartition('.')[0]}.running_mean"))
+            if stage is not None:
+                mine = stage == self.stage
                 value = self._state.get(name) if mine else flow.zeros_like(value)
-                value = _broadcast(value.contiguous(), self._ranks[owner[name]][0])
+                sent = value.reshape(-1).contiguous()
+                value = _broadcast(sent, self._ranks[stage][0]).reshape(*value.shape)
             whole[name] = value
         return {key: whole[name] for key, name in names.items()}
 
