@@ -14,19 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .annotate import batchwise
-    from .api import BackendMissing, parallelize, plan, trace
+    from .api import BackendMissing, parallelize, plan, plan_stages, trace
     from .cluster import Cluster
     from .graph import Graph
     from .plans import Plan
+    from .staged_plan import StagedPlan
 
 __all__ = [
     "BackendMissing",
     "Cluster",
     "Graph",
     "Plan",
+    "StagedPlan",
     "batchwise",
     "parallelize",
     "plan",
+    "plan_stages",
     "trace",
 ]
 
@@ -35,9 +38,11 @@ _HOMES = {
     "Cluster": "cluster",
     "Graph": "graph",
     "Plan": "plans",
+    "StagedPlan": "staged_plan",
     "batchwise": "annotate",
     "parallelize": "api",
     "plan": "api",
+    "plan_stages": "api",
     "trace": "api",
 }
 

@@ -7,7 +7,7 @@ without it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from .backend.need import BackendMissing, need_oneflow
 from .cluster.spec import Cluster
@@ -16,10 +16,13 @@ from .graph import Graph
 from .planner import find_plan
 from .plans import Plan
 from .search.group_table import Space
+from .staged_plan import StagedPlan
+from .staged_planner import find_staged_plan
 
-__all__ = ["BackendMissing", "parallelize", "plan", "trace"]
+__all__ = ["BackendMissing", "parallelize", "plan", "plan_stages", "trace"]
 
 if TYPE_CHECKING:
+    from .backend.oneflow.pipeline import PipelineTrainer
     from .backend.oneflow.trainer import Trainer
 
 
@@ -77,6 +80,52 @@ def plan(
     )
 
 
+def plan_stages(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    stages: int | None = None,
+    schedule: str = "1f1b",
+    seed: int = 0,
+    optimizer: str = "adam",
+    micro_batches: int | None = None,
+    memory_limit_bytes: float | None = None,
+    search: str = "auto",
+    comm_rule: CommRule = "shared_nic",
+) -> Plan | StagedPlan:
+    """The best plan with pipeline stages; see `staged_planner.find_staged_plan`.
+
+    stages: None chooses, and gives a plan without stages if one stage is best
+    """
+    return find_staged_plan(
+        graph,
+        cluster,
+        stages=stages,
+        schedule=schedule,
+        seed=seed,
+        optimizer=optimizer,
+        micro_batches=micro_batches,
+        memory_limit_bytes=memory_limit_bytes,
+        search=search,
+        comm_rule=comm_rule,
+    )
+
+
+@overload
+def parallelize(
+    model: Any,
+    cluster: Cluster,
+    *,
+    example: Sequence[Any],
+    loss: Callable[..., Any],
+    optimizer: Callable[[list[Any]], Any],
+    plan: StagedPlan,
+    per_shard_batchnorm: bool = False,
+    debug: bool = False,
+) -> PipelineTrainer: ...
+
+
+@overload
 def parallelize(
     model: Any,
     cluster: Cluster,
@@ -91,7 +140,24 @@ def parallelize(
     search: str = "auto",
     per_shard_batchnorm: bool = False,
     debug: bool = False,
-) -> Trainer:
+) -> Trainer: ...
+
+
+def parallelize(
+    model: Any,
+    cluster: Cluster,
+    *,
+    example: Sequence[Any],
+    loss: Callable[..., Any],
+    optimizer: Callable[[list[Any]], Any],
+    plan: Plan | StagedPlan | None = None,
+    seed: int = 0,
+    micro_batches: int | None = None,
+    memory_limit_bytes: float | None = None,
+    search: str = "auto",
+    per_shard_batchnorm: bool = False,
+    debug: bool = False,
+) -> Trainer | PipelineTrainer:
     """Train `model` in parallel on `cluster`: trace, plan (or take `plan`) and set up this rank.
 
     Every rank of the job makes this call; on one device no launcher is needed.
@@ -99,6 +165,7 @@ def parallelize(
     example:   the model's positional inputs of one global batch, then the target
     loss:      (output, target) -> scalar; with micro-batches, a mean over the rows of the batch
     micro_batches: parts of the batch whose gradients are accumulated; None takes as few as fit
+    plan:      with stages (`plan_stages`), each rank trains its own stage's part of the model
     optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`
     seed:      of the search and of dropout
     per_shard_batchnorm: statistics of each shard instead of the whole batch
@@ -135,6 +202,12 @@ def parallelize(
     else:
         plan.check_model(traced.graph)
         plan.check_cluster(cluster)
+    if isinstance(plan, StagedPlan):
+        from .backend.oneflow.pipeline import build_pipeline_trainer
+
+        return build_pipeline_trainer(
+            traced, plan, optimizer, per_shard_batchnorm=per_shard_batchnorm, debug=debug
+        )
     return build_trainer(
         traced, plan, optimizer, per_shard_batchnorm=per_shard_batchnorm, debug=debug
     )

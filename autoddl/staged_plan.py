@@ -72,8 +72,38 @@ class StagedPlan:
     delay: int | None
     stages: tuple[PlannedStage, ...]
 
+    # ---- checks
+
+    def check_model(self, graph: Graph) -> None:
+        """ValueError unless this plan is for `graph`, a freshly traced model."""
+        try:
+            ours = graph.with_batch(self.cut.graph.batch) if graph.batch else graph
+            same = ours.fingerprint == self.cut.graph.fingerprint
+        except ValueError:
+            same = False
+        if not same:
+            raise ValueError(
+                f"the plan is for another model than the one given: it was made for "
+                f"{self.cut.graph.name!r} with {len(self.cut.graph.ops)} operators, the given "
+                f"model has {len(graph.ops)}; sizes or attributes may differ too. Plan this model "
+                "anew"
+            )
+
+    def check_cluster(self, cluster: Cluster) -> None:
+        """ValueError unless this plan is for a cluster of the same shape."""
+        mine = (self.cluster.nodes, self.cluster.gpus_per_node)
+        given = (cluster.nodes, cluster.gpus_per_node)
+        if mine != given:
+            raise ValueError(
+                f"the plan is for {mine[0]} x {mine[1]} devices, the cluster has "
+                f"{given[0]} x {given[1]}; plan for this cluster"
+            )
+
+    # ---- what follows from the stages
+
     @property
     def batch(self) -> int:
+        """Rows of the global batch of one iteration."""
         return self.cut.graph.batch * self.micro_batches
 
     @cached_property

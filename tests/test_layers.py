@@ -49,7 +49,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "entry": (),
     "calibration": ("cost", "explain"),
     "backend": ("staged_plan", "plans", "annotate", "entry", "calibration"),
-    "api": ("backend", "planner"),
+    "api": ("backend", "planner", "staged_planner"),
     "synthetic": ("graph",),
     "job": ("api", "synthetic"),
     "box": ("backend",),

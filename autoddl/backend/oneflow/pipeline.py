@@ -74,7 +74,7 @@ class PipelineTrainer:
 
     def __init__(
         self, traced: Traced, plan: StagedPlan, optimizer: OptimizerFn, *,
-        overlap: bool = True, debug: bool = False,
+        per_shard_batchnorm: bool = False, overlap: bool = True, debug: bool = False,
     ) -> None:  # fmt: skip
         self.plan = plan
         self._traced = traced
@@ -88,7 +88,9 @@ class PipelineTrainer:
         assert ranks == tuple(range(ranks[0], ranks[0] + len(ranks)))
         mine = plan.stages[self.stage]
         self._groups = Groups(mine.plan.mesh, rank() - ranks[0], device_kind, ranks[0])
-        self._run_state = RunState(plan.stages[0].plan.seed)
+        self._run_state = RunState(
+            plan.stages[0].plan.seed, per_shard_batchnorm=per_shard_batchnorm
+        )
         self._state = ModelState(self._groups, traced.model)
         self._parameters: dict[str, Any] = {}
         self._place(mine.plan)
@@ -240,6 +242,35 @@ class PipelineTrainer:
             shared = loss.reshape(1).clone()
         return _broadcast(shared, self._ranks[-1][0]).reshape(())
 
+    @property
+    def rows(self) -> Any:
+        """The rows of the global batch that this rank reads: a slice, or their numbers."""
+        return self._feed.rows
+
+    def load_state_dict(self, values: Mapping[str, flow.Tensor]) -> None:
+        """Take over rank 0's values of what `state_dict` gives, or of the model's own.
+
+        Raises ValueError if a name is missing or unknown, or a shape is another.
+        """
+        assert self._traced.model is not None
+        names = state_names(self._traced.model)
+        missing, unknown = sorted(names.keys() - values), sorted(values.keys() - names)
+        if missing or unknown:
+            raise ValueError(
+                f"the state does not fit the model: missing {missing[:5]}, unknown {unknown[:5]}"
+            )
+        own = self._traced.model.state_dict()
+        for key in names:
+            if tuple(values[key].shape) != tuple(own[key].shape):
+                raise ValueError(
+                    f"{key}: expected shape {tuple(own[key].shape)}, got {tuple(values[key].shape)}"
+                )
+        self._roll_call("load_state_dict")
+        for key, name in names.items():
+            if key == name:
+                flat = detached(values[key]).to(self._groups.device).reshape(-1).clone()
+                self._state.set(name, _broadcast(flat, 0).reshape(*values[key].shape))
+
     def state_dict(self) -> dict[str, flow.Tensor]:
         """The model's `state_dict`: whole values as local tensors, under the model's own names."""
         self._roll_call("state_dict")
@@ -273,9 +304,24 @@ def _broadcast(value: flow.Tensor, source: int) -> flow.Tensor:
 
 
 def build_pipeline_trainer(
-    traced: Traced, plan: StagedPlan, optimizer: OptimizerFn, *,
-    overlap: bool = True, debug: bool = False,
-) -> PipelineTrainer:  # fmt: skip
-    """The trainer of this rank. All ranks of the job call it; it installs the guard."""
+    traced: Traced,
+    plan: StagedPlan,
+    optimizer: OptimizerFn,
+    *,
+    per_shard_batchnorm: bool = False,
+    overlap: bool = True,
+    debug: bool = False,
+) -> PipelineTrainer:
+    """The trainer of this rank. All ranks of the job call it; it installs the guard.
+
+    overlap: transfers run beside computation, on a thread of OneFlow's own
+    """
     install_guard()
-    return PipelineTrainer(traced, plan, optimizer, overlap=overlap, debug=debug)
+    return PipelineTrainer(
+        traced,
+        plan,
+        optimizer,
+        per_shard_batchnorm=per_shard_batchnorm,
+        overlap=overlap,
+        debug=debug,
+    )

@@ -5,10 +5,11 @@ Arguments: one JSON object, a list of cases (see `run`).
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 
-from random_plans import cluster_of
+from random_plans import cluster_of, random_plan
 from small_models import OPTIMIZERS, build
 from train import alone, distance
 
@@ -18,6 +19,22 @@ from autoddl.backend.oneflow.session import share_text
 from autoddl.backend.oneflow.trace import trace_with_state
 from autoddl.staged_plan import StagedPlan
 from autoddl.staged_planner import find_staged_plan
+
+
+def shuffled(plan, graph, seed):
+    """The same stages with random placements inside, so that layouts differ between them."""
+    cut = dataclasses.replace(plan.cut, graph=graph)
+    stages = [
+        dataclasses.replace(
+            stage,
+            plan=random_plan(
+                cut.stage(stage.first, stage.last), stage.plan.cluster, seed + n,
+                micro_batches=plan.micro_batches,
+            ),
+        )
+        for n, stage in enumerate(plan.stages)
+    ]  # fmt: skip
+    return dataclasses.replace(plan, stages=tuple(stages))
 
 
 def run(case, expected):
@@ -31,12 +48,16 @@ def run(case, expected):
             stages=case["stages"], schedule=case["schedule"], micro_batches=case["micro_batches"],
         )  # fmt: skip
         assert isinstance(plan, StagedPlan)
+        if case["seed"] is not None:
+            plan = shuffled(plan, traced.graph, case["seed"])
         return json.dumps(plan.to_json())
 
     plan = StagedPlan.from_json(json.loads(share_text(make)))
     trainer = build_pipeline_trainer(
         traced, plan, OPTIMIZERS["sgd"], overlap=case["overlap"], debug=True
     )
+    if case["dies"] and rank() == 1:
+        trainer._executor.backward_pass = None  # fails in the middle of the schedule
     losses = [float(trainer.step(*batch(step, rows))) for step in range(case["steps"])]
     state = {k: v.numpy() for k, v in trainer.state_dict().items()}
     wanted_losses, wanted_state, _ = expected
@@ -55,7 +76,15 @@ def run(case, expected):
 def main():
     known = {}
     for case in json.loads(sys.argv[1]):
-        case = {"rows": 8, "steps": 3, "overlap": True, "optimizer": "sgd", **case}
+        case = {
+            "rows": 8,
+            "steps": 3,
+            "overlap": True,
+            "optimizer": "sgd",
+            "seed": None,
+            "dies": False,
+            **case,
+        }
         key = case["model"], case["micro_batches"]
         if key not in known:
             known[key] = alone(case["model"], case)
