@@ -62,18 +62,28 @@ def plans_for(model: str, cluster: Cluster, count: int, folder: Path) -> list[Na
 def measure(box: Box, model: str, rate: str, plans: list[Named]) -> list[Measured]:
     """Training steps by each of `plans`."""
     rows = run_plans(box, [plan for _, plan in plans], 3, measure="seconds")
-    return [
-        Measured(
-            model,
-            rate,
-            name,
-            statistics.median(statistics.median(host["parts"]) for host in row),
-            statistics.median(statistics.median(host["seconds"]) for host in row),
-            plan.cost.compute_s,
-            {rule: priced(plan, rule) for rule in RULES},
+    found = []
+    for (name, plan), row in zip(plans, rows, strict=True):
+        # a sample of the step is the median of what the hosts saw of it
+        comm, step = (
+            tuple(map(statistics.median, zip(*(host[what] for host in row), strict=True)))
+            for what in ("parts", "seconds")
         )
-        for (name, plan), row in zip(plans, rows, strict=True)
-    ]
+        predicted = {rule: priced(plan, rule) for rule in RULES}
+        found.append(
+            Measured(
+                model,
+                rate,
+                name,
+                statistics.median(comm),
+                statistics.median(step),
+                plan.cost.compute_s,
+                predicted,
+                comm,
+                step,
+            )
+        )
+    return found
 
 
 def priced(plan: Plan, rule: str) -> float:

@@ -19,6 +19,7 @@ class Measured:
     """One plan at one rate; seconds are those of emulated compute.
 
     predicted_comm_s: by rule; compute_s: what the waits of the step add up to
+    comm_samples, step_samples: of each repeat, of which comm_s and step_s are the medians
     """
 
     model: str
@@ -28,6 +29,13 @@ class Measured:
     step_s: float
     compute_s: float
     predicted_comm_s: dict[str, float]
+    comm_samples: tuple[float, ...] = ()
+    step_samples: tuple[float, ...] = ()
+
+    @property
+    def spread(self) -> float:
+        """How far the repeats of the communication lie apart, relative to their median."""
+        return (max(self.comm_samples) - min(self.comm_samples)) / self.comm_s
 
     def predicted_step_s(self, rule: str) -> float:
         return self.compute_s + self.predicted_comm_s[rule]
@@ -60,6 +68,12 @@ def choice_loss(cases: Sequence[Measured], rule: str) -> float:
     return first.step_s / min(case.step_s for case in cases) - 1
 
 
+def median_spread(cases: Sequence[Measured]) -> float | None:
+    """What the machine's own unrest does to a measurement; None if no repeats were kept."""
+    spreads = [case.spread for case in cases if case.comm_samples]
+    return statistics.median(spreads) if spreads else None
+
+
 def groups(cases: Sequence[Measured]) -> list[tuple[str, list[Measured]]]:
     """Cases by rate and model, then all of a rate."""
     found = []
@@ -75,7 +89,7 @@ def numbers(cases: Sequence[Measured]) -> dict[str, Any]:
     """All figures of the report, for the JSON file."""
     found: dict[str, Any] = {}
     for name, some in groups(cases):
-        found[name] = {"plans": len(some)}
+        found[name] = {"plans": len(some), "median_spread_of_repeats": median_spread(some)}
         for rule in RULES:
             comm, step = _agreements(some, rule)
             found[name][rule] = {
@@ -95,17 +109,21 @@ def table(cases: Sequence[Measured], machine: dict[str, Any]) -> str:
         "",
         "Spearman's rank correlation, median |predicted / measured - 1| (median of the signed",
         "error); choice: how much slower than the fastest measured plan is the one ranked first.",
-        "All seconds are those of emulated compute.",
+        "Spread: how far the repeats of one plan's communication lie apart (largest less smallest,",
+        "by the median; the median plan's). All seconds are those of emulated compute.",
         "",
-        "| plans | rule | communication | whole step | choice |",
-        "| --- | --- | --- | --- | --- |",
+        "| plans | rule | communication | whole step | choice | spread |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, some in groups(cases):
+        spread = median_spread(some)
+        noise = "" if spread is None else f"{spread:.0%}"
         for rule in RULES:
             comm, step = _agreements(some, rule)
             choice = "" if name.startswith("all") else f"{choice_loss(some, rule):.1%}"
             lines.append(
-                f"| {name} ({len(some)}) | {RULE_NAMES[rule]} | {comm} | {step} | {choice} |"
+                f"| {name} ({len(some)}) | {RULE_NAMES[rule]} | {comm} | {step} | {choice} "
+                f"| {noise} |"
             )
     return "\n".join(lines)
 
