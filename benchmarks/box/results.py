@@ -25,6 +25,8 @@ def machine() -> dict[str, Any]:
         "processor": names[0] if names else platform.machine(),
         "cores": os.cpu_count(),
         "kernel": platform.release().split("-")[0],
+        # of the last 15 minutes: what else the machine had to do
+        "load_average": round(os.getloadavg()[2], 1),
         "date": datetime.now(timezone.utc).date().isoformat(),
     }
 

@@ -105,7 +105,8 @@ def table(cases: Sequence[Measured], machine: dict[str, Any]) -> str:
     lines = [
         "# Predicted against measured time (emulated compute)",
         "",
-        f"{machine['processor']}, {machine['cores']} cores, {machine['date']}; {machine['note']}",
+        f"{machine['processor']}, {machine['cores']} cores, load average "
+        f"{machine['load_average']}, {machine['date']}; {machine['note']}",
         "",
         "Spearman's rank correlation, median |predicted / measured - 1| (median of the signed",
         "error); choice: how much slower than the fastest measured plan is the one ranked first.",
