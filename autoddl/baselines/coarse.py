@@ -170,8 +170,6 @@ class CoarsePrices(PairPrices):
     topologies: the tensor axes of each scheme; placements of no common topology cost inf
     """
 
-    _is_ring = False
-
     def __init__(self, comm: CommModel, topologies: Sequence[tuple[int, ...]]) -> None:
         super().__init__(comm.mesh, comm.price)
         by_size: dict[int, list[tuple[tuple[int, ...], ...]]] = {}
