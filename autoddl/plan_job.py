@@ -61,7 +61,7 @@ class PlanJob:
         trainer = build_trainer(
             made_up_model(plan.graph, plan.seed),
             plan,
-            optimizer_maker(plan.optimizer, self.lr),
+            optimizer_maker("adam" if plan.optimizer == "adamw" else plan.optimizer, self.lr),
             emulate=plan.model if emulated else None,
         )
         note = f" ({EMULATED}, {self.emulate_compute:g} FLOP/s)" if emulated else ""
