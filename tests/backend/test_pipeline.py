@@ -70,3 +70,14 @@ def test_four_stages(launch, model):
     cases = [case(model, 4, 1, 4, s, m) for s, m in (("eager-1f1b", 8), ("1f1b", 4), ("gpipe", 2))]
     lines = passes(launch, 4, cases, timeout=400)
     assert all("skips=0" not in line for line in lines)
+
+
+def test_random_reshardings_deliver(launch):
+    assert "delivered 25," in launch("reshard", 4, "25", "0", timeout=120)
+
+
+@pytest.mark.full
+def test_two_hundred_random_reshardings_deliver(launch):
+    """Meshes of 1 to 5 hosts of 1 to 6 devices, also 2 -> 3 hosts; sizes that nothing divides."""
+    out = launch("reshard", 6, "200", "1", timeout=500)
+    assert "delivered 200," in out and "(2, 3)" in out
