@@ -108,16 +108,17 @@ def fit_links(medians: Mapping[Point, float], confidence: float = 0.95) -> Fit:
         Residual(p, float(m), float(q)) for p, m, q in zip(points, measured, predicted, strict=True)
     )
     r2 = _r2(np.log(measured), np.log(predicted))
+    intervals = model.intervals(numbers, np.log(predicted / measured), confidence)
     values = dict(zip(COLUMNS, map(float, numbers), strict=True))
     return Fit(
         intra=_link(values, "intra", model.used),
         inter=_link(values, "inter", model.used),
         shuffle_s_per_byte=values[SHUFFLE],
-        intervals=model.intervals(numbers, np.log(predicted / measured), confidence),
+        intervals=intervals,
         r2=r2,
         residuals=residuals,
         errors=_errors(residuals, lambda p: p.kind),
-        warnings=_warnings(r2, residuals),
+        warnings=(*_warnings(r2, residuals), *_undetermined(intervals)),
     )
 
 
@@ -258,3 +259,15 @@ def _warnings(r2: float, residuals: Sequence[Residual]) -> tuple[str, ...]:
         if error > BAD_ERROR and whole[name.split(" ")[0]] <= BAD_ERROR
     ]
     return tuple(found)
+
+
+def _undetermined(intervals: Mapping[str, tuple[float, float]]) -> list[str]:
+    """The links whose bandwidth the data leave open."""
+    return [
+        f"the data do not tell the bandwidth of {link} ({name} is from 0 to {high:.2g}); measure "
+        "larger messages"
+        for link in ("intra", "inter")
+        for name in (f"{link}.beta_s_per_byte",)
+        for low, high in (intervals.get(name, (1.0, 1.0)),)
+        if low == 0
+    ]

@@ -96,3 +96,11 @@ def test_one_message_size_is_too_few():
         fit_links({p: s for p, s in found.items() if p.bytes == size})
     with pytest.raises(ValueError, match="no finished measurement"):
         fit_links({})
+
+
+def test_messages_too_small_to_tell_the_bandwidth_are_said_to_be():
+    small = {p: s for p, s in medians(2, 2, outliers=0.0).items() if p.bytes < 10_000}
+    warnings = fit_links(small).warnings
+    assert any("do not tell the bandwidth of intra" in w for w in warnings)
+    enough = fit_links(medians(2, 2, outliers=0.0)).warnings
+    assert not any("bandwidth" in w for w in enough)
