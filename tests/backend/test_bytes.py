@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from conftest import HERE, PATH
+
+from tests.backend.conftest import HERE, PATH
 
 ALONE = ["unshare", "--map-root-user", "--net"]
 START = (

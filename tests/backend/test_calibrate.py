@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import PATH, ROOT
 
 from autoddl.backend.oneflow.launch import free_port
 from autoddl.calibration.record import Record
 from autoddl.cluster.spec import Cluster
+from tests.backend.conftest import PATH, ROOT
 
 LAPTOP = str(ROOT / "calibration" / "machines" / "laptop.json")
 MEET = """

@@ -9,9 +9,9 @@ import sys
 import time
 
 import pytest
-from conftest import HERE, PATH, run_worker
 
 from autoddl.backend.oneflow.launch import free_port
+from tests.backend.conftest import HERE, PATH, run_worker
 
 SECONDS = 30.0
 

@@ -7,13 +7,12 @@ import pytest
 
 flow = pytest.importorskip("oneflow", reason="needs OneFlow")
 
-from kernel_cases import CASES  # noqa: E402
-from random_plans import cluster_of, random_plan  # noqa: E402
-
 from autoddl.backend.oneflow.kernels import KERNELS  # noqa: E402
 from autoddl.backend.oneflow.trace import trace_with_state  # noqa: E402
 from autoddl.backend.oneflow.trainer import build_trainer  # noqa: E402
 from autoddl.sbp.signature import RULES  # noqa: E402
+from tests.backend.kernel_cases import CASES  # noqa: E402
+from tests.backend.random_plans import cluster_of, random_plan  # noqa: E402
 
 CLUSTER = cluster_of(1, 1)
 UNUSED = np.zeros(17, np.int64)  # a model has an input, and no batch here

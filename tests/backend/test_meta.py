@@ -5,10 +5,10 @@ from __future__ import annotations
 import oneflow as flow
 import oneflow.nn as nn
 import pytest
-import toys
 
 from autoddl.backend.oneflow.meta import is_storage_free, shape_only, storage_free
 from autoddl.backend.oneflow.trace import trace
+from tests.backend import toys
 
 
 def test_large_parameters_have_no_storage_and_small_ones_do():

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from conftest import run_worker
+
+from tests.backend.conftest import run_worker
 
 MODELS = ("perceptron", "transformer", "ladder")  # plain, tied weights, long skips
 

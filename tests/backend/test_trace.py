@@ -7,11 +7,11 @@ import oneflow as flow
 import oneflow.nn as nn
 import oneflow.nn.functional as F
 import pytest
-import toys
-from evaluate import assert_same_training, run_graph
 
 from autoddl.backend.oneflow.trace import trace, trace_with_state
 from autoddl.graph import Graph
+from tests.backend import toys
+from tests.backend.evaluate import assert_same_training, run_graph
 
 
 def kinds(graph, module=None):

@@ -7,13 +7,13 @@ import oneflow as flow
 import oneflow.nn as nn
 import oneflow.nn.functional as F
 import pytest
-import toys
 
 from autoddl.backend.oneflow.trace import trace
 from models.alexnet import alexnet_small
 from models.dlrm import dlrm_small
 from models.gpt import gpt_small
 from models.vgg import vgg13_small
+from tests.backend import toys
 
 ENTRIES = [alexnet_small, dlrm_small, gpt_small, vgg13_small]
 

@@ -6,11 +6,11 @@ import oneflow as flow
 import oneflow.nn as nn
 import oneflow.nn.functional as F
 import pytest
-import toys
 from oneflow.core.common import data_type_pb2
 
 from autoddl.backend.oneflow.raw import dtype_name
 from autoddl.backend.oneflow.trace import trace
+from tests.backend import toys
 
 
 class Failing(nn.Module):

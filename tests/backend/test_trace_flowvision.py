@@ -5,10 +5,10 @@ from __future__ import annotations
 import oneflow as flow
 import oneflow.nn as nn
 import pytest
-from evaluate import assert_same_training
 
 from autoddl.backend.oneflow.meta import storage_free
 from autoddl.backend.oneflow.trace import trace, trace_with_state
+from tests.backend.evaluate import assert_same_training
 
 models = pytest.importorskip("flowvision.models", reason="needs flowvision")
 

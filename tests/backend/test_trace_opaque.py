@@ -9,12 +9,12 @@ import oneflow as flow
 import oneflow.nn as nn
 import oneflow.nn.functional as F
 import pytest
-import toys
-from evaluate import assert_same_training, run_graph
 
 from autoddl.annotate import batchwise
 from autoddl.backend.oneflow.opaque import OpaqueWarning
 from autoddl.backend.oneflow.trace import is_known, trace_with_state
+from tests.backend import toys
+from tests.backend.evaluate import assert_same_training, run_graph
 
 
 def without_gelu(kind):

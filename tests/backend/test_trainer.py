@@ -9,12 +9,11 @@ import pytest
 
 flow = pytest.importorskip("oneflow", reason="needs OneFlow")
 
-from random_plans import cluster_of, random_plan  # noqa: E402
-from small_models import build, floats, mean_square  # noqa: E402
-
 from autoddl.backend.oneflow.opaque import OpaqueWarning  # noqa: E402
 from autoddl.backend.oneflow.trace import trace_with_state  # noqa: E402
 from autoddl.backend.oneflow.trainer import build_trainer  # noqa: E402
+from tests.backend.random_plans import cluster_of, random_plan  # noqa: E402
+from tests.backend.small_models import build, floats, mean_square  # noqa: E402
 
 nn = flow.nn
 RNG = np.random.default_rng(5)

@@ -9,12 +9,12 @@ import sys
 
 import numpy as np
 import oneflow as flow
-from random_plans import cluster_of, random_plan
-from small_models import Perceptron, floats, mean_square
 
 from autoddl.backend.oneflow.guard import rank
 from autoddl.backend.oneflow.trace import trace_with_state
 from autoddl.backend.oneflow.trainer import build_trainer
+from tests.backend.random_plans import cluster_of, random_plan
+from tests.backend.small_models import Perceptron, floats, mean_square
 
 ROWS = 16
 

@@ -11,13 +11,13 @@ import sys
 import time
 
 import oneflow as flow
-from random_plans import cluster_of, random_plan
-from small_models import build
 
 from autoddl.backend.oneflow.guard import rank
 from autoddl.backend.oneflow.trace import trace_with_state
 from autoddl.backend.oneflow.trainer import build_trainer
 from autoddl.cost.compute import at_rate
+from tests.backend.random_plans import cluster_of, random_plan
+from tests.backend.small_models import build
 
 
 def main(name: str, rate: float) -> None:

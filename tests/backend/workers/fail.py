@@ -8,12 +8,12 @@ import sys
 import time
 
 import oneflow as flow
-from random_plans import cluster_of, random_plan
-from small_models import OPTIMIZERS, build
 
 from autoddl.backend.oneflow.guard import install_guard, rank, world_size
 from autoddl.backend.oneflow.trace import trace_with_state
 from autoddl.backend.oneflow.trainer import build_trainer
+from tests.backend.random_plans import cluster_of, random_plan
+from tests.backend.small_models import OPTIMIZERS, build
 
 
 class Broken(flow.optim.SGD):

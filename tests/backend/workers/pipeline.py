@@ -9,8 +9,6 @@ import dataclasses
 import json
 import sys
 
-from random_plans import cluster_of, random_plan
-from small_models import OPTIMIZERS, build
 from train import alone, distance
 
 from autoddl.backend.oneflow.guard import rank
@@ -19,6 +17,8 @@ from autoddl.backend.oneflow.session import share_text
 from autoddl.backend.oneflow.trace import trace_with_state
 from autoddl.staged_plan import StagedPlan
 from autoddl.staged_planner import find_staged_plan
+from tests.backend.random_plans import cluster_of, random_plan
+from tests.backend.small_models import OPTIMIZERS, build
 
 
 def shuffled(plan, graph, seed):

@@ -10,7 +10,6 @@ import sys
 
 import numpy as np
 import oneflow as flow
-from random_plans import cluster_of
 
 from autoddl.backend.oneflow.guard import install_guard, rank
 from autoddl.backend.oneflow.transfers import CommThread, Resharding
@@ -20,6 +19,7 @@ from autoddl.pipeline.reshard.unit_tasks import End
 from autoddl.pipeline.submesh import SubMesh
 from autoddl.sbp.layout import TensorSpec, local_slices
 from autoddl.sbp.placement import B, NdSbp, S
+from tests.backend.random_plans import cluster_of
 
 DTYPES = ("float32", "float64", "int64", "float16", "int32", "bool")
 

@@ -14,7 +14,6 @@ import sys
 import numpy as np
 import oneflow as flow
 from rule_cases import CASES, conv_case, f, out, product_case
-from shards import cut, joined
 
 from autoddl.backend.oneflow.detach import detached
 from autoddl.backend.oneflow.groups import Groups
@@ -27,6 +26,7 @@ from autoddl.sbp.layout import is_even, local_shape
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
 from autoddl.sbp.rules import find_rule, signatures_of
+from tests.backend.shards import cut, joined
 
 WITHOUT_KERNEL = ("loss", "opaque")
 RANDOM = ("dropout",)

@@ -8,7 +8,6 @@ import sys
 
 import numpy as np
 import oneflow as flow
-from shards import cut, joined
 
 from autoddl.backend.oneflow.groups import Groups
 from autoddl.backend.oneflow.redistribute import prepare
@@ -16,6 +15,7 @@ from autoddl.sbp.layout import local_shape
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import B, NdSbp, P, S
 from autoddl.sbp.steps import legal_steps
+from tests.backend.shards import cut, joined
 
 
 def gathered(world, x, shapes):

@@ -11,14 +11,14 @@ from collections import Counter
 import numpy as np
 import oneflow as flow
 import oneflow.nn as nn
-from random_plans import cluster_of, planned_op, random_plan, with_paths
-from small_models import build, floats, mean_square
 
 from autoddl.backend.oneflow.guard import rank, world_size
 from autoddl.backend.oneflow.kernels import KERNELS
 from autoddl.backend.oneflow.trace import trace_with_state
 from autoddl.backend.oneflow.trainer import build_trainer
 from autoddl.sbp.rules import signatures_of
+from tests.backend.random_plans import cluster_of, planned_op, random_plan, with_paths
+from tests.backend.small_models import build, floats, mean_square
 
 CLUSTER = cluster_of(1, world_size())
 
