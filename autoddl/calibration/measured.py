@@ -120,8 +120,10 @@ def progress(
     for point in pending:
         timing = record.timings.get(point)
         count, calls = (len(timing.samples), timing.calls) if timing else (0, 4)
+        least = limits.repeats or least_samples(limits.confidence)
+        more = max(least - count, limits.next_count(count))
         seconds = estimate(record, point)
         if seconds <= limits.call_s:
-            left += seconds * (limits.next_count(count) * calls + 2)
+            left += seconds * more * (calls + 1)
     left = min(left, max(0.0, limits.budget_s - spent_s))
     return Progress(len(points) - len(pending), len(points), spent_s, left, str(now))
