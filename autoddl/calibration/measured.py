@@ -99,12 +99,12 @@ def why_not(record: Record, point: Point, limits: Limits, memory_bytes: int) -> 
 
 
 def stop(record: Record, pending: Sequence[Point], limits: Limits) -> None:
-    """The time is over: keep what has enough samples, and say what is missing."""
+    """The time is over: keep what has samples, though fewer than wanted; say what is missing."""
     for point in pending:
         if is_over(record, point):
             continue
         timing = record.timings.get(point)
-        if timing is not None and len(timing.samples) >= least_samples(limits.confidence):
+        if timing is not None and len(timing.samples) >= LEAST_VISIT:
             timing.finish(limits.confidence)
         else:
             record.timings.pop(point, None)

@@ -11,6 +11,7 @@ from rich.text import Text
 from ..calibration.fit import BAD_ERROR, SHUFFLE, Fit
 from ..calibration.record import Record
 from ..calibration.schedule import KINDS
+from ..calibration.statistics import least_samples
 from ..cluster.link import Link
 from ..cluster.spec import Cluster, link_json
 from ..explain import format_bytes, format_seconds
@@ -79,6 +80,10 @@ def print_calibration(record: Record, fit: Fit, cluster: Cluster, files: Sequenc
     out.print(links_table(cluster, fit))
     out.print(errors_table(record, fit))
     out.print(f"R2 of the logarithms {fit.r2:.3f} over {len(fit.residuals)} points")
+    least = least_samples(record.confidence)
+    few = sum(timing.repeats < least for timing in record.done().values())
+    if few:
+        out.print(f"{few} points have fewer than {least} samples: their medians are rough")
     if record.skipped:
         reasons = sorted(set(record.skipped.values()))
         out.print(f"left out {len(record.skipped)} points: {'; '.join(reasons[:3])}")
