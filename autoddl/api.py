@@ -120,6 +120,10 @@ def parallelize(
     loss: Callable[..., Any],
     optimizer: Callable[[list[Any]], Any],
     plan: StagedPlan,
+    seed: int = 0,
+    micro_batches: int | None = None,
+    memory_limit_bytes: float | None = None,
+    search: str = "auto",
     per_shard_batchnorm: bool = False,
     debug: bool = False,
 ) -> PipelineTrainer: ...

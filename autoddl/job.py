@@ -18,6 +18,7 @@ from .backend.oneflow.launch import run_processes
 from .cluster.spec import Cluster
 from .planner import find_plan
 from .plans import Plan
+from .staged_plan import StagedPlan, load_plan
 from .synthetic import synthetic_batches
 
 
@@ -74,7 +75,7 @@ def train_rank(job: TrainJob) -> None:
     from .backend.oneflow import entries
 
     install_guard()
-    plan = None if job.plan_file is None else Plan.load(job.plan_file)
+    plan = None if job.plan_file is None else load_plan(job.plan_file)
     model, example, loss = entries.build_entry(job.model, job.batch, job.seed)
     trainer = parallelize(
         model,
@@ -85,22 +86,24 @@ def train_rank(job: TrainJob) -> None:
         plan=plan,
         seed=job.seed,
     )
-    _say(f"{job.model} on {job.cluster}: predicted {trainer.plan.cost.iteration_s:.3g} s a step")
+    made = trainer.plan
+    seconds = made.iteration_s if isinstance(made, StagedPlan) else made.cost.iteration_s
+    _say(f"{job.model} on {job.cluster}: predicted {seconds:.3g} s a step")
     like = entries.to_arrays(example)
-    batches = synthetic_batches(like, trainer.plan.graph, job.steps, job.seed)
+    batches = synthetic_batches(like, made.graph, job.steps, job.seed)
     for step, arrays in enumerate(batches, start=1):
         started = time.perf_counter()
         value = float(trainer.step(*entries.to_tensors(arrays)))
         _say(f"step {step:3d}  loss {value:.6f}  {time.perf_counter() - started:.3f} s")
 
 
-def _checked_plan(job: TrainJob) -> Plan:
+def _checked_plan(job: TrainJob) -> Plan | StagedPlan:
     from .backend.oneflow.entries import trace_entry
 
     graph = trace_entry(job.model, job.batch)
     if job.plan_file is None:
         return find_plan(graph, job.cluster, seed=job.seed, optimizer=job.optimizer)
-    plan = Plan.load(job.plan_file)
+    plan = load_plan(job.plan_file)
     plan.check_model(graph)
     plan.check_cluster(job.cluster)
     return plan

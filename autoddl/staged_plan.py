@@ -102,6 +102,11 @@ class StagedPlan:
     # ---- what follows from the stages
 
     @property
+    def graph(self) -> Graph:
+        """The whole graph, at the size of a micro-batch."""
+        return self.cut.graph
+
+    @property
     def batch(self) -> int:
         """Rows of the global batch of one iteration."""
         return self.cut.graph.batch * self.micro_batches

@@ -73,3 +73,22 @@ def test_a_plan_for_something_else_is_refused_before_any_process_starts(tmp_path
     for refused in (other_cluster, other_model, other_version):
         assert "Traceback" not in refused.stderr
         assert refused.stdout == ""
+
+
+@pytest.mark.full
+def test_a_plan_with_stages_trains_like_one_device(tmp_path):
+    """Two stages on two processes; tied weights (GPT's logits) are on both."""
+    plan = str(tmp_path / "staged.json")
+    shape = ("--nodes", "2", "--gpus-per-node", "1")
+    made = run(
+        "-m", "autoddl", "plan", MODEL, "--cluster", LAPTOP, *shape,
+        "--stages", "2", "--micro-batches", "4", "-o", plan,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    together = train(*shape, "--steps", "2", "--plan", plan)
+    assert together.returncode == 0, together.stderr
+    alone = train("--nodes", "1", "--gpus-per-node", "1", "--steps", "2")
+    assert len(losses(together.stdout)) == 2
+    assert losses(together.stdout) == pytest.approx(losses(alone.stdout), rel=1e-5)
+    other = train("--plan", plan)
+    assert other.returncode == 2 and "the plan is for 2 x 1 devices" in other.stderr
