@@ -82,18 +82,37 @@ def sketch(problem: Problem, run: Progress, free: Choice) -> float | None:
     free: the choice of least cost, which exceeds the limit. None if nothing among them fits.
     """
     unit = problem.evaluate(free)[0] / problem.memory_limit
-    chosen: list[set[int]] = [set() for _ in problem.node_cost]
-    for table, strategy in zip(problem.nodes, free.tolist(), strict=True):
-        chosen[table].add(strategy)
-    for factor in _SKETCH_PRICES:
-        for table, scores in enumerate(_least_scores(problem, unit * factor)):
-            chosen[table].update(scores.argsort(kind="stable")[:_SKETCH_STRATEGIES].tolist())
-    view = _View(problem, [np.array(sorted(c), dtype=np.int64) for c in chosen])
+    view = _good(problem, [unit * factor for factor in _SKETCH_PRICES], free)
     heavy = eliminate(view.problem, 1e6 / problem.memory_limit, frozenset())
     smallest = view.original(heavy.expand({}))
     if not run.offer(smallest):
         return None
     return _priced(view, run, free, smallest, _NEAR / 10).price
+
+
+def may_fit(problem: Problem) -> bool:
+    """Whether the least memory of all choices keeps to the limit, by a sketch or by elimination.
+
+    For problems without costs. True if elimination does not reach them whole.
+    """
+    view = _good(problem, [1.0], None)
+    for part in (view.problem, problem):
+        state = eliminate(part, 1.0, frozenset())
+        if state.node or state.constant <= problem.memory_limit * (1 + 2 * ROUNDING):
+            return True
+    return False
+
+
+def _good(problem: Problem, prices: Sequence[float], free: Choice | None) -> _View:
+    """The strategies of least scores at each price, and those of `free`."""
+    chosen: list[set[int]] = [set() for _ in problem.node_cost]
+    if free is not None:
+        for table, strategy in zip(problem.nodes, free.tolist(), strict=True):
+            chosen[table].add(strategy)
+    for price in prices:
+        for table, scores in enumerate(_least_scores(problem, price)):
+            chosen[table].update(scores.argsort(kind="stable")[:_SKETCH_STRATEGIES].tolist())
+    return _View(problem, [np.array(sorted(c), dtype=np.int64) for c in chosen])
 
 
 def _least_scores(problem: Problem, price: float) -> list[Table]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from ..sbp.placement import Placement
 from ..sbp.signature import Signature
 from .group import Group, Grouping, Port, make_groups, rule_of
 from .group_table import WHOLE_SPACE, Codes, GroupTable, GroupTables, Space, grad_in
+from .narrow import may_fit
 from .pair_prices import PairPrices
 from .problem import Edge, Problem, Table
 
@@ -53,13 +55,13 @@ def build_tables(
     """The search problem of `graph` (with forks, at the micro-batch's size) on `model.cluster`.
 
     prices: shared by calls for one model, so that no path is priced twice
-    None if even the sum of each group's least memory exceeds the limit: then no edge is priced.
+    None if no choice keeps to the memory limit: then no edge is priced.
     Raises ValueError if `space` leaves a group without a strategy.
     """
     if prices is None:
         prices = PairPrices(model.cluster.mesh, model.comm.price)
     builder = _Builder(graph, model, micro_batches, space, prices)
-    return builder.build() if builder.prepare() else None
+    return builder.build() if builder.prepare() and builder.fits() else None
 
 
 def least_bytes(graph: Graph, model: CostModel) -> float:
@@ -131,9 +133,27 @@ class _Builder:
         least = sum(float(self.group_tables[t].memory_bytes.min()) for t in self.nodes)
         return least <= self.model.limit_bytes
 
+    def fits(self) -> bool:
+        """Whether some choice keeps to the memory limit; exact, but for rounding in its favour."""
+        if self.model.limit_bytes == float("inf"):
+            return True
+        wires = self.wires
+        memory = tuple(t.memory_bytes for t in self.group_tables)
+        copies = tuple(map(self._copies, wires.values()))
+        problem = Problem(
+            node_cost=tuple(map(np.zeros_like, memory)),
+            node_memory=memory,
+            edge_cost=tuple(map(np.zeros_like, copies)),
+            edge_memory=copies,
+            nodes=tuple(self.nodes),
+            edges=self._edges(),
+            memory_limit=self.model.limit_bytes,
+        )
+        return may_fit(problem)
+
     def build(self) -> Tables:
         grouping, nodes = self.grouping, self.nodes
-        wires = self._wires()
+        wires = self.wires
         for wire in wires.values():
             for sources, targets in wire.both_ways():
                 self.prices.ask(wire.spec, sources, targets)
@@ -141,13 +161,7 @@ class _Builder:
             self.tables.priced(group, table)
             for group, table in zip(self.owners, self.group_tables, strict=True)
         ]
-        number_of = {key: number for number, key in enumerate(wires)}
         priced = [self._price(wire) for wire in wires.values()]
-        edges = [
-            Edge(source, number, number_of[key])
-            for number, group in enumerate(grouping.groups)
-            for source, key in self._inputs(number, group)
-        ]
         problem = Problem(
             node_cost=tuple(
                 self.micro_batches * (t.compute_s + t.inner_s) + t.sync_s for t in self.group_tables
@@ -156,7 +170,7 @@ class _Builder:
             edge_cost=tuple(cost for cost, _ in priced),
             edge_memory=tuple(memory for _, memory in priced),
             nodes=tuple(nodes),
-            edges=tuple(edges),
+            edges=self._edges(),
             heavy=frozenset(
                 n
                 for n, group in enumerate(grouping.groups)
@@ -165,6 +179,14 @@ class _Builder:
             memory_limit=self.model.limit_bytes,
         )
         return Tables(grouping, problem, tuple(self.group_tables), self.model, self.micro_batches)
+
+    def _edges(self) -> tuple[Edge, ...]:
+        number_of = {key: number for number, key in enumerate(self.wires)}
+        return tuple(
+            Edge(source, number, number_of[key])
+            for number, group in enumerate(self.grouping.groups)
+            for source, key in self._inputs(number, group)
+        )
 
     def _inputs(self, number: int, group: Group) -> list[tuple[int, _WireKey]]:
         """(source group, what decides the edge's table) of each input from another group."""
@@ -181,7 +203,8 @@ class _Builder:
             found.append((source, key))
         return found
 
-    def _wires(self) -> dict[_WireKey, _Wire]:
+    @cached_property
+    def wires(self) -> dict[_WireKey, _Wire]:
         """The distinct edges between groups, in order of appearance."""
         self.position = {
             op.name: number for group in self.grouping.groups for number, op in enumerate(group.ops)
@@ -215,11 +238,15 @@ class _Builder:
         cost = self.prices.seconds(wire.spec, wire.given, wire.wanted)
         if wire.back_given is not None and wire.back_wanted is not None:
             cost = cost + self.prices.seconds(wire.spec, wire.back_given, wire.back_wanted).T
-        differs = np.zeros(cost.shape, dtype=bool)
+        return wire.times * cost, self._copies(wire)
+
+    def _copies(self, wire: _Wire) -> Table:
+        """Bytes that a redistributed input takes, for each pair of strategies."""
+        differs = np.zeros((len(wire.given), len(wire.wanted)), dtype=bool)
         for axis in range(self.tables.mesh.num_axes):
             differs |= wire.given[:, axis][:, None] != wire.wanted[:, axis][None, :]
         copies = self.tables.local_bytes(wire.spec, wire.wanted)
-        return wire.times * cost, np.where(differs, copies[None, :], 0.0)
+        return np.where(differs, copies[None, :], 0.0)
 
 
 def _grad_out(signature: Signature, index: int) -> Placement:
