@@ -83,7 +83,7 @@ def prove(problem: Problem, rng: np.random.Generator, run: Progress, proof: Proo
             descend_with_restarts(problem, rng, run, price, frozenset())
     limited = problem.memory_limit < math.inf
     cheapest = free.state.expand({}) if free.is_complete else None
-    guess = sketch(problem, run, cheapest) if limited and cheapest is not None else None
+    drawn = sketch(problem, run, cheapest) if limited and cheapest is not None else None
     memory = None
     if limited and run.best is None:
         memory = _relax(_memory_only(problem), 0.0, run)
@@ -93,7 +93,7 @@ def prove(problem: Problem, rng: np.random.Generator, run: Progress, proof: Proo
         run.offer(smallest)
         run.offer(descend(problem, smallest, spend=lambda: run.spend(0))[0])
     if limited and cheapest is not None and run.best is not None:
-        price = narrow(problem, run, proof.raise_bound, cheapest, run.best, guess)
+        price = narrow(problem, run, proof.raise_bound, cheapest, run.best, drawn)
         if relative_gap(run.cost, proof.bound) == 0.0:
             return
         if problem.num_variables > _TREE_VARIABLES:

@@ -34,6 +34,7 @@ _CEILINGS = (1 / 16, 1 / 4, 1 / 2, 3 / 4, 7 / 8, 1.0)  # from the bound to the b
 _WORTH = 0.9  # of the strategies: another round drops too few
 _SKETCH_PRICES = (0.0, 0.1, 0.3, 1.0, 10.0)  # times the cost for the whole limit
 _LIKELY_STRATEGIES = 40
+_SKETCHES = 5
 _SKETCH_STRATEGIES = 25  # of each node table at each of these prices
 
 
@@ -76,8 +77,25 @@ class _View:
         )
 
 
-def sketch(problem: Problem, run: Progress, free: Choice) -> float | None:
-    """Offer good choices of few strategies; the best price of memory among them.
+@dataclass(frozen=True)
+class Sketch:
+    """A view of few strategies, and the best price of memory there."""
+
+    view: _View
+    price: float
+
+    def with_choice(self, choice: Choice, run: Progress, free: Choice) -> Sketch:
+        """The sketch with the strategies of a choice, and its best price; offers what it finds."""
+        chosen = [set(numbers.tolist()) for numbers in self.view.kept]
+        for table, strategy in zip(self.view.whole.nodes, choice.tolist(), strict=True):
+            chosen[table].add(strategy)
+        view = _View(self.view.whole, [np.array(sorted(c), dtype=np.int64) for c in chosen])
+        assert run.best is not None
+        return Sketch(view, _priced(view, run, free, run.best, _NEAR / 10).price)
+
+
+def sketch(problem: Problem, run: Progress, free: Choice) -> Sketch | None:
+    """Offer good choices of few strategies.
 
     free: the choice of least cost, which exceeds the limit. None if nothing among them fits.
     """
@@ -87,7 +105,7 @@ def sketch(problem: Problem, run: Progress, free: Choice) -> float | None:
     smallest = view.original(heavy.expand({}))
     if not run.offer(smallest):
         return None
-    return _priced(view, run, free, smallest, _NEAR / 10).price
+    return Sketch(view, _priced(view, run, free, smallest, _NEAR / 10).price)
 
 
 def may_fit(problem: Problem) -> bool:
@@ -135,26 +153,27 @@ def narrow(
     raise_bound: Callable[[float], None],
     free: Choice,
     smallest: Choice,
-    guess: float | None = None,
+    drawn: Sketch | None = None,
 ) -> float:
     """Offer the optimum to `run` and prove it by its bound, if it may be had; the best price.
 
     free: the choice of least cost, which exceeds the limit; smallest: one that fits
-    guess: a price that may be near the best
+    drawn: where to begin
     """
     view = _View(problem, [np.arange(len(c)) for c in problem.node_cost])
     dual = Dual(0.0, score_bound(problem, free, 0.0))
     near = _NEAR
-    if guess is not None:
-        dual = max(dual, _at(view, run, raise_bound, guess), key=lambda d: d.bound)
-        if dual.price == guess and dual.bound < run.budget.beat_s:
-            _priced(_likely(view, guess), run, free, smallest, _NEAR / 10)
-            smaller = _dropped(view, run, guess, run.cost)
-            if smaller is None:
-                raise_bound(run.cost)
-                return guess
-            if smaller.size < view.size / 2:
-                view, near = smaller, 0.0
+    if drawn is not None:
+        dual = _approached(view, run, raise_bound, free, drawn, dual)
+        if dual.bound >= run.budget.beat_s or relative_gap(run.cost, dual.bound) == 0.0:
+            return dual.price
+        _priced(_likely(view, dual.price), run, free, smallest, _NEAR / 10)
+        smaller = _dropped(view, run, dual.price, run.cost)
+        if smaller is None:
+            raise_bound(run.cost)
+            return dual.price
+        if smaller.size < view.size / 2:
+            view, near = smaller, 0.0
     for _ in range(_ROUNDS):
         found = _priced(view, run, free, smallest, near)
         if found.bound > dual.bound:
@@ -176,14 +195,29 @@ def narrow(
     return dual.price
 
 
-def _at(view: _View, run: Progress, raise_bound: Callable[[float], None], price: float) -> Dual:
-    """The bound at a price; offers the choice that gives it."""
-    run.spend()
-    choice = view.original(view.eliminated(price).expand({}))
-    run.offer(choice)
-    bound = score_bound(view.whole, choice, price)
-    raise_bound(min(bound, run.cost))
-    return Dual(price, bound)
+def _approached(
+    view: _View,
+    run: Progress,
+    raise_bound: Callable[[float], None],
+    free: Choice,
+    drawn: Sketch,
+    dual: Dual,
+) -> Dual:
+    """A bound near the best cost: solutions of all strategies complete the sketch in turn."""
+    for _ in range(_SKETCHES):
+        run.spend()
+        price = drawn.price
+        choice = view.original(view.eliminated(price).expand({}))
+        run.offer(choice)
+        found = Dual(price, min(score_bound(view.whole, choice, price), run.cost))
+        raise_bound(found.bound)
+        dual = max(dual, found, key=lambda d: d.bound)
+        if dual.bound >= run.budget.beat_s or relative_gap(run.cost, dual.bound) <= 5 * _NEAR:
+            break
+        drawn = drawn.with_choice(choice, run, free)
+        if relative_gap(run.cost, dual.bound) <= 5 * _NEAR or drawn.price == price:
+            break
+    return dual
 
 
 def _likely(view: _View, price: float) -> _View:
