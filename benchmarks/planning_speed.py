@@ -1,0 +1,231 @@
+"""Planning time: wall, CPU, memory, gap, and where the time goes.
+
+python -m benchmarks.planning_speed [--cases vgg13_64,gpt_36b_256] [--output benchmarks/results]
+
+Each case is traced and planned in a process of its own; tracing is timed apart and not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+MACHINES = Path(__file__).parents[1] / "calibration" / "machines"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model on a machine; `target_s` is the wall time on two cores that issue 4 asks for."""
+
+    model: str
+    machine: str
+    nodes: int
+    gpus: int
+    batch: int | None = None
+    target_s: float | None = None
+    layers: int | None = None  # of a GPT of width 4096 instead of `model`
+
+
+CASES = {
+    "vgg13_16": Case("models.vgg:vgg13", "piz_daint", 16, 1, 128),
+    "vgg13_32": Case("models.vgg:vgg13", "piz_daint", 32, 1, 256),
+    "vgg13_64": Case("models.vgg:vgg13", "piz_daint", 64, 1, 512, 0.5),
+    "gpt_6_8b_64": Case("models.gpt:gpt_6_8b", "piz_daint", 64, 1),
+    "gpt_16b_128": Case("models.gpt:gpt_16b", "piz_daint", 128, 1),
+    "gpt_36b_256": Case("models.gpt:gpt_36b", "piz_daint", 256, 1, None, 2.0),
+    "gpt_0_35b_2x16": Case("models.gpt:gpt_0_35b", "gcp_a100", 2, 16),
+    "gpt_5_8b_2x16": Case("models.gpt:gpt_5_8b", "gcp_a100", 2, 16),
+    "gpt_1_block_64x4": Case("", "gcp_a100", 64, 4, 1024, 1.0, 1),
+    "gpt_32_blocks_64x4": Case("", "gcp_a100", 64, 4, 1024, 5.0, 32),
+    "gpt_64_blocks_64x4": Case("", "gcp_a100", 64, 4, 1024, None, 64),
+    "gpt3_175b_128x8": Case("models.gpt:gpt3_175b", "gcp_a100", 128, 8, None, 10.0),
+    "gpt3_175b_1024x8": Case("models.gpt:gpt3_175b", "gcp_a100", 1024, 8, None, 30.0),
+}
+
+
+def _graph(case: Case) -> Any:
+    """The traced graph of a case."""
+    from autoddl.backend.oneflow.entries import trace_entry
+
+    if case.layers is None:
+        return trace_entry(case.model, case.batch)
+    import oneflow
+
+    from autoddl.backend.oneflow.meta import storage_free
+    from autoddl.backend.oneflow.trace import trace
+    from models.blank import blank
+    from models.gpt import Gpt, next_token_loss
+
+    assert case.batch is not None
+    with storage_free():
+        model = Gpt(case.layers, 4096, 32, 1024)
+    tokens = blank(case.batch, 1024, dtype=oneflow.int64)
+    return trace(model, tokens, tokens, loss=next_token_loss)
+
+
+class Phases:
+    """CPU seconds by phase, by wrapping the functions that make them up."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._inside: list[str] = []
+
+    def wrapped(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **options: Any) -> Any:
+            with self._phase(name):
+                return function(*args, **options)
+
+        return timed
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        started = time.process_time()
+        self._inside.append(name)
+        try:
+            yield
+        finally:
+            spent = time.process_time() - started
+            self._inside.pop()
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent
+            if self._inside:  # what an inner phase spends is not the outer one's
+                outer = self._inside[-1]
+                self.seconds[outer] = self.seconds.get(outer, 0.0) - spent
+
+
+def _measured(case: Case) -> dict[str, Any]:
+    """Plan one case in this process."""
+    from autoddl import planner
+    from autoddl.cluster.spec import Cluster
+    from autoddl.sbp.redistribute import PathTable
+    from autoddl.search import branch, narrow
+    from autoddl.search.group_table import GroupTables
+
+    graph = _graph(case)
+    cluster = Cluster.load(MACHINES / f"{case.machine}.json").with_shape(
+        nodes=case.nodes, gpus_per_node=case.gpus
+    )
+    phases = Phases()
+    for owner, name, phase in (
+        (PathTable, "seconds", "path tables"),
+        (GroupTables, "local", "group tables"),
+        (branch, "eliminate", "elimination"),
+        (narrow, "eliminate", "elimination"),
+        (narrow, "Contexts", "reduced costs"),
+        (narrow, "least_within", "fronts"),
+        (planner, "_write", "writing the plan"),
+    ):
+        setattr(owner, name, phases.wrapped(phase, getattr(owner, name)))
+    wall, cpu = time.perf_counter(), time.process_time()
+    failure, plan = "", None
+    try:
+        plan = planner.find_plan(graph, cluster, baselines=False)
+    except ValueError as error:
+        failure = str(error)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    phases.seconds["rest"] = cpu - sum(phases.seconds.values())
+    found: dict[str, Any] = {
+        "operators": len(graph.ops),
+        "wall_s": round(wall, 3),
+        "cpu_s": round(cpu, 3),
+        "peak_memory_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 3),
+        "target_s": case.target_s,
+        "phases_cpu_s": {name: round(s, 3) for name, s in sorted(phases.seconds.items())},
+        "failure": failure,
+    }
+    if plan is not None:
+        bound = plan.search.lower_bound_s
+        found |= {
+            "iteration_s": plan.cost.iteration_s,
+            "micro_batches": plan.micro_batches,
+            "lower_bound_s": bound,
+            "algorithm": plan.search.algorithm,
+            "gap": None if bound is None else max(0.0, plan.cost.iteration_s / bound - 1),
+        }
+    return found
+
+
+def _table(results: dict[str, dict[str, Any]]) -> str:
+    lines = [
+        "| case | wall s | CPU s | asked s | peak GB | micro-batches | iteration s | gap "
+        "| most CPU s spent on |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, found in results.items():
+        phases = sorted(found["phases_cpu_s"].items(), key=lambda item: -item[1])[:3]
+        gap = found.get("gap")
+        cells = [
+            name,
+            f"{found['wall_s']:.2f}",
+            f"{found['cpu_s']:.2f}",
+            "" if found["target_s"] is None else f"{found['target_s']:g}",
+            f"{found['peak_memory_gb']:.2f}",
+            str(found.get("micro_batches", "")),
+            f"{found['iteration_s']:.6g}" if "iteration_s" in found else found["failure"][:60],
+            "" if gap is None else ("0" if gap < 4e-6 else f"{100 * gap:.3f} %"),
+            ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in phases),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--timeout", type=float, default=900.0)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        print(json.dumps(_measured(CASES[args.one])))
+        return
+    from autoddl.files import write_atomically
+
+    path = args.output / "planning_speed.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = json.loads(path.read_text())["cases"] if path.exists() else {}
+    load = os.getloadavg()[0]
+    for name in args.cases.split(","):
+        command = [sys.executable, "-m", "benchmarks.planning_speed", "--one", name]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=args.timeout, check=True
+            )
+        except subprocess.TimeoutExpired:
+            print(f"{name}: not done after {args.timeout:g} s")
+            continue
+        known[name] = json.loads(done.stdout.splitlines()[-1])
+        known[name]["load_average"] = round(load, 1)
+        ordered = {case: known[case] for case in CASES if case in known}
+        machine = {
+            "cpus": os.cpu_count(),
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+        }
+        date = datetime.now(timezone.utc).date().isoformat()
+        text = json.dumps({"machine": machine, "date": date, "cases": ordered}, indent=1)
+        write_atomically(path, text)
+        note = (
+            f"Planning time, {date}, {machine['cpus']} CPUs, tracing and baselines apart. "
+            "The machine was shared: its load average was "
+            f"{', '.join(str(c['load_average']) for c in ordered.values())}; CPU seconds are "
+            "nearer to the truth than wall seconds.\n\n"
+        )
+        write_atomically(path.with_suffix(".md"), note + _table(ordered))
+        print(_table({name: known[name]}).splitlines()[-1], flush=True)
+
+
+if __name__ == "__main__":
+    main()
