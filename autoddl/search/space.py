@@ -4,8 +4,9 @@ On a small mesh these are all assignments. With many axes that number (signature
 reach and needless: axes of one extent and link class are interchangeable up to the order in which
 they nest. There a run of such axes is cut into few blocks of one signature each (AutoDDL's topology
 tuples, in every order and with a signature in more than one block where the nesting needs it), and
-if that is still too many, into blocks of few distinct signatures with the batch outermost.
-`assignments` takes the first of these spaces that is small enough.
+if that is still too many, into blocks of few distinct signatures with the batch outermost; last,
+all axes together are cut so. `assignments` takes the first of these spaces that is small enough.
+Optimality is proven in the space that it took.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ class Restriction:
     """A space of block sequences on one run of axes.
 
     distinct: signatures in a sequence at most; blocks: blocks at most; leading_first: the signature
-    that splits the batch stands only in the first block
+    that splits the batch stands only in the first block; across: all axes count as one run, so that
+    a block may reach over different extents and links
     """
 
     distinct: int
     blocks: int
     leading_first: bool
+    across: bool = False
 
 
 RESTRICTIONS = (
@@ -51,6 +54,9 @@ RESTRICTIONS = (
     Restriction(2, 3, True),
     Restriction(2, 2, False),
     Restriction(2, 2, True),
+    Restriction(3, 3, True, across=True),
+    Restriction(2, 3, True, across=True),
+    Restriction(2, 2, False, across=True),
     Restriction(1, 1, False),
 )
 
@@ -126,9 +132,13 @@ def assignments(
     best = np.zeros((0, axes), dtype=np.int16)
     for restriction in RESTRICTIONS:
         # Rules list their best signatures first; before the blocks lose variety, the rest goes.
-        fewer = (needed[:4],) if restriction == RESTRICTIONS[4] else ()
+        short = restriction == RESTRICTIONS[4] or restriction.across
+        fewer = (needed[:4],) if short else ()
         for symbols in (everything, needed, *fewer):
             found = _restricted(symbols, leading, mesh, feasible, restriction)
+            if restriction.across and found is not None:
+                plain = _restricted(everything, leading, mesh, feasible, RESTRICTIONS[-1])
+                found = found if plain is None else np.unique(np.vstack([found, plain]), axis=0)
             if found is not None and 0 < len(found) <= cap:
                 return found
             if found is not None and len(found) and (not len(best) or len(found) < len(best)):
@@ -145,7 +155,7 @@ def _restricted(
 ) -> Assignments | None:
     """The product of the runs' block sequences, or None if it is too large to write down."""
     partial = np.zeros((1, 0), dtype=np.int16)
-    for length in runs(mesh):
+    for length in (mesh.num_axes,) if restriction.across else runs(mesh):
         if count_block_sequences(len(symbols), length, restriction) > _MAX_GENERATED:
             return None
         sequences = block_sequences(symbols, leading, length, restriction)

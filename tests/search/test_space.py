@@ -75,3 +75,13 @@ def test_nothing_feasible_leaves_nothing():
         return np.zeros(len(assign), dtype=bool)
 
     assert len(assignments(3, NOTHING, NOTHING, Mesh(2, 2), never)) == 0
+
+
+def test_two_runs_too_long_for_blocks_of_their_own_share_blocks():
+    """Ten axes of two links: three blocks over all of them, in every cut."""
+    found = assignments(6, frozenset({0}), frozenset({4, 5}), Mesh(128, 8), anything, cap=600)
+    rows = set(map(tuple, found.tolist()))
+    assert len(rows) <= 600
+    assert (1,) * 4 + (2,) * 4 + (1,) * 2 in rows and (0,) * 9 + (2,) in rows
+    for a, b in itertools.product(range(4), repeat=2):
+        assert (a,) * 7 + (b,) * 3 in rows, "no poorer than one signature a run"
