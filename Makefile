@@ -2,7 +2,7 @@
 export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 
-.PHONY: demo test test-all check bench-bytes bench-planning bench-reshard bench-search bench-truth setup clean
+.PHONY: demo test test-all check bench-bytes bench-paper bench-planning bench-reshard bench-search bench-truth setup clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -25,6 +25,9 @@ bench-bytes: setup
 
 bench-planning: setup
 	$(PYTHON) -m benchmarks.planning_speed
+
+bench-paper: setup
+	$(PYTHON) -m benchmarks.paper --sensitivity
 
 bench-truth: setup
 	$(PYTHON) -m benchmarks.truth --recalibrate

@@ -245,14 +245,18 @@ def baseline_plans(
     micro_batches: int | None = None,
     memory_limit_bytes: float | None = None,
     comm_rule: CommRule = "shared_nic",
+    min_tensor_devices: int = 1,
 ) -> dict[str, tuple[PlannedBaseline, Plan | None]]:
     """Every known scheme on its best topology: its record and, if it fits, its plan, by name.
 
-    The options are those of `find_plan`, which raises the same errors for them.
+    min_tensor_devices: weights of Megatron and SUMMA are split over at least so many devices
+    The other options are those of `find_plan`, which raises the same errors for them.
     """
     model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes)
     counts = micro_batch_counts(graph, micro_batches)
-    pricer = BaselinePricer(lambda parts: micro_graph(graph, parts), counts, model, seed)
+    pricer = BaselinePricer(
+        lambda parts: micro_graph(graph, parts), counts, model, seed, min_tensor_devices
+    )
     return {
         rival.record.name: (
             rival.record,

@@ -68,19 +68,27 @@ class BaselinePricer:
 
     micro: number of micro-batches -> the graph of one, with forks
     counts: numbers of micro-batches to try, ascending
+    min_tensor_devices: tensor axes of Megatron and SUMMA have at least so many devices together
     """
 
     micro: Callable[[int], Graph]
     counts: Sequence[int]
     model: CostModel
     seed: int = 0
+    min_tensor_devices: int = 1
 
     def all(self) -> tuple[Baseline, ...]:
         """Every family at its best, in the order of `FAMILIES`; none on one device."""
         if self._mesh.num_axes == 0:
             return ()
-        tried = {family: variants(family, self._mesh) for family in FAMILIES}
+        tried = {family: self._variants(family) for family in FAMILIES}
         return tuple(self._best(family, found) for family, found in tried.items() if found)
+
+    def _variants(self, family: Family) -> tuple[Variant, ...]:
+        found, least = variants(family, self._mesh), self.min_tensor_devices
+        if family.letters is None:
+            return found
+        return tuple(v for v in found if self._mesh.extent(v.tensor_axes) >= least)
 
     def _best(self, family: Family, found: Sequence[Variant]) -> Baseline:
         limit, best = self.model.limit_bytes, None

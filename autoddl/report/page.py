@@ -269,17 +269,14 @@ def _step_texts(plan: Plan, tensor: str, source: NdSbp, steps: Sequence[Step]) -
 def _certificate(plan: Plan) -> list[tuple[str, str]]:
     """What is known about better plans."""
     found = [("found by", plan.search.algorithm)]
-    told = plan.summary_json()
-    bound = plan.search.lower_bound_s
-    if bound is not None and bound > 0:
-        gap = plan.cost.iteration_s / bound - 1
+    bound, gap, products = plan.search.lower_bound_s, plan.gap, plan.product_bytes
+    if bound is not None and gap is not None:
         found.append(("no plan in the searched space takes less than", format_seconds(bound)))
-        found.append(("so a better one is faster by at most", f"{max(gap, 0.0):.2%}"))
-    least = told.get("bounds", {}).get("matmul_bytes")
-    if least:
-        found.append(
-            ("least bytes that the products must move, by the mathematics", format_bytes(least))
-        )
+        proven = "optimal in that space" if gap == 0 else f"a plan {gap:.2%} faster"
+        found.append(("proven", proven if gap == 0 else f"at most {proven} exists"))
+    if products.ratio is not None:
+        found.append(("each device receives for the products", format_bytes(products.moved)))
+        found.append(("any algorithm needs at least", format_bytes(products.least)))
     closest = plan.closest_baseline
     if closest is not None and closest.iteration_s is not None:
         found.append((f"closest known scheme, {closest.name}", format_seconds(closest.iteration_s)))

@@ -1,0 +1,223 @@
+"""AutoDDL's Figures 8, 9 and 10, predicted, beside the paper's numbers: `make bench-paper`.
+
+Writes benchmarks/results/paper/: a JSON file for each case, `paper.md`, `paper.png`, and with
+`--sensitivity` how the predicted reductions move when alpha, beta or the FLOP rate change by 30 %.
+`--only NAME` prices the cases whose name has NAME in it and keeps the other cases' results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import platform
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from autoddl.cluster.spec import Cluster
+from autoddl.compare import OURS
+from autoddl.explain import format_bytes, format_seconds
+from autoddl.files import write_atomically
+from benchmarks.paper_figures import (
+    CASES,
+    COMMUNICATION,
+    TIME,
+    Case,
+    Outcome,
+    Schemes,
+    closest,
+    compared,
+    less,
+    predict,
+)
+
+RESULTS = Path(__file__).parent / "results" / "paper"
+SWEPT = ("VGG13, 16 nodes", "VGG13, 2 x 8 GPUs")  # small meshes: quick to plan many times
+NEAR = 0.10
+LEVEL = 0.02  # no difference that a measurement would show
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="price the cases with this in their names")
+    parser.add_argument("--sensitivity", action="store_true", help="change alpha, beta and rates")
+    options = parser.parse_args()
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for case in CASES:
+        if options.only in case.name:
+            started = time.process_time()
+            save(case, predict(case), time.process_time() - started)
+            print(f"{case.name}: {time.process_time() - started:.1f} CPU seconds", flush=True)
+    if options.sensitivity:
+        write_atomically(RESULTS / "sensitivity.json", json.dumps(sweep(), indent=1) + "\n")
+    report()
+
+
+def file_of(case: Case) -> Path:
+    return RESULTS / f"{re.sub(r'[^a-z0-9]+', '_', case.name.lower())}.json"
+
+
+def save(case: Case, found: Outcome, seconds: float) -> None:
+    told = {
+        "case": case.name,
+        "date": datetime.date.today().isoformat(),
+        "priced_on": platform.machine(),
+        "cpu_seconds": round(seconds, 1),
+        "schemes": found.schemes,
+        "layers": found.layers,
+    }
+    write_atomically(file_of(case), json.dumps(told, indent=1) + "\n")
+
+
+def sweep() -> list[dict[str, Any]]:
+    """The reductions of the quick cases on machines that differ by 30 % in one number."""
+    rows = []
+    for case in CASES:
+        if case.name not in SWEPT:
+            continue
+        for what in ("alpha", "beta", "flops"):
+            for factor in (0.7, 1.0, 1.3):
+                found = predict(case, lambda c, w=what, f=factor: changed(c, w, f)).schemes
+                other = compared(case, found)
+                rows.append(
+                    {"case": case.name, "what": what, "factor": factor, "against": other,
+                     "closest": closest(found), "time": less(found, other, TIME),
+                     "communication": less(found, other, COMMUNICATION)}
+                )  # fmt: skip
+                print(rows[-1], flush=True)
+    return rows
+
+
+def changed(cluster: Cluster, what: str, factor: float) -> Cluster:
+    """The machine with all alphas, all betas or all FLOP rates times `factor`."""
+    if what == "flops":
+        rates = {k: v * factor for k, v in cluster.device.flops_per_s.items()}
+        return dataclasses.replace(
+            cluster, device=dataclasses.replace(cluster.device, flops_per_s=rates)
+        )
+    key = "alpha_s" if what == "alpha" else "beta_s_per_byte"
+    links = {
+        name: dataclasses.replace(link, **{key: getattr(link, key) * factor})
+        for name, link in (("intra", cluster.intra), ("inter", cluster.inter))
+    }
+    return dataclasses.replace(cluster, **links)
+
+
+def report() -> None:
+    """The table and the plot of all cases that have results."""
+    found = [
+        (case, json.loads(file_of(case).read_text())) for case in CASES if file_of(case).exists()
+    ]
+    write_atomically(RESULTS / "paper.md", table(found))
+    draw(found, RESULTS / "paper.png")
+
+
+Found = list[tuple[Case, dict[str, Any]]]
+
+
+def table(found: Found) -> str:
+    """The comparison in Markdown."""
+    lines = [
+        "# AutoDDL's evaluation, predicted",
+        "",
+        "How much less our plan takes than the paper's second best scheme. Priced with the machine "
+        "files of `calibration/machines`, in which each number has its source; nothing is fitted "
+        "to the paper. Made by `make bench-paper`.",
+        "",
+        "| figure | case | against | communication: paper | ours | time: paper | ours | in words |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for case, told in found:
+        schemes = told["schemes"]
+        other = compared(case, schemes)
+        lines.append(
+            f"| {case.figure} | {case.name} | {other} {schemes[other][0]} | "
+            f"{_share(case.communication)} | {_share(less(schemes, other, COMMUNICATION))} | "
+            f"{_share(case.time)} | {_share(less(schemes, other, TIME))} | {words(case, schemes)} |"
+        )
+    lines += ["", "## The schemes", ""]
+    for case, told in found:
+        lines += [f"### {case.name}", "", "| scheme | topology | iteration | communication | "
+                  "through a NIC |", "| --- | --- | --- | --- | --- |"]  # fmt: skip
+        for name, (topology, seconds, communication, nic) in told["schemes"].items():
+            lines.append(
+                f"| {name} | {topology} | {format_seconds(seconds)} | "
+                f"{format_seconds(communication)} | {format_bytes(nic)} |"
+            )
+        dense = [v for k, v in told["layers"].items() if k.startswith("classifier")]
+        if dense:
+            lines += ["", f"Fig. 8, our dense layers: {', '.join(dense)}"]
+        lines.append("")
+    return "\n".join(lines + sensitivity_lines())
+
+
+def words(case: Case, schemes: Schemes) -> str:
+    """Whether the sign agrees, by how much the reduction differs, and what is known of that."""
+    paper, other = case.communication, compared(case, schemes)
+    ours = less(schemes, other, COMMUNICATION)
+    same = (ours > 0) == (paper > 0) or abs(ours - paper) < LEVEL
+    near = "within" if abs(ours - paper) <= NEAR else "not within"
+    text = f"{'same' if same else 'other'} sign; {(ours - paper) * 100:+.1f} points, {near} 10"
+    nearest = closest(schemes)
+    if nearest != other:
+        text += f"; {nearest} is closer here, {_share(less(schemes, nearest, TIME))} of the time"
+    for name in ("data parallel", "SUMMA"):
+        if name in schemes and name != other:
+            text += (
+                f"; {name} {schemes[name][TIME] / schemes[OURS][TIME]:.2f} times as long as ours"
+            )
+    return f"{text}. Paper: {case.says}. Here: {case.why}"
+
+
+def sensitivity_lines() -> list[str]:
+    file = RESULTS / "sensitivity.json"
+    if not file.exists():
+        return []
+    lines = ["## If the machine's numbers were 30 % off", "",
+             "| case | changed | factor | against | communication less | time less |",
+             "| --- | --- | --- | --- | --- | --- |"]  # fmt: skip
+    for row in json.loads(file.read_text()):
+        lines.append(
+            f"| {row['case']} | {row['what']} | {row['factor']} | {row['against']} | "
+            f"{_share(row['communication'])} | {_share(row['time'])} |"
+        )
+    return [*lines, ""]
+
+
+def draw(found: Found, file: Path) -> None:
+    """Reductions of communication and of time, the paper's beside ours."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 1.5 + 0.45 * len(found)), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    names = [case.name for case, _ in found]
+    places = list(range(len(found)))
+    for axes, what, number in zip(
+        panels, ("communication", "time"), (COMMUNICATION, TIME), strict=True
+    ):
+        paper = [100 * getattr(case, what) for case, _ in found]
+        ours = [
+            100 * less(told["schemes"], compared(case, told["schemes"]), number)
+            for case, told in found
+        ]
+        axes.barh([p - 0.2 for p in places], paper, 0.38, label="paper, measured", color="#b8c4ce")
+        axes.barh(
+            [p + 0.2 for p in places], ours, 0.38, label="autoddl, predicted", color="#1f5f8b"
+        )
+        axes.set_yticks(places, names)
+        axes.set_xlabel(f"{what} less than the paper's second best, %")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].invert_yaxis()
+    panels[0].legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    figure.savefig(file, dpi=130)
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+if __name__ == "__main__":
+    main()
