@@ -1,4 +1,4 @@
-"""What AutoDDL's evaluation measured (sections 4.5, 5.2 and 5.3), and the runs that predict it.
+"""What AutoDDL's evaluation measured (sections 3 to 5), and the runs that predict it.
 
 The paper's numbers are those of its text; its figures are not in the scan that they were read from.
 A case gives the less that ours takes than the best of the paper's baselines (data parallelism,
@@ -18,16 +18,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from autoddl.baselines import megatron
 from autoddl.cluster.spec import Cluster
 from autoddl.compare import OURS
 from autoddl.graph import Graph
 from autoddl.planner import baseline_plans, find_plan
 from autoddl.plans import Plan
 from autoddl.search.group_table import WHOLE_SPACE, Space
+from tests.graphs import attention
 
 MACHINES = Path(__file__).parents[1] / "calibration" / "machines"
 PAPER_BASELINES = ("data parallel", "Megatron", "SUMMA")
 NO_LIMIT = 1e15
+ATTENTION = "attention layer, 64 nodes"
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,25 @@ def predict(case: Case, change: Callable[[Cluster], Cluster] = lambda c: c) -> O
         if plan is not None and not (implied and whole):
             schemes[name] = _figures(record.topology, plan)
     return Outcome(schemes, {layer.name: layer.topology for layer in ours.layers})
+
+
+def attention_traffic() -> dict[str, float]:
+    """Fig. 3: Gi elements through a node's link in the forward pass of an attention layer.
+
+    Of the third of four layers in a row, so that its input comes as its neighbours leave it.
+    """
+    graph = attention(4, 1024, 1024, 8192, 64)
+    cluster = Cluster.load(MACHINES / "piz_daint.json").with_shape(64, 1)
+    spaces = {"Megatron": megatron(graph, (0, 1)), OURS: Space(min_weight_shards=16)}
+    found = {}
+    for name, space in spaces.items():
+        plan = find_plan(
+            graph, cluster, space=space, micro_batches=1, memory_limit_bytes=NO_LIMIT,
+            baselines=False,
+        )  # fmt: skip
+        costs = (cost for op, cost in plan.costs.items() if op.startswith("layer2"))
+        found[name] = sum(cost.nic_bytes.forward for cost in costs) / 4 / 2**30
+    return found
 
 
 def _figures(topology: str, plan: Plan) -> tuple[str, float, float, float]:

@@ -14,7 +14,9 @@ from autoddl.cli import main
 
 ROOT = Path(__file__).parents[1]
 LAPTOP = str(ROOT / "calibration" / "machines" / "laptop.json")
-COMMANDS = ("box", "calibrate", "doctor", "explain", "memory", "plan", "trace", "train")
+COMMANDS = (
+    "box", "calibrate", "compare", "diff", "doctor", "explain", "memory", "plan", "trace", "train",
+)  # fmt: skip
 
 
 def autoddl(*words: str) -> Result:
