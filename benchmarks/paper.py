@@ -191,7 +191,7 @@ def attention_lines() -> list[str]:
         "node's link in the forward pass. The paper's 4 x 16 Megatron and its 3D scheme move 180 "
         "to 96.",
         "",
-        "| scheme | Gi elements | paper's figure, in the same proportion |",
+        "| scheme | Gi elements | the paper's 180 to 96, scaled |",
         "| --- | --- | --- |",
     ]
     figures = json.loads(file.read_text())["gibi_elements"]
