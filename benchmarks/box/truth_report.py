@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,6 +75,18 @@ def median_spread(cases: Sequence[Measured]) -> float | None:
     return statistics.median(spreads) if spreads else None
 
 
+def repeatability(cases: Sequence[Measured]) -> float | None:
+    """Spearman's correlation of one repeat of the communication with another, plan by plan.
+
+    The median over pairs of repeats: where it is low, unrest of the machine hides the order.
+    """
+    kept = [case.comm_samples for case in cases if case.comm_samples]
+    if len(kept) < 3:
+        return None
+    pairs = itertools.combinations(zip(*kept, strict=True), 2)
+    return statistics.median(agreement(first, second).spearman for first, second in pairs)
+
+
 def groups(cases: Sequence[Measured]) -> list[tuple[str, list[Measured]]]:
     """Cases by rate and model, then all of a rate."""
     found = []
@@ -89,7 +102,11 @@ def numbers(cases: Sequence[Measured]) -> dict[str, Any]:
     """All figures of the report, for the JSON file."""
     found: dict[str, Any] = {}
     for name, some in groups(cases):
-        found[name] = {"plans": len(some), "median_spread_of_repeats": median_spread(some)}
+        found[name] = {
+            "plans": len(some),
+            "median_spread_of_repeats": median_spread(some),
+            "spearman_of_repeats": repeatability(some),
+        }
         for rule in RULES:
             comm, step = _agreements(some, rule)
             found[name][rule] = {
@@ -111,20 +128,23 @@ def table(cases: Sequence[Measured], machine: dict[str, Any]) -> str:
         "Spearman's rank correlation, median |predicted / measured - 1| (median of the signed",
         "error); choice: how much slower than the fastest measured plan is the one ranked first.",
         "Spread: how far the repeats of one plan's communication lie apart (largest less smallest,",
-        "by the median; the median plan's). All seconds are those of emulated compute.",
+        "by the median; the median plan's). Repeats: Spearman's correlation of one repeat with",
+        "another: how far the machine agrees with itself. All seconds are of emulated compute.",
         "",
-        "| plans | rule | communication | whole step | choice | spread |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| plans | rule | communication | whole step | choice | spread | repeats |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, some in groups(cases):
         spread = median_spread(some)
         noise = "" if spread is None else f"{spread:.0%}"
+        again = repeatability(some)
+        again_text = "" if again is None else f"{again:.3f}"
         for rule in RULES:
             comm, step = _agreements(some, rule)
             choice = "" if name.startswith("all") else f"{choice_loss(some, rule):.1%}"
             lines.append(
                 f"| {name} ({len(some)}) | {RULE_NAMES[rule]} | {comm} | {step} | {choice} "
-                f"| {noise} |"
+                f"| {noise} | {again_text} |"
             )
     return "\n".join(lines)
 
