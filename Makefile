@@ -2,7 +2,7 @@
 export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 
-.PHONY: demo test test-all check bench-bytes bench-paper bench-planning bench-reshard bench-search bench-truth setup clean
+.PHONY: demo test test-all check bench-bytes bench-memory bench-paper bench-planning bench-reshard bench-search bench-truth setup clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -31,6 +31,9 @@ bench-paper: setup
 
 bench-truth: setup
 	$(PYTHON) -m benchmarks.truth --recalibrate
+
+bench-memory: setup
+	$(PYTHON) -m benchmarks.memory
 
 bench-reshard: setup
 	$(PYTHON) -m benchmarks.reshard

@@ -53,6 +53,18 @@ class Pullback(Protocol):
         """Local bytes of an output."""
         ...
 
+    def bytes_whole(self, index: int) -> float:
+        """Bytes of an input that is not split."""
+        ...
+
+    def whole_x(self, index: int) -> str:
+        """An input gathered from all devices."""
+        ...
+
+    def whole_dy(self) -> str:
+        """The gradient of the output gathered from all devices."""
+        ...
+
     def temporary(
         self, reads: Sequence[str], size: float, workspace: float = 0, over: str = ""
     ) -> str:
@@ -203,7 +215,18 @@ def _narrowed(op: Pullback) -> None:
     op.give(0, [op.dy(), op.x(0)])
 
 
-@pulls("concat", "stack")
+@pulls("stack")
+def _stacked(op: Pullback) -> None:
+    """OneFlow has no split of it backward: all is gathered, and what comes out is cut again."""
+    inputs = [op.whole_x(i) for i in range(op.num_inputs)]
+    gradient = op.whole_dy()
+    for index in range(op.num_inputs):
+        if op.wants(index):
+            part = op.temporary([*inputs, gradient], op.bytes_whole(index))
+            op.give(index, [part], workspace=2 * op.bytes_x(index))
+
+
+@pulls("concat")
 def _joined(op: Pullback) -> None:
     inputs = [op.x(i) for i in range(op.num_inputs)]
     for index in range(op.num_inputs):

@@ -11,10 +11,37 @@ What ends in Partial where it did not start there is no collective: it goes thro
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from ..planned import PlannedOp
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp, Placement
 
 Change = tuple[Placement, Placement]
+
+
+def merged_axes(ops: Iterable[PlannedOp], num_axes: int) -> tuple[tuple[int, ...], ...]:
+    """The mesh with the fewest axes: neighbours that all tensors label alike are one.
+
+    Gives the atomic axes of each. A boundary between axes a and a + 1 stays where any operator or
+    gradient treats them differently.
+    """
+    parted: set[int] = set()
+    for op in ops:
+        for nd in (*op.ins, *op.outs, *op.grad_outs, *op.grad_ins):
+            if nd is not None:
+                parted.update(a for a in range(1, num_axes) if nd[a] != nd[a - 1])
+    groups: list[list[int]] = []
+    for axis in range(num_axes):
+        if not groups or axis in parted:
+            groups.append([])
+        groups[-1].append(axis)
+    return tuple(map(tuple, groups)) or ((),)
+
+
+def num_changes(source: NdSbp, target: NdSbp) -> int:
+    """Axes of the mesh on which the change is one collective, as few as possible."""
+    return len(_merged(source, target))
 
 
 def goes_through_host(source: NdSbp, target: NdSbp) -> bool:

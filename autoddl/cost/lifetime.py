@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from ..graph import Graph, Op
@@ -33,12 +34,12 @@ from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
 from ..sbp.redistribute import Step
 from .backward import pull_back
-from .compiled_comm import collective_workspace, goes_through_host
+from .chains import compiled_peak
+from .compiled_comm import collective_workspace, goes_through_host, merged_axes, num_changes
 from .forward import IN_PLACE, VIEWS, extra_bytes, workspace_bytes
 from .memory import OPTIMIZER_SLOTS
-from .order import compiled_order
 from .pullback import OpPullback
-from .tape import Peak, Tape
+from .tape import Peak, Tape, Transfer
 
 Runtime = Literal["graph", "executor"]
 RUNTIMES: tuple[Runtime, ...] = ("graph", "executor")
@@ -62,8 +63,7 @@ def memory_peak(
     tape = step.build()
     if runtime == "executor":
         return tape.sweep()
-    # what follows the last micro-batch has the same place as the micro-batches
-    return max(compiled_order(tape).sweep(), step.late.sweep(), key=lambda peak: peak.bytes)
+    return compiled_peak(tape, step.late, micro_batches)
 
 
 def local_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> float:
@@ -90,8 +90,14 @@ class StepTape:
     arrived: dict[str, str] = field(default_factory=dict)  # tensor -> name of its gradient
     # parameter -> its gradient's placement, and the steps still to come after the last part
     owed: dict[str, tuple[NdSbp, tuple[Step, ...]]] = field(default_factory=dict)
+    accumulated: list[str] = field(default_factory=list)  # parameters, as their gradients come
     late: Tape = field(default_factory=Tape)  # compiled: what follows the last micro-batch
     counter: int = 0
+
+    @cached_property
+    def num_axes(self) -> int:
+        """Axes of the mesh that the compiler sees."""
+        return len(merged_axes(self.ops.values(), self.mesh.num_axes))
 
     def build(self) -> Tape:
         for op in self.graph.ops:
@@ -106,7 +112,7 @@ class StepTape:
         if not self.compiled:
             for op in reversed(self.graph.params):
                 self._synchronise(op)
-        self.late.always = self.tape.always
+        self._finish()
         return self.tape
 
     # ---- names
@@ -124,12 +130,12 @@ class StepTape:
         cause: str,
         workspace: float = 0,
         over: str = "",
+        transfer: Transfer = "",
     ) -> str:
         """Append an action that makes one tensor; gives the tensor's name."""
         name = self.name(what)
         places = {name: over} if over else None
-        moves = cause == "redistribution"
-        self.tape.act(what, reads, [(name, size, cause)], workspace, places, moves)
+        self.tape.act(what, reads, [(name, size, cause)], workspace, places, transfer)
         return name
 
     def bytes_of(self, tensor: str, nd: NdSbp) -> float:
@@ -200,7 +206,13 @@ class StepTape:
     # ---- redistributions
 
     def _travel(
-        self, what: str, tensor: str, name: str, source: NdSbp, steps: Sequence[Step]
+        self,
+        what: str,
+        tensor: str,
+        name: str,
+        source: NdSbp,
+        steps: Sequence[Step],
+        transfer: Transfer = "planned",
     ) -> str:
         """The name of `tensor`, which is `name` and placed as `source`, after `steps`."""
         if not steps:
@@ -208,17 +220,31 @@ class StepTape:
         spec = self.graph.tensors[tensor].spec
         for kind, start, nd in self._route(source, steps):
             before, after = (local_bytes(spec, p, self.mesh) for p in (start, nd))
-            if self.compiled and goes_through_host(start, nd):
+            if self.compiled and self._leaves_chain(start, nd, transfer):
                 # into a buffer of its own; what it leaves behind is not reused
-                self.tape.keep("redistribution", after)
+                workspace = collective_workspace(start, nd, before, after, self.mesh)
+                through_host = goes_through_host(start, nd)
+                self.tape.keep("redistribution", after + (0 if through_host else workspace))
                 self.tape.kept.add(name)
                 name = self.name(f"always:{what}")
             elif self.compiled:
                 workspace = collective_workspace(start, nd, before, after, self.mesh)
-                name = self.new(f"{kind} of {what}", [name], after, "redistribution", workspace)
+                name = self.new(
+                    f"{kind} of {what}", [name], after, "redistribution", workspace, "", transfer
+                )
             elif kind != "slice":
-                name = self.new(f"{kind} of {what}", [name], after, "redistribution")
+                name = self.new(
+                    f"{kind} of {what}", [name], after, "redistribution", transfer=transfer
+                )
         return name
+
+    def _leaves_chain(self, source: NdSbp, target: NdSbp, transfer: Transfer) -> bool:
+        """True if the compiler has no collective on the mesh of the step for the change."""
+        if goes_through_host(source, target):
+            return True
+        # without micro-batches the parts before and after it are one chain again
+        reduced = num_changes(source, target) < self.num_axes
+        return transfer == "planned" and reduced and self.micro_batches > 1
 
     def _route(self, source: NdSbp, steps: Sequence[Step]) -> list[tuple[str, NdSbp, NdSbp]]:
         """The ways from `source`: (kind, placement before, placement after).
@@ -281,7 +307,8 @@ class StepTape:
             self.tape.keep("gradients", self.bytes_of(tensor, nd))
             return
         if self.micro_batches == 1 or (edge and edge.forward):
-            gradient = self._travel(what, tensor, gradient, nd, steps)
+            implied: Transfer = "planned" if edge and edge.forward else "implied"
+            gradient = self._travel(what, tensor, gradient, nd, steps, implied)
             nd, steps = _after(nd, steps), ()
         if tensor in self.owed:
             self._arrive(tensor, gradient, self.owed[tensor][0])
@@ -292,7 +319,7 @@ class StepTape:
     def _update(self, op: Op) -> None:
         """Update a parameter at once, or accumulate its gradient and update after the last part.
 
-        An accumulator is there all the time. Its sum is reduced and divided by the number of parts.
+        The accumulator is there all the time.
         """
         (tensor,) = op.outputs
         if tensor not in self.owed:
@@ -300,14 +327,36 @@ class StepTape:
         self.tape.act(f"update of {tensor}", [self.arrived[tensor]])
         if self.micro_batches == 1:
             return
-        nd, steps = self.owed[tensor]
-        self.tape.keep("gradients", self.bytes_of(tensor, nd))
+        self.tape.keep("gradients", self.bytes_of(tensor, self.owed[tensor][0]))
+        self.accumulated.append(tensor)
+
+    def _finish(self) -> None:
+        """What follows the last micro-batch: reduce each accumulated gradient, divide it, update.
+
+        OneFlow reuses memory there, in one order, for what is on the mesh of the micro-batches. A
+        collective on a mesh that it could reduce to fewer axes is not; its result stays.
+        """
         main, self.tape = self.tape, self.late
-        what = f"gradient of {tensor}"
-        whole = self._travel(what, tensor, f"always:{tensor}", nd, steps)
-        size = self.bytes_of(tensor, _after(nd, steps))
-        mean = self.new(f"mean {what}", [whole], size, "gradients", over=whole)
-        self.tape.act(f"update of {tensor}", [mean])
+        reduced = {
+            tensor
+            for tensor in self.accumulated
+            for nd, steps in (self.owed[tensor],)
+            if steps and num_changes(nd, _after(nd, steps)) < self.num_axes
+        }
+        for tensor in self.accumulated:
+            nd, steps = self.owed[tensor]
+            size = self.bytes_of(tensor, _after(nd, steps))
+            what = f"gradient of {tensor}"
+            whole = f"always:{tensor}"
+            if tensor in reduced:
+                main.keep("redistribution", size)
+            else:
+                whole = self._travel(what, tensor, whole, nd, steps)
+            if len(reduced) == len(self.accumulated):  # then nothing is in that order
+                main.keep("gradients", size)
+                continue
+            mean = self.new(f"mean {what}", [whole], size, "gradients", over=whole)
+            self.tape.act(f"update of {tensor}", [mean])
         self.tape = main
 
     def _synchronise(self, op: Op) -> None:

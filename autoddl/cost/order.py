@@ -1,9 +1,10 @@
 """The order in which OneFlow's compiler runs a tape's actions.
 
 A job with collectives runs breadth first: what is ready is appended to a queue, the readers of an
-action's results last made first, and each collective runs just before the first reader of its
-result. A job without any takes, of what is ready, the action that adds the least memory: the bytes
-it makes less its share of those it reads (OneFlow's straighten algorithm, "MemoryFirst").
+action's results last made first. A collective that no operator asked for, of a parameter's gradient
+on its way to the update, does not queue: it runs just before its reader. A job without any takes,
+of what is ready, the action that adds the least memory: the bytes it makes less its share of those
+it reads (OneFlow's straighten algorithm, "MemoryFirst").
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .tape import Action, Tape
 def compiled_order(tape: Tape) -> Tape:
     """`tape` with its actions in the compiler's order."""
     graph = _Dependencies.of(tape)
-    if any(action.is_transfer for action in tape.actions):
+    if any(action.transfer for action in tape.actions):
         order = _breadth_first(graph)
     else:
         order = _least_memory_first(graph)
@@ -51,7 +52,7 @@ class _Dependencies:
 
 
 def _breadth_first(graph: _Dependencies) -> list[int]:
-    """Transfers do not queue: their readers wait for what they send."""
+    """Implied transfers do not queue: their readers wait for what they send."""
     waiting = [len(sources) for sources in graph.before]
     queue = deque(n for n, count in enumerate(waiting) if not count)
     order: list[int] = []
@@ -62,7 +63,7 @@ def _breadth_first(graph: _Dependencies) -> list[int]:
             waiting[reader] -= 1
             if waiting[reader]:
                 continue
-            if graph.actions[reader].is_transfer:
+            if graph.actions[reader].transfer == "implied":
                 finish(reader)
             else:
                 queue.append(reader)
@@ -70,7 +71,7 @@ def _breadth_first(graph: _Dependencies) -> list[int]:
     def run(number: int) -> None:
         """With the transfers that it reads and that have not run yet."""
         for source in graph.before[number]:
-            if graph.actions[source].is_transfer and not done[source]:
+            if graph.actions[source].transfer == "implied" and not done[source]:
                 run(source)
         done[number] = True
         order.append(number)

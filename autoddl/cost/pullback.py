@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..graph import Op
 from ..planned import PlannedOp
+from ..sbp.placement import NdSbp
+from .compiled_comm import collective_workspace
 from .forward import VIEWS
 
 if TYPE_CHECKING:
@@ -59,6 +61,26 @@ class OpPullback:
 
     def bytes_y(self, index: int = 0) -> float:
         return self.step.bytes_of(self.op.outputs[index], self.planned.outs[index])
+
+    def bytes_whole(self, index: int) -> float:
+        return float(self.step.graph.tensors[self.op.inputs[index]].spec.bytes)
+
+    def whole_x(self, index: int) -> str:
+        return self._gathered(self.x(index), self.op.inputs[index], self.planned.ins[index])
+
+    def whole_dy(self) -> str:
+        nd = self.planned.grad_outs[0]
+        assert nd is not None, f"{self.op.name} takes no gradient"
+        return self._gathered(self.dy(), self.op.outputs[0], nd)
+
+    def _gathered(self, name: str, tensor: str, nd: NdSbp) -> str:
+        mesh, whole = self.step.mesh, NdSbp.broadcast(len(nd))
+        if nd == whole:
+            return name
+        before, after = self.step.bytes_of(tensor, nd), self.step.bytes_of(tensor, whole)
+        workspace = collective_workspace(nd, whole, before, after, mesh)
+        what = f"gathering of {tensor}"
+        return self.step.new(what, [name], after, "redistribution", workspace, "", "implied")
 
     def temporary(
         self, reads: Sequence[str], size: float, workspace: float = 0, over: str = ""

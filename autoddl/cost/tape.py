@@ -13,7 +13,11 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
+from .packing import Lifetime, packed_bytes
+
+Transfer = Literal["", "planned", "implied"]
 ALIGNMENT_BYTES = 512
 LARGEST = 12  # tensors that a peak names
 
@@ -29,7 +33,7 @@ class Action:
 
     makes:       names with their bytes and cause
     over:        name made -> name read in whose place it may be written
-    is_transfer: a redistribution
+    transfer:    a redistribution: "planned", or "implied" by what its reader needs; "" for others
     """
 
     name: str
@@ -37,7 +41,7 @@ class Action:
     makes: list[tuple[str, int, str]] = field(default_factory=list)
     workspace: int = 0
     over: dict[str, str] = field(default_factory=dict)
-    is_transfer: bool = False
+    transfer: Transfer = ""
 
 
 @dataclass(frozen=True)
@@ -73,12 +77,12 @@ class Tape:
         makes: Sequence[tuple[str, float, str]] = (),
         workspace: float = 0,
         over: Mapping[str, str] | None = None,
-        is_transfer: bool = False,
+        transfer: Transfer = "",
     ) -> None:
         """Append an action; sizes are rounded up."""
         pieces = [(key, aligned(size), cause) for key, size, cause in makes]
         self.actions.append(
-            Action(name, tuple(reads), pieces, aligned(workspace), dict(over or {}), is_transfer)
+            Action(name, tuple(reads), pieces, aligned(workspace), dict(over or {}), transfer)
         )
 
     def view(self, name: str, source: str) -> None:
@@ -95,8 +99,8 @@ class Tape:
             name = self.views[name]
         return name
 
-    def sweep(self) -> Peak:
-        """The peak of the step."""
+    def sweep(self, packed: bool = False) -> Peak:
+        """The peak of the step; `packed`: with what is lost if every place has a fixed offset."""
         last = self._last_reads()
         size, cause, made_at = self._sizes()
         place, death = self._places(last, size)
@@ -119,6 +123,10 @@ class Tape:
             by_cause[cause[key]] += size[key]
         if best_at >= 0 and self.actions[best_at].workspace:
             by_cause["workspace"] += self.actions[best_at].workspace
+        if packed:
+            lost = packed_bytes(self._lifetimes(size, made_at, death)) - max(best, 0)
+            best += lost
+            by_cause["fragmentation"] += lost
         largest = sorted(snapshot, key=lambda key: (-size[key], made_at[key]))[:LARGEST]
         return Peak(
             max(best, 0) + sum(self.always.values()),
@@ -127,6 +135,12 @@ class Tape:
             dict(self.always),
             tuple((size[k], cause[k], self.actions[made_at[k]].name) for k in largest),
         )
+
+    def _lifetimes(
+        self, size: Mapping[str, int], made_at: Mapping[str, int], death: Mapping[str, int]
+    ) -> list[Lifetime]:
+        places = [(size[key], made_at[key], last) for key, last in death.items()]
+        return places + [(a.workspace, n, n) for n, a in enumerate(self.actions)]
 
     def _sizes(self) -> tuple[dict[str, int], dict[str, str], dict[str, int]]:
         size: dict[str, int] = {}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ....plans import Plan
 from .lazy_ops import why_not
-from .merge import merged_axes
+from .merge import compiled_axes
 from .read import DeviceMemory, Register, read_fullest
 from .replay import JOB_PREFIX
 
@@ -73,7 +73,7 @@ class ExactMemory:
 
 def check_compiles(plan: Plan) -> None:
     """ValueError with the reason if this plan cannot be compiled."""
-    merged_axes(plan)
+    compiled_axes(plan)
     for op in plan.graph.ops:
         if op.kind in ("input", "param", "buffer", "loss", "constant"):
             continue

@@ -21,7 +21,7 @@ from ....plans import Plan
 from ....sbp.placement import NdSbp
 from ..entries import optimizer_maker
 from .lazy_ops import constant, issue
-from .merge import merged_axes, merged_extent
+from .merge import compiled_axes, merged_extent
 
 JOB_PREFIX = "Training_"  # of the name that nn.Graph gives the class below
 
@@ -35,7 +35,7 @@ class Placer:
     placement: Any = None
 
     def __post_init__(self) -> None:
-        self.groups = merged_axes(self.plan)
+        self.groups = compiled_axes(self.plan)
         extents = [merged_extent(self.plan, group) for group in self.groups]
         ranks = np.arange(int(np.prod(extents))).reshape(extents)
         self.placement = flow.placement("cpu", ranks=ranks.tolist())
@@ -183,7 +183,9 @@ class Job:
             def build(self, *inputs: flow.Tensor) -> flow.Tensor:
                 loss = self.model(*inputs)
                 loss.backward()
-                return loss
+                # with an operator behind it, the loss' own collective runs in the computation's
+                # order; else OneFlow gives up reusing memory after the last micro-batch
+                return loss * 1.0
 
         graph = Training()
         graph.build_graph(*self.inputs)

@@ -1,0 +1,167 @@
+"""Predicted memory against OneFlow's compiled plans: `make bench-memory`.
+
+Each case is planned, its peak predicted from lifetimes (`autoddl.cost.lifetime`), and its job
+compiled for CUDA devices in a process of its own, without a GPU. The table and the plot go to
+benchmarks/results/memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from datetime import datetime, timezone
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from autoddl.backend.oneflow.memory_plan.exact import exact_memory
+from autoddl.backend.oneflow.meta import storage_free
+from autoddl.backend.oneflow.trace import trace
+from autoddl.cluster.spec import Cluster
+from autoddl.files import write_atomically
+from autoddl.graph import Graph
+from benchmarks.memory_cases import CASES, MODELS, Case, plan_of
+
+ROOT = Path(__file__).parents[1]
+MACHINE = ROOT / "calibration" / "machines" / "gcp_a100.json"
+MOST_MEDIAN, MOST_OVER, MOST_UNDER = 0.05, 0.12, 0.05
+
+
+@cache
+def graph_of(model: str) -> Graph:
+    """The traced graph of a model, which takes no memory for its parameters."""
+    with storage_free():
+        built, example, loss = MODELS[model]()
+    return trace(built, *example, loss=loss, name=model)
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """Predicted and compiled bytes of one case."""
+    plan = plan_of(case, graph_of(case.model), Cluster.load(MACHINE))
+    peak = plan.memory_peak()
+    started = time.perf_counter()
+    exact = exact_memory(plan)
+    return {
+        "model": case.model,
+        "scheme": case.scheme,
+        "devices": f"{case.nodes}x{case.gpus}",
+        "optimizer": case.optimizer,
+        "micro_batches": case.micro_batches,
+        "predicted_bytes": peak.bytes,
+        "compiled_bytes": exact.total,
+        "error": peak.bytes / exact.total - 1,
+        "predicted_parts": dict(peak.by_cause),
+        "compiled_parts": {
+            "parameters": exact.parameters,
+            "optimizer": exact.optimizer,
+            "activations": exact.activations,
+            "buffers": exact.buffers,
+        },
+        "placed_otherwise": len(exact.differing),
+        "compile_s": time.perf_counter() - started,
+    }
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Median and extremes of the errors."""
+    errors = [row["error"] for row in rows]
+    return {
+        "pairs": len(rows),
+        "median_error": median(map(abs, errors)),
+        "most_over": max(errors),
+        "most_under": min(errors),
+    }
+
+
+def holds(found: dict[str, float]) -> bool:
+    """True if the errors keep to the bounds above."""
+    return (
+        found["median_error"] <= MOST_MEDIAN
+        and found["most_over"] <= MOST_OVER
+        and found["most_under"] >= -MOST_UNDER
+    )
+
+
+def markdown(result: dict[str, Any]) -> str:
+    found = result["summary"]
+    lines = [
+        f"Memory of a device: predicted, and in the plan that OneFlow {result['oneflow']} compiles "
+        f"for CUDA ({result['date']}). {found['pairs']} pairs: median error "
+        f"{found['median_error']:.1%}, from {found['most_under']:+.1%} to "
+        f"{found['most_over']:+.1%}.",
+        "",
+        "| model | scheme | devices | optimizer | micro-batches | predicted MB | compiled MB | error |",  # noqa: E501
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in result["rows"]:
+        lines.append(
+            f"| {row['model']} | {row['scheme']} | {row['devices']} | {row['optimizer']} | "
+            f"{row['micro_batches']} | {row['predicted_bytes'] / 1e6:,.1f} | "
+            f"{row['compiled_bytes'] / 1e6:,.1f} | {row['error']:+.2%} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def plot(rows: list[dict[str, Any]]) -> bytes:
+    """Predicted over compiled, a point a pair, and the bounds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 5))
+    for model in dict.fromkeys(row["model"] for row in rows):
+        points = [row for row in rows if row["model"] == model]
+        axes.plot(
+            [row["compiled_bytes"] / 1e9 for row in points],
+            [row["predicted_bytes"] / 1e9 for row in points],
+            "o", label=model,
+        )  # fmt: skip
+    ends = [f(row["compiled_bytes"] for row in rows) / 1e9 for f in (min, max)]
+    axes.plot(ends, ends, "k-", linewidth=0.8)
+    for factor, style in ((1 + MOST_OVER, ":"), (1 - MOST_UNDER, ":")):
+        axes.plot(ends, [end * factor for end in ends], f"k{style}", linewidth=0.8)
+    axes.set(xscale="log", yscale="log", xlabel="compiled by OneFlow, GB", ylabel="predicted, GB")
+    axes.legend(fontsize="small")
+    figure.tight_layout()
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    plt.close(figure)
+    return buffer.getvalue()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="cases whose text contains this; writes nothing")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "memory")
+    arguments = parser.parse_args()
+    rows = []
+    for case in CASES:
+        if arguments.only in str(case):
+            rows.append(measure(case))
+            print(f"{rows[-1]['error']:+7.2%}  {case}", flush=True)
+    import oneflow
+
+    result = {
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "machine": f"{platform.machine()}, no GPU",
+        "oneflow": oneflow.__version__,
+        "summary": summary(rows),
+        "rows": rows,
+    }
+    print(json.dumps(result["summary"]))
+    if not arguments.only:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        write_atomically(arguments.output / "memory.json", json.dumps(result, indent=1))
+        write_atomically(arguments.output / "memory.md", markdown(result))
+        (arguments.output / "memory.png").write_bytes(plot(rows))
+    if not holds(result["summary"]):
+        raise SystemExit("the errors exceed their bounds")
+
+
+if __name__ == "__main__":
+    main()
