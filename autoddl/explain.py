@@ -113,8 +113,12 @@ def plan_text(
     return "\n".join(lines)
 
 
-def certificate_text(algorithm: str, gap: float | None, products: ProductBytes) -> str:
+_ENDS = {"done": "", "budget": " until its budget ended", "interrupted": " until interrupted"}
+
+
+def certificate_text(algorithm: str, end: str, gap: float | None, products: ProductBytes) -> str:
     """How good the plan is: in the searched space, and against any algorithm for its products."""
+    algorithm += _ENDS.get(end, "")
     if gap is None:
         found = f"found by {algorithm}, which proves nothing about better plans"
     elif gap == 0:

@@ -395,7 +395,9 @@ class Plan:
                 self.cost,
                 self.memory_limit_bytes,
                 [(planned, self.layer_cost(planned)) for planned in self.layers],
-                certificate_text(self.search.algorithm, self.gap, self.product_bytes),
+                certificate_text(
+                    self.search.algorithm, self.search.end, self.gap, self.product_bytes
+                ),
                 self.baselines,
                 self.extrapolated,
             )

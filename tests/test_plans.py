@@ -143,4 +143,5 @@ def test_how_a_search_ended_is_kept():
         tied(64, 32), cluster("piz_daint", 4, 1), search="random", budget_evaluations=3
     )
     assert (plan.search.end, plan.search.evaluations) == ("budget", 3)
+    assert "until its budget ended" in plan.explain()
     assert Plan.loads(plan.dumps()).search == plan.search

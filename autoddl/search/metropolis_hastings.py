@@ -25,7 +25,7 @@ from .problem import Choice, Problem, SearchResult
 from .progress import Progress
 from .random_choice import draw
 
-BETA = 50.0  # a proposal that costs 2 % of the least cost more is accepted once in e times
+BETA = 200.0  # a proposal that costs 0.5 % of the least cost more is accepted once in e times
 _STEPS_PER_VARIABLE = 100
 
 

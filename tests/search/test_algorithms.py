@@ -90,7 +90,7 @@ def test_heuristics_reach_the_optimum_of_most_small_problems(name):
     reached = 0
     for seed in range(12):
         problem, best = limited(seed, list(SHAPES)[seed % len(SHAPES)], math.inf)
-        result = run(name, problem)
+        result = run(name, problem, Budget(restarts=16))
         assert result is not None
         reached += result.cost <= best * (1 + TOLERANCE)
     assert reached >= 11
