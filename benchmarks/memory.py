@@ -92,7 +92,8 @@ def markdown(result: dict[str, Any]) -> str:
         f"Memory of a device: predicted, and in the plan that OneFlow {result['oneflow']} compiles "
         f"for CUDA ({result['date']}). {found['pairs']} pairs: median error "
         f"{found['median_error']:.1%}, from {found['most_under']:+.1%} to "
-        f"{found['most_over']:+.1%}.",
+        f"{found['most_over']:+.1%}; {_outside(result['rows'])} pairs are outside "
+        f"-{MOST_UNDER:.0%} to +{MOST_OVER:.0%}.",
         "",
         "| model | scheme | devices | optimizer | micro-batches | predicted MB | compiled MB | error |",  # noqa: E501
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -104,6 +105,10 @@ def markdown(result: dict[str, Any]) -> str:
             f"{row['compiled_bytes'] / 1e6:,.1f} | {row['error']:+.2%} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _outside(rows: list[dict[str, Any]]) -> int:
+    return sum(not -MOST_UNDER <= row["error"] <= MOST_OVER for row in rows)
 
 
 def plot(rows: list[dict[str, Any]]) -> bytes:

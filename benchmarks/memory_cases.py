@@ -178,6 +178,8 @@ CASES = (
     Case("gpt 1x8192", "megatron", 2, 2, "adam", 8),
     Case("dlrm 8x100k", "data parallel", 1, 4, "sgd"),
     Case("dlrm 8x100k", "data parallel", 1, 4, "adam", 2),
+    Case("dlrm 8x100k", "megatron", 1, 4, "sgd"),
+    Case("dlrm 8x100k", "megatron", 1, 4, "adam"),
     Case("dlrm 8x100k", "megatron", 2, 2, "adam"),
     Case("dlrm 8x100k", "megatron", 2, 2, "sgd", 4),
 )
