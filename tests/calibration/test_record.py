@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
@@ -130,3 +131,17 @@ def test_what_takes_too_long_is_left_out_and_the_rest_kept_when_time_is_over():
     assert "budget" in record.skipped[str(large)]
     stop(record, [small], Limits())
     assert record.timings[small].repeats == 6 and str(small) not in record.skipped
+
+
+def test_the_shipped_measurement_gives_the_shipped_machine():
+    machines = Path(__file__).parents[2] / "calibration" / "machines"
+    shipped = Cluster.load(machines / "two_cores.json")
+    record = Record.load(machines / "two_cores.measurements.json")
+    made = machine_of(record, fit_record(record))
+    assert made.calibration is not None and made.calibration.warnings == ()
+    assert made.intra.beta_s_per_byte == pytest.approx(shipped.intra.beta_s_per_byte, rel=0.01)
+    assert made.intra.alpha_s == pytest.approx(shipped.intra.alpha_s, rel=0.01)
+    assert made.device == dataclasses.replace(
+        shipped.device, shuffle_s_per_byte=made.device.shuffle_s_per_byte
+    )
+    assert made.sources == shipped.sources
