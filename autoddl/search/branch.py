@@ -1,9 +1,9 @@
 """Exact search: elimination gives bounds, branching closes what they leave open.
 
-Without a memory limit that binds, elimination alone finds the optimum (`eliminate`). If one does, and
-elimination reaches every variable, `narrow` closes most gaps. For the rest the variables are chosen
-in the reverse order of elimination. With those of a branch chosen, each of several relaxations
-knows the least score of any completion exactly, as elimination left a table for it:
+Without a memory limit that binds, elimination alone finds the optimum (`eliminate`). If one does,
+and elimination reaches every variable, `narrow` closes most gaps. For the rest the variables are
+chosen in the reverse order of elimination. With those of a branch chosen, each of several
+relaxations knows the least score of any completion exactly, as elimination left a table for it:
 
     at price 0             least cost, memory ignored
     at the best price p    least cost + p (memory - limit), see `dual`
