@@ -1,4 +1,9 @@
-"""Ask OneFlow's compiler for a plan's memory, in a process of its own."""
+"""Ask OneFlow's compiler for a plan's memory, in a process of its own.
+
+The compiler may order what is ready by the addresses of its objects, so that two compilations of
+one plan can differ: 381.3 and 414.9 MB for the DLRM of `benchmarks.memory` with tensor parallelism
+over four devices and SGD. Most plans give the same bytes each time.
+"""
 
 from __future__ import annotations
 
