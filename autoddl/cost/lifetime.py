@@ -242,8 +242,9 @@ class StepTape:
         """True if the compiler has no collective on the mesh of the step for the change."""
         if goes_through_host(source, target):
             return True
-        # without micro-batches the parts before and after it are one chain again
-        reduced = num_changes(source, target) < self.num_axes
+        # without micro-batches the parts before and after it are one chain again; more than two
+        # axes are not compiled at all, and taken as if each had its collectives
+        reduced = self.num_axes == 2 and num_changes(source, target) == 1
         return transfer == "planned" and reduced and self.micro_batches > 1
 
     def _route(self, source: NdSbp, steps: Sequence[Step]) -> list[tuple[str, NdSbp, NdSbp]]:
@@ -341,7 +342,7 @@ class StepTape:
             tensor
             for tensor in self.accumulated
             for nd, steps in (self.owed[tensor],)
-            if steps and num_changes(nd, _after(nd, steps)) < self.num_axes
+            if steps and self.num_axes == 2 and num_changes(nd, _after(nd, steps)) == 1
         }
         for tensor in self.accumulated:
             nd, steps = self.owed[tensor]
