@@ -149,7 +149,8 @@ def join(port: int) -> socket.socket:
 )
 def test_a_host_that_falls_silent_or_ends_is_named(silent, message):
     port = free_port()
-    job = start(["-c", MEET.format(limit=2)], **as_rank(0, port, size=2))
+    limit = 2 if silent else 25  # that it has ended is seen at once
+    job = start(["-c", MEET.format(limit=limit)], **as_rank(0, port, size=2))
     with join(port) as connection:
         answer = json.loads(connection.makefile().readline())
         assert answer["error"] == "" and [p["rank"] for p in answer["places"]] == [0, 1]

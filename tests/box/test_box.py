@@ -199,7 +199,7 @@ def test_without_root_it_explains_itself(words, tmp_path):
     """Needs root only to give it up."""
     text = (
         "import os, sys; from click.testing import CliRunner; from autoddl.cli import main\n"
-        "import autoddl.box.box, autoddl.commands.box\n"
+        "import autoddl.box.box, autoddl.commands.box, autoddl.plan_job\n"
         "os.setuid(65534)\n"
         f"done = CliRunner().invoke(main, ['box', *{words!r}])\n"
         "print(done.output, end=''); sys.exit(done.exit_code)"
