@@ -196,7 +196,6 @@ def main() -> None:
     path = args.output / "planning_speed.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     known = json.loads(path.read_text())["cases"] if path.exists() else {}
-    load = os.getloadavg()[0]
     for name in args.cases.split(","):
         command = [sys.executable, "-m", "benchmarks.planning_speed", "--one", name]
         try:
@@ -207,7 +206,7 @@ def main() -> None:
             print(f"{name}: not done after {args.timeout:g} s")
             continue
         known[name] = json.loads(done.stdout.splitlines()[-1])
-        known[name]["load_average"] = round(load, 1)
+        known[name]["load_average"] = round(os.getloadavg()[0], 1)
         ordered = {case: known[case] for case in CASES if case in known}
         machine = {
             "cpus": os.cpu_count(),
