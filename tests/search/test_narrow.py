@@ -99,8 +99,10 @@ def test_fronts_find_the_optimum_within_the_limit():
             assert memory <= problem.memory_limit * (1 + 1e-12)
             assert cost == pytest.approx(best)
             assert least_within(problem, state, contexts, price, best * 0.99, 10**6) is None
+    last = list(problems())[-1]
+    state = eliminate(last, 0.0, frozenset())
     with pytest.raises(TooMany):
-        least_within(problem, state, contexts, price, np.inf, 10)
+        least_within(last, state, Contexts(state), 0.0, np.inf, 10)
 
 
 def test_narrowing_proves_the_optimum():
