@@ -16,7 +16,7 @@ from autoddl.cost.compute import at_rate
 def test_traffic_is_real_and_waits_are_right(launch, model):
     out = launch("emulate", 4, model, "3e5")
     found = [json.loads(line.partition("] ")[2]) for line in out.splitlines() if "{" in line]
-    assert len(found) == 2
+    assert len(found) == 1
     for each in found:
         assert each["equal"] and each["collectives"] > 5, each
         assert each["compute_s"] > 1, "the waits stand out"

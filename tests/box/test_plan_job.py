@@ -38,13 +38,13 @@ def test_times_of_emulated_compute_say_so(plan_file, possible):
     command = ["-m", "autoddl", "box", "rank", plan_file, "--steps", "2"]
     with Box(2, 1, "1gbit") as box:
         status = box.run(
-            [*command, "--emulate-compute", "2e7", "--json"], output=out, prefix=False, timeout=120
+            [*command, "--emulate-compute", "1e8", "--json"], output=out, prefix=False, timeout=120
         )
         assert status == 0, out.getvalue()
         moved = box.links()
     (line,) = [line for line in out.getvalue().splitlines() if line.startswith("{")]
     found = json.loads(line)
-    assert found["compute"] == "emulated compute, 2e+07 FLOP/s"
+    assert found["compute"] == "emulated compute, 1e+08 FLOP/s"
     assert found["losses"] is None
     assert min(found["steps_s"]) > 0.9 * found["predicted_step_s"] > 0.5
     assert all(link.sent_bytes > 1e4 for link in moved)

@@ -24,7 +24,7 @@ def main(name: str, rate: float) -> None:
     model, loss, batch = build(name)
     example = batch(0, 8)
     traced = trace_with_state(model, *example, loss=loss)
-    for seed in range(2):
+    for seed in range(1):
         plan = random_plan(traced.graph, cluster_of(2, 2), seed)
         device = at_rate(plan.cluster.device, rate)
         plan = dataclasses.replace(plan, cluster=dataclasses.replace(plan.cluster, device=device))
