@@ -76,6 +76,7 @@ OUTSIDE = {
     "pipeline.timeline": {"matplotlib"},
     "calibration": {"numpy"},
     "calibration.fit": {"numpy", "scipy"},
+    "calibration.lines": {"numpy", "scipy"},
     "calibration.plot": {"matplotlib"},
     "calibration.progress": {"rich"},
     "backend": {"numpy", "oneflow"},

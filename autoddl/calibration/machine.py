@@ -12,6 +12,7 @@ from ..cluster.link import Link
 from ..cluster.provenance import Calibration, Range
 from ..cluster.spec import Cluster, Curve, Device, link_json
 from .fit import Fit, fit_links
+from .lines import fit_lines
 from .record import DeviceTimes, Record, Timing
 from .schedule import Point
 
@@ -82,6 +83,7 @@ def machine_of(record: Record, fit: Fit, device: Device | None = None) -> Cluste
             warnings=fit.warnings,
             ranges=ranges_of(done),
         ),
+        lines=fit_lines({p: t.median_s for p, t in done.items()}),
     )
 
 

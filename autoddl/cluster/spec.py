@@ -3,8 +3,8 @@
 The file format is the JSON of these classes' fields plus `version`. `sources` says where a number
 comes from, by its dotted name: `{"device.memory_bytes": "data sheet, page 2"}`. Optional fields are
 left out where they say nothing: a link's `call_s` and `transfer_s`, the device's `efficiency` and
-`shuffle_s_per_byte`, and `calibration` (how the numbers were measured). `autoddl calibrate` writes
-them.
+`shuffle_s_per_byte`, `lines` (of measured group shapes) and `calibration` (how the numbers were
+measured). `autoddl calibrate` writes them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Literal, cast
 from ..files import write_atomically
 from ..sbp.mesh import Mesh
 from .fields import Fields, check_known, checked_number, load_object
+from .group_line import GroupLine
 from .link import Link
 from .provenance import Calibration
 
@@ -65,6 +66,7 @@ class Cluster:
 
     intra: between the devices of a host; beta is per device.
     inter: between hosts; beta is per host, and the host's devices share it.
+    lines: what collectives take in groups whose shape was measured, one each
     """
 
     name: str
@@ -75,6 +77,7 @@ class Cluster:
     inter: Link
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     calibration: Calibration | None = None
+    lines: tuple[GroupLine, ...] = ()
 
     def __post_init__(self) -> None:
         # The same checks serve a file, a direct call and `with_shape`.
@@ -123,6 +126,8 @@ class Cluster:
         }
         if self.calibration is not None:
             whole["calibration"] = self.calibration.to_json()
+        if self.lines:
+            whole["lines"] = [line.to_json() for line in self.lines]
         return whole
 
     @staticmethod
@@ -167,6 +172,7 @@ def _parse(data: Mapping[str, Any]) -> dict[str, Any]:
         "inter": _link(fields.raw("inter"), "inter"),
         "sources": _sources(data.get("sources", {})),
         "calibration": _calibration(data.get("calibration")),
+        "lines": _lines(data.get("lines", [])),
     }
 
 
@@ -233,6 +239,19 @@ def link_json(link: Link) -> dict[str, float]:
 
 def _calibration(data: Any) -> Calibration | None:
     return None if data is None else Calibration.from_json(data)
+
+
+def _lines(data: Any) -> tuple[GroupLine, ...]:
+    if not isinstance(data, list):
+        raise ValueError("field 'lines' must be a list")
+    lines = tuple(GroupLine.from_json(item, f"lines[{i}]") for i, item in enumerate(data))
+    for index, line in enumerate(lines):
+        if any(line.shape == other.shape for other in lines[:index]):
+            raise ValueError(
+                f"field 'lines[{index}]': {line.kind} in groups of {line.nodes} x {line.gpus}, "
+                f"{line.groups} at once, has a line already"
+            )
+    return lines
 
 
 def _sources(data: Any) -> dict[str, str]:

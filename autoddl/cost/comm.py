@@ -13,8 +13,9 @@ so the bytes through one NIC are (G/g) (p-1)/p n_bytes, and G local (p-g)/p for 
 slower of NIC and in-node link decides. On a machine where they were measured, each collective costs
 the link's `call_s` once as well, and the device's `shuffle_s_per_byte` for each byte each time that
 it passes over the tensor itself, to copy it into and out of buffers, to sum, or to bring scattered
-pieces together (`PASSES`). `work_of` counts messages and bytes, `CommModel.price` computes both
-rules from them.
+pieces together (`PASSES`). Where the machine file has a line of their own for groups of this shape
+(`cluster.group_line`), that is the price. `work_of` counts messages and bytes, `CommModel.price`
+computes both rules from them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from ..cluster.group_line import GroupLine
 from ..cluster.spec import Cluster
 from ..sbp.mesh import Mesh
 from ..sbp.redistribute import StepKind
@@ -82,6 +84,11 @@ class CommModel:
     def mesh(self) -> Mesh:
         return self.cluster.mesh
 
+    @cached_property
+    def _lines(self) -> dict[tuple[str, int, int, float], GroupLine]:
+        lines = self.cluster.lines if self.rule == "shared_nic" else ()
+        return {line.shape: line for line in lines}
+
     def price(self, kind: StepKind, axes: tuple[int, ...]) -> tuple[float, float]:
         """(seconds of latency, seconds per byte) of a step along `axes`.
 
@@ -99,6 +106,9 @@ class CommModel:
 
         `kind` may be "send" as well: from one device to one other, on the same host if nodes is 1.
         """
+        line = self._lines.get((kind, nodes, gpus, groups))
+        if line is not None:
+            return line.latency_s, line.s_per_byte
         work = work_of(kind, nodes, gpus, groups)
         link = self.cluster.intra if nodes == 1 else self.cluster.inter
         if kind == "send":

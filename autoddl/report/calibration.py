@@ -9,9 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ..calibration.fit import BAD_ERROR, SHUFFLE, Fit
+from ..calibration.lines import lines_errors
 from ..calibration.record import Record
 from ..calibration.schedule import KINDS
 from ..calibration.statistics import least_samples
+from ..cluster.group_line import GroupLine
 from ..cluster.link import Link
 from ..cluster.spec import Cluster, link_json
 from ..explain import format_bytes, format_seconds
@@ -40,12 +42,13 @@ def cluster_confidence(cluster: Cluster) -> float:
     return 0.95 if cluster.calibration is None else cluster.calibration.confidence
 
 
-def errors_table(record: Record, fit: Fit) -> Table:
-    """One row per collective: its points, its messages and how far the fit is off."""
+def errors_table(record: Record, fit: Fit, lines: Sequence[GroupLine]) -> Table:
+    """One row per collective: its points and messages, how far off the fit and the lines are."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("collective", "points", "messages", "median error", "largest error"):
+    for name in ("collective", "points", "messages", "median error", "largest error", "own lines"):
         table.add_column(name)
     done = record.done()
+    beside = lines_errors(fit.residuals, lines)
     for kind in KINDS:
         sizes = [p.bytes for p in done if p.kind == kind]
         if not sizes:
@@ -58,6 +61,7 @@ def errors_table(record: Record, fit: Fit) -> Table:
             f"{format_bytes(min(sizes))} to {format_bytes(max(sizes))}",
             f"{fit.errors[kind]:.0%}" if errors else "not fitted",
             f"{max(errors):.0%}" if errors else "",
+            f"{beside[kind]:.0%}" if kind in beside else "",
             style=style,
         )
     return table
@@ -78,7 +82,7 @@ def print_calibration(record: Record, fit: Fit, cluster: Cluster, files: Sequenc
         f"an operator starts in {format_seconds(device.launch_s)}"
     )
     out.print(links_table(cluster, fit))
-    out.print(errors_table(record, fit))
+    out.print(errors_table(record, fit, cluster.lines))
     out.print(f"R2 of the logarithms {fit.r2:.3f} over {len(fit.residuals)} points")
     least = least_samples(record.confidence)
     few = sum(timing.repeats < least for timing in record.done().values())
