@@ -86,6 +86,8 @@ def plan_stages(
     *,
     stages: int | None = None,
     schedule: str = "1f1b",
+    delay: int | None = None,
+    chunks: int = 1,
     seed: int = 0,
     optimizer: str = "adam",
     micro_batches: int | None = None,
@@ -96,12 +98,16 @@ def plan_stages(
     """The best plan with pipeline stages; see `staged_planner.find_staged_plan`.
 
     stages: None chooses, and gives a plan without stages if one stage is best
+    delay:  weight gradients are taken so many backward passes late; None: with the inputs'
+    chunks: parts of the model on each stage, for interleaved-1f1b
     """
     return find_staged_plan(
         graph,
         cluster,
         stages=stages,
         schedule=schedule,
+        delay=delay,
+        chunks=chunks,
         seed=seed,
         optimizer=optimizer,
         micro_batches=micro_batches,

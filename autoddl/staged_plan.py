@@ -3,6 +3,9 @@
 Frozen, with a versioned JSON file, as `plans.Plan`. Each stage's plan is for the graph of its
 layers (`pipeline.cut`) on its own mesh. What follows from these is computed and not stored: which
 tensor travels between which stages, how it is resharded, the schedule, its timeline and figures.
+
+An interleaved pipeline has several parts (chunks) on each of its stages: part v of the model lies
+on stage v mod stages. With one chunk a part is a stage.
 """
 
 from __future__ import annotations
@@ -25,19 +28,23 @@ from .pipeline.partition import StagePrice
 from .pipeline.reshard.plan import ReshardPlan, plan_reshard
 from .pipeline.reshard.unit_tasks import End
 from .pipeline.schedule import Schedule
-from .pipeline.simulate import Timeline, simulate
+from .pipeline.simulate import Timeline, peak_stash, simulate
 from .pipeline.submesh import SubMesh
 from .pipeline.verify import verify
+from .planned import PlannedOp
 from .plans import Plan
+from .sbp.layout import TensorSpec
+from .sbp.redistribute import Step, cheapest_path
 from .stage_account import plan_price
 
 STAGED_PLAN_VERSION = 1
 STAGED = "staged"
+Steps = tuple[Step, ...]
 
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """Layers [first, last) of the cut graph on `place`, as `plan` says."""
+    """A part of the model: layers [first, last) of the cut graph on `place`, as `plan` says."""
 
     first: int
     last: int
@@ -51,7 +58,7 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class Link:
-    """`tensor` travels from stage `source` to stage `target`; its gradient, if any, back."""
+    """`tensor` travels from part `source` to part `target`; its gradient, if any, back."""
 
     tensor: str
     source: int
@@ -62,7 +69,8 @@ class Link:
 class StagedPlan:
     """A pipeline for training `cut.graph` (traced, at the size of a micro-batch) on `cluster`.
 
-    delay: of the weights' half of backward passes, see `pipeline.orders`
+    delay:  of the weights' half of backward passes, see `pipeline.orders`
+    stages: the parts of the model in order, `chunks` on each stage
     """
 
     cut: CutGraph
@@ -71,6 +79,7 @@ class StagedPlan:
     schedule_name: str
     delay: int | None
     stages: tuple[PlannedStage, ...]
+    chunks: int = 1
 
     # ---- checks
 
@@ -107,13 +116,22 @@ class StagedPlan:
         return self.cut.graph
 
     @property
+    def num_stages(self) -> int:
+        """Parts of the cluster in the pipeline."""
+        return len(self.stages) // self.chunks
+
+    def parts_of(self, stage: int) -> range:
+        """The parts of the model on a stage."""
+        return range(stage, len(self.stages), self.num_stages)
+
+    @property
     def batch(self) -> int:
         """Rows of the global batch of one iteration."""
         return self.cut.graph.batch * self.micro_batches
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
-        """By source stage, then in graph order, then by target."""
+        """By source part, then in graph order, then by target."""
         return tuple(
             Link(op.attrs["tensor"], source, target)
             for source, stage in enumerate(self.stages)
@@ -137,23 +155,54 @@ class StagedPlan:
 
     @cached_property
     def reshards(self) -> Mapping[Link, tuple[ReshardPlan, ReshardPlan | None]]:
-        """How each link's tensor travels, and its gradient back."""
-        found = {}
-        for link in self.links:
-            source, target = self.stages[link.source], self.stages[link.target]
-            given = self._end(link.source, "stage_output", link.tensor)
-            taken = self._end(link.target, "stage_input", link.tensor)
-            assert given is not None and taken is not None
+        """How each link's tensor travels between two stages, and its gradient back."""
+        return {
+            link: self.reshard(link, self.cut.graph.tensors[link.tensor].spec)
+            for link in self.links
+            if not self._is_local(link)
+        }
+
+    def reshard(self, link: Link, spec: TensorSpec) -> tuple[ReshardPlan, ReshardPlan | None]:
+        """As `reshards`, of a tensor `spec` (another batch, say)."""
+        source, target = self.stages[link.source].place, self.stages[link.target].place
+        out, into = self.ends(link)
+        forward = plan_reshard(
+            spec, End(source, out.ins[0]), End(target, into.outs[0]), self.cluster
+        )
+        back, wanted = into.grad_outs[0], out.grad_ins[0]
+        backward = None
+        if back is not None and wanted is not None:
+            backward = plan_reshard(spec, End(target, back), End(source, wanted), self.cluster)
+        return forward, backward
+
+    def ends(self, link: Link) -> tuple[PlannedOp, PlannedOp]:
+        """What gives the link's tensor in its source's plan, and takes it in its target's."""
+        given = self._end(link.source, "stage_output", link.tensor)
+        taken = self._end(link.target, "stage_input", link.tensor)
+        assert given is not None and taken is not None
+        stages = self.stages
+        return (
+            stages[link.source].plan.ops[given.name],
+            stages[link.target].plan.ops[taken.name],
+        )
+
+    def _is_local(self, link: Link) -> bool:
+        return link.source % self.num_stages == link.target % self.num_stages
+
+    @cached_property
+    def local_paths(self) -> Mapping[Link, tuple[Steps, Steps | None]]:
+        """The steps of each link between two parts of one stage, and its gradient's back."""
+        found: dict[Link, tuple[Steps, Steps | None]] = {}
+        for link in filter(self._is_local, self.links):
             spec = self.cut.graph.tensors[link.tensor].spec
-            out, into = source.plan.ops[given.name], target.plan.ops[taken.name]
-            forward = plan_reshard(
-                spec, End(source.place, out.ins[0]), End(target.place, into.outs[0]), self.cluster
-            )
+            out, into = self.ends(link)
+            mesh = self.stages[link.source].place.mesh
+            price = self.stages[link.source].plan.model.comm.price
+            forward = cheapest_path(spec, out.ins[0], into.outs[0], mesh, price)
             back, wanted = into.grad_outs[0], out.grad_ins[0]
             backward = None
             if back is not None and wanted is not None:
-                ends = End(target.place, back), End(source.place, wanted)
-                backward = plan_reshard(spec, *ends, self.cluster)
+                backward = cheapest_path(spec, back, wanted, mesh, price)
             found[link] = forward, backward
         return found
 
@@ -175,8 +224,9 @@ class StagedPlan:
         """Verified; its transfers are ordered by the stages' costs."""
         schedule = make_schedule(
             self.schedule_name,
-            len(self.stages),
+            self.num_stages,
             self.micro_batches,
+            chunks=self.chunks,
             delay=self.delay,
             flows={(link.source, link.target) for link in self.links},
             costs=self.costs,
@@ -191,17 +241,17 @@ class StagedPlan:
     @cached_property
     def iteration_s(self) -> float:
         """Until every stage has done its last pass and what it does once an iteration."""
-        ends = [0.0] * len(self.stages)
+        ends = [0.0] * self.num_stages
         for span in self.timeline.spans:
             ends[span.stage] = max(ends[span.stage], span.end_s)
         return max(
-            end + stage.price.once_s + exchange
-            for end, stage, exchange in zip(ends, self.stages, self._exchange_s, strict=True)
+            end + sum(self.stages[v].price.once_s + self._exchange_s[v] for v in self.parts_of(i))
+            for i, end in enumerate(ends)
         )
 
     @cached_property
     def shared_params(self) -> dict[str, tuple[int, ...]]:
-        """Tied parameter (its tensor) -> the stages that hold it and add up its gradients."""
+        """Tied parameter (its tensor) -> the parts that hold it and add up its gradients."""
         found: dict[str, list[int]] = {}
         for n, stage in enumerate(self.stages):
             for op in stage.plan.graph.params:
@@ -210,7 +260,7 @@ class StagedPlan:
 
     @cached_property
     def _exchange_s(self) -> list[float]:
-        """Seconds that each stage spends on the gradients of shared parameters."""
+        """Seconds that each part spends on the gradients of shared parameters."""
         seconds = [0.0] * len(self.stages)
         cluster = self.cluster
         link = cluster.inter if cluster.nodes > 1 else cluster.intra
@@ -223,10 +273,11 @@ class StagedPlan:
 
     @cached_property
     def memory_bytes(self) -> tuple[float, ...]:
-        """Per stage, of one device, with as many micro-batches in flight as the schedule holds."""
+        """Per stage, of one device: its parts, and the most that passes in flight hold at once."""
         return tuple(
-            stage.price.memory_bytes(held)
-            for stage, held in zip(self.stages, self.schedule.stash, strict=True)
+            sum(self.stages[v].price.fixed_bytes for v in self.parts_of(stage))
+            + peak_stash(actions, [self.stages[v].price.stash_bytes for v in self.parts_of(stage)])
+            for stage, actions in enumerate(self.schedule.actions)
         )
 
     # ---- JSON
@@ -239,6 +290,7 @@ class StagedPlan:
             "micro_batches": self.micro_batches,
             "schedule": self.schedule_name,
             "delay": self.delay,
+            "chunks": self.chunks,
             "cluster": self.cluster.to_json(),
             "layers": [list(layer) for layer in self.cut.layers],
             "stages": [
@@ -273,6 +325,7 @@ class StagedPlan:
                     )
                     for s in data["stages"]
                 ),
+                data.get("chunks", 1),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(
@@ -290,7 +343,15 @@ class StagedPlan:
                 f"the stages {bounds} are not the {len(self.cut.layers)} layers in order; "
                 "plan the model again"
             )
-        devices = sorted(d for s in self.stages for d in s.place.devices)
+        if self.chunks < 1 or len(self.stages) % self.chunks:
+            raise ValueError(
+                f"{len(self.stages)} parts are not {self.chunks} on each stage; "
+                "plan the model again"
+            )
+        first = self.stages[: self.num_stages]
+        devices = sorted(d for s in first for d in s.place.devices)
+        if any(s.place != first[v % len(first)].place for v, s in enumerate(self.stages)):
+            raise ValueError("the parts of a stage lie on different devices; plan the model again")
         cluster = self.cluster
         if devices != [(n, g) for n in range(cluster.nodes) for g in range(cluster.gpus_per_node)]:
             raise ValueError(
@@ -322,6 +383,7 @@ class StagedPlan:
             "delay": self.delay,
             "iteration_s": self.iteration_s,
             "bubble": self.timeline.bubble,
+            "chunks": self.chunks,
             "stages": [
                 {
                     "first_layer": stage.first,
@@ -330,13 +392,11 @@ class StagedPlan:
                     "forward_s": stage.price.forward_s,
                     "backward_s": stage.price.backward_s,
                     "once_s": stage.price.once_s,
-                    "in_flight": held,
-                    "memory_bytes": n_bytes,
+                    "in_flight": self.schedule.stash[part % self.num_stages],
+                    "memory_bytes": self.memory_bytes[part % self.num_stages],
                     "plan": stage.plan.summary_json(),
                 }
-                for stage, held, n_bytes in zip(
-                    self.stages, self.schedule.stash, self.memory_bytes, strict=True
-                )
+                for part, stage in enumerate(self.stages)
             ],
             "transfers": [
                 {
@@ -358,39 +418,43 @@ class StagedPlan:
     def explain(self) -> str:
         """The pipeline in words and numbers, then each stage's plan."""
         timeline = self.timeline
+        chunks = "" if self.chunks == 1 else f" of {self.chunks} parts"
+        what = "stage" if self.chunks == 1 else "part"
         delayed = "" if self.delay is None else f", weight gradients {self.delay} late"
         lines = [
             f"{self.cut.graph.name} on {self.cluster}, batch {self.batch} in "
-            f"{self.micro_batches} micro-batches, {len(self.stages)} stages, "
+            f"{self.micro_batches} micro-batches, {self.num_stages} stages{chunks}, "
             f"{self.schedule_name}{delayed}",
             f"predicted {format_seconds(self.iteration_s)} a step: bubble {timeline.bubble:.1%} "
             f"(transfers in no time: {self._bubble_without_transfers:.1%})",
         ]
         for n, stage in enumerate(self.stages):
-            price, held = stage.price, self.schedule.stash[n]
+            price, held = stage.price, self.schedule.stash[n % self.num_stages]
+            memory = self.memory_bytes[n % self.num_stages]
+            whole = "" if self.chunks == 1 else f" of stage {n % self.num_stages}"
             lines.append(
-                f"stage {n}: layers {stage.first}-{stage.last - 1} on {stage.place}: "
+                f"{what} {n}: layers {stage.first}-{stage.last - 1} on {stage.place}: "
                 f"forward {format_seconds(price.forward_s)}, "
                 f"backward {format_seconds(price.backward_s)}, "
                 f"once {format_seconds(price.once_s)}; "
-                f"memory {format_bytes(self.memory_bytes[n])} with {held} micro-batches in flight"
+                f"memory{whole} {format_bytes(memory)} with {held} micro-batches in flight"
             )
         for link, (forward, backward) in self.reshards.items():
             back = "" if backward is None else f", gradient {format_seconds(backward.seconds)} back"
             skip = " (long skip)" if link.target > link.source + 1 else ""
             lines.append(
-                f"stage {link.source} -> {link.target}: {link.tensor} "
+                f"{what} {link.source} -> {link.target}: {link.tensor} "
                 f"{format_bytes(forward.spec.bytes)} by {forward.strategy} "
                 f"{forward.source.nd} -> {forward.target.nd}, {format_seconds(forward.seconds)} "
                 f"(at least {format_seconds(forward.bound_s)}){back}{skip}"
             )
         for name, stages in self.shared_params.items():
             lines.append(
-                f"parameter {name} is held by stages {', '.join(map(str, stages))}; "
+                f"parameter {name} is held by {what}s {', '.join(map(str, stages))}; "
                 "their gradients are added up once a step"
             )
         for n, stage in enumerate(self.stages):
-            lines += ["", f"stage {n}", stage.plan.explain()]
+            lines += ["", f"{what} {n}", stage.plan.explain()]
         return "\n".join(lines)
 
     @property

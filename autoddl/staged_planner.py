@@ -7,12 +7,18 @@ with as much memory as the micro-batches in flight leave it.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+
 from .cluster.spec import Cluster
 from .cost.comm import CommRule
 from .cost.model import CostModel
 from .graph import Graph
 from .pipeline.cut import CutGraph, cut_graph
+from .pipeline.interleave import interleaved_partition
+from .pipeline.make import make_schedule
 from .pipeline.partition import Partition, Stage, Task, in_flight, partitions
+from .pipeline.simulate import peak_stash
 from .planner import find_plan, micro_batch_counts
 from .plans import Plan
 from .stage_account import plan_price
@@ -20,6 +26,7 @@ from .stage_prices import StagePrices
 from .staged_plan import PlannedStage, StagedPlan
 
 MOST_STAGES = 16
+INTERLEAVED = "interleaved-1f1b"
 MOST_LAYERS = 96
 _TOLERANCE = 0.01  # of the partition's time; its prices are not more exact
 _CANDIDATES = 4
@@ -33,6 +40,7 @@ def find_staged_plan(
     stages: int | None = None,
     schedule: str = "1f1b",
     delay: int | None = None,
+    chunks: int = 1,
     seed: int = 0,
     optimizer: str = "adam",
     micro_batches: int | None = None,
@@ -44,18 +52,37 @@ def find_staged_plan(
 ) -> Plan | StagedPlan:
     """The best plan found with `stages` stages; None chooses, and gives a `Plan` for one stage.
 
-    schedule: "gpipe", "1f1b", "eager-1f1b" or "zb-h1"; delay: see `pipeline.orders`
+    schedule: "gpipe", "1f1b", "eager-1f1b", "zb-h1" or, with `chunks` parts of the model on each of
+              a given number of equal stages, "interleaved-1f1b"; delay: see `pipeline.orders`
     The other options are `planner.find_plan`'s.
 
     Raises ValueError if there are more stages than layers or devices, the micro-batches do not
     divide the batch, or nothing fits the memory.
     """
     model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes)
-    in_flight(schedule, 1, 1, 1)
+    if (schedule == INTERLEAVED) != (chunks > 1):
+        raise ValueError(
+            f"{INTERLEAVED} has 2 or more chunks a stage and other schedules have 1; got "
+            f"{chunks} for {schedule}"
+        )
+    if schedule != INTERLEAVED:
+        in_flight(schedule, 1, 1, 1)
+    elif stages is None:
+        raise ValueError(f"{INTERLEAVED} takes a given number of stages")
     cut = cut_graph(graph, most_layers)
     prices = StagePrices(cut, model)
     most = min(MOST_STAGES, len(cut.layers), cluster.num_devices) if stages is None else stages
     counts = micro_batch_counts(graph, micro_batches)
+    options = {
+        "seed": seed,
+        "optimizer": optimizer,
+        "search": search,
+        "comm_rule": comm_rule,
+        "restarts": restarts,
+    }
+    if schedule == INTERLEAVED:
+        assert stages is not None
+        return _plan_interleaved(prices, stages, chunks, counts, delay, options)
     if micro_batches is None:
         # fewer than a quarter of these bubbles; more only make passes smaller
         counts = tuple(n for n in counts if n <= 4 * most)
@@ -71,13 +98,6 @@ def find_staged_plan(
         most,
         tolerance=_TOLERANCE,
     )
-    options = {
-        "seed": seed,
-        "optimizer": optimizer,
-        "search": search,
-        "comm_rule": comm_rule,
-        "restarts": restarts,
-    }
     ranked = sorted(partitions(task, counts), key=lambda p: (p.seconds, len(p.stages)))
     failed: ValueError | None = None
     for candidate in ranked[:_CANDIDATES]:
@@ -90,7 +110,55 @@ def find_staged_plan(
                     memory_limit_bytes=memory_limit_bytes,
                     **options,
                 )
-            return _plan_stages(cut, model, candidate, schedule, delay, options)
+            held = _in_flight(schedule, candidate, delay)
+            return _plan_stages(cut, model, candidate, schedule, delay, 1, held, options)
+        except ValueError as error:
+            failed = failed or error
+    assert failed is not None
+    raise failed
+
+
+def _in_flight(schedule: str, chosen: Partition, delay: int | None) -> list[int]:
+    """Per stage, the forward passes that it holds."""
+    count, parts = len(chosen.stages), chosen.micro_batches
+    held = [in_flight(schedule, count - n, count, parts) for n in range(count)]
+    return [min(n + (delay or 0), parts) for n in held]
+
+
+def _plan_interleaved(
+    prices: StagePrices,
+    stages: int,
+    chunks: int,
+    counts: Sequence[int],
+    delay: int | None,
+    options: dict,
+) -> StagedPlan:
+    cut, model = prices.cut, prices.model
+    cluster = model.cluster
+    possible = [m for m in counts if m % stages == 0]
+    if not possible:
+        raise ValueError(
+            f"{INTERLEAVED} takes its micro-batches in groups of one a stage: "
+            f"{' or '.join(map(str, counts))} micro-batches do not divide by {stages} stages"
+        )
+    found = [
+        interleaved_partition(
+            len(cut.layers), cluster.nodes, cluster.gpus_per_node, stages, chunks, m, prices.price
+        )
+        for m in possible
+    ]
+    failed: ValueError | None = None
+    for chosen in sorted(found, key=lambda p: p.seconds)[:_CANDIDATES]:
+        passes = make_schedule(
+            INTERLEAVED, stages, chosen.micro_batches, chunks=chunks, delay=delay
+        ).actions
+        # the most that each part holds; a stage's parts share its memory evenly
+        held = [
+            int(peak_stash(passes[v % stages], [float(c == v // stages) for c in range(chunks)]))
+            for v in range(stages * chunks)
+        ]
+        try:
+            return _plan_stages(cut, model, chosen, INTERLEAVED, delay, chunks, held, options)
         except ValueError as error:
             failed = failed or error
     assert failed is not None
@@ -103,18 +171,21 @@ def _plan_stages(
     chosen: Partition,
     schedule: str,
     delay: int | None,
+    chunks: int,
+    held: Sequence[int],
     options: dict,
 ) -> StagedPlan:
-    count, parts = len(chosen.stages), chosen.micro_batches
+    """held: per part, the forward passes in flight"""
+    parts = chosen.micro_batches
+    model = dataclasses.replace(model, memory_limit_bytes=model.limit_bytes / chunks)
     small = cut.graph.with_batch(cut.graph.batch // parts) if parts > 1 else cut.graph
     micro = CutGraph(small, cut.layers)
     planned = []
     for n, stage in enumerate(chosen.stages):
-        held = in_flight(schedule, count - n, count, parts) + (delay or 0)
         graph = cut.stage(stage.first, stage.last)
-        plan = _plan_stage(graph, model, stage, n, min(held, parts), parts, options)
+        plan = _plan_stage(graph, model, stage, n, held[n], parts, options)
         planned.append(PlannedStage(stage.first, stage.last, stage.place, plan))
-    return StagedPlan(micro, model.cluster, parts, schedule, delay, tuple(planned))
+    return StagedPlan(micro, model.cluster, parts, schedule, delay, tuple(planned), chunks)
 
 
 def _plan_stage(

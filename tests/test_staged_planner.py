@@ -124,6 +124,22 @@ def test_words(staged):
     assert "stage 0 -> 1:" in text and "at least" in text
 
 
+def test_interleaved_parts_share_a_stage():
+    plan = find_staged_plan(
+        MLP, cluster("laptop", 2, 2), stages=2, chunks=2, schedule="interleaved-1f1b",
+        micro_batches=4,
+    )  # fmt: skip
+    assert isinstance(plan, StagedPlan) and plan.num_stages == 2
+    places = [stage.place for stage in plan.stages]
+    assert places[:2] == places[2:] and places[0] != places[1]
+    assert {(link.source, link.target) for link in plan.links} == {(0, 1), (1, 2), (2, 3)}
+    assert len(plan.memory_bytes) == 2 and plan.schedule.chunks == 2
+    assert StagedPlan.from_json(plan.to_json()).to_json() == plan.to_json()
+    assert "2 stages of 2 parts" in plan.explain() and "part 3: layers" in plan.explain()
+    with pytest.raises(ValueError, match="4 parts are not 3 on each stage"):
+        StagedPlan.from_json({**plan.to_json(), "chunks": 3})
+
+
 def test_long_skips_are_links_of_their_own():
     plan = find_staged_plan(
         u_shaped(8, 32, 3),
@@ -158,6 +174,16 @@ def test_the_number_of_stages_is_chosen():
         ({"stages": 2, "micro_batches": 3}, "16 does not divide into 3 micro-batches"),
         ({"stages": 2, "memory_limit_bytes": 2e4}, "fits the memory limit"),
         ({"stages": 2, "schedule": "2f2b"}, "no partition for schedule '2f2b'"),
+        ({"stages": 2, "chunks": 2}, "other schedules have 1; got 2 for 1f1b"),
+        ({"schedule": "interleaved-1f1b", "chunks": 2}, "takes a given number of stages"),
+        (
+            {"stages": 2, "schedule": "interleaved-1f1b", "chunks": 2, "micro_batches": 1},
+            "1 micro-batches do not divide by 2 stages",
+        ),
+        (
+            {"stages": 2, "schedule": "interleaved-1f1b", "chunks": 3, "micro_batches": 4},
+            "2 stages of 3 parts are more than the model's 4 layers",
+        ),
     ],
 )
 def test_bad_input(options, message):

@@ -18,7 +18,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def stage_options(command: Command) -> Command:
-    """--stages and --schedule."""
+    """--stages, --schedule, --delay and --chunks."""
     stages = click.option(
         "--stages",
         metavar="N|auto",
@@ -26,9 +26,16 @@ def stage_options(command: Command) -> Command:
     )
     schedule = click.option(
         "--schedule", default="1f1b", show_default=True, metavar="NAME",
-        help="Of the stages: gpipe, 1f1b, eager-1f1b or zb-h1.",
+        help="Of the stages: gpipe, 1f1b, eager-1f1b, zb-h1 or interleaved-1f1b.",
     )  # fmt: skip
-    return stages(schedule(command))
+    delay = click.option(
+        "--delay", type=click.IntRange(0), help="Weight gradients so many backward passes late."
+    )
+    chunks = click.option(
+        "--chunks", type=click.IntRange(1), default=1, show_default=True,
+        help="Parts of the model on each stage, for interleaved-1f1b.",
+    )  # fmt: skip
+    return stages(schedule(delay(chunks(command))))
 
 
 def plan_stages(

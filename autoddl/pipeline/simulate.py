@@ -18,6 +18,7 @@ For equal stages and free transfers (s stages, m micro-batches, passes of f, b a
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -66,7 +67,7 @@ class Timeline:
     @cached_property
     def peak_stash(self) -> tuple[int, ...]:
         """Per stage, the most forward passes that were not yet through their backward pass."""
-        return tuple(map(peak_stash, self.schedule.actions))
+        return tuple(int(peak_stash(actions)) for actions in self.schedule.actions)
 
     @cached_property
     def peak_inbox(self) -> tuple[int, ...]:
@@ -125,11 +126,15 @@ def simulate(schedule: Schedule, costs: Costs, overlap: bool = True) -> Timeline
     return Timeline(schedule, tuple(sorted(spans, key=lambda s: (s.start_s, s.end_s, s.stage))))
 
 
-def peak_stash(actions: tuple[Action, ...]) -> int:
-    """The most forward passes that are held at once: from F until W."""
-    held = peak = 0
+def peak_stash(actions: Sequence[Action], of_chunk: Sequence[float] | None = None) -> float:
+    """The most forward passes that are held at once, from F until W.
+
+    of_chunk: what one counts, by its chunk (bytes, say); None: 1
+    """
+    held = peak = 0.0
     for action in actions:
-        held += {"F": 1, "W": -1}.get(action.kind, 0)
+        size = 1 if of_chunk is None else of_chunk[action.chunk]
+        held += {"F": size, "W": -size}.get(action.kind, 0)
         peak = max(peak, held)
     return peak
 

@@ -64,7 +64,7 @@ def _check_once(schedule: Schedule) -> None:
 
 def _check_stash(schedule: Schedule) -> None:
     for stage, promised in enumerate(schedule.stash):
-        peak = peak_stash(schedule.actions[stage])
+        peak = int(peak_stash(schedule.actions[stage]))
         if peak > promised:
             raise ValueError(
                 f"stage {stage} holds {peak} forward passes at once and promises {promised}"

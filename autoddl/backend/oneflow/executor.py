@@ -13,6 +13,7 @@ micro-batches where they arise, and travel back once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import oneflow as flow
 
@@ -26,6 +27,16 @@ from .state import ModelState, set_gradient
 from .vjp import Record, product, run_kernel
 
 Values = dict[str, flow.Tensor]
+
+
+@dataclass(frozen=True)
+class Delayed:
+    """An operator's parameter gradients that are still to be taken, from its outputs' gradients."""
+
+    node: Node
+    record: Record
+    taken: Sequence[flow.Tensor | None]
+    inputs: tuple[int, ...]
 
 
 class Executor:
@@ -154,10 +165,12 @@ class Executor:
         share: float,
         gradients: dict[Key, flow.Tensor],
         returned: Mapping[str, flow.Tensor] | None = None,
+        delayed: list[Delayed] | None = None,
     ) -> Values:
         """Take the records one by one from the end, and add to the gradients of parameter uses.
 
         returned: the gradients of what a pipeline stage has sent, by tensor
+        delayed:  if given, gets the parameter gradients that can wait
         Gives those of what it has received.
         """
         arrived: Values = {}
@@ -165,6 +178,7 @@ class Executor:
             record = records.pop()
             if not node.carries_gradient:
                 continue
+            later: tuple[int, ...] = ()
             if node.kernel is None:
                 given: Sequence[flow.Tensor | None]
                 if node.op.kind == "loss":
@@ -180,15 +194,14 @@ class Executor:
                     for name, takes in zip(node.op.outputs, node.takes, strict=True)
                 ]
                 self._check(node, "gradient of output", taken, node.planned.grad_outs)
-                given = product(record, taken)
-            self._check(
-                node,
-                "gradient of input",
-                [g if e.carries_gradient else None for g, e in zip(given, node.edges, strict=True)],
-                node.planned.grad_ins,
-            )
-            for edge, gradient in zip(node.edges, given, strict=True):
-                if not edge.carries_gradient:
+                if delayed is not None:
+                    later = _can_wait(node, record)
+                if delayed is not None and later:
+                    delayed.append(Delayed(node, record, taken, later))
+                given = product(record, taken, later)
+            self._check_gradients(node, given)
+            for index, (edge, gradient) in enumerate(zip(node.edges, given, strict=True)):
+                if not edge.carries_gradient or index in later:
                     continue
                 assert gradient is not None
                 if edge.source.kind == "param":
@@ -196,6 +209,20 @@ class Executor:
                 else:
                     _add(arrived, edge.tensor, edge.backward(gradient))
         return arrived
+
+    def _backward_weights(
+        self, delayed: Sequence[Delayed], gradients: dict[Key, flow.Tensor]
+    ) -> None:
+        """Take the gradients that `_backward` has left, and add them to those of parameter uses."""
+        for item in delayed:
+            product_of = item.record.by_input
+            assert product_of is not None
+            given: list[flow.Tensor | None] = [None] * len(item.node.edges)
+            for index in item.inputs:
+                given[index] = product_of.gradient(item.taken, index)
+            self._check_gradients(item.node, given)
+            for index in item.inputs:
+                _add(gradients, item.node.edges[index].key, given[index])
 
     def _send_gradients(self, gradients: dict[Key, flow.Tensor]) -> None:
         """Bring the gradients of all uses to their parameters."""
@@ -211,6 +238,14 @@ class Executor:
                 what = f"gradient of parameter {name}"
                 check_tensor(gradient, what, stored.shape, stored.nd, self._groups)
             set_gradient(stored, gradient)
+
+    def _check_gradients(self, node: Node, given: Sequence[flow.Tensor | None]) -> None:
+        self._check(
+            node,
+            "gradient of input",
+            [g if e.carries_gradient else None for g, e in zip(given, node.edges, strict=True)],
+            node.planned.grad_ins,
+        )
 
     def _check(
         self,
@@ -231,6 +266,17 @@ class Executor:
 def sent_key(tensor: str) -> str:
     """The key among a stage's values of what it sends on as `tensor`, placed as it is sent."""
     return f"{tensor}.sent"
+
+
+def _can_wait(node: Node, record: Record) -> tuple[int, ...]:
+    """Inputs whose gradients nothing in this pass needs, and that can be taken by themselves."""
+    if record.by_input is None:
+        return ()
+    return tuple(
+        index
+        for index, edge in enumerate(node.edges)
+        if edge.carries_gradient and edge.source.kind == "param"
+    )
 
 
 def _add(sums: dict, key: object, value: flow.Tensor) -> None:

@@ -1,8 +1,9 @@
 """Trains a model by a plan with stages: this rank runs its own stage's operators and transfers.
 
 A rank walks through its stage's list of actions (`StagedPlan.schedule`). The lists of all stages
-are parts of one order of everything that happens, so no two ranks wait for each other. Backward
-passes run as one: of a schedule that delays the weights' half, W does nothing here.
+are parts of one order of everything that happens, so no two ranks wait for each other. An
+interleaved pipeline has several parts of the model on a stage, which keep nothing in common: a
+parameter that two of them use is held by both, as by two stages.
 """
 
 from __future__ import annotations
@@ -10,256 +11,247 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import oneflow as flow
 
+from ...cost.model import CostModel
 from ...pipeline.action import Action
-from ...plans import Plan
+from ...pipeline.hoist import hoisted
 from ...staged_plan import Link, StagedPlan
 from .detach import detached
-from .executor import Executor, Values, sent_key
-from .feed import Feed
+from .emulate import Emulator
+from .eval_batch import rows_of
+from .executor import sent_key
 from .groups import Groups
 from .guard import install_guard, rank
 from .kernels.registry import RunState
-from .program import Key, compile_program
-from .redistribute import prepare
+from .nested import put_tensors
+from .part import Part
+from .pipeline_eval import PipelineEvaluator
+from .redistribute import LocalFn, prepare
 from .roll_call import RollCall
-from .routes import to_broadcast
-from .state import ModelState, from_rank_0, set_gradient, shard, state_names
+from .state import state_names
 from .submodule import as_kernel
+from .tied import exchange_gradients
 from .trace import Traced
 from .transfers import CommThread, Resharding
+from .world import broadcast
 
-_STATE_KINDS = ("param", "buffer")
 OptimizerFn = Callable[[list[Any]], flow.optim.Optimizer]
-
-
-class StageExecutor(Executor):
-    """One rank's run of its stage's program, pass by pass."""
-
-    def begin(self) -> None:
-        """Start an iteration."""
-        self._run_state.training = True
-        self._parameters = self._fetch_parameters()
-        self._gradients: dict[Key, flow.Tensor] = {}
-        self._open: dict[int, tuple[list, flow.Tensor | None]] = {}
-        self._losses: list[flow.Tensor] = []
-
-    def forward_pass(self, number: int, inputs: Values, share: float) -> Values:
-        """Micro-batch `number`; gives the tensors that the stage sends on."""
-        self._run_state.micro_batch = number
-        records, values, loss = self._forward(inputs, self._parameters, with_gradient=True)
-        self._open[number] = records, loss
-        if loss is not None:
-            self._losses.append(loss * share)
-        return values
-
-    def backward_pass(self, number: int, returned: Mapping[str, Any], share: float) -> Values:
-        """Both halves; gives the gradients of the tensors that the stage has received."""
-        self._run_state.micro_batch = number
-        records, loss = self._open.pop(number)
-        return self._backward(records, loss, share, self._gradients, returned)
-
-    def finish(self) -> flow.Tensor | None:
-        """Set the parameters' gradients; the sum of the losses, if the stage has the loss."""
-        self._send_gradients(self._gradients)
-        total = None
-        for loss in self._losses:
-            total = loss if total is None else total + loss
-        return total
 
 
 class PipelineTrainer:
     """Trains a model by a plan with stages. All methods are called by all ranks, in one order."""
 
     def __init__(
-        self, traced: Traced, plan: StagedPlan, optimizer: OptimizerFn, *,
-        per_shard_batchnorm: bool = False, overlap: bool = True, debug: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        traced: Traced,
+        plan: StagedPlan,
+        optimizer: OptimizerFn,
+        *,
+        per_shard_batchnorm: bool = False,
+        overlap: bool = True,
+        debug: bool = False,
+        emulate: CostModel | None = None,
+        signal: bool = False,
+    ) -> None:
         self.plan = plan
         self._traced = traced
         device_kind = "cuda" if flow.cuda.is_available() else "cpu"
         gpus = plan.cluster.gpus_per_node
         self._world = Groups(plan.cluster.mesh, rank(), device_kind)
         self._roll_call = RollCall.of(self._world.along(range(plan.cluster.mesh.num_axes)))
-        self._ranks = [stage.place.ranks(gpus) for stage in plan.stages]
+        self._ranks = [stage.place.ranks(gpus) for stage in plan.stages]  # of each part
         self.stage = next(n for n, ranks in enumerate(self._ranks) if rank() in ranks)
         ranks = self._ranks[self.stage]
         assert ranks == tuple(range(ranks[0], ranks[0] + len(ranks)))
-        mine = plan.stages[self.stage]
-        self._groups = Groups(mine.plan.mesh, rank() - ranks[0], device_kind, ranks[0])
+        place = plan.stages[self.stage].place
+        self._groups = Groups(place.mesh, rank() - ranks[0], device_kind, ranks[0])
         self._run_state = RunState(
             plan.stages[0].plan.seed, per_shard_batchnorm=per_shard_batchnorm
         )
-        self._state = ModelState(self._groups, traced.model)
-        self._parameters: dict[str, Any] = {}
-        self._place(mine.plan)
+        self.emulator = None if emulate is None else Emulator(emulate, self._groups)
         opaque = {name: as_kernel(call) for name, call in traced.opaque.items()}
-        self._feed = Feed(mine.plan.graph, mine.plan.ops, plan.micro_batches, self._groups)
-        program = compile_program(
-            mine.plan.graph, mine.plan.ops, mine.plan.edges, self._groups, self._run_state, opaque
-        )
-        self._executor = StageExecutor(program, self._state, self._run_state, self._groups, debug)
-        place = (rank() // gpus, rank() % gpus)
-        thread = CommThread(overlap)
+        start = self._start_values()
+        self._parts = {
+            v: Part(
+                plan.stages[v].plan, plan.micro_batches, traced.model, start, self._groups,
+                self._run_state, opaque, by_input=not plan.schedule.joint, debug=debug,
+                emulator=self.emulator,
+            )
+            for v in plan.parts_of(self.stage)
+        }  # fmt: skip
+        self._thread = CommThread(overlap)
+        self._hoists = overlap and emulate is not None
+        at = (rank() // gpus, rank() % gpus)
         self._reshards: dict[tuple[Link, str], Resharding] = {}
         for link, plans in plan.reshards.items():
             for direction, reshard in zip("FB", plans, strict=True):
-                if reshard is not None and self.stage in (link.source, link.target):
+                if reshard is not None and {link.source, link.target} & self._parts.keys():
                     self._reshards[link, direction] = Resharding(
-                        reshard, place, gpus, device_kind, thread
+                        reshard, at, gpus, device_kind, self._thread, signal=signal
                     )
-        trained = [p for p in self._parameters.values() if p.requires_grad]
+        self._locals = self._local_links()
+        self._evaluator = PipelineEvaluator(
+            plan, self._parts, self._ranks, self._groups, self._run_state, opaque, at, self._thread
+        )
+        trained = [p for part in self._parts.values() for p in part.trained]
         self.optimizer = optimizer(trained) if trained else None
 
-    def _place(self, plan: Plan) -> None:
-        """Put the stage's parameters and buffers where its plan has them; rank 0's values."""
-        read = {op.attrs["name"] for op in self.plan.cut.graph.ops if op.kind in _STATE_KINDS}
+    def _start_values(self) -> dict[str, flow.Tensor]:
+        """Rank 0's values of all parameters and buffers that the model's operators read."""
+        read = {
+            op.attrs["name"] for op in self.plan.cut.graph.ops if op.kind in ("param", "buffer")
+        }
         start = {**self._traced.params, **self._traced.buffers}
         values = {}
         for name in sorted(read):  # all ranks together
             own = detached(start[name]).to(self._groups.device).clone()
-            values[name] = _broadcast(own, 0).requires_grad_(start[name].requires_grad)
-        for op in plan.graph.ops:
-            if op.kind in _STATE_KINDS:
-                name, (nd,) = op.attrs["name"], plan.ops[op.name].outs
-                if op.kind == "param":
-                    self._parameters[name] = self._state.add_parameter(name, values[name], nd)
-                else:
-                    self._state.add_buffer(name, values[name], nd)
+            values[name] = broadcast(own, 0).requires_grad_(start[name].requires_grad)
+        return values
+
+    def _local_links(self) -> dict[Link, tuple[LocalFn, LocalFn | None]]:
+        """What redistributes each tensor that goes from one part of this stage to another."""
+        found = {}
+        for link, (forward, backward) in self.plan.local_paths.items():
+            if link.source in self._parts:
+                shape = self.plan.cut.graph.tensors[link.tensor].spec.shape
+                out, into = self.plan.ends(link)
+                back = None
+                if backward is not None:
+                    assert into.grad_outs[0] is not None
+                    back = prepare(backward, shape, into.grad_outs[0], self._groups)
+                found[link] = prepare(forward, shape, out.ins[0], self._groups), back
+        return found
 
     def parameters(self) -> dict[str, Any]:
         """The stage's global parameters by name."""
-        return dict(self._parameters)
+        return {name: p for part in self._parts.values() for name, p in part.parameters.items()}
 
     def step(self, *batch: flow.Tensor) -> flow.Tensor:
         """Train on one global batch, the model's inputs, then the target. Gives the loss.
 
-        The loss is a local scalar tensor, equal on all ranks.
+        The loss is a local scalar tensor, equal on all ranks. Raises ValueError if the number of
+        tensors, a dtype or a shape is not the example's.
         """
-        count = len(self._traced.examples) or self._feed.num_arguments
+        feeds = [part.feed for part in self._parts.values()]
+        count = len(self._traced.examples) or max(feed.num_arguments for feed in feeds)
         if len(batch) != count:
             raise ValueError(
                 f"step takes {count} tensors, as in the example: the model's inputs, then the "
                 f"target; got {len(batch)}"
             )
-        inputs = self._feed.take(batch)
+        for part in self._parts.values():
+            part.take(batch)
         self._roll_call("step")
-        self._executor.begin()
-        sent: dict[int, Values] = {}
-        gradients: dict[int, Values] = {}
-        returned: list[Values] = [{} for _ in inputs]
-        for action in self.plan.schedule.actions[self.stage]:
-            self._do(action, inputs, sent, gradients, returned)
-        loss = self._executor.finish()
-        self._exchange_gradients()
+        if self.emulator:
+            self.emulator.clock.start()
+        for part in self._parts.values():
+            part.executor.begin()
+        actions = self.plan.schedule.actions[self.stage]
+        for action in hoisted(actions, self.plan.schedule.joint) if self._hoists else actions:
+            self._do(action)
+        losses = [part.executor.finish() for part in self._parts.values()]
+        exchange_gradients(self.plan, self._parts, self._ranks, self._groups)
+        if self.emulator:
+            self.emulator.finish()
         if self.optimizer is not None:
             self.optimizer.step()
         self._run_state.step += 1
-        return self._share_loss(loss)
+        return self._share_loss(losses[-1])
 
-    def _do(
-        self,
-        action: Action,
-        inputs: list[Values],
-        sent: dict[int, Values],
-        gradients: dict[int, Values],
-        returned: list[Values],
-    ) -> None:
+    def _do(self, action: Action) -> None:
         m, share = action.micro_batch, 1.0 / self.plan.micro_batches
-        if action.kind == "F":
-            sent[m] = self._executor.forward_pass(m, inputs[m], share)
-            inputs[m] = {}
+        number = self.plan.schedule.part(self.stage, action.chunk)
+        part = self._parts[number]
+        if not action.is_compute:
+            self._transfer(action, number)
+        elif action.kind == "F":
+            part.wait_for(part.inputs[m])
+            part.sent[m] = part.executor.forward_pass(m, part.inputs.pop(m), share)
+            part.compute_ends()
+            for link, (forward, _) in self._locals.items():
+                if link.source == number:
+                    value = forward(part.sent[m][sent_key(link.tensor)])
+                    self._parts[link.target].inputs[m][link.tensor] = value
         elif action.kind == "B":
-            gradients[m] = self._executor.backward_pass(m, returned[m], share)
-            returned[m] = {}
-        elif action.kind != "W":
-            direction = action.kind[1]
-            for link in self._links(action, direction):
-                run = self._reshards.get((link, direction))
-                if run is None:  # a tensor without a gradient
-                    continue
-                if action.kind == "SF":
-                    run.send(sent[m][sent_key(link.tensor)])
-                elif action.kind == "RF":
-                    inputs[m][link.tensor] = run.receive()
-                elif action.kind == "SB":
-                    run.send(gradients[m][link.tensor])
-                else:
-                    given = run.receive()
-                    known = returned[m].get(link.tensor)
-                    returned[m][link.tensor] = given if known is None else known + given
+            part.wait_for(part.returned[m])
+            delays = not self.plan.schedule.joint
+            returned = part.returned.pop(m)
+            part.gradients[m] = part.executor.backward_pass(m, returned, share, delays)
+            part.compute_ends()
+            for link, (_, backward) in self._locals.items():
+                if link.target == number and backward is not None:
+                    value = backward(part.gradients[m][link.tensor])
+                    self._parts[link.source].give_back(m, link.tensor, value)
+        elif not self.plan.schedule.joint:
+            part.executor.weights_pass(m)
+            part.compute_ends()
 
-    def _links(self, action: Action, direction: str) -> list[Link]:
-        """The tensors that travel in a transfer."""
-        ends = (self.stage, action.peer) if action.is_send else (action.peer, self.stage)
-        source, target = ends if direction == "F" else ends[::-1]
-        return [x for x in self.plan.links if (x.source, x.target) == (source, target)]
-
-    def _exchange_gradients(self) -> None:
-        """Add up the gradients of tied parameters over the stages that hold them."""
-        tensors = self.plan.cut.graph.producers
-        for tensor, stages in sorted(self.plan.shared_params.items()):
-            name = tensors[tensor].attrs["name"]
-            holds = self.stage in stages
-            whole = None
-            if holds:
-                stored = self._state.stored[name]
-                local = stored.parameter.grad
-                local = local.to_local() if local.is_global else local
-                whole = prepare(to_broadcast(stored.nd), stored.shape, stored.nd, self._groups)(
-                    local
-                )
-            first = self._ranks[stages[0]][0]
-            heads = [self._ranks[s][0] for s in stages[1:]]
-            if rank() == first:
-                assert whole is not None
-                for head in heads:
-                    whole = whole + flow.comm.recv(
-                        head, shape=tuple(whole.shape), dtype=whole.dtype,
-                        device=flow.device(self._groups.device),
-                    )  # fmt: skip
-                for head in heads:
-                    flow.comm.send(whole, head, send_meta=False)
-            elif rank() in heads:
-                assert whole is not None
-                flow.comm.send(whole, first, send_meta=False)
-                whole = flow.comm.recv(
-                    first, shape=tuple(whole.shape), dtype=whole.dtype,
-                    device=flow.device(self._groups.device),
-                )  # fmt: skip
-            if holds:
-                assert whole is not None
-                stored = self._state.stored[name]
-                summed = from_rank_0(whole, self._groups)
-                set_gradient(stored, shard(summed, stored.nd, self._groups))
+    def _transfer(self, action: Action, number: int) -> None:
+        """The tensors between the action's two parts, as far as they travel at all."""
+        m, part = action.micro_batch, self._parts[number]
+        peer = self.plan.schedule.part(action.peer, action.peer_chunk)
+        ends = min(number, peer), max(number, peer)
+        direction = action.kind[1]
+        for link in self.plan.links:
+            run = self._reshards.get((link, direction))
+            if (link.source, link.target) != ends or run is None:
+                continue
+            if action.kind == "SF":
+                run.send(part.sent[m][sent_key(link.tensor)])
+            elif action.kind == "RF":
+                part.inputs[m][link.tensor] = run.receive()
+            elif action.kind == "SB":
+                run.send(part.gradients[m][link.tensor])
+            else:
+                part.give_back(m, link.tensor, run.receive())
 
     def _share_loss(self, loss: flow.Tensor | None) -> flow.Tensor:
-        """The last stage's loss, on every rank."""
+        """The last part's loss, on every rank."""
         spec = self.plan.cut.graph.tensors[self.plan.cut.graph.loss].spec
         shared = flow.zeros(1, dtype=getattr(flow, spec.dtype), device=self._groups.device)
         if loss is not None:
             shared = loss.reshape(1).clone()
-        return _broadcast(shared, self._ranks[-1][0]).reshape(())
+        return broadcast(shared, self._ranks[-1][0]).reshape(())
+
+    def eval_step(self, *inputs: flow.Tensor) -> Any:
+        """The model's result, whole on every rank, in evaluation mode.
+
+        inputs: the model's inputs for a whole batch, the same on every rank
+
+        As `Trainer.eval_step`: batches may have another size, as long as the planned splits divide
+        it. Raises ValueError if they do not, or if the inputs do not fit the example's.
+        """
+        limit = max(len(self._traced.examples) - 1, 0)
+        if limit and len(inputs) > limit:
+            raise ValueError(f"eval_step takes the model's {limit} inputs, got {len(inputs)}")
+        rows = rows_of(self.plan.cut.graph, inputs, self.plan.batch)
+        whole = self._evaluator.prepared(rows, inputs)
+        self._roll_call("eval_step")
+        return put_tensors(self._traced.structure, whole())
 
     @property
-    def rows(self) -> Any:
-        """The rows of the global batch that this rank reads: a slice, or their numbers."""
-        return self._feed.rows
+    def rows(self) -> slice | np.ndarray:
+        """The rows of the global batch that this rank reads: a slice, or their numbers.
+
+        All rows if the stage has several parts.
+        """
+        if len(self._parts) > 1:
+            return slice(0, self.plan.batch)
+        return self._parts[self.stage].feed.rows
 
     def load_state_dict(self, values: Mapping[str, flow.Tensor]) -> None:
         """Take over rank 0's values of what `state_dict` gives, or of the model's own.
 
         Raises ValueError if a name is missing or unknown, or a shape is another.
         """
-        assert self._traced.model is not None
-        names = state_names(self._traced.model)
+        names, own = self._names(), self._model_state()
         missing, unknown = sorted(names.keys() - values), sorted(values.keys() - names)
         if missing or unknown:
             raise ValueError(
                 f"the state does not fit the model: missing {missing[:5]}, unknown {unknown[:5]}"
             )
-        own = self._traced.model.state_dict()
         for key in names:
             if tuple(values[key].shape) != tuple(own[key].shape):
                 raise ValueError(
@@ -269,38 +261,41 @@ class PipelineTrainer:
         for key, name in names.items():
             if key == name:
                 flat = detached(values[key]).to(self._groups.device).reshape(-1).clone()
-                self._state.set(name, _broadcast(flat, 0).reshape(*values[key].shape))
+                value = broadcast(flat, 0).reshape(*values[key].shape)
+                for part in self._parts.values():
+                    part.state.set(name, value)
 
     def state_dict(self) -> dict[str, flow.Tensor]:
         """The model's `state_dict`: whole values as local tensors, under the model's own names."""
         self._roll_call("state_dict")
-        assert self._traced.model is not None
-        names = state_names(self._traced.model)
+        names, own = self._names(), self._model_state()
         owner: dict[str, int] = {}
         for n, stage in enumerate(self.plan.stages):
             for op in stage.plan.graph.ops:
                 if op.kind in ("param", "buffer"):
                     owner.setdefault(op.attrs["name"], n)
-        own = self._traced.model.state_dict()
         whole = {}
         for name in dict.fromkeys(names.values()):
             value = own[name]
             # BatchNorm's counter is no operator; it is where the moving mean is
-            stage = owner.get(name, owner.get(f"{name.rpartition('.')[0]}.running_mean"))
-            if stage is not None:
-                mine = stage == self.stage
-                value = self._state.get(name) if mine else flow.zeros_like(value)
+            number = owner.get(name, owner.get(f"{name.rpartition('.')[0]}.running_mean"))
+            if number is not None:
+                part = self._parts.get(number)
+                value = flow.zeros_like(value) if part is None else part.state.get(name)
                 sent = value.reshape(-1).contiguous()
-                value = _broadcast(sent, self._ranks[stage][0]).reshape(*value.shape)
+                value = broadcast(sent, self._ranks[number][0]).reshape(*value.shape)
             whole[name] = value
         return {key: whole[name] for key, name in names.items()}
 
+    def _names(self) -> dict[str, str]:
+        if self._traced.model is not None:
+            return state_names(self._traced.model)
+        return {name: name for name in {**self._traced.params, **self._traced.buffers}}
 
-def _broadcast(value: flow.Tensor, source: int) -> flow.Tensor:
-    """Rank `source`'s value, on every rank; `value` is overwritten."""
-    if flow.env.get_world_size() > 1:
-        flow.comm.broadcast(value, source)
-    return value
+    def _model_state(self) -> Mapping[str, flow.Tensor]:
+        if self._traced.model is not None:
+            return self._traced.model.state_dict()
+        return {**self._traced.params, **self._traced.buffers}
 
 
 def build_pipeline_trainer(
@@ -311,10 +306,14 @@ def build_pipeline_trainer(
     per_shard_batchnorm: bool = False,
     overlap: bool = True,
     debug: bool = False,
+    emulate: CostModel | None = None,
+    signal: bool = False,
 ) -> PipelineTrainer:
     """The trainer of this rank. All ranks of the job call it; it installs the guard.
 
     overlap: transfers run beside computation, on a thread of OneFlow's own
+    emulate: waits as long as these prices say instead of computing; results then mean nothing
+    signal:  of every copy between stages only one element travels, to see what transfers cost
     """
     install_guard()
     return PipelineTrainer(
@@ -324,4 +323,6 @@ def build_pipeline_trainer(
         per_shard_batchnorm=per_shard_batchnorm,
         overlap=overlap,
         debug=debug,
+        emulate=emulate,
+        signal=signal,
     )

@@ -13,6 +13,7 @@ from ...sbp.placement import NdSbp
 from ...sbp.rules import find_rule
 from .groups import Groups
 from .kernels import KERNELS
+from .kernels.by_input import BY_INPUT
 from .kernels.registry import Context, Kernel, OpaqueFn, RunState
 from .redistribute import LocalFn, prepare
 
@@ -75,10 +76,13 @@ def compile_program(
     state: RunState,
     opaque: Mapping[str, OpaqueFn],
     wanted: frozenset[str] | None = None,
+    *,
+    by_input: bool = False,
 ) -> Program:
     """The program of `graph` under the placements `ops` and the paths `edges`.
 
-    wanted: names of tensors; only operators that they need are in the program (None: all)
+    wanted:   names of tensors or operators; only what they need is in the program (None: all)
+    by_input: heavy operators' kernels give each input's gradient by itself
     """
     needed = None if wanted is None else needed_ops(graph, wanted)
     chosen = [
@@ -89,6 +93,7 @@ def compile_program(
         for index, name in enumerate(op.inputs):
             last[name] = (op.name, index)
     kept = wanted or frozenset()
+    kernels = KERNELS | BY_INPUT if by_input else KERNELS
     nodes = []
     for op in chosen:
         planned = ops[op.name]
@@ -106,7 +111,7 @@ def compile_program(
                     for index in range(len(op.inputs))
                 ],
                 takes,
-                None if op.kind in SINKS else KERNELS[op.kind],
+                None if op.kind in SINKS else kernels[op.kind],
                 _context(graph, op, planned, groups, state, opaque),
                 _local_attrs(graph, op, planned, groups),
             )
@@ -115,11 +120,11 @@ def compile_program(
 
 
 def needed_ops(graph: Graph, wanted: frozenset[str]) -> set[str]:
-    """Names of the operators that the tensors `wanted` depend on."""
+    """Names of the operators that the tensors (or operators) `wanted` depend on."""
     tensors = set(wanted)
     names = set()
     for op in reversed(graph.ops):
-        if any(name in tensors for name in op.outputs):
+        if op.name in wanted or any(name in tensors for name in op.outputs):
             names.add(op.name)
             tensors.update(op.inputs)
     return names

@@ -5,7 +5,7 @@ All methods are called by all ranks of the job, in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ import oneflow as flow
 from ...cost.model import CostModel
 from ...graph import Graph
 from ...plans import Plan
-from ...sbp.layout import is_even
 from .emulate import Emulator
+from .eval_batch import Sized, check_divides, micro_batches_in, rows_of
 from .executor import Executor
 from .feed import Feed
 from .groups import Groups
@@ -31,7 +31,6 @@ from .submodule import as_kernel
 from .trace import Traced
 
 OptimizerFn = Callable[[list[Any]], flow.optim.Optimizer]
-LARGEST_BATCH_HINT = 4096
 
 
 class Trainer:
@@ -120,7 +119,7 @@ class Trainer:
         limit = max(len(self._traced.examples) - 1, 0)
         if limit and len(inputs) > limit:
             raise ValueError(f"eval_step takes the model's {limit} inputs, got {len(inputs)}")
-        feed, executor = self._evaluator(self._eval_batch(inputs))
+        feed, executor = self._evaluator(rows_of(self.graph, inputs, self.plan.batch))
         parts = feed.take(inputs)
         self._roll_call("eval_step")
         chunks = [self._outputs(executor, part) for part in parts]
@@ -172,60 +171,17 @@ class Trainer:
         tensors = self.graph.tensors
         return [tensors[name].batch_dims[0] for name in self.graph.outputs]
 
-    def _eval_batch(self, inputs: Sequence[flow.Tensor]) -> int:
-        """Rows of the batch that `inputs` are, by the first one that has a batch dim."""
-        for op in self.graph.ops:
-            if op.kind == "input" and op.attrs["index"] < len(inputs):
-                dims = self.graph.tensors[op.outputs[0]].batch_dims
-                value = inputs[op.attrs["index"]]
-                if dims and isinstance(value, flow.Tensor) and value.ndim > dims[0]:
-                    return value.shape[dims[0]]
-        return self.plan.batch
-
     def _evaluator(self, batch: int) -> tuple[Feed, Executor]:
         """What runs a batch of this size: in parts like the micro-batches, or else all at once."""
         if batch not in self._evaluators:
-            graph, parts = self.graph, 1
-            tensors = [graph.tensors[name] for name in graph.outputs]
-            if graph.batch:
-                if batch % graph.batch == 0 and all(t.batch_dims for t in tensors):
-                    parts = batch // graph.batch
-                else:
-                    graph = self._resized(batch)
-            wanted = frozenset(graph.outputs)
+            graph, wanted = self.graph, frozenset(self.graph.outputs)
+            parts = micro_batches_in(graph, batch)
+            if parts is None:
+                check_divides([Sized(graph, self.plan.ops, self.plan.mesh, wanted)], batch)
+                graph, parts = graph.with_batch(batch), 1
             feed = Feed(graph, self.plan.ops, parts, self._groups, needed_ops(graph, wanted))
             self._evaluators[batch] = feed, self._make_executor(graph, wanted)
         return self._evaluators[batch]
-
-    def _resized(self, batch: int) -> Graph:
-        """The graph for a batch of this size. ValueError if the planned splits do not divide it."""
-        try:
-            graph = self.graph.with_batch(batch)
-            if self._splits_divide(graph):
-                return graph
-        except ValueError:
-            pass
-        step = next((n for n in range(1, LARGEST_BATCH_HINT) if self._divides(n)), None)
-        hint = f"; give a multiple of {step} rows" if step else ""
-        raise ValueError(f"the plan's splits do not divide a batch of {batch} rows{hint}")
-
-    def _divides(self, batch: int) -> bool:
-        try:
-            return self._splits_divide(self.graph.with_batch(batch))
-        except ValueError:
-            return False
-
-    def _splits_divide(self, graph: Graph) -> bool:
-        needed = needed_ops(graph, frozenset(graph.outputs))
-        for op in graph.ops:
-            if op.name in needed:
-                planned, spec = self.plan.ops[op.name], graph.spec(op)
-                pairs = zip(
-                    (*spec.inputs, *spec.outputs), (*planned.ins, *planned.outs), strict=True
-                )
-                if not all(is_even(t.shape, nd, self.plan.mesh) for t, nd in pairs):
-                    return False
-        return True
 
     def _outputs(self, executor: Executor, part: dict[str, flow.Tensor]) -> list[flow.Tensor]:
         graph = executor.graph

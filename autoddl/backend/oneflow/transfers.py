@@ -46,20 +46,33 @@ class _Job:
 
 
 class Resharding:
-    """Carries out `plan` on the rank of `device`; `gpus_per_node` numbers the job's ranks."""
+    """Carries out `plan` on the rank of `device`; `gpus_per_node` numbers the job's ranks.
+
+    signal: of each slice only one element travels, to see what the transfers cost
+    """
 
     def __init__(
-        self, plan: ReshardPlan, device: Device, gpus_per_node: int, kind: str, thread: CommThread
+        self,
+        plan: ReshardPlan,
+        device: Device,
+        gpus_per_node: int,
+        kind: str,
+        thread: CommThread,
+        *,
+        signal: bool = False,
     ) -> None:
         self._plan = plan
         self._device = device
         self._gpus = gpus_per_node
         self._kind = kind
         self._thread = thread
+        self._signal = signal
         self._dtype = getattr(flow, plan.spec.dtype)
         self._carrier = _CARRIERS.get(plan.spec.dtype, self._dtype)
         self._moves = [
-            (task, move) for task, move in plan.moves() if device in (move.sender, move.receiver)
+            (task, move)
+            for task, move in plan.moves()
+            if device in (move.sender, move.receiver) and not (signal and move.start)
         ]
 
     def send(self, shard: flow.Tensor) -> None:
@@ -83,7 +96,7 @@ class Resharding:
                 with self._thread():
                     got = flow.comm.recv(
                         self._rank(move.sender),
-                        shape=(move.stop - move.start,),
+                        shape=(1 if self._signal else move.stop - move.start,),
                         dtype=self._carrier,
                         device=flow.device(self._kind),
                     )
@@ -94,6 +107,9 @@ class Resharding:
                     flow.comm.send(found, self._rank(move.receiver), send_meta=False)
         whole = flow.zeros(*(s.stop - s.start for s in box), dtype=self._carrier, device=self._kind)
         for task in self._tasks():
+            if self._signal:
+                whole = whole + parts[id(task)][0][2]  # wait for it
+                continue
             flat = [p for _, _, p in sorted(parts[id(task)], key=lambda item: item[0])]
             sizes = [stop - start for start, stop in task.box]
             value = (flat[0] if len(flat) == 1 else flow.cat(flat)).reshape(*sizes)
@@ -116,6 +132,8 @@ class Resharding:
         piece = flat.narrow(0, move.start, move.stop - move.start)
         if piece.storage_offset():
             piece = piece.clone()
+        if self._signal:
+            piece = piece.narrow(0, 0, 1)
         with self._thread():
             flow.comm.send(piece, self._rank(move.receiver), send_meta=False)
 

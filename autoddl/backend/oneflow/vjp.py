@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import oneflow as flow
 
 from .detach import detached
-from .kernels.registry import Context, Explicit, Kernel, Vjp
+from .kernels.registry import ByInput, Context, Explicit, Kernel, Vjp
 
 
 @dataclass
 class Record:
-    """What the backward pass needs: an explicit product, or autograd's leaves and roots."""
+    """What the backward pass needs: an explicit product, or autograd's leaves and roots.
+
+    by_input: instead of `vjp`, gives the gradient of one input; `wanted` says which are
+    """
 
     vjp: Vjp | None
     leaves: list[flow.Tensor | None] = field(default_factory=list)
     roots: list[flow.Tensor] = field(default_factory=list)
+    by_input: ByInput | None = None
+    wanted: Sequence[bool] = ()
 
 
 def run_kernel(
@@ -33,7 +38,7 @@ def run_kernel(
     if not any(wanted):
         with flow.no_grad():
             result = kernel(context, inputs, attrs)
-        outputs = result.outputs if isinstance(result, Explicit) else result
+        outputs = result.outputs if isinstance(result, Explicit | ByInput) else result
         return None, list(outputs)
     leaves = [
         detached(x).requires_grad_() if wants else None
@@ -46,13 +51,26 @@ def run_kernel(
     )
     if isinstance(result, Explicit):
         return Record(result.vjp), list(result.outputs)
+    if isinstance(result, ByInput):
+        return Record(None, by_input=result, wanted=wanted), list(result.outputs)
     return Record(None, leaves, list(result)), [detached(x) for x in result]
 
 
 def product(
-    record: Record, gradients: Sequence[flow.Tensor | None]
+    record: Record,
+    gradients: Sequence[flow.Tensor | None],
+    later: Container[int] = (),
 ) -> Sequence[flow.Tensor | None]:
-    """The gradients of the inputs from those of the outputs (None: not used). Call once."""
+    """The gradients of the inputs from those of the outputs (None: not used). Call once.
+
+    later: inputs whose gradients are left out; only for a record that has `by_input`, which a
+           later call gives them
+    """
+    if record.by_input is not None:
+        return [
+            record.by_input.gradient(gradients, n) if wants and n not in later else None
+            for n, wants in enumerate(record.wanted)
+        ]
     if record.vjp is not None:
         return record.vjp(gradients)
     roots = [(y, g) for y, g in zip(record.roots, gradients, strict=True) if g is not None]

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
 import sys
 
+import numpy as np
+import oneflow as flow
 from train import alone, distance
 
 from autoddl.backend.oneflow.guard import rank
+from autoddl.backend.oneflow.kernels.by_input import BY_INPUT
 from autoddl.backend.oneflow.pipeline import build_pipeline_trainer
 from autoddl.backend.oneflow.session import share_text
 from autoddl.backend.oneflow.trace import trace_with_state
@@ -19,6 +24,8 @@ from autoddl.staged_plan import StagedPlan
 from autoddl.staged_planner import find_staged_plan
 from tests.backend.random_plans import cluster_of, random_plan
 from tests.backend.small_models import OPTIMIZERS, build
+
+DEATHS = {"raises": None, "killed": lambda *_: os.kill(os.getpid(), signal.SIGKILL)}
 
 
 def shuffled(plan, graph, seed):
@@ -46,6 +53,7 @@ def run(case, expected):
         plan = find_staged_plan(
             traced.graph, cluster_of(case["nodes"], case["gpus"]),
             stages=case["stages"], schedule=case["schedule"], micro_batches=case["micro_batches"],
+            chunks=case["chunks"], delay=case["delay"],
         )  # fmt: skip
         assert isinstance(plan, StagedPlan)
         if case["seed"] is not None:
@@ -57,16 +65,35 @@ def run(case, expected):
         traced, plan, OPTIMIZERS["sgd"], overlap=case["overlap"], debug=True
     )
     if case["dies"] and rank() == 1:
-        trainer._executor.backward_pass = None  # fails in the middle of the schedule
+        (part,) = trainer._parts.values()
+        part.executor.backward_pass = DEATHS[case["dies"]]  # in the middle of the schedule
+    heavy = sum(
+        node.kernel in BY_INPUT.values()
+        for part in trainer._parts.values()
+        for node in part.executor._program.nodes
+    )
+    assert bool(heavy) != plan.schedule.joint
     losses = [float(trainer.step(*batch(step, rows))) for step in range(case["steps"])]
+    evaluated = [trainer.eval_step(*batch(9, n)[:-1]).numpy() for n in (rows, 2 * rows)]
     state = {k: v.numpy() for k, v in trainer.state_dict().items()}
     wanted_losses, wanted_state, _ = expected
+    model.load_state_dict(trainer.state_dict())
+    model.eval()
+    with flow.no_grad():
+        whole = [model(*batch(9, n)[:-1]).numpy() for n in (rows, 2 * rows)]
+    for ours, theirs in zip(evaluated, whole, strict=True):
+        assert np.allclose(ours, theirs, rtol=1e-4, atol=1e-5), np.abs(ours - theirs).max()
+    model.train()
+    trainer.load_state_dict(wanted := trainer.state_dict())
+    again = trainer.state_dict()
+    assert all(np.array_equal(again[k].numpy(), v.numpy()) for k, v in wanted.items())
     worst = max(abs(a - b) / abs(b) for a, b in zip(losses, wanted_losses, strict=True))
     apart = distance(state, wanted_state)
     skips = sum(link.target > link.source + 1 for link in plan.links)
     if rank() == 0:
         print(
-            f"{name} {case['schedule']} stages={len(plan.stages)} m={case['micro_batches']} "
+            f"{name} {case['schedule']} stages={plan.num_stages}x{plan.chunks} "
+            f"m={case['micro_batches']} "
             f"skips={skips} tied={len(plan.shared_params)} loss {worst:.1e} state {apart:.1e}",
             flush=True,
         )
@@ -82,7 +109,9 @@ def main():
             "overlap": True,
             "optimizer": "sgd",
             "seed": None,
-            "dies": False,
+            "dies": "",
+            "chunks": 1,
+            "delay": None,
             **case,
         }
         key = case["model"], case["micro_batches"]

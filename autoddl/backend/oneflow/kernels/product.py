@@ -31,8 +31,13 @@ def matmul(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]
 @kernel(*_CONVOLUTIONS)
 def conv(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """(in, weight) -> out."""
+    return [convolve(ctx, inputs, attrs)]
+
+
+def convolve(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
+    """The one output of `conv`."""
     x, weight = inputs
-    out = _CONVOLUTIONS[ctx.spec.kind](
+    return _CONVOLUTIONS[ctx.spec.kind](
         x,
         weight,
         None,
@@ -42,4 +47,3 @@ def conv(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
         groups=attrs["groups"],
         channel_pos=attrs["data_format"],
     )
-    return [out]

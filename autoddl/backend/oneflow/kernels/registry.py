@@ -3,7 +3,7 @@
 A kernel is a function `(ctx, inputs, attrs) -> outputs` of local tensors; `attrs` are those of the
 shard (`Rule.local_attrs`). OneFlow's autograd differentiates it, unless it returns `Explicit`:
 operators that communicate inside do, so that their backward pass runs exactly the collectives that
-are planned.
+are planned. Heavy operators with weights return `ByInput`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,18 @@ class Explicit:
     vjp: Vjp
 
 
-Kernel = Callable[[Context, Sequence[Tensor], Attrs], "Sequence[Tensor] | Explicit"]
+@dataclass
+class ByInput:
+    """Outputs and the gradient of each input by itself: output gradients, its index -> gradient.
+
+    For heavy operators: what a weight's gradient costs can then wait (`vjp.product`).
+    """
+
+    outputs: Sequence[Tensor]
+    gradient: Callable[[Sequence[Tensor | None], int], Tensor]
+
+
+Kernel = Callable[[Context, Sequence[Tensor], Attrs], "Sequence[Tensor] | Explicit | ByInput"]
 KERNELS: dict[str, Kernel] = {}
 
 

@@ -16,7 +16,7 @@ from ....graph import Graph, Op
 from ....planned import PlannedOp
 from ....sbp.mesh import Mesh
 from ..kernels import KERNELS
-from ..kernels.registry import Context, Explicit, RunState
+from ..kernels.registry import ByInput, Context, Explicit, RunState
 
 Attrs = Mapping[str, Any]
 Issue = Callable[[Attrs, Sequence[Tensor]], Sequence[Tensor]]
@@ -85,7 +85,7 @@ def issue(
         return ISSUE[op.kind](op.attrs, inputs)
     context = Context(op.name, graph.spec(op), planned, mesh, 0, RunState(0))
     result = KERNELS[op.kind](context, inputs, op.attrs)
-    assert not isinstance(result, Explicit), f"{op.kind} has a backward pass of its own"
+    assert not isinstance(result, Explicit | ByInput), f"{op.kind} has a backward pass of its own"
     return result
 
 

@@ -1,0 +1,94 @@
+"""Heavy operators whose backward pass has two halves: for their inputs, and for their weights.
+
+A schedule that delays weight gradients (ZB-H1, or `delay`) runs these in the place of the kernels
+of the same kinds, whose gradients autograd takes all at once:
+
+    y = alpha a b             da = alpha dy b^T              db = alpha a^T dy
+    y = conv(x, w)            dx = transposed conv(dy, w)    dw by autograd, which sees w alone
+
+What an input was broadcast over is summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import oneflow as flow
+from oneflow import _C, Tensor
+
+from ....sbp.signature import Attrs
+from ..detach import detached
+from .product import convolve
+from .registry import ByInput, Context, Kernel
+
+_TRANSPOSED = {"conv1d": _C.deconv1d, "conv2d": _C.deconv2d, "conv3d": _C.deconv3d}
+
+
+def matmul(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput:
+    """(a, b) -> alpha a b, either transposed."""
+    a, b = map(detached, inputs)
+    ta, tb, alpha = attrs["transpose_a"], attrs["transpose_b"], attrs["alpha"]
+    flat = not ta and b.ndim == 2
+
+    def gradient(grads: Sequence[Tensor | None], index: int) -> Tensor:
+        (dy,) = grads
+        assert dy is not None
+        with flow.no_grad():
+            if index == 0:
+                da = (
+                    _C.matmul(b, dy, tb, True, alpha)
+                    if ta
+                    else _C.matmul(dy, b, False, not tb, alpha)
+                )
+                return _sum_to(da, a)
+            x, g = (a.reshape(-1, a.shape[-1]), dy.reshape(-1, dy.shape[-1])) if flat else (a, dy)
+            db = _C.matmul(g, x, True, ta, alpha) if tb else _C.matmul(x, g, not ta, False, alpha)
+            return _sum_to(db, b)
+
+    with flow.no_grad():
+        return ByInput([_C.matmul(a, b, ta, tb, alpha)], gradient)
+
+
+def convolution(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput:
+    """(in, weight) -> out."""
+    x = detached(inputs[0])
+    weight = detached(inputs[1]).requires_grad_()
+    with flow.enable_grad():
+        y = convolve(ctx, [x, weight], attrs)
+    kernel, strides = attrs["kernel_size"], attrs["strides"]
+    padding, dilation = attrs["padding_before"], attrs["dilation_rate"]
+    first = 1 if attrs["data_format"] == "channels_last" else 2
+    # rows at the end that no window reaches
+    rest = [
+        (n + 2 * p - d * (k - 1) - 1) % s
+        for n, k, s, p, d in zip(x.shape[first:], kernel, strides, padding, dilation, strict=False)
+    ]
+
+    def gradient(grads: Sequence[Tensor | None], index: int) -> Tensor:
+        (dy,) = grads
+        assert dy is not None
+        if index == 1:
+            (dw,) = flow.autograd.grad([y], [weight], [dy])
+            return dw
+        with flow.no_grad():
+            return _TRANSPOSED[ctx.spec.kind](
+                dy, detached(weight), None, strides, padding, rest,
+                attrs["groups"], dilation, attrs["data_format"],
+            )  # fmt: skip
+
+    return ByInput([detached(y)], gradient)
+
+
+BY_INPUT: dict[str, Kernel] = {
+    **dict.fromkeys(("matmul", "broadcast_matmul", "batch_matmul"), matmul),
+    **dict.fromkeys(_TRANSPOSED, convolution),
+}
+
+
+def _sum_to(gradient: Tensor, like: Tensor) -> Tensor:
+    """`gradient`, summed over the dims that `like` lacks or has of size 1."""
+    missing = gradient.ndim - like.ndim
+    if missing:
+        gradient = gradient.sum(dim=tuple(range(missing)))
+    wide = [d for d in range(like.ndim) if like.shape[d] == 1 and gradient.shape[d] != 1]
+    return gradient.sum(dim=wide, keepdim=True) if wide else gradient

@@ -1,0 +1,101 @@
+"""One rank's part of a pipeline's model: its program, its state, and its open micro-batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import oneflow as flow
+
+from ...plans import Plan
+from .emulate import Emulator
+from .executor import Values
+from .feed import Feed
+from .groups import Groups
+from .kernels.registry import OpaqueFn, RunState
+from .program import compile_program
+from .stage_executor import StageExecutor
+from .state import ModelState
+
+_BLINK_S = 1e-3
+
+
+class Part:
+    """`start`: the values of parameters and buffers. by_input: weight gradients may wait.
+
+    inputs, sent:        of each open micro-batch, tensors that came and that go on
+    returned, gradients: the gradients of what was sent, and of what came
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        micro_batches: int,
+        model: Any,
+        start: Mapping[str, flow.Tensor],
+        groups: Groups,
+        run_state: RunState,
+        opaque: Mapping[str, OpaqueFn],
+        *,
+        by_input: bool = False,
+        debug: bool = False,
+        emulator: Emulator | None = None,
+    ) -> None:
+        self.plan = plan
+        self.state = ModelState(groups, model)
+        self.parameters: dict[str, Any] = {}
+        for op in plan.graph.ops:
+            if op.kind == "param":
+                name, (nd,) = op.attrs["name"], plan.ops[op.name].outs
+                self.parameters[name] = self.state.add_parameter(name, start[name], nd)
+            elif op.kind == "buffer":
+                name, (nd,) = op.attrs["name"], plan.ops[op.name].outs
+                self.state.add_buffer(name, start[name], nd)
+        self.feed = Feed(plan.graph, plan.ops, micro_batches, groups)
+        program = compile_program(
+            plan.graph, plan.ops, plan.edges, groups, run_state, opaque, by_input=by_input
+        )
+        self._emulator = emulator
+        if emulator:
+            emulator.replace(program)
+        self.executor = StageExecutor(program, self.state, run_state, groups, debug)
+        self.inputs: dict[int, Values] = {}
+        self.sent: dict[int, Values] = {}
+        self.returned: dict[int, Values] = {}
+        self.gradients: dict[int, Values] = {}
+
+    @property
+    def trained(self) -> list[Any]:
+        return [p for p in self.parameters.values() if p.requires_grad]
+
+    def take(self, batch: Sequence[flow.Tensor]) -> None:
+        """Start an iteration on a global batch."""
+        self.inputs = dict(enumerate(self.feed.take(batch)))
+        self.returned = {m: {} for m in self.inputs}
+        self.sent, self.gradients = {}, {}
+
+    def give_back(self, number: int, tensor: str, gradient: flow.Tensor) -> None:
+        """One reader's gradient of a tensor that was sent in micro-batch `number`."""
+        known = self.returned[number].get(tensor)
+        self.returned[number][tensor] = gradient if known is None else known + gradient
+
+    # ---- emulated compute
+
+    def wait_for(self, values: Values) -> None:
+        """An emulated pass begins when what it needs is there; a real one waits by itself."""
+        if self._emulator is None:
+            return
+        began = time.perf_counter()
+        for value in values.values():
+            value.reshape(-1).narrow(0, 0, 1).numpy()
+        now = time.perf_counter()
+        # who did not wait makes up for an earlier sleep that ended late
+        if now - began > _BLINK_S:
+            clock = self._emulator.clock
+            clock.free_at = max(clock.free_at, now)
+
+    def compute_ends(self) -> None:
+        """Wait until an emulated pass has taken its time."""
+        if self._emulator is not None:
+            self._emulator.clock.before_collective()

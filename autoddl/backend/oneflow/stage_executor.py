@@ -1,0 +1,70 @@
+"""One rank's run of its part of a pipeline's model, pass by pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import oneflow as flow
+
+from .executor import Delayed, Executor, Values
+from .program import Key
+from .vjp import Record
+
+
+class StageExecutor(Executor):
+    """Passes of the micro-batches in any order that a schedule gives."""
+
+    def begin(self) -> None:
+        """Start an iteration."""
+        self._run_state.training = True
+        self._parameters = self._fetch_parameters()
+        self._gradients: dict[Key, flow.Tensor] = {}
+        self._open: dict[int, tuple[list[Record | None], flow.Tensor | None]] = {}
+        self._delayed: dict[int, list[Delayed]] = {}
+        self._losses: list[flow.Tensor] = []
+
+    def forward_pass(self, number: int, inputs: Values, share: float) -> Values:
+        """Micro-batch `number`; gives the tensors that the part sends on."""
+        self._run_state.micro_batch = number
+        records, values, loss = self._forward(inputs, self._parameters, with_gradient=True)
+        self._open[number] = records, loss
+        if loss is not None:
+            self._losses.append(loss * share)
+        return values
+
+    def backward_pass(
+        self, number: int, returned: Mapping[str, Any], share: float, delays: bool
+    ) -> Values:
+        """Gives the gradients of the tensors that the part has received.
+
+        delays: heavy weights' gradients wait for `weights_pass`
+        """
+        self._run_state.micro_batch = number
+        records, loss = self._open.pop(number)
+        delayed: list[Delayed] | None = [] if delays else None
+        arrived = self._backward(records, loss, share, self._gradients, returned, delayed)
+        if delayed is not None:
+            self._delayed[number] = delayed
+        return arrived
+
+    def weights_pass(self, number: int) -> None:
+        """What the backward pass of micro-batch `number` has left."""
+        self._backward_weights(self._delayed.pop(number), self._gradients)
+
+    def finish(self) -> flow.Tensor | None:
+        """Set the parameters' gradients; the sum of the losses, if the part has the loss."""
+        self._send_gradients(self._gradients)
+        total = None
+        for loss in self._losses:
+            total = loss if total is None else total + loss
+        return total
+
+    def evaluate_part(
+        self, inputs: Values, outputs: Sequence[str]
+    ) -> tuple[Values, list[flow.Tensor]]:
+        """Forward as in evaluation: what the part sends on, and this rank's parts of `outputs`."""
+        self._run_state.training = False
+        with flow.no_grad():
+            _, values, _ = self._forward(inputs, self._fetch_parameters(), with_gradient=False)
+            return values, [self._output(name, inputs, values) for name in outputs]
