@@ -12,7 +12,8 @@ time:
     start = max(now, end of the collective before + emulated seconds since then)
 
 `Clock` keeps to this. It sleeps once before each collective instead of once an operator, which also
-hides the time that Python takes meanwhile, and a sleep that ends late shortens the next.
+hides the time that Python takes meanwhile, and a sleep that ends late shortens the next, as does
+what waking up together costs a group's collective (`emulate_overhead`, measured at its first one).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from ...graph import Graph
 from ...sbp.layout import TensorSpec, local_shape
 from ...sbp.placement import NdSbp
 from ...sbp.signature import Attrs
+from .emulate_overhead import overhead_s
 from .groups import Group, Groups
 from .kernels.registry import Context, Explicit, Kernel
 from .program import Node, Program
@@ -43,7 +45,8 @@ class Clock:
     """When the emulated device is free again, in seconds of `time.perf_counter`.
 
     late:           how much too late the last sleep has ended
-    communicated_s: seconds in collectives since the step began, waiting for other ranks included
+    communicated_s: seconds in collectives since the step began, waiting for other ranks included,
+        without what the emulation itself adds
     """
 
     free_at: float = 0.0
@@ -69,12 +72,16 @@ class Clock:
             self.late = time.perf_counter() - self.free_at
         self._began = time.perf_counter()
 
-    def after_collective(self) -> None:
-        """The collective asked for last ends; computation goes on then, less what slept late."""
+    def after_collective(self, overhead_s: float = 0.0) -> None:
+        """The collective asked for last ends; computation goes on then, less what slept late.
+
+        overhead_s: what the collective takes longer for being emulated around
+        """
         flow._oneflow_internal.eager.Sync()
         now = time.perf_counter()
-        self.communicated_s += now - self._began
-        self.free_at = now - self.late
+        overhead_s = min(overhead_s, now - self._began)
+        self.communicated_s += now - self._began - overhead_s
+        self.free_at = now - self.late - overhead_s
 
 
 @dataclass(frozen=True)
@@ -111,9 +118,21 @@ class Emulator:
     groups: Groups
     clock: Clock = field(default_factory=Clock)
     _zeros: dict[tuple[tuple[int, ...], str], Tensor] = field(default_factory=dict)
+    _overhead_s: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.groups.watch = self.clock
+        self.groups.watch = self
+
+    def before_collective(self, group: Group) -> None:
+        """All ranks of the group come here together, also for the first time."""
+        if group.axes not in self._overhead_s:
+            self.groups.watch = None
+            self._overhead_s[group.axes] = overhead_s(group)
+            self.groups.watch = self
+        self.clock.before_collective()
+
+    def after_collective(self, group: Group) -> None:
+        self.clock.after_collective(self._overhead_s[group.axes])
 
     def replace(self, program: Program) -> None:
         """Emulate every operator of a program."""

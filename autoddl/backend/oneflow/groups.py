@@ -44,9 +44,9 @@ class Traffic:
 class Watch(Protocol):
     """Told of each collective of this rank, when it is about to start and when it is asked for."""
 
-    def before_collective(self) -> None: ...
+    def before_collective(self, group: Group) -> None: ...
 
-    def after_collective(self) -> None: ...
+    def after_collective(self, group: Group) -> None: ...
 
 
 @dataclass
@@ -94,14 +94,14 @@ class Group:
 
     def _exchange(self, x: flow.Tensor) -> flow.Tensor:
         """An all-to-all in rounds; in each of them this rank and one other swap their rows."""
-        self.groups.start(Traffic("all_to_all", self.axes, x.numel() * x.element_size()))
+        self.groups.start(self, Traffic("all_to_all", self.axes, x.numel() * x.element_size()))
         rows = list(x)
         for other in rounds(self.size, self.index):
             mine, theirs = self.ranks[self.index], self.ranks[other]
             placement = self.groups.pair((min(mine, theirs), max(mine, theirs)))
             both = _change(rows[other], (2 * x.shape[1],), placement, _SPLIT_ROWS, _BROADCAST)
             rows[other] = both.reshape(2, -1)[1 if mine < theirs else 0]
-        self.groups.end()
+        self.groups.end(self)
         return flow.stack(rows)
 
     def all_max(self, x: flow.Tensor) -> flow.Tensor:
@@ -122,9 +122,9 @@ class Group:
         """Read local `x` as a rank's part of a global [shape] placed as `source`; its `target`."""
         if self.size == 1:
             return x
-        self.groups.start(Traffic(kind, self.axes, x.numel() * x.element_size()))
+        self.groups.start(self, Traffic(kind, self.axes, x.numel() * x.element_size()))
         moved = _change(x, shape, self.placement, source, target)
-        self.groups.end()
+        self.groups.end(self)
         return moved
 
 
@@ -182,14 +182,14 @@ class Groups:
     def _placement(self, ranks: Iterable[int]) -> Any:
         return flow.placement(self.device, ranks=[self.first + r for r in ranks])
 
-    def start(self, traffic: Traffic) -> None:
-        """A collective is about to start."""
+    def start(self, group: Group, traffic: Traffic) -> None:
+        """A collective of the group is about to start."""
         if self.log is not None:
             self.log.append(traffic)
         if self.watch is not None:
-            self.watch.before_collective()
+            self.watch.before_collective(group)
 
-    def end(self) -> None:
-        """A collective has been asked for."""
+    def end(self, group: Group) -> None:
+        """A collective of the group has been asked for."""
         if self.watch is not None:
-            self.watch.after_collective()
+            self.watch.after_collective(group)
