@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+from .attempts import Checkpointing
 from .backend.need import BackendMissing, need_oneflow
 from .cluster.spec import Cluster
 from .cost.comm import CommRule
@@ -57,6 +58,7 @@ def plan(
     budget_evaluations: int | None = None,
     split_channels: bool = False,
     baselines: bool = True,
+    checkpointing: Checkpointing = "auto",
 ) -> Plan:
     """The best plan for training `graph` on `cluster`; see `planner.find_plan` for the options.
 
@@ -77,6 +79,7 @@ def plan(
         budget_evaluations=budget_evaluations,
         space=Space(split_channels=split_channels),
         baselines=baselines,
+        checkpointing=checkpointing,
     )
 
 
@@ -130,6 +133,7 @@ def parallelize(
     micro_batches: int | None = None,
     memory_limit_bytes: float | None = None,
     search: str = "auto",
+    checkpointing: Checkpointing = "auto",
     per_shard_batchnorm: bool = False,
     debug: bool = False,
 ) -> PipelineTrainer: ...
@@ -148,6 +152,7 @@ def parallelize(
     micro_batches: int | None = None,
     memory_limit_bytes: float | None = None,
     search: str = "auto",
+    checkpointing: Checkpointing = "auto",
     per_shard_batchnorm: bool = False,
     debug: bool = False,
 ) -> Trainer: ...
@@ -165,6 +170,7 @@ def parallelize(
     micro_batches: int | None = None,
     memory_limit_bytes: float | None = None,
     search: str = "auto",
+    checkpointing: Checkpointing = "auto",
     per_shard_batchnorm: bool = False,
     debug: bool = False,
 ) -> Trainer | PipelineTrainer:
@@ -178,6 +184,7 @@ def parallelize(
     plan:      with stages (`plan_stages`), each rank trains its own stage's part of the model
     optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`
     seed:      of the search and of dropout
+    checkpointing: "auto", "none" or "all", as in `planner.find_plan`
     per_shard_batchnorm: statistics of each shard instead of the whole batch
     debug:     after each operator, assert the planned placements and equal replicas
 
@@ -205,6 +212,7 @@ def parallelize(
                 micro_batches=micro_batches,
                 memory_limit_bytes=memory_limit_bytes,
                 search=search,
+                checkpointing=checkpointing,
             )
             return found.dumps()
 

@@ -31,6 +31,7 @@ from .commands.options import (
 from .commands.stages import explain_stages, plan_stages, show_any_plan, stage_options
 
 if TYPE_CHECKING:
+    from .attempts import Checkpointing
     from .cost.comm import CommRule
     from .plans import Plan
 
@@ -128,6 +129,10 @@ def trace(model: str, output: str, batch: int | None) -> None:
     "--baselines/--no-baselines", default=True, show_default=True,
     help="Price the known schemes too; the plan is the best of all.",
 )  # fmt: skip
+@click.option(
+    "--checkpointing", type=click.Choice(["auto", "none", "all"]), default="auto",
+    show_default=True, help="Which repeated blocks keep only their inputs and run forward again.",
+)  # fmt: skip
 @click.option("-o", "--output", metavar="FILE", help="The plan file to write.")
 @JSON
 def plan(
@@ -149,6 +154,7 @@ def plan(
     budget_evaluations: int | None,
     comm_rule: CommRule,
     baselines: bool,
+    checkpointing: Checkpointing,
     output: str | None,
     as_json: bool,
 ) -> None:
@@ -189,6 +195,7 @@ def plan(
         budget_evaluations=budget_evaluations,
         comm_rule=comm_rule,
         baselines=baselines,
+        checkpointing=checkpointing,
     )
     if output:
         found.save(output)

@@ -75,6 +75,7 @@ def plan_text(
     certificate: str,
     baselines: Sequence[PlannedBaseline] = (),
     extrapolated: Sequence[Extrapolated] = (),
+    saved: str = "",
 ) -> str:
     """The whole plan: its cost, where the bytes go, each layer's choice with the next best."""
     rounds = f" in {micro_batches} micro-batches" if micro_batches > 1 else ""
@@ -90,6 +91,7 @@ def plan_text(
         f"(forward {format_bytes(nic.forward)}, backward {format_bytes(nic.backward)}, "
         f"gradients {format_bytes(nic.gradient_sync)}); inside a host, each device "
         f"{format_bytes(intra.total)}",
+        *([saved] if saved else []),
         certificate,
     ]
     lines.extend(baseline_lines(cost.iteration_s, baselines))
@@ -111,6 +113,19 @@ def plan_text(
             f"{format_bytes(row.cost.memory_bytes)}; {_why(row.layer, cost)}"
         )
     return "\n".join(lines)
+
+
+def recomputation_text(blocks: int, cost: Cost, kept: Cost, peaks: tuple[int, int]) -> str:
+    """What it saves and costs to run blocks again; `kept`, and the second peak, are without it."""
+    extra = cost.iteration_s - kept.iteration_s
+    return (
+        f"{blocks} block{'' if blocks == 1 else 's'} keep only their inputs and run forward again "
+        f"before their backward pass: memory {format_bytes(cost.memory_bytes)} instead of "
+        f"{format_bytes(kept.memory_bytes)} (at the fullest moment {format_bytes(peaks[0])} "
+        f"instead of {format_bytes(peaks[1])}), for {format_seconds(extra)} more "
+        f"({format_seconds(cost.compute_s - kept.compute_s)} computation, "
+        f"{format_seconds(cost.communication_s - kept.communication_s)} communication)"
+    )
 
 
 _ENDS = {"done": "", "budget": " until its budget ended", "interrupted": " until interrupted"}

@@ -1,10 +1,7 @@
 """The main path: a graph and a cluster to a plan.
 
-`find_plan` builds the cost tables, lets a search algorithm choose, and writes the choice down as
-placements and steps. If no number of micro-batches is given, it takes the smallest that fits
-(AutoDDL section 5.1: the largest possible micro-batch), and a larger number only where memory makes
-the plan more than `_WORTH_TRYING` slower than it could be, and only while the iteration becomes
-faster.
+`find_plan` lets a search algorithm choose (`attempts`: how many micro-batches, and which blocks are
+run again), and writes the choice down as placements and steps.
 
 The known schemes (`baselines`) are priced beside every search, each on its best topology, and the
 plan records them. Should one of them be faster than what was found, it is the plan: a scheme that
@@ -16,15 +13,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from .attempts import Attempts, Checkpointing, Found
 from .baselines import Baseline, BaselinePricer
 from .cluster.spec import Cluster
 from .cost.comm import CommRule
 from .cost.model import CostModel
+from .cost.recompute import Blocks, Recomputation
 from .explain import format_bytes
 from .graph import Graph
 from .planned import PlannedBaseline
@@ -38,16 +35,7 @@ from .search.group_table import WHOLE_SPACE, Space
 from .search.layers import describe_layers
 from .search.pair_prices import PairPrices
 from .search.placements import place
-from .search.problem import SearchResult
-from .search.tables import Tables, build_tables, least_bytes
-
-_WORTH_TRYING = 0.25
-
-
-@dataclass(frozen=True)
-class _Found:
-    tables: Tables
-    result: SearchResult
+from .search.tables import build_tables
 
 
 def find_plan(
@@ -65,6 +53,7 @@ def find_plan(
     budget_evaluations: int | None = None,
     space: Space = WHOLE_SPACE,
     baselines: bool = True,
+    checkpointing: Checkpointing = "auto",
 ) -> Plan:
     """The best plan found for training `graph` (traced with its loss) on `cluster`.
 
@@ -81,6 +70,9 @@ def find_plan(
     space:              which strategies are searched; a baseline restricts them
     baselines:          price the known schemes too, and return the best of them if it is faster
                         than what was found; not for a restricted space or a pipeline stage
+    checkpointing:      which of the model's repeated blocks keep only their inputs and are run
+                        again before their backward pass: "none", "all", or "auto" for as few as
+                        make the fastest plan that fits. The known schemes are priced without
 
     Raises ValueError if an option is unknown, the batch cannot be cut so, or nothing fits memory.
     """
@@ -104,62 +96,33 @@ def find_plan(
     def micro(parts: int) -> Graph:
         return forked.with_batch(graph.batch // parts) if parts > 1 else forked
 
-    def attempt(parts: int, beat_s: float) -> _Found | None:
-        tables = build_tables(micro(parts), model, parts, space, prices)
-        if tables is None:
-            return None
-        rng = np.random.default_rng(seed)
-        result = algorithm(tables.problem, rng, budget.less(results, beat_s))
-        if result is None:
-            return None
-        results.append(result)
-        return _Found(tables, result)
-
-    best: _Found | None = None
-    results: list[SearchResult] = []
     counts = micro_batch_counts(graph, micro_batches)
-    for parts in counts[_first_fit(micro, model, counts) :]:
-        found = attempt(parts, float("inf") if best is None else best.result.cost)
-        if best is not None and (found is None or found.result.cost >= best.result.cost):
-            break
-        if found is not None:
-            best = found
-            if found.result.cost <= found.result.free_cost * (1 + _WORTH_TRYING):
-                break
-            if found.result.end != "done":
-                break
+    attempts = Attempts(micro, counts, model, algorithm, budget, space, prices, seed)
+    best = attempts.best(checkpointing)
     rivals: tuple[Baseline, ...] = ()
-    if baselines and space.allowed is None and space.min_weight_shards == 1 and graph.loss:
+    if (
+        baselines
+        and checkpointing != "all"
+        and space.allowed is None
+        and space.min_weight_shards == 1
+        and graph.loss
+    ):
         rivals = BaselinePricer(micro, counts, model, seed).all()
     nearest = min(rivals, key=lambda rival: rival.seconds, default=None)
     records = tuple(rival.record for rival in rivals)
     if nearest is not None and nearest.seconds < _cost_to_beat(best):
         return _write_baseline(nearest, records, seed, time.perf_counter() - started)
     if best is None:
-        raise ValueError(_none_found(graph, model, counts[-1], space, len(counts) > 1, search))
+        blocks = () if checkpointing == "none" else attempts.blocks
+        raise ValueError(
+            _none_found(graph, model, counts[-1], space, len(counts) > 1, search, blocks)
+        )
     return _write(best, records, seed, time.perf_counter() - started)
 
 
 def micro_graph(graph: Graph, parts: int) -> Graph:
     """The graph of one of `parts` micro-batches, with forks."""
     return (graph.with_batch(graph.batch // parts) if parts > 1 else graph).with_forks()
-
-
-def _first_fit(micro: Callable[[int], Graph], model: CostModel, counts: Sequence[int]) -> int:
-    """Position of the first of `counts` micro-batches whose memory may fit, by bisection.
-
-    Whether it does fit, the attempt itself finds out.
-    """
-    low, high = 0, len(counts)
-    if high == 1 or least_bytes(micro(counts[0]), model) <= model.limit_bytes:
-        return 0
-    while low + 1 < high:
-        middle = (low + high) // 2
-        if least_bytes(micro(counts[middle]), model) <= model.limit_bytes:
-            high = middle
-        else:
-            low = middle
-    return min(high, len(counts) - 1)
 
 
 def micro_batch_counts(graph: Graph, micro_batches: int | None) -> tuple[int, ...]:
@@ -183,14 +146,12 @@ def _is_power(n: int) -> bool:
     return n & (n - 1) == 0
 
 
-def _cost_to_beat(found: _Found | None) -> float:
+def _cost_to_beat(found: Found | None) -> float:
     """What a baseline must cost less than; tables in single precision leave a relative error."""
     return float("inf") if found is None else found.result.cost * (1 - 1e-6)
 
 
-def _write(
-    found: _Found, baselines: tuple[PlannedBaseline, ...], seed: int, seconds: float
-) -> Plan:
+def _write(found: Found, baselines: tuple[PlannedBaseline, ...], seed: int, seconds: float) -> Plan:
     tables, result = found.tables, found.result
     ops, edges = place(tables, result.choice)
     alternatives = next_best(tables, result.choice, result.memory)
@@ -209,6 +170,7 @@ def _write(
         layers=describe_layers(tables, ops, alternatives),
         search=SearchRecord(result.algorithm, result.evaluations, bound, result.end, seconds),
         baselines=baselines,
+        recomputed=tables.again.blocks,
     )
 
 
@@ -267,12 +229,15 @@ def baseline_plans(
 
 
 def _none_found(
-    graph: Graph, model: CostModel, parts: int, space: Space, chose_parts: bool, search: str
-) -> str:
+    graph: Graph, model: CostModel, parts: int, space: Space, chose_parts: bool, search: str,
+    blocks: Blocks,
+) -> str:  # fmt: skip
     """How much is missing, on which layers, and what would help."""
     limit = model.limit_bytes
     unlimited = dataclasses.replace(model, memory_limit_bytes=float("inf"))
-    tables = build_tables(micro_graph(graph, parts), unlimited, parts, space)
+    micro = micro_graph(graph, parts)
+    again = Recomputation(micro, blocks)
+    tables = build_tables(micro, unlimited, parts, space, again=again)
     assert tables is not None
     problem = tables.problem
     price = 1e6 / limit  # seconds per byte: memory outweighs any time
@@ -296,6 +261,7 @@ def _none_found(
     return (
         f"no plan fits the memory limit of {format_bytes(limit)} a device: the smallest found "
         f"needs {format_bytes(needed)}, {format_bytes(needed - limit)} too much, with "
-        f"{parts} micro-batches on {model.cluster}. The largest layers are "
+        f"{parts} micro-batches{' and recomputed blocks' if blocks else ''} on {model.cluster}. "
+        f"The largest layers are "
         f"{layers}. What would help: {', '.join(helps)}"
     )

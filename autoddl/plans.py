@@ -23,10 +23,11 @@ from .cost.gap import relative_gap
 from .cost.lifetime import Runtime, memory_peak
 from .cost.model import CostModel
 from .cost.products import ProductBytes, product_bytes
+from .cost.recompute import Blocks, Recomputation
 from .cost.tape import Peak
-from .explain import EdgeText, certificate_text, layer_text, plan_text
+from .explain import EdgeText, certificate_text, layer_text, plan_text, recomputation_text
 from .files import write_atomically
-from .graph import Graph
+from .graph import SOURCE_KINDS, Graph
 from .planned import PlannedBaseline, PlannedEdge, PlannedLayer, PlannedOp
 from .sbp.mesh import Mesh
 from .sbp.placement import NdSbp
@@ -35,6 +36,7 @@ from .sbp.redistribute import Step
 __all__ = ["Plan", "PlannedEdge", "PlannedLayer", "PlannedOp", "SearchRecord"]
 
 PLAN_VERSION = 1
+NOT_RECOMPUTED = (*SOURCE_KINDS, "stage_input", "stage_output", "loss")
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,11 @@ class SearchRecord:
 
 @dataclass(frozen=True)
 class Plan:
-    """Placements for training `graph` on `cluster`, micro-batch by micro-batch."""
+    """Placements for training `graph` on `cluster`, micro-batch by micro-batch.
+
+    recomputed: blocks of operators of which only the inputs are kept for the backward pass; their
+                forward pass is run again before it
+    """
 
     graph: Graph
     cluster: Cluster
@@ -69,6 +75,7 @@ class Plan:
     layers: tuple[PlannedLayer, ...]
     search: SearchRecord
     baselines: tuple[PlannedBaseline, ...] = ()
+    recomputed: Blocks = ()
 
     @property
     def mesh(self) -> Mesh:
@@ -87,7 +94,11 @@ class Plan:
     @cached_property
     def costs(self) -> Mapping[str, Cost]:
         """Operator name -> its cost in one iteration."""
-        return account(self.graph, self.model, self.micro_batches, self.ops, self.edges)
+        return account(self.graph, self.model, self.micro_batches, self.ops, self.edges, self.again)
+
+    @cached_property
+    def again(self) -> Recomputation:
+        return Recomputation(self.graph, self.recomputed)
 
     @cached_property
     def cost(self) -> Cost:
@@ -112,8 +123,9 @@ class Plan:
     def product_bytes(self) -> ProductBytes:
         """What each device receives for matrix products, and the least that it has to."""
         return product_bytes(
-            self.graph, self.mesh, self.micro_batches, self.memory_limit_bytes, self.ops, self.edges
-        )
+            self.graph, self.mesh, self.micro_batches, self.memory_limit_bytes, self.ops,
+            self.edges, self.again,
+        )  # fmt: skip
 
     @cached_property
     def extrapolated(self) -> tuple[Extrapolated, ...]:
@@ -126,8 +138,13 @@ class Plan:
     def memory_peak(self, runtime: Runtime = "graph") -> Peak:
         """The fullest moment of a step on one device, by the lifetimes of its tensors."""
         return memory_peak(
-            self.graph, self.mesh, self.micro_batches, self.optimizer, self.ops, self.edges, runtime
-        )
+            self.graph, self.mesh, self.micro_batches, self.optimizer, self.ops, self.edges,
+            runtime, self.again,
+        )  # fmt: skip
+
+    def keeping_all(self) -> Plan:
+        """The same plan without recomputation."""
+        return dataclasses.replace(self, recomputed=())
 
     # ---- checks
 
@@ -171,6 +188,7 @@ class Plan:
             "comm_rule": self.comm_rule,
             "memory_limit_bytes": self.memory_limit_bytes,
             "micro_batches": self.micro_batches,
+            "recomputed": [list(block) for block in self.recomputed],
             "search": {
                 "algorithm": self.search.algorithm,
                 "evaluations": self.search.evaluations,
@@ -256,6 +274,7 @@ class Plan:
                 layers=layers,
                 search=SearchRecord(**data["search"]),
                 baselines=tuple(PlannedBaseline(**b) for b in data.get("baselines", ())),
+                recomputed=tuple(tuple(block) for block in data.get("recomputed", ())),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(
@@ -268,7 +287,11 @@ class Plan:
         return plan
 
     def verify(self) -> None:
-        """ValueError unless every path leads from its producer's placement to its reader's."""
+        """ValueError unless every path leads from its producer's placement to its reader's.
+
+        And unless what is recomputed are blocks of the graph's operators.
+        """
+        self._verify_blocks()
         for op in self.graph.ops:
             for index, name in enumerate(op.inputs):
                 producer = self.graph.producers[name]
@@ -284,6 +307,16 @@ class Plan:
                     _check_path(
                         given, edge.backward, wanted, f"gradient of input {index} of {op.name}"
                     )
+
+    def _verify_blocks(self) -> None:
+        kinds = {op.name: op.kind for op in self.graph.ops}
+        seen: set[str] = set()
+        for name in (name for block in self.recomputed for name in block):
+            if kinds.get(name, "param") in NOT_RECOMPUTED:
+                raise ValueError(f"the plan recomputes {name!r}, which is no operator of its graph")
+            if name in seen:
+                raise ValueError(f"the plan recomputes {name!r} in two blocks")
+            seen.add(name)
 
     def save(self, path: str | Path) -> None:
         """Write JSON; the file is replaced only when it is whole."""
@@ -327,6 +360,7 @@ class Plan:
             "seed": self.seed,
             "batch": self.batch,
             "micro_batches": self.micro_batches,
+            "recomputed_blocks": len(self.recomputed),
             "optimizer": self.optimizer,
             "cost": {
                 "iteration_s": cost.iteration_s,
@@ -400,6 +434,7 @@ class Plan:
                 ),
                 self.baselines,
                 self.extrapolated,
+                self.saved_text(),
             )
         found = [planned for planned in self.layers if planned.name == layer]
         if not found:
@@ -408,6 +443,18 @@ class Plan:
         return "\n\n".join(
             layer_text(planned, self.layer_cost(planned), self.cost, self._edge_texts(planned))
             for planned in found
+        )
+
+    def saved_text(self) -> str:
+        """What recomputation saves and costs; "" without any."""
+        if not self.recomputed:
+            return ""
+        kept = self.keeping_all()
+        return recomputation_text(
+            len(self.recomputed),
+            self.cost,
+            kept.cost,
+            (self.memory_peak().bytes, kept.memory_peak().bytes),
         )
 
     def _edge_texts(self, layer: PlannedLayer) -> list[EdgeText]:

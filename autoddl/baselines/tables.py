@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cost.model import CostModel
+from ..cost.recompute import Recomputation
 from ..graph import Graph
 from ..sbp.placement import NdSbp
 from ..search.group import CompositeSignature, Group, Port
@@ -188,7 +189,9 @@ class _UnionBuilder(_Builder):
     topologies: tuple[Axes, ...] = ()
 
     def __post_init__(self) -> None:
-        self.union = UnionTables(self.graph, self.model, self.space, self.prices, self.topologies)
+        self.union = UnionTables(
+            self.graph, self.model, self.space, self.prices, self.again, self.topologies
+        )
         self.tables = self.union
 
 
@@ -200,7 +203,13 @@ class SchemeTables:
         topologies: Sequence[Axes], letters: Letters,
     ) -> None:  # fmt: skip
         self._builder = _UnionBuilder(
-            graph, model, micro_batches, WHOLE_SPACE, prices, topologies=tuple(topologies)
+            graph,
+            model,
+            micro_batches,
+            WHOLE_SPACE,
+            prices,
+            Recomputation(graph),
+            topologies=tuple(topologies),
         )
         self._builder.prepare()
         self.micro_batches = micro_batches

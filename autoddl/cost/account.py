@@ -2,7 +2,8 @@
 
 Uses the formulas of `cost.operator` and `cost.comm` on the planned steps themselves, so that the
 figures of a plan are those of the program that runs. Bytes through one NIC and between the devices
-of a host follow `sbp.redistribute` (design: the NIC is shared).
+of a host follow `sbp.redistribute` (design: the NIC is shared). Of blocks that are run again, what
+stays inside is there for one at a time: it counts for the operators of the fullest block.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ..sbp.rules import find_rule, signatures_of
 from ..sbp.signature import Inner
 from .model import CostModel
 from .operator import compute_seconds, inner_count, inner_seconds, reduced_spec, saved_bytes
+from .recompute import Recomputation
 
 
 @dataclass
@@ -77,12 +79,20 @@ def account(
     micro_batches: int,
     ops: Mapping[str, PlannedOp],
     edges: Mapping[tuple[str, int], PlannedEdge],
+    again: Recomputation | None = None,
 ) -> dict[str, Cost]:
-    """Operator name -> its cost; a redistribution counts for the operator that reads its result."""
+    """Operator name -> its cost; a redistribution counts for the operator that reads its result.
+
+    again: which blocks are run again before their backward pass
+    """
     mesh = model.cluster.mesh
+    again = again or Recomputation(graph)
     costs = {op.name: Cost() for op in graph.ops}
+    inside: list[dict[str, float]] = [{} for _ in again.blocks]  # bytes by operator
     for op in graph.ops:
-        _add_operator(costs[op.name], graph, model, mesh, micro_batches, op, ops[op.name])
+        cost, passes = costs[op.name], again.passes(op.name)
+        _add_operator(cost, graph, model, mesh, micro_batches, passes, op, ops[op.name])
+        within = 0.0 if again.leaves(op) else cost.memory_bytes
         for index, name in enumerate(op.inputs):
             producer = graph.producers[name]
             edge = edges.get((op.name, index))
@@ -90,15 +100,25 @@ def account(
                 continue
             spec = graph.tensors[name].spec
             given = ops[producer.name].outs[producer.outputs.index(name)]
-            times = 1 if producer.kind == "param" else micro_batches
-            cost = costs[op.name]
-            _add_path(cost, model, spec, given, edge.forward, times, "forward")
+            is_param = producer.kind == "param"
+            times = 1 if is_param else micro_batches
+            forward_times = times if is_param else times * passes
+            _add_path(cost, model, spec, given, edge.forward, forward_times, "forward")
             if edge.forward and edge.forward[-1].kind != "to_partial":
-                cost.memory_bytes += _local_bytes(spec, ops[op.name].ins[index], mesh)
+                copy = _local_bytes(spec, ops[op.name].ins[index], mesh)
+                cost.memory_bytes += copy
+                within += 0.0 if is_param else copy
             back = ops[op.name].grad_ins[index]
             if edge.backward and back is not None:
                 cause = "gradient_sync" if producer.kind == "param" else "backward"
                 _add_path(cost, model, spec, back, edge.backward, times, cause)
+        if passes > 1:
+            inside[again.block_of[op.name]][op.name] = within
+    sizes = [sum(block.values()) for block in inside]
+    for number, block in enumerate(inside):
+        if number != sizes.index(max(sizes)):
+            for name, within in block.items():
+                costs[name].memory_bytes -= within
     return costs
 
 
@@ -117,8 +137,9 @@ def _local_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> float:
 
 
 def _add_operator(
-    cost: Cost, graph: Graph, model: CostModel, mesh: Mesh, times: int, op: Op, placed: PlannedOp
-) -> None:
+    cost: Cost, graph: Graph, model: CostModel, mesh: Mesh, times: int, passes: int, op: Op,
+    placed: PlannedOp,
+) -> None:  # fmt: skip
     spec, rule = graph.spec(op), find_rule(op.kind)
     assert rule is not None, f"{op.name} has no rule"
     has_grad = any(o in graph.needs_grad for o in op.outputs)
@@ -133,7 +154,8 @@ def _add_operator(
         cost.memory_bytes += out_bytes
         return
     if op.name not in graph.free_ops:
-        cost.compute_s += times * sum(operator_seconds(graph, model, op, placed))
+        forward_s, backward_s = operator_seconds(graph, model, op, placed)
+        cost.compute_s += times * (passes * forward_s + backward_s)
         cost.memory_bytes += float(saved_bytes(spec, rule, np.array([out_bytes]), has_grad)[0])
     if placed.inner_axes:
         inner = inner_of(graph, op)
@@ -146,7 +168,8 @@ def _add_operator(
         both = inner_count(inner, has_grad)
         partial = nd.replace(placed.inner_axes, P)
         steps = (Step("all_reduce", placed.inner_axes, P, B),)
-        for cause, count in (("forward", inner.forward), ("backward", inner.backward)):
+        counts = ("forward", passes * inner.forward), ("backward", inner.backward)
+        for cause, count in counts:
             if cause == "forward" or has_grad:
                 _add_seconds(cost, mesh, axes, seconds * count / both, cause)
                 _add_bytes(cost, model, reduced, partial, steps, times * count, cause)

@@ -39,6 +39,7 @@ from .compiled_comm import collective_workspace, goes_through_host, merged_axes,
 from .forward import IN_PLACE, VIEWS, extra_bytes, workspace_bytes
 from .memory import OPTIMIZER_SLOTS
 from .pullback import OpPullback
+from .recompute import Recomputation
 from .tape import Peak, Tape, Transfer
 
 Runtime = Literal["graph", "executor"]
@@ -55,11 +56,16 @@ def memory_peak(
     ops: Mapping[str, PlannedOp],
     edges: Mapping[Key, PlannedEdge],
     runtime: Runtime = "graph",
+    again: Recomputation | None = None,
 ) -> Peak:
-    """The fullest moment of a step on one device, under the placements `ops` and steps `edges`."""
+    """The fullest moment of a step on one device, under the placements `ops` and steps `edges`.
+
+    again: which blocks are run again before their backward pass
+    """
     if runtime not in RUNTIMES:
         raise ValueError(f"unknown runtime {runtime!r}; use one of {', '.join(RUNTIMES)}")
-    step = StepTape(graph, mesh, micro_batches, optimizer, ops, edges, runtime == "graph")
+    again = again or Recomputation(graph)
+    step = StepTape(graph, mesh, micro_batches, optimizer, ops, edges, runtime == "graph", again)
     tape = step.build()
     if runtime == "executor":
         return tape.sweep()
@@ -85,6 +91,7 @@ class StepTape:
     ops: Mapping[str, PlannedOp]
     edges: Mapping[Key, PlannedEdge]
     compiled: bool
+    again: Recomputation
     tape: Tape = field(default_factory=Tape)
     received: dict[Key, str] = field(default_factory=dict)
     arrived: dict[str, str] = field(default_factory=dict)  # tensor -> name of its gradient
@@ -92,6 +99,7 @@ class StepTape:
     owed: dict[str, tuple[NdSbp, tuple[Step, ...]]] = field(default_factory=dict)
     accumulated: list[str] = field(default_factory=list)  # parameters, as their gradients come
     late: Tape = field(default_factory=Tape)  # compiled: what follows the last micro-batch
+    newest: dict[str, str] = field(default_factory=dict)  # tensor -> its name, made again
     counter: int = 0
 
     @cached_property
@@ -102,7 +110,12 @@ class StepTape:
     def build(self) -> Tape:
         for op in self.graph.ops:
             self._forward(op)
+        made_again: set[int] = set()
         for op in reversed(self.graph.ops):
+            block = self.again.block_of.get(op.name)
+            if block is not None and block not in made_again:
+                made_again.add(block)
+                self._run_again(block)
             if op.kind == "loss":
                 self._arrive(op.inputs[0], self.new("gradient of the loss", (), 4.0, "gradients"))
             elif op.kind == "param":
@@ -138,13 +151,29 @@ class StepTape:
         self.tape.act(what, reads, [(name, size, cause)], workspace, places, transfer)
         return name
 
+    def value(self, tensor: str) -> str:
+        """The name under which a tensor of the graph was made last."""
+        return self.newest.get(tensor, tensor)
+
     def bytes_of(self, tensor: str, nd: NdSbp) -> float:
         """Local bytes of a tensor of the graph that is placed as `nd`."""
         return local_bytes(self.graph.tensors[tensor].spec, nd, self.mesh)
 
     # ---- forward
 
-    def _forward(self, op: Op) -> None:
+    def _run_again(self, number: int) -> None:
+        """The forward pass of a block, once the gradient of what leaves it is there."""
+        block = frozenset(self.again.blocks[number])
+        members = [op for op in self.graph.ops if op.name in block]
+        given = [self.arrived[o] for op in members for o in op.outputs if o in self.arrived]
+        made: set[str] = set()
+        for op in members:
+            first = not any(self.tape.root(self.value(i)) in made for i in op.inputs)
+            self._forward(op, given[-1:] if first else [], again=True)
+            made.update(o for o in map(self.value, op.outputs) if o not in self.tape.views)
+
+    def _forward(self, op: Op, after: Sequence[str] = (), again: bool = False) -> None:
+        """Of `again`, outputs get new names; it starts when the tensors `after` are there."""
         planned = self.ops[op.name]
         if op.kind in ("param", "buffer", "input"):
             self._source(op, planned)
@@ -155,7 +184,11 @@ class StepTape:
             source = given.outs[self.graph.producers[tensor].outputs.index(tensor)]
             edge = self.edges.get((op.name, index))
             steps = edge.forward if edge else ()
-            name = self._travel(f"input {index} of {op.name}", tensor, tensor, source, steps)
+            start = self.value(tensor)
+            if again and self.graph.producers[tensor].kind == "param":
+                name = self.received[op.name, index]
+            else:
+                name = self._travel(f"input {index} of {op.name}", tensor, start, source, steps)
             self.received[op.name, index] = name
             names.append(name)
         if op.kind == "loss":
@@ -164,16 +197,25 @@ class StepTape:
         spec = self.graph.spec(op)
         ins = [self.bytes_of(t, nd) for t, nd in zip(op.inputs, planned.ins, strict=True)]
         outs = [self.bytes_of(t, nd) for t, nd in zip(op.outputs, planned.outs, strict=True)]
+        if again:
+            made = (*op.outputs, self.extra_of(op))
+            self.newest.update({tensor: self.name(tensor) for tensor in made})
+        what = f"{op.name} again" if again else op.name
+        (first, *_) = results = [self.value(tensor) for tensor in op.outputs]
         if self._is_view(op, names):
-            self.tape.act(op.name, names)
-            self.tape.view(op.outputs[0], names[0])
+            self.tape.act(what, [*names, *after])
+            self.tape.view(first, names[0])
             return
-        makes = [(t, n, "activations") for t, n in zip(op.outputs, outs, strict=True)]
+        makes = [(t, n, "activations") for t, n in zip(results, outs, strict=True)]
         extra = extra_bytes(spec, ins, outs)
         if extra and any(o in self.graph.needs_grad for o in op.outputs):
-            makes.append((f"{op.name}:kept", extra, "activations"))
-        over = {op.outputs[0]: names[0]} if op.kind in IN_PLACE and self.compiled else {}
-        self.tape.act(op.name, names, makes, workspace_bytes(spec, ins), over)
+            makes.append((self.value(self.extra_of(op)), extra, "activations"))
+        over = {first: names[0]} if op.kind in IN_PLACE and self.compiled else {}
+        self.tape.act(what, [*names, *after], makes, workspace_bytes(spec, ins), over)
+
+    def extra_of(self, op: Op) -> str:
+        """What stands for that which an operator keeps beside its outputs."""
+        return f"{op.name}:kept"
 
     def _is_view(self, op: Op, names: Sequence[str]) -> bool:
         views = VIEWS if self.compiled else VIEWS | {"transpose", "narrow", "slice", "expand"}

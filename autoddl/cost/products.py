@@ -29,6 +29,7 @@ from ..sbp.mesh import Mesh
 from ..sbp.rules import find_rule
 from ..sbp.traffic import device_bytes
 from .bound import Accesses, Multiply, least_accesses, memory_dependent_words
+from .recompute import Recomputation
 
 PRODUCT_KINDS = ("matmul", "broadcast_matmul", "batch_matmul")
 _SUMS = ("add_n", "broadcast_add", "broadcast_sub", "broadcast_mul")
@@ -71,8 +72,12 @@ def product_bytes(
     memory_bytes: float,
     ops: Mapping[str, PlannedOp],
     edges: Mapping[tuple[str, int], PlannedEdge],
+    again: Recomputation | None = None,
 ) -> ProductBytes:
-    """The account of a plan for `graph` (of one micro-batch) with `memory_bytes` a device."""
+    """The account of a plan for `graph` (of one micro-batch) with `memory_bytes` a device.
+
+    again: which blocks receive the inputs of their forward pass twice
+    """
     values = _Values(graph, mesh, ops)
     independent, memo = 0.0, {}
     for accesses, products in _programs(values, micro_batches):
@@ -91,7 +96,7 @@ def product_bytes(
     return ProductBytes(
         independent,
         dependent,
-        _moved(graph, mesh, micro_batches, ops, edges, values),
+        _moved(graph, mesh, micro_batches, ops, edges, values, again or Recomputation(graph)),
         sum(op.kind in PRODUCT_KINDS for op in graph.ops),
         len(values.divided),
     )
@@ -110,6 +115,7 @@ def _moved(
     ops: Mapping[str, PlannedOp],
     edges: Mapping[tuple[str, int], PlannedEdge],
     values: _Values,
+    again: Recomputation,
 ) -> float:
     weights = {v.name for v in values.all if v.is_param and v.readers}
     inputs = {op.name: op.inputs for op in graph.ops}
@@ -123,7 +129,8 @@ def _moved(
         spec = graph.tensors[tensor].spec
         times = 1 if is_param else micro_batches
         given = ops[producer.name].outs[producer.outputs.index(tensor)]
-        total += times * device_bytes(spec, given, edge.forward, mesh)
+        passes = 1 if is_param else again.passes(edge.op)
+        total += times * passes * device_bytes(spec, given, edge.forward, mesh)
         back = ops[edge.op].grad_ins[edge.index]
         if back is not None:
             total += times * device_bytes(spec, back, edge.backward, mesh)

@@ -44,13 +44,13 @@ class OpPullback:
         return self.step.received[self.op.name, index]
 
     def y(self, index: int = 0) -> str:
-        return self.op.outputs[index]
+        return self.step.value(self.op.outputs[index])
 
     def dy(self, index: int = 0) -> str:
         return self.step.arrived.get(self.op.outputs[index], "")
 
     def extra(self) -> str:
-        return f"{self.op.name}:kept"
+        return self.step.value(self.step.extra_of(self.op))
 
     def wants(self, index: int) -> bool:
         tensor = self.op.inputs[index]

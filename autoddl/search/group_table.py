@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..cost.model import CostModel
 from ..cost.operator import compute_seconds, inner_seconds, reduced_spec, saved_bytes
+from ..cost.recompute import Recomputation
 from ..graph import Graph
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
@@ -76,12 +77,13 @@ def stored_placement(placement: Placement) -> Placement:
 
 @dataclass(frozen=True)
 class GroupTables:
-    """Makes the tables of the groups of `graph`."""
+    """Makes the tables of the groups of `graph`; `again`: which blocks are run again."""
 
     graph: Graph
     model: CostModel
     space: Space
     prices: PairPrices
+    again: Recomputation
 
     @cached_property
     def mesh(self) -> Mesh:
@@ -238,8 +240,12 @@ class GroupTables:
             has_grad = any(o in self.graph.needs_grad for o in op.outputs)
             divides = np.array([c.signatures[number].divides_work for c in table.composites])
             share = np.where(divides[table.assign], self.extents, 1.0).prod(axis=1)
-            seconds += compute_seconds(spec, rule, device, share, in_bytes + out_bytes, has_grad)
-            memory += saved_bytes(spec, rule, out_bytes, has_grad)
+            moved = in_bytes + out_bytes
+            seconds += compute_seconds(spec, rule, device, share, moved, has_grad)
+            if self.again.passes(op.name) > 1:
+                seconds += compute_seconds(spec, rule, device, share, moved, False)
+            kept = 1.0 if self.again.leaves(op) else self.again.weight(op.name)
+            memory += kept * saved_bytes(spec, rule, out_bytes, has_grad)
         for port in group.sources:
             memory += self._source_bytes(port, table)
         return seconds, memory
@@ -282,7 +288,10 @@ class GroupTables:
                 if axes.any():
                     at = inverse.ravel() == row
                     where = tuple(map(int, np.flatnonzero(axes)))
-                    seconds[at] += inner_seconds(self.model.comm, which, where, local[at], has_grad)
+                    prices = self.model.comm, which, where, local[at]
+                    seconds[at] += inner_seconds(*prices, has_grad)
+                    if self.again.passes(op.name) > 1:
+                        seconds[at] += inner_seconds(*prices, False)
         return seconds
 
     def _sync_seconds(self, group: Group, table: GroupTable) -> Table:

@@ -5,9 +5,9 @@ For group g with strategy s, seconds of one iteration of M micro-batches:
     node(s)    = M (compute(s) + inner collectives(s)) + synchronisation of its gradients(s)
     edge(s, t) = M (path(out_s -> in_t) + path(grad_in_t -> grad_out_s))
 
-An edge from a tied parameter is paid once an iteration, not M times (AutoDDL section 4.3 names both
-sources of communication). Everything is computed on arrays over all strategies of a group.
-`build_tables` makes the `Problem`.
+The forward parts of what is run again (`cost.recompute`) count twice. An edge from a tied parameter
+is paid once an iteration, not M times (AutoDDL section 4.3 names both sources of communication).
+Everything is computed on arrays over all strategies of a group. `build_tables` makes the `Problem`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 
 from ..cost.model import CostModel
 from ..cost.operator import saved_bytes
+from ..cost.recompute import Recomputation
 from ..graph import Graph
 from ..sbp.layout import TensorSpec
 from ..sbp.placement import Placement
@@ -40,6 +41,7 @@ class Tables:
     groups: tuple[GroupTable, ...]  # by node table number
     model: CostModel
     micro_batches: int
+    again: Recomputation
 
     def table_of(self, variable: int) -> GroupTable:
         return self.groups[self.problem.nodes[variable]]
@@ -51,21 +53,24 @@ def build_tables(
     micro_batches: int = 1,
     space: Space = WHOLE_SPACE,
     prices: PairPrices | None = None,
+    again: Recomputation | None = None,
 ) -> Tables | None:
     """The search problem of `graph` (with forks, at the micro-batch's size) on `model.cluster`.
 
     prices: shared by calls for one model, so that no path is priced twice
+    again:  which blocks are run again before their backward pass
     None if no choice keeps to the memory limit: then no edge is priced.
     Raises ValueError if `space` leaves a group without a strategy.
     """
     if prices is None:
         prices = PairPrices(model.cluster.mesh, model.comm.price)
-    builder = _Builder(graph, model, micro_batches, space, prices)
+    builder = _Builder(graph, model, micro_batches, space, prices, again or Recomputation(graph))
     return builder.build() if builder.prepare() and builder.fits() else None
 
 
-def least_bytes(graph: Graph, model: CostModel) -> float:
+def least_bytes(graph: Graph, model: CostModel, again: Recomputation | None = None) -> float:
     """Bytes that each device needs at least, however evenly the graph is divided."""
+    again = again or Recomputation(graph)
     total = 0.0
     for op in graph.ops:
         outs = float(sum(graph.tensors[out].spec.bytes for out in op.outputs))
@@ -76,7 +81,9 @@ def least_bytes(graph: Graph, model: CostModel) -> float:
             total += outs if graph.consumers[op.outputs[0]] else 0.0
         elif op.name not in graph.free_ops:
             has_grad = any(out in graph.needs_grad for out in op.outputs)
-            total += float(saved_bytes(graph.spec(op), rule_of(op), np.array(outs), has_grad))
+            kept = 1.0 if again.leaves(op) else again.weight(op.name)
+            saved = saved_bytes(graph.spec(op), rule_of(op), np.array(outs), has_grad)
+            total += kept * float(saved)
     return total / model.cluster.mesh.size
 
 
@@ -86,10 +93,15 @@ _WireKey = tuple[int, int, int, int, int, int, bool]
 
 @dataclass(frozen=True)
 class _Wire:
-    """An edge between two groups: a tensor, given and wanted per strategy, and its gradient."""
+    """An edge between two groups: a tensor, given and wanted per strategy, and its gradient.
+
+    passes: forward passes of the reader; kept: how much of the memory of its copy counts
+    """
 
     spec: TensorSpec
     times: int
+    passes: int
+    kept: float
     given: Codes
     wanted: Codes
     back_given: Codes | None
@@ -109,18 +121,19 @@ class _Builder:
     micro_batches: int
     space: Space
     prices: PairPrices
+    again: Recomputation
     node_of_key: dict[Hashable, int] = field(default_factory=dict)
     nodes: list[int] = field(default_factory=list)
     owners: list[Group] = field(default_factory=list)
     group_tables: list[GroupTable] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.tables = GroupTables(self.graph, self.model, self.space, self.prices)
+        self.tables = GroupTables(self.graph, self.model, self.space, self.prices, self.again)
 
     def prepare(self) -> bool:
         """Tables without communication; False if no choice can keep to the memory limit."""
         self.grouping = make_groups(self.graph)
-        keys = [_group_key(self.graph, group, self.grouping) for group in self.grouping.groups]
+        keys = [self._key(group) for group in self.grouping.groups]
         if self.space.allowed is not None:
             # A restriction may look at names, so equal groups no longer share a table.
             keys = [(key, n) for n, key in enumerate(keys)]
@@ -132,6 +145,10 @@ class _Builder:
         self.group_tables = [self.tables.local(group) for group in self.owners]
         least = sum(float(self.group_tables[t].memory_bytes.min()) for t in self.nodes)
         return least <= self.model.limit_bytes
+
+    def _key(self, group: Group) -> Hashable:
+        again = tuple(map(self.again.key, group.ops))
+        return _group_key(self.graph, group, self.grouping), again
 
     def fits(self) -> bool:
         """Whether some choice keeps to the memory limit; exact, but for rounding in its favour."""
@@ -178,7 +195,14 @@ class _Builder:
             ),
             memory_limit=self.model.limit_bytes,
         )
-        return Tables(grouping, problem, tuple(self.group_tables), self.model, self.micro_batches)
+        return Tables(
+            grouping,
+            problem,
+            tuple(self.group_tables),
+            self.model,
+            self.micro_batches,
+            self.again,
+        )
 
     def _edges(self) -> tuple[Edge, ...]:
         number_of = {key: number for number, key in enumerate(self.wires)}
@@ -214,19 +238,23 @@ class _Builder:
             inputs = self._inputs(number, group)
             for port, (source, key) in zip(group.inputs, inputs, strict=True):
                 if key not in wires:
-                    wires[key] = self._wire(port, key, self.grouping.groups[source])
+                    reader = group.ops[port.op].name
+                    wires[key] = self._wire(port, key, self.grouping.groups[source], reader)
         return wires
 
-    def _wire(self, port: Port, key: _WireKey, source: Group) -> _Wire:
+    def _wire(self, port: Port, key: _WireKey, source: Group, reader: str) -> _Wire:
         given_node, position, out, wanted_node, _, _, has_grad = key
         given, wanted = self.group_tables[given_node], self.group_tables[wanted_node]
         back_given = back_wanted = None
         if has_grad:
             back_given = wanted.codes(lambda c: grad_in(c.signatures[port.op], port.index))
             back_wanted = given.codes(lambda c: _grad_out(c.signatures[position], out))
+        is_param = source.ops[position].kind == "param"
         return _Wire(
             self.graph.tensors[port.tensor].spec,
-            1 if source.ops[position].kind == "param" else self.micro_batches,
+            1 if is_param else self.micro_batches,
+            1 if is_param else self.again.passes(reader),
+            1.0 if is_param else self.again.weight(reader),
             given.codes(lambda c: c.signatures[position].outs[out]),
             wanted.codes(lambda c: c.signatures[port.op].ins[port.index]),
             back_given,
@@ -235,7 +263,7 @@ class _Builder:
 
     def _price(self, wire: _Wire) -> tuple[Table, Table]:
         """(seconds, bytes) for each pair of strategies."""
-        cost = self.prices.seconds(wire.spec, wire.given, wire.wanted)
+        cost = wire.passes * self.prices.seconds(wire.spec, wire.given, wire.wanted)
         if wire.back_given is not None and wire.back_wanted is not None:
             cost = cost + self.prices.seconds(wire.spec, wire.back_given, wire.back_wanted).T
         return wire.times * cost, self._copies(wire)
@@ -246,7 +274,7 @@ class _Builder:
         for axis in range(self.tables.mesh.num_axes):
             differs |= wire.given[:, axis][:, None] != wire.wanted[:, axis][None, :]
         copies = self.tables.local_bytes(wire.spec, wire.wanted)
-        return np.where(differs, copies[None, :], 0.0)
+        return np.where(differs, wire.kept * copies[None, :], 0.0)
 
 
 def _grad_out(signature: Signature, index: int) -> Placement:

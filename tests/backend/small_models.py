@@ -116,6 +116,41 @@ class Ladder(nn.Module):
         return self.last(x)
 
 
+class Stack(nn.Module):
+    """Equal residual blocks with a norm and dropout."""
+
+    def __init__(self, blocks=4, width=16, dropout=0.0):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, width), nn.Linear(width, 8)
+        self.norms = nn.ModuleList([nn.LayerNorm(width) for _ in range(blocks)])
+        self.up = nn.ModuleList([nn.Linear(width, 2 * width) for _ in range(blocks)])
+        self.down = nn.ModuleList([nn.Linear(2 * width, width) for _ in range(blocks)])
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x):
+        x = self.first(x)
+        for norm, up, down in zip(self.norms, self.up, self.down, strict=True):
+            x = x + self.dropout(down(F.gelu(up(norm(x)))))
+        return self.last(x)
+
+
+class ConvStack(nn.Module):
+    """Equal convolutions with BatchNorm, whose moving statistics change once a step."""
+
+    def __init__(self, blocks=3):
+        super().__init__()
+        self.convs = nn.ModuleList(
+            [nn.Conv2d(4, 4, 3, padding=1, bias=False) for _ in range(blocks)]
+        )
+        self.norms = nn.ModuleList([nn.BatchNorm2d(4) for _ in range(blocks)])
+        self.dense = nn.Linear(4 * 8 * 8, 8)
+
+    def forward(self, x):
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = F.relu(norm(conv(x)))
+        return self.dense(x.flatten(1))
+
+
 def floats(rng, *shape):
     return flow.tensor(rng.standard_normal(shape).astype(np.float32))
 
@@ -135,6 +170,13 @@ MODELS = {
         classes,
         lambda r, n: (whole(r, 32, n, 8), whole(r, 32, n, 8)),
     ),
+    "stack": (Stack, mean_square, lambda r, n: (floats(r, n, 8), floats(r, n, 8))),
+    "dropped stack": (
+        lambda: Stack(dropout=0.3),
+        mean_square,
+        lambda r, n: (floats(r, n, 8), floats(r, n, 8)),
+    ),
+    "conv stack": (ConvStack, classes, lambda r, n: (floats(r, n, 4, 8, 8), whole(r, 8, n))),
     "towers": (
         TwoTowers,
         logits,

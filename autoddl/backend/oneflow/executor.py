@@ -4,7 +4,8 @@ Forward, each operator gets its inputs through the forward steps of its edges an
 Backward, in reverse order, each operator's vector-Jacobian product is taken on the same local
 tensors and the gradients of its inputs go through the backward steps to their producers, where
 those of several consumers are summed. Autograd never sees more than one operator, so nothing is
-communicated that is not planned.
+communicated that is not planned. Of a block that the plan recomputes, only the inputs are kept; its
+operators run again, with all steps between them, before its backward pass.
 
 A parameter travels to its readers once per mini-batch; its gradients are summed over the
 micro-batches where they arise, and travel back once.
@@ -13,7 +14,7 @@ micro-batches where they arise, and travel back once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import oneflow as flow
 
@@ -22,11 +23,25 @@ from .check import check_tensor
 from .detach import detached
 from .groups import Groups
 from .kernels.registry import RunState
-from .program import Edge, Key, Node, Program
+from .program import FED, Edge, Key, Node, Program
 from .state import ModelState, set_gradient
 from .vjp import Record, product, run_kernel
 
 Values = dict[str, flow.Tensor]
+
+
+@dataclass
+class Pass:
+    """A forward pass, as its backward pass needs it.
+
+    records: by operator; None for those that are run again, and for sinks
+    kept:    the inputs of each block that is run again
+    """
+
+    records: list[Record | None] = field(default_factory=list)
+    kept: dict[int, Values] = field(default_factory=dict)
+    values: Values = field(default_factory=dict)
+    loss: flow.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -69,11 +84,11 @@ class Executor:
         share = 1.0 / len(micro_batches)
         for number, inputs in enumerate(micro_batches):
             self._run_state.micro_batch = number
-            records, _, loss = self._forward(inputs, parameters, with_gradient=True)
-            assert loss is not None, "the graph has no loss"
-            scaled = loss * share
+            done = self._forward(inputs, parameters, with_gradient=True)
+            assert done.loss is not None, "the graph has no loss"
+            scaled = done.loss * share
             total = scaled if total is None else total + scaled
-            self._backward(records, loss, share, gradients)
+            self._backward(done, parameters, share, gradients)
         self._send_gradients(gradients)
         assert total is not None
         return total
@@ -82,8 +97,8 @@ class Executor:
         """Run forward without gradients, as in evaluation; this rank's parts of `outputs`."""
         self._run_state.training = False
         with flow.no_grad():
-            _, values, _ = self._forward(inputs, self._fetch_parameters(), with_gradient=False)
-            return [self._output(name, inputs, values) for name in outputs]
+            done = self._forward(inputs, self._fetch_parameters(), with_gradient=False)
+            return [self._output(name, inputs, done.values) for name in outputs]
 
     def _fetch_parameters(self) -> dict[Key, flow.Tensor]:
         """Each use of a parameter, in the placement in which it is used."""
@@ -111,7 +126,7 @@ class Executor:
         """The tensor of an edge, where its reader wants it."""
         if edge.source.kind == "param":
             return parameters[edge.key]
-        if edge.source.kind in ("input", "stage_input"):
+        if edge.source.kind in FED:
             return edge.forward(inputs[edge.tensor])
         if edge.source.kind == "buffer":
             stored = self._state.stored[edge.source.attrs["name"]]
@@ -123,45 +138,72 @@ class Executor:
 
     def _forward(
         self, inputs: Values, parameters: dict[Key, flow.Tensor], with_gradient: bool
-    ) -> tuple[list[Record | None], Values, flow.Tensor | None]:
-        values: Values = {}
-        records: list[Record | None] = []
-        loss = None
+    ) -> Pass:
+        done = Pass()
         for node in self._program.nodes:
-            received = [self._receive(edge, inputs, parameters, values) for edge in node.edges]
-            self._check(node, "input", received, node.planned.ins)
+            if with_gradient and node.block is not None and node.block not in done.kept:
+                done.kept[node.block] = {}
+            received = self._received(node, inputs, parameters, done)
             if node.kernel is None:
                 if node.op.kind == "loss":
-                    (loss,) = received
+                    (done.loss,) = received
                 else:
-                    values[sent_key(node.op.attrs["tensor"])] = received[0]
-                records.append(None)
+                    done.values[sent_key(node.op.attrs["tensor"])] = received[0]
+                done.records.append(None)
                 continue
-            record, outputs = self._run(node, received, with_gradient)
-            records.append(record)
-            for name, value in zip(node.op.outputs, outputs, strict=True):
-                values[name] = value
-            self._check(node, "output", outputs, node.planned.outs)
-        return records, values, loss
+            keeps = with_gradient and node.block is None
+            record, outputs = self._run(node, received, keeps)
+            self._update(node)
+            done.records.append(record)
+            done.values.update(zip(node.op.outputs, outputs, strict=True))
+        return done
+
+    def _received(
+        self, node: Node, inputs: Values, parameters: dict[Key, flow.Tensor], done: Pass
+    ) -> list[flow.Tensor]:
+        """The operator's inputs, where it wants them; those of its block are kept."""
+        if node.block in done.kept:
+            outside = self._program.block_inputs[node.block]
+            for edge in node.edges:
+                if edge.tensor in outside:
+                    source = inputs if edge.source.kind in FED else done.values
+                    done.kept[node.block][edge.tensor] = source[edge.tensor]
+        received = [self._receive(edge, inputs, parameters, done.values) for edge in node.edges]
+        self._check(node, "input", received, node.planned.ins)
+        return received
 
     def _run(
         self, node: Node, received: list[flow.Tensor], with_gradient: bool
     ) -> tuple[Record | None, list[flow.Tensor]]:
-        """Call the operator's kernel, and keep the state that it changes."""
+        """Call the operator's kernel."""
         assert node.kernel is not None
         wanted = [with_gradient and edge.carries_gradient for edge in node.edges]
         record, outputs = run_kernel(node.kernel, node.context, node.attrs, received, wanted)
+        self._check(node, "output", outputs, node.planned.outs)
+        return record, outputs
+
+    def _update(self, node: Node) -> None:
+        """Keep the state that the operator has changed."""
         for index, value in node.context.updates.items():
             name = node.edges[index].source.attrs["name"]
             self._state.update(name, value, node.planned.ins[index])
         if node.context.updates:
             self._state.count_batch(node.op.module)
-        return record, outputs
+
+    def _run_again(self, block: int, done: Pass, parameters: dict[Key, flow.Tensor]) -> None:
+        """Run a block forward from its inputs, and put down its records."""
+        inputs = done.kept.pop(block)
+        values = dict(inputs)
+        for number, node in enumerate(self._program.nodes):
+            if node.block == block:
+                received = [self._receive(edge, inputs, parameters, values) for edge in node.edges]
+                done.records[number], outputs = self._run(node, received, with_gradient=True)
+                values.update(zip(node.op.outputs, outputs, strict=True))
 
     def _backward(
         self,
-        records: list[Record | None],
-        loss: flow.Tensor | None,
+        done: Pass,
+        parameters: dict[Key, flow.Tensor],
         share: float,
         gradients: dict[Key, flow.Tensor],
         returned: Mapping[str, flow.Tensor] | None = None,
@@ -173,17 +215,20 @@ class Executor:
         delayed:  if given, gets the parameter gradients that can wait
         Gives those of what it has received.
         """
+        done.values.clear()  # what is left are the model's results
         arrived: Values = {}
         for node in reversed(self._program.nodes):
-            record = records.pop()
+            if node.block in done.kept:
+                self._run_again(node.block, done, parameters)
+            record = done.records.pop()
             if not node.carries_gradient:
                 continue
             later: tuple[int, ...] = ()
             if node.kernel is None:
                 given: Sequence[flow.Tensor | None]
                 if node.op.kind == "loss":
-                    assert loss is not None
-                    given = [flow.full_like(loss, share)]
+                    assert done.loss is not None
+                    given = [flow.full_like(done.loss, share)]
                 else:
                     assert returned is not None
                     given = [returned[node.op.attrs["tensor"]]]

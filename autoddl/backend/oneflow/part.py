@@ -54,8 +54,9 @@ class Part:
                 self.state.add_buffer(name, start[name], nd)
         self.feed = Feed(plan.graph, plan.ops, micro_batches, groups)
         program = compile_program(
-            plan.graph, plan.ops, plan.edges, groups, run_state, opaque, by_input=by_input
-        )
+            plan.graph, plan.ops, plan.edges, groups, run_state, opaque, blocks=plan.recomputed,
+            by_input=by_input,
+        )  # fmt: skip
         self._emulator = emulator
         if emulator:
             emulator.replace(program)

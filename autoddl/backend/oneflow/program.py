@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from ...cost.recompute import Blocks
 from ...graph import Graph, Op
 from ...planned import PlannedEdge, PlannedOp
 from ...sbp.layout import local_shape
@@ -18,7 +20,9 @@ from .kernels.registry import Context, Kernel, OpaqueFn, RunState
 from .redistribute import LocalFn, prepare
 
 Key = tuple[str, int]
-SOURCES = ("input", "param", "buffer", "stage_input")
+FED = ("input", "stage_input")
+STATE = ("param", "buffer")
+SOURCES = (*FED, *STATE)
 SINKS = ("loss", "stage_output")
 
 
@@ -44,7 +48,10 @@ class Edge:
 
 @dataclass
 class Node:
-    """An operator with its kernel. `takes`: which outputs' gradients its backward pass takes."""
+    """An operator with its kernel. `takes`: which outputs' gradients its backward pass takes.
+
+    block: number of the block with which it is run again before its backward pass; None for none
+    """
 
     op: Op
     planned: PlannedOp
@@ -53,6 +60,7 @@ class Node:
     kernel: Kernel | None
     context: Context
     attrs: Mapping[str, Any]
+    block: int | None = None
 
     @property
     def carries_gradient(self) -> bool:
@@ -67,6 +75,19 @@ class Program:
     ops: Mapping[str, PlannedOp]
     nodes: list[Node]
 
+    @cached_property
+    def block_inputs(self) -> Mapping[int, frozenset[str]]:
+        """Block -> the tensors that its operators read and none of them makes; no parameters."""
+        read: dict[int, set[str]] = {}
+        for node in self.nodes:
+            if node.block is not None:
+                found = read.setdefault(node.block, set())
+                found.update(e.tensor for e in node.edges if e.source.kind not in STATE)
+        for node in self.nodes:
+            if node.block is not None:
+                read[node.block].difference_update(node.op.outputs)
+        return {block: frozenset(names) for block, names in read.items()}
+
 
 def compile_program(
     graph: Graph,
@@ -76,12 +97,14 @@ def compile_program(
     state: RunState,
     opaque: Mapping[str, OpaqueFn],
     wanted: frozenset[str] | None = None,
+    blocks: Blocks = (),
     *,
     by_input: bool = False,
 ) -> Program:
     """The program of `graph` under the placements `ops` and the paths `edges`.
 
     wanted:   names of tensors or operators; only what they need is in the program (None: all)
+    blocks:   operators that are run again before their backward pass
     by_input: heavy operators' kernels give each input's gradient by itself
     """
     needed = None if wanted is None else needed_ops(graph, wanted)
@@ -94,6 +117,7 @@ def compile_program(
             last[name] = (op.name, index)
     kept = wanted or frozenset()
     kernels = KERNELS | BY_INPUT if by_input else KERNELS
+    block_of = {name: number for number, block in enumerate(blocks) for name in block}
     nodes = []
     for op in chosen:
         planned = ops[op.name]
@@ -114,6 +138,7 @@ def compile_program(
                 None if op.kind in SINKS else kernels[op.kind],
                 _context(graph, op, planned, groups, state, opaque),
                 _local_attrs(graph, op, planned, groups),
+                block_of.get(op.name),
             )
         )
     return Program(graph, ops, nodes)

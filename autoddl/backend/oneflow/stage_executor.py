@@ -7,9 +7,8 @@ from typing import Any
 
 import oneflow as flow
 
-from .executor import Delayed, Executor, Values
+from .executor import Delayed, Executor, Pass, Values
 from .program import Key
-from .vjp import Record
 
 
 class StageExecutor(Executor):
@@ -20,17 +19,18 @@ class StageExecutor(Executor):
         self._run_state.training = True
         self._parameters = self._fetch_parameters()
         self._gradients: dict[Key, flow.Tensor] = {}
-        self._open: dict[int, tuple[list[Record | None], flow.Tensor | None]] = {}
+        self._open: dict[int, Pass] = {}
         self._delayed: dict[int, list[Delayed]] = {}
         self._losses: list[flow.Tensor] = []
 
     def forward_pass(self, number: int, inputs: Values, share: float) -> Values:
         """Micro-batch `number`; gives the tensors that the part sends on."""
         self._run_state.micro_batch = number
-        records, values, loss = self._forward(inputs, self._parameters, with_gradient=True)
-        self._open[number] = records, loss
-        if loss is not None:
-            self._losses.append(loss * share)
+        done = self._forward(inputs, self._parameters, with_gradient=True)
+        self._open[number] = done
+        if done.loss is not None:
+            self._losses.append(done.loss * share)
+        values, done.values = done.values, {}
         return values
 
     def backward_pass(
@@ -41,9 +41,11 @@ class StageExecutor(Executor):
         delays: heavy weights' gradients wait for `weights_pass`
         """
         self._run_state.micro_batch = number
-        records, loss = self._open.pop(number)
+        done = self._open.pop(number)
         delayed: list[Delayed] | None = [] if delays else None
-        arrived = self._backward(records, loss, share, self._gradients, returned, delayed)
+        arrived = self._backward(
+            done, self._parameters, share, self._gradients, returned, delayed
+        )
         if delayed is not None:
             self._delayed[number] = delayed
         return arrived
@@ -66,5 +68,5 @@ class StageExecutor(Executor):
         """Forward as in evaluation: what the part sends on, and this rank's parts of `outputs`."""
         self._run_state.training = False
         with flow.no_grad():
-            _, values, _ = self._forward(inputs, self._fetch_parameters(), with_gradient=False)
-            return values, [self._output(name, inputs, values) for name in outputs]
+            done = self._forward(inputs, self._fetch_parameters(), with_gradient=False)
+            return done.values, [self._output(name, inputs, done.values) for name in outputs]

@@ -202,6 +202,7 @@ class Trainer:
             self._run_state,
             self._opaque,
             wanted,
+            self.plan.recomputed,
         )
         if self.emulator:
             self.emulator.replace(program)

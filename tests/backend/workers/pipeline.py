@@ -20,6 +20,7 @@ from autoddl.backend.oneflow.kernels.by_input import BY_INPUT
 from autoddl.backend.oneflow.pipeline import build_pipeline_trainer
 from autoddl.backend.oneflow.session import share_text
 from autoddl.backend.oneflow.trace import trace_with_state
+from autoddl.blocks import repeated_blocks
 from autoddl.staged_plan import StagedPlan
 from autoddl.staged_planner import find_staged_plan
 from tests.backend.random_plans import cluster_of, random_plan
@@ -44,6 +45,18 @@ def shuffled(plan, graph, seed):
     return dataclasses.replace(plan, stages=tuple(stages))
 
 
+def recomputed(plan):
+    """The same stages, all their repeated blocks run again."""
+    stages = []
+    for stage in plan.stages:
+        blocks = repeated_blocks(stage.plan.graph)
+        assert blocks
+        stages.append(
+            dataclasses.replace(stage, plan=dataclasses.replace(stage.plan, recomputed=blocks))
+        )
+    return dataclasses.replace(plan, stages=tuple(stages))
+
+
 def run(case, expected):
     name, rows = case["model"], case["rows"]
     model, loss, batch = build(name)
@@ -58,6 +71,8 @@ def run(case, expected):
         assert isinstance(plan, StagedPlan)
         if case["seed"] is not None:
             plan = shuffled(plan, traced.graph, case["seed"])
+        if case["recomputed"]:
+            plan = recomputed(plan)
         return json.dumps(plan.to_json())
 
     plan = StagedPlan.from_json(json.loads(share_text(make)))
@@ -112,6 +127,7 @@ def main():
             "dies": "",
             "chunks": 1,
             "delay": None,
+            "recomputed": False,
             **case,
         }
         key = case["model"], case["micro_batches"]

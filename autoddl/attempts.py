@@ -1,0 +1,209 @@
+"""Searches with several numbers of micro-batches, and with blocks that are run again.
+
+Without recomputation the smallest number of micro-batches that fits is taken (AutoDDL section 5.1:
+the largest possible micro-batch), and a larger one only where memory makes the plan more than
+`_WORTH_TRYING` slower than it could be, and only while the iteration becomes faster.
+
+If memory binds, that is, if this takes more than one micro-batch, is slower than without the limit,
+or if nothing fits, the repeated blocks of the model (`blocks`) are recomputed, in the same way:
+first all; then, at the placements found, as few as fit, the first ones; then a search with these
+few. The faster of both is the result. `Attempts.best` returns it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from .blocks import repeated_blocks
+from .cost.account import Cost, account, total
+from .cost.model import CostModel
+from .cost.recompute import Blocks, Recomputation
+from .graph import Graph
+from .search.algorithms import Algorithm
+from .search.budget import Budget
+from .search.group_table import Space
+from .search.pair_prices import PairPrices
+from .search.placements import place
+from .search.problem import SearchResult
+from .search.tables import Tables, build_tables, least_bytes
+
+Checkpointing = Literal["auto", "none", "all"]
+CHECKPOINTING: tuple[Checkpointing, ...] = ("auto", "none", "all")
+_WORTH_TRYING = 0.25
+_NARROWINGS = 6
+_REFINEMENTS = 3
+
+
+@dataclass(frozen=True)
+class Found:
+    """A choice and the tables that it is of; `seconds` of an iteration."""
+
+    tables: Tables
+    result: SearchResult
+
+    @property
+    def seconds(self) -> float:
+        return self.result.cost
+
+    @property
+    def is_near_free(self) -> bool:
+        """True if hardly anything is lost to the memory limit."""
+        return self.seconds <= self.result.free_cost * (1 + _WORTH_TRYING)
+
+
+@dataclass
+class Attempts:
+    """The searches for one plan.
+
+    micro:  number of micro-batches -> the graph of one, with forks
+    counts: numbers of micro-batches to try, ascending
+    """
+
+    micro: Callable[[int], Graph]
+    counts: Sequence[int]
+    model: CostModel
+    algorithm: Algorithm
+    budget: Budget
+    space: Space
+    prices: PairPrices
+    seed: int
+    results: list[SearchResult] = field(default_factory=list)
+
+    def best(self, checkpointing: Checkpointing) -> Found | None:
+        """None if nothing fits. ValueError if all blocks are to be recomputed and there are none"""
+        if checkpointing not in CHECKPOINTING:
+            known = ", ".join(CHECKPOINTING)
+            raise ValueError(f"unknown checkpointing {checkpointing!r}; use one of {known}")
+        if checkpointing == "all":
+            if not self.blocks:
+                raise ValueError(
+                    "the model has no repeated blocks that could be recomputed; use "
+                    "checkpointing='auto' or 'none'"
+                )
+            return self._over_counts(self.blocks)
+        plain = self._over_counts(())
+        if checkpointing == "none" or not self.blocks or not self._binds(plain):
+            return plain
+        again = self._over_counts(self.blocks)
+        if again is not None:
+            again = self._with_fewer(again)
+        found = [f for f in (plain, again) if f is not None]
+        return min(found, key=lambda f: f.seconds, default=None)
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """What can be recomputed: names are the same for every number of micro-batches."""
+        return repeated_blocks(self.micro(self.counts[0]))
+
+    def _binds(self, plain: Found | None) -> bool:
+        """Whether memory makes the plan slower than it could be."""
+        if plain is None:
+            return True
+        if plain.result.end != "done":
+            return False
+        is_first = plain.tables.micro_batches == self.counts[0]
+        return not is_first or plain.seconds > plain.result.free_cost * (1 + 1e-6)
+
+    def _over_counts(self, blocks: Blocks) -> Found | None:
+        best: Found | None = None
+        for parts in self.counts[self._first_fit(blocks) :]:
+            beat_s = math.inf if best is None or blocks else best.seconds
+            found = self._attempt(parts, beat_s, blocks)
+            if best is not None and (found is None or found.seconds >= best.seconds):
+                break
+            if found is not None:
+                best = found
+                if found.is_near_free or found.result.end != "done":
+                    break
+        return best
+
+    def _attempt(self, parts: int, beat_s: float, blocks: Blocks) -> Found | None:
+        """A search; its limit falls until what it counts only in part fits as well."""
+        limit, bound = self.model.limit_bytes, None
+        again = Recomputation(self.micro(parts), blocks)
+        for _ in range(_NARROWINGS):
+            model = dataclasses.replace(self.model, memory_limit_bytes=limit)
+            tables = build_tables(self.micro(parts), model, parts, self.space, self.prices, again)
+            if tables is None:
+                return None
+            rng = np.random.default_rng(self.seed)
+            result = self.algorithm(tables.problem, rng, self.budget.less(self.results, beat_s))
+            if result is None:
+                return None
+            self.results.append(result)
+            bound = result.lower_bound if bound is None else bound
+            found = Found(
+                dataclasses.replace(tables, model=self.model),
+                dataclasses.replace(result, lower_bound=bound),
+            )
+            if not blocks:
+                return found
+            needed = self._cost(found, blocks).memory_bytes
+            if needed <= self.model.limit_bytes:
+                return found
+            limit -= needed - self.model.limit_bytes
+        return None
+
+    def _first_fit(self, blocks: Blocks) -> int:
+        """Position of the first of `counts` whose memory may fit, by bisection.
+
+        Whether it does fit, the attempt itself finds out.
+        """
+
+        def may_fit(position: int) -> bool:
+            graph = self.micro(self.counts[position])
+            needed = least_bytes(graph, self.model, Recomputation(graph, blocks))
+            return needed <= self.model.limit_bytes
+
+        low, high = 0, len(self.counts)
+        if high == 1 or may_fit(0):
+            return 0
+        while low + 1 < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if may_fit(middle) else (middle, high)
+        return min(high, len(self.counts) - 1)
+
+    def _with_fewer(self, found: Found) -> Found:
+        """As few of the first blocks as fit, at the placements found and by another search."""
+        for _ in range(_REFINEMENTS):
+            blocks = found.tables.again.blocks
+            low, high = 0, len(blocks)
+            while low < high:
+                middle = (low + high) // 2
+                if self._cost(found, blocks[:middle]).memory_bytes <= self.model.limit_bytes:
+                    high = middle
+                else:
+                    low = middle + 1
+            if high == len(blocks):
+                return found
+            fewer = blocks[:high]
+            searched = self._attempt(found.tables.micro_batches, math.inf, fewer)
+            if searched is None:
+                return found
+            cost = self._cost(found, fewer)
+            if cost.iteration_s < searched.seconds:
+                result = dataclasses.replace(
+                    found.result,
+                    cost=cost.iteration_s,
+                    memory=cost.memory_bytes,
+                    lower_bound=searched.result.lower_bound,
+                )
+                searched = Found(searched.tables, result)
+            found = searched
+        return found
+
+    def _cost(self, found: Found, blocks: Blocks) -> Cost:
+        """What the choice costs if `blocks` are recomputed."""
+        tables = found.tables
+        graph = tables.grouping.graph
+        ops, edges = place(tables, found.result.choice)
+        again = Recomputation(graph, blocks)
+        costs = account(graph, self.model, tables.micro_batches, ops, edges, again)
+        return total(costs.values())

@@ -1,0 +1,90 @@
+"""Blocks whose forward pass is run again before their backward pass, and what that changes.
+
+    forward   twice for an operator of a block: its computation, the redistributions of its inputs
+              (but for parameters, which travel once a step) and its own collectives
+    memory    what leaves a block is kept like any activation; what stays inside, a_b for block b,
+              is there for one block at a time:  max_b a_b  instead of  sum_b a_b
+
+A search that adds up memory cannot take a maximum, but for any weights w_b >= 0 that sum to one
+
+    sum_b w_b a_b  <=  max_b a_b
+
+so with them it excludes nothing that fits. `Recomputation.weights` gives equal weights to the
+largest blocks, which is exact where these are planned alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..graph import Graph, Op
+from ..sbp.rules import find_rule
+
+Blocks = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Recomputation:
+    """`blocks`: names of the operators of each block, in graph order; () for none."""
+
+    graph: Graph
+    blocks: Blocks = ()
+
+    @cached_property
+    def block_of(self) -> Mapping[str, int]:
+        """Operator name -> the number of its block."""
+        return {name: number for number, block in enumerate(self.blocks) for name in block}
+
+    def passes(self, op: str) -> int:
+        """How often the forward pass of an operator is run."""
+        return 2 if op in self.block_of else 1
+
+    @cached_property
+    def leaving(self) -> frozenset[str]:
+        """Tensors of blocks that something outside of their block reads, itself or as a view."""
+        found: set[str] = set()
+        for op in reversed(self.graph.ops):
+            block = self.block_of.get(op.name)
+            if block is None:
+                continue
+            for name in op.outputs:
+                readers = [user for user, _ in self.graph.consumers[name]]
+                if name in self.graph.outputs or any(
+                    self.block_of.get(user.name) != block
+                    or (_is_view(user) and user.outputs[0] in found)
+                    for user in readers
+                ):
+                    found.add(name)
+        return frozenset(found)
+
+    def leaves(self, op: Op) -> bool:
+        """True if the outputs of `op` are kept although it is in a block (or it is in none)."""
+        return op.name not in self.block_of or any(o in self.leaving for o in op.outputs)
+
+    @cached_property
+    def weights(self) -> tuple[float, ...]:
+        """A weight for each block's inside, by the bytes of its tensors before any split."""
+        sizes = [0] * len(self.blocks)
+        for op in self.graph.ops:
+            if op.name in self.block_of and not self.leaves(op):
+                sizes[self.block_of[op.name]] += sum(
+                    self.graph.tensors[o].spec.bytes for o in op.outputs
+                )
+        largest = [size == max(sizes) for size in sizes]
+        return tuple(is_largest / sum(largest) for is_largest in largest)
+
+    def weight(self, op: str) -> float:
+        """Of what an operator keeps inside its block; 1 outside of blocks."""
+        block = self.block_of.get(op)
+        return 1.0 if block is None else self.weights[block]
+
+    def key(self, op: Op) -> tuple[int, float, bool]:
+        """Equal for operators that cost the same, all else being equal."""
+        return self.passes(op.name), self.weight(op.name), self.leaves(op)
+
+
+def _is_view(op: Op) -> bool:
+    rule = find_rule(op.kind)
+    return rule is not None and rule.is_view
