@@ -43,9 +43,7 @@ class StageExecutor(Executor):
         self._run_state.micro_batch = number
         done = self._open.pop(number)
         delayed: list[Delayed] | None = [] if delays else None
-        arrived = self._backward(
-            done, self._parameters, share, self._gradients, returned, delayed
-        )
+        arrived = self._backward(done, self._parameters, share, self._gradients, returned, delayed)
         if delayed is not None:
             self._delayed[number] = delayed
         return arrived
