@@ -32,6 +32,7 @@ from benchmarks.box.work import ENV, run_plans
 NODES, GPUS = 4, 2
 MODELS = ("mlp", "gpt", "vgg")
 FLOPS_PER_S = 1e9  # of the emulated device
+REPEATS = 5  # steps timed of each plan
 NOTE = f"box of {NODES} x {GPUS}, emulated compute of {FLOPS_PER_S:g} FLOP/s a device"
 
 
@@ -61,7 +62,7 @@ def plans_for(model: str, cluster: Cluster, count: int, folder: Path) -> list[Na
 
 def measure(box: Box, model: str, rate: str, plans: list[Named]) -> list[Measured]:
     """Training steps by each of `plans`."""
-    rows = run_plans(box, [plan for _, plan in plans], 3, measure="seconds")
+    rows = run_plans(box, [plan for _, plan in plans], REPEATS, measure="seconds")
     found = []
     for (name, plan), row in zip(plans, rows, strict=True):
         # a sample of the step is the median of what the hosts saw of it
@@ -100,7 +101,7 @@ def main() -> None:
     parser.add_argument("--recalibrate", action="store_true")
     parser.add_argument("--report", action="store_true", help="only draw what is there")
     parser.add_argument(
-        "--calibrate", default="--max-bytes 4194304 --repeats 5 --budget 400 --no-point-to-point"
+        "--calibrate", default="--max-bytes 4194304 --repeats 7 --budget 400 --no-point-to-point"
     )
     args = parser.parse_args()
     path = FOLDER / "truth.json"
