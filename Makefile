@@ -2,7 +2,7 @@
 export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 
-.PHONY: demo test test-all check bench-bytes bench-memory bench-paper bench-planning bench-reshard bench-search bench-truth setup clean
+.PHONY: demo test test-all check bench-box bench-bytes bench-memory bench-paper bench-planning bench-reshard bench-search bench-truth setup clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -22,6 +22,10 @@ check: setup
 # Cluster in a box: bytes and times of plans on shaped links. Both need root.
 bench-bytes: setup
 	$(PYTHON) -m benchmarks.box.bytes
+
+# Our plan and every baseline in turns, in the box; needs root.
+bench-box: setup
+	$(PYTHON) -m benchmarks.race
 
 bench-planning: setup
 	$(PYTHON) -m benchmarks.planning_speed

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,31 +23,17 @@ from autoddl.box import Box
 from autoddl.cluster import Cluster
 from autoddl.cost.compute import at_rate
 from autoddl.plans import Plan
+from benchmarks.box.machines import calibrated
 from benchmarks.box.plan_set import Named, load_set, plan_set, save_set
 from benchmarks.box.results import FOLDER, machine, save
 from benchmarks.box.truth_report import RULES, Measured, draw, numbers, table
-from benchmarks.box.work import ENV, run_plans
+from benchmarks.box.work import run_plans
 
 NODES, GPUS = 4, 2
 MODELS = ("mlp", "gpt", "vgg")
 FLOPS_PER_S = 1e9  # of the emulated device
 REPEATS = 5  # steps timed of each plan
 NOTE = f"box of {NODES} x {GPUS}, emulated compute of {FLOPS_PER_S:g} FLOP/s a device"
-
-
-def calibrated(box: Box, rate: str, again: bool, options: list[str]) -> Cluster:
-    """The machine file of the box at this rate, measured by `autoddl calibrate`."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    path = FOLDER / f"machine_{rate}.json"
-    if again or not path.exists():
-        for old in FOLDER.glob(f"{path.stem}.*"):
-            old.unlink()
-        sizes = ["--nodes", str(NODES), "--gpus-per-node", str(GPUS), "--name", f"box at {rate}"]
-        command = ["-m", "autoddl", "calibrate", "--output", str(path), *sizes, *options]
-        status = box.run(command, ENV, output=sys.stdout, prefix=False)
-        if status:
-            raise RuntimeError(f"autoddl calibrate ended with status {status}")
-    return Cluster.load(path)
 
 
 def plans_for(model: str, cluster: Cluster, count: int, folder: Path) -> list[Named]:
