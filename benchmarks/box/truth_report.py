@@ -83,7 +83,8 @@ def repeatability(cases: Sequence[Measured]) -> float | None:
     kept = [case.comm_samples for case in cases if case.comm_samples]
     if len(kept) < 3:
         return None
-    pairs = itertools.combinations(zip(*kept, strict=True), 2)
+    # plans measured at other times may have fewer repeats
+    pairs = itertools.combinations(zip(*kept, strict=False), 2)
     return statistics.median(agreement(first, second).spearman for first, second in pairs)
 
 
