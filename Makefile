@@ -2,7 +2,7 @@
 export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 
-.PHONY: demo test test-all check bench-box bench-bytes bench-memory bench-paper bench-planning bench-reshard bench-search bench-truth setup clean
+.PHONY: demo test test-all check bench-box bench-bytes bench-memory bench-paper bench-pipeline bench-planning bench-reshard bench-search bench-table3 bench-truth setup clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -39,8 +39,17 @@ bench-truth: setup
 bench-memory: setup
 	$(PYTHON) -m benchmarks.memory
 
+# AlpaComm's Table 2, priced on its machine, then carried out on slow links (needs root)
 bench-reshard: setup
 	$(PYTHON) -m benchmarks.reshard
+	$(PYTHON) -m benchmarks.box.reshard
+
+# Step times of pipelines on slow links; needs root
+bench-pipeline: setup
+	$(PYTHON) -m benchmarks.pipeline
+
+bench-table3: setup
+	$(PYTHON) -m benchmarks.table3
 
 bench-search: setup
 	$(PYTHON) -m benchmarks.search_figure7

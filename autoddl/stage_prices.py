@@ -6,6 +6,10 @@ run of layers costs the sum of its operators'. A stage takes the fastest answer 
 memory. Searching a run's own graph could only do better at its ends; that is done for the stages
 that are chosen (`staged_planner`).
 
+On a large sub-mesh one number of micro-batches is searched, in a smaller space, and the answers are
+also accounted at a second one: times and bytes of a pass are affine in the rows of a micro-batch,
+which gives those of all other numbers. Stages that are chosen are searched at theirs.
+
 A model with many equal layers in a row is searched in two pieces, the layers up to the second of
 them and those from the last but one; all equal ones between cost what the second does.
 
@@ -28,7 +32,7 @@ from .pipeline.cut import CutGraph
 from .pipeline.partition import Shape, StagePrice
 from .planner import micro_graph
 from .search.eliminate import eliminate
-from .search.group_table import WHOLE_SPACE
+from .search.group_table import WHOLE_SPACE, Space
 from .search.pair_prices import PairPrices
 from .search.placements import place
 from .search.tables import build_tables
@@ -39,6 +43,8 @@ MEMORY_WEIGHTS = (0.0, 0.1, 1.0, 10.0)
 _SHORT_RUN = 4
 _PLENTY = 0.25  # of the memory: a model that takes less on a sub-mesh needs no smaller answer
 _COLUMNS = 5  # of `stage_account.Columns`
+_LARGE = 32  # devices
+_FEW_STRATEGIES = Space(cap=100)
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,14 @@ class _Answer:
                 total = total + np.array([0, 0, 2 * n_bytes * exchange_s_per_byte, 0, 0])
         return StagePrice(*map(float, np.maximum(total, 0.0)))
 
+    def towards(self, other: _Answer, part: float) -> _Answer:
+        """On the line through this answer (part 0) and another account of it (part 1)."""
+        pairs = zip(self.tied, other.tied, strict=True)
+        return _Answer(
+            self.sums + part * (other.sums - self.sums),
+            tuple((n, a + part * (b - a), size) for (n, a, size), (_, b, _) in pairs),
+        )
+
 
 @dataclass(frozen=True)
 class _Piece:
@@ -72,14 +86,20 @@ class _Piece:
 
 
 class StagePrices:
-    """Prices for `partition`; see the module's docstring. Searches when first asked, and keeps."""
+    """Prices for `partition`; see the module's docstring. Searches when first asked, and keeps.
 
-    def __init__(self, cut: CutGraph, model: CostModel) -> None:
+    searched: two numbers of micro-batches for large sub-meshes; None: each that is asked for
+    """
+
+    def __init__(
+        self, cut: CutGraph, model: CostModel, searched: tuple[int, int] | None = None
+    ) -> None:
         self.cut = cut
         self.model = model
+        self._searched = searched
         self._answers: dict[tuple[Shape, int], list[_Answer]] = {}
+        self._accounts: dict[Shape, tuple[list[_Answer], list[_Answer]]] = {}
         self._pairs: dict[Shape, PairPrices] = {}
-        self._sent: dict[tuple[int, int], tuple[float, float]] = {}
 
     def price(
         self, first: int, last: int, shape: Shape, micro_batches: int, held: int
@@ -107,9 +127,7 @@ class StagePrices:
 
         Split over as many hosts as the smaller side has (the layouts are not known yet).
         """
-        if (first, last) not in self._sent:
-            self._sent[first, last] = self._bytes_sent(first, last)
-        forward, backward = self._sent[first, last]
+        forward, backward = map(float, self._bytes_sent[first, last])
         cluster = self.model.cluster
         if cluster.nodes == 1:
             link, width = cluster.intra, min(shape[1], following[1])
@@ -121,25 +139,53 @@ class StagePrices:
             if n_bytes
         )
 
-    def _bytes_sent(self, first: int, last: int) -> tuple[float, float]:
-        """(activations, gradients) of a whole batch, to each layer's stage once."""
-        graph = self.cut.graph
-        forward = backward = 0.0
-        for name in self.cut.sent(first, last):
-            forward += graph.tensors[name].spec.bytes
-            backward += graph.tensors[name].spec.bytes if name in graph.needs_grad else 0
-        return forward, backward
+    @cached_property
+    def _bytes_sent(self) -> Array:
+        """[first, last] -> (activations, gradients) of a whole batch that layers [first, last)
+
+        compute and later ones read: of a tensor of layer h with its last reader r, those with
+        first <= h < last <= r.
+        """
+        graph, count = self.cut.graph, len(self.cut.layers)
+        sent = np.zeros((count + 1, count + 1, 2))
+        for name, readers in self.cut.readers.items():
+            if readers:
+                home = self.cut.layer_of[graph.producers[name].name]
+                n_bytes = graph.tensors[name].spec.bytes
+                back = n_bytes if name in graph.needs_grad else 0
+                sent[: home + 1, home + 1 : readers[-1] + 1] += n_bytes, back
+        return sent
 
     def answers(self, shape: Shape, micro_batches: int) -> list[_Answer]:
         """Searches with ever less memory, the fastest first."""
         key = shape, micro_batches
         if key not in self._answers:
-            self._answers[key] = self._search(shape, micro_batches)
+            large = shape[0] * shape[1] > _LARGE
+            if self._searched is None or not large:
+                space = _FEW_STRATEGIES if large else WHOLE_SPACE
+                (self._answers[key],) = self._search(shape, (micro_batches,), space)
+            else:
+                self._answers[key] = self._on_the_line(shape, micro_batches, self._searched)
         return self._answers[key]
 
-    def _search(self, shape: Shape, micro_batches: int) -> list[_Answer]:
-        pieces = [self._search_piece(p, shape, micro_batches) for p in self._pieces]
-        return [self._join(answers) for answers in zip(*pieces, strict=False)]
+    def _on_the_line(
+        self, shape: Shape, micro_batches: int, searched: tuple[int, int]
+    ) -> list[_Answer]:
+        if shape not in self._accounts:
+            first, second = self._search(shape, searched, _FEW_STRATEGIES)
+            self._accounts[shape] = first, second
+        rows, others = (1 / n for n in searched)
+        part = (1 / micro_batches - rows) / (others - rows)
+        return [a.towards(b, part) for a, b in zip(*self._accounts[shape], strict=True)]
+
+    def _search(self, shape: Shape, counts: tuple[int, ...], space: Space) -> list[list[_Answer]]:
+        """The answers for the first of `counts` micro-batches, accounted for each of them."""
+        pieces = [self._search_piece(p, shape, counts, space) for p in self._pieces]
+        joined = [
+            [self._join(tuple(columns[n] for columns in answers)) for n in range(len(counts))]
+            for answers in zip(*pieces, strict=False)
+        ]
+        return [list(answers) for answers in zip(*joined, strict=True)]
 
     @cached_property
     def _pieces(self) -> list[_Piece]:
@@ -160,23 +206,29 @@ class StagePrices:
         after = {n: (n,) for n in range(stop - 1, count)}
         return [_Piece(0, start + 2, before | middle), _Piece(stop - 2, count, after)]
 
-    def _search_piece(self, piece: _Piece, shape: Shape, micro_batches: int) -> list[Columns]:
+    def _search_piece(
+        self, piece: _Piece, shape: Shape, counts: tuple[int, ...], space: Space
+    ) -> list[list[Columns]]:
         cluster = self.model.cluster.with_shape(*shape)
-        graph = micro_graph(self.cut.stage(piece.first, piece.last), micro_batches)
+        layers = self.cut.stage(piece.first, piece.last)
+        graph = micro_graph(layers, counts[0])
+        others = [micro_graph(layers, n).with_forks() for n in counts[1:]]
         prices = self._pairs.get(shape)
         if prices is None:
             prices = PairPrices(cluster.mesh, self._on(shape).comm.price)
             self._pairs[shape] = prices
         model = dataclasses.replace(self._on(shape), memory_limit_bytes=float("inf"))
-        tables = build_tables(graph, model, micro_batches, WHOLE_SPACE, prices)
+        tables = build_tables(graph, model, counts[0], space, prices)
         assert tables is not None  # there is no limit
         problem = tables.problem
-        found: list[Columns] = []
+        found: list[list[Columns]] = []
         unit = 0.0  # seconds per byte at which all memory costs as much as all time
         for weight in MEMORY_WEIGHTS:
             choice = eliminate(problem, weight * unit, frozenset()).expand_greedily()
             seconds, memory = problem.evaluate(choice)
-            found.append(columns(tables.grouping.graph, model, *place(tables, choice)))
+            placed = place(tables, choice)
+            graphs = (tables.grouping.graph, *others)
+            found.append([columns(graph, model, *placed) for graph in graphs])
             if memory <= _PLENTY * self.model.limit_bytes:
                 break
             unit = unit or seconds / memory

@@ -19,8 +19,9 @@ from .pipeline.interleave import interleaved_partition
 from .pipeline.make import make_schedule
 from .pipeline.partition import Partition, Stage, Task, in_flight, partitions
 from .pipeline.simulate import peak_stash
-from .planner import find_plan, micro_batch_counts
+from .planner import find_plan, micro_batch_counts, micro_graph
 from .plans import Plan
+from .renamed import renamed
 from .stage_account import plan_price
 from .stage_prices import StagePrices
 from .staged_plan import PlannedStage, StagedPlan
@@ -70,7 +71,6 @@ def find_staged_plan(
     elif stages is None:
         raise ValueError(f"{INTERLEAVED} takes a given number of stages")
     cut = cut_graph(graph, most_layers)
-    prices = StagePrices(cut, model)
     most = min(MOST_STAGES, len(cut.layers), cluster.num_devices) if stages is None else stages
     counts = micro_batch_counts(graph, micro_batches)
     options = {
@@ -82,10 +82,13 @@ def find_staged_plan(
     }
     if schedule == INTERLEAVED:
         assert stages is not None
-        return _plan_interleaved(prices, stages, chunks, counts, delay, options)
+        return _plan_interleaved(StagePrices(cut, model), stages, chunks, counts, delay, options)
     if micro_batches is None:
         # fewer than a quarter of these bubbles; more only make passes smaller
         counts = tuple(n for n in counts if n <= 4 * most)
+    middle = len(counts) // 2
+    searched = (counts[middle], counts[middle - 1]) if len(counts) > 2 else None
+    prices = StagePrices(cut, model, searched)
     task = Task(
         len(cut.layers),
         cluster.nodes,
@@ -180,12 +183,32 @@ def _plan_stages(
     model = dataclasses.replace(model, memory_limit_bytes=model.limit_bytes / chunks)
     small = cut.graph.with_batch(cut.graph.batch // parts) if parts > 1 else cut.graph
     micro = CutGraph(small, cut.layers)
-    planned = []
+    planned: list[PlannedStage] = []
     for n, stage in enumerate(chosen.stages):
         graph = cut.stage(stage.first, stage.last)
-        plan = _plan_stage(graph, model, stage, n, held[n], parts, options)
+        plan = _known(planned, graph, stage, model, held[n], parts)
+        if plan is None:
+            plan = _plan_stage(graph, model, stage, n, held[n], parts, options)
         planned.append(PlannedStage(stage.first, stage.last, stage.place, plan))
     return StagedPlan(micro, model.cluster, parts, schedule, delay, tuple(planned), chunks)
+
+
+def _known(
+    planned: Sequence[PlannedStage],
+    graph: Graph,
+    stage: Stage,
+    model: CostModel,
+    held: int,
+    parts: int,
+) -> Plan | None:
+    """The plan of an earlier stage with the same layers under other names, if its memory fits."""
+    micro = micro_graph(graph, parts)
+    for other in planned:
+        if other.place.nodes == stage.place.nodes and other.place.gpus == stage.place.gpus:
+            plan = renamed(other.plan, micro)
+            if plan is not None and plan_price(plan).memory_bytes(held) <= model.limit_bytes:
+                return plan
+    return None
 
 
 def _plan_stage(

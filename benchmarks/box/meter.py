@@ -40,7 +40,7 @@ class Meter:
 
     def bytes_of(self, call: Callable[[], object], repeats: int = 1) -> None:
         """Note the bytes that the call sends on this host's link, less an idle run's."""
-        raw, payload, idle = [], [], []
+        raw, payload, idle, received = [], [], [], []
         for _ in range(repeats):
             start = self._look()
             middle = self._look()
@@ -50,11 +50,19 @@ class Meter:
             busy = end - middle
             raw.append(busy.sent_bytes - waste.sent_bytes)
             payload.append(busy.sent_payload - waste.sent_payload)
+            received.append(
+                (
+                    busy.received_bytes - waste.received_bytes,
+                    busy.received_payload - waste.received_payload,
+                )
+            )
             idle.append(waste.sent_bytes)
         self._note(
             sent_bytes=statistics.median(raw),
             sent_payload=statistics.median(payload),
             idle_bytes=statistics.median(idle),
+            received_bytes=statistics.median(whole for whole, _ in received),
+            received_payload=statistics.median(inner for _, inner in received),
         )
 
     def seconds_of(

@@ -26,6 +26,24 @@ def mlp(batch: int | None = None) -> Entry:
     return nn.Sequential(*layers[:-1]), example, F.cross_entropy
 
 
+def chain(batch: int | None = None) -> Entry:
+    """8 equal dense layers of width 512 on 4096 rows, for pipelines with emulated compute."""
+    return _chain(8, 512, batch or 4096)
+
+
+def wide_chain(batch: int | None = None) -> Entry:
+    """8 equal dense layers of width 1024 on 4096 rows, for pipelines that compute."""
+    return _chain(8, 1024, batch or 4096)
+
+
+def _chain(depth: int, width: int, rows: int) -> Entry:
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        layers += [nn.Linear(width, width), nn.ReLU()]
+    example = blank(rows, width), blank(rows, dtype=flow.int64)
+    return nn.Sequential(*layers[:-1]), example, F.cross_entropy
+
+
 def gpt(batch: int | None = None) -> Entry:
     """1 layer of width 256 on 32 sequences of 32 bytes."""
     tokens = blank(batch or 32, 32, dtype=flow.int64)

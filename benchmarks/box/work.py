@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import pickle
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from autoddl.box import Box
+from autoddl.pipeline.reshard.plan import ReshardPlan
 from autoddl.plans import Plan
+from autoddl.staged_plan import StagedPlan
 
 from .meter import load_readings
 
@@ -42,6 +45,31 @@ def run_plans(
         work = {"plans": names, "repeats": repeats, **options}
         (folder / "plans.json").write_text(json.dumps(work))
         _run(box, [str(HERE / worker), str(folder)])
+        return load_readings(folder, _first_of_hosts(box))
+
+
+def run_reshards(
+    box: Box, plans: Sequence[ReshardPlan], repeats: int
+) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+    """For each resharding its bytes and its seconds, as each host noted them."""
+    with _folder() as folder:
+        (folder / "plans.pickle").write_bytes(pickle.dumps((list(plans), repeats)))
+        sizes = [str(box.spec.nodes), str(box.spec.gpus_per_node)]
+        _run(box, [str(HERE / "reshard_worker.py"), *sizes, str(folder)])
+        readings = load_readings(folder, _first_of_hosts(box))
+        return list(zip(readings[::2], readings[1::2], strict=True))
+
+
+def run_pipelines(
+    box: Box, runs: Sequence[dict[str, Any]], plans: Mapping[str, StagedPlan], repeats: int
+) -> list[list[dict[str, Any]]]:
+    """For each run (see pipeline_worker.py) the seconds of a step as each host saw them."""
+    with _folder() as folder:
+        for name, plan in plans.items():
+            plan.save(folder / f"{name}.json")
+        work = {"runs": list(runs), "repeats": repeats}
+        (folder / "runs.json").write_text(json.dumps(work))
+        _run(box, [str(HERE / "pipeline_worker.py"), str(folder)])
         return load_readings(folder, _first_of_hosts(box))
 
 

@@ -11,6 +11,7 @@ import oneflow as flow
 
 from ...graph import Graph
 from ...plans import Plan
+from ...staged_plan import StagedPlan
 from .trace import Traced
 
 PARAMETER_SCALE = 0.02
@@ -36,7 +37,7 @@ def made_up_model(graph: Graph, seed: int) -> Traced:
     return Traced(graph, params, buffers)
 
 
-def made_up_example(plan: Plan) -> list[np.ndarray]:
+def made_up_example(plan: Plan | StagedPlan) -> list[np.ndarray]:
     """One empty global batch: the arrays that `Trainer.step` takes, by their place."""
     graph = plan.graph
     found: dict[int, np.ndarray] = {}

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import oneflow as flow
 
-from ...cost.model import CostModel
 from ...pipeline.action import Action
 from ...pipeline.hoist import hoisted
 from ...staged_plan import Link, StagedPlan
@@ -52,7 +51,7 @@ class PipelineTrainer:
         per_shard_batchnorm: bool = False,
         overlap: bool = True,
         debug: bool = False,
-        emulate: CostModel | None = None,
+        emulate: bool = False,
         signal: bool = False,
     ) -> None:
         self.plan = plan
@@ -70,7 +69,8 @@ class PipelineTrainer:
         self._run_state = RunState(
             plan.stages[0].plan.seed, per_shard_batchnorm=per_shard_batchnorm
         )
-        self.emulator = None if emulate is None else Emulator(emulate, self._groups)
+        model = plan.stages[self.stage].plan.model
+        self.emulator = Emulator(model, self._groups) if emulate else None
         opaque = {name: as_kernel(call) for name, call in traced.opaque.items()}
         start = self._start_values()
         self._parts = {
@@ -82,7 +82,8 @@ class PipelineTrainer:
             for v in plan.parts_of(self.stage)
         }  # fmt: skip
         self._thread = CommThread(overlap)
-        self._hoists = overlap and emulate is not None
+        self._hoists = overlap and emulate
+        self._blocks = emulate and not overlap
         at = (rank() // gpus, rank() % gpus)
         self._reshards: dict[tuple[Link, str], Resharding] = {}
         for link, plans in plan.reshards.items():
@@ -206,6 +207,8 @@ class PipelineTrainer:
                 run.send(part.gradients[m][link.tensor])
             else:
                 part.give_back(m, link.tensor, run.receive())
+        if self._blocks:  # an emulated computation takes no turn in OneFlow's queue
+            flow._oneflow_internal.eager.Sync()
 
     def _share_loss(self, loss: flow.Tensor | None) -> flow.Tensor:
         """The last part's loss, on every rank."""
@@ -306,13 +309,13 @@ def build_pipeline_trainer(
     per_shard_batchnorm: bool = False,
     overlap: bool = True,
     debug: bool = False,
-    emulate: CostModel | None = None,
+    emulate: bool = False,
     signal: bool = False,
 ) -> PipelineTrainer:
     """The trainer of this rank. All ranks of the job call it; it installs the guard.
 
     overlap: transfers run beside computation, on a thread of OneFlow's own
-    emulate: waits as long as these prices say instead of computing; results then mean nothing
+    emulate: waits as long as the plan's prices say instead of computing; results then mean nothing
     signal:  of every copy between stages only one element travels, to see what transfers cost
     """
     install_guard()

@@ -1,0 +1,62 @@
+"""One rank: carries out each resharding of a list, and notes bytes of its link and seconds.
+
+Arguments: nodes, GPUs per node, folder (plans.pickle there: `ReshardPlan`s; repeats).
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import oneflow as flow
+
+from autoddl.backend.oneflow.groups import Groups
+from autoddl.backend.oneflow.guard import install_guard, rank
+from autoddl.backend.oneflow.transfers import CommThread, Resharding
+from autoddl.pipeline.reshard.plan import ReshardPlan
+from autoddl.pipeline.reshard.unit_tasks import End
+from autoddl.sbp.layout import local_slices
+from autoddl.sbp.mesh import Mesh
+from benchmarks.box.meter import Meter
+
+
+def part(plan: ReshardPlan, end: End, device: tuple[int, int]) -> np.ndarray:
+    """The device's part of a tensor that counts its elements."""
+    whole = np.arange(plan.spec.numel, dtype=plan.spec.dtype).reshape(plan.spec.shape)
+    index = end.place.devices.index(device)
+    return np.ascontiguousarray(whole[local_slices(whole.shape, end.nd, end.place.mesh, index)])
+
+
+def main(nodes: int, gpus: int, folder: str) -> None:
+    install_guard()
+    meter = Meter(Groups(Mesh(nodes, gpus), rank()))
+    plans, repeats = pickle.loads((Path(folder) / "plans.pickle").read_bytes())
+    device = (rank() // gpus, rank() % gpus)
+    thread = CommThread(overlap=True)
+    for plan in plans:
+        run = Resharding(plan, device, gpus, "cpu", thread)
+        shard = None
+        if device in plan.source.place.devices:
+            shard = flow.tensor(part(plan, plan.source, device))
+        takes = device in plan.target.place.devices
+
+        def call(
+            run: Resharding = run, shard: flow.Tensor | None = shard, takes: bool = takes
+        ) -> flow.Tensor | None:
+            got = run.receive() if takes else None
+            if shard is not None:
+                run.send(shard)
+            flow._oneflow_internal.eager.Sync()
+            return got
+
+        got = call()
+        if got is not None:
+            assert np.array_equal(got.numpy(), part(plan, plan.target, device)), str(plan.strategy)
+        meter.bytes_of(call)
+        meter.seconds_of(call, repeats, lambda: 0.0)
+    meter.save(folder)
+
+
+main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

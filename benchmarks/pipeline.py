@@ -1,0 +1,188 @@
+"""Step times of pipelines on slow links, measured and simulated: `make bench-pipeline`.
+
+    python -m benchmarks.pipeline [emulated] [real] [--rate 200mbit]
+
+emulated: four stages of one host x 2 devices, with emulated compute
+real:     two stages of one process each, which compute
+
+Each schedule runs with transfers beside computation and (1F1B) in one stream with it, and again
+with "signals", transfers of one element. Links are fitted to single messages right before
+(`box/reshard.py`); real passes are timed on both processes at once, without transfers. Needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autoddl.backend.oneflow.entries import trace_entry
+from autoddl.box import Box
+from autoddl.cluster.spec import Cluster
+from autoddl.cost.compute import at_rate
+from autoddl.files import write_atomically
+from autoddl.pipeline.costs import Costs
+from autoddl.pipeline.simulate import simulate
+from autoddl.staged_plan import StagedPlan
+from autoddl.staged_planner import find_staged_plan
+from benchmarks.box.bytes import LAPTOP
+from benchmarks.box.reshard import fitted
+from benchmarks.box.results import machine
+from benchmarks.box.work import run_pipelines
+
+FOLDER = Path(__file__).parent / "results" / "pipeline"
+MICRO_BATCHES = 8
+# schedule, overlapped
+RUNS = (("gpipe", False), ("1f1b", False), ("gpipe", True), ("1f1b", True), ("eager-1f1b", True))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A box and a model; `flops_per_s` of the emulated devices, None to compute."""
+
+    name: str
+    model: str
+    nodes: int
+    gpus: int
+    flops_per_s: float | None
+
+
+SETTINGS = (
+    Setting("emulated", "chain", 4, 2, 3.6e9),
+    Setting("real", "wide_chain", 2, 1, None),
+)
+
+
+def plans_for(setting: Setting, cluster: Cluster) -> dict[str, StagedPlan]:
+    """The same stages under each schedule."""
+    graph = trace_entry(f"benchmarks.box.models:{setting.model}")
+    found = find_staged_plan(
+        graph, cluster, stages=setting.nodes, schedule="1f1b", optimizer="sgd",
+        micro_batches=MICRO_BATCHES,
+    )  # fmt: skip
+    assert isinstance(found, StagedPlan)
+    return {name: replace(found, schedule_name=name) for name, _ in RUNS}
+
+
+def measure(setting: Setting, rate: str, repeats: int) -> dict[str, Any]:
+    """All runs of a setting, with what the simulator says of each."""
+    cluster = Cluster.load(LAPTOP).with_shape(
+        nodes=setting.nodes, gpus_per_node=max(setting.gpus, 2)
+    )
+    if setting.flops_per_s:
+        cluster = replace(cluster, device=at_rate(cluster.device, setting.flops_per_s))
+    with Box(setting.nodes, cluster.gpus_per_node, rate) as box:
+        cluster, _ = fitted(box, cluster)
+    cluster = cluster.with_shape(nodes=setting.nodes, gpus_per_node=setting.gpus)
+    plans = plans_for(setting, cluster)
+    emulate = setting.flops_per_s is not None
+    runs = [
+        {"plan": name, "overlap": overlap, "signal": signal, "emulate": emulate}
+        for name, overlap in RUNS
+        for signal in (False, True)
+    ]
+    with Box(setting.nodes, setting.gpus, rate) as box:
+        readings = run_pipelines(box, runs, plans, repeats)
+    rows = []
+    for run, hosts in zip(runs, readings, strict=True):
+        samples = [max(h["seconds"][n] for h in hosts) for n in range(repeats)]
+        plan = plans[run["plan"]]
+        costs = plan.costs
+        if not emulate:
+            halves = tuple(h["backward_s"] / 2 for h in hosts)
+            forward = tuple(h["forward_s"] for h in hosts)
+            costs = replace(costs, forward=forward, backward=halves, weight=halves)
+        if run["signal"]:
+            latency = cluster.inter.transfer_latency_s
+            short = dict.fromkeys(costs.activation, latency)
+            costs = replace(costs, activation=short, gradient=short)
+        rows.append(
+            {
+                **run,
+                "pass_s": [costs.forward, costs.backward, costs.weight],
+                "predicted_s": predicted(plan, costs, run["overlap"], emulate),
+                "measured_s": statistics.median(samples),
+                "samples_s": samples,
+            }
+        )
+    plan = plans["1f1b"]
+    return {
+        "setting": setting.name,
+        "emulated": emulate,
+        "rate": rate,
+        "stages": len(plan.stages),
+        "micro_batches": MICRO_BATCHES,
+        "transfer_s": [plan.costs.activation[f] for f in sorted(plan.costs.activation)],
+        "machine": machine(),
+        "rows": rows,
+    }
+
+
+def predicted(plan: StagedPlan, costs: Costs, overlap: bool, with_once: bool) -> float:
+    """The simulated iteration; real passes leave out what happens once."""
+    timeline = simulate(plan.schedule, costs, overlap)
+    ends = [0.0] * plan.num_stages
+    for span in timeline.spans:
+        ends[span.stage] = max(ends[span.stage], span.end_s)
+    once = [stage.price.once_s if with_once else 0.0 for stage in plan.stages]
+    return max(end + y for end, y in zip(ends, once, strict=True))
+
+
+def markdown(results: list[dict[str, Any]]) -> str:
+    lines = ["# Step times of pipelines on slow links", ""]
+    for result in results:
+        about = result["machine"]
+        compute = "emulated compute" if result["emulated"] else "real computation"
+        forward, backward, weight = result["rows"][0]["pass_s"]
+        lines += [
+            f"## {result['stages']} stages, {compute}",
+            "",
+            f"Links of {result['rate']}, {result['micro_batches']} micro-batches; a micro-batch's "
+            f"forward pass takes {1e3 * max(forward):.0f} ms on the slowest stage, its backward "
+            f"pass {1e3 * (max(backward) + max(weight)):.0f} ms, a transfer "
+            f"{1e3 * max(result['transfer_s']):.0f} ms ({about['processor']}, {about['cores']} "
+            f"cores, load average {about['load_average']}, {about['date']}). Seconds of a step, "
+            "simulated and measured; signals: with transfers of one element.",
+            "",
+            "| schedule | transfers | simulated | measured | error | signals, simulated "
+            "| signals, measured | measured / signals |",
+            "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        ]
+        rows = {(r["plan"], r["overlap"], r["signal"]): r for r in result["rows"]}
+        for name, overlap in RUNS:
+            whole, signal = rows[name, overlap, False], rows[name, overlap, True]
+            error = whole["predicted_s"] / whole["measured_s"] - 1
+            lines.append(
+                f"| {name} | {'beside' if overlap else 'in turn'} | {whole['predicted_s']:.3f} "
+                f"| {whole['measured_s']:.3f} | {error:+.1%} | {signal['predicted_s']:.3f} "
+                f"| {signal['measured_s']:.3f} "
+                f"| {whole['measured_s'] / signal['measured_s']:.3f} |"
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("what", nargs="*", default=[s.name for s in SETTINGS])
+    parser.add_argument("--rate", default="200mbit")
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    path = FOLDER / "steps.json"
+    old = json.loads(path.read_text()) if path.exists() else []
+    results = {r["setting"]: r for r in old}
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for setting in SETTINGS:
+        if setting.name in args.what:
+            results[setting.name] = measure(setting, args.rate, args.repeats)
+            found = [results[s.name] for s in SETTINGS if s.name in results]
+            write_atomically(path, json.dumps(found, indent=1))
+            write_atomically(FOLDER / "steps.md", markdown(found))
+    print(markdown(list(results.values())))
+
+
+if __name__ == "__main__":
+    main()
