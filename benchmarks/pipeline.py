@@ -36,7 +36,14 @@ from benchmarks.box.work import run_pipelines
 FOLDER = Path(__file__).parent / "results" / "pipeline"
 MICRO_BATCHES = 8
 # schedule, overlapped
-RUNS = (("gpipe", False), ("1f1b", False), ("gpipe", True), ("1f1b", True), ("eager-1f1b", True))
+RUNS = (
+    ("gpipe", False),
+    ("1f1b", False),
+    ("gpipe", True),
+    ("1f1b", True),
+    ("eager-1f1b", True),
+    ("zb-h1", True),
+)
 
 
 @dataclass(frozen=True)

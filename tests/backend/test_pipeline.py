@@ -42,6 +42,10 @@ def test_two_stages(launch):
     assert "tied=1" in lines[2] and "stages=2x2" in lines[5]
 
 
+def test_emulated_passes_take_their_time(launch):
+    assert launch("pipeline_emulated", 2, timeout=100).count("emulated:") == 3
+
+
 @pytest.mark.parametrize(
     ("how", "message"),
     [("raises", "rank 1 of 2 failed and ends the job: TypeError"), ("killed", "")],

@@ -33,7 +33,8 @@ from ...sbp.placement import NdSbp
 from ...sbp.signature import Attrs
 from .emulate_overhead import overhead_s
 from .groups import Group, Groups
-from .kernels.registry import Context, Explicit, Kernel
+from .kernels.by_input import BY_INPUT
+from .kernels.registry import ByInput, Context, Explicit, Kernel
 from .program import Node, Program
 
 EMULATED = "emulated compute"
@@ -167,6 +168,22 @@ class Emulator:
             self.clock.compute(forward_s)
             return Explicit([x for x in outputs if x is not None], vjp)
 
+        if node.kernel in BY_INPUT.values():
+            wanted = sum(edge.carries_gradient for edge in node.edges)
+
+            def gradient(grads: Sequence[Tensor | None], index: int) -> Tensor:
+                del grads
+                self.clock.compute(backward_s / wanted)
+                found = gradients[index]
+                assert found is not None
+                return found
+
+            def run_by_input(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput:
+                del ctx, inputs, attrs
+                self.clock.compute(forward_s)
+                return ByInput([x for x in outputs if x is not None], gradient)
+
+            return run_by_input
         return run
 
     def _inner(self, graph: Graph, node: Node) -> _Sums | None:

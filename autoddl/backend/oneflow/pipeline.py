@@ -135,8 +135,8 @@ class PipelineTrainer:
         The loss is a local scalar tensor, equal on all ranks. Raises ValueError if the number of
         tensors, a dtype or a shape is not the example's.
         """
-        feeds = [part.feed for part in self._parts.values()]
-        count = len(self._traced.examples) or max(feed.num_arguments for feed in feeds)
+        read = (op.attrs["index"] for op in self.plan.cut.graph.ops if op.kind == "input")
+        count = len(self._traced.examples) or max(read, default=-1) + 1
         if len(batch) != count:
             raise ValueError(
                 f"step takes {count} tensors, as in the example: the model's inputs, then the "
