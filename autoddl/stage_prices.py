@@ -226,7 +226,7 @@ class StagePrices:
         for weight in MEMORY_WEIGHTS:
             choice = eliminate(problem, weight * unit, frozenset()).expand_greedily()
             seconds, memory = problem.evaluate(choice)
-            placed = place(tables, choice)
+            placed = place(tables, choice, prices.paths)
             graphs = (tables.grouping.graph, *others)
             found.append([columns(graph, model, *placed) for graph in graphs])
             if memory <= _PLENTY * self.model.limit_bytes:
