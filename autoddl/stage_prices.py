@@ -67,6 +67,18 @@ class _Answer:
                 total = total + np.array([0, 0, 2 * n_bytes * exchange_s_per_byte, 0, 0])
         return StagePrice(*map(float, np.maximum(total, 0.0)))
 
+    def runs(self, exchange_s_per_byte: float) -> Array:
+        """[first, last, 5] of `run`."""
+        total = self.sums[None, :, :] - self.sums[:, None, :]
+        place = np.arange(len(self.sums))
+        first, last = place[:, None], place[None, :]
+        for layers, own, n_bytes in self.tied:
+            inside = sum((first <= layer) & (layer < last) for layer in layers)
+            total += np.where((inside > 0)[..., None], own, 0.0)
+            shared = (inside > 0) & (inside < len(layers))
+            total[..., 2] += np.where(shared, 2 * n_bytes * exchange_s_per_byte, 0.0)
+        return np.maximum(total, 0.0)
+
     def towards(self, other: _Answer, part: float) -> _Answer:
         """On the line through this answer (part 0) and another account of it (part 1)."""
         pairs = zip(self.tied, other.tied, strict=True)
@@ -100,17 +112,15 @@ class StagePrices:
         self._answers: dict[tuple[Shape, int], list[_Answer]] = {}
         self._accounts: dict[Shape, tuple[list[_Answer], list[_Answer]]] = {}
         self._pairs: dict[Shape, PairPrices] = {}
+        self._runs: dict[tuple[Shape, int], list[Array]] = {}
 
     def price(
         self, first: int, last: int, shape: Shape, micro_batches: int, held: int
     ) -> StagePrice | None:
         """The fastest that fits with `held` micro-batches in flight, else the smallest."""
         limit = self.model.limit_bytes
-        link = (
-            self.model.cluster.inter if self.model.cluster.nodes > 1 else self.model.cluster.intra
-        )
         found = [
-            answer.run(first, last, link.beta_s_per_byte * shape[1] / max(shape[0], 1))
+            answer.run(first, last, self._exchange_s_per_byte(shape))
             for answer in self.answers(shape, micro_batches)
         ]
         if not found:
@@ -119,6 +129,31 @@ class StagePrices:
         if not fitting:
             return min(found, key=lambda p: p.memory_bytes(held))
         return min(fitting, key=lambda p: micro_batches * (p.forward_s + p.backward_s) + p.once_s)
+
+    def times(self, shape: Shape, micro_batches: int, held: int) -> tuple[Array, Array]:
+        """`price` of every run of layers, as `partition.TimesFn`."""
+        count = len(self.cut.layers)
+        each, once, whole = np.full((3, count + 1, count + 1), np.inf)
+        if (shape, micro_batches) not in self._runs:
+            self._runs[shape, micro_batches] = [
+                answer.runs(self._exchange_s_per_byte(shape))
+                for answer in self.answers(shape, micro_batches)
+            ]
+        for found in self._runs[shape, micro_batches]:
+            forward, backward, own, fixed, stash = np.moveaxis(found, 2, 0)
+            seconds = micro_batches * (forward + backward) + own
+            better = (fixed + held * stash <= self.model.limit_bytes) & (seconds < whole)
+            whole[better] = seconds[better]
+            each[better] = (forward + backward)[better]
+            once[better] = own[better]
+        empty = np.tri(count + 1, dtype=bool)
+        each[empty] = once[empty] = np.inf
+        return each[:count], once[:count]
+
+    def _exchange_s_per_byte(self, shape: Shape) -> float:
+        cluster = self.model.cluster
+        link = cluster.inter if cluster.nodes > 1 else cluster.intra
+        return link.beta_s_per_byte * shape[1] / max(shape[0], 1)
 
     def transfer(
         self, first: int, last: int, shape: Shape, following: Shape, micro_batches: int

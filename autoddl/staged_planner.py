@@ -83,11 +83,13 @@ def find_staged_plan(
     if schedule == INTERLEAVED:
         assert stages is not None
         return _plan_interleaved(StagePrices(cut, model), stages, chunks, counts, delay, options)
+    all_counts = counts
     if micro_batches is None:
         # fewer than a quarter of these bubbles; more only make passes smaller
         counts = tuple(n for n in counts if n <= 4 * most)
-    middle = len(counts) // 2
-    searched = (counts[middle], counts[middle - 1]) if len(counts) > 2 else None
+    # towards the small micro-batches that large models need
+    at = 3 * len(all_counts) // 4
+    searched = (all_counts[at], all_counts[at - 1]) if len(all_counts) > 2 else None
     prices = StagePrices(cut, model, searched)
     task = Task(
         len(cut.layers),
@@ -100,8 +102,9 @@ def find_staged_plan(
         stages,
         most,
         tolerance=_TOLERANCE,
+        times=prices.times,
     )
-    ranked = sorted(partitions(task, counts), key=lambda p: (p.seconds, len(p.stages)))
+    ranked = sorted(_some(task, counts, all_counts), key=lambda p: (p.seconds, len(p.stages)))
     failed: ValueError | None = None
     for candidate in ranked[:_CANDIDATES]:
         try:
@@ -119,6 +122,16 @@ def find_staged_plan(
             failed = failed or error
     assert failed is not None
     raise failed
+
+
+def _some(task: Task, counts: Sequence[int], others: Sequence[int]) -> list[Partition]:
+    """The partitions with `counts` micro-batches; if there are none, those with `others`."""
+    try:
+        return partitions(task, counts)
+    except ValueError:
+        if tuple(counts) == tuple(others):
+            raise
+        return partitions(task, others)
 
 
 def _in_flight(schedule: str, chosen: Partition, delay: int | None) -> list[int]:

@@ -45,3 +45,25 @@ def test_bytes_that_a_run_sends():
         for last in range(first + 1, len(cut.layers) + 1):
             wanted = sum(graph.tensors[name].spec.bytes for name in cut.sent(first, last))
             assert prices._bytes_sent[first, last][0] == wanted
+
+
+def test_all_runs_at_once():
+    cut = cut_graph(tied(16, 16))
+    free = StagePrices(cut, CostModel(MACHINE)).price(0, 2, (2, 2), 2, 2)
+    assert free is not None
+    prices = StagePrices(cut, CostModel(MACHINE, memory_limit_bytes=0.5 * free.memory_bytes(2)))
+    fits = 0
+    for held in (1, 2, 4):
+        each, once = prices.times((2, 2), 2, held)
+        for first in range(len(cut.layers)):
+            assert all(each[first, : first + 1] == float("inf"))
+            for last in range(first + 1, len(cut.layers) + 1):
+                wanted = prices.price(first, last, (2, 2), 2, held)
+                assert wanted is not None
+                if wanted.memory_bytes(held) <= prices.model.limit_bytes:
+                    fits += 1
+                    assert each[first, last] == pytest.approx(wanted.forward_s + wanted.backward_s)
+                    assert once[first, last] == pytest.approx(wanted.once_s)
+                else:
+                    assert each[first, last] == float("inf")
+    assert 0 < fits < 9

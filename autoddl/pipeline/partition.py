@@ -54,6 +54,9 @@ class StagePrice:
 
 # (first layer, last layer + 1, shape, micro-batches, forward passes held) -> price; None: cannot be
 PriceFn = Callable[[int, int, Shape, int, int], "StagePrice | None"]
+# (shape, micro-batches, forward passes held) -> arrays [first layer, last layer + 1] of a
+# micro-batch's seconds and of seconds once an iteration; infinite where the memory does not suffice
+TimesFn = Callable[[Shape, int, int], "tuple[Array, Array]"]
 # (first, last + 1, its shape, the next stage's, micro-batches) -> seconds of one micro-batch's
 # activations and gradients that the stage exchanges with later ones
 TransferFn = Callable[[int, int, Shape, Shape, int], float]
@@ -91,6 +94,7 @@ class Task:
     stages:   this many; None: any number up to `most_stages`
     overlap:  transfers run beside computation
     tolerance: the best T is found but for this part of it
+    times:    gives the prices of all runs at once; None asks `price` for each
     """
 
     layers: int
@@ -104,6 +108,7 @@ class Task:
     most_stages: int | None = None
     overlap: bool = True
     tolerance: float = 0.0
+    times: TimesFn | None = None
 
 
 def in_flight(schedule: str, behind: int, stages: int, micro_batches: int) -> int:
@@ -215,7 +220,6 @@ class _Search:
         self.micro_batches = micro_batches
         self.most = most
         self.shapes = shapes_of(task.nodes, task.gpus, most)
-        self.prices: dict[tuple[int, int, int, int], StagePrice | None] = {}
         layers, count = task.layers, len(self.shapes)
         size = (layers, layers + 1)
         # per (stages from here to the end, shape): seconds of a micro-batch, and once
@@ -241,10 +245,11 @@ class _Search:
     def _times(self, held: int, s: int) -> tuple[Array, Array]:
         """[first, last) -> t and y; inf where it does not fit."""
         layers = self.task.layers
+        if self.task.times is not None:
+            return self.task.times(self.shapes[s], self.micro_batches, held)
         each, once = np.full((2, layers, layers + 1), np.inf)
         for i, j in _runs(layers):
             price = self.task.price(i, j, self.shapes[s], self.micro_batches, held)
-            self.prices[held, s, i, j] = price
             if price and price.memory_bytes(held) <= self.task.memory_limit_bytes:
                 each[i, j] = price.forward_s + price.backward_s
                 once[i, j] = price.once_s
@@ -378,7 +383,8 @@ class _Search:
             gpu += gpus
             if gpu == self.task.gpus:
                 host, gpu = host + nodes, 0
-            price = self.prices[self.held[len(stages) - n], s, first, last]
+            held = self.held[len(stages) - n]
+            price = self.task.price(first, last, self.shapes[s], self.micro_batches, held)
             assert price is not None
             t = stages[n + 1][2] if n + 1 < len(stages) else s
             made.append(Stage(first, last, place, price, float(self.transfers[s, t, first, last])))
