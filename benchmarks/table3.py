@@ -17,7 +17,8 @@ import datetime
 import json
 import math
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,9 @@ class Model:
     width: int
     heads: int
     stages: int
-    seconds: dict[int, tuple[float, float]]  # nodes -> Megatron's and AutoDDL's in the paper
+    seconds: Mapping[int, tuple[float, float]] = field(
+        hash=False
+    )  # nodes -> Megatron's and AutoDDL's in the paper
 
     @property
     def parameters(self) -> float:

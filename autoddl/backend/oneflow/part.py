@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import oneflow as flow
 
 from ...plans import Plan
@@ -18,7 +19,7 @@ from .program import compile_program
 from .stage_executor import StageExecutor
 from .state import ModelState
 
-_BLINK_S = 1e-3
+_BLINK_S = 5e-4
 
 
 class Part:
@@ -65,6 +66,7 @@ class Part:
         self.sent: dict[int, Values] = {}
         self.returned: dict[int, Values] = {}
         self.gradients: dict[int, Values] = {}
+        self._marks: dict[tuple[str, int], list[Mark]] = {}
 
     @property
     def trained(self) -> list[Any]:
@@ -83,20 +85,50 @@ class Part:
 
     # ---- emulated compute
 
-    def wait_for(self, values: Values) -> None:
+    def coming(self, kind: str, number: int, value: flow.Tensor) -> flow.Tensor:
+        """`value`, on its way, which the pass `kind` of a micro-batch needs."""
+        if self._emulator is not None:
+            self._marks.setdefault((kind, number), []).append(Mark(value))
+        return value
+
+    def wait_for(self, kind: str, number: int) -> None:
         """An emulated pass begins when what it needs is there; a real one waits by itself."""
         if self._emulator is None:
             return
-        began = time.perf_counter()
-        for value in values.values():
-            value.reshape(-1).narrow(0, 0, 1).numpy()
-        now = time.perf_counter()
-        # who did not wait makes up for an earlier sleep that ended late
-        if now - began > _BLINK_S:
+        marks = self._marks.pop((kind, number), [])
+        if all(mark.is_there for mark in marks):
+            return  # and makes up for an earlier sleep that ended late
+        for mark in marks:
+            while not mark.is_there:
+                time.sleep(_BLINK_S)
+        self._emulator.clock.free_at = time.perf_counter()
+
+    def wait_for_transfers(self) -> None:
+        """All transfers so far have ended; computation goes on then."""
+        if self._emulator is not None:
+            flow._oneflow_internal.eager.Sync()
             clock = self._emulator.clock
-            clock.free_at = max(clock.free_at, now)
+            clock.free_at = max(clock.free_at, time.perf_counter())
 
     def compute_ends(self) -> None:
         """Wait until an emulated pass has taken its time."""
         if self._emulator is not None:
             self._emulator.clock.before_collective()
+
+
+class Mark:
+    """Sees a tensor arrive without asking OneFlow, whose answer would queue behind later transfers.
+
+    OneFlow writes into memory of NumPy's as soon as it has the tensor.
+    """
+
+    def __init__(self, value: flow.Tensor) -> None:
+        self._flag = np.zeros(1, dtype=np.float32)
+        flag = flow.from_numpy(self._flag)
+        with flow.no_grad():
+            flag.copy_(value.reshape(-1).narrow(0, 0, 1).to(flow.float32) * 0 + 1)
+        self._keeps = flag
+
+    @property
+    def is_there(self) -> bool:
+        return bool(self._flag[0])

@@ -81,7 +81,8 @@ class PipelineTrainer:
             )
             for v in plan.parts_of(self.stage)
         }  # fmt: skip
-        self._thread = CommThread(overlap)
+        # an emulated computation leaves OneFlow's one queue to the transfers
+        self._thread = CommThread(overlap and not emulate)
         self._hoists = overlap and emulate
         self._blocks = emulate and not overlap
         at = (rank() // gpus, rank() % gpus)
@@ -168,7 +169,7 @@ class PipelineTrainer:
         if not action.is_compute:
             self._transfer(action, number)
         elif action.kind == "F":
-            part.wait_for(part.inputs[m])
+            part.wait_for("F", m)
             part.sent[m] = part.executor.forward_pass(m, part.inputs.pop(m), share)
             part.compute_ends()
             for link, (forward, _) in self._locals.items():
@@ -176,7 +177,7 @@ class PipelineTrainer:
                     value = forward(part.sent[m][sent_key(link.tensor)])
                     self._parts[link.target].inputs[m][link.tensor] = value
         elif action.kind == "B":
-            part.wait_for(part.returned[m])
+            part.wait_for("B", m)
             delays = not self.plan.schedule.joint
             returned = part.returned.pop(m)
             part.gradients[m] = part.executor.backward_pass(m, returned, share, delays)
@@ -202,13 +203,13 @@ class PipelineTrainer:
             if action.kind == "SF":
                 run.send(part.sent[m][sent_key(link.tensor)])
             elif action.kind == "RF":
-                part.inputs[m][link.tensor] = run.receive()
+                part.inputs[m][link.tensor] = part.coming("F", m, run.receive())
             elif action.kind == "SB":
                 run.send(part.gradients[m][link.tensor])
             else:
-                part.give_back(m, link.tensor, run.receive())
-        if self._blocks:  # an emulated computation takes no turn in OneFlow's queue
-            flow._oneflow_internal.eager.Sync()
+                part.give_back(m, link.tensor, part.coming("B", m, run.receive()))
+        if self._blocks:
+            part.wait_for_transfers()
 
     def _share_loss(self, loss: flow.Tensor | None) -> flow.Tensor:
         """The last part's loss, on every rank."""
