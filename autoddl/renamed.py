@@ -42,6 +42,7 @@ def renamed(plan: Plan, graph: Graph) -> Plan | None:
         ops={ops[name].name: op(planned) for name, planned in plan.ops.items()},
         edges={(ops[n].name, i): edge(planned) for (n, i), planned in plan.edges.items()},
         layers=tuple(map(layer, plan.layers)),
+        recomputed=tuple(tuple(ops[name].name for name in block) for block in plan.recomputed),
     )
 
 

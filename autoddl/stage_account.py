@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from .cost.account import account
 from .cost.compute import BACKWARD_RATIO
 from .cost.model import CostModel
+from .cost.recompute import Recomputation
 from .graph import Graph
 from .pipeline.partition import StagePrice
 from .planned import PlannedEdge, PlannedOp
@@ -30,14 +31,20 @@ def columns(
     model: CostModel,
     ops: Mapping[str, PlannedOp],
     edges: Mapping[tuple[str, int], PlannedEdge],
+    again: Recomputation | None = None,
 ) -> Columns:
-    """Per operator: forward_s, backward_s, once_s, fixed_bytes, stash_bytes."""
-    one = account(graph, model, 1, ops, edges)
-    two = account(graph, model, 2, ops, edges)
+    """Per operator: forward_s, backward_s, once_s, fixed_bytes, stash_bytes.
+
+    again: what is run again, in the backward pass; what the fullest block holds meanwhile counts
+           for every micro-batch in flight, so the memory is an upper bound then
+    """
+    one = account(graph, model, 1, ops, edges, again)
+    two = account(graph, model, 2, ops, edges, again)
     found = {}
     for op in graph.ops:
         rule = find_rule(op.kind)
         ratio = BACKWARD_RATIO[rule is not None and rule.heavy]
+        ratio += again.passes(op.name) - 1 if again else 0
         first, second = one[op.name], two[op.name]
         compute = second.compute_s - first.compute_s
         moved = second.communication_s - first.communication_s
@@ -56,5 +63,5 @@ def columns(
 
 def plan_price(plan: Plan) -> StagePrice:
     """Of a whole plan, as one stage."""
-    parts = columns(plan.graph, plan.model, plan.ops, plan.edges).values()
+    parts = columns(plan.graph, plan.model, plan.ops, plan.edges, plan.again).values()
     return StagePrice(*map(float, np.sum(list(parts), axis=0)))

@@ -73,7 +73,8 @@ class _Answer:
         place = np.arange(len(self.sums))
         first, last = place[:, None], place[None, :]
         for layers, own, n_bytes in self.tied:
-            inside = sum((first <= layer) & (layer < last) for layer in layers)
+            used = [(first <= layer) & (layer < last) for layer in layers]
+            inside = np.sum(used, axis=0)
             total += np.where((inside > 0)[..., None], own, 0.0)
             shared = (inside > 0) & (inside < len(layers))
             total[..., 2] += np.where(shared, 2 * n_bytes * exchange_s_per_byte, 0.0)

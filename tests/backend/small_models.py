@@ -83,7 +83,7 @@ class TwoTowers(nn.Module):
         return self.top(flow.cat([x, pairs], dim=1)).squeeze(1)
 
 
-def stack(depth=6, width=12):
+def dense(depth=6, width=12):
     """Dense layers in a row, more than `Perceptron` has."""
     sizes = [8, *(width,) * (depth - 1), 8]
     layers = [(nn.Linear(a, b), nn.GELU()) for a, b in zip(sizes, sizes[1:], strict=False)]
@@ -169,7 +169,7 @@ def whole(rng, n, *shape):
 # name -> (model, loss, (rng, rows) -> batch)
 MODELS = {
     "perceptron": (Perceptron, mean_square, lambda r, n: (floats(r, n, 8), floats(r, n, 8))),
-    "stack": (stack, mean_square, lambda r, n: (floats(r, n, 8), floats(r, n, 8))),
+    "dense": (dense, mean_square, lambda r, n: (floats(r, n, 8), floats(r, n, 8))),
     "ladder": (Ladder, mean_square, lambda r, n: (floats(r, n, 8), floats(r, n, 8))),
     "convnet": (ConvNet, classes, lambda r, n: (floats(r, n, 4, 8, 8), whole(r, 8, n))),
     "transformer": (Transformer, classes, lambda r, n: (whole(r, 32, n, 8), whole(r, 32, n, 8))),

@@ -6,7 +6,7 @@ import pytest
 
 from tests.backend.conftest import run_worker
 
-MODELS = ("stack", "transformer", "ladder")  # plain, tied weights, long skips
+MODELS = ("dense", "transformer", "ladder")  # plain, tied weights, long skips
 
 
 def case(model, nodes, gpus, stages, schedule="1f1b", micro_batches=4, **more):
@@ -97,7 +97,7 @@ def test_four_stages(launch, model, options):
     """Each on a host of its own; for an interleaved pipeline there are layers for two."""
     stages = 2 if "chunks" in options else 4
     lines = passes(launch, 4, every_count(model, 4, 1, stages, **options), timeout=500)
-    assert stages == 2 or model == "stack" or all("skips=0" not in line for line in lines)
+    assert stages == 2 or model == "dense" or all("skips=0" not in line for line in lines)
 
 
 @pytest.mark.full
@@ -105,7 +105,7 @@ def test_four_stages(launch, model, options):
 def test_eight_devices(launch, model):
     """Two stages of 2 x 2, and four of 1 x 2, by every schedule."""
     cases = [case(model, 4, 2, 2, micro_batches=4, steps=2, seed=2, **o) for o in SCHEDULES]
-    if model != "stack":
+    if model != "dense":
         cases += [case(model, 4, 2, 4, m, n, steps=2) for m, n in (("eager-1f1b", 8), ("zb-h1", 2))]
     passes(launch, 8, cases, timeout=550)
 
