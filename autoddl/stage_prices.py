@@ -6,8 +6,8 @@ run of layers costs the sum of its operators'. A stage takes the fastest answer 
 memory. Searching a run's own graph could only do better at its ends; that is done for the stages
 that are chosen (`staged_planner`).
 
-On a large sub-mesh one number of micro-batches is searched, in a smaller space, and the answers are
-also accounted at a second one: times and bytes of a pass are affine in the rows of a micro-batch,
+On a large sub-mesh one number of micro-batches is searched, and the answers are also accounted at a
+second one: times and bytes of a pass are affine in the rows of a micro-batch,
 which gives those of all other numbers. Stages that are chosen are searched at theirs.
 
 A model with many equal layers in a row is searched in two pieces, the layers up to the second of
@@ -32,7 +32,7 @@ from .pipeline.cut import CutGraph
 from .pipeline.partition import Shape, StagePrice
 from .planner import micro_graph
 from .search.eliminate import eliminate
-from .search.group_table import WHOLE_SPACE, Space
+from .search.group_table import WHOLE_SPACE
 from .search.pair_prices import PairPrices
 from .search.placements import place
 from .search.tables import build_tables
@@ -44,7 +44,6 @@ _SHORT_RUN = 4
 _PLENTY = 0.25  # of the memory: a model that takes less on a sub-mesh needs no smaller answer
 _COLUMNS = 5  # of `stage_account.Columns`
 _LARGE = 32  # devices
-_FEW_STRATEGIES = Space(cap=100)
 
 
 @dataclass(frozen=True)
@@ -196,10 +195,8 @@ class StagePrices:
         """Searches with ever less memory, the fastest first."""
         key = shape, micro_batches
         if key not in self._answers:
-            large = shape[0] * shape[1] > _LARGE
-            if self._searched is None or not large:
-                space = _FEW_STRATEGIES if large else WHOLE_SPACE
-                (self._answers[key],) = self._search(shape, (micro_batches,), space)
+            if self._searched is None or shape[0] * shape[1] <= _LARGE:
+                (self._answers[key],) = self._search(shape, (micro_batches,))
             else:
                 self._answers[key] = self._on_the_line(shape, micro_batches, self._searched)
         return self._answers[key]
@@ -208,15 +205,15 @@ class StagePrices:
         self, shape: Shape, micro_batches: int, searched: tuple[int, int]
     ) -> list[_Answer]:
         if shape not in self._accounts:
-            first, second = self._search(shape, searched, _FEW_STRATEGIES)
+            first, second = self._search(shape, searched)
             self._accounts[shape] = first, second
         rows, others = (1 / n for n in searched)
         part = (1 / micro_batches - rows) / (others - rows)
         return [a.towards(b, part) for a, b in zip(*self._accounts[shape], strict=True)]
 
-    def _search(self, shape: Shape, counts: tuple[int, ...], space: Space) -> list[list[_Answer]]:
+    def _search(self, shape: Shape, counts: tuple[int, ...]) -> list[list[_Answer]]:
         """The answers for the first of `counts` micro-batches, accounted for each of them."""
-        pieces = [self._search_piece(p, shape, counts, space) for p in self._pieces]
+        pieces = [self._search_piece(p, shape, counts) for p in self._pieces]
         joined = [
             [self._join(tuple(columns[n] for columns in answers)) for n in range(len(counts))]
             for answers in zip(*pieces, strict=False)
@@ -243,7 +240,7 @@ class StagePrices:
         return [_Piece(0, start + 2, before | middle), _Piece(stop - 2, count, after)]
 
     def _search_piece(
-        self, piece: _Piece, shape: Shape, counts: tuple[int, ...], space: Space
+        self, piece: _Piece, shape: Shape, counts: tuple[int, ...]
     ) -> list[list[Columns]]:
         cluster = self.model.cluster.with_shape(*shape)
         layers = self.cut.stage(piece.first, piece.last)
@@ -254,7 +251,7 @@ class StagePrices:
             prices = PairPrices(cluster.mesh, self._on(shape).comm.price)
             self._pairs[shape] = prices
         model = dataclasses.replace(self._on(shape), memory_limit_bytes=float("inf"))
-        tables = build_tables(graph, model, counts[0], space, prices)
+        tables = build_tables(graph, model, counts[0], WHOLE_SPACE, prices)
         assert tables is not None  # there is no limit
         problem = tables.problem
         found: list[list[Columns]] = []
