@@ -59,6 +59,7 @@ def plan(
     split_channels: bool = False,
     baselines: bool = True,
     checkpointing: Checkpointing = "auto",
+    precision: str = "float32",
 ) -> Plan:
     """The best plan for training `graph` on `cluster`; see `planner.find_plan` for the options.
 
@@ -80,6 +81,7 @@ def plan(
         space=Space(split_channels=split_channels),
         baselines=baselines,
         checkpointing=checkpointing,
+        precision=precision,
     )
 
 
@@ -134,6 +136,7 @@ def parallelize(
     memory_limit_bytes: float | None = None,
     search: str = "auto",
     checkpointing: Checkpointing = "auto",
+    precision: str = "float32",
     per_shard_batchnorm: bool = False,
     debug: bool = False,
 ) -> PipelineTrainer: ...
@@ -153,6 +156,7 @@ def parallelize(
     memory_limit_bytes: float | None = None,
     search: str = "auto",
     checkpointing: Checkpointing = "auto",
+    precision: str = "float32",
     per_shard_batchnorm: bool = False,
     debug: bool = False,
 ) -> Trainer: ...
@@ -171,6 +175,7 @@ def parallelize(
     memory_limit_bytes: float | None = None,
     search: str = "auto",
     checkpointing: Checkpointing = "auto",
+    precision: str = "float32",
     per_shard_batchnorm: bool = False,
     debug: bool = False,
 ) -> Trainer | PipelineTrainer:
@@ -184,7 +189,7 @@ def parallelize(
     plan:      with stages (`plan_stages`), each rank trains its own stage's part of the model
     optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`
     seed:      of the search and of dropout
-    checkpointing: "auto", "none" or "all", as in `planner.find_plan`
+    checkpointing, precision: as in `planner.find_plan`; float16 needs CUDA devices
     per_shard_batchnorm: statistics of each shard instead of the whole batch
     debug:     after each operator, assert the planned placements and equal replicas
 
@@ -213,6 +218,7 @@ def parallelize(
                 memory_limit_bytes=memory_limit_bytes,
                 search=search,
                 checkpointing=checkpointing,
+                precision=precision,
             )
             return found.dumps()
 

@@ -133,6 +133,10 @@ def trace(model: str, output: str, batch: int | None) -> None:
     "--checkpointing", type=click.Choice(["auto", "none", "all"]), default="auto",
     show_default=True, help="Which repeated blocks keep only their inputs and run forward again.",
 )  # fmt: skip
+@click.option(
+    "--precision", type=click.Choice(["float32", "float16"]), default="float32",
+    show_default=True, help="float16: mixed precision, with master weights and loss scaling.",
+)  # fmt: skip
 @click.option("-o", "--output", metavar="FILE", help="The plan file to write.")
 @JSON
 def plan(
@@ -155,6 +159,7 @@ def plan(
     comm_rule: CommRule,
     baselines: bool,
     checkpointing: Checkpointing,
+    precision: str,
     output: str | None,
     as_json: bool,
 ) -> None:
@@ -196,6 +201,7 @@ def plan(
         comm_rule=comm_rule,
         baselines=baselines,
         checkpointing=checkpointing,
+        precision=precision,
     )
     if output:
         found.save(output)

@@ -76,13 +76,14 @@ def plan_text(
     baselines: Sequence[PlannedBaseline] = (),
     extrapolated: Sequence[Extrapolated] = (),
     saved: str = "",
+    precision: str = "float32",
 ) -> str:
     """The whole plan: its cost, where the bytes go, each layer's choice with the next best."""
     rounds = f" in {micro_batches} micro-batches" if micro_batches > 1 else ""
     share = cost.communication_s / cost.iteration_s if cost.iteration_s else 0.0
     nic, intra = cost.nic_bytes, cost.intra_bytes
     lines = [
-        f"{model} on {cluster}: a batch of {batch}{rounds}",
+        f"{model} on {cluster}: a batch of {batch}{rounds}{_PRECISION_TEXT.get(precision, '')}",
         f"predicted {format_seconds(cost.iteration_s)} an iteration: "
         f"{format_seconds(cost.compute_s)} computation, "
         f"{format_seconds(cost.communication_s)} communication ({share:.0%})",
@@ -128,6 +129,9 @@ def recomputation_text(blocks: int, cost: Cost, kept: Cost, peaks: tuple[int, in
     )
 
 
+_PRECISION_TEXT = {
+    "float16": "; float16 with float32 master weights in the optimizer, and loss scaling"
+}
 _ENDS = {"done": "", "budget": " until its budget ended", "interrupted": " until interrupted"}
 
 

@@ -26,6 +26,7 @@ from .explain import format_bytes
 from .graph import Graph
 from .planned import PlannedBaseline
 from .plans import Plan, SearchRecord
+from .precision import check_precision, in_precision
 from .search.algorithms import find_algorithm
 from .search.alternatives import next_best
 from .search.budget import Budget
@@ -54,6 +55,7 @@ def find_plan(
     space: Space = WHOLE_SPACE,
     baselines: bool = True,
     checkpointing: Checkpointing = "auto",
+    precision: str = "float32",
 ) -> Plan:
     """The best plan found for training `graph` (traced with its loss) on `cluster`.
 
@@ -74,6 +76,9 @@ def find_plan(
                         again before their backward pass: "none", "all", or "auto" for as few as
                         make the fastest plan that fits. The known schemes are priced without
 
+    precision:          "float32", or "float16" for mixed precision (see `precision`) where the
+                        machine file says how fast the device is in it
+
     Raises ValueError if an option is unknown, the batch cannot be cut so, or nothing fits memory.
     """
     started = time.perf_counter()
@@ -81,7 +86,9 @@ def find_plan(
         raise ValueError(
             "the graph was traced without a loss; trace(..., loss=loss_fn) plans training"
         )
-    model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes)
+    check_precision(precision, cluster.device)
+    graph = in_precision(graph, precision)
+    model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes, precision)
     algorithm = find_algorithm(search)
     budget = Budget(
         restarts,
@@ -171,6 +178,7 @@ def _write(found: Found, baselines: tuple[PlannedBaseline, ...], seed: int, seco
         search=SearchRecord(result.algorithm, result.evaluations, bound, result.end, seconds),
         baselines=baselines,
         recomputed=tables.again.blocks,
+        precision=model.precision,
     )
 
 
@@ -195,6 +203,7 @@ def _write_baseline(
         layers=describe_layers(tables, dict(ops), {}),
         search=SearchRecord(f"baseline: {found.record.name}", 0, seconds=seconds),
         baselines=baselines,
+        precision=model.precision,
     )
 
 

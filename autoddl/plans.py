@@ -29,6 +29,7 @@ from .explain import EdgeText, certificate_text, layer_text, plan_text, recomput
 from .files import write_atomically
 from .graph import SOURCE_KINDS, Graph
 from .planned import PlannedBaseline, PlannedEdge, PlannedLayer, PlannedOp
+from .precision import in_precision
 from .sbp.mesh import Mesh
 from .sbp.placement import NdSbp
 from .sbp.redistribute import Step
@@ -61,6 +62,7 @@ class Plan:
 
     recomputed: blocks of operators of which only the inputs are kept for the backward pass; their
                 forward pass is run again before it
+    precision:  "float16" if `graph` is in mixed precision
     """
 
     graph: Graph
@@ -76,6 +78,7 @@ class Plan:
     search: SearchRecord
     baselines: tuple[PlannedBaseline, ...] = ()
     recomputed: Blocks = ()
+    precision: str = "float32"
 
     @property
     def mesh(self) -> Mesh:
@@ -89,7 +92,9 @@ class Plan:
     @cached_property
     def model(self) -> CostModel:
         assert self.comm_rule in ("shared_nic", "plain")
-        return CostModel(self.cluster, self.optimizer, self.comm_rule, self.memory_limit_bytes)
+        return CostModel(
+            self.cluster, self.optimizer, self.comm_rule, self.memory_limit_bytes, self.precision
+        )
 
     @cached_property
     def costs(self) -> Mapping[str, Cost]:
@@ -151,7 +156,8 @@ class Plan:
     def check_model(self, graph: Graph) -> None:
         """ValueError unless this plan is for `graph`, a freshly traced model."""
         try:
-            ours = graph.with_batch(self.graph.batch) if graph.batch else graph
+            ours = in_precision(graph, self.precision)
+            ours = ours.with_batch(self.graph.batch) if graph.batch else ours
             same = ours.with_forks().fingerprint == self.graph.fingerprint
         except ValueError:
             same = False
@@ -188,6 +194,7 @@ class Plan:
             "comm_rule": self.comm_rule,
             "memory_limit_bytes": self.memory_limit_bytes,
             "micro_batches": self.micro_batches,
+            "precision": self.precision,
             "recomputed": [list(block) for block in self.recomputed],
             "search": {
                 "algorithm": self.search.algorithm,
@@ -274,6 +281,7 @@ class Plan:
                 layers=layers,
                 search=SearchRecord(**data["search"]),
                 baselines=tuple(PlannedBaseline(**b) for b in data.get("baselines", ())),
+                precision=data.get("precision", "float32"),
                 recomputed=tuple(tuple(block) for block in data.get("recomputed", ())),
             )
         except (KeyError, TypeError, AttributeError) as error:
@@ -360,6 +368,7 @@ class Plan:
             "seed": self.seed,
             "batch": self.batch,
             "micro_batches": self.micro_batches,
+            "precision": self.precision,
             "recomputed_blocks": len(self.recomputed),
             "optimizer": self.optimizer,
             "cost": {
@@ -435,6 +444,7 @@ class Plan:
                 self.baselines,
                 self.extrapolated,
                 self.saved_text(),
+                self.precision,
             )
         found = [planned for planned in self.layers if planned.name == layer]
         if not found:

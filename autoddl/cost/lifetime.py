@@ -244,6 +244,8 @@ class StepTape:
             self.tape.keep("optimizer", slot)
         if spec.item_bytes < STATE_BYTES:
             self.tape.keep("optimizer", slot)  # the master copy that is updated
+            if not self.compiled:  # the optimizer's own, set after the last micro-batch
+                self.tape.keep("gradients", slot)
 
     # ---- redistributions
 

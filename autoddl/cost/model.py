@@ -17,12 +17,14 @@ class CostModel:
     optimizer:          "sgd", "momentum", "adam" or "adamw": sets the memory of a parameter
     comm_rule:          "shared_nic" or the paper's "plain"
     memory_limit_bytes: per device; None takes the device's memory
+    precision:          of the parameters, "float32" or "float16"
     """
 
     cluster: Cluster
     optimizer: str = "adam"
     comm_rule: CommRule = "shared_nic"
     memory_limit_bytes: float | None = None
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         parameter_copies(self.optimizer)
@@ -36,7 +38,7 @@ class CostModel:
 
     @property
     def parameter_copies(self) -> int:
-        return parameter_copies(self.optimizer)
+        return parameter_copies(self.optimizer, self.precision)
 
     @property
     def limit_bytes(self) -> float:

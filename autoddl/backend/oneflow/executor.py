@@ -72,9 +72,10 @@ class Executor:
         self._groups = groups
         self._debug = debug
 
-    def train(self, micro_batches: Sequence[Values]) -> flow.Tensor:
+    def train(self, micro_batches: Sequence[Values], scale: float = 1.0) -> flow.Tensor:
         """Run forward and backward on all micro-batches, and set the parameters' gradients.
 
+        scale: of the gradients; the losses are as they are
         Gives the mean of their losses, a local scalar that is equal on all ranks.
         """
         self._run_state.training = True
@@ -88,7 +89,7 @@ class Executor:
             assert done.loss is not None, "the graph has no loss"
             scaled = done.loss * share
             total = scaled if total is None else total + scaled
-            self._backward(done, parameters, share, gradients)
+            self._backward(done, parameters, share * scale, gradients)
         self._send_gradients(gradients)
         assert total is not None
         return total
@@ -107,7 +108,8 @@ class Executor:
             for edge in node.edges:
                 if edge.source.kind == "param":
                     stored = self._state.stored[edge.source.attrs["name"]]
-                    found[edge.key] = edge.forward(detached(stored.local))
+                    dtype = getattr(flow, self.graph.tensors[edge.tensor].spec.dtype)
+                    found[edge.key] = edge.forward(detached(stored.local).to(dtype))
         return found
 
     def _output(self, name: str, inputs: Values, values: Values) -> flow.Tensor:
@@ -282,7 +284,7 @@ class Executor:
             if self._debug:
                 what = f"gradient of parameter {name}"
                 check_tensor(gradient, what, stored.shape, stored.nd, self._groups)
-            set_gradient(stored, gradient)
+            set_gradient(stored, gradient.to(stored.local.dtype))
 
     def _check_gradients(self, node: Node, given: Sequence[flow.Tensor | None]) -> None:
         self._check(

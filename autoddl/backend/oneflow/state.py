@@ -107,6 +107,11 @@ class ModelState:
             stored.nd = nd
         return stored.local
 
+    def gradients(self) -> list[flow.Tensor]:
+        """This rank's parts of the gradients that are set, in the memory of the gradients."""
+        found = [s.parameter.grad for s in self.stored.values() if s.parameter is not None]
+        return [_local_part(gradient) for gradient in found if gradient is not None]
+
     def count_batch(self, module: str) -> None:
         """One more batch has gone through the BatchNorm at path `module`."""
         name = f"{module}.num_batches_tracked" if module else "num_batches_tracked"

@@ -20,7 +20,9 @@ from .executor import Executor
 from .feed import Feed
 from .groups import Groups
 from .guard import install_guard, rank
+from .half import check_device
 from .kernels.registry import RunState
+from .loss_scale import LossScaler
 from .nested import put_tensors
 from .program import compile_program, needed_ops
 from .redistribute import prepare
@@ -45,12 +47,18 @@ class Trainer:
         per_shard_batchnorm: bool = False,
         debug: bool = False,
         emulate: CostModel | None = None,
+        scaler: LossScaler | None = None,
     ) -> None:
+        check_device(plan.precision)
         self.plan = plan
+        if scaler is None and plan.precision != "float32":
+            scaler = LossScaler()
+        self.scaler = scaler
         self._traced = traced
         self._debug = debug
         self._groups = Groups(plan.mesh, rank(), "cuda" if flow.cuda.is_available() else "cpu")
-        self._roll_call = RollCall.of(self._groups.along(range(plan.mesh.num_axes)))
+        self._world = self._groups.along(range(plan.mesh.num_axes))
+        self._roll_call = RollCall.of(self._world)
         self._run_state = RunState(plan.seed, per_shard_batchnorm=per_shard_batchnorm)
         self.emulator = None if emulate is None else Emulator(emulate, self._groups)
         self._opaque = {name: as_kernel(call) for name, call in traced.opaque.items()}
@@ -98,10 +106,11 @@ class Trainer:
         self._roll_call("step")
         if self.emulator:
             self.emulator.clock.start()
-        loss = self._executor.train(micro_batches)
+        loss = self._executor.train(micro_batches, self.scaler.scale if self.scaler else 1.0)
         if self.emulator:
             self.emulator.finish()
-        self.optimizer.step()
+        if self.scaler is None or self.scaler.unscale(self._state.gradients(), self._world):
+            self.optimizer.step()
         if self._debug:
             self._state.check_parameters()
         self._run_state.step += 1
@@ -232,9 +241,11 @@ def build_trainer(
     per_shard_batchnorm: bool = False,
     debug: bool = False,
     emulate: CostModel | None = None,
+    scaler: LossScaler | None = None,
 ) -> Trainer:
     """The trainer of this rank. All ranks of the job call it; it installs the guard.
 
+    scaler:  scales the loss; by default a plan in float16 has one and others have none
     emulate: waits as long as these prices say instead of computing; results then mean nothing
     """
     install_guard()
@@ -245,4 +256,5 @@ def build_trainer(
         per_shard_batchnorm=per_shard_batchnorm,
         debug=debug,
         emulate=emulate,
+        scaler=scaler,
     )

@@ -1,0 +1,60 @@
+"""Dynamic loss scaling: small float16 gradients neither vanish, nor do large ones pass unnoticed.
+
+The gradient of the loss begins as S instead of 1, and every gradient is divided by S in float32
+before the update. If any of them, on any rank, is not finite, no rank updates and S is halved;
+after `growth_interval` updates in a row S is doubled. With S a power of two nothing is rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import oneflow as flow
+
+from .groups import Group
+
+
+@dataclass
+class LossScaler:
+    """`scale`: S; `good_steps`: updates since it changed; `skipped`: steps without an update."""
+
+    scale: float = 2.0**16
+    growth_interval: int = 2000
+    good_steps: int = 0
+    skipped: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0 or self.growth_interval < 1:
+            raise ValueError(
+                "a loss scale must be positive and grow after at least one step, got "
+                f"scale={self.scale}, growth_interval={self.growth_interval}"
+            )
+
+    def unscale(self, gradients: Sequence[flow.Tensor], world: Group) -> bool:
+        """Divide this rank's parts of the gradients by S; True if those of all ranks are finite."""
+        finite = all_finite(gradients, world)
+        if finite:
+            with flow.no_grad():
+                for gradient in gradients:
+                    gradient.mul_(1.0 / self.scale)
+        self._count(finite)
+        return finite
+
+    def _count(self, finite: bool) -> None:
+        if not finite:
+            self.scale, self.good_steps, self.skipped = self.scale / 2, 0, self.skipped + 1
+            return
+        self.good_steps += 1
+        if self.good_steps == self.growth_interval:
+            self.scale, self.good_steps = self.scale * 2, 0
+
+
+def all_finite(tensors: Sequence[flow.Tensor], world: Group) -> bool:
+    """True on every rank of `world` if no rank has an infinite element or one that is no number."""
+    with flow.no_grad():
+        # zero times what is not finite is no number, and stays so in sums
+        found = [(x * 0).sum().reshape(1).to(flow.float32) for x in tensors]
+        mine = flow.cat(found).sum().reshape(1) if found else flow.zeros(1, device=world.device)
+        bad = flow.isnan(mine).to(flow.float32)
+        return float(world.all_reduce(bad).numpy()[0]) == 0.0

@@ -1,0 +1,42 @@
+"""Mixed precision where OneFlow has it, and what of it runs on a CPU."""
+
+import pytest
+
+flow = pytest.importorskip("oneflow", reason="needs OneFlow")
+
+import autoddl  # noqa: E402
+from autoddl.backend.oneflow.groups import Groups  # noqa: E402
+from autoddl.backend.oneflow.loss_scale import LossScaler  # noqa: E402
+from tests.backend.small_models import OPTIMIZERS, build  # noqa: E402
+from tests.clusters import cluster  # noqa: E402
+
+
+def test_four_processes(launch):
+    assert launch("half", 4).count("holds: ") == 4
+
+
+@pytest.mark.skipif(flow.cuda.is_available(), reason="the CPU refuses")
+def test_the_cpu_refuses_and_says_why():
+    model, loss, batch = build("stack")
+    with pytest.raises(ValueError, match="no kernels on the CPU .* plan with precision='float32'"):
+        autoddl.parallelize(
+            model, cluster("gcp_a100", 1, 1), example=batch(0, 8), loss=loss,
+            optimizer=OPTIMIZERS["adam"], precision="float16",
+        )  # fmt: skip
+
+
+def test_the_scale_falls_at_once_and_grows_slowly():
+    world = Groups(cluster("gcp_a100", 1, 1).mesh, 0).along(())
+    scaler = LossScaler(8.0, growth_interval=2)
+    gradient = flow.tensor([16.0, -4.0])
+    assert scaler.unscale([gradient], world) and gradient.numpy().tolist() == [2.0, -0.5]
+    assert not scaler.unscale([flow.tensor([float("nan")])], world)
+    assert (scaler.scale, scaler.good_steps, scaler.skipped) == (4.0, 0, 1)
+    for _ in range(2):
+        assert scaler.unscale([flow.zeros(1)], world)
+    assert scaler.scale == 8.0
+
+
+def test_wrong_scales():
+    with pytest.raises(ValueError, match="must be positive"):
+        LossScaler(0.0)
