@@ -16,12 +16,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from autoddl.attempts import Checkpointing
+
 CASES = (
-    ("mlp", 1, "sgd"),
-    ("mlp", 4, "adam"),
-    ("gpt", 1, "adam"),
-    ("gpt", 4, "sgd"),
-    ("attention", 1, "momentum"),
+    ("mlp", 1, "sgd", "none"),
+    ("mlp", 4, "adam", "none"),
+    ("gpt", 1, "adam", "none"),
+    ("gpt", 4, "sgd", "none"),
+    ("attention", 1, "momentum", "none"),
+    ("mlp", 1, "sgd", "all"),
+    ("attention", 1, "momentum", "all"),
+    ("deep", 1, "sgd", "none"),
+    ("deep", 1, "sgd", "all"),
 )
 
 
@@ -49,12 +55,16 @@ def model_of(name: str) -> Any:
             nn.MSELoss(),
         )
     wide = name == "gpt"
-    model = Gpt(2, 512 if wide else 128, 8, 256, vocabulary=8192 if wide else 64)
+    model = Gpt(
+        8 if name == "deep" else 2, 512 if wide else 128, 8, 256, vocabulary=8192 if wide else 64
+    )
     tokens = flow.randint(0, 64, (8, 256))
     return model, (tokens, tokens), next_token_loss
 
 
-def measure(name: str, micro_batches: int, optimizer: str) -> dict[str, Any]:
+def measure(
+    name: str, micro_batches: int, optimizer: str, checkpointing: Checkpointing
+) -> dict[str, Any]:
     """Predicted and measured bytes of one case, in this process."""
     import oneflow as flow
 
@@ -68,6 +78,7 @@ def measure(name: str, micro_batches: int, optimizer: str) -> dict[str, Any]:
         return autoddl.parallelize(
             model, cluster, example=example, loss=loss,
             optimizer=optimizer_maker(optimizer, 1e-3), micro_batches=parts,
+            checkpointing=checkpointing if which[0] is not tiny else "none",
         )  # fmt: skip
 
     tiny = flow.nn.Linear(8, 8)
@@ -84,7 +95,7 @@ def measure(name: str, micro_batches: int, optimizer: str) -> dict[str, Any]:
     measured = resident("VmHWM") - before - own
     predicted = trainer.plan.memory_peak("executor")
     return {
-        "case": f"{name}, {micro_batches} micro-batches, {optimizer}",
+        "case": f"{name}, {micro_batches} micro-batches, {optimizer}, recomputed: {checkpointing}",
         "predicted_bytes": predicted.bytes,
         "measured_bytes": measured,
         "compiled_graph_bytes": trainer.plan.memory_peak("graph").bytes,

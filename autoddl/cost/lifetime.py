@@ -31,7 +31,7 @@ from ..graph import Graph, Op
 from ..planned import PlannedEdge, PlannedOp
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
-from ..sbp.placement import NdSbp
+from ..sbp.placement import B, NdSbp
 from ..sbp.redistribute import Step
 from .backward import pull_back
 from .chains import compiled_peak
@@ -273,8 +273,9 @@ class StepTape:
                 name = self.name(f"always:{what}")
             elif self.compiled:
                 workspace = collective_workspace(start, nd, before, after, self.mesh)
+                how: Transfer = "implied" if kind == "slice" else transfer
                 name = self.new(
-                    f"{kind} of {what}", [name], after, "redistribution", workspace, "", transfer
+                    f"{kind} of {what}", [name], after, "redistribution", workspace, "", how
                 )
             elif kind != "slice":
                 name = self.new(
@@ -298,12 +299,22 @@ class StepTape:
         """
         target = _after(source, steps)
         if self.compiled:
-            return [("/".join(dict.fromkeys(s.kind for s in steps)), source, target)]
+            return self._compiled_route(source, target, [step.kind for step in steps])
         route: list[tuple[str, NdSbp, NdSbp]] = []
         for step in steps:
             route.append((step.kind, source, step.apply(source)))
             source = step.apply(source)
         return route
+
+    def _compiled_route(
+        self, source: NdSbp, target: NdSbp, kinds: Sequence[str]
+    ) -> list[tuple[str, NdSbp, NdSbp]]:
+        """What becomes Partial is whole on these axes first, and then goes through the host."""
+        pairs = zip(source, target, strict=True)
+        whole = NdSbp(tuple(B if t.is_partial and s.is_split else s for s, t in pairs))
+        if whole != source:
+            return [("all_gather", source, whole), ("to_partial", whole, target)]
+        return [("/".join(dict.fromkeys(kinds)), source, target)]
 
     # ---- backward
 
@@ -379,7 +390,8 @@ class StepTape:
         """What follows the last micro-batch: reduce each accumulated gradient, divide it, update.
 
         OneFlow reuses memory there, in one order, for what is on the mesh of the micro-batches. A
-        collective on a mesh that it could reduce to fewer axes is not; its result stays.
+        collective on a mesh that it could reduce to fewer axes is not; its result stays, and so
+        does the mean that is made of it.
         """
         main, self.tape = self.tape, self.late
         reduced = {
@@ -395,11 +407,9 @@ class StepTape:
             whole = f"always:{tensor}"
             if tensor in reduced:
                 main.keep("redistribution", size)
-            else:
-                whole = self._travel(what, tensor, whole, nd, steps)
-            if len(reduced) == len(self.accumulated):  # then nothing is in that order
-                main.keep("gradients", size)
+                main.keep("gradients", size)  # what is made of it is not in that order either
                 continue
+            whole = self._travel(what, tensor, whole, nd, steps)
             mean = self.new(f"mean {what}", [whole], size, "gradients", over=whole)
             self.tape.act(f"update of {tensor}", [mean])
         self.tape = main

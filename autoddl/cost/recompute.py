@@ -59,6 +59,18 @@ class Recomputation:
                     found.add(name)
         return frozenset(found)
 
+    def entering(self, block: int) -> tuple[str, ...]:
+        """Tensors that a block reads and does not make; parameters and buffers do not count."""
+        names = frozenset(self.blocks[block])
+        members = [op for op in self.graph.ops if op.name in names]
+        made = {name for op in members for name in op.outputs}
+        read = dict.fromkeys(name for op in members for name in op.inputs)
+        return tuple(
+            name
+            for name in read
+            if name not in made and self.graph.producers[name].kind not in ("param", "buffer")
+        )
+
     def leaves(self, op: Op) -> bool:
         """True if the outputs of `op` are kept although it is in a block (or it is in none)."""
         return op.name not in self.block_of or any(o in self.leaving for o in op.outputs)

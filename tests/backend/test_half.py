@@ -11,8 +11,9 @@ from tests.backend.small_models import OPTIMIZERS, build  # noqa: E402
 from tests.clusters import cluster  # noqa: E402
 
 
+@pytest.mark.full
 def test_four_processes(launch):
-    assert launch("half", 4).count("holds: ") == 4
+    assert launch("half", 4, "sgd,adam").count("holds: ") == 4
 
 
 @pytest.mark.skipif(flow.cuda.is_available(), reason="the CPU refuses")

@@ -35,7 +35,6 @@ def test_two_stages(launch):
             case("convnet", 2, 1, 2, "zb-h1", micro_batches=1, steps=2),
             case("transformer", 2, 1, 2, "1f1b", 4, delay=1),
             case("transformer", 2, 1, 2, "interleaved-1f1b", 2, chunks=2),
-            case("stack", 2, 1, 2, "1f1b", 2, recomputed=True),
             case("stack", 2, 1, 2, "zb-h1", 2, recomputed=True),
         ],
     )

@@ -19,7 +19,7 @@ from autoddl.blocks import repeated_blocks
 from tests.backend.random_plans import cluster_of, random_plan
 from tests.backend.small_models import OPTIMIZERS, build
 
-ROWS, STEPS = 8, 3
+ROWS, STEPS = 8, 2
 
 
 def train(name, plan, optimizer):

@@ -4,11 +4,14 @@ Between operators `to_global` changes placements and carries the gradients' plan
 parameter's Partial gradient is left to the optimiser's side, where OneFlow reduces it once, after
 the accumulation over micro-batches. OneFlow infers each operator's placements from its inputs';
 where it infers others than planned, its output is brought to the planned one, and this is noted.
+
+A block that the plan recomputes is a module of its own, with OneFlow's activation checkpointing. In
+mixed precision the variables are the float32 master copies, cast where they are used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +66,20 @@ def inputs_of(plan: Plan) -> list[Op]:
     return sorted(found, key=lambda op: op.attrs["index"])
 
 
+BlockRunner = Callable[[Sequence[flow.Tensor]], list[flow.Tensor]]
+
+
+class Block(nn.Module):
+    """A block that is run again; `run` issues its operators."""
+
+    def __init__(self, run: BlockRunner) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, *inputs: flow.Tensor) -> tuple[flow.Tensor, ...]:
+        return tuple(self.run(inputs))
+
+
 class Replay(nn.Module):
     """The planned operators as a module; `forward` gives the loss of a micro-batch."""
 
@@ -70,6 +87,7 @@ class Replay(nn.Module):
         super().__init__()
         self.plan, self.placer = plan, placer
         self.held: dict[str, str] = {}  # tensor -> attribute of the parameter or buffer
+        self.state: dict[str, flow.Tensor] = {}  # its value, while the graph is built
         self.differing: list[str] = []
         graph = plan.graph
         for op in graph.ops:
@@ -77,13 +95,16 @@ class Replay(nn.Module):
                 continue
             (tensor,) = op.outputs
             spec, (nd,) = graph.tensors[tensor].spec, plan.ops[op.name].outs
-            value = placer.empty(spec.shape, spec.dtype, nd)
+            dtype = "float32" if spec.is_float else spec.dtype
+            value = placer.empty(spec.shape, dtype, nd)
             name = f"{'p' if op.kind == 'param' else 'b'}{len(self.held)}"
             self.held[tensor] = name
             if op.kind == "param":
                 self.register_parameter(name, nn.Parameter(value, op.attrs["trainable"]))
             else:
                 self.register_buffer(name, value)
+        for number, names in enumerate(plan.recomputed):
+            self.add_module(f"block{number}", Block(self._block_runner(number, frozenset(names))))
 
     @property
     def names(self) -> dict[str, str]:
@@ -94,24 +115,63 @@ class Replay(nn.Module):
     def forward(self, *inputs: flow.Tensor) -> flow.Tensor:
         plan, graph = self.plan, self.plan.graph
         values: dict[str, flow.Tensor] = {
-            t: _tensor_of(getattr(self, name)) for t, name in self.held.items()
+            t: self._cast(t, _tensor_of(getattr(self, name))) for t, name in self.held.items()
         }
+        self.state.update(values)
         for op, value in zip(inputs_of(plan), inputs, strict=True):
             values[op.outputs[0]] = value
+        finished: set[int] = set()
         for op in graph.ops:
-            planned = plan.ops[op.name]
             if op.kind in ("param", "buffer", "input"):
                 continue
-            received = [self._receive(op, n, values[t]) for n, t in enumerate(op.inputs)]
             if op.kind == "loss":
-                return received[0]
-            if op.kind == "constant":
-                outputs = [constant(op, self.placer.placement, self.placer.sbp(planned.outs[0]))]
-            else:
-                outputs = issue(graph, op, planned, plan.mesh, received)
-            for name, value, nd in zip(op.outputs, outputs, planned.outs, strict=False):
-                values[name] = self._placed(op, value, self.placer.sbp(nd))
+                return self._receive(op, 0, values[op.inputs[0]])
+            block = plan.again.block_of.get(op.name)
+            if block is None:
+                self._issue(op, values)
+            elif block not in finished:
+                finished.add(block)
+                module = getattr(self, f"block{block}")
+                leaving = [t for t in self._made(block) if t in plan.again.leaving]
+                given = module(*(values[t] for t in plan.again.entering(block)))
+                values.update(zip(leaving, given, strict=True))
         raise AssertionError("the graph has no loss")
+
+    def _cast(self, tensor: str, value: flow.Tensor) -> flow.Tensor:
+        dtype = getattr(flow, self.plan.graph.tensors[tensor].spec.dtype)
+        return value if value.dtype == dtype else flow._C.cast(value, dtype, pin_memory=False)
+
+    def _made(self, block: int) -> list[str]:
+        """The tensors that a block's operators make, in order."""
+        names = frozenset(self.plan.recomputed[block])
+        return [t for op in self.plan.graph.ops if op.name in names for t in op.outputs]
+
+    def _block_runner(self, block: int, names: frozenset[str]) -> BlockRunner:
+        """The operators of a block, from the tensors that enter it to those that leave it."""
+
+        def run(inputs: Sequence[flow.Tensor]) -> list[flow.Tensor]:
+            # parameters do not pass through the module, which would copy them
+            entering = self.plan.again.entering(block)
+            values = {**self.state, **dict(zip(entering, inputs, strict=True))}
+            made = []
+            for op in self.plan.graph.ops:
+                if op.name in names:
+                    self._issue(op, values)
+                    made += [t for t in op.outputs if t in self.plan.again.leaving]
+            return [values[t] for t in made]
+
+        return run
+
+    def _issue(self, op: Op, values: dict[str, flow.Tensor]) -> None:
+        """Put the outputs of `op` among the values."""
+        planned = self.plan.ops[op.name]
+        received = [self._receive(op, n, values[t]) for n, t in enumerate(op.inputs)]
+        if op.kind == "constant":
+            outputs = [constant(op, self.placer.placement, self.placer.sbp(planned.outs[0]))]
+        else:
+            outputs = issue(self.plan.graph, op, planned, self.plan.mesh, received)
+        for name, value, nd in zip(op.outputs, outputs, planned.outs, strict=False):
+            values[name] = self._placed(op, value, self.placer.sbp(nd))
 
     def _receive(self, op: Op, index: int, value: flow.Tensor) -> flow.Tensor:
         """Input `index` of `op`, in its planned placement."""
@@ -170,12 +230,15 @@ class Job:
         model = self.model
         trained = [p for p in model.parameters() if p.requires_grad]
         optimizer = optimizer_maker(self.plan.optimizer, 1e-3)(trained)
-        micro_batches = self.plan.micro_batches
+        micro_batches, num_blocks = self.plan.micro_batches, len(self.plan.recomputed)
 
         class Training(nn.Graph):
             def __init__(self) -> None:
                 super().__init__()
                 self.model = model
+                for number in range(num_blocks):
+                    block = getattr(self.model, f"block{number}")
+                    block.to(nn.graph.GraphModule).activation_checkpointing = True
                 self.add_optimizer(optimizer)
                 if micro_batches > 1:
                     self.config.set_gradient_accumulation_steps(micro_batches)
