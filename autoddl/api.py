@@ -198,11 +198,13 @@ def parallelize(
     """
     need_oneflow("autoddl.parallelize")
     from .backend.oneflow.guard import install_guard
+    from .backend.oneflow.half import check_device
     from .backend.oneflow.session import check_world_size, optimizer_kind, share_text
     from .backend.oneflow.trace import trace_with_state
     from .backend.oneflow.trainer import build_trainer
 
     install_guard()
+    check_device(precision if not isinstance(plan, Plan) else plan.precision)
     check_world_size(cluster)
     traced = trace_with_state(model, *example, loss=loss)
     if plan is None:

@@ -51,6 +51,7 @@ def measure(case: Case) -> dict[str, Any]:
         "devices": f"{case.nodes}x{case.gpus}",
         "optimizer": case.optimizer,
         "micro_batches": case.micro_batches,
+        "precision": case.precision,
         "predicted_bytes": peak.bytes,
         "compiled_bytes": exact.total,
         "error": peak.bytes / exact.total - 1,
@@ -95,13 +96,13 @@ def markdown(result: dict[str, Any]) -> str:
         f"{found['most_over']:+.1%}; {_outside(result['rows'])} pairs are outside "
         f"-{MOST_UNDER:.0%} to +{MOST_OVER:.0%}.",
         "",
-        "| model | scheme | devices | optimizer | micro-batches | predicted MB | compiled MB | error |",  # noqa: E501
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| model | scheme | devices | optimizer | micro-batches | precision | predicted MB | compiled MB | error |",  # noqa: E501
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in result["rows"]:
         lines.append(
             f"| {row['model']} | {row['scheme']} | {row['devices']} | {row['optimizer']} | "
-            f"{row['micro_batches']} | {row['predicted_bytes'] / 1e6:,.1f} | "
+            f"{row['micro_batches']} | {row['precision']} | {row['predicted_bytes'] / 1e6:,.1f} | "
             f"{row['compiled_bytes'] / 1e6:,.1f} | {row['error']:+.2%} |"
         )
     lines += [

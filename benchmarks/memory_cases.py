@@ -12,6 +12,7 @@ from autoddl.cluster.spec import Cluster
 from autoddl.graph import Graph
 from autoddl.planner import find_plan
 from autoddl.plans import Plan
+from autoddl.precision import in_precision
 from autoddl.sbp.signature import Signature
 from autoddl.search.group import CompositeSignature, Group
 from autoddl.search.group_table import Space
@@ -36,11 +37,12 @@ class Case:
     gpus: int
     optimizer: str
     micro_batches: int = 1
+    precision: str = "float32"
 
     def __str__(self) -> str:
         return (
             f"{self.model}, {self.scheme} on {self.nodes}x{self.gpus}, {self.optimizer}, "
-            f"{self.micro_batches} micro-batches"
+            f"{self.micro_batches} micro-batches, {self.precision}"
         )
 
 
@@ -182,6 +184,9 @@ CASES = (
     Case("dlrm 8x100k", "megatron", 1, 4, "adam"),
     Case("dlrm 8x100k", "megatron", 2, 2, "adam"),
     Case("dlrm 8x100k", "megatron", 2, 2, "sgd", 4),
+    Case("mlp 8x2048", "megatron", 1, 4, "adam", precision="float16"),
+    Case("gpt 2x1024", "data parallel", 1, 4, "adam", 4, "float16"),
+    Case("gpt 4x2048", "data parallel", 1, 4, "adam", precision="float16"),
 )
 
 
@@ -194,5 +199,7 @@ def plan_of(case: Case, graph: Graph, machine: Cluster) -> Plan:
         optimizer=case.optimizer,
         micro_batches=case.micro_batches,
         memory_limit_bytes=ANY_MEMORY,
-        space=compiled(SCHEMES[case.scheme](graph, cluster)),
+        space=compiled(SCHEMES[case.scheme](in_precision(graph, case.precision), cluster)),
+        precision=case.precision,
+        checkpointing="none",
     )

@@ -189,3 +189,11 @@ def test_the_number_of_stages_is_chosen():
 def test_bad_input(options, message):
     with pytest.raises(ValueError, match=message):
         find_staged_plan(MLP, cluster("laptop", 2, 2), **options)
+
+
+def test_running_blocks_again_belongs_to_the_backward_pass():
+    plan = find_plan(MLP, cluster("gcp_a100", 1, 2), checkpointing="all", baselines=False)
+    assert plan.recomputed
+    again, kept = plan_price(plan), plan_price(plan.keeping_all())
+    assert again.forward_s == pytest.approx(kept.forward_s)
+    assert again.backward_s > kept.backward_s and again.stash_bytes < kept.stash_bytes
