@@ -4,10 +4,11 @@ Without recomputation the smallest number of micro-batches that fits is taken (A
 the largest possible micro-batch), and a larger one only where memory makes the plan more than
 `_WORTH_TRYING` slower than it could be, and only while the iteration becomes faster.
 
-If memory binds, that is, if this takes more than one micro-batch, is slower than without the limit,
-or if nothing fits, the repeated blocks of the model (`blocks`) are recomputed, in the same way:
-first all; then, at the placements found, as few as fit, the first ones; then a search with these
-few. The faster of both is the result. `Attempts.best` returns it.
+If nothing fits, or if memory costs more than running all of the model's repeated blocks (`blocks`)
+again would, these are recomputed, in the same way: first all; then, at the placements found, as few
+as fit, the first ones; then a search with these few. The faster of both is the result. What memory
+costs is estimated from the plan without recomputation: what it loses to plans without a limit, and
+what its placements would gain with the fewest micro-batches. `Attempts.best` returns the result.
 """
 
 from __future__ import annotations
@@ -89,7 +90,9 @@ class Attempts:
                 )
             return self._over_counts(self.blocks)
         plain = self._over_counts(())
-        if checkpointing == "none" or not self.blocks or not self._binds(plain):
+        if checkpointing == "none" or not self.blocks:
+            return plain
+        if plain is not None and not self._is_worth_trying(plain):
             return plain
         again = self._over_counts(self.blocks)
         if again is not None:
@@ -102,14 +105,14 @@ class Attempts:
         """What can be recomputed: names are the same for every number of micro-batches."""
         return repeated_blocks(self.micro(self.counts[0]))
 
-    def _binds(self, plain: Found | None) -> bool:
-        """Whether memory makes the plan slower than it could be."""
-        if plain is None:
-            return True
+    def _is_worth_trying(self, plain: Found) -> bool:
+        """Whether memory costs more than recomputing everything would."""
+        loss_s, fewest = plain.seconds - plain.result.free_cost, self.counts[0]
         if plain.result.end != "done":
             return False
-        is_first = plain.tables.micro_batches == self.counts[0]
-        return not is_first or plain.seconds > plain.result.free_cost * (1 + 1e-6)
+        if plain.tables.micro_batches == fewest and loss_s <= 0:
+            return False
+        return self._cost(plain, self.blocks, fewest).iteration_s - loss_s < plain.seconds
 
     def _over_counts(self, blocks: Blocks) -> Found | None:
         best: Found | None = None
@@ -199,11 +202,10 @@ class Attempts:
             found = searched
         return found
 
-    def _cost(self, found: Found, blocks: Blocks) -> Cost:
-        """What the choice costs if `blocks` are recomputed."""
-        tables = found.tables
-        graph = tables.grouping.graph
-        ops, edges = place(tables, found.result.choice)
+    def _cost(self, found: Found, blocks: Blocks, parts: int | None = None) -> Cost:
+        """What the choice costs if `blocks` are recomputed, or with another number of parts."""
+        ops, edges = place(found.tables, found.result.choice)
+        parts = parts or found.tables.micro_batches
+        graph = self.micro(parts)
         again = Recomputation(graph, blocks)
-        costs = account(graph, self.model, tables.micro_batches, ops, edges, again)
-        return total(costs.values())
+        return total(account(graph, self.model, parts, ops, edges, again).values())
