@@ -76,6 +76,11 @@ def _exact(plan: Plan) -> dict[str, Any]:
     found = exact_memory(plan)
     moment, alive = found.peak()
     notes = [f"OneFlow places otherwise than planned: {text}" for text in found.differing]
+    if plan.recomputed:
+        notes.append(
+            "nn.Graph's own activation checkpointing may run blocks again long before their "
+            "backward pass, and then saves less; autoddl's executor runs them just before it"
+        )
     return {
         "total_bytes": found.total,
         "bytes": {
