@@ -8,7 +8,8 @@ If nothing fits, or if memory costs more than running all of the model's repeate
 again would, these are recomputed, in the same way: first all; then, at the placements found, as few
 as fit, the first ones; then a search with these few. The faster of both is the result. What memory
 costs is estimated from the plan without recomputation: what it loses to plans without a limit, and
-what its placements would gain with the fewest micro-batches. `Attempts.best` returns the result.
+what its placements would gain with the fewest micro-batches that may fit then. `Attempts.best`
+returns the result.
 """
 
 from __future__ import annotations
@@ -107,11 +108,12 @@ class Attempts:
 
     def _is_worth_trying(self, plain: Found) -> bool:
         """Whether memory costs more than recomputing everything would."""
-        loss_s, fewest = plain.seconds - plain.result.free_cost, self.counts[0]
+        loss_s = plain.seconds - plain.result.free_cost
         if plain.result.end != "done":
             return False
-        if plain.tables.micro_batches == fewest and loss_s <= 0:
+        if plain.tables.micro_batches == self.counts[0] and loss_s <= 0:
             return False
+        fewest = self.counts[self._first_fit(self.blocks)]
         return self._cost(plain, self.blocks, fewest).iteration_s - loss_s < plain.seconds
 
     def _over_counts(self, blocks: Blocks) -> Found | None:

@@ -383,7 +383,10 @@ class StepTape:
         self.tape.act(f"update of {tensor}", [self.arrived[tensor]])
         if self.micro_batches == 1:
             return
-        self.tape.keep("gradients", self.bytes_of(tensor, self.owed[tensor][0]))
+        # as the optimizer takes it: nn.Graph adds up gradients of its float32 variables
+        size = self.bytes_of(tensor, self.owed[tensor][0])
+        item_bytes = self.graph.tensors[tensor].spec.item_bytes
+        self.tape.keep("gradients", size / item_bytes * max(STATE_BYTES, item_bytes))
         self.accumulated.append(tensor)
 
     def _finish(self) -> None:
