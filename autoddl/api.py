@@ -57,6 +57,7 @@ def plan(
     budget_seconds: float | None = None,
     budget_evaluations: int | None = None,
     split_channels: bool = False,
+    zero: bool = True,
     baselines: bool = True,
     checkpointing: Checkpointing = "auto",
     precision: str = "float32",
@@ -65,6 +66,7 @@ def plan(
 
     split_channels: search channel splits of convolutions even where the batch divides over all
                     devices (there AutoDDL section 4.5 finds data parallel convolutions the best)
+    zero:           store parameters split (ZeRO) where it pays; False as in AutoDDL
     """
     return find_plan(
         graph,
@@ -78,7 +80,8 @@ def plan(
         restarts=restarts,
         budget_seconds=budget_seconds,
         budget_evaluations=budget_evaluations,
-        space=Space(split_channels=split_channels),
+        space=Space(split_channels=split_channels, zero=zero),
+        zero=zero,
         baselines=baselines,
         checkpointing=checkpointing,
         precision=precision,

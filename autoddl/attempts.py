@@ -4,6 +4,10 @@ Without recomputation the smallest number of micro-batches that fits is taken (A
 the largest possible micro-batch), and a larger one only where memory makes the plan more than
 `_WORTH_TRYING` slower than it could be, and only while the iteration becomes faster.
 
+The search adds bytes up; what a plan holds at its fullest moment is known when it is written down
+(`cost.lifetime`, of the executor). A plan that exceeds the limit there is searched again under a
+limit lowered by the excess, so no plan exceeds it.
+
 If nothing fits, or if memory costs more than running all of the model's repeated blocks (`blocks`)
 again would, these are recomputed, in the same way: first all; then, at the placements found, as few
 as fit, the first ones; then a search with these few. The faster of both is the result. What memory
@@ -25,21 +29,25 @@ import numpy as np
 
 from .blocks import repeated_blocks
 from .cost.account import Cost, account, total
+from .cost.lifetime import memory_peak
 from .cost.model import CostModel
 from .cost.recompute import Blocks, Recomputation
 from .graph import Graph
+from .planned import PlannedEdge, PlannedOp
 from .search.algorithms import Algorithm
 from .search.budget import Budget
+from .search.descend import descend
 from .search.group_table import Space
 from .search.pair_prices import PairPrices
 from .search.placements import place
-from .search.problem import SearchResult
+from .search.problem import Problem, SearchResult
 from .search.tables import Tables, build_tables, least_bytes
 
 Checkpointing = Literal["auto", "none", "all"]
 CHECKPOINTING: tuple[Checkpointing, ...] = ("auto", "none", "all")
 _WORTH_TRYING = 0.25
-_NARROWINGS = 6
+_NARROWINGS = 8
+_REPAIR = 0.005  # more seconds than without lowering the limit: not worth a search
 _REFINEMENTS = 3
 
 
@@ -53,6 +61,37 @@ class Found:
     @property
     def seconds(self) -> float:
         return self.result.cost
+
+    @cached_property
+    def placed(self) -> tuple[dict[str, PlannedOp], dict[tuple[str, int], PlannedEdge]]:
+        """Placements and steps."""
+        return place(self.tables, self.result.choice)
+
+    @cached_property
+    def excess_bytes(self) -> float:
+        """By how much a step's memory exceeds the limit; negative if it does not."""
+        return self.excess_with(self.tables.again)
+
+    def excess_with(self, again: Recomputation) -> float:
+        """The same if other blocks are recomputed.
+
+        The tables' memory is a sum; what the executor holds at its fullest moment may be more. Of a
+        stage of a pipeline only the sum is known here.
+        """
+        tables = self.tables
+        graph, model, parts = tables.grouping.graph, tables.model, tables.micro_batches
+        needed = self.result.memory
+        if (
+            again.blocks or tables.again.blocks
+        ):  # the tables count what stays inside of blocks in part
+            costs = account(graph, model, parts, *self.placed, again)
+            needed = total(costs.values()).memory_bytes
+        if not graph.is_stage and model.limit_bytes < math.inf:
+            peak = memory_peak(
+                graph, model.cluster.mesh, parts, model.optimizer, *self.placed, "executor", again
+            )
+            needed = max(needed, peak.bytes)
+        return needed - model.limit_bytes
 
     @property
     def is_near_free(self) -> bool:
@@ -131,30 +170,30 @@ class Attempts:
 
     def _attempt(self, parts: int, beat_s: float, blocks: Blocks) -> Found | None:
         """A search; its limit falls until what it counts only in part fits as well."""
-        limit, bound = self.model.limit_bytes, None
         again = Recomputation(self.micro(parts), blocks)
-        for _ in range(_NARROWINGS):
-            model = dataclasses.replace(self.model, memory_limit_bytes=limit)
-            tables = build_tables(self.micro(parts), model, parts, self.space, self.prices, again)
-            if tables is None:
+        tables = build_tables(self.micro(parts), self.model, parts, self.space, self.prices, again)
+        if tables is None:
+            return None
+        first = result = self._search(tables.problem, beat_s)
+        for tries in range(_NARROWINGS):
+            if first is None or result is None:
                 return None
-            rng = np.random.default_rng(self.seed)
-            result = self.algorithm(tables.problem, rng, self.budget.less(self.results, beat_s))
-            if result is None:
+            bound = min(first.lower_bound, result.cost)
+            found = Found(tables, dataclasses.replace(result, lower_bound=bound))
+            if found.excess_bytes <= 0:
+                return found
+            lower = result.memory - found.excess_bytes * (1 + tries / 2)
+            if lower <= 0 or result.end != "done":
                 return None
-            self.results.append(result)
-            bound = result.lower_bound if bound is None else bound
-            found = Found(
-                dataclasses.replace(tables, model=self.model),
-                dataclasses.replace(result, lower_bound=bound),
-            )
-            if not blocks:
-                return found
-            needed = self._cost(found, blocks).memory_bytes
-            if needed <= self.model.limit_bytes:
-                return found
-            limit -= needed - self.model.limit_bytes
+            problem = dataclasses.replace(tables.problem, memory_limit=lower)
+            result = _repaired(problem, result, first.cost) or self._search(problem, beat_s)
         return None
+
+    def _search(self, problem: Problem, beat_s: float) -> SearchResult | None:
+        rng = np.random.default_rng(self.seed)
+        result = self.algorithm(problem, rng, self.budget.less(self.results, beat_s))
+        self.results.extend([] if result is None else [result])
+        return result
 
     def _first_fit(self, blocks: Blocks) -> int:
         """Position of the first of `counts` whose memory may fit, by bisection.
@@ -182,7 +221,8 @@ class Attempts:
             low, high = 0, len(blocks)
             while low < high:
                 middle = (low + high) // 2
-                if self._cost(found, blocks[:middle]).memory_bytes <= self.model.limit_bytes:
+                trial = Recomputation(found.tables.grouping.graph, blocks[:middle])
+                if found.excess_with(trial) <= 0:
                     high = middle
                 else:
                     low = middle + 1
@@ -200,14 +240,23 @@ class Attempts:
                     memory=cost.memory_bytes,
                     lower_bound=searched.result.lower_bound,
                 )
-                searched = Found(searched.tables, result)
+                cheaper = Found(searched.tables, result)
+                searched = cheaper if cheaper.excess_bytes <= 0 else searched
             found = searched
         return found
 
     def _cost(self, found: Found, blocks: Blocks, parts: int | None = None) -> Cost:
         """What the choice costs if `blocks` are recomputed, or with another number of parts."""
-        ops, edges = place(found.tables, found.result.choice)
         parts = parts or found.tables.micro_batches
         graph = self.micro(parts)
         again = Recomputation(graph, blocks)
-        return total(account(graph, self.model, parts, ops, edges, again).values())
+        return total(account(graph, self.model, parts, *found.placed, again).values())
+
+
+def _repaired(problem: Problem, result: SearchResult, cost: float) -> SearchResult | None:
+    """A descent from `result` to within a lowered limit, if it costs hardly more than `cost`."""
+    choice, _ = descend(problem, result.choice)
+    found, memory = problem.evaluate(choice)
+    if memory > problem.memory_limit or found > cost * (1 + _REPAIR):
+        return None
+    return dataclasses.replace(result, choice=choice, cost=found, memory=memory)

@@ -137,6 +137,10 @@ def trace(model: str, output: str, batch: int | None) -> None:
     "--precision", type=click.Choice(["float32", "float16"]), default="float32",
     show_default=True, help="float16: mixed precision, with master weights and loss scaling.",
 )  # fmt: skip
+@click.option(
+    "--zero/--no-zero", default=True, show_default=True,
+    help="Split parameters, gradients and the optimizer's state (ZeRO 1 to 3) where it pays.",
+)  # fmt: skip
 @click.option("-o", "--output", metavar="FILE", help="The plan file to write.")
 @JSON
 def plan(
@@ -160,6 +164,7 @@ def plan(
     baselines: bool,
     checkpointing: Checkpointing,
     precision: str,
+    zero: bool,
     output: str | None,
     as_json: bool,
 ) -> None:
@@ -202,6 +207,7 @@ def plan(
         baselines=baselines,
         checkpointing=checkpointing,
         precision=precision,
+        zero=zero,
     )
     if output:
         found.save(output)

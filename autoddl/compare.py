@@ -123,10 +123,12 @@ def compare(
     micro_batches: int | None = None,
     memory_limit_bytes: float | None = None,
     comm_rule: CommRule = "shared_nic",
+    zero: bool = True,
     rival: Chosen | str | None = None,
 ) -> Comparison:
     """Our plan and every known scheme; the options and errors are those of `find_plan`.
 
+    zero:  False: our plan stores parameters whole, as AutoDDL's own space does
     rival: the placements that OneFlow's own planner chose, or why there are none
     """
     options: Mapping[str, Any] = {
@@ -136,7 +138,7 @@ def compare(
         "memory_limit_bytes": memory_limit_bytes,
         "comm_rule": comm_rule,
     }
-    plan = find_plan(graph, cluster, **options)
+    plan = find_plan(graph, cluster, **options, zero=zero)
     ours = Scheme(OURS, "a topology for each layer", plan, plan.cost.memory_bytes)
     others = (_scheme(*found) for found in baseline_plans(graph, cluster, **options).values())
     schemes = [ours, *others]

@@ -10,6 +10,7 @@ from .cluster.spec import Cluster
 from .cost.account import Cost
 from .cost.extrapolation import Extrapolated
 from .cost.products import ProductBytes
+from .cost.savings import Saving, Savings
 from .planned import PlannedBaseline, PlannedLayer
 
 
@@ -25,6 +26,15 @@ class EdgeText:
 
 
 @dataclass(frozen=True)
+class LayerText:
+    """A layer with its cost, and how its parameters are stored; "" if they are whole."""
+
+    layer: PlannedLayer
+    cost: Cost
+    storage: str = ""
+
+
+@dataclass(frozen=True)
 class LayerRow:
     """Layers that are planned alike: `name` has `*` where they differ; costs are of one of them."""
 
@@ -32,6 +42,7 @@ class LayerRow:
     count: int
     layer: PlannedLayer
     cost: Cost
+    storage: str = ""
 
 
 def format_bytes(n: float) -> str:
@@ -51,17 +62,58 @@ def format_seconds(s: float) -> str:
     return "0 s" if s == 0 else f"{s / 1e-9:.3g} ns"
 
 
-def layer_rows(layers: Sequence[tuple[PlannedLayer, Cost]]) -> list[LayerRow]:
+def layer_rows(layers: Sequence[LayerText]) -> list[LayerRow]:
     """Layers in order, those alike but for the numbers in their names folded into one row."""
-    rows: dict[tuple[str, ...], list[tuple[PlannedLayer, Cost]]] = {}
-    for layer, cost in layers:
+    rows: dict[tuple[str, ...], list[LayerText]] = {}
+    for text in layers:
+        layer, seconds = text.layer, f"{text.cost.communication_s:.6g}"
         pattern = re.sub(r"\d+", "*", layer.name)
-        key = (pattern, layer.op, layer.topology, layer.signature, f"{cost.communication_s:.6g}")
-        rows.setdefault(key, []).append((layer, cost))
+        key = (pattern, layer.op, layer.topology, layer.signature, seconds, text.storage)
+        rows.setdefault(key, []).append(text)
     return [
-        LayerRow(members[0][0].name if len(members) == 1 else key[0], len(members), *members[0])
+        LayerRow(
+            members[0].layer.name if len(members) == 1 else key[0],
+            len(members),
+            members[0].layer,
+            members[0].cost,
+            members[0].storage,
+        )
         for key, members in rows.items()
     ]
+
+
+def savings_lines(micro_batches: int, savings: Savings) -> list[str]:
+    """What is done to save memory, and what it costs."""
+    lines = []
+    if savings.accumulation is not None:
+        lines.append(
+            f"gradients of {micro_batches} micro-batches are accumulated: "
+            f"{_saving_text(savings.accumulation)}"
+        )
+    if savings.storage is not None:
+        counts = [f"{n} in stage {stage}" for stage, n in sorted(savings.operators.items())]
+        lines.append(
+            f"ZeRO splits the parameters of {', '.join(counts)} (operators): "
+            f"{_saving_text(savings.storage)}"
+        )
+    return lines
+
+
+def storage_text(stages: Sequence[int], savings: Sequence[Saving]) -> str:
+    """How a layer stores its parameters; "" if whole."""
+    if not stages:
+        return ""
+    every = Saving(sum(s.saved_bytes for s in savings), sum(s.extra_s for s in savings))
+    named = "/".join(map(str, sorted(set(stages))))
+    return f"parameters split, ZeRO stage {named}: {_saving_text(every)}"
+
+
+def _saving_text(saving: Saving) -> str:
+    seconds = format_seconds(abs(saving.extra_s))
+    costs = f"costs {seconds}" if saving.extra_s >= 0 else f"wins {seconds}"
+    if abs(saving.extra_s) < 1e-9:  # rounding
+        costs = "costs no time"
+    return f"saves {format_bytes(saving.saved_bytes)} a device, {costs}"
 
 
 def plan_text(
@@ -71,8 +123,9 @@ def plan_text(
     micro_batches: int,
     cost: Cost,
     limit_bytes: float,
-    layers: Sequence[tuple[PlannedLayer, Cost]],
+    layers: Sequence[LayerText],
     certificate: str,
+    savings: Savings,
     baselines: Sequence[PlannedBaseline] = (),
     extrapolated: Sequence[Extrapolated] = (),
     saved: str = "",
@@ -88,6 +141,7 @@ def plan_text(
         f"{format_seconds(cost.compute_s)} computation, "
         f"{format_seconds(cost.communication_s)} communication ({share:.0%})",
         f"memory {format_bytes(cost.memory_bytes)} of {format_bytes(limit_bytes)} a device",
+        *savings_lines(micro_batches, savings),
         f"through each host's NIC {format_bytes(nic.total)} "
         f"(forward {format_bytes(nic.forward)}, backward {format_bytes(nic.backward)}, "
         f"gradients {format_bytes(nic.gradient_sync)}); inside a host, each device "
@@ -113,6 +167,8 @@ def plan_text(
             f"{format_seconds(row.cost.communication_s)} communication, "
             f"{format_bytes(row.cost.memory_bytes)}; {_why(row.layer, cost)}"
         )
+        if row.storage:
+            lines.append(f"    {row.storage}")
     return "\n".join(lines)
 
 
@@ -201,7 +257,11 @@ def _why(layer: PlannedLayer, cost: Cost) -> str:
 
 
 def layer_text(
-    layer: PlannedLayer, layer_cost: Cost, whole: Cost, edges: Sequence[EdgeText]
+    layer: PlannedLayer,
+    layer_cost: Cost,
+    whole: Cost,
+    edges: Sequence[EdgeText],
+    storage: str = "",
 ) -> str:
     """One layer: its placements, each redistribution step, and what they cost."""
     nic = layer_cost.nic_bytes
@@ -215,6 +275,7 @@ def layer_text(
         f"  NIC: forward {format_bytes(nic.forward)}, backward {format_bytes(nic.backward)}, "
         f"gradients {format_bytes(nic.gradient_sync)}",
         f"  {_why(layer, whole)}",
+        *([f"  {storage}"] if storage else []),
     ]
     for edge in edges:
         lines.append(f"  input {edge.index} of {edge.op} -> {edge.placement}")

@@ -25,13 +25,16 @@ class PlannedEdge:
     """How a tensor travels from its producer to input `index` of `op`, and its gradient back.
 
     forward: producer's outs -> op.ins[index]; backward: op.grad_ins[index] -> producer's grad_outs.
-    Edges from a `param` run once per mini-batch, the others once per micro-batch.
+    Edges from a `param` run once per mini-batch, the others once per micro-batch. Of a parameter
+    that is stored split, `zero_stage` (`cost.storage`) says what runs more often: from 2 on the way
+    back for each micro-batch, at 3 the way forward before each pass.
     """
 
     op: str
     index: int
     forward: tuple[Step, ...] = ()
     backward: tuple[Step, ...] = ()
+    zero_stage: int = 0
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@
 run again), and writes the choice down as placements and steps.
 
 The known schemes (`baselines`) are priced beside every search, each on its best topology, and the
-plan records them. Should one of them be faster than what was found, it is the plan: a scheme that
-stores parameters split (ZeRO) is in no searched space.
+plan records them. Should one of them be faster than what was found, it is the plan.
 """
 
 from __future__ import annotations
@@ -35,8 +34,10 @@ from .search.eliminate import eliminate
 from .search.group_table import WHOLE_SPACE, Space
 from .search.layers import describe_layers
 from .search.pair_prices import PairPrices
-from .search.placements import place
+from .search.problem import SearchResult
 from .search.tables import build_tables
+
+_PROVING = ("auto", "exact", "integer", "exhaustive")
 
 
 def find_plan(
@@ -53,6 +54,7 @@ def find_plan(
     budget_seconds: float | None = None,
     budget_evaluations: int | None = None,
     space: Space = WHOLE_SPACE,
+    zero: bool = True,
     baselines: bool = True,
     checkpointing: Checkpointing = "auto",
     precision: str = "float32",
@@ -70,6 +72,8 @@ def find_plan(
                         machine if they run out
     budget_evaluations: of the search, likewise; the plan does not depend on the machine
     space:              which strategies are searched; a baseline restricts them
+    zero:               False: parameters are stored whole where they are Broadcast, as in AutoDDL's
+                        own space; the schemes named ZeRO are priced all the same, and not taken
     baselines:          price the known schemes too, and return the best of them if it is faster
                         than what was found; not for a restricted space or a pipeline stage
     checkpointing:      which of the model's repeated blocks keep only their inputs and are run
@@ -82,6 +86,8 @@ def find_plan(
     Raises ValueError if an option is unknown, the batch cannot be cut so, or nothing fits memory.
     """
     started = time.perf_counter()
+    if not zero:
+        space = dataclasses.replace(space, zero=False)
     if not graph.loss and not graph.is_stage:
         raise ValueError(
             "the graph was traced without a loss; trace(..., loss=loss_fn) plans training"
@@ -115,15 +121,17 @@ def find_plan(
         and graph.loss
     ):
         rivals = BaselinePricer(micro, counts, model, seed).all()
-    nearest = min(rivals, key=lambda rival: rival.seconds, default=None)
     records = tuple(rival.record for rival in rivals)
+    allowed = [rival for rival in rivals if zero or "ZeRO" not in rival.record.name]
+    nearest = min(allowed, key=lambda rival: rival.seconds, default=None)
     if nearest is not None and nearest.seconds < _cost_to_beat(best):
         return _write_baseline(nearest, records, seed, time.perf_counter() - started)
     if best is None:
         blocks = () if checkpointing == "none" else attempts.blocks
-        raise ValueError(
-            _none_found(graph, model, counts[-1], space, len(counts) > 1, search, blocks)
-        )
+        least = _least(graph, model, counts[-1], space, prices, blocks)
+        if least.excess_bytes > 0 or search not in _PROVING:
+            raise ValueError(_none_found(graph, least, len(counts) > 1, search))
+        best = least
     return _write(best, records, seed, time.perf_counter() - started)
 
 
@@ -160,7 +168,7 @@ def _cost_to_beat(found: Found | None) -> float:
 
 def _write(found: Found, baselines: tuple[PlannedBaseline, ...], seed: int, seconds: float) -> Plan:
     tables, result = found.tables, found.result
-    ops, edges = place(tables, result.choice)
+    ops, edges = found.placed
     alternatives = next_best(tables, result.choice, result.memory)
     model = tables.model
     bound = result.lower_bound if np.isfinite(result.lower_bound) else free_bound(tables.problem)
@@ -185,7 +193,7 @@ def _write(found: Found, baselines: tuple[PlannedBaseline, ...], seed: int, seco
 def _write_baseline(
     found: Baseline, baselines: tuple[PlannedBaseline, ...], seed: int, seconds: float
 ) -> Plan:
-    """A baseline as a plan; it carries no bound, as it is outside of the searched space."""
+    """A baseline as a plan; it carries no bound, as it was not found by the search."""
     tables = found.tables
     assert tables is not None
     ops, edges = found.placed()
@@ -237,21 +245,32 @@ def baseline_plans(
     }
 
 
-def _none_found(
-    graph: Graph, model: CostModel, parts: int, space: Space, chose_parts: bool, search: str,
+def _least(
+    graph: Graph,
+    model: CostModel,
+    parts: int,
+    space: Space,
+    prices: PairPrices,
     blocks: Blocks,
-) -> str:  # fmt: skip
-    """How much is missing, on which layers, and what would help."""
-    limit = model.limit_bytes
+) -> Found:
+    """The plan of the least bytes, added up, whatever it costs."""
     unlimited = dataclasses.replace(model, memory_limit_bytes=float("inf"))
     micro = micro_graph(graph, parts)
-    again = Recomputation(micro, blocks)
-    tables = build_tables(micro, unlimited, parts, space, again=again)
+    tables = build_tables(micro, unlimited, parts, space, prices, Recomputation(micro, blocks))
     assert tables is not None
     problem = tables.problem
-    price = 1e6 / limit  # seconds per byte: memory outweighs any time
+    price = 1e6 / model.limit_bytes  # seconds per byte: memory outweighs any time
     choice = eliminate(problem, price, frozenset()).expand_greedily()
-    needed = problem.evaluate(choice)[1]
+    result = SearchResult(choice, *problem.evaluate(choice), 1, "least memory")
+    limited = dataclasses.replace(problem, memory_limit=model.limit_bytes)
+    return Found(dataclasses.replace(tables, model=model, problem=limited), result)
+
+
+def _none_found(graph: Graph, least: Found, chose_parts: bool, search: str) -> str:
+    """How much is missing, on which layers, and what would help."""
+    tables, model, parts = least.tables, least.tables.model, least.tables.micro_batches
+    limit = model.limit_bytes
+    needed = limit + least.excess_bytes
     if needed <= limit:
         return (
             f"the search {search!r} found no plan within the memory limit of {format_bytes(limit)} "
@@ -259,18 +278,19 @@ def _none_found(
             "search with 'auto'"
         )
     sizes = [
-        (float(problem.node_memory[t][s]), group.head)
-        for t, s, group in zip(problem.nodes, choice, tables.grouping.groups, strict=True)
+        (tables.memory_of(least.result.choice, number), group.head)
+        for number, group in enumerate(tables.grouping.groups)
     ]
     largest = sorted(sizes, key=lambda item: -item[0])[:3]
     layers = ", ".join(f"{op.module or op.name} {format_bytes(size)}" for size, op in largest)
     helps = ["more devices", "devices with more memory", "an optimizer with less state"]
     if not chose_parts and graph.batch > parts:
         helps.insert(0, "more micro-batches")
+    again = " and recomputed blocks" if tables.again.blocks else ""
     return (
         f"no plan fits the memory limit of {format_bytes(limit)} a device: the smallest found "
         f"needs {format_bytes(needed)}, {format_bytes(needed - limit)} too much, with "
-        f"{parts} micro-batches{' and recomputed blocks' if blocks else ''} on {model.cluster}. "
+        f"{parts} micro-batches{again} on {model.cluster}. "
         f"The largest layers are "
         f"{layers}. What would help: {', '.join(helps)}"
     )

@@ -24,8 +24,17 @@ from .cost.lifetime import Runtime, memory_peak
 from .cost.model import CostModel
 from .cost.products import ProductBytes, product_bytes
 from .cost.recompute import Blocks, Recomputation
+from .cost.savings import Savings, savings
 from .cost.tape import Peak
-from .explain import EdgeText, certificate_text, layer_text, plan_text, recomputation_text
+from .explain import (
+    EdgeText,
+    LayerText,
+    certificate_text,
+    layer_text,
+    plan_text,
+    recomputation_text,
+    storage_text,
+)
 from .files import write_atomically
 from .graph import SOURCE_KINDS, Graph
 from .planned import PlannedBaseline, PlannedEdge, PlannedLayer, PlannedOp
@@ -137,6 +146,13 @@ class Plan:
         """Steps far outside what the cluster's calibration measured; () without a calibration."""
         return extrapolated_steps(self.graph, self.cluster, self.ops, self.edges)
 
+    @cached_property
+    def savings(self) -> Savings:
+        """What accumulation and split storage save and cost."""
+        return savings(
+            self.graph, self.model, self.micro_batches, self.ops, self.edges, self.again, self.costs
+        )
+
     def layer_cost(self, layer: PlannedLayer) -> Cost:
         return total(self.costs[name] for name in layer.ops)
 
@@ -232,6 +248,7 @@ class Plan:
                     edge.index,
                     [str(s) for s in edge.forward],
                     [str(s) for s in edge.backward],
+                    *([edge.zero_stage] if edge.zero_stage else []),
                 ]
                 for edge in self.edges.values()
             ],
@@ -261,9 +278,13 @@ class Plan:
             }
             edges = {
                 (op, index): PlannedEdge(
-                    op, index, tuple(map(Step.parse, forward)), tuple(map(Step.parse, backward))
+                    op,
+                    index,
+                    tuple(map(Step.parse, forward)),
+                    tuple(map(Step.parse, backward)),
+                    *zero_stage,
                 )
-                for op, index, forward, backward in data["edges"]
+                for op, index, forward, backward, *zero_stage in data["edges"]
             }
             layers = tuple(
                 PlannedLayer(**{**layer, "ops": tuple(layer["ops"])}) for layer in data["layers"]
@@ -382,6 +403,8 @@ class Plan:
             },
             "memory_bytes": cost.memory_bytes,
             "memory_limit_bytes": self.memory_limit_bytes,
+            "peak_bytes": self.memory_peak("executor").bytes,
+            "savings": self.savings.to_json(),
             "extrapolated": [dataclasses.asdict(steps) for steps in self.extrapolated],
             "layers": [
                 {
@@ -437,10 +460,11 @@ class Plan:
                 self.micro_batches,
                 self.cost,
                 self.memory_limit_bytes,
-                [(planned, self.layer_cost(planned)) for planned in self.layers],
+                self.layer_texts,
                 certificate_text(
                     self.search.algorithm, self.search.end, self.gap, self.product_bytes
                 ),
+                self.savings,
                 self.baselines,
                 self.extrapolated,
                 self.saved_text(),
@@ -451,7 +475,13 @@ class Plan:
             names = ", ".join(planned.name for planned in self.layers[:6])
             raise ValueError(f"the plan has no layer {layer!r}; its layers are {names}, ...")
         return "\n\n".join(
-            layer_text(planned, self.layer_cost(planned), self.cost, self._edge_texts(planned))
+            layer_text(
+                planned,
+                self.layer_cost(planned),
+                self.cost,
+                self._edge_texts(planned),
+                self._storage_text(planned),
+            )
             for planned in found
         )
 
@@ -465,6 +495,21 @@ class Plan:
             self.cost,
             kept.cost,
             (self.memory_peak().bytes, kept.memory_peak().bytes),
+        )
+
+    @property
+    def layer_texts(self) -> list[LayerText]:
+        """The layers with their costs, as the tables of a plan show them."""
+        return [
+            LayerText(layer, self.layer_cost(layer), self._storage_text(layer))
+            for layer in self.layers
+        ]
+
+    def _storage_text(self, layer: PlannedLayer) -> str:
+        found = self.savings
+        return storage_text(
+            [found.stages[op] for op in layer.ops if op in found.stages],
+            [found.by_op[op] for op in layer.ops if op in found.by_op],
         )
 
     def _edge_texts(self, layer: PlannedLayer) -> list[EdgeText]:

@@ -32,7 +32,7 @@ from .pipeline.cut import CutGraph
 from .pipeline.partition import Shape, StagePrice
 from .planner import micro_graph
 from .search.eliminate import eliminate
-from .search.group_table import WHOLE_SPACE
+from .search.group_table import Space
 from .search.pair_prices import PairPrices
 from .search.placements import place
 from .search.tables import build_tables
@@ -251,7 +251,7 @@ class StagePrices:
             prices = PairPrices(cluster.mesh, self._on(shape).comm.price)
             self._pairs[shape] = prices
         model = dataclasses.replace(self._on(shape), memory_limit_bytes=float("inf"))
-        tables = build_tables(graph, model, counts[0], WHOLE_SPACE, prices)
+        tables = build_tables(graph, model, counts[0], Space(), prices)
         assert tables is not None  # there is no limit
         problem = tables.problem
         found: list[list[Columns]] = []

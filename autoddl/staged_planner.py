@@ -233,7 +233,10 @@ def _plan_stage(
     parts: int,
     options: dict,
 ) -> Plan:
-    """A search counts one micro-batch; its limit falls until all those in flight fit as well."""
+    """A search counts one micro-batch; its limit falls until all those in flight fit as well.
+
+    Parameters are stored whole: what is gathered would count for each micro-batch in flight.
+    """
     cluster = model.cluster.with_shape(*stage.shape)
     limit = model.limit_bytes
     for _ in range(_NARROWINGS):
@@ -244,6 +247,7 @@ def _plan_stage(
                 micro_batches=parts,
                 memory_limit_bytes=limit,
                 baselines=False,
+                zero=False,
                 **options,
             )
         except ValueError as error:

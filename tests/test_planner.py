@@ -92,7 +92,8 @@ def test_megatron_attention_moves_three_and_three_quarters():
 
 def test_vgg_dense_layers_are_not_replicated():
     """AutoDDL section 4.5 and Fig. 8: 2D schemes without weight synchronisation on 16 nodes."""
-    plan = find_plan(mlp(128, (25088, 4096, 4096, 1000)), cluster("piz_daint", 16, 1))
+    graph = mlp(128, (25088, 4096, 4096, 1000))
+    plan = find_plan(graph, cluster("piz_daint", 16, 1), zero=False)  # AutoDDL's space
     for layer in plan.layers:
         assert layer.topology.startswith("(S0:(1,1)"), layer.topology
     # Biases are small enough to be replicated.
@@ -127,7 +128,7 @@ def test_memory_is_a_hard_limit():
         except ValueError:
             assert share < 0.7
             continue
-        assert plan.cost.memory_bytes <= limit
+        assert plan.memory_peak("executor").bytes <= limit
         assert plan.cost.iteration_s >= free.cost.iteration_s * (1 - 1e-6)
 
 
@@ -164,7 +165,7 @@ def test_micro_batch_counts():
 def test_a_search_that_finds_nothing_is_told_apart_from_what_cannot_fit():
     graph, where = mlp(64, (64, 256, 64)), cluster("piz_daint", 4, 1)
     fits = find_plan(graph, where, micro_batches=1, memory_limit_bytes=1e9)
-    smallest = 2.3e5
+    smallest = 3.2e5
     with pytest.raises(ValueError, match="larger budget"):
         find_plan(
             graph, where, micro_batches=1, search="random", restarts=1,

@@ -9,25 +9,28 @@ compared by one ruler.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
+from ..cost.lifetime import memory_peak
 from ..cost.model import CostModel
+from ..cost.storage import Storage
 from ..graph import Graph
 from ..planned import PlannedBaseline, PlannedEdge, PlannedOp
 from ..sbp.mesh import Mesh
-from ..sbp.redistribute import PathTable
 from ..search.algorithms import find_algorithm
 from ..search.budget import Budget
-from ..search.placements import place
+from ..search.placements import place, split_storage
 from ..search.problem import Choice
 from ..search.tables import Tables
 from .coarse import CoarsePrices
 from .families import FAMILIES, Family, Variant, variants
-from .storage import split_storage
 from .tables import SchemeTables, least_memories
+
+_TIGHTENINGS = 12
+_SURE = 0.5  # of the limit: no fullest moment is so far above the sum
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,26 @@ class Baseline:
     """A family at its best: what the plan records of it, and how to write it down as a plan.
 
     tables, choice, variant: None if no topology of the family fits
+    storage: of each parameter of one reader, by its tensor
     """
 
     record: PlannedBaseline
     variant: Variant | None = None
     tables: Tables | None = None
     choice: Choice | None = None
+    storage: Mapping[str, Storage] = field(default_factory=dict)
+
+    @property
+    def excess_bytes(self) -> float:
+        """By how much a step's fullest moment exceeds the limit. Only of a baseline that fits."""
+        assert self.tables is not None
+        model, graph = self.tables.model, self.tables.grouping.graph
+        ops, edges = self.placed()
+        peak = memory_peak(
+            graph, model.cluster.mesh, self.tables.micro_batches, model.optimizer, ops, edges,
+            "executor",
+        )  # fmt: skip
+        return peak.bytes - model.limit_bytes
 
     @property
     def seconds(self) -> float:
@@ -54,12 +71,8 @@ class Baseline:
         """The placements of operators and the steps between them. Only of a baseline that fits."""
         assert self.variant is not None and self.tables is not None and self.choice is not None
         ops, edges = place(self.tables, self.choice)
-        if not self.variant.family.split_stored:
-            return ops, edges
-        mesh = self.tables.model.cluster.mesh
-        paths = PathTable(mesh, self.tables.model.comm.price)
-        axes = self.variant.data_axes(mesh)
-        return split_storage(self.tables.grouping.graph, paths, axes, ops, edges)
+        comm = self.tables.model.comm
+        return split_storage(self.tables.grouping.graph, comm, self.storage, ops, edges)
 
 
 @dataclass(frozen=True)
@@ -91,7 +104,8 @@ class BaselinePricer:
         return tuple(v for v in found if self._mesh.extent(v.tensor_axes) >= least)
 
     def _best(self, family: Family, found: Sequence[Variant]) -> Baseline:
-        limit, best = self.model.limit_bytes, None
+        limit = self.model.limit_bytes
+        solved: list[Baseline] = []
         least: list[tuple[float, int, Variant]] = []  # bytes, micro-batches
         for variant in found:
             counts = self._divided(variant)
@@ -100,10 +114,11 @@ class BaselinePricer:
             needed = least_memories(self._known[: len(counts)], counts, variant)
             least.append((float(needed[-1]), counts[-1], variant))
             for parts in (n for n, size in zip(counts, needed, strict=True) if size <= limit):
-                solved = self._solve(variant, self._tables(parts), parts)
-                if solved is not None:
-                    best = solved if best is None or solved.seconds < best.seconds else best
+                baseline = self._solve(variant, parts, limit)
+                if baseline is not None:
+                    solved.append(baseline)
                     break
+        best = self._within(solved)
         if best is not None:
             return best
         if not least:
@@ -112,6 +127,30 @@ class BaselinePricer:
         memory, parts, variant = min(least, key=lambda item: item[0])
         topology = variant.topology(self._mesh)
         return Baseline(PlannedBaseline(family.name, topology, parts, memory))
+
+    def _within(self, solved: list[Baseline]) -> Baseline | None:
+        """The fastest whose fullest moment keeps to the limit.
+
+        One that exceeds it is solved again under a limit that is lowered by as much, then with more
+        micro-batches.
+        """
+        limit = self.model.limit_bytes
+        for _ in range(_TIGHTENINGS):
+            best = min(solved, key=lambda baseline: baseline.seconds, default=None)
+            if best is None:
+                return None
+            memory, parts = best.record.memory_bytes, best.record.micro_batches
+            assert memory is not None and best.variant is not None
+            excess = best.excess_bytes if memory > limit * _SURE else 0.0
+            if excess <= 0:
+                return best
+            solved.remove(best)
+            tighter = self._solve(best.variant, parts, memory - excess)
+            for more in self._divided(best.variant):
+                if tighter is None and more > parts:
+                    tighter = self._solve(best.variant, more, limit)
+            solved += [] if tighter is None else [tighter]
+        return None
 
     def _divided(self, variant: Variant) -> tuple[int, ...]:
         """The numbers of micro-batches whose rows divide over the scheme's data axes."""
@@ -154,9 +193,12 @@ class BaselinePricer:
     def _made(self) -> dict[int, SchemeTables]:
         return {}
 
-    def _solve(self, variant: Variant, made: SchemeTables, parts: int) -> Baseline | None:
-        """The best plan of the scheme; None if none fits."""
-        problem, rows = made.problem(variant, self.model.limit_bytes)
+    def _solve(self, variant: Variant, parts: int, limit: float) -> Baseline | None:
+        """The best plan of the scheme whose bytes add up to `limit` at most; None if none does."""
+        if limit <= 0:
+            return None
+        made = self._tables(parts)
+        problem, rows = made.problem(variant, limit)
         solve = find_algorithm("auto")
         result = solve(problem, np.random.default_rng(self.seed), Budget())
         if result is None:
@@ -174,4 +216,4 @@ class BaselinePricer:
             result.cost,
             result.cost - compute_s,
         )
-        return Baseline(record, variant, made.tables, choice)
+        return Baseline(record, variant, made.tables, choice, made.storage(choice))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -19,17 +19,16 @@ from numpy.typing import NDArray
 
 from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
+from ..cost.storage import WHOLE, Codes, Storage, StoragePrices, stage_at
 from ..graph import Graph
-from ..sbp.placement import NdSbp
 from ..search.group import CompositeSignature, Group, Port
-from ..search.group_table import WHOLE_SPACE, Codes, GroupTable, GroupTables, grad_in
-from ..search.problem import Edge, Problem, Table
+from ..search.group_table import GroupTable, GroupTables, Space
+from ..search.problem import Choice, Edge, Problem, Table
 from ..search.space import Assignments
 from ..search.tables import Tables, _Builder
 from .coarse import CoarsePrices
 from .families import Variant
 from .letters import ANY, has_weight, letter_of, splits_only_batch
-from .storage import stored_split
 
 Rows = NDArray[np.int64]
 Axes = tuple[int, ...]
@@ -53,13 +52,13 @@ class Section:
 
 @dataclass
 class _Rows:
-    """Strategies as rows of composite numbers, with the axes over which parameters are split."""
+    """Strategies as rows of composite numbers, with how parameters are stored."""
 
-    rows: dict[tuple[tuple[int, ...], Axes], int] = field(default_factory=dict)
+    rows: dict[tuple[tuple[int, ...], Storage], int] = field(default_factory=dict)
     sections: dict[Section, Rows] = field(default_factory=dict)
 
-    def add(self, section: Section, assign: NDArray[np.int16], split_axes: Axes) -> None:
-        keys = [(tuple(map(int, row)), split_axes) for row in assign]
+    def add(self, section: Section, assign: NDArray[np.int16], storages: Sequence[Storage]) -> None:
+        keys = [(tuple(map(int, row)), storage) for row in assign for storage in storages]
         self.sections[section] = np.array(
             [self.rows.setdefault(key, len(self.rows)) for key in keys], dtype=np.int64
         )
@@ -81,52 +80,41 @@ class UnionTables(GroupTables):
         rows = self.made[group.head.name] = self._rows(group, composites)
         assign = np.array([row for row, _ in rows.rows], dtype=np.int16)
         assign = assign.reshape(-1, self.mesh.num_axes)
-        table = GroupTable(composites, assign, *(np.zeros(len(assign)) for _ in range(4)))
+        table = GroupTable.unpriced(composites, assign)
         compute_s, memory_bytes = self._compute_and_memory(group, table)
         table = dataclasses.replace(table, compute_s=compute_s, memory_bytes=memory_bytes)
-        for port, at, needed, stored in self._split_ports(group, table):
-            spec = self.graph.tensors[port.tensor].spec
-            whole = self.local_bytes(spec, needed)
-            apart = self.local_bytes(spec, stored)
-            copies = self.model.parameter_copies
-            gathered = np.where((needed != stored).any(axis=1), whole, 0.0)
-            memory_bytes[at] += copies * (apart - whole) + gathered
+        for _, rows, prices, stage, stored in self._stored_ports(group, table):
+            whole = prices.memory_bytes(0, prices.stored(()))
+            memory_bytes[rows] += prices.memory_bytes(stage, stored) - whole
         return table
 
     def _sync_seconds(self, group: Group, table: GroupTable) -> NDArray[np.float64]:
-        """As the search's, and for split parameters their gathering beside it."""
+        """As the search's, and of split parameters what their storage costs."""
         seconds = super()._sync_seconds(group, table)
-        for port, at, needed, stored in self._split_ports(group, table):
-            spec = self.graph.tensors[port.tensor].spec
-            given = table.codes(lambda c, p=port: grad_in(c.signatures[p.op], p.index))[at]
-            each = self.prices.row_seconds
-            seconds[at] += each(spec, stored, needed)
-            seconds[at] += each(spec, given, stored) - each(spec, given, needed)
+        for port, rows, prices, stage, stored in self._stored_ports(group, table):
+            whole_s = self._whole_seconds(port, table)[rows]
+            seconds[rows] += prices.seconds(stage, stored, self.micro_batches, whole_s) - whole_s
         return seconds
 
-    def _split_ports(
+    def _stored_ports(
         self, group: Group, table: GroupTable
-    ) -> Iterable[tuple[Port, Rows, Codes, Codes]]:
-        """(port, rows, placements needed, placements stored) of parameters that rows split."""
-        split_axes = [axes for _, axes in self.made[group.head.name].rows]
-        at = np.array([n for n, axes in enumerate(split_axes) if axes], dtype=np.int64)
-        if not len(at):
-            return
-        for port in group.sources:
-            trained = port.tensor in self.graph.needs_grad
-            if self.graph.producers[port.tensor].kind != "param" or not trained:
+    ) -> Iterator[tuple[Port, Rows, StoragePrices, int, Codes]]:
+        """(port, rows, their prices, stage, placements) of what is stored split."""
+        by_storage: dict[Storage, list[int]] = {}
+        for (_, storage), row in self.made[group.head.name].rows.items():
+            by_storage.setdefault(storage, []).append(row)
+        by_storage.pop(WHOLE, None)
+        for port in group.sources if by_storage else ():
+            if not self._is_trained(port):
                 continue
-            spec = self.graph.tensors[port.tensor].spec
-            needed = table.codes(lambda c, p=port: c.signatures[p.op].ins[p.index])[at]
-            needed = np.maximum(needed, np.int8(-1))  # what is taken as Partial is stored whole
-            stored = np.array(
-                [
-                    stored_split(spec, NdSbp.from_codes(row), split_axes[n], self.mesh).codes
-                    for n, row in zip(at, needed, strict=True)
-                ],
-                dtype=np.int8,
-            ).reshape(needed.shape)
-            yield port, at, needed, stored
+            every, op = self._storage_prices(port, table), self.graph.spec(group.ops[port.op])
+            for storage, found in by_storage.items():
+                rows = np.array(found, dtype=np.int64)
+                prices = dataclasses.replace(
+                    every, needed=every.needed[rows], given=every.given[rows]
+                )
+                stored = prices.stored(storage.axes)
+                yield port, rows, prices, stage_at(op, port.index, storage.stage), stored
 
     def _rows(self, group: Group, composites: Sequence[CompositeSignature]) -> _Rows:
         """The group's strategies in every scheme: one composite on data, one on tensor axes."""
@@ -152,7 +140,9 @@ class UnionTables(GroupTables):
                 return np.array(made, dtype=np.int16).reshape(-1, self.mesh.num_axes)
 
             for is_split in (False, True):
-                split_axes = data_axes if is_split and group.sources else ()
+                stages = (1, 2) if self.micro_batches > 1 else (2,)
+                stored = [Storage(stage, data_axes) for stage in stages]
+                storages = stored if is_split and group.sources else [WHOLE]
                 for letter, numbered in by_letter.items():
                     # A product that its letter does not divide is planned freely, a parameter
                     # that does not divide is stored whole.
@@ -160,10 +150,10 @@ class UnionTables(GroupTables):
                     tries.append((batch, free))
                     made = (pairs(d, t) for d, t in tries)
                     found = next((m for m in made if len(m)), _NO_ROWS)
-                    rows.add(Section(tensor_axes, letter, is_split), found, split_axes)
+                    rows.add(Section(tensor_axes, letter, is_split), found, storages)
         if not rows.rows:  # no scheme divides this group; the table must not be empty
             whole = next(n for n in numbers if not composites[n].divides_work)
-            rows.rows[(whole,) * self.mesh.num_axes, ()] = 0
+            rows.rows[(whole,) * self.mesh.num_axes, WHOLE] = 0
         return rows
 
     def _even_pairs(
@@ -190,7 +180,13 @@ class _UnionBuilder(_Builder):
 
     def __post_init__(self) -> None:
         self.union = UnionTables(
-            self.graph, self.model, self.space, self.prices, self.again, self.topologies
+            self.graph,
+            self.model,
+            self.space,
+            self.prices,
+            self.again,
+            self.micro_batches,
+            self.topologies,
         )
         self.tables = self.union
 
@@ -206,7 +202,7 @@ class SchemeTables:
             graph,
             model,
             micro_batches,
-            WHOLE_SPACE,
+            Space(),
             prices,
             Recomputation(graph),
             topologies=tuple(topologies),
@@ -225,6 +221,16 @@ class SchemeTables:
     def tables(self) -> Tables:
         """With the prices of communication, computed when they are first asked for."""
         return self._builder.build()
+
+    def storage(self, choice: Choice) -> dict[str, Storage]:
+        """How a choice (rows of `tables`) stores each parameter of one reader, by its tensor."""
+        found = {}
+        for group, number, row in zip(
+            self._builder.grouping.groups, self._builder.nodes, choice, strict=True
+        ):
+            keys = list(self._builder.union.made[self._builder.owners[number].head.name].rows)
+            found.update({port.tensor: keys[row][1] for port in group.sources})
+        return found
 
     def divides(self, variant: Variant) -> bool:
         """True if the scheme's data axes divide every group of operators."""

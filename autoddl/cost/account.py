@@ -24,6 +24,7 @@ from ..sbp.signature import Inner
 from .model import CostModel
 from .operator import compute_seconds, inner_count, inner_seconds, reduced_spec, saved_bytes
 from .recompute import Recomputation
+from .storage import edge_times
 
 
 @dataclass
@@ -101,17 +102,21 @@ def account(
             spec = graph.tensors[name].spec
             given = ops[producer.name].outs[producer.outputs.index(name)]
             is_param = producer.kind == "param"
-            times = 1 if is_param else micro_batches
-            forward_times = times if is_param else times * passes
-            _add_path(cost, model, spec, given, edge.forward, forward_times, "forward")
-            if edge.forward and edge.forward[-1].kind != "to_partial":
+            forward, backward = edge_times(is_param, edge.zero_stage, micro_batches, passes)
+            for cause, times in zip(("forward", "backward"), forward, strict=True):
+                _add_path(cost, model, spec, given, edge.forward, times, cause)
+            stays = bool(edge.forward) and edge.forward[-1].kind != "to_partial"
+            if stays and edge.zero_stage < 3:
                 copy = _local_bytes(spec, ops[op.name].ins[index], mesh)
                 cost.memory_bytes += copy
                 within += 0.0 if is_param else copy
             back = ops[op.name].grad_ins[index]
             if edge.backward and back is not None:
-                cause = "gradient_sync" if producer.kind == "param" else "backward"
-                _add_path(cost, model, spec, back, edge.backward, times, cause)
+                cause = "gradient_sync" if is_param else "backward"
+                _add_path(cost, model, spec, back, edge.backward, backward, cause)
+                if edge.zero_stage == 1:
+                    whole, apart = (_local_bytes(spec, nd, mesh) for nd in (back, given))
+                    cost.memory_bytes += whole - apart
         if passes > 1:
             inside[again.block_of[op.name]][op.name] = within
     sizes = [sum(block.values()) for block in inside]
@@ -213,6 +218,8 @@ def _add_path(
     times: int,
     cause: str,
 ) -> None:
+    if not times:
+        return
     mesh, nd = model.cluster.mesh, source
     for step in steps:
         if not step.is_free:

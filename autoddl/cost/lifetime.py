@@ -15,7 +15,10 @@ Two programs run a plan, and they hold different things:
                 A slice is a collective, and a change to Partial goes through the host, into a
                 buffer of its own.
     "executor"  autoddl's own: each operator's inputs and outputs are kept until its backward pass,
-                parameters' gradients until the end of the step; views and slices are free.
+                parameters' gradients until the end of the step; views and slices are free. A
+                parameter that is stored split is gathered before the step and kept; in ZeRO's
+                stage 3 it is gathered before each pass of its one reader, which is then the only
+                one alive. From stage 2 on its gradient is reduced as soon as it is there.
 
 `memory_peak` builds the step's tape and sweeps it.
 """
@@ -100,6 +103,7 @@ class StepTape:
     accumulated: list[str] = field(default_factory=list)  # parameters, as their gradients come
     late: Tape = field(default_factory=Tape)  # compiled: what follows the last micro-batch
     newest: dict[str, str] = field(default_factory=dict)  # tensor -> its name, made again
+    extras: set[str] = field(default_factory=set)  # names of what operators keep beside outputs
     counter: int = 0
 
     @cached_property
@@ -185,8 +189,14 @@ class StepTape:
             edge = self.edges.get((op.name, index))
             steps = edge.forward if edge else ()
             start = self.value(tensor)
-            if again and self.graph.producers[tensor].kind == "param":
+            stage = edge.zero_stage if edge else 0
+            if again and self.graph.producers[tensor].kind == "param" and stage < 3:
                 name = self.received[op.name, index]
+            elif self._is_gathered_before(op, index):
+                name = self.name(f"always:{tensor}")
+                moves = any(kind != "slice" for kind, _, _ in self._route(source, steps))
+                size = self.bytes_of(tensor, planned.ins[index])
+                self.tape.keep("redistribution", size if moves else 0)
             else:
                 name = self._travel(f"input {index} of {op.name}", tensor, start, source, steps)
             self.received[op.name, index] = name
@@ -210,12 +220,19 @@ class StepTape:
         extra = extra_bytes(spec, ins, outs)
         if extra and any(o in self.graph.needs_grad for o in op.outputs):
             makes.append((self.value(self.extra_of(op)), extra, "activations"))
+            self.extras.add(self.value(self.extra_of(op)))
         over = {first: names[0]} if op.kind in IN_PLACE and self.compiled else {}
         self.tape.act(what, [*names, *after], makes, workspace_bytes(spec, ins), over)
 
     def extra_of(self, op: Op) -> str:
         """What stands for that which an operator keeps beside its outputs."""
         return f"{op.name}:kept"
+
+    def _is_gathered_before(self, op: Op, index: int) -> bool:
+        """True for a parameter that the executor fetches at the start of a step, and keeps."""
+        edge = self.edges.get((op.name, index))
+        is_param = self.graph.producers[op.inputs[index]].kind == "param"
+        return is_param and not self.compiled and edge is not None and edge.zero_stage < 3
 
     def _is_view(self, op: Op, names: Sequence[str]) -> bool:
         views = VIEWS if self.compiled else VIEWS | {"transpose", "narrow", "slice", "expand"}
@@ -333,6 +350,7 @@ class StepTape:
         )  # fmt: skip
 
     def _backward(self, op: Op) -> None:
+        self._fetch_again(op)
         pull = OpPullback(self, op)
         if self.compiled:
             pull_back(pull)
@@ -352,6 +370,16 @@ class StepTape:
             steps = edge.backward if edge else ()
             self._arrive(tensor, self._travel(what, tensor, gradient, nd, steps))
 
+    def _fetch_again(self, op: Op) -> None:
+        """What the executor has forgotten after the forward pass (ZeRO's stage 3)."""
+        for index, tensor in enumerate(op.inputs):
+            edge = self.edges.get((op.name, index))
+            if edge is not None and edge.zero_stage == 3 and not self.compiled:
+                (nd,) = self.ops[self.graph.producers[tensor].name].outs
+                what = f"input {index} of {op.name}, again"
+                name = self._travel(what, tensor, tensor, nd, edge.forward)
+                self.received[op.name, index] = name
+
     def _use(self, op: Op, index: int, gradient: str, nd: NdSbp) -> None:
         """The gradient of one use of a parameter, on its way to the update or the accumulator."""
         tensor = op.inputs[index]
@@ -359,8 +387,14 @@ class StepTape:
         steps = edge.backward if edge else ()
         what = f"gradient of {tensor}"
         if not self.compiled:
+            if edge is not None and edge.zero_stage > 1:
+                gradient = self._travel(what, tensor, gradient, nd, steps)
+                nd = _after(nd, steps)
             self.tape.act(f"accumulation of {tensor}", [gradient])
-            self.tape.keep("gradients", self.bytes_of(tensor, nd))
+            if self.micro_batches == 1:
+                self.tape.kept.add(gradient)
+            else:
+                self.tape.keep("gradients", self.bytes_of(tensor, nd))
             return
         if self.micro_batches == 1 or (edge and edge.forward):
             implied: Transfer = "planned" if edge and edge.forward else "implied"
@@ -424,7 +458,7 @@ class StepTape:
             return
         for user, index in self.graph.consumers[tensor]:
             edge, nd = self.edges.get((user.name, index)), self.ops[user.name].grad_ins[index]
-            if edge is not None and nd is not None:
+            if edge is not None and nd is not None and edge.zero_stage < 2:
                 start = self.new(f"gradient of {tensor}", (), 0.0, "gradients")
                 self._travel(f"gradient of {tensor}", tensor, start, nd, edge.backward)
 

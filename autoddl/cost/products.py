@@ -30,6 +30,7 @@ from ..sbp.rules import find_rule
 from ..sbp.traffic import device_bytes
 from .bound import Accesses, Multiply, least_accesses, memory_dependent_words
 from .recompute import Recomputation
+from .storage import edge_times
 
 PRODUCT_KINDS = ("matmul", "broadcast_matmul", "batch_matmul")
 _SUMS = ("add_n", "broadcast_add", "broadcast_sub", "broadcast_mul")
@@ -127,13 +128,14 @@ def _moved(
         if is_param and tensor not in weights:
             continue
         spec = graph.tensors[tensor].spec
-        times = 1 if is_param else micro_batches
+        forward, backward = edge_times(
+            is_param, edge.zero_stage, micro_batches, again.passes(edge.op)
+        )
         given = ops[producer.name].outs[producer.outputs.index(tensor)]
-        passes = 1 if is_param else again.passes(edge.op)
-        total += times * passes * device_bytes(spec, given, edge.forward, mesh)
+        total += sum(forward) * device_bytes(spec, given, edge.forward, mesh)
         back = ops[edge.op].grad_ins[edge.index]
         if back is not None:
-            total += times * device_bytes(spec, back, edge.backward, mesh)
+            total += backward * device_bytes(spec, back, edge.backward, mesh)
     return total
 
 

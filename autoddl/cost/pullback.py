@@ -108,7 +108,7 @@ class OpPullback:
         reads = [*map(self.x, range(self.num_inputs)), *map(self.y, range(self.num_outputs))]
         reads += [self.dy(o) for o in range(self.num_outputs) if self.dy(o)]
         extra = self.extra()
-        if any(key == extra for a in self.step.tape.actions for key, _, _ in a.makes):
+        if extra in self.step.extras:
             reads.append(extra)
         if self.kind in VIEWS or self.kind in ("add_n", "broadcast_add", "bias_add"):
             self.step.tape.act(f"backward of {self.op.name}", reads)

@@ -164,7 +164,7 @@ def _memory(plan: Plan) -> dict[str, Any]:
 
 
 def _layers(plan: Plan) -> list[dict[str, Any]]:
-    rows = layer_rows([(layer, plan.layer_cost(layer)) for layer in plan.layers])
+    rows = layer_rows(plan.layer_texts)
     slowest = max((row.cost.iteration_s for row in rows), default=0.0)
     return [_layer(plan, row, slowest) for row in rows]
 

@@ -11,7 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ..doctor import Check
-from ..explain import extrapolation_text, format_bytes, format_seconds, layer_rows
+from ..explain import (
+    extrapolation_text,
+    format_bytes,
+    format_seconds,
+    layer_rows,
+    savings_lines,
+)
 from ..plans import Plan
 
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "fail": ("FAIL", "red")}
@@ -31,7 +37,7 @@ def plan_table(plan: Plan) -> Table:
         table.add_column(name, overflow="fold")
     for name in ("comm.", "NIC", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in layer_rows([(layer, plan.layer_cost(layer)) for layer in plan.layers]):
+    for row in layer_rows(plan.layer_texts):
         table.add_row(
             f"{row.name} x{row.count}" if row.count > 1 else row.name,
             row.layer.op,
@@ -74,6 +80,8 @@ def print_plan(plan: Plan) -> None:
         f"({format_bytes(cost.nic_bytes.total)} through each NIC); "
         f"memory {format_bytes(cost.memory_bytes)} of {format_bytes(plan.memory_limit_bytes)}"
     )
+    for line in savings_lines(plan.micro_batches, plan.savings):
+        out.print(Text(line))
     if plan.extrapolated:
         out.print(Text(extrapolation_text(plan.extrapolated), style="yellow"))
     out.print(plan_table(plan))

@@ -7,48 +7,35 @@ import numpy as np
 from ..graph import Op
 from ..sbp.placement import NdSbp
 from .group_table import GroupTable
-from .layers import heavy_variables, topology, topology_letters
+from .layers import heavy_groups, topology, topology_letters
 from .problem import Choice
 from .tables import Tables
 
 
-def line_costs(tables: Tables, choice: Choice, variable: int) -> tuple[np.ndarray, np.ndarray]:
-    """(cost, memory) of every strategy of `variable` with its neighbours as chosen."""
-    problem = tables.problem
-    cost = problem.node_cost[problem.nodes[variable]].copy()
-    memory = problem.node_memory[problem.nodes[variable]].copy()
-    for other, edge, is_first in problem.neighbours[variable]:
-        at = choice[other]
-        index = (slice(None), at) if is_first else (at, slice(None))
-        cost += problem.edge_cost[edge][index]
-        memory += problem.edge_memory[edge][index]
-    return cost, memory
-
-
 def next_best(tables: Tables, choice: Choice, memory: float) -> dict[int, tuple[str, float]]:
-    """Heavy variable -> (topology, seconds more) of the cheapest other topology that fits."""
+    """Heavy group -> (topology, seconds more) of the cheapest other topology that fits."""
     mesh = tables.model.cluster.mesh
     names: dict[int, list[str]] = {}
     found = {}
-    for variable, op in heavy_variables(tables):
+    for group, op in heavy_groups(tables):
+        variable = tables.variables[group]
         table_number = tables.problem.nodes[variable]
         if table_number not in names:
-            group = tables.grouping.groups[variable]
-            number = [o.name for o in group.ops].index(op.name)
-            table = tables.table_of(variable)
+            number = [o.name for o in tables.grouping.groups[group].ops].index(op.name)
+            table = tables.table_of(group)
             letters = _letters(table, number, op)
             names[table_number] = [
                 topology(tuple(letters[c] for c in row), mesh) for row in table.assign
             ]
         topologies = names[table_number]
         now = choice[variable]
-        cost, mem = line_costs(tables, choice, variable)
+        cost, mem = tables.problem.line(choice, variable)
         fits = memory + mem - mem[now] <= tables.problem.memory_limit
         other = np.array([t != topologies[now] for t in topologies])
         candidates = np.where(fits & other, cost, np.inf)
         best = int(np.argmin(candidates))
         if np.isfinite(candidates[best]):
-            found[variable] = (topologies[best], float(candidates[best] - cost[now]))
+            found[group] = (topologies[best], float(candidates[best] - cost[now]))
     return found
 
 

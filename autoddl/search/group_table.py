@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ..cost.model import CostModel
 from ..cost.operator import compute_seconds, inner_seconds, reduced_spec, saved_bytes
 from ..cost.recompute import Recomputation
+from ..cost.storage import WHOLE, Storage, StoragePrices, storages
 from ..graph import Graph
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
@@ -27,6 +28,7 @@ from .group import CompositeSignature, Group, Port, composite_signatures, rule_o
 from .pair_prices import PairPrices
 from .problem import Table
 from .space import DEFAULT_CAP, Assignments, assignments
+from .storage_table import StoragePort, StorageTable, memory_table, storage_table
 
 Codes = NDArray[np.int8]
 
@@ -41,6 +43,8 @@ class Space:
     split_channels:    whether convolutions may be split by channels although their batch divides
                        over all devices; AutoDDL section 4.5 keeps such convolutions data parallel
     cap:               strategies of one group, see `space.assignments`
+    zero:              parameters may be stored split over axes that replicate them (ZeRO), see
+                       `cost.storage`
     """
 
     allowed: Callable[[Group, CompositeSignature, int], bool] | None = None
@@ -48,14 +52,19 @@ class Space:
     min_weight_shards: int = 1
     split_channels: bool = False
     cap: int = DEFAULT_CAP
+    zero: bool = False
 
 
-WHOLE_SPACE = Space()
+WHOLE_SPACE = Space(zero=True)
 
 
 @dataclass(frozen=True)
 class GroupTable:
-    """All strategies of a group: `assign[k, axis]` numbers its composite signature there."""
+    """All strategies of a group: `assign[k, axis]` numbers its composite signature there.
+
+    storage: of its trained parameters, which then count neither in `sync_s` nor in `memory_bytes`;
+             None if they are stored whole. `stored_bytes` [strategies, storages] is known before it
+    """
 
     composites: tuple[CompositeSignature, ...]
     assign: Assignments
@@ -63,6 +72,21 @@ class GroupTable:
     inner_s: Table
     sync_s: Table
     memory_bytes: Table
+    stored_bytes: Table | None = None
+    storage: StorageTable | None = None
+
+    @staticmethod
+    def unpriced(composites: tuple[CompositeSignature, ...], assign: Assignments) -> GroupTable:
+        """With nothing in its tables."""
+        nothing = np.zeros(len(assign))
+        return GroupTable(composites, assign, nothing, nothing, nothing, nothing)
+
+    @property
+    def least_bytes(self) -> Table:
+        """[strategies] with the parameters stored as small as may be."""
+        if self.stored_bytes is None:
+            return self.memory_bytes
+        return self.memory_bytes + self.stored_bytes.min(axis=1)
 
     def codes(self, label: Callable[[CompositeSignature], Placement]) -> Codes:
         """Placement codes [strategies, axes] of the tensor that `label` picks from a composite."""
@@ -84,6 +108,7 @@ class GroupTables:
     space: Space
     prices: PairPrices
     again: Recomputation
+    micro_batches: int = 1
 
     @cached_property
     def mesh(self) -> Mesh:
@@ -132,9 +157,15 @@ class GroupTables:
                 f"{self.mesh}: no allowed split divides its tensors "
                 f"{', '.join(str(self.graph.tensors[i].spec) for i in group.head.inputs)} evenly"
             )
-        table = GroupTable(composites, assign, *(np.zeros(len(assign)) for _ in range(4)))
+        table = GroupTable.unpriced(composites, assign)
         compute_s, memory_bytes = self._compute_and_memory(group, table)
-        return dataclasses.replace(table, compute_s=compute_s, memory_bytes=memory_bytes)
+        ports = self._storage_ports(group, table)
+        return dataclasses.replace(
+            table,
+            compute_s=compute_s,
+            memory_bytes=memory_bytes,
+            stored_bytes=memory_table(ports, self.storages) if ports else None,
+        )
 
     def _composites(self, group: Group) -> tuple[CompositeSignature, ...]:
         composites = composite_signatures(self.graph, group)
@@ -247,8 +278,42 @@ class GroupTables:
             kept = 1.0 if self.again.leaves(op) else self.again.weight(op.name)
             memory += kept * saved_bytes(spec, rule, out_bytes, has_grad)
         for port in group.sources:
-            memory += self._source_bytes(port, table)
+            if not (self._zero and self._is_trained(port)):
+                memory += self._source_bytes(port, table)
         return seconds, memory
+
+    def _is_trained(self, port: Port) -> bool:
+        """True for a parameter with a gradient (a source: this operator alone reads it)."""
+        is_param = self.graph.producers[port.tensor].kind == "param"
+        return is_param and port.tensor in self.graph.needs_grad
+
+    @property
+    def _zero(self) -> bool:
+        return self.space.zero and self.mesh.num_axes > 0
+
+    @cached_property
+    def storages(self) -> tuple[Storage, ...]:
+        return storages(self.mesh, self.micro_batches) if self._zero else (WHOLE,)
+
+    def _storage_ports(self, group: Group, table: GroupTable) -> list[StoragePort]:
+        """The trained parameters of the group, if they may be stored split."""
+        found = []
+        for port in group.sources if self._zero else ():
+            if self._is_trained(port):
+                prices = self._storage_prices(port, table)
+                op = group.ops[port.op]
+                spec, passes = self.graph.spec(op), self.again.passes(op.name)
+                found.append(StoragePort.make(spec, port.index, prices, passes, self.storages))
+        return found
+
+    def _storage_prices(self, port: Port, table: GroupTable) -> StoragePrices:
+        return StoragePrices(
+            self.graph.tensors[port.tensor].spec,
+            self.model.comm,
+            self.model.parameter_copies,
+            table.codes(lambda c: c.signatures[port.op].ins[port.index]),
+            table.codes(lambda c: grad_in(c.signatures[port.op], port.index)),
+        )
 
     def _source_bytes(self, port: Port, table: GroupTable) -> Table:
         producer = self.graph.producers[port.tensor]
@@ -263,11 +328,15 @@ class GroupTables:
 
     def priced(self, group: Group, table: GroupTable) -> GroupTable:
         """`local` with the seconds of the group's own communication."""
-        return dataclasses.replace(
-            table,
-            inner_s=self._inner_seconds(group, table),
-            sync_s=self._sync_seconds(group, table),
-        )
+        inner_s = self._inner_seconds(group, table)
+        ports = self._storage_ports(group, table)
+        if not ports:
+            return dataclasses.replace(
+                table, inner_s=inner_s, sync_s=self._sync_seconds(group, table)
+            )
+        whole_s = [self._whole_seconds(p, table) for p in group.sources if self._is_trained(p)]
+        storage = storage_table(ports, self.storages, self.micro_batches, whole_s)
+        return dataclasses.replace(table, inner_s=inner_s, storage=storage)
 
     def _inner_seconds(self, group: Group, table: GroupTable) -> Table:
         """All-reduces inside operators, each over the axes that carry the inner signature."""
@@ -298,13 +367,16 @@ class GroupTables:
         """Gradient synchronisation of the single-use parameters, once an iteration."""
         seconds = np.zeros(len(table.assign))
         for port in group.sources:
-            if port.tensor not in self.graph.needs_grad:
-                continue
-            spec = self.graph.tensors[port.tensor].spec
-            given = table.codes(lambda c, p=port: grad_in(c.signatures[p.op], p.index))
-            kept = table.codes(lambda c, p=port: stored_placement(c.signatures[p.op].ins[p.index]))
-            seconds += self.prices.row_seconds(spec, given, kept)
+            if port.tensor in self.graph.needs_grad:
+                seconds += self._whole_seconds(port, table)
         return seconds
+
+    def _whole_seconds(self, port: Port, table: GroupTable) -> Table:
+        """Gradient synchronisation of a parameter stored whole."""
+        spec = self.graph.tensors[port.tensor].spec
+        given = table.codes(lambda c: grad_in(c.signatures[port.op], port.index))
+        kept = table.codes(lambda c: stored_placement(c.signatures[port.op].ins[port.index]))
+        return self.prices.row_seconds(spec, given, kept)
 
 
 def _exponent(size: int, prime: int) -> float:

@@ -43,18 +43,18 @@ def topology(letters: tuple[str, ...], mesh: Mesh) -> str:
     return f"({', '.join(parts)})"
 
 
-def heavy_variables(tables: Tables) -> list[tuple[int, Op]]:
-    """(variable, heavy operator) of every group that has one, in graph order."""
+def heavy_groups(tables: Tables) -> list[tuple[int, Op]]:
+    """(group, heavy operator) of every group that has one, in graph order."""
     found = []
-    for variable, group in enumerate(tables.grouping.groups):
+    for number, group in enumerate(tables.grouping.groups):
         heavy = [op for op in group.ops if rule_of(op).heavy]
         if heavy:
-            found.append((variable, heavy[-1]))
+            found.append((number, heavy[-1]))
     return found
 
 
 def assign_layers(graph: Graph, grouping: Grouping, heavy: list[tuple[int, Op]]) -> list[list[str]]:
-    """The operators of each heavy variable's layer, in graph order.
+    """The operators of each heavy group's layer, in graph order.
 
     A group with a heavy operator is in that layer; any other group joins the layer before it in
     graph order (the first layer takes what stands before it), a source the layer of its first
@@ -63,11 +63,11 @@ def assign_layers(graph: Graph, grouping: Grouping, heavy: list[tuple[int, Op]])
     if not heavy:
         return [[op.name for op in graph.ops]]
     layer_of_group: dict[int, int] = {}
-    number_of = {variable: n for n, (variable, _) in enumerate(heavy)}
+    number_of = {group: n for n, (group, _) in enumerate(heavy)}
     current = 0
-    for variable in range(len(grouping.groups)):
-        current = number_of.get(variable, current)
-        layer_of_group[variable] = current
+    for group in range(len(grouping.groups)):
+        current = number_of.get(group, current)
+        layer_of_group[group] = current
     layers: list[list[str]] = [[] for _ in heavy]
     layer_of_op: dict[str, int] = {}
     for op in reversed(graph.ops):
@@ -84,15 +84,15 @@ def assign_layers(graph: Graph, grouping: Grouping, heavy: list[tuple[int, Op]])
 def describe_layers(
     tables: Tables, ops: dict[str, PlannedOp], alternatives: dict[int, tuple[str, float]]
 ) -> tuple[PlannedLayer, ...]:
-    """The plan's layers. alternatives: variable -> (next best topology, extra seconds)."""
+    """The plan's layers. alternatives: group -> (next best topology, extra seconds)."""
     graph, mesh = tables.grouping.graph, tables.model.cluster.mesh
-    heavy = heavy_variables(tables)
+    heavy = heavy_groups(tables)
     members = assign_layers(graph, tables.grouping, heavy)
     if not heavy:
         return (PlannedLayer(graph.name, "light", tuple(members[0]), topology((), mesh), ""),)
     layers = []
     taken: dict[str, int] = {}
-    for (variable, op), names in zip(heavy, members, strict=True):
+    for (group, op), names in zip(heavy, members, strict=True):
         planned = ops[op.name]
         name = op.module or op.name
         taken[name] = taken.get(name, 0) + 1
@@ -100,7 +100,7 @@ def describe_layers(
             name = f"{name}#{taken[name]}"
         ins = ", ".join(map(str, planned.ins))
         outs = ", ".join(map(str, planned.outs))
-        alternative, extra = alternatives.get(variable, ("", 0.0))
+        alternative, extra = alternatives.get(group, ("", 0.0))
         letters = topology_letters(op, planned.ins, planned.outs)
         layers.append(
             PlannedLayer(

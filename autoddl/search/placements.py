@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from ..cost.comm import CommModel
+from ..cost.storage import WHOLE, Storage, stage_at, storage_steps, stored_codes
 from ..graph import Graph, Op
 from ..planned import PlannedEdge, PlannedOp
 from ..sbp.mesh import Mesh
@@ -24,11 +28,13 @@ def place(
     if paths is None:
         paths = PathTable(mesh, tables.model.comm.price)
     placed: dict[str, PlannedOp] = {}
-    for variable, group in enumerate(tables.grouping.groups):
-        table = tables.table_of(variable)
-        composites = [table.composites[c] for c in table.assign[choice[variable]]]
+    storage: dict[str, Storage] = {}  # parameter's tensor -> how it is stored
+    for owner, group in enumerate(tables.grouping.groups):
+        table = tables.table_of(owner)
+        composites = [table.composites[c] for c in table.assign[tables.strategy(choice, owner)]]
         for number, op in enumerate(group.ops):
             placed[op.name] = _place_op(graph, op, [c.signatures[number] for c in composites])
+        storage.update({p.tensor: tables.storage(choice, owner) for p in group.sources})
     for op in graph.ops:
         if op.name not in placed:
             placed[op.name] = _place_source(graph, mesh, paths, op, placed)
@@ -49,7 +55,35 @@ def place(
             backward = steps(tensor, ops[op.name].grad_ins[index], given.grad_outs[out])
             if forward or backward:
                 edges[op.name, index] = PlannedEdge(op.name, index, forward, backward)
-    return ops, edges
+    return split_storage(graph, tables.model.comm, storage, ops, edges)
+
+
+def split_storage(
+    graph: Graph,
+    comm: CommModel,
+    storage: Mapping[str, Storage],
+    ops: Mapping[str, PlannedOp],
+    edges: Mapping[tuple[str, int], PlannedEdge],
+) -> tuple[dict[str, PlannedOp], dict[tuple[str, int], PlannedEdge]]:
+    """The placed plan with its trained parameters of one use stored as `storage` says."""
+    placed, steps = dict(ops), dict(edges)
+    for op in graph.params:
+        (tensor,) = op.outputs
+        chosen, uses = storage.get(tensor, WHOLE), graph.consumers[tensor]
+        if chosen.stage == 0 or len(uses) != 1 or tensor not in graph.needs_grad:
+            continue
+        (user, index), spec = uses[0], graph.tensors[tensor].spec
+        needed, given = ops[user.name].ins[index], ops[user.name].grad_ins[index]
+        assert given is not None
+        codes = stored_codes(spec, needed.codes[None], given.codes[None], chosen.axes, comm.mesh)
+        stored = NdSbp.from_codes(codes[0])
+        if stored == ops[op.name].outs[0]:
+            continue
+        placed[op.name] = PlannedOp(op.name, (), (stored,), (stored,), ())
+        forward, backward = storage_steps(spec, comm, needed, given, stored)
+        stage = stage_at(graph.spec(user), index, chosen.stage)
+        steps[user.name, index] = PlannedEdge(user.name, index, forward, backward, stage)
+    return placed, steps
 
 
 def _place_op(graph: Graph, op: Op, signatures: list[Signature]) -> PlannedOp:

@@ -7,7 +7,9 @@ For group g with strategy s, seconds of one iteration of M micro-batches:
 
 The forward parts of what is run again (`cost.recompute`) count twice. An edge from a tied parameter
 is paid once an iteration, not M times (AutoDDL section 4.3 names both sources of communication).
-Everything is computed on arrays over all strategies of a group. `build_tables` makes the `Problem`.
+Where parameters may be stored split, a group with parameters has a second variable,
+`storage_table`. Everything is computed on arrays over all strategies of a group. `build_tables`
+makes the `Problem`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 from ..cost.model import CostModel
 from ..cost.operator import saved_bytes
 from ..cost.recompute import Recomputation
+from ..cost.storage import WHOLE, Storage
 from ..graph import Graph
 from ..sbp.layout import TensorSpec
 from ..sbp.placement import Placement
@@ -29,22 +32,48 @@ from .group import Group, Grouping, Port, make_groups, rule_of
 from .group_table import WHOLE_SPACE, Codes, GroupTable, GroupTables, Space, grad_in
 from .narrow import may_fit
 from .pair_prices import PairPrices
-from .problem import Edge, Problem, Table
+from .problem import Choice, Edge, Problem, Table
+from .storage_table import with_storage
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The problem's arrays with what they stand for."""
+    """The problem's arrays with what they stand for.
+
+    groups:    by node table number
+    variables: group -> the variable of its strategy; that of its storage, if it has one, is the
+               next
+    """
 
     grouping: Grouping
     problem: Problem
-    groups: tuple[GroupTable, ...]  # by node table number
+    groups: tuple[GroupTable, ...]
+    variables: tuple[int, ...]
     model: CostModel
     micro_batches: int
     again: Recomputation
 
-    def table_of(self, variable: int) -> GroupTable:
-        return self.groups[self.problem.nodes[variable]]
+    def table_of(self, group: int) -> GroupTable:
+        return self.groups[self.problem.nodes[self.variables[group]]]
+
+    def strategy(self, choice: Choice, group: int) -> int:
+        return int(choice[self.variables[group]])
+
+    def storage(self, choice: Choice, group: int) -> Storage:
+        """How the parameters of a group are stored."""
+        table = self.table_of(group).storage
+        if table is None:
+            return WHOLE
+        variable = self.variables[group]
+        return table.pick(choice[variable], choice[variable + 1])
+
+    def memory_of(self, choice: Choice, group: int) -> float:
+        """Bytes of a group without the redistributions of its inputs."""
+        table, strategy = self.table_of(group), self.strategy(choice, group)
+        memory = float(table.memory_bytes[strategy])
+        if table.storage is not None:
+            memory += float(table.storage.memory_bytes[strategy, choice[self.variables[group] + 1]])
+        return memory
 
 
 def build_tables(
@@ -128,7 +157,9 @@ class _Builder:
     group_tables: list[GroupTable] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.tables = GroupTables(self.graph, self.model, self.space, self.prices, self.again)
+        self.tables = GroupTables(
+            self.graph, self.model, self.space, self.prices, self.again, self.micro_batches
+        )
 
     def prepare(self) -> bool:
         """Tables without communication; False if no choice can keep to the memory limit."""
@@ -143,7 +174,7 @@ class _Builder:
                 self.owners.append(group)
             self.nodes.append(self.node_of_key[key])
         self.group_tables = [self.tables.local(group) for group in self.owners]
-        least = sum(float(self.group_tables[t].memory_bytes.min()) for t in self.nodes)
+        least = sum(float(self.group_tables[t].least_bytes.min()) for t in self.nodes)
         return least <= self.model.limit_bytes
 
     def _key(self, group: Group) -> Hashable:
@@ -155,7 +186,7 @@ class _Builder:
         if self.model.limit_bytes == float("inf"):
             return True
         wires = self.wires
-        memory = tuple(t.memory_bytes for t in self.group_tables)
+        memory = tuple(t.least_bytes for t in self.group_tables)
         copies = tuple(map(self._copies, wires.values()))
         problem = Problem(
             node_cost=tuple(map(np.zeros_like, memory)),
@@ -169,8 +200,7 @@ class _Builder:
         return may_fit(problem)
 
     def build(self) -> Tables:
-        grouping, nodes = self.grouping, self.nodes
-        wires = self.wires
+        grouping, wires = self.grouping, self.wires
         for wire in wires.values():
             for sources, targets in wire.both_ways():
                 self.prices.ask(wire.spec, sources, targets)
@@ -186,7 +216,7 @@ class _Builder:
             node_memory=tuple(t.memory_bytes for t in self.group_tables),
             edge_cost=tuple(cost for cost, _ in priced),
             edge_memory=tuple(memory for _, memory in priced),
-            nodes=tuple(nodes),
+            nodes=tuple(self.nodes),
             edges=self._edges(),
             heavy=frozenset(
                 n
@@ -195,10 +225,12 @@ class _Builder:
             ),
             memory_limit=self.model.limit_bytes,
         )
+        problem, variables = with_storage(problem, [t.storage for t in self.group_tables])
         return Tables(
             grouping,
             problem,
             tuple(self.group_tables),
+            variables,
             self.model,
             self.micro_batches,
             self.again,

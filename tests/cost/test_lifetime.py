@@ -96,10 +96,8 @@ def test_a_tied_weight_is_counted_once():
     assert found["parameters"] == found["optimizer"] == WEIGHT
 
 
-def test_the_executor_keeps_more_than_the_compiled_graph():
-    plan = planned(attention(4, 8, 64, 128, 4), 2, 2, optimizer="adam", micro_batches=1)
-    assert plan.memory_peak("executor").bytes > plan.memory_peak("graph").bytes
-    # parameters' gradients are all there at the end of the executor's step
+def test_the_executor_keeps_every_gradient_between_micro_batches():
+    plan = planned(attention(4, 8, 64, 128, 4), 2, 2, optimizer="adam", micro_batches=2)
     gradients = plan.memory_peak("executor").always["gradients"]
     assert gradients == plan.memory_peak().always["parameters"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,12 @@ import oneflow as flow
 import oneflow.nn as nn
 
 from autoddl import baselines
+from autoddl.cost.storage import Storage
 from autoddl.graph import Graph
+from autoddl.plans import Plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.group_table import WHOLE_SPACE, Space
+from autoddl.search.placements import split_storage
 
 Batch = tuple[Any, ...]
 Built = tuple[nn.Module, Callable[..., Any], Callable[[int], Batch]]
@@ -191,6 +195,18 @@ def space(scheme: str, graph: Graph, mesh: Mesh) -> Space:
     """The restriction that forces `scheme`: data_parallel or letters such as B-S1, else none."""
     if scheme in ("searched", "random"):
         return WHOLE_SPACE
-    if scheme == "data_parallel":
+    if scheme in ("data_parallel", "zero"):
         return baselines.data_parallel(graph)
     return baselines.forced(graph, mesh, scheme.split("-"))
+
+
+def with_zero(plan: Plan, kind: str) -> Plan:
+    """The plan with its parameters stored by a stage, or (`mixed`) each in another way."""
+    every = tuple(range(plan.mesh.num_axes))
+    axes = [every, every[-1:], every[:1]]
+    storage = {}
+    for number, op in enumerate(plan.graph.params):
+        mixed = Storage(1 + number // 2 % 3, axes[number % 3])
+        storage[op.outputs[0]] = mixed if kind == "mixed" else Storage(int(kind), every)
+    ops, edges = split_storage(plan.graph, plan.model.comm, storage, plan.ops, plan.edges)
+    return dataclasses.replace(plan, ops=ops, edges=edges)

@@ -117,6 +117,25 @@ def test_known_schemes_equal_one_process(alone, model):
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("model", "optimizer", "micro_batches"),
+    [
+        ("mlp", "momentum", 2),
+        pytest.param("mlp", "adam", 1, marks=pytest.mark.full),
+        pytest.param("gpt", "momentum", 1, marks=pytest.mark.full),
+        pytest.param("gpt", "adam", 4, marks=pytest.mark.full),
+        pytest.param("dlrm", "adam", 2, marks=pytest.mark.full),
+    ],
+)
+def test_stored_split_equals_one_process(alone, model, optimizer, micro_batches):
+    """ZeRO's stages, over all axes and in all mixtures; the state is saved and loaded midway."""
+    schemes = ("zero:1", "zero:2", "zero:3", "zero:mixed")
+    found = compare(alone, model, (2, 2), optimizer, 4, micro_batches, schemes)
+    assert {1, 2, 3} <= set(found["zero:mixed"]["stages"])
+    assert 3 in found["zero:3"]["stages"]
+
+
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mesh", [(2, 2), pytest.param((2, 4), marks=pytest.mark.full)])
 def test_batch_norm_is_exact_over_the_whole_batch(alone, mesh):
     compare(alone, "batch_norms", mesh, "momentum", STEPS, 1, SCHEMES[mesh])

@@ -5,7 +5,8 @@ Arguments: alone MODEL OPTIMIZER STEPS FILE
            together MODEL OPTIMIZER STEPS FILE NODES GPUS MICRO_BATCHES SCHEME...
 `alone` writes FILE (npz: losses, state, which elements have a gradient); `together` compares with
 it and prints a JSON line per scheme. A scheme `random:N` is a plan drawn with seed N, ZeRO and
-SUMMA are those of `autoddl.baselines`. `shuffled`
+SUMMA are those of `autoddl.baselines`; `zero:N` is data parallel with parameters stored by ZeRO's
+stage N, `zero:mixed` each by another, and the state is saved and loaded on the way. `shuffled`
 shows what rounding alone does: one process, with the rows of each batch in another order and cut
 into two halves whose gradients add up, against the same process without that.
 """
@@ -28,7 +29,7 @@ from autoddl.backend.oneflow.trainer import build_trainer
 from autoddl.cluster.spec import Cluster
 from autoddl.planner import baseline_plans, find_plan
 from autoddl.plans import Plan
-from tests.exactness.cases import BASELINES, CASES, space
+from tests.exactness.cases import BASELINES, CASES, space, with_zero
 
 LAPTOP = Path(__file__).parents[2] / "calibration" / "machines" / "laptop.json"
 NO_GRADIENT = 1e-6  # of the largest in the tensor: what rounding leaves of a gradient that is zero
@@ -119,10 +120,10 @@ def together(
             found = priced[kind][1]
             assert found is not None, scheme
             return found.dumps()
-        return find_plan(
+        found = find_plan(
             traced.graph,
             cluster,
-            seed=int(seed or 0),
+            seed=int(seed or 0) if kind == "random" else 0,
             optimizer=optimizer,
             micro_batches=parts,
             memory_limit_bytes=1e12,
@@ -130,11 +131,16 @@ def together(
             restarts=1 if kind == "random" else 32,
             space=space(kind, traced.graph, cluster.mesh),
             baselines=False,
-        ).dumps()
+        )
+        return (with_zero(found, seed) if kind == "zero" else found).dumps()
 
     plan = Plan.loads(share_text(make))
     trainer = build_trainer(traced, plan, case.optimizer(optimizer))
-    losses = [float(trainer.step(*batch(step))) for step in range(steps)]
+    losses = []
+    for step in range(steps):
+        losses.append(float(trainer.step(*batch(step))))
+        if kind == "zero" and step == steps // 2:
+            trainer.load_state_dict(trainer.state_dict())
     state = trainer.state_dict()
     apart = size = 0.0
     for key, value in state.items():
@@ -145,10 +151,12 @@ def together(
         alone_losses = reference["losses"]
         worst = float(np.max(np.abs(np.array(losses) / alone_losses - 1)))
         split = sum(any(p.is_split for p in op.ins[0]) for op in plan.ops.values() if op.ins)
+        stages = sorted({edge.zero_stage for edge in plan.edges.values()})
         print(
             json.dumps(
                 {"scheme": scheme, "losses": worst, "parameters": (apart / size) ** 0.5,
-                 "split_ops": split, "ops": len(plan.ops), "first": losses[0], "last": losses[-1]}
+                 "split_ops": split, "ops": len(plan.ops), "stages": stages,
+                 "first": losses[0], "last": losses[-1]}
             ),
             flush=True,
         )  # fmt: skip

@@ -8,11 +8,15 @@ communicated that is not planned. Of a block that the plan recomputes, only the 
 operators run again, with all steps between them, before its backward pass.
 
 A parameter travels to its readers once per mini-batch; its gradients are summed over the
-micro-batches where they arise, and travel back once.
+micro-batches where they arise, and travel back once. Of one that is stored split (ZeRO, see
+`cost.storage`) the gradients travel back for each micro-batch from stage 2 on and are summed there;
+in stage 3 it travels before each pass of its reader and is forgotten after it.
 """
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,7 +29,7 @@ from .groups import Groups
 from .kernels.registry import RunState
 from .program import FED, Edge, Key, Node, Program
 from .state import ModelState, set_gradient
-from .vjp import Record, product, run_kernel
+from .vjp import Record, product, run_forgetting, run_kernel
 
 Values = dict[str, flow.Tensor]
 
@@ -79,6 +83,7 @@ class Executor:
         Gives the mean of their losses, a local scalar that is equal on all ranks.
         """
         self._run_state.training = True
+        self._state.forget_gradients()
         parameters = self._fetch_parameters()
         gradients: dict[Key, flow.Tensor] = {}
         total: flow.Tensor | None = None
@@ -102,15 +107,19 @@ class Executor:
             return [self._output(name, inputs, done.values) for name in outputs]
 
     def _fetch_parameters(self) -> dict[Key, flow.Tensor]:
-        """Each use of a parameter, in the placement in which it is used."""
-        found = {}
-        for node in self._program.nodes:
-            for edge in node.edges:
-                if edge.source.kind == "param":
-                    stored = self._state.stored[edge.source.attrs["name"]]
-                    dtype = getattr(flow, self.graph.tensors[edge.tensor].spec.dtype)
-                    found[edge.key] = edge.forward(detached(stored.local).to(dtype))
-        return found
+        """Each use of a parameter that stays, in the placement in which it is used."""
+        return {
+            edge.key: self._fetch(edge)
+            for node in self._program.nodes
+            for edge in node.edges
+            if edge.source.kind == "param" and edge.zero_stage < 3
+        }
+
+    def _fetch(self, edge: Edge) -> flow.Tensor:
+        """A parameter where its reader wants it."""
+        stored = self._state.stored[edge.source.attrs["name"]]
+        dtype = getattr(flow, self.graph.tensors[edge.tensor].spec.dtype)
+        return edge.forward(detached(stored.local).to(dtype))
 
     def _output(self, name: str, inputs: Values, values: Values) -> flow.Tensor:
         """A result of the model, as its producer places it."""
@@ -127,7 +136,7 @@ class Executor:
     ) -> flow.Tensor:
         """The tensor of an edge, where its reader wants it."""
         if edge.source.kind == "param":
-            return parameters[edge.key]
+            return self._fetch(edge) if edge.zero_stage == 3 else parameters[edge.key]
         if edge.source.kind in FED:
             return edge.forward(inputs[edge.tensor])
         if edge.source.kind == "buffer":
@@ -180,7 +189,13 @@ class Executor:
         """Call the operator's kernel."""
         assert node.kernel is not None
         wanted = [with_gradient and edge.carries_gradient for edge in node.edges]
-        record, outputs = run_kernel(node.kernel, node.context, node.attrs, received, wanted)
+        forgotten = next((edge for edge in node.edges if edge.zero_stage == 3), None)
+        record: Record | None
+        if forgotten is not None and with_gradient:
+            fetch = functools.partial(self._fetch, forgotten)
+            record, outputs = run_forgetting(node.kernel, node.context, node.attrs, received, fetch)
+        else:
+            record, outputs = run_kernel(node.kernel, node.context, node.attrs, received, wanted)
         self._check(node, "output", outputs, node.planned.outs)
         return record, outputs
 
@@ -252,7 +267,7 @@ class Executor:
                     continue
                 assert gradient is not None
                 if edge.source.kind == "param":
-                    _add(gradients, edge.key, gradient)
+                    _keep(gradients, edge, gradient)
                 else:
                     _add(arrived, edge.tensor, edge.backward(gradient))
         return arrived
@@ -269,22 +284,33 @@ class Executor:
                 given[index] = product_of.gradient(item.taken, index)
             self._check_gradients(item.node, given)
             for index in item.inputs:
-                _add(gradients, item.node.edges[index].key, given[index])
+                gradient = given[index]
+                assert gradient is not None
+                _keep(gradients, item.node.edges[index], gradient)
 
     def _send_gradients(self, gradients: dict[Key, flow.Tensor]) -> None:
-        """Bring the gradients of all uses to their parameters."""
+        """Bring the gradients of all uses to their parameters, one after the other."""
+        uses = [
+            edge
+            for node in self._program.nodes
+            for edge in node.edges
+            if edge.source.kind == "param" and edge.carries_gradient
+        ]
+        left = Counter(edge.source.attrs["name"] for edge in uses)
         sums: Values = {}
-        for node in self._program.nodes:
-            for edge in node.edges:
-                if edge.source.kind == "param" and edge.carries_gradient:
-                    gradient = edge.backward(gradients.pop(edge.key))
-                    _add(sums, edge.source.attrs["name"], gradient)
-        for name, gradient in sums.items():
-            stored = self._state.stored[name]
-            if self._debug:
-                what = f"gradient of parameter {name}"
-                check_tensor(gradient, what, stored.shape, stored.nd, self._groups)
-            set_gradient(stored, gradient.to(stored.local.dtype))
+        for edge in uses:
+            name, gradient = edge.source.attrs["name"], gradients.pop(edge.key)
+            _add(sums, name, gradient if edge.zero_stage > 1 else edge.backward(gradient))
+            left[name] -= 1
+            if not left[name]:
+                self._set_gradient(name, sums.pop(name))
+
+    def _set_gradient(self, name: str, gradient: flow.Tensor) -> None:
+        stored = self._state.stored[name]
+        if self._debug:
+            what = f"gradient of parameter {name}"
+            check_tensor(gradient, what, stored.shape, stored.nd, self._groups)
+        set_gradient(stored, gradient.to(stored.local.dtype))
 
     def _check_gradients(self, node: Node, given: Sequence[flow.Tensor | None]) -> None:
         self._check(
@@ -328,3 +354,8 @@ def _can_wait(node: Node, record: Record) -> tuple[int, ...]:
 
 def _add(sums: dict, key: object, value: flow.Tensor) -> None:
     sums[key] = sums[key] + value if key in sums else value
+
+
+def _keep(gradients: dict[Key, flow.Tensor], edge: Edge, gradient: flow.Tensor) -> None:
+    """Add the gradient of one use of a parameter, from ZeRO's stage 2 on where it is stored."""
+    _add(gradients, edge.key, edge.backward(gradient) if edge.zero_stage > 1 else gradient)

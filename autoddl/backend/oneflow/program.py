@@ -33,6 +33,7 @@ class Edge:
     source:  the operator that produces it (`param`, `buffer` and `input` operators are data)
     placed:  as the producer places it; target: as the operator takes it
     is_last: True if nobody reads the tensor later
+    zero_stage: of a parameter that is stored split, see `planned.PlannedEdge`
     """
 
     key: Key
@@ -44,6 +45,7 @@ class Edge:
     backward: LocalFn
     carries_gradient: bool
     is_last: bool
+    zero_stage: int = 0
 
 
 @dataclass
@@ -187,6 +189,7 @@ def _edge(
         backward,
         backward is not _unreachable,
         last[name] == key and name not in kept,
+        path.zero_stage,
     )
 
 

@@ -17,6 +17,7 @@ class StageExecutor(Executor):
     def begin(self) -> None:
         """Start an iteration."""
         self._run_state.training = True
+        self._state.forget_gradients()
         self._parameters = self._fetch_parameters()
         self._gradients: dict[Key, flow.Tensor] = {}
         self._open: dict[int, Pass] = {}

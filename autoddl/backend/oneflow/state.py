@@ -107,6 +107,12 @@ class ModelState:
             stored.nd = nd
         return stored.local
 
+    def forget_gradients(self) -> None:
+        """Free the last step's gradients, while this one's are not there yet."""
+        for stored in self.stored.values():
+            if stored.parameter is not None:
+                stored.parameter.grad = None
+
     def gradients(self) -> list[flow.Tensor]:
         """This rank's parts of the gradients that are set, in the memory of the gradients."""
         found = [s.parameter.grad for s in self.stored.values() if s.parameter is not None]

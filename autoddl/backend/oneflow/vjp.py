@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import oneflow as flow
 
 from .detach import detached
+from .kernels.by_input import product_gradient
 from .kernels.registry import ByInput, Context, Explicit, Kernel, Vjp
 
 
@@ -54,6 +55,30 @@ def run_kernel(
     if isinstance(result, ByInput):
         return Record(None, by_input=result, wanted=wanted), list(result.outputs)
     return Record(None, leaves, list(result)), [detached(x) for x in result]
+
+
+def run_forgetting(
+    kernel: Kernel,
+    context: Context,
+    attrs: Mapping[str, Any],
+    inputs: Sequence[flow.Tensor],
+    fetch: Callable[[], flow.Tensor],
+) -> tuple[Record, list[flow.Tensor]]:
+    """A matrix product that does not keep its second input: the backward pass fetches it again."""
+    with flow.no_grad():
+        result = kernel(context, inputs, attrs)
+    a = detached(inputs[0])
+    emulated = result.vjp if isinstance(result, Explicit) else None
+    outputs = result.outputs if isinstance(result, Explicit | ByInput) else result
+
+    def vjp(gradients: Sequence[flow.Tensor | None]) -> Sequence[flow.Tensor | None]:
+        b, (dy,) = fetch(), gradients
+        if emulated is not None:
+            return emulated(gradients)
+        assert dy is not None
+        return [product_gradient(a, b, attrs, dy, index) for index in (0, 1)]
+
+    return Record(vjp), list(outputs)
 
 
 def product(

@@ -27,26 +27,28 @@ _TRANSPOSED = {"conv1d": _C.deconv1d, "conv2d": _C.deconv2d, "conv3d": _C.deconv
 def matmul(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput:
     """(a, b) -> alpha a b, either transposed."""
     a, b = map(detached, inputs)
-    ta, tb, alpha = attrs["transpose_a"], attrs["transpose_b"], attrs["alpha"]
-    flat = not ta and b.ndim == 2
 
     def gradient(grads: Sequence[Tensor | None], index: int) -> Tensor:
         (dy,) = grads
         assert dy is not None
-        with flow.no_grad():
-            if index == 0:
-                da = (
-                    _C.matmul(b, dy, tb, True, alpha)
-                    if ta
-                    else _C.matmul(dy, b, False, not tb, alpha)
-                )
-                return _sum_to(da, a)
-            x, g = (a.reshape(-1, a.shape[-1]), dy.reshape(-1, dy.shape[-1])) if flat else (a, dy)
-            db = _C.matmul(g, x, True, ta, alpha) if tb else _C.matmul(x, g, not ta, False, alpha)
-            return _sum_to(db, b)
+        return product_gradient(a, b, attrs, dy, index)
 
     with flow.no_grad():
-        return ByInput([_C.matmul(a, b, ta, tb, alpha)], gradient)
+        transposed = attrs["transpose_a"], attrs["transpose_b"]
+        return ByInput([_C.matmul(a, b, *transposed, attrs["alpha"])], gradient)
+
+
+def product_gradient(a: Tensor, b: Tensor, attrs: Attrs, dy: Tensor, index: int) -> Tensor:
+    """da (index 0) or db (1)."""
+    ta, tb, alpha = attrs["transpose_a"], attrs["transpose_b"], attrs["alpha"]
+    flat = not ta and b.ndim == 2
+    with flow.no_grad():
+        if index == 0:
+            da = _C.matmul(b, dy, tb, True, alpha) if ta else _C.matmul(dy, b, False, not tb, alpha)
+            return _sum_to(da, a)
+        x, g = (a.reshape(-1, a.shape[-1]), dy.reshape(-1, dy.shape[-1])) if flat else (a, dy)
+        db = _C.matmul(g, x, True, ta, alpha) if tb else _C.matmul(x, g, not ta, False, alpha)
+        return _sum_to(db, b)
 
 
 def convolution(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput:

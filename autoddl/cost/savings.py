@@ -1,0 +1,128 @@
+"""What a plan does to save memory, and what each of it saves (bytes) and costs (seconds).
+
+Each is the difference to the same placements without it, by the account (`cost.account`):
+
+    accumulation    all micro-batches at once
+    split storage   the parameters of a layer stored whole where they are Broadcast (ZeRO, stage 0)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..graph import Graph
+from ..planned import PlannedEdge, PlannedOp
+from ..sbp.redistribute import PathTable
+from .account import Cost, account, total
+from .model import CostModel
+from .recompute import Recomputation
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Saving:
+    """saved_bytes of one device, for extra_s seconds an iteration."""
+
+    saved_bytes: float
+    extra_s: float
+
+    @staticmethod
+    def between(without: Cost, with_it: Cost) -> Saving:
+        return Saving(
+            without.memory_bytes - with_it.memory_bytes, with_it.iteration_s - without.iteration_s
+        )
+
+
+@dataclass(frozen=True)
+class Savings:
+    """stages: operator -> the largest stage of its parameters; storage: the saving of all of them.
+
+    by_op: operator -> what the storage of its parameters saves, itself or as their reader
+    """
+
+    accumulation: Saving | None
+    storage: Saving | None
+    stages: Mapping[str, int]
+    by_op: Mapping[str, Saving]
+
+    @property
+    def operators(self) -> Mapping[int, int]:
+        """Stage -> the number of operators whose parameters are stored so."""
+        return Counter(self.stages.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """accumulation, zero: bytes saved and seconds paid; None where there is none of it."""
+        zero = None
+        if self.storage is not None:
+            operators = {str(stage): n for stage, n in sorted(self.operators.items())}
+            zero = {**dataclasses.asdict(self.storage), "operators": operators}
+        accumulation = self.accumulation and dataclasses.asdict(self.accumulation)
+        return {"accumulation": accumulation, "zero": zero}
+
+
+def savings(
+    graph: Graph,
+    model: CostModel,
+    micro_batches: int,
+    ops: Mapping[str, PlannedOp],
+    edges: Mapping[Key, PlannedEdge],
+    again: Recomputation,
+    costs: Mapping[str, Cost],
+) -> Savings:
+    """Of a plan whose operators cost `costs`."""
+    accumulation = None
+    if micro_batches > 1 and graph.batch:
+        try:
+            whole_batch = graph.with_batch(graph.batch * micro_batches)
+        except ValueError:
+            whole_batch = None
+        if whole_batch is not None:
+            at_once = account(
+                whole_batch, model, 1, ops, edges, Recomputation(whole_batch, again.blocks)
+            )
+            accumulation = Saving.between(total(at_once.values()), total(costs.values()))
+    split = list(_split(graph, edges))
+    if not split:
+        return Savings(accumulation, None, {}, {})
+    whole = account(graph, model, micro_batches, *stored_whole(graph, model, ops, edges), again)
+    by_op = {}
+    stages: dict[str, int] = {}
+    for edge, tensor in split:
+        for name in (edge.op, graph.producers[tensor].name):
+            by_op[name] = Saving.between(whole[name], costs[name])
+        stages[edge.op] = max(stages.get(edge.op, 0), edge.zero_stage)
+    storage = Saving.between(total(whole.values()), total(costs.values()))
+    return Savings(accumulation, storage, stages, by_op)
+
+
+def stored_whole(
+    graph: Graph,
+    model: CostModel,
+    ops: Mapping[str, PlannedOp],
+    edges: Mapping[Key, PlannedEdge],
+) -> tuple[dict[str, PlannedOp], dict[Key, PlannedEdge]]:
+    """The plan with every parameter that is stored split by ZeRO stored as its reader needs it."""
+    paths = PathTable(model.cluster.mesh, model.comm.price)
+    placed, steps = dict(ops), dict(edges)
+    for edge, tensor in _split(graph, edges):
+        needed, given = ops[edge.op].ins[edge.index], ops[edge.op].grad_ins[edge.index]
+        assert given is not None
+        param = graph.producers[tensor].name
+        placed[param] = dataclasses.replace(placed[param], outs=(needed,), grad_outs=(needed,))
+        backward = paths.path(graph.tensors[tensor].spec, given, needed)
+        steps[edge.op, edge.index] = PlannedEdge(edge.op, edge.index, (), backward)
+    return placed, steps
+
+
+def _split(graph: Graph, edges: Mapping[Key, PlannedEdge]) -> Iterator[tuple[PlannedEdge, str]]:
+    """The edges from parameters that are stored split by ZeRO, with the parameters' tensors."""
+    for op in graph.ops:
+        for index, tensor in enumerate(op.inputs):
+            edge = edges.get((op.name, index))
+            if edge is not None and edge.zero_stage:
+                yield edge, tensor

@@ -1,0 +1,223 @@
+"""How a trained parameter with one reader is stored: whole, or split by one of ZeRO's stages.
+
+On axes where its reader takes it Broadcast and gives its gradient back Partial, d devices in all, a
+parameter of w local bytes with k optimiser slots may be stored split. With M micro-batches it owes,
+AG and RS being the seconds of its all-gather and reduce-scatter:
+
+    stage  split                      seconds an iteration    bytes
+    0      nothing                    AG + RS (all-reduce)    w (2 + k)
+    1      parameter, slots           AG + RS                 w + w/d (1 + k) + w
+    2      and gradient               AG + M RS               w + w/d (2 + k)
+    3      and what is gathered       2 M AG + M RS           w/d (2 + k)
+
+In stages 1 and 2 the gathered copy stays for the iteration; in stage 3 it is there only while its
+operator runs, forward and backward, which only matrix products can do without recomputation (the
+others take stage 2); a block that is recomputed gathers it once more. Partial axes that are not
+split are all-reduced after the reduce-scatter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sbp.layout import TensorSpec
+from ..sbp.mesh import Mesh
+from ..sbp.placement import B, NdSbp, P
+from ..sbp.signature import OpSpec
+from ..sbp.states import split_parts
+from ..sbp.steps import Step, StepKind
+from .comm import CommModel
+
+Codes = NDArray[np.int8]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+_PRODUCTS = ("matmul", "broadcast_matmul")
+_B, _P = B.code, P.code
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A stage (0: whole), and the axes over which it may split."""
+
+    stage: int
+    axes: tuple[int, ...] = ()
+
+
+WHOLE = Storage(0)
+
+
+def storages(mesh: Mesh, micro_batches: int) -> tuple[Storage, ...]:
+    """What may be chosen: each stage over all axes, those inside the hosts, those between them.
+
+    Without accumulation stage 1 costs what stage 2 costs, and keeps more.
+    """
+    every = tuple(range(mesh.num_axes))
+    sets = [every]
+    sets += [tuple(a for a in every if mesh.axes[a].link == link) for link in ("intra", "inter")]
+    stages = (1, 2, 3) if micro_batches > 1 else (2, 3)
+    chosen = dict.fromkeys(axes for axes in sets if axes)
+    return (WHOLE, *(Storage(stage, axes) for stage in stages for axes in chosen))
+
+
+def stage_at(op: OpSpec, index: int, stage: int) -> int:
+    """The stage that input `index` of the operator takes when `stage` is asked for."""
+    forgets = (
+        op.kind in _PRODUCTS
+        and index == 1
+        and len(op.inputs[1].shape) == 2
+        and not op.attrs["transpose_a"]
+    )
+    return stage if forgets else min(stage, 2)
+
+
+def stored_codes(
+    spec: TensorSpec, needed: Codes, given: Codes, axes: tuple[int, ...], mesh: Mesh
+) -> Codes:
+    """How parameters are stored that are needed and whose gradients come as in [n, axis] codes.
+
+    Split over those of `axes` that replicate them, along the first dim that divides evenly and of
+    which the pieces follow one another, so that they are gathered by one collective; else whole.
+    """
+    kept = np.where(needed == _P, np.int8(_B), needed)
+    chosen = np.zeros(mesh.num_axes, dtype=bool)
+    chosen[list(axes)] = True
+    split = chosen & (needed == _B) & (given == _P) & ~(needed == _P).any(axis=1)[:, None]
+    open_rows = split.any(axis=1)
+    first = split.argmax(axis=1)
+    before = np.arange(mesh.num_axes) < first[:, None]
+    stored = kept.copy()
+    ndim = len(spec.shape)
+    used = [(needed == dim).any(axis=1) for dim in range(ndim)]
+    # dims that nothing splits first, then those that only axes before the first one split
+    for unused in (True, False):
+        for dim in range(ndim):
+            trial = np.where(split, np.int8(dim), kept)
+            even = spec.shape[dim] % split_parts(trial, ndim, mesh)[:, dim] == 0
+            contiguous = ~((needed == dim) & ~before).any(axis=1)
+            rows = open_rows & even & contiguous & (used[dim] != unused)
+            stored[rows] = trial[rows]
+            open_rows &= ~rows
+    return stored
+
+
+def storage_steps(
+    spec: TensorSpec, comm: CommModel, needed: NdSbp, given: NdSbp, stored: NdSbp
+) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+    """(gathering, reduction of the gradient) of a parameter stored split."""
+    axes = tuple(a for a, (x, y) in enumerate(zip(needed, stored, strict=True)) if x != y)
+    dim = stored[axes[0]]
+    rest = tuple(a for a, p in enumerate(given) if p.is_partial and a not in axes)
+    parts = comm.mesh.extent([a for a, p in enumerate(needed) if p.is_split])
+    whole = np.array([spec.bytes / parts])
+    gathers = _in_runs(comm, "all_gather", axes, whole)[1]
+    scatters = _in_runs(comm, "reduce_scatter", axes, whole)[1]
+    backward = [Step("reduce_scatter", run, P, dim) for run in scatters]
+    if rest:
+        backward.append(Step("all_reduce", rest, P, B))
+    return tuple(Step("all_gather", run, dim, B) for run in reversed(gathers)), tuple(backward)
+
+
+def _in_runs(
+    comm: CommModel, kind: StepKind, axes: tuple[int, ...], whole: Floats
+) -> tuple[Floats, list[tuple[int, ...]]]:
+    """([n] seconds, the runs for the first of `whole`) of a collective in runs of axes.
+
+    Of `whole` local bytes gathered along all axes at once or in runs, the minor ones first (a
+    reduce-scatter: the major ones first), whatever is cheapest:
+
+        g(i) = min over j > i of  g(j) + price(axes i..j-1) whole / (extents of the axes before i)
+    """
+    least = [np.zeros_like(whole)] * (len(axes) + 1)
+    end = [0] * len(axes)
+    for i in reversed(range(len(axes))):
+        size = whole / comm.mesh.extent(axes[:i])
+        tries = []
+        for j in range(i + 1, len(axes) + 1):
+            alpha_s, beta_s_per_byte = comm.price(kind, axes[i:j])
+            tries.append(least[j] + alpha_s + beta_s_per_byte * size)
+        least[i] = np.min(tries, axis=0)
+        end[i] = i + 1 + int(np.argmin([found[0] for found in tries]))
+    runs, i = [], 0
+    while i < len(axes):
+        runs.append(axes[i : end[i]])
+        i = end[i]
+    return least[0], runs
+
+
+def edge_times(
+    is_param: bool, zero_stage: int, micro_batches: int, passes: int = 1
+) -> tuple[tuple[int, int], int]:
+    """How often an edge's steps run in an iteration.
+
+    passes: forward passes of its reader for each micro-batch
+    ((forward steps in forward passes, in backward passes), backward steps)
+    """
+    if not is_param:
+        return (passes * micro_batches, 0), micro_batches
+    forward = (passes * micro_batches, micro_batches) if zero_stage == 3 else (1, 0)
+    return forward, micro_batches if zero_stage > 1 else 1
+
+
+@dataclass(frozen=True)
+class StoragePrices:
+    """Seconds and bytes of one parameter under the storages, for n strategies of its reader.
+
+    copies: tensors of the parameter's size: weight, gradient, optimiser slots
+    """
+
+    spec: TensorSpec
+    comm: CommModel
+    copies: int
+    needed: Codes
+    given: Codes
+
+    def stored(self, axes: tuple[int, ...]) -> Codes:
+        return stored_codes(self.spec, self.needed, self.given, axes, self.comm.mesh)
+
+    def memory_bytes(self, stage: int, stored: Codes) -> Floats:
+        """[n] of weight, gradient, optimiser slots and gathered copy."""
+        whole, apart = self._bytes(self.needed), self._bytes(stored)
+        memory = self.copies * apart
+        is_split = self._gathered(stored).any(axis=1)
+        if stage < 3:
+            memory += np.where(is_split, whole, 0.0)
+        if stage == 1:
+            memory += whole - apart
+        return memory
+
+    def seconds(
+        self, stage: int, stored: Codes, micro_batches: int, whole_s: Floats, passes: int = 1
+    ) -> Floats:
+        """[n] an iteration; rows that are not split cost `whole_s`, and the others no less.
+
+        passes: forward passes of the reader for each micro-batch
+        """
+        seconds = whole_s.copy()
+        gathered = self._gathered(stored)
+        rest = (self.given == _P) & ~gathered
+        forward, sums = edge_times(True, stage, micro_batches, passes)
+        gathers = sum(forward)
+        whole, apart = self._bytes(self.needed), self._bytes(stored)
+        masks, which = np.unique(np.hstack([gathered, rest]), axis=0, return_inverse=True)
+        for number, mask in enumerate(masks):
+            axes, others = (tuple(map(int, np.flatnonzero(m))) for m in np.split(mask, 2))
+            if axes:
+                at = which.ravel() == number
+                found = gathers * _in_runs(self.comm, "all_gather", axes, whole[at])[0]
+                found += sums * _in_runs(self.comm, "reduce_scatter", axes, whole[at])[0]
+                if others:
+                    alpha_s, beta_s_per_byte = self.comm.price("all_reduce", others)
+                    found += sums * (alpha_s + beta_s_per_byte * apart[at])
+                seconds[at] = np.maximum(found, whole_s[at])
+        return seconds
+
+    def _gathered(self, stored: Codes) -> Bools:
+        """[n, axis]: the axes that are split in storage and Broadcast in use."""
+        return (stored >= 0) & (self.needed == _B)
+
+    def _bytes(self, codes: Codes) -> Floats:
+        extents = np.array(self.comm.mesh.extents, dtype=np.float64)
+        return self.spec.bytes / np.where(codes >= 0, extents, 1.0).prod(axis=1)

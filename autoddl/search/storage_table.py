@@ -1,0 +1,150 @@
+"""The storages of a group's parameters as a second, dependent choice of the group.
+
+How parameters are stored concerns nothing but their own seconds and bytes. So a group with trained
+parameters has a variable beside its strategy whose only edge leads to it:
+
+    edge[s, k] = (seconds, bytes) of the k-th storage of strategy s
+
+which elimination folds into the group's own table, at any price of memory. Per strategy the
+storages stand in ascending order of seconds and descending order of bytes, those that another one
+dominates left out; `which` says what the k-th is. The first is whole storage, which costs least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cost.storage import WHOLE, Codes, Storage, StoragePrices, stage_at
+from ..sbp.signature import OpSpec
+from .problem import Edge, Problem, Table
+
+
+@dataclass(frozen=True)
+class StoragePort:
+    """Input `index` of an operator that is a trained parameter with one reader.
+
+    passes: forward passes of the operator for each micro-batch
+    stored: axes that may split it -> its placements [strategies, axis]
+    """
+
+    op: OpSpec
+    index: int
+    prices: StoragePrices
+    passes: int
+    stored: Mapping[tuple[int, ...], Codes]
+
+    @staticmethod
+    def make(
+        op: OpSpec, index: int, prices: StoragePrices, passes: int, storages: Sequence[Storage]
+    ) -> StoragePort:
+        stored = {axes: prices.stored(axes) for axes in dict.fromkeys(s.axes for s in storages)}
+        return StoragePort(op, index, prices, passes, stored)
+
+    def stage(self, storage: Storage) -> int:
+        return stage_at(self.op, self.index, storage.stage)
+
+    def memory_bytes(self, storage: Storage) -> Table:
+        return self.prices.memory_bytes(self.stage(storage), self.stored[storage.axes])
+
+    def seconds(self, storage: Storage, micro_batches: int, whole_s: Table) -> Table:
+        stored = self.stored[storage.axes]
+        stage = self.stage(storage)
+        return self.prices.seconds(stage, stored, micro_batches, whole_s, self.passes)
+
+
+@dataclass(frozen=True)
+class StorageTable:
+    """[strategies, k] seconds an iteration and bytes of the storages that are worth a choice."""
+
+    storages: tuple[Storage, ...]
+    which: NDArray[np.int64]
+    seconds: Table
+    memory_bytes: Table
+
+    def pick(self, strategy: int, k: int) -> Storage:
+        return self.storages[self.which[strategy, k]]
+
+
+def memory_table(ports: Sequence[StoragePort], storages: Sequence[Storage]) -> Table:
+    """[strategies, storages] bytes of all parameters of a group."""
+    return np.stack([sum(port.memory_bytes(storage) for port in ports) for storage in storages], 1)
+
+
+def storage_table(
+    ports: Sequence[StoragePort],
+    storages: tuple[Storage, ...],
+    micro_batches: int,
+    whole_s: Sequence[Table],
+) -> StorageTable:
+    """All storages of a group, priced, without those that others dominate.
+
+    whole_s: seconds of the synchronisation of each port's gradient if it is stored whole
+    """
+    assert storages[0] == WHOLE
+    pairs = list(zip(ports, whole_s, strict=True))
+    columns = [sum(p.seconds(storage, micro_batches, s) for p, s in pairs) for storage in storages]
+    return _undominated(storages, np.stack(columns, axis=1), memory_table(ports, storages))
+
+
+def _undominated(storages: tuple[Storage, ...], seconds: Table, memory: Table) -> StorageTable:
+    order = np.lexsort((memory, seconds), axis=1)
+    # whole storage first, whatever else costs as little
+    order = np.take_along_axis(order, np.argsort(order != 0, axis=1, kind="stable"), axis=1)
+    memory = np.take_along_axis(memory, order, axis=1)
+    before = np.minimum.accumulate(memory, axis=1)
+    keeps = np.ones(memory.shape, dtype=bool)
+    keeps[:, 1:] = memory[:, 1:] < before[:, :-1] * (1 - 1e-9)
+    rank = np.cumsum(keeps, axis=1) - 1
+    width = int(rank.max()) + 1
+    which = np.zeros((len(memory), width), dtype=np.int64)
+    last = np.zeros(len(memory), dtype=np.int64)
+    for k in range(width):  # rows with fewer repeat their last one
+        at = keeps & (rank == k)
+        last = np.where(at.any(axis=1), at.argmax(axis=1), last)
+        which[:, k] = last
+    rows = np.arange(len(memory))[:, None]
+    seconds = np.take_along_axis(seconds, order, axis=1)
+    return StorageTable(storages, order[rows, which], seconds[rows, which], memory[rows, which])
+
+
+def with_storage(
+    problem: Problem, tables: Sequence[StorageTable | None]
+) -> tuple[Problem, tuple[int, ...]]:
+    """The problem with a variable after each that has parameters, and the variables' new numbers.
+
+    tables: by node table number; None where nothing is stored or nothing may be split
+    """
+    leaf_of: dict[int, tuple[int, int]] = {}  # node table -> (node table, edge table) of its leaf
+    zeros: list[Table] = []
+    found: list[StorageTable] = []
+    for number, table in enumerate(tables):
+        if table is not None:
+            leaf_of[number] = len(tables) + len(found), len(problem.edge_cost) + len(found)
+            zeros.append(np.zeros(table.which.shape[1]))
+            found.append(table)
+    nodes: list[int] = []
+    variables: list[int] = []
+    leaves: list[Edge] = []
+    for table in problem.nodes:
+        variables.append(len(nodes))
+        nodes.append(table)
+        if table in leaf_of:
+            node, edge = leaf_of[table]
+            leaves.append(Edge(len(nodes) - 1, len(nodes), edge))
+            nodes.append(node)
+    edges = [Edge(variables[e.first], variables[e.second], e.table) for e in problem.edges]
+    extended = replace(
+        problem,
+        node_cost=(*problem.node_cost, *zeros),
+        node_memory=(*problem.node_memory, *zeros),
+        edge_cost=(*problem.edge_cost, *(t.seconds for t in found)),
+        edge_memory=(*problem.edge_memory, *(t.memory_bytes for t in found)),
+        nodes=tuple(nodes),
+        edges=(*edges, *leaves),
+        heavy=frozenset(variables[v] for v in problem.heavy),
+    )
+    return extended, tuple(variables)

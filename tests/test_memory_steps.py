@@ -1,0 +1,46 @@
+"""The memory limit lowered step by step: plans until none exists, and then what is missing."""
+
+import re
+
+import pytest
+
+from autoddl.planner import find_plan
+from tests.clusters import cluster
+from tests.graphs import attention, mlp
+
+UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
+CASES = {
+    "mlp": (mlp(256, (256, 512, 512, 256)), (2, 2)),
+    "attention": (attention(2, 16, 32, 128, 4), (2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_plans_are_found_until_none_exists(name):
+    graph, shape = CASES[name]
+    where = cluster("gcp_a100", *shape)
+    limit = find_plan(graph, where, baselines=False).memory_peak("executor").bytes
+    stages, parts, steps = set(), set(), 0
+    while True:
+        try:
+            plan = find_plan(graph, where, memory_limit_bytes=limit, baselines=False)
+        except ValueError as error:
+            text = str(error)
+            break
+        peak = plan.memory_peak("executor").bytes
+        assert peak <= limit
+        stages |= {edge.zero_stage for edge in plan.edges.values()}
+        parts.add(plan.micro_batches)
+        steps += 1
+        limit = 0.8 * min(peak, limit)
+    assert steps >= 4 and len(parts) > 1
+    assert stages & {1, 2, 3}
+    found = re.search(
+        r"smallest found needs ([\d.e+]+) (\w+),.* The largest layers are (\S+)", text
+    )
+    assert found is not None, text
+    smallest = float(found[1]) * UNITS[found[2]]
+    assert smallest > limit
+    # what the error calls the smallest is a plan (its number is rounded to three digits)
+    least = find_plan(graph, where, memory_limit_bytes=1.01 * smallest, baselines=False)
+    assert least.memory_peak("executor").bytes <= 1.01 * smallest
