@@ -117,7 +117,7 @@ def find_plan(
         raise ValueError(
             _none_found(graph, model, counts[-1], space, len(counts) > 1, search, blocks)
         )
-    return _write(best, records, seed, time.perf_counter() - started)
+    return _write(best, prices, records, seed, time.perf_counter() - started)
 
 
 def micro_graph(graph: Graph, parts: int) -> Graph:
@@ -151,9 +151,15 @@ def _cost_to_beat(found: Found | None) -> float:
     return float("inf") if found is None else found.result.cost * (1 - 1e-6)
 
 
-def _write(found: Found, baselines: tuple[PlannedBaseline, ...], seed: int, seconds: float) -> Plan:
+def _write(
+    found: Found,
+    prices: PairPrices,
+    baselines: tuple[PlannedBaseline, ...],
+    seed: int,
+    seconds: float,
+) -> Plan:
     tables, result = found.tables, found.result
-    ops, edges = place(tables, result.choice)
+    ops, edges = place(tables, result.choice, prices.paths)
     alternatives = next_best(tables, result.choice, result.memory)
     model = tables.model
     bound = result.lower_bound if np.isfinite(result.lower_bound) else free_bound(tables.problem)

@@ -14,11 +14,15 @@ from .tables import Tables
 
 
 def place(
-    tables: Tables, choice: Choice
+    tables: Tables, choice: Choice, paths: PathTable | None = None
 ) -> tuple[dict[str, PlannedOp], dict[tuple[str, int], PlannedEdge]]:
-    """(operator name -> placements, (operator, input) -> steps), in graph order."""
+    """(operator name -> placements, (operator, input) -> steps), in graph order.
+
+    paths: of the model's mesh and prices, if there is such a table already
+    """
     graph, mesh = tables.grouping.graph, tables.model.cluster.mesh
-    paths = PathTable(mesh, tables.model.comm.price)
+    if paths is None:
+        paths = PathTable(mesh, tables.model.comm.price)
     placed: dict[str, PlannedOp] = {}
     for variable, group in enumerate(tables.grouping.groups):
         table = tables.table_of(variable)
