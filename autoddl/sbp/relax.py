@@ -88,14 +88,12 @@ def lengths(
     slices = [slice(a, b) for a, b in zip(begin.tolist(), end.tolist(), strict=True) if a < b]
     ways = _Ways(len(graph.codes), src[order], dst[order], weights[order][:, None], slices)
 
-    size = min(_CHUNK, -(-len(starts) // 2))
-
     def fill(first: int) -> None:
-        part = slice(first, first + size)
+        part = slice(first, first + _CHUNK)
         found[part] = ways.from_starts(starts[part])[ends].T
 
-    chunks = range(0, len(starts), max(1, size))
-    if len(order) * len(starts) < _WORTH_THREADS:
+    chunks = range(0, len(starts), _CHUNK)
+    if len(chunks) == 1 or len(order) * len(starts) < _WORTH_THREADS:
         for first in chunks:
             fill(first)
     else:  # NumPy computes without the interpreter's lock; each thread fills rows of its own

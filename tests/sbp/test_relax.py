@@ -15,6 +15,7 @@ from autoddl.sbp.states import StateGraph
 @pytest.mark.parametrize("backwards", [False, True])
 def test_lengths_are_those_of_the_cheapest_ways(monkeypatch, backwards, threads):
     monkeypatch.setattr(relax, "_WORTH_THREADS", 0 if threads else 10**12)
+    monkeypatch.setattr(relax, "_CHUNK", 8)
     graph = StateGraph.core(Mesh(4, 2), 2)
     size = len(graph.codes)
     for seed in range(5):
