@@ -24,6 +24,7 @@ from .problem import Choice, Problem, Table
 from .removals import Kind, program
 
 _BLOCK_ROWS = 16
+_SMALL = 200_000  # additions that one array may hold
 _WORTH_THREADS = 4_000_000  # additions
 
 
@@ -38,6 +39,8 @@ def min_plus(left: Table, node: Table, right: Table) -> Table:
     weighted = (weighted - _finite(weighted.min(initial=np.inf))).astype(np.float32)
     turned = (right.T - _finite(right.min(initial=np.inf))).astype(np.float32, order="C")
     rows, columns = len(weighted), len(turned)
+    if rows * turned.size < _SMALL:
+        return (weighted[:, None, :] + turned).min(axis=2, initial=np.inf) + least
     result = np.empty((rows, columns), dtype=np.float32)
 
     def fill(start: int) -> None:
@@ -101,6 +104,8 @@ class Products:
         self, left: Table, node: Table, right: Table, left_t: Table, right_t: Table
     ) -> Table:
         """`min_plus`; the tables that end in _t are the transposes."""
+        if left.size * right.shape[1] < _SMALL:
+            return min_plus(left, node, right)
         outer, columns = self._equal(left), self._equal(right_t)
         inner, other = self._equal(right), self._equal(left_t)
         left, right = left[outer.first], right[:, columns.first]
