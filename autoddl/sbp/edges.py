@@ -16,7 +16,7 @@ from .mesh import Mesh
 from .placement import Placement
 from .steps import STEP_KINDS, step_kind
 
-_PAIRS_PER_LOOK = 300  # of states, in the time of one look at a mask and a label
+_PAIRS_PER_LOOK = 1500  # of states, in the time of one look at a mask and a label
 _PAIR_ROWS = 128
 
 Codes = NDArray[np.int8]
