@@ -60,6 +60,8 @@ def rounds(graph: StateGraph, *, backwards: bool) -> Rounds:
 
     Splits grow from the first axis on and shrink from the last.
     """
+    if not len(graph.src):
+        return Rounds.of(graph.kind, graph.dst)
     axes = np.arange(graph.mesh.num_axes)
     bits = graph.mask[:, None] >> axes & 1
     first = bits.argmax(axis=1)
