@@ -45,7 +45,8 @@ def edges_between(sources: Codes, targets: Codes, ndim: int) -> Ints:
     many states at once. The rule is the same for a step and its reverse, so the fewer are asked.
     """
     looks = (ndim + 2) << sources.shape[1]
-    if len(sources) * len(targets) < _PAIRS_PER_LOOK * looks:
+    few = len(sources) * len(targets) < _PAIRS_PER_LOOK * looks
+    if few and sources.shape[1]:
         src, dst, source, target, mask = _changes_by_pairs(sources, targets, ndim)
     elif len(sources) > len(targets):
         targets, sources = sources, targets
