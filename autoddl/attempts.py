@@ -34,6 +34,7 @@ from .cost.model import CostModel
 from .cost.recompute import Blocks, Recomputation
 from .graph import Graph
 from .planned import PlannedEdge, PlannedOp
+from .sbp.redistribute import PathTable
 from .search.algorithms import Algorithm
 from .search.budget import Budget
 from .search.descend import descend
@@ -53,10 +54,14 @@ _REFINEMENTS = 3
 
 @dataclass(frozen=True)
 class Found:
-    """A choice and the tables that it is of; `seconds` of an iteration."""
+    """A choice and the tables that it is of; `seconds` of an iteration.
+
+    paths: of the tables' mesh and prices
+    """
 
     tables: Tables
     result: SearchResult
+    paths: PathTable
 
     @property
     def seconds(self) -> float:
@@ -65,7 +70,7 @@ class Found:
     @cached_property
     def placed(self) -> tuple[dict[str, PlannedOp], dict[tuple[str, int], PlannedEdge]]:
         """Placements and steps."""
-        return place(self.tables, self.result.choice)
+        return place(self.tables, self.result.choice, self.paths)
 
     @cached_property
     def excess_bytes(self) -> float:
@@ -179,7 +184,8 @@ class Attempts:
             if first is None or result is None:
                 return None
             bound = min(first.lower_bound, result.cost)
-            found = Found(tables, dataclasses.replace(result, lower_bound=bound))
+            replaced = dataclasses.replace(result, lower_bound=bound)
+            found = Found(tables, replaced, self.prices.paths)
             if found.excess_bytes <= 0:
                 return found
             lower = result.memory - found.excess_bytes * (1 + tries / 2)
@@ -240,7 +246,7 @@ class Attempts:
                     memory=cost.memory_bytes,
                     lower_bound=searched.result.lower_bound,
                 )
-                cheaper = Found(searched.tables, result)
+                cheaper = Found(searched.tables, result, self.prices.paths)
                 searched = cheaper if cheaper.excess_bytes <= 0 else searched
             found = searched
         return found

@@ -263,7 +263,8 @@ def _least(
     choice = eliminate(problem, price, frozenset()).expand_greedily()
     result = SearchResult(choice, *problem.evaluate(choice), 1, "least memory")
     limited = dataclasses.replace(problem, memory_limit=model.limit_bytes)
-    return Found(dataclasses.replace(tables, model=model, problem=limited), result)
+    tables = dataclasses.replace(tables, model=model, problem=limited)
+    return Found(tables, result, prices.paths)
 
 
 def _none_found(graph: Graph, least: Found, chose_parts: bool, search: str) -> str:

@@ -217,10 +217,11 @@ def main() -> None:
         text = json.dumps({"machine": machine, "date": date, "cases": ordered}, indent=1)
         write_atomically(path, text)
         note = (
-            f"Planning time, {date}, {machine['cpus']} CPUs, tracing and baselines apart. "
-            "The machine was shared: its load average was "
-            f"{', '.join(str(c['load_average']) for c in ordered.values())}; CPU seconds are "
-            "nearer to the truth than wall seconds.\n\n"
+            f"Planning time, {date}, {machine['cpus']} CPUs, tracing and baselines apart. Load "
+            "average of the machine in the minute to the end of each case, the case included: "
+            f"{', '.join(str(c['load_average']) for c in ordered.values())}. Where it exceeds "
+            "what a case can cause itself (1 and a bit), others ran beside it, and both times are "
+            "longer for it.\n\n"
         )
         write_atomically(path.with_suffix(".md"), note + _table(ordered))
         print(_table({name: known[name]}).splitlines()[-1], flush=True)

@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cost.comm import CommModel
+from ..sbp.edges import edges_between, mask_axes
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
-from ..sbp.states import edges_between, mask_axes
 from ..sbp.steps import FREE_KINDS, STEP_KINDS, StepKind
 from ..search.pair_prices import PairPrices
 

@@ -23,20 +23,12 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
+from .edges import KIND_INDEX, STAY, Codes, Floats, Ints, mask_axes
 from .layout import TensorSpec, check_fits, is_even
 from .mesh import Mesh
 from .placement import NdSbp
-from .states import (
-    KIND_INDEX,
-    STAY,
-    Codes,
-    Floats,
-    Ints,
-    StateGraph,
-    local_bytes,
-    mask_axes,
-    split_parts,
-)
+from .relax import lengths
+from .states import StateGraph, local_bytes, split_parts
 from .steps import FREE_KINDS, STEP_KINDS, Step, StepKind
 from .symmetry import alike_dims, first_names, rename
 from .traffic import device_intra_bytes, nic_bytes, nic_messages, path_bytes
@@ -56,6 +48,7 @@ __all__ = [
 
 PriceFn = Callable[[StepKind, tuple[int, ...]], tuple[float, float]]
 
+_JOINS = 4  # graphs kept that tensors of several sizes may ask for
 _TIE = 1e-12  # relative: costs nearer than this are equal, they differ by rounding only
 
 
@@ -97,6 +90,9 @@ class PathTable:
     price: PriceFn
     _graphs: dict[int, StateGraph] = field(default_factory=dict, repr=False)
     _prices: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict, repr=False)
+    _joins: dict[tuple[int, bytes, bytes], tuple[StateGraph, Ints, Ints]] = field(
+        default_factory=dict, repr=False
+    )
     _dual: dict[int, bool] = field(default_factory=dict, repr=False)
     _known: dict[tuple[TensorSpec, bool], Floats] = field(default_factory=dict, repr=False)
     _paths: dict[tuple[TensorSpec, NdSbp, NdSbp], tuple[Step, ...]] = field(
@@ -118,15 +114,14 @@ class PathTable:
         seconds = np.full((len(sources), len(targets)), np.inf)
         if not seconds.size:
             return seconds
-        graph, source_rows, target_rows = self._graph(spec).joined(sources, targets)
-        matrix = self._shortcut_free(graph, spec)
+        graph, source_rows, target_rows = self._joined(spec, sources, targets)
+        weights = self._shortcut_free(graph, spec)
         if backwards is None:
             backwards = len(np.unique(source_rows)) > len(np.unique(target_rows))
-        if not backwards:
-            seconds = self._distances(graph, spec, matrix, source_rows, target_rows)
-        else:
-            turned = matrix.T.tocsr()
-            seconds = self._distances(graph, spec, turned, target_rows, source_rows).T
+        ends = (target_rows, source_rows) if backwards else (source_rows, target_rows)
+        seconds = self._distances(graph, spec, weights, *ends, backwards=backwards)
+        if backwards:
+            seconds = seconds.T
         even = local_bytes(spec, graph.parts)[1]
         seconds[~even[source_rows], :] = np.inf
         seconds[:, ~even[target_rows]] = np.inf
@@ -181,30 +176,40 @@ class PathTable:
         return _fewest(graph, tight, int(start), int(end))
 
     def _distances(
-        self, graph: StateGraph, spec: TensorSpec, matrix: csr_matrix, starts: Ints, ends: Ints
+        self,
+        graph: StateGraph,
+        spec: TensorSpec,
+        weights: Floats,
+        starts: Ints,
+        ends: Ints,
+        *,
+        backwards: bool,
     ) -> Floats:
-        """[n, m] lengths of the shortest ways in `matrix`, one search per class of like starts."""
+        """[n, m] lengths of the cheapest ways, one search per class of like starts."""
         alike = alike_dims(spec.shape, self.mesh) if graph is self._graph(spec) else ()
         names = first_names(graph.codes[starts], graph.ndim, alike)
         first = graph.rows(rename(graph.codes[starts], names)) if alike else starts
         asked, which = np.unique(first, return_inverse=True)
-        found = dijkstra(matrix, indices=asked)
-        lengths = np.empty((len(starts), len(ends)))
+        reached, column = np.arange(len(graph.codes)), ends
+        if not alike:
+            reached, column = np.unique(ends, return_inverse=True)
+        found = lengths(graph, weights, asked, reached, backwards=backwards)
+        seconds = np.empty((len(starts), len(ends)))
         each, name_of = np.unique(names, axis=0, return_inverse=True)
         for number, new in enumerate(each):
             own = np.flatnonzero(name_of.ravel() == number)
-            to = graph.rows(rename(graph.codes[ends], new)) if alike else ends
-            lengths[own] = found[np.ix_(which[own], to)]
-        return lengths
+            to = graph.rows(rename(graph.codes[ends], new)) if alike else column
+            seconds[own] = found[np.ix_(which[own], to)]
+        return seconds
 
-    def _shortcut_free(self, graph: StateGraph, spec: TensorSpec) -> csr_matrix:
-        """The matrix of the edges less those that two others replace at no higher price."""
+    def _shortcut_free(self, graph: StateGraph, spec: TensorSpec) -> Floats:
+        """Weights of the edges; infinite as well if two others replace one at no higher price."""
         weights = self._weights(graph, spec, even_only=True)
         if graph.is_full and self.mesh.num_axes > 3:
             groups, group_of = graph.groups
             needless = np.array([self._divides(int(k), int(m), spec) for k, m in groups], bool)
             weights[needless[group_of] & graph.divisible] = np.inf
-        return _matrix(graph, weights)
+        return weights
 
     def _divides(self, kind_index: int, mask: int, spec: TensorSpec) -> bool:
         """True if a step along one axis and one along the rest cost no more than one along all."""
@@ -226,6 +231,20 @@ class PathTable:
             beta_one /= self.mesh.extent(mask_axes(rest))
         tie = 1 + _TIE
         return alpha_one + alpha_rest <= alpha * tie and beta_one + beta_rest <= beta * tie
+
+    def _joined(
+        self, spec: TensorSpec, sources: Codes, targets: Codes
+    ) -> tuple[StateGraph, Ints, Ints]:
+        """`StateGraph.joined`, of which tensors of other sizes often ask the same."""
+        asked = len(spec.shape), sources.tobytes(), targets.tobytes()
+        found = self._joins.pop(asked, None)
+        if found is None:
+            found = self._graph(spec).joined(sources, targets, ordered=False)
+        if found[0] is not self._graph(spec):
+            self._joins[asked] = found  # the last one asked for is the last to go
+            if len(self._joins) > _JOINS:
+                del self._joins[next(iter(self._joins))]
+        return found
 
     def _graph(self, spec: TensorSpec) -> StateGraph:
         ndim = len(spec.shape)

@@ -1,6 +1,5 @@
 """The graph of a tensor's states on a mesh: NdSbps as nodes, legal steps as edges, in arrays.
 
-A state is a row of label codes (`Placement.code`), and a number in base ndim + 2 (its *word*).
 The graph depends on the mesh and on the tensor's number of dims only; sizes and prices enter as
 weights. Up to `FULL_STATES` states all are there, so paths are exact. Beyond, the *core* has the
 `core_size` simplest states, those whose label changes least from axis to axis. Sources and targets
@@ -15,28 +14,27 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .edges import (
+    KIND_TABLE,
+    STAY,
+    Bools,
+    Codes,
+    Floats,
+    Ints,
+    edges_between,
+    is_divisible,
+    mask_axes,
+    sorted_edges,
+    words,
+)
 from .layout import TensorSpec
 from .mesh import Mesh
 from .placement import NdSbp, Placement
-from .steps import STEP_KINDS, Step, step_kind
+from .steps import Step, step_kind
 
 FULL_STATES = 4096
 LARGE_CORE, SMALL_CORE = 7000, 5000
-
-Codes = NDArray[np.int8]
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-
-KIND_INDEX = {kind: i for i, kind in enumerate(STEP_KINDS)}
-STAY = len(STEP_KINDS)  # the kind index of an edge between two nodes of the same state
-
-
-def words(codes: Codes, ndim: int) -> Ints:
-    """Each row of codes [n, axes] as one number; axis 0 is the most significant digit."""
-    return (codes.astype(np.int64) + 2) @ _powers(codes.shape[1], ndim)
 
 
 def core_size(mesh: Mesh) -> int:
@@ -142,8 +140,11 @@ class StateGraph:
     def groups(self) -> tuple[Ints, Ints]:
         """The distinct (kind index, axes mask) of the edges [m, 2], and which each edge has."""
         shift = self.mesh.num_axes
-        found, group_of = np.unique(self.kind << shift | self.mask, return_inverse=True)
-        return np.stack([found >> shift, found & ((1 << shift) - 1)], axis=1), group_of
+        keys = self.kind << shift | self.mask
+        present = np.bincount(keys, minlength=(STAY + 1) << shift) > 0
+        found = np.flatnonzero(present)
+        number = np.cumsum(present) - 1
+        return np.stack([found >> shift, found & ((1 << shift) - 1)], axis=1), number[keys]
 
     def rows(self, codes: Codes) -> Ints:
         """The rows of the given states; -1 for states that are not in the graph."""
@@ -151,8 +152,12 @@ class StateGraph:
         at = np.minimum(np.searchsorted(self.words, wanted), len(self.words) - 1)
         return np.where(self.words[at] == wanted, at, -1)
 
-    def joined(self, sources: Codes, targets: Codes) -> tuple[StateGraph, Ints, Ints]:
+    def joined(
+        self, sources: Codes, targets: Codes, *, ordered: bool = True
+    ) -> tuple[StateGraph, Ints, Ints]:
         """The graph with `sources` and `targets` in it, and the row of each.
+
+        ordered: with its edges sorted, else those of the core come first
 
         What is not in the core comes with the states on its way to Broadcast, one label after the
         other, so that every source leads to the core and the core to every target. These nodes form
@@ -174,11 +179,12 @@ class StateGraph:
             _shifted(_edges_on_way(ways_out, self.ndim, backwards=True), first_out, first_out),
             _shifted(_same_states(ways_in, ways_out, self.ndim), first_in, first_out),
         ]
+        every = np.concatenate(edges, axis=1)
         graph = StateGraph(
             self.mesh,
             self.ndim,
             np.concatenate([self.codes, ways_in, ways_out]),
-            *_sorted_edges(np.concatenate(edges, axis=1)),
+            *(sorted_edges(every) if ordered else every),
         )
         at_in = np.searchsorted(words(ways_in, self.ndim), words(sources, self.ndim))
         at_out = np.searchsorted(words(ways_out, self.ndim), words(targets, self.ndim))
@@ -227,79 +233,6 @@ def local_bytes(spec: TensorSpec, parts: Ints) -> tuple[Floats, Bools]:
     return spec.item_bytes * local.prod(axis=1, dtype=np.float64), (local * parts == shape).all(1)
 
 
-def mask_axes(mask: int) -> tuple[int, ...]:
-    """The axes of a bit mask, ascending."""
-    return tuple(a for a in range(mask.bit_length()) if mask >> a & 1)
-
-
-def edges_between(sources: Codes, targets: Codes, ndim: int) -> Ints:
-    """[4, m]: the legal steps from rows of `sources` to rows of `targets`, both ascending.
-
-    Source row, target row, kind index and axes mask of each, sorted. It is `steps.is_legal` for
-    many states at once. The rule is the same for a step and its reverse, so the fewer are asked.
-    """
-    if len(sources) > len(targets):
-        targets, sources = sources, targets
-        dst, src, target, source, mask = _changes(sources, targets, ndim)
-    else:
-        src, dst, source, target, mask = _changes(sources, targets, ndim)
-    kind = _KIND_TABLE[np.minimum(source, 0), np.minimum(target, 0)]
-    return _sorted_edges(np.stack([src, dst, kind, mask]))
-
-
-def is_divisible(codes: Codes, edges: Ints, mesh: Mesh, ndim: int) -> Bools:
-    """Edges that a core does without: along several axes of one link class, with a state half-way.
-
-    One step for each axis moves the same bytes (n/4 + n/2 = 3n/4 for an all-gather over 2 x 2), in
-    no more rounds. An all-to-all or all-reduce in two steps moves more, and so may steps that mix
-    link classes.
-    """
-    src, dst, kind, mask = edges
-    link_masks = [
-        sum(1 << a for a, axis in enumerate(mesh.axes) if axis.link == link)
-        for link in ("inter", "intra")
-    ]
-    one_link = np.logical_or.reduce([mask & other == 0 for other in link_masks])
-    several = mask & (mask - 1) != 0
-    # A split grows from its first axis on and shrinks from its last.
-    grows = np.isin(kind, [KIND_INDEX["reduce_scatter"], KIND_INDEX["slice"]])
-    bits = mask[:, None] >> np.arange(mesh.num_axes) & 1
-    axis = np.where(grows, bits.argmax(axis=1), mesh.num_axes - 1 - bits[:, ::-1].argmax(axis=1))
-    change = codes[dst, axis].astype(np.int64) - codes[src, axis]
-    known = words(codes, ndim)
-    halfway = known[src] + change * _powers(mesh.num_axes, ndim)[axis]
-    at = np.minimum(np.searchsorted(known, halfway), len(known) - 1)
-    divisible = known[at] == halfway
-    whole = np.isin(kind, [KIND_INDEX["all_to_all"], KIND_INDEX["all_reduce"]])
-    return one_link & several & divisible & ~whole
-
-
-def _changes(states: Codes, others: Codes, ndim: int) -> Ints:
-    """[5, m]: row of `states`, row of `others`, label in each, mask of the axes that differ."""
-    num_axes = states.shape[1]
-    powers, own, known = _powers(num_axes, ndim), words(states, ndim), words(others, ndim)
-    found = [np.empty((5, 0), dtype=np.int64)]
-    for mask in range(1, 1 << num_axes):
-        axes = list(mask_axes(mask))
-        rows = np.flatnonzero((states[:, axes] == states[:, axes[:1]]).all(axis=1))
-        if not len(rows):
-            continue
-        later = [a for a in range(axes[0] + 1, num_axes) if a not in axes]
-        label, after = states[rows, axes[0]].astype(np.int64), states[rows][:, later]
-        movable = (label < 0) | (after != label[:, None]).all(axis=1)
-        for other in range(-2, ndim):
-            legal = movable & (label != other)
-            if other >= 0:
-                legal &= (after != other).all(axis=1)
-            wanted = own[rows[legal]] + (other - label[legal]) * powers[axes].sum()
-            at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-            hit = known[at] == wanted
-            here, count = rows[legal][hit], int(hit.sum())
-            same = np.full((2, count), [[other], [mask]])
-            found.append(np.stack([here, at[hit], label[legal][hit], *same]))
-    return np.concatenate(found, axis=1)
-
-
 def without_a_label(codes: Codes) -> Codes:
     """Each state with all axes of its first label (Partial, then S0, ...) made Broadcast."""
     rank = np.where(codes == -1, np.int8(127), codes)
@@ -318,7 +251,7 @@ def _edges_on_way(way: Codes, ndim: int, *, backwards: bool = False) -> Ints:
     axis = changed.argmax(axis=1)
     labels = np.minimum(way[src, axis], 0), np.minimum(way[dst, axis], 0)
     mask = changed @ (1 << np.arange(way.shape[1], dtype=np.int64))
-    return np.stack([src, dst, _KIND_TABLE[labels], mask])
+    return np.stack([src, dst, KIND_TABLE[labels], mask])
 
 
 def _same_states(left: Codes, right: Codes, ndim: int) -> Ints:
@@ -329,29 +262,3 @@ def _same_states(left: Codes, right: Codes, ndim: int) -> Ints:
 
 def _shifted(edges: Ints, first_src: int, first_dst: int) -> Ints:
     return edges + np.array([[first_src], [first_dst], [0], [0]])
-
-
-def _sorted_edges(edges: Ints) -> Ints:
-    """Sorted by source, kind, axes and target."""
-    return edges[:, np.lexsort((edges[1], edges[3], edges[2], edges[0]))]
-
-
-def _powers(num_axes: int, ndim: int) -> Ints:
-    return (ndim + 2) ** np.arange(num_axes - 1, -1, -1, dtype=np.int64)
-
-
-_NO_EDGES = np.empty((4, 0), dtype=np.int64)
-
-
-def _kind_table() -> Ints:
-    """[source, target] -> kind index, with every split written as 0 (negative codes wrap)."""
-    table = np.full((3, 3), -1, dtype=np.int64)
-    for source, target in itertools.product((-2, -1, 0), repeat=2):
-        if source == target == 0:
-            table[source, target] = KIND_INDEX["all_to_all"]
-        elif source != target:
-            table[source, target] = KIND_INDEX[step_kind(Placement(source), Placement(target))]
-    return table
-
-
-_KIND_TABLE = _kind_table()

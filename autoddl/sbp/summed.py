@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from .edges import Bools, Codes, Floats, mask_axes
 from .layout import TensorSpec
 from .mesh import Mesh
 from .redistribute import PriceFn
-from .states import Bools, Codes, Floats, local_bytes, mask_axes, split_parts
+from .states import local_bytes, split_parts
 from .steps import StepKind
 
 _TIE = 1e-12

@@ -6,9 +6,7 @@ A variable v between a and b disappears into an edge table
 
 which is added to the edge between a and b; with one neighbour into its node table, with none into a
 constant. Chains, residual blocks and attention are series-parallel, so whole networks reduce to a
-constant. Equal tables are recognised by identity and every product is computed once: variables
-disappear in rounds of non-neighbours, so that a chain of equal blocks costs the logarithm of its
-length.
+constant. In what order, and which products are equal, `removals` says before any number is known.
 
 `eliminate` does the forward part, `Elimination.expand` chooses the eliminated variables backwards.
 """
@@ -16,17 +14,17 @@ length.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .problem import Choice, Problem, Table
+from .removals import Kind, program
 
 _BLOCK_ROWS = 16
+_SMALL = 200_000  # additions that one array may hold
 _WORTH_THREADS = 4_000_000  # additions
 
 
@@ -41,6 +39,8 @@ def min_plus(left: Table, node: Table, right: Table) -> Table:
     weighted = (weighted - _finite(weighted.min(initial=np.inf))).astype(np.float32)
     turned = (right.T - _finite(right.min(initial=np.inf))).astype(np.float32, order="C")
     rows, columns = len(weighted), len(turned)
+    if rows * turned.size < _SMALL:
+        return (weighted[:, None, :] + turned).min(axis=2, initial=np.inf) + least
     result = np.empty((rows, columns), dtype=np.float32)
 
     def fill(start: int) -> None:
@@ -87,57 +87,27 @@ def equal_rows(table: Table) -> Classes:
 
 @dataclass(frozen=True)
 class Operation:
-    """How a table came about: by `kind` from `args`; every table is known by identity.
+    """How a table came about, see `removals.Making`; every table is known by identity."""
 
-    transpose (edge); add (edge, edge); absorb (node, edge, leaf): node[i] + min_s (edge[i, s] +
-    leaf[s]); product (left, node, right).
-    """
-
-    kind: Literal["transpose", "add", "absorb", "product"]
+    kind: Kind
     out: Table
     args: tuple[Table, ...]
 
 
 @dataclass
-class _Tables:
-    """Arithmetic on tables with every result computed once, and written down in order."""
+class Products:
+    """Min-plus products on the distinct rows and columns; small tensors have few placements."""
 
-    memo: dict[Hashable, Table] = field(default_factory=dict)
-    classes: dict[int, Classes] = field(default_factory=dict)
-    tape: list[Operation] = field(default_factory=list)  # keeps the tables, whose identities count
+    _classes: dict[int, tuple[Table, Classes]] = field(default_factory=dict)
 
-    def _once(
-        self,
-        kind: Literal["transpose", "add", "absorb", "product"],
-        compute: Callable[..., Table],
-        *args: Table,
+    def min_plus(
+        self, left: Table, node: Table, right: Table, left_t: Table, right_t: Table
     ) -> Table:
-        key = (kind, *map(id, args))
-        found = self.memo.get(key)
-        if found is None:
-            found = compute(*args)
-            self.memo[key] = found
-            self.tape.append(Operation(kind, found, args))
-        return found
-
-    def transpose(self, table: Table) -> Table:
-        turned = self._once("transpose", lambda t: np.ascontiguousarray(t.T), table)
-        self.memo.setdefault(("transpose", id(turned)), table)
-        return turned
-
-    def add(self, first: Table, second: Table) -> Table:
-        return self._once("add", lambda a, b: a + b, first, second)
-
-    def absorb(self, node: Table, edge: Table, leaf: Table) -> Table:
-        return self._once("absorb", lambda n, e, v: n + (e + v).min(axis=1), node, edge, leaf)
-
-    def product(self, left: Table, node: Table, right: Table) -> Table:
-        return self._once("product", self.min_plus, left, node, right)
-
-    def min_plus(self, left: Table, node: Table, right: Table) -> Table:
-        """`min_plus` on the distinct rows and columns; small tensors have few placements."""
-        outer, columns = self._equal(left), self._equal(self.transpose(right))
-        inner, other = self._equal(right), self._equal(self.transpose(left))
+        """`min_plus`; the tables that end in _t are the transposes."""
+        if left.size * right.shape[1] < _SMALL:
+            return min_plus(left, node, right)
+        outer, columns = self._equal(left), self._equal(right_t)
+        inner, other = self._equal(right), self._equal(left_t)
         left, right = left[outer.first], right[:, columns.first]
         if len(inner.first) <= len(other.first):
             left, right = inner.least((left + node).T).T, right[inner.first]
@@ -147,11 +117,10 @@ class _Tables:
         return small[outer.of[:, None], columns.of]
 
     def _equal(self, table: Table) -> Classes:
-        found = self.classes.get(id(table))
-        if found is None:
-            found = equal_rows(table)
-            self.classes[id(table)] = found
-        return found
+        found = self._classes.get(id(table))
+        if found is None:  # the table is kept as well, as its identity counts
+            found = self._classes[id(table)] = table, equal_rows(table)
+        return found[1]
 
 
 @dataclass(frozen=True)
@@ -200,16 +169,23 @@ class Elimination:
 
     def expand(self, chosen: dict[int, int]) -> Choice:
         """The best choice of all variables given that of the remaining ones."""
-        choice = np.full(self.num_variables, -1, dtype=np.int64)
+        choice = [-1] * self.num_variables
+        known: dict[tuple[int, ...], int] = {}  # equal removals choose alike
         for variable, strategy in chosen.items():
             choice[variable] = strategy
         for removal in reversed(self.removed):
-            score = removal.node
+            asked = [id(removal.node)]
             for other, edge in removal.neighbours:
-                score = score + edge[choice[other]]
-            choice[removal.variable] = int(np.argmin(score))
-        assert (choice >= 0).all()
-        return choice
+                asked += id(edge), choice[other]
+            key = tuple(asked)
+            if key not in known:
+                score = removal.node
+                for other, edge in removal.neighbours:
+                    score = score + edge[choice[other]]
+                known[key] = int(score.argmin())
+            choice[removal.variable] = known[key]
+        assert min(choice, default=0) >= 0
+        return np.array(choice, dtype=np.int64)
 
 
 def eliminate(problem: Problem, memory_price: float, keep: frozenset[int]) -> Elimination:
@@ -217,62 +193,59 @@ def eliminate(problem: Problem, memory_price: float, keep: frozenset[int]) -> El
 
     memory_price: seconds per byte that a unit of memory is charged (a Lagrange multiplier).
     """
-    tables = _Tables()
     nodes = [
         c + memory_price * m for c, m in zip(problem.node_cost, problem.node_memory, strict=True)
     ]
     pairs = [
         c + memory_price * m for c, m in zip(problem.edge_cost, problem.edge_memory, strict=True)
     ]
-    state = Elimination(
+    order = program(problem.nodes, problem.edges, (len(nodes), len(pairs)), keep)
+    tables: dict[int, Table] = dict(enumerate([*nodes, *pairs]))
+    turned: dict[int, int] = {}
+    products = Products()
+
+    def transposed(slot: int) -> Table:
+        other = turned.get(slot)
+        return tables[slot].T if other is None else tables[other]
+
+    tape = []
+    for making in order.makings:
+        args = tuple(tables[slot] for slot in making.args)
+        if making.kind == "transpose":
+            out = np.ascontiguousarray(args[0].T)
+            turned[making.out], turned[making.args[0]] = making.args[0], making.out
+        elif making.kind == "add":
+            out = args[0] + args[1]
+        elif making.kind == "absorb":
+            node, edge, leaf = args
+            out = node + (edge + leaf).min(axis=1)
+        else:
+            left, _, right = making.args
+            out = products.min_plus(args[0], args[1], args[2], transposed(left), transposed(right))
+        tables[making.out] = out
+        tape.append(Operation(making.kind, out, args))
+    roots = [tables[slot] for slot in order.roots]
+    constant = 0.0
+    for root in roots:
+        constant += float(root.min())
+    return Elimination(
         problem.num_variables,
-        {v: nodes[t] for v, t in enumerate(problem.nodes)},
-        {v: {} for v in range(problem.num_variables)},
-        nodes=nodes,
-        pairs=pairs,
-        tape=tables.tape,
+        {v: tables[slot] for v, slot in order.node.items()},
+        {v: {o: tables[slot] for o, slot in to.items()} for v, to in order.edges.items()},
+        constant,
+        order.products,
+        [
+            Removal(
+                step.variable,
+                tables[step.node],
+                tuple((other, tables[slot]) for other, slot in step.neighbours),
+                None if step.before is None else tables[step.before],
+                None if step.made is None else tables[step.made],
+            )
+            for step in order.removed
+        ],
+        nodes,
+        pairs,
+        tape,
+        roots,
     )
-    for edge in problem.edges:
-        _connect(state, tables, edge.first, edge.second, pairs[edge.table])
-    while True:
-        blocked: set[int] = set()
-        ready = sorted(
-            (v for v in state.node if v not in keep and len(state.edges[v]) <= 2),
-            key=lambda v: (len(state.edges[v]), v),
-        )
-        for variable in ready:
-            if variable not in blocked and len(state.edges[variable]) <= 2:
-                blocked.update(state.edges[variable])
-                _remove(state, tables, variable)
-        if not ready:
-            return state
-
-
-def _connect(state: Elimination, tables: _Tables, first: int, second: int, table: Table) -> None:
-    present = state.edges[first].get(second)
-    if present is not None:
-        table = tables.add(present, table)
-    state.edges[first][second] = table
-    state.edges[second][first] = tables.transpose(table)
-
-
-def _remove(state: Elimination, tables: _Tables, variable: int) -> None:
-    node = state.node.pop(variable)
-    neighbours = sorted(state.edges.pop(variable).items())
-    towards = tuple((other, state.edges[other].pop(variable)) for other, _ in neighbours)
-    before, made = None, None
-    if not neighbours:
-        state.constant += float(node.min())
-        state.roots.append(node)
-    elif len(neighbours) == 1:
-        other, edge = towards[0]
-        before = state.node[other]
-        state.node[other] = tables.absorb(before, edge, node)
-    else:
-        (first, left), (second, _) = towards
-        known = len(tables.tape)
-        before = state.edges[first].get(second)
-        made = tables.product(left, node, neighbours[1][1])
-        state.products += len(tables.tape) > known
-        _connect(state, tables, first, second, made)
-    state.removed.append(Removal(variable, node, towards, before, made))

@@ -212,7 +212,7 @@ class GroupTables:
             for size in {n for n in most if n is not None}:
                 limit(np.array([n == size for n in most]), size)
         primes = sorted(set(self.mesh.extents))
-        columns = np.array([splits for splits, _ in limits.values()], dtype=np.float32).T
+        columns = np.array([splits for splits, _ in limits.values()], dtype=np.int8).T
         sizes = [size for _, size in limits.values()]
         exponents = {p: np.array([_exponent(size, p) for size in sizes]) for p in primes}
 
@@ -220,10 +220,11 @@ class GroupTables:
             mask = np.ones(len(assign), dtype=bool)
             extents = np.array(self.mesh.extents[: assign.shape[1]])
             for prime in primes if limits else ():
-                here = assign[:, extents == prime]
-                stands = [(here == c).sum(axis=1) for c in range(len(composites))]
-                counts = np.array(stands, dtype=np.float32).T @ columns
-                mask &= (counts <= exponents[prime]).all(axis=1)
+                counts = np.zeros((len(columns[0]), len(assign)), dtype=np.int8)
+                for axis in np.flatnonzero(extents == prime):
+                    counts += columns.take(assign[:, axis], axis=0).T
+                for count, most in zip(counts, exponents[prime], strict=True):
+                    mask &= count <= most
             return mask
 
         return even

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .eliminate import Elimination, _Tables
+from .eliminate import Elimination, Products
 from .problem import Table
 
 
@@ -28,7 +28,7 @@ class Contexts:
     def __init__(self, state: Elimination) -> None:
         assert not state.node, "variables are left"
         self._of: dict[int, Table] = {}
-        tables = _Tables()
+        products = Products()
         for root in state.roots:
             self._give(root, np.full(len(root), state.constant - root.min()))
         for operation in reversed(state.tape):
@@ -50,12 +50,13 @@ class Contexts:
             else:
                 left, node, right = args
                 none = np.zeros(context.shape[1])
-                through = tables.min_plus(context, none, np.ascontiguousarray(right.T))
+                context_t, left_t, right_t = map(np.ascontiguousarray, (context.T, left.T, right.T))
+                through = products.min_plus(context, none, right_t, context_t, right)
                 self._give(left, through + node)
                 self._give(node, (through + left).min(axis=0))
                 none = np.zeros(context.shape[0])
-                turned = np.ascontiguousarray(left.T)
-                self._give(right, tables.min_plus(turned, none, context) + node[:, None])
+                onward = products.min_plus(left_t, none, context, left, context_t)
+                self._give(right, onward + node[:, None])
 
     def _give(self, table: Table, context: Table) -> None:
         known = self._of.get(id(table))

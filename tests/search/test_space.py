@@ -1,9 +1,16 @@
+import dataclasses
 import itertools
+import math
 
 import numpy as np
 import pytest
 
+from autoddl.cost.model import CostModel
 from autoddl.sbp.mesh import Mesh
+from autoddl.search.budget import Budget
+from autoddl.search.eliminate import eliminate
+from autoddl.search.exhaustive import exhaustive
+from autoddl.search.group_table import Space
 from autoddl.search.space import (
     Restriction,
     assignments,
@@ -11,6 +18,9 @@ from autoddl.search.space import (
     count_block_sequences,
     runs,
 )
+from autoddl.search.tables import build_tables
+from tests.clusters import cluster
+from tests.graphs import mlp, residual
 
 NOTHING: frozenset[int] = frozenset()
 
@@ -85,3 +95,39 @@ def test_two_runs_too_long_for_blocks_of_their_own_share_blocks():
     assert (1,) * 4 + (2,) * 4 + (1,) * 2 in rows and (0,) * 9 + (2,) in rows
     for a, b in itertools.product(range(4), repeat=2):
         assert (a,) * 7 + (b,) * 3 in rows, "no poorer than one signature a run"
+
+
+@pytest.mark.parametrize("graph", [mlp(64, (16, 64, 16)), residual(1, 64, 32)], ids=["mlp", "sum"])
+@pytest.mark.parametrize("share", [math.inf, 1.05])
+def test_equal_axes_are_interchangeable(graph, share):
+    """Each signature on neighbouring axes, in any order: as good as every assignment."""
+    model = CostModel(cluster("piz_daint", 8, 1))
+    tables = build_tables(graph.with_forks(), model, 1, Space(cap=10**6))
+    assert tables is not None
+    problem = tables.problem
+    if share < math.inf:  # what the least memory of all choices leaves over binds
+        least = eliminate(memory_only(problem), 0.0, frozenset()).constant
+        problem = dataclasses.replace(problem, memory_limit=share * least)
+    blocked = [
+        np.array([n for n, row in enumerate(table.assign) if is_blocks(row)])
+        for table in tables.groups
+    ]
+    assert sum(map(len, blocked)) < sum(map(len, problem.node_cost))
+    rng = np.random.default_rng(0)
+    every = exhaustive(problem, rng, Budget())
+    simple = exhaustive(problem.restricted(blocked), rng, Budget())
+    assert every is not None and simple is not None
+    assert simple.cost == pytest.approx(every.cost, rel=1e-9)
+
+
+def is_blocks(row):
+    return len(blocks(row)) == len(set(row.tolist()))
+
+
+def memory_only(problem):
+    return dataclasses.replace(
+        problem,
+        node_cost=problem.node_memory,
+        edge_cost=problem.edge_memory,
+        memory_limit=math.inf,
+    )

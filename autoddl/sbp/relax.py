@@ -1,0 +1,147 @@
+"""Cheapest ways from many starts at once, by relaxing edges in rounds.
+
+    length[v, start] = min over edges u -> v of length[u, start] + weight(u, v)
+
+holds for all v exactly when the lengths are those of the cheapest ways. A round relaxes edges that
+end at different nodes, for all starts in one array operation; rounds follow one another in the
+order in which steps mostly do, so that few sweeps over all rounds reach the fixed point. After the
+first sweep only edges are looked at whose source has changed since.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from .edges import KIND_INDEX, STAY, Floats, Ints
+from .states import StateGraph
+from .steps import StepKind
+
+_ORDER: tuple[StepKind, ...] = (
+    "to_partial", "slice", "reduce_scatter", "all_to_all", "all_gather", "all_reduce",
+)  # fmt: skip
+_PLACE = np.zeros(STAY + 1, dtype=np.int64)
+for _place, _kind in enumerate(_ORDER):
+    _PLACE[KIND_INDEX[_kind]] = _place
+_GROWS = np.isin(np.arange(STAY + 1), [KIND_INDEX["slice"], KIND_INDEX["reduce_scatter"]])
+_CHUNK = 128  # starts in one array at most
+_WORTH_THREADS = 2_000_000  # edges times starts
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """An order of edges: round r has the edges `order[bounds[r] : bounds[r + 1]]`."""
+
+    order: Ints
+    bounds: Ints
+
+    @staticmethod
+    def of(keys: Ints, ends: Ints) -> Rounds:
+        """Edges by ascending keys; of each key the first edges to all ends, then the second, ..."""
+        order = np.lexsort((ends, keys))
+        new = np.ones(len(order), dtype=bool)
+        new[1:] = (keys[order[1:]] != keys[order[:-1]]) | (ends[order[1:]] != ends[order[:-1]])
+        place = np.arange(len(order))
+        rank = place - np.maximum.accumulate(np.where(new, place, 0))
+        again = np.lexsort((rank, keys[order]))
+        order, rank = order[again], rank[again]
+        starts = np.ones(len(order), dtype=bool)
+        starts[1:] = (keys[order[1:]] != keys[order[:-1]]) | (rank[1:] != rank[:-1])
+        return Rounds(order, np.append(np.flatnonzero(starts), len(order)))
+
+
+@lru_cache(maxsize=16)
+def rounds(graph: StateGraph, *, backwards: bool) -> Rounds:
+    """The edges as most paths have them: tensors shrink, move and grow.
+
+    Splits grow from the first axis on and shrink from the last.
+    """
+    if not len(graph.src):
+        return Rounds.of(graph.kind, graph.dst)
+    axes = np.arange(graph.mesh.num_axes)
+    bits = graph.mask[:, None] >> axes & 1
+    first = bits.argmax(axis=1)
+    last = len(axes) - 1 - bits[:, ::-1].argmax(axis=1)
+    keys = _PLACE[graph.kind] * len(axes) + np.where(
+        _GROWS[graph.kind], first, len(axes) - 1 - last
+    )
+    return Rounds.of(-keys, graph.src) if backwards else Rounds.of(keys, graph.dst)
+
+
+def lengths(
+    graph: StateGraph, weights: Floats, starts: Ints, ends: Ints, *, backwards: bool = False
+) -> Floats:
+    """[starts, ends] lengths of the cheapest ways; edges of infinite weight are not there.
+
+    backwards: ways from the ends to the starts
+    """
+    found = np.empty((len(starts), len(ends)))
+    known = rounds(graph, backwards=backwards)
+    src, dst = (graph.dst, graph.src) if backwards else (graph.src, graph.dst)
+    order, bounds = known.order, known.bounds
+    there = np.isfinite(weights[order])
+    kept = np.concatenate([[0], np.cumsum(there)])[bounds]
+    order = order[there]
+    begin, end = kept[:-1], kept[1:]
+    slices = [slice(a, b) for a, b in zip(begin.tolist(), end.tolist(), strict=True) if a < b]
+    ways = _Ways(len(graph.codes), src[order], dst[order], weights[order][:, None], slices)
+
+    def fill(first: int) -> None:
+        part = slice(first, first + _CHUNK)
+        found[part] = ways.from_starts(starts[part])[ends].T
+
+    chunks = range(0, len(starts), _CHUNK)
+    if len(chunks) == 1 or len(order) * len(starts) < _WORTH_THREADS:
+        for first in chunks:
+            fill(first)
+    else:  # NumPy computes without the interpreter's lock; each thread fills rows of its own
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(fill, chunks))
+    return found
+
+
+@dataclass(frozen=True)
+class _Ways:
+    num_nodes: int
+    src: Ints
+    dst: Ints
+    weights: Floats
+    rounds: list[slice]
+
+    def from_starts(self, starts: Ints) -> Floats:
+        """[nodes, starts]"""
+        length = np.full((self.num_nodes, len(starts)), np.inf)
+        length[starts, np.arange(len(starts))] = 0.0
+        changed = np.zeros(self.num_nodes, dtype=np.int64)  # time of a node's last change
+        changed[starts] = 1
+        looked = [0] * len(self.rounds)  # time at which a round was last relaxed
+        now, last = 1, 1
+        while True:
+            for number, edges in enumerate(self.rounds):
+                if last <= looked[number]:
+                    continue
+                src = self.src[edges]
+                active = np.flatnonzero(changed[src] > looked[number])
+                looked[number] = now
+                if not len(active):
+                    continue
+                dst, weights = self.dst[edges], self.weights[edges]
+                if len(active) < len(src):
+                    src, dst, weights = src[active], dst[active], weights[active]
+                reach = length.take(src, axis=0)
+                reach += weights
+                known = length.take(dst, axis=0)
+                better = (reach < known).any(axis=1)
+                if better.any():
+                    now += 1
+                    last = now
+                    better = np.flatnonzero(better)
+                    to = dst[better]
+                    length[to] = np.minimum(reach[better], known[better])
+                    changed[to] = now
+            if all(last <= look for look in looked):
+                return length

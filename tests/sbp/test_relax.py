@@ -1,0 +1,44 @@
+"""Relaxation in rounds against a search from each start."""
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import dijkstra
+
+from autoddl.sbp import relax
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.relax import Rounds, lengths
+from autoddl.sbp.states import StateGraph
+
+
+@pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_lengths_are_those_of_the_cheapest_ways(monkeypatch, backwards, threads):
+    monkeypatch.setattr(relax, "_WORTH_THREADS", 0 if threads else 10**12)
+    monkeypatch.setattr(relax, "_CHUNK", 8)
+    graph = StateGraph.core(Mesh(4, 2), 2)
+    size = len(graph.codes)
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        weights = rng.integers(0, 5, len(graph.src)) / 4.0  # zeros and ties as well
+        weights[rng.random(len(weights)) < 0.7] = np.inf
+        there = np.isfinite(weights)
+        ends = (graph.src[there], graph.dst[there])
+        matrix = csr_matrix((weights[there], ends[::-1] if backwards else ends), (size, size))
+        starts = rng.choice(size, 20, replace=False)
+        expected = dijkstra(matrix, indices=starts)
+        assert np.isinf(expected).any()
+        found = lengths(graph, weights, starts, np.arange(size), backwards=backwards)
+        assert (found == expected).all()
+
+
+def test_no_round_has_two_edges_to_one_node():
+    rng = np.random.default_rng(0)
+    keys, ends = rng.integers(0, 4, 200), rng.integers(0, 10, 200)
+    rounds = Rounds.of(keys, ends)
+    assert sorted(rounds.order) == list(range(200))
+    assert (np.diff(keys[rounds.order]) >= 0).all()
+    for low, high in zip(rounds.bounds[:-1], rounds.bounds[1:], strict=True):
+        edges = rounds.order[low:high]
+        assert len(set(ends[edges])) == len(edges) > 0
+        assert len(set(keys[edges])) == 1
