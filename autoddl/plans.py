@@ -403,7 +403,8 @@ class Plan:
             },
             "memory_bytes": cost.memory_bytes,
             "memory_limit_bytes": self.memory_limit_bytes,
-            "peak_bytes": self.memory_peak("executor").bytes,
+            # of a stage of a pipeline only the sum is known
+            "peak_bytes": None if self.graph.is_stage else self.memory_peak("executor").bytes,
             "savings": self.savings.to_json(),
             "extrapolated": [dataclasses.asdict(steps) for steps in self.extrapolated],
             "layers": [
@@ -494,7 +495,7 @@ class Plan:
             len(self.recomputed),
             self.cost,
             kept.cost,
-            (self.memory_peak().bytes, kept.memory_peak().bytes),
+            (_known_bytes(self), _known_bytes(kept)),
         )
 
     @property
@@ -533,6 +534,11 @@ class Plan:
 
 def _texts(placements: tuple[NdSbp | None, ...]) -> list[str | None]:
     return [None if nd is None else str(nd) for nd in placements]
+
+
+def _known_bytes(plan: Plan) -> float:
+    """The peak of a step; of a stage of a pipeline the sum, as its sweep is not known."""
+    return plan.cost.memory_bytes if plan.graph.is_stage else plan.memory_peak().bytes
 
 
 def _traffic(cost: Cost, kind: str) -> dict[str, float]:
