@@ -536,9 +536,9 @@ def _texts(placements: tuple[NdSbp | None, ...]) -> list[str | None]:
     return [None if nd is None else str(nd) for nd in placements]
 
 
-def _known_bytes(plan: Plan) -> float:
+def _known_bytes(plan: Plan) -> int:
     """The peak of a step; of a stage of a pipeline the sum, as its sweep is not known."""
-    return plan.cost.memory_bytes if plan.graph.is_stage else plan.memory_peak().bytes
+    return int(plan.cost.memory_bytes) if plan.graph.is_stage else plan.memory_peak().bytes
 
 
 def _traffic(cost: Cost, kind: str) -> dict[str, float]:
