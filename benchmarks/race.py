@@ -1,4 +1,4 @@
-"""Our plan against every baseline, measured: `make bench-box` (issue: ahead of every baseline).
+"""Our plan against every baseline, measured: `make bench-box`.
 
     python -m benchmarks.race [--shapes 4x2 2x4] [--rates 100mbit 400mbit] [--models vgg gpt]
 

@@ -40,6 +40,7 @@ def test_json(graph):
     assert data["micro_batches"] == 2
     assert [s["first_layer"] for s in data["stages"]][0] == 0
     assert data["transfers"][0]["source"] == 0
+    assert all(stage["plan"]["peak_bytes"] is None for stage in data["stages"])
 
 
 def test_auto_gives_one_stage_where_that_is_best(graph):

@@ -41,6 +41,19 @@ def test_the_clock_waits_for_what_is_computed_and_not_for_what_is_late():
     assert clock.free_at <= time.perf_counter() - clock.late
 
 
+def test_what_the_emulation_adds_is_taken_off_the_collective_and_the_next_wait():
+    clock = Clock()
+    clock.start()
+    clock.before_collective()
+    time.sleep(0.03)
+    clock.after_collective(0.02)
+    assert 0.01 <= clock.communicated_s < 0.03
+    assert clock.free_at <= time.perf_counter() - 0.02
+    clock.before_collective()
+    clock.after_collective(10.0)  # never more than the collective took
+    assert 0.01 <= clock.communicated_s < 0.03
+
+
 def test_a_rate_must_be_positive():
     with pytest.raises(ValueError, match="must be positive, got 0"):
         at_rate(Device("cpu", 1, {"float32": 1.0}, 1.0), 0)
