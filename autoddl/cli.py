@@ -21,6 +21,7 @@ from .commands.options import (
     JSON,
     MODEL,
     OPTIMIZER,
+    PRECISION,
     SEED,
     examples,
     graph_of,
@@ -133,10 +134,7 @@ def trace(model: str, output: str, batch: int | None) -> None:
     "--checkpointing", type=click.Choice(["auto", "none", "all"]), default="auto",
     show_default=True, help="Which repeated blocks keep only their inputs and run forward again.",
 )  # fmt: skip
-@click.option(
-    "--precision", type=click.Choice(["float32", "float16"]), default="float32",
-    show_default=True, help="float16: mixed precision, with master weights and loss scaling.",
-)  # fmt: skip
+@PRECISION
 @click.option(
     "--zero/--no-zero", default=True, show_default=True,
     help="Split parameters, gradients and the optimizer's state (ZeRO 1 to 3) where it pays.",

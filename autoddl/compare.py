@@ -124,19 +124,28 @@ def compare(
     memory_limit_bytes: float | None = None,
     comm_rule: CommRule = "shared_nic",
     zero: bool = True,
+    precision: str = "float32",
     rival: Chosen | str | None = None,
 ) -> Comparison:
     """Our plan and every known scheme; the options and errors are those of `find_plan`.
 
     zero:  False: our plan stores parameters whole, as AutoDDL's own space does
-    rival: the placements that OneFlow's own planner chose, or why there are none
+    rival: the placements that OneFlow's own planner chose, or why there are none; it knows float32
+
+    ValueError for a rival beside another precision.
     """
+    if rival is not None and precision != "float32":
+        raise ValueError(
+            f"OneFlow's own planner plans in float32, so it cannot be compared in {precision}; "
+            "leave one of the two out"
+        )
     options: Mapping[str, Any] = {
         "seed": seed,
         "optimizer": optimizer,
         "micro_batches": micro_batches,
         "memory_limit_bytes": memory_limit_bytes,
         "comm_rule": comm_rule,
+        "precision": precision,
     }
     plan = find_plan(graph, cluster, **options, zero=zero)
     ours = Scheme(OURS, "a topology for each layer", plan, plan.cost.memory_bytes)

@@ -225,13 +225,16 @@ def baseline_plans(
     memory_limit_bytes: float | None = None,
     comm_rule: CommRule = "shared_nic",
     min_tensor_devices: int = 1,
+    precision: str = "float32",
 ) -> dict[str, tuple[PlannedBaseline, Plan | None]]:
     """Every known scheme on its best topology: its record and, if it fits, its plan, by name.
 
     min_tensor_devices: weights of Megatron and SUMMA are split over at least so many devices
     The other options are those of `find_plan`, which raises the same errors for them.
     """
-    model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes)
+    check_precision(precision, cluster.device)
+    graph = in_precision(graph, precision)
+    model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes, precision)
     counts = micro_batch_counts(graph, micro_batches)
     pricer = BaselinePricer(
         lambda parts: micro_graph(graph, parts), counts, model, seed, min_tensor_devices

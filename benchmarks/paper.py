@@ -1,7 +1,8 @@
 """AutoDDL's Figures 3, 8, 9 and 10, predicted, beside the paper's numbers: `make bench-paper`.
 
 Writes benchmarks/results/paper/: a JSON file for each case, `paper.md`, `paper.png`, and with
-`--sensitivity` how the predicted reductions move when alpha, beta or the FLOP rate change by 30 %.
+`--sensitivity` how the predicted reductions move when alpha, beta or the FLOP rate change by 30 %
+(`sensitivity.json`, `sensitivity.png`).
 `--only NAME` prices the cases whose name has NAME in it and keeps the other cases' results.
 """
 
@@ -120,6 +121,8 @@ def report() -> None:
     ]
     write_atomically(RESULTS / "paper.md", table(found))
     draw(found, RESULTS / "paper.png")
+    if rows := sensitivity():
+        draw_sensitivity(rows, RESULTS / "sensitivity.png")
 
 
 Found = list[tuple[Case, dict[str, Any]]]
@@ -200,14 +203,20 @@ def attention_lines() -> list[str]:
     return [*lines, ""]
 
 
-def sensitivity_lines() -> list[str]:
+def sensitivity() -> list[dict[str, Any]]:
+    """What `sweep` found, if it ran."""
     file = RESULTS / "sensitivity.json"
-    if not file.exists():
+    return json.loads(file.read_text()) if file.exists() else []
+
+
+def sensitivity_lines() -> list[str]:
+    rows = sensitivity()
+    if not rows:
         return []
     lines = ["## If the machine's numbers were 30 % off", "",
              "| case | changed | factor | against | communication less | time less |",
              "| --- | --- | --- | --- | --- | --- |"]  # fmt: skip
-    for row in json.loads(file.read_text()):
+    for row in rows:
         lines.append(
             f"| {row['case']} | {row['what']} | {row['factor']} | {row['against']} | "
             f"{_share(row['communication'])} | {_share(row['time'])} |"
@@ -240,6 +249,29 @@ def draw(found: Found, file: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].invert_yaxis()
     panels[0].legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    figure.savefig(file, dpi=130)
+
+
+def draw_sensitivity(rows: list[dict[str, Any]], file: Path) -> None:
+    """The reductions of each case over the factor of one of the machine's numbers."""
+    from matplotlib.figure import Figure
+
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    figure = Figure(figsize=(8, 1 + 2.6 * len(cases)), layout="constrained")
+    panels = figure.subplots(len(cases), 2, sharex=True, squeeze=False)
+    for case, line in zip(cases, panels, strict=True):
+        of_case = [row for row in rows if row["case"] == case]
+        for axes, what in zip(line, ("communication", "time"), strict=True):
+            for number in dict.fromkeys(row["what"] for row in of_case):
+                points = [(r["factor"], 100 * r[what]) for r in of_case if r["what"] == number]
+                axes.plot(*zip(*points, strict=True), marker="o", label=number)
+            axes.set_title(f"{case}, against {of_case[0]['against']}", fontsize=9)
+            axes.set_ylabel(f"{what} less, %")
+            axes.set_ylim(bottom=0)
+            axes.spines[["top", "right"]].set_visible(False)
+    for axes in panels[-1]:
+        axes.set_xlabel("times the machine file's number")
+    panels[0][0].legend(frameon=False, fontsize=8)
     figure.savefig(file, dpi=130)
 
 

@@ -52,6 +52,16 @@ def test_every_scheme_has_its_figures():
     assert found.ours.seconds == pytest.approx(closest.seconds * (1 - saved))
 
 
+def test_mixed_precision_is_for_every_scheme():
+    where = cluster("gcp_a100", 2, 2)
+    single, mixed = compare(GRAPH, where), compare(GRAPH, where, precision="float16")
+    for before, after in zip(single.schemes, mixed.schemes, strict=True):
+        assert after.plan is not None and after.plan.precision == "float16"
+        assert after.seconds < before.seconds
+    with pytest.raises(ValueError, match="plans in float32"):
+        compare(GRAPH, where, precision="float16", rival="it did not end")
+
+
 def test_a_scheme_that_cannot_run_is_told_of_without_times():
     found = compare(mlp(4, (64, 128, 64)), cluster("laptop", 4, 2))
     data = next(s for s in found.schemes if s.name == "data parallel")

@@ -14,6 +14,7 @@ from .options import (
     JSON,
     MODEL,
     OPTIMIZER,
+    PRECISION,
     SEED,
     examples,
     graph_of,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     "--comm-rule", type=click.Choice(["shared_nic", "plain"]), default="shared_nic",
     show_default=True, help="plain: the paper's prices, as if no two groups shared a NIC.",
 )  # fmt: skip
+@PRECISION
 @click.option(
     "--rival", is_flag=True,
     help="Ask OneFlow's own planner (nn.Graph's enable_auto_parallel) too; takes a while.",
@@ -67,6 +69,7 @@ def compare(
     memory_limit_gb: float | None,
     optimizer: str,
     comm_rule: CommRule,
+    precision: str,
     rival: bool,
     rival_seconds: float,
     plot: str | None,
@@ -88,6 +91,7 @@ def compare(
         micro_batches=micro_batches,
         memory_limit_bytes=None if memory_limit_gb is None else memory_limit_gb * GB,
         comm_rule=comm_rule,
+        precision=precision,
         rival=_rival(graph, cluster, optimizer, rival_seconds) if rival else None,
     )
     if plot:

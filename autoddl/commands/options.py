@@ -32,6 +32,10 @@ OPTIMIZER = click.option(
     "--optimizer", type=click.Choice(["adam", "momentum", "sgd"]), default="adam",
     show_default=True, help="Its state takes memory.",
 )  # fmt: skip
+PRECISION = click.option(
+    "--precision", type=click.Choice(["float32", "float16"]), default="float32",
+    show_default=True, help="float16: mixed precision, with master weights and loss scaling.",
+)  # fmt: skip
 
 
 def shape_options(command: Command) -> Command:
