@@ -273,11 +273,14 @@ class StagePrices:
     def _join(self, answers: tuple[Columns, ...]) -> _Answer:
         layers = np.zeros((len(self.cut.layers) + 1, _COLUMNS))
         tied: dict[str, Array] = {}
+        shared: set[str] = set()  # with several readers in a piece, which hold the gradients
         for piece, costs in zip(self._pieces, answers, strict=True):
             for name, own in costs.items():
                 users = self._users.get(name)
                 if users is not None and len(users) > 1:
                     tied[name] = own
+                    if sum(piece.first <= user < piece.last for user in users) > 1:
+                        shared.add(name)
                     continue
                 home = self._layer_of(name) if users is None else (users or (0,))[0]
                 for layer in piece.stands_for.get(max(home, piece.first), ()):
@@ -285,7 +288,10 @@ class StagePrices:
         copies = self.model.parameter_copies
         return _Answer(
             layers.cumsum(axis=0),
-            tuple((self._users[n], own, float(own[3]) / copies) for n, own in tied.items()),
+            tuple(
+                (self._users[n], own, float(own[3]) / (copies - (n in shared)))
+                for n, own in tied.items()
+            ),
         )
 
     @cached_property

@@ -32,7 +32,7 @@ def test_plans_are_found_until_none_exists(name):
         stages |= {edge.zero_stage for edge in plan.edges.values()}
         parts.add(plan.micro_batches)
         steps += 1
-        limit = 0.8 * min(peak, limit)
+        limit = 0.85 * min(peak, limit)
     assert steps >= 4 and len(parts) > 1
     assert stages & {1, 2, 3}
     found = re.search(

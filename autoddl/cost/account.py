@@ -21,6 +21,8 @@ from ..sbp.placement import B, NdSbp, P
 from ..sbp.redistribute import Step, device_intra_bytes, nic_bytes, nic_messages, path_cost
 from ..sbp.rules import find_rule, signatures_of
 from ..sbp.signature import Inner
+from .forward import lasting_shares
+from .gradients import is_shared, last_counts, last_product
 from .model import CostModel
 from .operator import compute_seconds, inner_count, inner_seconds, reduced_spec, saved_bytes
 from .recompute import Recomputation
@@ -88,14 +90,22 @@ def account(
     """
     mesh = model.cluster.mesh
     again = again or Recomputation(graph)
+    last = last_product(graph) if last_counts(graph, micro_batches, bool(again.blocks)) else None
     costs = {op.name: Cost() for op in graph.ops}
     inside: list[dict[str, float]] = [{} for _ in again.blocks]  # bytes by operator
     for op in graph.ops:
         cost, passes = costs[op.name], again.passes(op.name)
         _add_operator(cost, graph, model, mesh, micro_batches, passes, op, ops[op.name])
-        within = 0.0 if again.leaves(op) else cost.memory_bytes
+        extra = _extra_bytes(graph, mesh, op, ops[op.name])
+        within = extra if again.leaves(op) else cost.memory_bytes + extra
+        cost.memory_bytes += extra
+        if op.name == last:
+            cost.memory_bytes += _gradient_bytes(graph, mesh, op, ops[op.name])
         for index, name in enumerate(op.inputs):
             producer = graph.producers[name]
+            accumulated = ops[op.name].grad_ins[index]
+            if is_shared(graph, name) and accumulated is not None:
+                cost.memory_bytes += _local_bytes(graph.tensors[name].spec, accumulated, mesh)
             edge = edges.get((op.name, index))
             if edge is None:
                 continue
@@ -141,6 +151,31 @@ def _local_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> float:
     return spec.bytes / parts
 
 
+def _extra_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> float:
+    """Bytes kept for the backward pass of `op` beside its inputs and outputs."""
+    if op.name in graph.free_ops or not any(o in graph.needs_grad for o in op.outputs):
+        return 0.0
+    spec = graph.spec(op)
+    of_input, of_output = lasting_shares(spec)
+    found = 0.0
+    if of_input:
+        found += of_input * _local_bytes(spec.inputs[0], placed.ins[0], mesh)
+    if of_output:
+        found += of_output * _local_bytes(spec.outputs[0], placed.outs[0], mesh)
+    return found
+
+
+def _gradient_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> float:
+    """Bytes of the gradients of `op` during its backward pass."""
+    tensors = (*op.outputs, *op.inputs)
+    grads = (*placed.grad_outs, *placed.grad_ins)
+    return sum(
+        _local_bytes(graph.tensors[name].spec, nd, mesh)
+        for name, nd in zip(tensors, grads, strict=True)
+        if name in graph.needs_grad and nd is not None
+    )
+
+
 def _add_operator(
     cost: Cost, graph: Graph, model: CostModel, mesh: Mesh, times: int, passes: int, op: Op,
     placed: PlannedOp,
@@ -152,8 +187,9 @@ def _add_operator(
         _local_bytes(t, nd, mesh) for t, nd in zip(spec.outputs, placed.outs, strict=True)
     )
     if op.kind == "param":
-        trained = op.outputs[0] in graph.needs_grad
-        cost.memory_bytes += out_bytes * (model.parameter_copies if trained else 1)
+        (tensor,) = op.outputs
+        copies = model.parameter_copies if tensor in graph.needs_grad else 1
+        cost.memory_bytes += out_bytes * (copies - is_shared(graph, tensor))
         return
     if op.kind == "input":
         cost.memory_bytes += out_bytes

@@ -21,20 +21,34 @@ IN_PLACE = frozenset(
 )  # fmt: skip
 
 
+_LOSS = "sparse_softmax_cross_entropy"
+
+
 def workspace_bytes(op: OpSpec, ins: Sequence[float]) -> float:
     """Bytes that are needed only while it runs; `ins` are the inputs' local bytes."""
     return ins[0] if op.kind in ("reduce_sum", "reduce_mean") else 0.0
 
 
-def extra_bytes(op: OpSpec, ins: Sequence[float], outs: Sequence[float]) -> float:
-    """Bytes kept for the backward pass beside inputs and outputs."""
+def extra_shares(op: OpSpec) -> tuple[float, float]:
+    """Bytes kept for the backward pass beside inputs and outputs, for each byte of the first input
+
+    and for each of the first output.
+    """
     if op.kind == "dropout":
-        return ins[0] / op.inputs[0].item_bytes  # a mask of one byte an element
-    if op.kind == "var":
-        return ins[0]  # x less its mean
-    if op.kind == "sparse_softmax_cross_entropy":
-        return ins[0]  # probabilities
+        return 1 / op.inputs[0].item_bytes, 0.0  # a mask of one byte an element
+    if op.kind in ("var", _LOSS):
+        return 1.0, 0.0  # x less its mean; probabilities
     if op.kind == "layer_norm":
-        width = max(1, op.inputs[0].shape[-1])
-        return 2 * outs[0] / width  # mean and inverse deviation
-    return 0.0
+        return 0.0, 2 / max(1, op.inputs[0].shape[-1])  # mean and inverse deviation
+    return 0.0, 0.0
+
+
+def extra_bytes(op: OpSpec, ins: Sequence[float], outs: Sequence[float]) -> float:
+    """Bytes kept for the backward pass beside inputs and outputs, of these local bytes."""
+    of_input, of_output = extra_shares(op)
+    return (of_input * ins[0] if of_input else 0.0) + (of_output * outs[0] if of_output else 0.0)
+
+
+def lasting_shares(op: OpSpec) -> tuple[float, float]:
+    """`extra_shares` of what is still there when the backward pass of the last product begins."""
+    return (0.0, 0.0) if op.kind == _LOSS else extra_shares(op)

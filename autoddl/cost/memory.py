@@ -1,8 +1,10 @@
 """Bytes that a plan keeps on one device.
 
     parameters  local bytes x (weight + gradient) + float32 x (optimiser slots + master copy)
-    activations local bytes of every output that the backward pass may need, of one micro-batch
+    activations local bytes of every output that the backward pass may need, of one micro-batch,
+                and what operators keep beside (`forward`)
     copies      local bytes of every redistributed input
+    gradients   of shared parameters and of the last product, see `gradients`
 
 `parameter_copies` gives the first factor; `search.tables` adds the parts up.
 """

@@ -15,6 +15,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cost.forward import lasting_shares
+from ..cost.gradients import is_shared, last_counts, last_product
 from ..cost.model import CostModel
 from ..cost.operator import compute_seconds, inner_seconds, reduced_spec, saved_bytes
 from ..cost.recompute import Recomputation
@@ -23,7 +25,7 @@ from ..graph import Graph
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, Placement, S
-from ..sbp.signature import Signature
+from ..sbp.signature import OpSpec, Signature
 from .group import CompositeSignature, Group, Port, composite_signatures, rule_of
 from .pair_prices import PairPrices
 from .problem import Table
@@ -265,9 +267,9 @@ class GroupTables:
                     tensor, table.codes(lambda c, n=number, i=i: c.signatures[n].ins[i])
                 )
             if op.kind == "param":
-                memory += out_bytes * (
-                    self.model.parameter_copies if op.outputs[0] in self.graph.needs_grad else 1
-                )
+                (tensor,) = op.outputs
+                copies = self.model.parameter_copies if tensor in self.graph.needs_grad else 1
+                memory += out_bytes * (copies - is_shared(self.graph, tensor))
                 continue
             has_grad = any(o in self.graph.needs_grad for o in op.outputs)
             divides = np.array([c.signatures[number].divides_work for c in table.composites])
@@ -278,10 +280,52 @@ class GroupTables:
                 seconds += compute_seconds(spec, rule, device, share, moved, False)
             kept = 1.0 if self.again.leaves(op) else self.again.weight(op.name)
             memory += kept * saved_bytes(spec, rule, out_bytes, has_grad)
+            if has_grad:
+                memory += self.again.weight(op.name) * self._extra_bytes(spec, number, table)
+        if last_counts(self.graph, self.micro_batches, bool(self.again.blocks)):
+            memory += self.last_gradients(group, table)
+        for port in group.inputs:
+            if is_shared(self.graph, port.tensor):
+                memory += self._grad_in_bytes(port.tensor, port.op, port.index, table)
         for port in group.sources:
             if not (self._zero and self._is_trained(port)):
                 memory += self._source_bytes(port, table)
         return seconds, memory
+
+    @cached_property
+    def last_product(self) -> str | None:
+        return last_product(self.graph)
+
+    def _extra_bytes(self, spec: OpSpec, number: int, table: GroupTable) -> Table:
+        """Bytes kept for an operator's backward pass beside its inputs and outputs."""
+        found = np.zeros(len(table.assign))
+        of_input, of_output = lasting_shares(spec)
+        if of_input:
+            codes = table.codes(lambda c: c.signatures[number].ins[0])
+            found += of_input * self.local_bytes(spec.inputs[0], codes)
+        if of_output:
+            codes = table.codes(lambda c: c.signatures[number].outs[0])
+            found += of_output * self.local_bytes(spec.outputs[0], codes)
+        return found
+
+    def last_gradients(self, group: Group, table: GroupTable) -> Table:
+        """Bytes of the last product's gradients in its backward pass, if it is in the group."""
+        found = np.zeros(len(table.assign))
+        for number, op in enumerate(group.ops):
+            if op.name != self.last_product:
+                continue
+            for i, tensor in enumerate(op.outputs):
+                if tensor in self.graph.needs_grad:
+                    codes = table.codes(lambda c, n=number, i=i: grad_out(c.signatures[n], i))
+                    found += self.local_bytes(self.graph.tensors[tensor].spec, codes)
+            for i, tensor in enumerate(op.inputs):
+                if tensor in self.graph.needs_grad:
+                    found += self._grad_in_bytes(tensor, number, i, table)
+        return found
+
+    def _grad_in_bytes(self, tensor: str, number: int, index: int, table: GroupTable) -> Table:
+        codes = table.codes(lambda c: grad_in(c.signatures[number], index))
+        return self.local_bytes(self.graph.tensors[tensor].spec, codes)
 
     def _is_trained(self, port: Port) -> bool:
         """True for a parameter with a gradient (a source: this operator alone reads it)."""
@@ -394,6 +438,12 @@ def _exponent(size: int, prime: int) -> float:
 def grad_in(signature: Signature, index: int) -> Placement:
     placement = signature.grad_ins[index]
     assert placement is not None, f"{signature} gives no gradient for input {index}"
+    return placement
+
+
+def grad_out(signature: Signature, index: int) -> Placement:
+    placement = signature.grad_outs[index]
+    assert placement is not None, f"{signature} takes no gradient for output {index}"
     return placement
 
 

@@ -26,10 +26,8 @@ from ..cost.recompute import Recomputation
 from ..cost.storage import WHOLE, Storage
 from ..graph import Graph
 from ..sbp.layout import TensorSpec
-from ..sbp.placement import Placement
-from ..sbp.signature import Signature
 from .group import Group, Grouping, Port, make_groups, rule_of
-from .group_table import WHOLE_SPACE, Codes, GroupTable, GroupTables, Space, grad_in
+from .group_table import WHOLE_SPACE, Codes, GroupTable, GroupTables, Space, grad_in, grad_out
 from .narrow import may_fit
 from .pair_prices import PairPrices
 from .problem import Choice, Edge, Problem, Table
@@ -179,7 +177,8 @@ class _Builder:
 
     def _key(self, group: Group) -> Hashable:
         again = tuple(map(self.again.key, group.ops))
-        return _group_key(self.graph, group, self.grouping), again
+        is_last = any(op.name == self.tables.last_product for op in group.ops)
+        return _group_key(self.graph, group, self.grouping), again, is_last
 
     def fits(self) -> bool:
         """Whether some choice keeps to the memory limit; exact, but for rounding in its favour."""
@@ -280,7 +279,7 @@ class _Builder:
         back_given = back_wanted = None
         if has_grad:
             back_given = wanted.codes(lambda c: grad_in(c.signatures[port.op], port.index))
-            back_wanted = given.codes(lambda c: _grad_out(c.signatures[position], out))
+            back_wanted = given.codes(lambda c: grad_out(c.signatures[position], out))
         is_param = source.ops[position].kind == "param"
         return _Wire(
             self.graph.tensors[port.tensor].spec,
@@ -307,12 +306,6 @@ class _Builder:
             differs |= wire.given[:, axis][:, None] != wire.wanted[:, axis][None, :]
         copies = self.tables.local_bytes(wire.spec, wire.wanted)
         return np.where(differs, wire.kept * copies[None, :], 0.0)
-
-
-def _grad_out(signature: Signature, index: int) -> Placement:
-    placement = signature.grad_outs[index]
-    assert placement is not None, f"{signature} takes no gradient for output {index}"
-    return placement
 
 
 def _group_key(graph: Graph, group: Group, grouping: Grouping) -> Hashable:
