@@ -269,21 +269,12 @@ class SchemeTables:
         )
         return problem, rows
 
-    def memory_of(
-        self, variant: Variant, accumulates: bool
-    ) -> Iterator[tuple[int, dict[Hashable, float]]]:
-        """For each kind of group how many there are, and the bytes of its strategies.
-
-        accumulates: with what an iteration of several micro-batches adds
-        """
-        union = self._builder.union
+    def memory_of(self, variant: Variant) -> Iterator[tuple[int, dict[Hashable, float]]]:
+        """For each kind of group how many there are, and the bytes of its strategies."""
         for label, count in self._labels(variant).items():
             number, _ = label
-            group, table = self._builder.owners[number], self._builder.group_tables[number]
-            keys = list(union.made[group.head.name].rows)
-            memory = table.memory_bytes
-            if accumulates and self.micro_batches == 1:
-                memory = memory + union.last_gradients(group, table)
+            keys = list(self._builder.union.made[self._builder.owners[number].head.name].rows)
+            memory = self._builder.group_tables[number].memory_bytes
             yield count, {keys[row]: float(memory[row]) for row in self._rows(label, variant)}
 
     def _label(self, variable: int, letters: Mapping[str, str]) -> Label:
@@ -307,13 +298,12 @@ def least_memories(
     """For each of `counts` numbers of micro-batches M the least bytes of the scheme.
 
     Parameters do not depend on M, activations are inversely proportional to it: with two tables of
-    different M, that of every strategy is a line in 1 / M, and the bytes at any other M follow. One
-    micro-batch is apart, as it accumulates nothing.
+    different M, that of every strategy is a line in 1 / M, and the bytes at any other M follow.
     """
     rounds = np.array(counts, dtype=np.float64)
     total = np.zeros(len(counts))
-    first = known[0].memory_of(variant, accumulates=True)
-    second = known[-1].memory_of(variant, accumulates=True)
+    first = known[0].memory_of(variant)
+    second = known[-1].memory_of(variant)
     apart = 1 / known[0].micro_batches - 1 / known[-1].micro_batches
     for (count, one), (_, other) in zip(first, second, strict=True):
         both = [key for key in one if key in other]
@@ -323,7 +313,4 @@ def least_memories(
         there = np.array([other[key] for key in both])[:, None]
         slope = (here - there) / apart if apart else np.zeros_like(here)
         total += count * (here + slope * (1 / rounds - 1 / known[0].micro_batches)).min(axis=0)
-    if known[0].micro_batches == 1:
-        at_once = known[0].memory_of(variant, accumulates=False)
-        total[rounds == 1] = sum(count * min(one.values()) for count, one in at_once)
     return total

@@ -20,9 +20,9 @@ from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, P
 from ..sbp.redistribute import Step, device_intra_bytes, nic_bytes, nic_messages, path_cost
 from ..sbp.rules import find_rule, signatures_of
-from ..sbp.signature import Inner
-from .forward import lasting_shares
-from .gradients import is_shared, last_counts, last_product
+from ..sbp.signature import Inner, OpSpec
+from .forward import extra_shares, lasting_shares
+from .gradients import is_shared, last_counts, last_product, reader_of
 from .model import CostModel
 from .operator import compute_seconds, inner_count, inner_seconds, reduced_spec, saved_bytes
 from .recompute import Recomputation
@@ -91,6 +91,7 @@ def account(
     mesh = model.cluster.mesh
     again = again or Recomputation(graph)
     last = last_product(graph) if last_counts(graph, micro_batches, bool(again.blocks)) else None
+    reader = None if last is None else reader_of(graph, last)
     costs = {op.name: Cost() for op in graph.ops}
     inside: list[dict[str, float]] = [{} for _ in again.blocks]  # bytes by operator
     for op in graph.ops:
@@ -99,8 +100,6 @@ def account(
         extra = _extra_bytes(graph, mesh, op, ops[op.name])
         within = extra if again.leaves(op) else cost.memory_bytes + extra
         cost.memory_bytes += extra
-        if op.name == last:
-            cost.memory_bytes += _gradient_bytes(graph, mesh, op, ops[op.name])
         for index, name in enumerate(op.inputs):
             producer = graph.producers[name]
             accumulated = ops[op.name].grad_ins[index]
@@ -129,6 +128,12 @@ def account(
                     cost.memory_bytes += whole - apart
         if passes > 1:
             inside[again.block_of[op.name]][op.name] = within
+    if last is not None:
+        added = _gradient_bytes(graph, mesh, last, ops[last.name])
+        if reader is not None:
+            kept = _kept_bytes(graph, mesh, reader, ops[reader.name])
+            added = max(added - kept, _gradient_bytes(graph, mesh, reader, ops[reader.name]))
+        costs[last.name].memory_bytes += added
     sizes = [sum(block.values()) for block in inside]
     for number, block in enumerate(inside):
         if number != sizes.index(max(sizes)):
@@ -151,12 +156,24 @@ def _local_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> float:
     return spec.bytes / parts
 
 
+def _kept_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> float:
+    """Bytes of the outputs of `op` and of what it keeps beside them."""
+    outs = zip(op.outputs, placed.outs, strict=True)
+    kept = sum(_local_bytes(graph.tensors[t].spec, nd, mesh) for t, nd in outs)
+    return kept + _extra_bytes(graph, mesh, op, placed)
+
+
 def _extra_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> float:
     """Bytes kept for the backward pass of `op` beside its inputs and outputs."""
     if op.name in graph.free_ops or not any(o in graph.needs_grad for o in op.outputs):
         return 0.0
-    spec = graph.spec(op)
-    of_input, of_output = lasting_shares(spec)
+    return _shares_bytes(graph.spec(op), lasting_shares(graph.spec(op)), mesh, placed)
+
+
+def _shares_bytes(
+    spec: OpSpec, shares: tuple[float, float], mesh: Mesh, placed: PlannedOp
+) -> float:
+    of_input, of_output = shares
     found = 0.0
     if of_input:
         found += of_input * _local_bytes(spec.inputs[0], placed.ins[0], mesh)
@@ -166,12 +183,14 @@ def _extra_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> float:
 
 
 def _gradient_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> float:
-    """Bytes of the gradients of `op` during its backward pass."""
-    tensors = (*op.outputs, *op.inputs)
-    grads = (*placed.grad_outs, *placed.grad_ins)
-    return sum(
+    """Bytes of the gradients of `op` during its backward pass, and of what goes with that."""
+    spec = graph.spec(op)
+    (all_in, all_out), (in_, out) = extra_shares(spec), lasting_shares(spec)
+    found = _shares_bytes(spec, (all_in - in_, all_out - out), mesh, placed)
+    grads = zip((*op.outputs, *op.inputs), (*placed.grad_outs, *placed.grad_ins), strict=True)
+    return found + sum(
         _local_bytes(graph.tensors[name].spec, nd, mesh)
-        for name, nd in zip(tensors, grads, strict=True)
+        for name, nd in grads
         if name in graph.needs_grad and nd is not None
     )
 

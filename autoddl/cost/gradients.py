@@ -2,17 +2,22 @@
 
     shared parameters   each reader's gradient is accumulated on its own, as the reader gives it
     the last product    with micro-batches a step is fullest as its backward pass begins: all
-                        activations and all accumulated gradients are there, and the last product
-                        takes its output's gradient and makes those of its inputs
+                        activations and all accumulated gradients are there, and the gradients of
+                        the last product, or of the operator that reads its output (a softmax):
 
-With one micro-batch parameters' gradients come as activations go, and with recomputation blocks'
-insides are gone by then: there nothing is added.
+        max( gradients of the product - what its reader keeps, gradients of its reader )
+
+as what the reader keeps is gone when the product's turn comes. With one micro-batch parameters'
+gradients come as activations go, and with recomputation blocks' insides are gone by then: there
+nothing is added.
 """
 
 from __future__ import annotations
 
-from ..graph import Graph
+from ..graph import Graph, Op
 from ..sbp.rules import find_rule
+from .forward import VIEWS
+from .operator import computes
 
 
 def is_shared(graph: Graph, tensor: str) -> bool:
@@ -21,15 +26,31 @@ def is_shared(graph: Graph, tensor: str) -> bool:
     return is_param and tensor in graph.needs_grad and len(graph.consumers[tensor]) > 1
 
 
-def last_product(graph: Graph) -> str | None:
-    """The name of the last product or convolution that is trained."""
-    for op in reversed(graph.ops):
-        rule = find_rule(op.kind)
-        if rule is not None and rule.heavy and any(o in graph.needs_grad for o in op.outputs):
-            return op.name
-    return None
-
-
 def last_counts(graph: Graph, micro_batches: int, recomputes: bool) -> bool:
     """Whether the last product's gradients count as memory."""
     return micro_batches > 1 and not recomputes and not graph.is_stage
+
+
+def last_product(graph: Graph) -> Op | None:
+    """The last product or convolution that is trained."""
+    for op in reversed(graph.ops):
+        rule = find_rule(op.kind)
+        if rule is not None and rule.heavy and any(o in graph.needs_grad for o in op.outputs):
+            return op
+    return None
+
+
+def reader_of(graph: Graph, product: Op) -> Op | None:
+    """The one operator that computes with the output of `product`, or with a view of it."""
+    op = product
+    while len(op.outputs) == 1:
+        readers = graph.consumers[op.outputs[0]]
+        if len(readers) != 1:
+            return None
+        op = readers[0][0]
+        rule = find_rule(op.kind)
+        if rule is None or not any(o in graph.needs_grad for o in op.outputs):
+            return None
+        if op.kind not in VIEWS and computes(graph.spec(op), rule):
+            return op
+    return None

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cost.forward import lasting_shares
-from ..cost.gradients import is_shared, last_counts, last_product
+from ..cost.gradients import is_shared
 from ..cost.model import CostModel
 from ..cost.operator import compute_seconds, inner_seconds, reduced_spec, saved_bytes
 from ..cost.recompute import Recomputation
@@ -281,9 +281,8 @@ class GroupTables:
             kept = 1.0 if self.again.leaves(op) else self.again.weight(op.name)
             memory += kept * saved_bytes(spec, rule, out_bytes, has_grad)
             if has_grad:
-                memory += self.again.weight(op.name) * self._extra_bytes(spec, number, table)
-        if last_counts(self.graph, self.micro_batches, bool(self.again.blocks)):
-            memory += self.last_gradients(group, table)
+                extra = self.extra_bytes(spec, number, table, lasting_shares(spec))
+                memory += self.again.weight(op.name) * extra
         for port in group.inputs:
             if is_shared(self.graph, port.tensor):
                 memory += self._grad_in_bytes(port.tensor, port.op, port.index, table)
@@ -292,35 +291,18 @@ class GroupTables:
                 memory += self._source_bytes(port, table)
         return seconds, memory
 
-    @cached_property
-    def last_product(self) -> str | None:
-        return last_product(self.graph)
-
-    def _extra_bytes(self, spec: OpSpec, number: int, table: GroupTable) -> Table:
-        """Bytes kept for an operator's backward pass beside its inputs and outputs."""
+    def extra_bytes(
+        self, spec: OpSpec, number: int, table: GroupTable, shares: tuple[float, float]
+    ) -> Table:
+        """Bytes for each byte of the first input, and of the first output (`cost.forward`)."""
         found = np.zeros(len(table.assign))
-        of_input, of_output = lasting_shares(spec)
+        of_input, of_output = shares
         if of_input:
             codes = table.codes(lambda c: c.signatures[number].ins[0])
             found += of_input * self.local_bytes(spec.inputs[0], codes)
         if of_output:
             codes = table.codes(lambda c: c.signatures[number].outs[0])
             found += of_output * self.local_bytes(spec.outputs[0], codes)
-        return found
-
-    def last_gradients(self, group: Group, table: GroupTable) -> Table:
-        """Bytes of the last product's gradients in its backward pass, if it is in the group."""
-        found = np.zeros(len(table.assign))
-        for number, op in enumerate(group.ops):
-            if op.name != self.last_product:
-                continue
-            for i, tensor in enumerate(op.outputs):
-                if tensor in self.graph.needs_grad:
-                    codes = table.codes(lambda c, n=number, i=i: grad_out(c.signatures[n], i))
-                    found += self.local_bytes(self.graph.tensors[tensor].spec, codes)
-            for i, tensor in enumerate(op.inputs):
-                if tensor in self.graph.needs_grad:
-                    found += self._grad_in_bytes(tensor, number, i, table)
         return found
 
     def _grad_in_bytes(self, tensor: str, number: int, index: int, table: GroupTable) -> Table:

@@ -28,6 +28,7 @@ from ..graph import Graph
 from ..sbp.layout import TensorSpec
 from .group import Group, Grouping, Port, make_groups, rule_of
 from .group_table import WHOLE_SPACE, Codes, GroupTable, GroupTables, Space, grad_in, grad_out
+from .last_memory import LastMemory
 from .narrow import may_fit
 from .pair_prices import PairPrices
 from .problem import Choice, Edge, Problem, Table
@@ -123,6 +124,7 @@ class _Wire:
     """An edge between two groups: a tensor, given and wanted per strategy, and its gradient.
 
     passes: forward passes of the reader; kept: how much of the memory of its copy counts
+    added: bytes besides
     """
 
     spec: TensorSpec
@@ -133,6 +135,7 @@ class _Wire:
     wanted: Codes
     back_given: Codes | None
     back_wanted: Codes | None
+    added: Table | None = None
 
     def both_ways(self) -> list[tuple[Codes, Codes]]:
         ways = [(self.given, self.wanted)]
@@ -162,6 +165,7 @@ class _Builder:
     def prepare(self) -> bool:
         """Tables without communication; False if no choice can keep to the memory limit."""
         self.grouping = make_groups(self.graph)
+        self.last = LastMemory(self.tables, self.grouping)
         keys = [self._key(group) for group in self.grouping.groups]
         if self.space.allowed is not None:
             # A restriction may look at names, so equal groups no longer share a table.
@@ -171,14 +175,13 @@ class _Builder:
                 self.node_of_key[key] = len(self.owners)
                 self.owners.append(group)
             self.nodes.append(self.node_of_key[key])
-        self.group_tables = [self.tables.local(group) for group in self.owners]
+        self.group_tables = [self.last.of_group(g, self.tables.local(g)) for g in self.owners]
         least = sum(float(self.group_tables[t].least_bytes.min()) for t in self.nodes)
         return least <= self.model.limit_bytes
 
     def _key(self, group: Group) -> Hashable:
         again = tuple(map(self.again.key, group.ops))
-        is_last = any(op.name == self.tables.last_product for op in group.ops)
-        return _group_key(self.graph, group, self.grouping), again, is_last
+        return _group_key(self.graph, group, self.grouping), again, self.last.concerns(group)
 
     def fits(self) -> bool:
         """Whether some choice keeps to the memory limit; exact, but for rounding in its favour."""
@@ -290,6 +293,11 @@ class _Builder:
             wanted.codes(lambda c: c.signatures[port.op].ins[port.index]),
             back_given,
             back_wanted,
+            self.last.of_edge(
+                source.ops[position],
+                (source, given),
+                (self.owners[wanted_node], wanted),
+            ),
         )
 
     def _price(self, wire: _Wire) -> tuple[Table, Table]:
@@ -300,12 +308,13 @@ class _Builder:
         return wire.times * cost, self._copies(wire)
 
     def _copies(self, wire: _Wire) -> Table:
-        """Bytes that a redistributed input takes, for each pair of strategies."""
+        """Bytes of an edge, mostly of the redistributed input, for each pair of strategies."""
         differs = np.zeros((len(wire.given), len(wire.wanted)), dtype=bool)
         for axis in range(self.tables.mesh.num_axes):
             differs |= wire.given[:, axis][:, None] != wire.wanted[:, axis][None, :]
         copies = self.tables.local_bytes(wire.spec, wire.wanted)
-        return np.where(differs, wire.kept * copies[None, :], 0.0)
+        found = np.where(differs, wire.kept * copies[None, :], 0.0)
+        return found if wire.added is None else found + wire.added
 
 
 def _group_key(graph: Graph, group: Group, grouping: Grouping) -> Hashable:
