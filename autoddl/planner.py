@@ -17,6 +17,7 @@ import numpy as np
 
 from .attempts import Attempts, Checkpointing, Found
 from .baselines import Baseline, BaselinePricer
+from .blocks import repeated_blocks
 from .cluster.spec import Cluster
 from .cost.comm import CommRule
 from .cost.model import CostModel
@@ -78,8 +79,8 @@ def find_plan(
                         than what was found; not for a restricted space or a pipeline stage
     checkpointing:      which of the model's repeated blocks keep only their inputs and are run
                         again before their backward pass: "none", "all", or "auto" for as few as
-                        make the fastest plan that fits. The known schemes are priced without
-
+                        make the fastest plan that fits. The known schemes recompute all or none,
+                        whichever is faster
     precision:          "float32", or "float16" for mixed precision (see `precision`) where the
                         machine file says how fast the device is in it
 
@@ -112,6 +113,7 @@ def find_plan(
     counts = micro_batch_counts(graph, micro_batches)
     attempts = Attempts(micro, counts, model, algorithm, budget, space, prices, seed)
     best = attempts.best(checkpointing)
+    blocks = () if checkpointing == "none" else attempts.blocks
     rivals: tuple[Baseline, ...] = ()
     if (
         baselines
@@ -120,14 +122,13 @@ def find_plan(
         and space.min_weight_shards == 1
         and graph.loss
     ):
-        rivals = BaselinePricer(micro, counts, model, seed).all()
+        rivals = BaselinePricer(micro, counts, model, seed, blocks=blocks).all()
     records = tuple(rival.record for rival in rivals)
     allowed = [rival for rival in rivals if zero or "ZeRO" not in rival.record.name]
     nearest = min(allowed, key=lambda rival: rival.seconds, default=None)
     if nearest is not None and nearest.seconds < _cost_to_beat(best):
         return _write_baseline(nearest, records, seed, time.perf_counter() - started)
     if best is None:
-        blocks = () if checkpointing == "none" else attempts.blocks
         least = _least(graph, model, counts[-1], space, prices, blocks)
         if least.excess_bytes > 0 or search not in _PROVING:
             raise ValueError(_none_found(graph, least, len(counts) > 1, search))
@@ -211,6 +212,7 @@ def _write_baseline(
         layers=describe_layers(tables, dict(ops), {}),
         search=SearchRecord(f"baseline: {found.record.name}", 0, seconds=seconds),
         baselines=baselines,
+        recomputed=tables.again.blocks,
         precision=model.precision,
     )
 
@@ -225,6 +227,7 @@ def baseline_plans(
     memory_limit_bytes: float | None = None,
     comm_rule: CommRule = "shared_nic",
     min_tensor_devices: int = 1,
+    checkpointing: Checkpointing = "auto",
     precision: str = "float32",
 ) -> dict[str, tuple[PlannedBaseline, Plan | None]]:
     """Every known scheme on its best topology: its record and, if it fits, its plan, by name.
@@ -236,9 +239,9 @@ def baseline_plans(
     graph = in_precision(graph, precision)
     model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes, precision)
     counts = micro_batch_counts(graph, micro_batches)
-    pricer = BaselinePricer(
-        lambda parts: micro_graph(graph, parts), counts, model, seed, min_tensor_devices
-    )
+    micro = functools.cache(functools.partial(micro_graph, graph))
+    blocks = () if checkpointing == "none" else repeated_blocks(micro(counts[0]))
+    pricer = BaselinePricer(micro, counts, model, seed, min_tensor_devices, blocks)
     return {
         rival.record.name: (
             rival.record,

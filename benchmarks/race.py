@@ -35,7 +35,7 @@ RATES = ("100mbit", "400mbit")
 MODELS = ("vgg", "gpt")
 LARGE = ("8x2", "100mbit")  # more devices, at the prices of 4x2
 REAL = ("4x2", "400mbit")
-ROUNDS = 7
+VISITS, ROUNDS = 3, 3  # set-ups of all plans, and rounds of steps after each
 RIVAL_SECONDS = 120.0
 OPTIMIZER = "sgd"
 PAPER = Path(__file__).parent / "results" / "paper"
@@ -101,7 +101,7 @@ def race(box: Box, label: str, graph: Graph, cluster: Cluster, emulate: bool) ->
     """All schemes of one model in turns."""
     schemes = schemes_of(graph, cluster)
     plans = [scheme.plan for scheme in schemes if scheme.plan is not None]
-    readings = run_plans(box, plans, ROUNDS, "race_worker.py", emulate=emulate)
+    readings = run_plans(box, plans, ROUNDS, "race_worker.py", emulate=emulate, visits=VISITS)
     carried, rounds = readings[: len(plans)], readings[len(plans) :]
     racers = []
     for number, (scheme, plan) in enumerate(zip(schemes, plans, strict=True)):

@@ -2,8 +2,9 @@
 
 `BaselinePricer` tries every family of `families.py` on every topology, with as few micro-batches
 as its memory allows, and searches what the scheme leaves open (where light operators run, which
-redistributions) exactly. The prices are those of the search, so a baseline and a searched plan are
-compared by one ruler.
+redistributions) exactly. Where memory binds, it tries the same with the model's repeated blocks run
+again before their backward pass, and keeps the faster. The prices are those of the search, so a
+baseline and a searched plan are compared by one ruler.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from ..cost.lifetime import memory_peak
 from ..cost.model import CostModel
+from ..cost.recompute import Blocks, Recomputation
 from ..cost.storage import Storage
 from ..graph import Graph
 from ..planned import PlannedBaseline, PlannedEdge, PlannedOp
@@ -55,7 +57,7 @@ class Baseline:
         ops, edges = self.placed()
         peak = memory_peak(
             graph, model.cluster.mesh, self.tables.micro_batches, model.optimizer, ops, edges,
-            "executor",
+            "executor", self.tables.again,
         )  # fmt: skip
         return peak.bytes - model.limit_bytes
 
@@ -82,6 +84,7 @@ class BaselinePricer:
     micro: number of micro-batches -> the graph of one, with forks
     counts: numbers of micro-batches to try, ascending
     min_tensor_devices: tensor axes of Megatron and SUMMA have at least so many devices together
+    blocks: what may be run again, all or none; the names are the same at any number
     """
 
     micro: Callable[[int], Graph]
@@ -89,6 +92,7 @@ class BaselinePricer:
     model: CostModel
     seed: int = 0
     min_tensor_devices: int = 1
+    blocks: Blocks = ()
 
     def all(self) -> tuple[Baseline, ...]:
         """Every family at its best, in the order of `FAMILIES`; none on one device."""
@@ -104,6 +108,14 @@ class BaselinePricer:
         return tuple(v for v in found if self._mesh.extent(v.tensor_axes) >= least)
 
     def _best(self, family: Family, found: Sequence[Variant]) -> Baseline:
+        plain = self._best_with(family, found, ())
+        if not self.blocks or plain.record.fits and plain.record.micro_batches == self.counts[0]:
+            return plain
+        again = self._best_with(family, found, self.blocks)
+        fitting = [baseline for baseline in (plain, again) if baseline.record.fits]
+        return min(fitting or [again], key=lambda baseline: baseline.seconds)
+
+    def _best_with(self, family: Family, found: Sequence[Variant], blocks: Blocks) -> Baseline:
         limit = self.model.limit_bytes
         solved: list[Baseline] = []
         least: list[tuple[float, int, Variant]] = []  # bytes, micro-batches
@@ -111,24 +123,27 @@ class BaselinePricer:
             counts = self._divided(variant)
             if not counts:
                 continue
-            needed = least_memories(self._known[: len(counts)], counts, variant)
+            needed = least_memories(self._known(blocks)[: len(counts)], counts, variant)
             least.append((float(needed[-1]), counts[-1], variant))
             for parts in (n for n, size in zip(counts, needed, strict=True) if size <= limit):
-                baseline = self._solve(variant, parts, limit)
+                baseline = self._solve(variant, parts, limit, blocks)
                 if baseline is not None:
                     solved.append(baseline)
                     break
-        best = self._within(solved)
+        best = self._within(solved, blocks)
         if best is not None:
             return best
         if not least:
             topology = found[0].topology(self._mesh)
             return Baseline(PlannedBaseline(family.name, topology, 1, None))
         memory, parts, variant = min(least, key=lambda item: item[0])
-        topology = variant.topology(self._mesh)
+        topology = self._topology(variant, blocks)
         return Baseline(PlannedBaseline(family.name, topology, parts, memory))
 
-    def _within(self, solved: list[Baseline]) -> Baseline | None:
+    def _topology(self, variant: Variant, blocks: Blocks) -> str:
+        return variant.topology(self._mesh) + (", blocks run again" if blocks else "")
+
+    def _within(self, solved: list[Baseline], blocks: Blocks) -> Baseline | None:
         """The fastest whose fullest moment keeps to the limit.
 
         One that exceeds it is solved again under a limit that is lowered by as much, then with more
@@ -145,10 +160,10 @@ class BaselinePricer:
             if excess <= 0:
                 return best
             solved.remove(best)
-            tighter = self._solve(best.variant, parts, memory - excess)
+            tighter = self._solve(best.variant, parts, memory - excess, blocks)
             for more in self._divided(best.variant):
                 if tighter is None and more > parts:
-                    tighter = self._solve(best.variant, more, limit)
+                    tighter = self._solve(best.variant, more, limit, blocks)
             solved += [] if tighter is None else [tighter]
         return None
 
@@ -157,23 +172,25 @@ class BaselinePricer:
         rows = self.micro(1).batch
         devices = self._mesh.extent(variant.data_axes(self._mesh))
         counts = tuple(n for n in self.counts if (rows // n) % devices == 0)
-        return counts if counts and self._known[0].divides(variant) else ()
+        return counts if counts and self._known(())[0].divides(variant) else ()
 
     @property
     def _mesh(self) -> Mesh:
         return self.model.cluster.mesh
 
-    @cached_property
-    def _known(self) -> tuple[SchemeTables, ...]:
+    def _known(self, blocks: Blocks) -> tuple[SchemeTables, ...]:
         """At two numbers of micro-batches, which tell the memory at all others."""
-        return tuple(map(self._tables, self.counts[:2]))
+        return tuple(self._tables(parts, blocks) for parts in self.counts[:2])
 
-    def _tables(self, parts: int) -> SchemeTables:
-        if parts not in self._made:
-            self._made[parts] = SchemeTables(
-                self.micro(parts), self.model, parts, self._prices, self._topologies, self._letters
-            )
-        return self._made[parts]
+    def _tables(self, parts: int, blocks: Blocks) -> SchemeTables:
+        key = parts, bool(blocks)
+        if key not in self._made:
+            graph = self.micro(parts)
+            self._made[key] = SchemeTables(
+                Recomputation(graph, blocks), self.model, parts, self._prices, self._topologies,
+                self._letters,
+            )  # fmt: skip
+        return self._made[key]
 
     @cached_property
     def _topologies(self) -> tuple[tuple[int, ...], ...]:
@@ -190,14 +207,14 @@ class BaselinePricer:
         return {f.name: {} if f.letters is None else f.letters(graph) for f in FAMILIES}
 
     @cached_property
-    def _made(self) -> dict[int, SchemeTables]:
+    def _made(self) -> dict[tuple[int, bool], SchemeTables]:
         return {}
 
-    def _solve(self, variant: Variant, parts: int, limit: float) -> Baseline | None:
+    def _solve(self, variant: Variant, parts: int, limit: float, blocks: Blocks) -> Baseline | None:
         """The best plan of the scheme whose bytes add up to `limit` at most; None if none does."""
         if limit <= 0:
             return None
-        made = self._tables(parts)
+        made = self._tables(parts, blocks)
         problem, rows = made.problem(variant, limit)
         solve = find_algorithm("auto")
         result = solve(problem, np.random.default_rng(self.seed), Budget())
@@ -210,7 +227,7 @@ class BaselinePricer:
         )
         record = PlannedBaseline(
             variant.family.name,
-            variant.topology(self.model.cluster.mesh),
+            self._topology(variant, blocks),
             parts,
             result.memory,
             result.cost,

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
 from ..cost.storage import WHOLE, Codes, Storage, StoragePrices, stage_at
-from ..graph import Graph
 from ..search.group import CompositeSignature, Group, Port
 from ..search.group_table import GroupTable, GroupTables, Space
 from ..search.problem import Choice, Edge, Problem, Table
@@ -192,19 +191,19 @@ class _UnionBuilder(_Builder):
 
 
 class SchemeTables:
-    """The tables of all schemes for `graph` (with forks, at the size of a micro-batch)."""
+    """The tables of all schemes for the graph of `again` (with forks, of one micro-batch)."""
 
     def __init__(
-        self, graph: Graph, model: CostModel, micro_batches: int, prices: CoarsePrices,
+        self, again: Recomputation, model: CostModel, micro_batches: int, prices: CoarsePrices,
         topologies: Sequence[Axes], letters: Letters,
     ) -> None:  # fmt: skip
         self._builder = _UnionBuilder(
-            graph,
+            again.graph,
             model,
             micro_batches,
             Space(),
             prices,
-            Recomputation(graph),
+            again,
             topologies=tuple(topologies),
         )
         self._builder.prepare()

@@ -1,7 +1,9 @@
 """One rank: trains by several plans in turns, and notes each one's bytes and seconds of a step.
 
-Arguments: folder (plans.json there: plan files, repeats, whether to emulate computation). All plans
-are set up first. Readings: the bytes of a step of each plan, then, round by round, its seconds.
+Arguments: folder (plans.json there: plan files, visits, repeats, whether to emulate computation).
+At each visit all plans are set up anew, so that what differs between two set-ups, like the measured
+cost of emulation, is no plan's own. Readings: the bytes of a step of each plan, then, round by
+round, its seconds.
 """
 
 from __future__ import annotations
@@ -26,13 +28,15 @@ def main(folder: str) -> None:
     work = json.loads((Path(folder) / "plans.json").read_text())
     plans = [Plan.load(Path(folder) / file) for file in work["plans"]]
     meter = Meter(Groups(plans[0].mesh, rank()))
-    racers = [_racer(plan, work["emulate"]) for plan in plans]
-    for step, _ in racers:
-        step()  # warm-up
-        meter.bytes_of(step)
-    for _ in range(work["repeats"]):
-        for step, communicated_s in racers:
-            meter.seconds_of(step, 1, communicated_s)
+    for visit in range(work["visits"]):
+        racers = [_racer(plan, work["emulate"]) for plan in plans]
+        for step, _ in racers:
+            step()  # warm-up
+            if visit == 0:
+                meter.bytes_of(step)
+        for _ in range(work["repeats"]):
+            for step, communicated_s in racers:
+                meter.seconds_of(step, 1, communicated_s)
     meter.save(folder)
 
 

@@ -111,6 +111,23 @@ def test_a_scheme_that_does_not_fit_says_how_much_it_needs():
     assert "does not fit" in plan.explain()
 
 
+def test_where_memory_binds_a_scheme_runs_its_blocks_again():
+    graph, where = residual(6, 4096, 64), cluster("piz_daint", 4, 1)
+    free = baseline_plans(graph, where, micro_batches=1)
+    for name, (before, _) in free.items():
+        assert before.memory_bytes is not None and before.iteration_s is not None
+        limit = 0.7 * before.memory_bytes
+        record, plan = baseline_plans(graph, where, micro_batches=1, memory_limit_bytes=limit)[name]
+        assert plan is not None and plan.recomputed, name
+        assert "blocks run again" in record.topology
+        assert plan.cost.iteration_s == pytest.approx(record.iteration_s, rel=1e-6)
+        assert plan.cost.iteration_s > before.iteration_s and plan.cost.memory_bytes <= limit
+        without = baseline_plans(
+            graph, where, micro_batches=1, memory_limit_bytes=limit, checkpointing="none"
+        )
+        assert not without[name][0].fits
+
+
 def test_a_batch_that_does_not_divide_is_no_data_parallelism():
     plan = find_plan(mlp(4, (64, 128, 64)), cluster("laptop", 4, 2))
     record = next(b for b in plan.baselines if b.name == "data parallel")
