@@ -24,11 +24,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..cluster.group_line import GroupLine
 from ..cluster.spec import Cluster
+from ..sbp.edges import mask_axes
 from ..sbp.mesh import Mesh
 from ..sbp.redistribute import StepKind
 
+Prices = NDArray[np.float64]
 CommRule = Literal["shared_nic", "plain"]
 COMM_RULES: tuple[CommRule, ...] = ("shared_nic", "plain")
 
@@ -98,6 +103,22 @@ class CommModel:
         if kind in ("slice", "to_partial") or nodes * gpus == 1:
             return 0.0, 0.0
         return self.group_price(kind, nodes, gpus, self.cluster.gpus_per_node / gpus)
+
+    def prices(self, kind: StepKind, masks: NDArray[np.int64]) -> tuple[Prices, Prices]:
+        """`price` for an array of axes, each as a number of which bit a stands for axis a."""
+        known = self._by_mask.get(kind)
+        if known is None:
+            known = self._by_mask[kind] = np.full((2, 1 << self.mesh.num_axes), np.nan)
+        alpha_s, beta_s_per_byte = known[:, masks]
+        if np.isnan(alpha_s).any():
+            for mask in np.unique(masks[np.isnan(alpha_s)]).tolist():
+                known[:, mask] = self.price(kind, mask_axes(mask))
+            alpha_s, beta_s_per_byte = known[:, masks]
+        return alpha_s, beta_s_per_byte
+
+    @cached_property
+    def _by_mask(self) -> dict[StepKind, Prices]:
+        return {}
 
     def group_price(
         self, kind: str, nodes: int, gpus: int, groups: float = 1.0

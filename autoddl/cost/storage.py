@@ -18,7 +18,7 @@ split are all-reduced after the reduce-scatter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,9 @@ from .comm import CommModel
 Codes = NDArray[np.int8]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 _PRODUCTS = ("matmul", "broadcast_matmul")
+_COLLECTS: tuple[StepKind, StepKind] = ("all_gather", "reduce_scatter")
 _B, _P = B.code, P.code
 
 
@@ -112,39 +114,47 @@ def storage_steps(
     rest = tuple(a for a, p in enumerate(given) if p.is_partial and a not in axes)
     parts = comm.mesh.extent([a for a, p in enumerate(needed) if p.is_split])
     whole = np.array([spec.bytes / parts])
-    gathers = _in_runs(comm, "all_gather", axes, whole)[1]
-    scatters = _in_runs(comm, "reduce_scatter", axes, whole)[1]
+    along = np.isin(np.arange(comm.mesh.num_axes), axes)[None]
+    gathers = _runs(along[0], _in_runs(comm, "all_gather", along, whole)[1][0])
+    scatters = _runs(along[0], _in_runs(comm, "reduce_scatter", along, whole)[1][0])
     backward = [Step("reduce_scatter", run, P, dim) for run in scatters]
     if rest:
         backward.append(Step("all_reduce", rest, P, B))
     return tuple(Step("all_gather", run, dim, B) for run in reversed(gathers)), tuple(backward)
 
 
-def _in_runs(
-    comm: CommModel, kind: StepKind, axes: tuple[int, ...], whole: Floats
-) -> tuple[Floats, list[tuple[int, ...]]]:
-    """([n] seconds, the runs for the first of `whole`) of a collective in runs of axes.
+def _in_runs(comm: CommModel, kind: StepKind, along: Bools, whole: Floats) -> tuple[Floats, Ints]:
+    """([n] seconds, [n, axis] where the run ends that begins there) of a collective along axes.
 
-    Of `whole` local bytes gathered along all axes at once or in runs, the minor ones first (a
-    reduce-scatter: the major ones first), whatever is cheapest:
+    Of `whole` [n] local bytes gathered `along` [n, axis] all those axes at once or in runs, the
+    minor ones first (a reduce-scatter: the major ones first), whatever is cheapest:
 
         g(i) = min over j > i of  g(j) + price(axes i..j-1) whole / (extents of the axes before i)
     """
-    least = [np.zeros_like(whole)] * (len(axes) + 1)
-    end = [0] * len(axes)
-    for i in reversed(range(len(axes))):
-        size = whole / comm.mesh.extent(axes[:i])
-        tries = []
-        for j in range(i + 1, len(axes) + 1):
-            alpha_s, beta_s_per_byte = comm.price(kind, axes[i:j])
-            tries.append(least[j] + alpha_s + beta_s_per_byte * size)
-        least[i] = np.min(tries, axis=0)
-        end[i] = i + 1 + int(np.argmin([found[0] for found in tries]))
+    count, axes = along.shape
+    masks = _masks(along)
+    extents = np.where(along, np.array(comm.mesh.extents, dtype=np.float64), 1.0)
+    sizes = whole / (np.cumprod(extents, axis=1) / extents).T
+    least = np.zeros((axes + 1, count))
+    end = np.zeros((count, axes), dtype=np.int64)
+    for i in reversed(range(axes)):
+        ends = np.arange(i + 1, axes + 1)
+        runs = masks & ((1 << ends) - (1 << i))[:, None]
+        alpha_s, beta_s_per_byte = comm.prices(kind, runs)
+        tries = least[i + 1 :] + alpha_s + beta_s_per_byte * sizes[i]
+        least[i] = np.where(along[:, i], tries.min(axis=0), least[i + 1])
+        end[:, i] = ends[tries.argmin(axis=0)]
+    return least[0], end
+
+
+def _runs(along: Bools, end: Ints) -> list[tuple[int, ...]]:
+    """The runs of one row of `_in_runs`."""
     runs, i = [], 0
-    while i < len(axes):
-        runs.append(axes[i : end[i]])
-        i = end[i]
-    return least[0], runs
+    while along[i:].any():
+        i += int(along[i:].argmax())
+        runs.append(tuple(a for a in range(i, int(end[i])) if along[a]))
+        i = int(end[i])
+    return runs
 
 
 def edge_times(
@@ -173,6 +183,9 @@ class StoragePrices:
     copies: int
     needed: Codes
     given: Codes
+    _known: dict[bytes, tuple[Floats, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def stored(self, axes: tuple[int, ...]) -> Codes:
         return stored_codes(self.spec, self.needed, self.given, axes, self.comm.mesh)
@@ -197,22 +210,31 @@ class StoragePrices:
         """
         seconds = whole_s.copy()
         gathered = self._gathered(stored)
-        rest = (self.given == _P) & ~gathered
+        split = gathered.any(axis=1)
+        if not split.any():
+            return seconds
+        gathered, rest = gathered[split], ((self.given == _P) & ~gathered)[split]
         forward, sums = edge_times(True, stage, micro_batches, passes)
-        gathers = sum(forward)
-        whole, apart = self._bytes(self.needed), self._bytes(stored)
-        masks, which = np.unique(np.hstack([gathered, rest]), axis=0, return_inverse=True)
-        for number, mask in enumerate(masks):
-            axes, others = (tuple(map(int, np.flatnonzero(m))) for m in np.split(mask, 2))
-            if axes:
-                at = which.ravel() == number
-                found = gathers * _in_runs(self.comm, "all_gather", axes, whole[at])[0]
-                found += sums * _in_runs(self.comm, "reduce_scatter", axes, whole[at])[0]
-                if others:
-                    alpha_s, beta_s_per_byte = self.comm.price("all_reduce", others)
-                    found += sums * (alpha_s + beta_s_per_byte * apart[at])
-                seconds[at] = np.maximum(found, whole_s[at])
+        apart = self._bytes(stored)[split]
+        gather_s, scatter_s = self._collected(gathered, self._bytes(self.needed)[split])
+        alpha_s, beta_s_per_byte = self.comm.prices("all_reduce", _masks(rest))
+        found = sum(forward) * gather_s
+        found += sums * (scatter_s + alpha_s + beta_s_per_byte * apart)
+        seconds[split] = np.maximum(found, whole_s[split])
         return seconds
+
+    def _collected(self, gathered: Bools, whole: Floats) -> tuple[Floats, Floats]:
+        """[n] seconds of the all-gather and of the reduce-scatter, which several stages share."""
+        key = gathered.tobytes()
+        if key not in self._known:
+            rows = np.column_stack([_masks(gathered), whole])
+            _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+            self._known[key] = tuple(
+                _in_runs(self.comm, kind, gathered[first], whole[first])[0][inverse.ravel()]
+                for kind in _COLLECTS
+            )
+        gather_s, scatter_s = self._known[key]
+        return gather_s, scatter_s
 
     def _gathered(self, stored: Codes) -> Bools:
         """[n, axis]: the axes that are split in storage and Broadcast in use."""
@@ -221,3 +243,8 @@ class StoragePrices:
     def _bytes(self, codes: Codes) -> Floats:
         extents = np.array(self.comm.mesh.extents, dtype=np.float64)
         return self.spec.bytes / np.where(codes >= 0, extents, 1.0).prod(axis=1)
+
+
+def _masks(along: Bools) -> Ints:
+    """Each row of axes as a number; axis a is bit a."""
+    return along @ (1 << np.arange(along.shape[1], dtype=np.int64))

@@ -26,6 +26,7 @@ from scipy.sparse.csgraph import dijkstra
 from .edges import KIND_INDEX, STAY, Codes, Floats, Ints, mask_axes
 from .layout import TensorSpec, check_fits, is_even
 from .mesh import Mesh
+from .needless import GROWS, SHRINKS, is_needless
 from .placement import NdSbp
 from .relax import lengths
 from .states import StateGraph, local_bytes, split_parts
@@ -48,6 +49,7 @@ __all__ = [
 
 PriceFn = Callable[[StepKind, tuple[int, ...]], tuple[float, float]]
 
+_FEW_AXES = 3  # up to here nothing is won by leaving needless edges out
 _JOINS = 4  # graphs kept that tensors of several sizes may ask for
 _TIE = 1e-12  # relative: costs nearer than this are equal, they differ by rounding only
 
@@ -205,20 +207,22 @@ class PathTable:
     def _shortcut_free(self, graph: StateGraph, spec: TensorSpec) -> Floats:
         """Weights of the edges; infinite as well if two others replace one at no higher price."""
         weights = self._weights(graph, spec, even_only=True)
-        if graph.is_full and self.mesh.num_axes > 3:
+        if self.mesh.num_axes > _FEW_AXES:
             groups, group_of = graph.groups
-            needless = np.array([self._divides(int(k), int(m), spec) for k, m in groups], bool)
-            weights[needless[group_of] & graph.divisible] = np.inf
+            parts = np.array([self._parts(int(k), int(m), spec) for k, m in groups], bool)
+            sums = np.array([self._sums(int(k), int(m), spec) for k, m in groups], bool)
+            even = local_bytes(spec, graph.parts)[1]
+            weights[is_needless(graph.halfway, parts[group_of], sums[group_of], even)] = np.inf
         return weights
 
-    def _divides(self, kind_index: int, mask: int, spec: TensorSpec) -> bool:
+    def _parts(self, kind_index: int, mask: int, spec: TensorSpec) -> bool:
         """True if a step along one axis and one along the rest cost no more than one along all."""
         axes = mask_axes(mask)
-        if len(axes) < 2 or kind_index in (KIND_INDEX["all_to_all"], KIND_INDEX["all_reduce"]):
+        if len(axes) < 2 or kind_index not in (*GROWS, *SHRINKS):
             return False
         if STEP_KINDS[kind_index] in FREE_KINDS:
             return True
-        grows = kind_index == KIND_INDEX["reduce_scatter"]
+        grows = kind_index in GROWS
         axis = axes[0] if grows else axes[-1]
         rest = mask & ~(1 << axis)
         alpha, beta = self._price(kind_index, mask, spec)
@@ -231,6 +235,18 @@ class PathTable:
             beta_one /= self.mesh.extent(mask_axes(rest))
         tie = 1 + _TIE
         return alpha_one + alpha_rest <= alpha * tie and beta_one + beta_rest <= beta * tie
+
+    def _sums(self, kind_index: int, mask: int, spec: TensorSpec) -> bool:
+        """True if a reduce-scatter and an all-gather cost no more than the all-reduce."""
+        if kind_index != KIND_INDEX["all_reduce"]:
+            return False
+        whole = self._price(kind_index, mask, spec)
+        scatter = self._price(KIND_INDEX["reduce_scatter"], mask, spec)
+        gather = self._price(KIND_INDEX["all_gather"], mask, spec)
+        return all(
+            first + second <= limit * (1 + _TIE)
+            for first, second, limit in zip(scatter, gather, whole, strict=True)
+        )
 
     def _joined(
         self, spec: TensorSpec, sources: Codes, targets: Codes

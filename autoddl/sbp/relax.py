@@ -114,8 +114,11 @@ class _Ways:
 
     def from_starts(self, starts: Ints) -> Floats:
         """[nodes, starts]"""
-        length = np.full((self.num_nodes, len(starts)), np.inf)
-        length[starts, np.arange(len(starts))] = 0.0
+        count = len(starts)
+        length = np.full((self.num_nodes, count), np.inf)
+        length[starts, np.arange(count)] = 0.0
+        most = max((edges.stop - edges.start for edges in self.rounds), default=0)
+        reach_of, known_of = np.empty((2, most, count))
         changed = np.zeros(self.num_nodes, dtype=np.int64)  # time of a node's last change
         changed[starts] = 1
         looked = [0] * len(self.rounds)  # time at which a round was last relaxed
@@ -125,23 +128,25 @@ class _Ways:
                 if last <= looked[number]:
                     continue
                 src = self.src[edges]
-                active = np.flatnonzero(changed[src] > looked[number])
+                active = np.flatnonzero(changed.take(src) > looked[number])
                 looked[number] = now
                 if not len(active):
                     continue
                 dst, weights = self.dst[edges], self.weights[edges]
                 if len(active) < len(src):
-                    src, dst, weights = src[active], dst[active], weights[active]
-                reach = length.take(src, axis=0)
+                    src, dst = src.take(active), dst.take(active)
+                    weights = weights.take(active, axis=0)
+                reach, known = reach_of[: len(src)], known_of[: len(src)]
+                length.take(src, axis=0, out=reach, mode="clip")  # "raise" would copy once more
+                length.take(dst, axis=0, out=known, mode="clip")
                 reach += weights
-                known = length.take(dst, axis=0)
-                better = (reach < known).any(axis=1)
-                if better.any():
+                np.minimum(reach, known, out=reach)
+                better = np.flatnonzero((reach != known).any(axis=1))
+                if len(better):
                     now += 1
                     last = now
-                    better = np.flatnonzero(better)
-                    to = dst[better]
-                    length[to] = np.minimum(reach[better], known[better])
+                    to = dst.take(better)
+                    length[to] = reach.take(better, axis=0)
                     changed[to] = now
             if all(last <= look for look in looked):
                 return length

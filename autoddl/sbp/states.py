@@ -30,6 +30,7 @@ from .edges import (
 )
 from .layout import TensorSpec
 from .mesh import Mesh
+from .needless import Halfway, halfway
 from .placement import NdSbp, Placement
 from .steps import Step, step_kind
 
@@ -97,6 +98,7 @@ class StateGraph:
 
     Per edge: rows `src` and `dst`, the kind's index in STEP_KINDS, and the axes as a bit mask (axis
     a is bit a). Edges are sorted by (src, kind, mask, dst): the fixed order that breaks ties.
+    joined_to: the number of states of the core that others were joined to, which come first
     """
 
     mesh: Mesh
@@ -106,6 +108,7 @@ class StateGraph:
     dst: Ints
     kind: Ints
     mask: Ints
+    joined_to: int | None = None
 
     @staticmethod
     def core(mesh: Mesh, ndim: int) -> StateGraph:
@@ -122,10 +125,11 @@ class StateGraph:
         return len(self.codes) == (self.ndim + 2) ** self.mesh.num_axes
 
     @cached_property
-    def divisible(self) -> Bools:
-        """Edges that `is_divisible`."""
+    def halfway(self) -> Halfway:
+        """States that edges may go through in two steps."""
         edges = np.stack([self.src, self.dst, self.kind, self.mask])
-        return is_divisible(self.codes, edges, self.mesh, self.ndim)
+        num_core = len(self.codes) if self.joined_to is None else self.joined_to
+        return halfway(self.codes, num_core, self.ndim, edges)
 
     @cached_property
     def words(self) -> Ints:
@@ -185,6 +189,7 @@ class StateGraph:
             self.ndim,
             np.concatenate([self.codes, ways_in, ways_out]),
             *(sorted_edges(every) if ordered else every),
+            joined_to=len(self.codes),
         )
         at_in = np.searchsorted(words(ways_in, self.ndim), words(sources, self.ndim))
         at_out = np.searchsorted(words(ways_out, self.ndim), words(targets, self.ndim))

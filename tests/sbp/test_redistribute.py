@@ -8,12 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoddl.cost.comm import CommModel
 from autoddl.sbp.layout import TensorSpec, is_even
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import B, NdSbp
 from autoddl.sbp.redistribute import PathTable, cheapest_path, path_cost
+from autoddl.sbp.relax import lengths
 from autoddl.sbp.states import StateGraph, core_codes
 from autoddl.sbp.steps import Step, is_legal, legal_steps
+from tests.clusters import cluster
 
 from .strategies import float_spec, path_table, placed_tensors, ring_price, volume_price
 
@@ -319,3 +322,29 @@ def test_codes_and_placements_that_do_not_fit_are_refused():
         table.seconds(spec, good, good + np.int8(2))
     with pytest.raises(ValueError, match="splits dim 2 on axis 0"):
         table.path(spec, NdSbp.parse("(S2, B)"), NdSbp.parse("(B, B)"))
+
+
+@pytest.mark.parametrize(
+    ("machine", "nodes", "gpus", "shape"),
+    [
+        ("piz_daint", 16, 1, (64, 48)),  # every state
+        ("gcp_a100", 4, 4, (64, 48)),
+        ("gcp_a100", 16, 8, (4096,)),
+        ("gcp_a100", 16, 4, (32, 96, 64)),  # a core and states joined to it
+        ("laptop", 8, 4, (32, 64)),  # measured prices
+    ],
+)
+def test_edges_left_out_change_no_distance(machine, nodes, gpus, shape):
+    where, spec = cluster(machine, nodes, gpus), TensorSpec(shape, "float32")
+    table = PathTable(where.mesh, CommModel(where).price)
+    rng = np.random.default_rng(0)
+    codes = rng.integers(-2, len(shape), (2, 24, where.mesh.num_axes)).astype(np.int8)
+    graph, sources, targets = StateGraph.core(where.mesh, len(shape)).joined(*codes)
+    every = table._weights(graph, spec, even_only=True)
+    fewer = table._shortcut_free(graph, spec)
+    left_out = np.isinf(fewer) & np.isfinite(every)
+    assert 0.05 < left_out.mean() < 0.9
+    expected = lengths(graph, every, sources, targets)
+    found = lengths(graph, fewer, sources, targets)
+    assert np.isfinite(expected).any()
+    np.testing.assert_allclose(found, expected, rtol=1e-9)

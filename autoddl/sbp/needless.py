@@ -1,0 +1,84 @@
+"""Edges of a state graph that two others replace at no higher price.
+
+An edge along several axes may be one along the first or last of them and one along the rest, with a
+state halfway:
+
+    all-gather         the last axis, then the rest (so are S -> P and slices read backwards)
+    reduce-scatter     the first axis, then the rest (so are slices)
+    all-reduce         a reduce-scatter to some S(d), then an all-gather, along the same axes
+
+What replaces an edge has fewer axes or, for an all-reduce, another kind, and may be replaced in
+turn; so all needless edges can go at once and no distance changes. An all-to-all in two steps moves
+more. Which state lies halfway depends on the graph alone, what two steps cost on the prices
+(`redistribute`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .edges import KIND_INDEX, Bools, Codes, Ints, words
+
+GROWS = (KIND_INDEX["reduce_scatter"], KIND_INDEX["slice"])
+SHRINKS = (KIND_INDEX["all_gather"], KIND_INDEX["to_partial"])
+_ALL_REDUCE = KIND_INDEX["all_reduce"]
+
+
+@dataclass(frozen=True)
+class Halfway:
+    """Rows of the states halfway, -1 where there is none.
+
+    parted: [edges] after one axis of several
+    summed: [dims, edges] after the reduce-scatter of an all-reduce
+    """
+
+    parted: Ints
+    summed: Ints
+
+
+def halfway(codes: Codes, num_core: int, ndim: int, edges: Ints) -> Halfway:
+    """Of edges [4, m] between states of which the first `num_core` ones ascend."""
+    src, dst, kind, mask = edges
+    axes = codes.shape[1]
+    known = words(codes[:num_core], ndim)
+    powers = (ndim + 2) ** np.arange(axes - 1, -1, -1, dtype=np.int64)
+    own = words(codes, ndim)
+
+    def rows(wanted: Ints) -> Ints:
+        at = np.minimum(np.searchsorted(known, wanted), num_core - 1)
+        return np.where(known[at] == wanted, at, -1)
+
+    parted = np.full(len(src), -1)
+    grows = np.isin(kind, GROWS)
+    # no edge leads from the core to a source outside it, nor back from a target outside it
+    leads = (src < num_core) | (dst < num_core)
+    parts = (grows | np.isin(kind, SHRINKS)) & (mask & (mask - 1) != 0)
+    several = np.flatnonzero(parts & leads)
+    bits = mask[several, None] >> np.arange(axes) & 1
+    first, last = bits.argmax(axis=1), axes - 1 - bits[:, ::-1].argmax(axis=1)
+    axis = np.where(grows[several], first, last)
+    change = codes[dst[several], axis].astype(np.int64) - codes[src[several], axis]
+    parted[several] = rows(own[src[several]] + change * powers[axis])
+
+    summed = np.full((ndim, len(src)), -1)
+    sums = np.flatnonzero((kind == _ALL_REDUCE) & leads)
+    bits = mask[sums, None] >> np.arange(axes) & 1
+    later = (np.arange(axes) > bits.argmax(axis=1)[:, None]) & (bits == 0)
+    for dim in range(ndim):
+        free = ~((codes[src[sums]] == dim) & later).any(axis=1)
+        found = rows(own[src[sums]] + (dim + 2) * (bits @ powers))
+        summed[dim, sums] = np.where(free, found, -1)
+    return Halfway(parted, summed)
+
+
+def is_needless(
+    halfway: Halfway, parts: NDArray[np.bool_], sums: NDArray[np.bool_], even: Bools
+) -> Bools:
+    """[edges] that go; `parts` and `sums` [edges]: two steps cost no more; `even` [states]."""
+    replaced = parts & (halfway.parted >= 0)
+    for rows in halfway.summed:
+        replaced |= sums & (rows >= 0) & even[rows]
+    return replaced
