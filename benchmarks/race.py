@@ -15,6 +15,7 @@ import argparse
 import json
 import statistics
 from dataclasses import asdict, replace
+from functools import lru_cache
 from pathlib import Path
 
 from autoddl.backend.oneflow.entries import trace_entry
@@ -25,6 +26,7 @@ from autoddl.cluster import Cluster
 from autoddl.compare import OURS, Scheme, compare
 from autoddl.cost.compute import at_rate
 from autoddl.graph import Graph
+from autoddl.sbp.mesh import Mesh
 from benchmarks.box.machines import calibrated
 from benchmarks.box.race_report import Case, Racer, draw, table
 from benchmarks.box.results import FOLDER, machine, save
@@ -52,7 +54,7 @@ def paper_share(model: str) -> float:
     return communication_s / iteration_s
 
 
-def balanced(graph: Graph, cluster: Cluster, model: str) -> Cluster:
+def balanced(cluster: Cluster, model: str) -> Cluster:
     """`cluster` with devices of the FLOP rate that gives the scheme its share at the paper's scale.
 
     Computation is all arithmetic then: memory is as fast and starts are as quick as no real ones.
@@ -61,7 +63,7 @@ def balanced(graph: Graph, cluster: Cluster, model: str) -> Cluster:
     rate = 1e9
     for _ in range(3):  # the scheme's best topology may change with the rate
         cluster = replace(cluster, device=at_rate(device, rate))
-        schemes = compare(graph, cluster, optimizer=OPTIMIZER).schemes
+        schemes = compare(graph_of(model), cluster, optimizer=OPTIMIZER).schemes
         plan = next(s.plan for s in schemes if s.name == BALANCE[model][1])
         assert plan is not None, "small models fit by every scheme"
         share = paper_share(model)
@@ -70,20 +72,25 @@ def balanced(graph: Graph, cluster: Cluster, model: str) -> Cluster:
     return replace(cluster, device=at_rate(device, rate))
 
 
-def rival_choice(graph: Graph, cluster: Cluster) -> Chosen | str:
-    """What OneFlow's own planner chooses, or why there is nothing."""
+@lru_cache(maxsize=4)
+def graph_of(model: str) -> Graph:
+    return trace_entry(f"benchmarks.box.models:{model}")
+
+
+@lru_cache(maxsize=8)
+def rival_choice(model: str, mesh: Mesh) -> Chosen | str:
+    """What OneFlow's own planner chooses, whatever the links, or why there is nothing."""
     try:
-        return ask_oneflow(graph, cluster.mesh, OPTIMIZER, RIVAL_SECONDS)
+        return ask_oneflow(graph_of(model), mesh, OPTIMIZER, RIVAL_SECONDS)
     except ValueError as error:
         return str(error)
 
 
-def schemes_of(graph: Graph, cluster: Cluster) -> list[Scheme]:
+def schemes_of(model: str, cluster: Cluster) -> list[Scheme]:
     """Ours first; of schemes that come to the same plan, the first."""
     found: dict[str, Scheme] = {}
-    for scheme in compare(
-        graph, cluster, optimizer=OPTIMIZER, rival=rival_choice(graph, cluster)
-    ).schemes:
+    rival = rival_choice(model, cluster.mesh)
+    for scheme in compare(graph_of(model), cluster, optimizer=OPTIMIZER, rival=rival).schemes:
         plan = scheme.plan
         if plan is None:
             print(f"  {scheme.name}: {scheme.why}", flush=True)
@@ -97,9 +104,9 @@ def schemes_of(graph: Graph, cluster: Cluster) -> list[Scheme]:
     return list(found.values())
 
 
-def race(box: Box, label: str, graph: Graph, cluster: Cluster, emulate: bool) -> Case:
+def race(box: Box, label: str, model: str, cluster: Cluster, emulate: bool) -> Case:
     """All schemes of one model in turns."""
-    schemes = schemes_of(graph, cluster)
+    schemes = schemes_of(model, cluster)
     plans = [scheme.plan for scheme in schemes if scheme.plan is not None]
     readings = run_plans(box, plans, ROUNDS, "race_worker.py", emulate=emulate, visits=VISITS)
     carried, rounds = readings[: len(plans)], readings[len(plans) :]
@@ -161,7 +168,6 @@ def main() -> None:
         label = f"{model}, {shape}, {rate}" + ("" if emulate else ", real computation")
         print(label, flush=True)
         with Box(nodes, gpus, rate) as box:
-            graph = trace_entry(f"benchmarks.box.models:{model}")
             if shape == LARGE[0]:
                 cluster = Cluster.load(FOLDER / f"machine_4x2_{rate}.json")
                 cluster = cluster.with_shape(nodes=nodes, gpus_per_node=gpus)
@@ -169,8 +175,8 @@ def main() -> None:
                 again = (shape, rate) in fresh
                 cluster = calibrated(box, rate, again, args.calibrate.split())
                 fresh.discard((shape, rate))
-            cluster = balanced(graph, cluster, model)
-            found[label] = race(box, label, graph, cluster, emulate)
+            cluster = balanced(cluster, model)
+            found[label] = race(box, label, model, cluster, emulate)
         _write(found, path)
 
 
