@@ -112,8 +112,8 @@ CASES = (
     Case(
         "10", "GPT 5.8B, 2 x 16 GPUs", "models.gpt:gpt_5_8b", "gcp_a100", 2, 16, 2048, 0.216, 0.10,
         "Megatron", "data parallelism does not fit; SUMMA about ten times as slow",
-        f"{ASSUMED}; our SUMMA gathers a weight once an iteration, where Optimus broadcasts it in each "
-        "pass of every micro-batch",
+        f"{ASSUMED}; our SUMMA gathers a weight once an iteration, where Optimus broadcasts it in "
+        "each pass of every micro-batch",
         precision="float16",
     ),
 )  # fmt: skip
