@@ -1,19 +1,17 @@
 """Searches with several numbers of micro-batches, and with blocks that are run again.
 
-Without recomputation the smallest number of micro-batches that fits is taken (AutoDDL section 5.1:
-the largest possible micro-batch), and a larger one only where memory makes the plan more than
-`_WORTH_TRYING` slower than it could be, and only while the iteration becomes faster.
+If the smallest number of micro-batches that may fit (AutoDDL section 5.1: the largest possible
+micro-batch) gives a plan that is at most `_NEAR_FREE` slower than one without a memory limit, that
+is the plan. Else more micro-batches, and running all of the model's repeated blocks (`blocks`)
+again, may be faster: quick looks (`look`) tell which of them are worth a search, in which order,
+and the fastest plan found is the result.
 
 The search adds bytes up; what a plan holds at its fullest moment is known when it is written down
-(`cost.lifetime`, of the executor). A plan that exceeds the limit there is searched again under a
-limit lowered by the excess, so no plan exceeds it.
+(`cost.lifetime`, of the executor). Where that exceeds the limit, the search's limit is lowered by
+the excess and its result tightened (`search.tighten`), so no plan exceeds it.
 
-If nothing fits, or if memory costs more than running all of the model's repeated blocks (`blocks`)
-again would, these are recomputed, in the same way: first all; then, at the placements found, as few
-as fit, the first ones; then a search with these few. The faster of both is the result. What memory
-costs is estimated from the plan without recomputation: what it loses to plans without a limit, and
-what its placements would gain with the fewest micro-batches that may fit then. `Attempts.best`
-returns the result.
+Of a plan that recomputes, as few blocks as fit are recomputed, the first ones: at the placements
+found, and then by a search with these few. `Attempts.best` returns the result.
 """
 
 from __future__ import annotations
@@ -33,6 +31,7 @@ from .cost.lifetime import memory_peak
 from .cost.model import CostModel
 from .cost.recompute import Blocks, Recomputation
 from .graph import Graph
+from .look import Look, Looker
 from .planned import PlannedEdge, PlannedOp
 from .sbp.redistribute import PathTable
 from .search.algorithms import Algorithm
@@ -43,13 +42,18 @@ from .search.pair_prices import PairPrices
 from .search.placements import place
 from .search.problem import Problem, SearchResult
 from .search.tables import Tables, build_tables, least_bytes
+from .search.tighten import tighten
 
 Checkpointing = Literal["auto", "none", "all"]
 CHECKPOINTING: tuple[Checkpointing, ...] = ("auto", "none", "all")
-_WORTH_TRYING = 0.25
+_NEAR_FREE = 0.05
 _NARROWINGS = 8
 _REPAIR = 0.005  # more seconds than without lowering the limit: not worth a search
 _REFINEMENTS = 3
+_WORTH_SEARCH = 1.15  # times the cost of the best look with, or without, recomputation
+_WORTH_FAMILY = 1.5  # times the cost of the best look of all
+_SPREAD = 0.25  # of the way from a look without a limit to one with it; searches end in between
+_WORTH_IT = 0.003  # of the cost: so much faster must another plan be able to be
 
 
 @dataclass(frozen=True)
@@ -98,10 +102,15 @@ class Found:
             needed = max(needed, peak.bytes)
         return needed - model.limit_bytes
 
+    def is_of(self, look: Look) -> bool:
+        """Whether it was searched with the same micro-batches and blocks."""
+        tables = self.tables
+        return (tables.micro_batches, tables.again.blocks) == (look.parts, look.blocks)
+
     @property
     def is_near_free(self) -> bool:
         """True if hardly anything is lost to the memory limit."""
-        return self.seconds <= self.result.free_cost * (1 + _WORTH_TRYING)
+        return self.seconds <= self.result.free_cost * (1 + _NEAR_FREE)
 
 
 @dataclass
@@ -127,51 +136,81 @@ class Attempts:
         if checkpointing not in CHECKPOINTING:
             known = ", ".join(CHECKPOINTING)
             raise ValueError(f"unknown checkpointing {checkpointing!r}; use one of {known}")
-        if checkpointing == "all":
-            if not self.blocks:
-                raise ValueError(
-                    "the model has no repeated blocks that could be recomputed; use "
-                    "checkpointing='auto' or 'none'"
-                )
-            return self._over_counts(self.blocks)
-        plain = self._over_counts(())
-        if checkpointing == "none" or not self.blocks:
-            return plain
-        if plain is not None and not self._is_worth_trying(plain):
-            return plain
-        again = self._over_counts(self.blocks)
-        if again is not None:
-            again = self._with_fewer(again)
-        found = [f for f in (plain, again) if f is not None]
-        return min(found, key=lambda f: f.seconds, default=None)
+        if checkpointing == "all" and not self.blocks:
+            raise ValueError(
+                "the model has no repeated blocks that could be recomputed; use "
+                "checkpointing='auto' or 'none'"
+            )
+        best: Found | None = None
+        families: list[Blocks] = [self.blocks] if checkpointing == "all" else [()]
+        if checkpointing != "all":
+            first = self._first_fit(())
+            if first == 0 or self._looks_near_free(first):
+                best = self._attempt(self.counts[first], math.inf, ())
+                if best is not None and (best.is_near_free or best.result.end != "done"):
+                    return best
+        if checkpointing == "auto" and self.blocks:
+            families.append(self.blocks)
+        reached: dict[Blocks, float] = {}
+        for look in self._worth_search(families):
+            beat_s = math.inf if best is None else best.seconds * (1 - _WORTH_IT)
+            least_s = look.between(reached.get(look.blocks, 0.0) - _SPREAD)
+            if least_s >= beat_s or (best is not None and best.is_of(look)):
+                continue
+            found = self._attempt(look.parts, beat_s, look.blocks)
+            if found is not None and found.seconds < beat_s:
+                reached[look.blocks] = look.position(found.seconds)
+            if found is not None and found.seconds < beat_s and checkpointing == "auto":
+                found = self._with_fewer(found)
+            if found is not None and (best is None or found.seconds < best.seconds):
+                best = found
+                if found.result.end != "done":
+                    return best
+        if best is not None:
+            return best
+        found = [self._first_found(blocks) for blocks in families]
+        return min(filter(None, found), key=lambda f: f.seconds, default=None)
 
     @cached_property
     def blocks(self) -> Blocks:
         """What can be recomputed: names are the same for every number of micro-batches."""
         return repeated_blocks(self.micro(self.counts[0]))
 
-    def _is_worth_trying(self, plain: Found) -> bool:
-        """Whether memory costs more than recomputing everything would."""
-        loss_s = plain.seconds - plain.result.free_cost
-        if plain.result.end != "done":
-            return False
-        if plain.tables.micro_batches == self.counts[0] and loss_s <= 0:
-            return False
-        fewest = self.counts[self._first_fit(self.blocks)]
-        return self._cost(plain, self.blocks, fewest).iteration_s - loss_s < plain.seconds
+    @cached_property
+    def _looker(self) -> Looker:
+        return Looker(self.micro, self.model, self.space)
 
-    def _over_counts(self, blocks: Blocks) -> Found | None:
-        best: Found | None = None
+    def _looks_near_free(self, position: int) -> bool:
+        look = self._looker.look(self.counts[position], ())
+        return look.seconds <= look.free_s * (1 + _NEAR_FREE) < math.inf
+
+    def _worth_search(self, families: Sequence[Blocks]) -> list[Look]:
+        """What is worth a search of the whole space, the most promising first.
+
+        families: blocks to recompute
+        """
+        looks: list[Look] = []
+        bar_s = math.inf
+        for blocks in families:
+            first = self._first_fit(blocks)
+            if not blocks:  # memory is short there: begin in the middle of what is left
+                first = (first + len(self.counts)) // 2
+            first = min(first, len(self.counts) - 1)
+            found = self._looker.around_best(self.counts, first, blocks, bar_s)
+            least = min(look.seconds for look in found)
+            bar_s = min(bar_s, least)
+            looks += [look for look in found if look.seconds <= least * _WORTH_SEARCH]
+        least = min(look.seconds for look in looks)
+        ordered = sorted(looks, key=lambda look: look.seconds)
+        return [k for k in ordered if k.seconds <= least * _WORTH_FAMILY and k.seconds < math.inf]
+
+    def _first_found(self, blocks: Blocks) -> Found | None:
+        """The plan of the fewest micro-batches that fit."""
         for parts in self.counts[self._first_fit(blocks) :]:
-            beat_s = math.inf if best is None or blocks else best.seconds
-            found = self._attempt(parts, beat_s, blocks)
-            if best is not None and (found is None or found.seconds >= best.seconds):
-                break
+            found = self._attempt(parts, math.inf, blocks)
             if found is not None:
-                best = found
-                if found.is_near_free or found.result.end != "done":
-                    break
-        return best
+                return found
+        return None
 
     def _attempt(self, parts: int, beat_s: float, blocks: Blocks) -> Found | None:
         """A search; its limit falls until what it counts only in part fits as well."""
@@ -192,8 +231,16 @@ class Attempts:
             if lower <= 0 or result.end != "done":
                 return None
             problem = dataclasses.replace(tables.problem, memory_limit=lower)
-            result = _repaired(problem, result, first.cost) or self._search(problem, beat_s)
+            result = _repaired(problem, result, first.cost) or self._tightened(problem, result)
         return None
+
+    def _tightened(self, problem: Problem, result: SearchResult) -> SearchResult | None:
+        """A search that proves anything is tightened, another is run again."""
+        if result.lower_bound == -math.inf:
+            return self._search(problem, math.inf)
+        found = tighten(problem, result, self.budget.less(self.results, math.inf))
+        self.results.extend([] if found is None else [found])
+        return found
 
     def _search(self, problem: Problem, beat_s: float) -> SearchResult | None:
         rng = np.random.default_rng(self.seed)
@@ -224,16 +271,16 @@ class Attempts:
         """As few of the first blocks as fit, at the placements found and by another search."""
         for _ in range(_REFINEMENTS):
             blocks = found.tables.again.blocks
-            low, high = 0, len(blocks)
+            graph = found.tables.grouping.graph
+            if not blocks or found.excess_with(Recomputation(graph, blocks[:-1])) > 0:
+                return found
+            low, high = 0, len(blocks) - 1
             while low < high:
                 middle = (low + high) // 2
-                trial = Recomputation(found.tables.grouping.graph, blocks[:middle])
-                if found.excess_with(trial) <= 0:
+                if found.excess_with(Recomputation(graph, blocks[:middle])) <= 0:
                     high = middle
                 else:
                     low = middle + 1
-            if high == len(blocks):
-                return found
             fewer = blocks[:high]
             searched = self._attempt(found.tables.micro_batches, math.inf, fewer)
             if searched is None:
@@ -251,10 +298,9 @@ class Attempts:
             found = searched
         return found
 
-    def _cost(self, found: Found, blocks: Blocks, parts: int | None = None) -> Cost:
-        """What the choice costs if `blocks` are recomputed, or with another number of parts."""
-        parts = parts or found.tables.micro_batches
-        graph = self.micro(parts)
+    def _cost(self, found: Found, blocks: Blocks) -> Cost:
+        """What the choice costs if `blocks` are recomputed."""
+        parts, graph = found.tables.micro_batches, found.tables.grouping.graph
         again = Recomputation(graph, blocks)
         return total(account(graph, self.model, parts, *found.placed, again).values())
 

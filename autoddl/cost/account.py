@@ -3,7 +3,8 @@
 Uses the formulas of `cost.operator` and `cost.comm` on the planned steps themselves, so that the
 figures of a plan are those of the program that runs. Bytes through one NIC and between the devices
 of a host follow `sbp.redistribute` (design: the NIC is shared). Of blocks that are run again, what
-stays inside is there for one at a time: it counts for the operators of the fullest block.
+stays inside is there for one at a time: it counts for the operators of the fullest block, or of
+what comes after them if that is more.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..sbp.redistribute import Step, device_intra_bytes, nic_bytes, nic_messages
 from ..sbp.rules import find_rule, signatures_of
 from ..sbp.signature import Inner, OpSpec
 from .forward import extra_shares, lasting_shares
-from .gradients import is_shared, last_counts, last_product, reader_of
+from .gradients import is_shared, last_counts, last_of_blocks, last_product, reader_of
 from .model import CostModel
 from .operator import compute_seconds, inner_count, inner_seconds, reduced_spec, saved_bytes
 from .recompute import Recomputation
@@ -93,13 +94,19 @@ def account(
     last = last_product(graph) if last_counts(graph, micro_batches, bool(again.blocks)) else None
     reader = None if last is None else reader_of(graph, last)
     costs = {op.name: Cost() for op in graph.ops}
-    inside: list[dict[str, float]] = [{} for _ in again.blocks]  # bytes by operator
+    # bytes by operator of each block, and of what comes after them
+    inside: list[dict[str, float]] = [{} for _ in (*again.blocks, "tail") if again.blocks]
+    block_products = last_of_blocks(graph, micro_batches, again)
     for op in graph.ops:
         cost, passes = costs[op.name], again.passes(op.name)
         _add_operator(cost, graph, model, mesh, micro_batches, passes, op, ops[op.name])
         extra = _extra_bytes(graph, mesh, op, ops[op.name])
         within = extra if again.leaves(op) else cost.memory_bytes + extra
         cost.memory_bytes += extra
+        if op.name in block_products:
+            gradients = _gradient_bytes(graph, mesh, op, ops[op.name])
+            cost.memory_bytes += gradients
+            within += gradients
         for index, name in enumerate(op.inputs):
             producer = graph.producers[name]
             accumulated = ops[op.name].grad_ins[index]
@@ -126,8 +133,8 @@ def account(
                 if edge.zero_stage == 1:
                     whole, apart = (_local_bytes(spec, nd, mesh) for nd in (back, given))
                     cost.memory_bytes += whole - apart
-        if passes > 1:
-            inside[again.block_of[op.name]][op.name] = within
+        if op.name in again.place_of:
+            inside[again.place_of[op.name]][op.name] = within
     if last is not None:
         added = _gradient_bytes(graph, mesh, last, ops[last.name])
         if reader is not None:

@@ -7,9 +7,9 @@
 
         max( gradients of the product - what its reader keeps, gradients of its reader )
 
-as what the reader keeps is gone when the product's turn comes. With one micro-batch parameters'
-gradients come as activations go, and with recomputation blocks' insides are gone by then: there
-nothing is added.
+as what the reader keeps is gone when the product's turn comes. With recomputation a step may be as
+full as the backward pass of a block begins, and what counts are the gradients of its last product.
+With one micro-batch parameters' gradients come as activations go: there nothing is added.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ..graph import Graph, Op
 from ..sbp.rules import find_rule
 from .forward import VIEWS
 from .operator import computes
+from .recompute import Recomputation
 
 
 def is_shared(graph: Graph, tensor: str) -> bool:
@@ -33,11 +34,24 @@ def last_counts(graph: Graph, micro_batches: int, recomputes: bool) -> bool:
 
 def last_product(graph: Graph) -> Op | None:
     """The last product or convolution that is trained."""
-    for op in reversed(graph.ops):
-        rule = find_rule(op.kind)
-        if rule is not None and rule.heavy and any(o in graph.needs_grad for o in op.outputs):
-            return op
-    return None
+    return next((op for op in reversed(graph.ops) if _is_product(graph, op)), None)
+
+
+def last_of_blocks(graph: Graph, micro_batches: int, again: Recomputation) -> frozenset[str]:
+    """The last product of each block, if its gradients count as memory."""
+    if micro_batches == 1 or graph.is_stage:
+        return frozenset()
+    found = {
+        again.block_of[op.name]: op.name
+        for op in graph.ops
+        if op.name in again.block_of and _is_product(graph, op)
+    }
+    return frozenset(found.values())
+
+
+def _is_product(graph: Graph, op: Op) -> bool:
+    rule = find_rule(op.kind)
+    return rule is not None and rule.heavy and any(o in graph.needs_grad for o in op.outputs)
 
 
 def reader_of(graph: Graph, product: Op) -> Op | None:

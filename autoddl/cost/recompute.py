@@ -4,13 +4,15 @@
               (but for parameters, which travel once a step) and its own collectives
     memory    what leaves a block is kept like any activation; what stays inside, a_b for block b,
               is there for one block at a time:  max_b a_b  instead of  sum_b a_b
+              What comes after the last block, the tail, is gone before the first one is run again,
+              and counts like the inside of one more block.
 
 A search that adds up memory cannot take a maximum, but for any weights w_b >= 0 that sum to one
 
     sum_b w_b a_b  <=  max_b a_b
 
 so with them it excludes nothing that fits. `Recomputation.weights` gives equal weights to the
-largest blocks, which is exact where these are planned alike.
+largest blocks (or to the tail), which is exact where these are planned alike.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..graph import Graph, Op
+from ..graph import SOURCE_KINDS, Graph, Op
 from ..sbp.rules import find_rule
 
 Blocks = tuple[tuple[str, ...], ...]
@@ -36,6 +38,16 @@ class Recomputation:
     def block_of(self) -> Mapping[str, int]:
         """Operator name -> the number of its block."""
         return {name: number for number, block in enumerate(self.blocks) for name in block}
+
+    @cached_property
+    def place_of(self) -> Mapping[str, int]:
+        """`block_of`, and one number more for the operators of the tail."""
+        if not self.blocks:
+            return {}
+        names = [op.name for op in self.graph.ops]
+        after = max(n for n, name in enumerate(names) if name in self.block_of) + 1
+        tail = (op.name for op in self.graph.ops[after:] if op.kind not in SOURCE_KINDS)
+        return {**self.block_of, **dict.fromkeys(tail, len(self.blocks))}
 
     def passes(self, op: str) -> int:
         """How often the forward pass of an operator is run."""
@@ -72,25 +84,25 @@ class Recomputation:
         )
 
     def leaves(self, op: Op) -> bool:
-        """True if the outputs of `op` are kept although it is in a block (or it is in none)."""
-        return op.name not in self.block_of or any(o in self.leaving for o in op.outputs)
+        """True if the outputs of `op` are kept until all blocks have been run again."""
+        return op.name not in self.place_of or any(o in self.leaving for o in op.outputs)
 
     @cached_property
     def weights(self) -> tuple[float, ...]:
-        """A weight for each block's inside, by the bytes of its tensors before any split."""
-        sizes = [0] * len(self.blocks)
+        """A weight for each block's inside and the tail, by their bytes before any split."""
+        sizes = [0] * (len(self.blocks) + 1)
         for op in self.graph.ops:
-            if op.name in self.block_of and not self.leaves(op):
-                sizes[self.block_of[op.name]] += sum(
+            if op.name in self.place_of and not self.leaves(op):
+                sizes[self.place_of[op.name]] += sum(
                     self.graph.tensors[o].spec.bytes for o in op.outputs
                 )
         largest = [size == max(sizes) for size in sizes]
         return tuple(is_largest / sum(largest) for is_largest in largest)
 
     def weight(self, op: str) -> float:
-        """Of what an operator keeps inside its block; 1 outside of blocks."""
-        block = self.block_of.get(op)
-        return 1.0 if block is None else self.weights[block]
+        """Of what an operator keeps inside its block or in the tail; 1 before these."""
+        place = self.place_of.get(op)
+        return 1.0 if place is None else self.weights[place]
 
     def key(self, op: Op) -> tuple[int, float, bool]:
         """Equal for operators that cost the same, all else being equal."""

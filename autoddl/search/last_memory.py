@@ -1,4 +1,6 @@
-"""The gradients of the last product and of its reader as memory of the problem.
+"""The gradients of the last products as memory of the problem.
+
+Those of the last product of a block that is run again count for its group. Of the whole graph's
 
     max( gradients of the product - what its reader keeps, gradients of its reader )
 
@@ -15,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from ..cost.forward import extra_shares, lasting_shares
-from ..cost.gradients import last_counts, last_product, reader_of
+from ..cost.gradients import last_counts, last_of_blocks, last_product, reader_of
 from ..cost.operator import saved_bytes
 from ..graph import Op
 from .group import Group, Grouping, rule_of
@@ -47,10 +49,16 @@ class LastMemory:
 
     def concerns(self, group: Group) -> bool:
         """Such a group has tables of its own."""
-        return any(op in (self._product, self._reader) for op in group.ops)
+        return any(
+            op in (self._product, self._reader) or op.name in self._of_blocks for op in group.ops
+        )
 
     def of_group(self, group: Group, table: GroupTable) -> GroupTable:
         """`table` with what depends on the one group alone."""
+        for op in group.ops:
+            if op.name in self._of_blocks:
+                added = self.tables.again.weight(op.name) * self._gradients(group, table, op)
+                table = dataclasses.replace(table, memory_bytes=table.memory_bytes + added)
         if self._product not in group.ops or not self._counts:
             return table
         added = self._gradients(group, table, self._product)
@@ -72,6 +80,11 @@ class LastMemory:
         product = self._gradients(*given, maker)
         reader, kept = self._gradients(*wanted, self._reader), self._kept(*wanted, self._reader)
         return np.maximum(product[:, None] - kept, reader)
+
+    @cached_property
+    def _of_blocks(self) -> frozenset[str]:
+        tables = self.tables
+        return last_of_blocks(tables.graph, tables.micro_batches, tables.again)
 
     @property
     def _counts(self) -> bool:
