@@ -133,7 +133,7 @@ def find_plan(
         if least.excess_bytes > 0 or search not in _PROVING:
             raise ValueError(_none_found(graph, least, len(counts) > 1, search))
         best = least
-    return _write(best, records, seed, time.perf_counter() - started)
+    return write_plan(best, records, seed, time.perf_counter() - started)
 
 
 def micro_graph(graph: Graph, parts: int) -> Graph:
@@ -167,7 +167,10 @@ def _cost_to_beat(found: Found | None) -> float:
     return float("inf") if found is None else found.result.cost * (1 - 1e-6)
 
 
-def _write(found: Found, baselines: tuple[PlannedBaseline, ...], seed: int, seconds: float) -> Plan:
+def write_plan(
+    found: Found, baselines: tuple[PlannedBaseline, ...], seed: int, seconds: float
+) -> Plan:
+    """What was found, as a plan. seconds: that it took to find"""
     tables, result = found.tables, found.result
     ops, edges = found.placed
     alternatives = next_best(tables, result.choice, result.memory)

@@ -2,8 +2,9 @@
 
     c(m) = m each + once,   each = c(2) - c(1),   once = 2 c(1) - c(2)
 
-for the account c of m micro-batches. Computation is shared between the forward and the backward
-pass as `cost.compute` prices them, communication half and half.
+for the account c of m micro-batches. What the fullest block that is run again holds meanwhile is
+there for one micro-batch at a time, whatever is in flight. Computation is shared between the
+forward and the backward pass as `cost.compute` prices them, communication half and half.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .planned import PlannedEdge, PlannedOp
 from .plans import Plan
 from .sbp.rules import find_rule
 
-Columns = dict[str, NDArray[np.float64]]  # operator -> the five fields of a StagePrice
+Columns = dict[str, NDArray[np.float64]]  # operator -> the fields of a StagePrice
 
 
 def columns(
@@ -33,29 +34,33 @@ def columns(
     edges: Mapping[tuple[str, int], PlannedEdge],
     again: Recomputation | None = None,
 ) -> Columns:
-    """Per operator: forward_s, backward_s, once_s, fixed_bytes, stash_bytes.
+    """Per operator: forward_s, backward_s, once_s, fixed_bytes, stash_bytes, work_bytes.
 
-    again: what is run again, in the backward pass; what the fullest block holds meanwhile counts
-           for every micro-batch in flight, so the memory is an upper bound then
+    again: what is run again, in the backward pass; what a block holds meanwhile is `work_bytes` of
+           its operators, also if another block holds more
     """
+    again = again or Recomputation(graph)
     one = account(graph, model, 1, ops, edges, again)
     two = account(graph, model, 2, ops, edges, again)
+    works = [sum(one[name].inside_bytes for name in block) for block in again.blocks]
+    fullest = works.index(max(works)) if works else -1
     found = {}
     for op in graph.ops:
         rule = find_rule(op.kind)
         ratio = BACKWARD_RATIO[rule is not None and rule.heavy]
-        ratio += again.passes(op.name) - 1 if again else 0
+        ratio += again.passes(op.name) - 1
         first, second = one[op.name], two[op.name]
         compute = second.compute_s - first.compute_s
         moved = second.communication_s - first.communication_s
-        fixed = first.memory_bytes if op.kind == "param" else 0.0
+        counted = first.inside_bytes if again.block_of.get(op.name) == fullest else 0.0
         found[op.name] = np.array(
             [
                 compute / (1 + ratio) + moved / 2,
                 compute * ratio / (1 + ratio) + moved / 2,
                 max(2 * first.iteration_s - second.iteration_s, 0.0),
-                fixed,
-                first.memory_bytes - fixed,
+                first.fixed_bytes,
+                first.memory_bytes - first.fixed_bytes - counted,
+                first.inside_bytes,
             ]
         )
     return found
@@ -63,5 +68,8 @@ def columns(
 
 def plan_price(plan: Plan) -> StagePrice:
     """Of a whole plan, as one stage."""
-    parts = columns(plan.graph, plan.model, plan.ops, plan.edges, plan.again).values()
-    return StagePrice(*map(float, np.sum(list(parts), axis=0)))
+    parts = columns(plan.graph, plan.model, plan.ops, plan.edges, plan.again)
+    whole = np.sum(list(parts.values()), axis=0)
+    blocks = (sum(float(parts[name][5]) for name in block) for block in plan.again.blocks)
+    whole[5] = max(blocks, default=0.0)
+    return StagePrice(*map(float, whole))

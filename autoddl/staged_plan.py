@@ -274,10 +274,12 @@ class StagedPlan:
     @cached_property
     def memory_bytes(self) -> tuple[float, ...]:
         """Per stage, of one device: its parts, and the most that passes in flight hold at once."""
+        prices = [[self.stages[v].price for v in self.parts_of(n)] for n in range(self.num_stages)]
         return tuple(
-            sum(self.stages[v].price.fixed_bytes for v in self.parts_of(stage))
-            + peak_stash(actions, [self.stages[v].price.stash_bytes for v in self.parts_of(stage)])
-            for stage, actions in enumerate(self.schedule.actions)
+            sum(p.fixed_bytes for p in parts)
+            + peak_stash(actions, [p.stash_bytes for p in parts])
+            + max(p.work_bytes for p in parts)
+            for parts, actions in zip(prices, self.schedule.actions, strict=True)
         )
 
     # ---- JSON

@@ -1,8 +1,9 @@
 """Finds a plan with pipeline stages: prices, partition, then a search for each stage.
 
 `find_staged_plan` chooses cuts, sub-meshes, the number of stages and of micro-batches jointly
-(`pipeline.partition` over `stage_prices`), and then plans every stage's own graph on its own mesh,
-with as much memory as the micro-batches in flight leave it.
+(`pipeline.partition` over `stage_prices`), searching what is chosen anew until that changes
+nothing, and then plans every stage's own graph on its own mesh (`stage_plan`). Stages of equal
+layers on equal meshes have one plan under several names.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from .blocks import repeated_blocks
 from .cluster.spec import Cluster
 from .cost.comm import CommRule
 from .cost.model import CostModel
@@ -23,6 +25,7 @@ from .planner import find_plan, micro_batch_counts, micro_graph
 from .plans import Plan
 from .renamed import renamed
 from .stage_account import plan_price
+from .stage_plan import plan_stage
 from .stage_prices import StagePrices
 from .staged_plan import PlannedStage, StagedPlan
 
@@ -31,7 +34,8 @@ INTERLEAVED = "interleaved-1f1b"
 MOST_LAYERS = 96
 _TOLERANCE = 0.01  # of the partition's time; its prices are not more exact
 _CANDIDATES = 4
-_NARROWINGS = 6
+_MANY = 2  # repeated blocks a stage: enough to cut between them only
+_REFINEMENTS = 4
 
 
 def find_staged_plan(
@@ -70,27 +74,20 @@ def find_staged_plan(
         in_flight(schedule, 1, 1, 1)
     elif stages is None:
         raise ValueError(f"{INTERLEAVED} takes a given number of stages")
+    blocks = len(repeated_blocks(graph))
+    if blocks >= _MANY * MOST_STAGES:
+        most_layers = min(most_layers, blocks)
     cut = cut_graph(graph, most_layers)
     most = min(MOST_STAGES, len(cut.layers), cluster.num_devices) if stages is None else stages
     counts = micro_batch_counts(graph, micro_batches)
-    options = {
-        "seed": seed,
-        "optimizer": optimizer,
-        "search": search,
-        "comm_rule": comm_rule,
-        "restarts": restarts,
-    }
+    options = {"seed": seed, "search": search, "restarts": restarts}
+    # a delayed weight gradient keeps what a block that is run again would have forgotten
+    recompute = delay is None and schedule != "zb-h1"
     if schedule == INTERLEAVED:
         assert stages is not None
-        return _plan_interleaved(StagePrices(cut, model), stages, chunks, counts, delay, options)
-    all_counts = counts
-    if micro_batches is None:
-        # fewer than a quarter of these bubbles; more only make passes smaller
-        counts = tuple(n for n in counts if n <= 4 * most)
-    # towards the small micro-batches that large models need
-    at = 3 * len(all_counts) // 4
-    searched = (all_counts[at], all_counts[at - 1]) if len(all_counts) > 2 else None
-    prices = StagePrices(cut, model, searched)
+        prices = StagePrices(cut, model, counts, recompute=recompute)
+        return _plan_interleaved(prices, stages, chunks, counts, delay, options)
+    prices = StagePrices(cut, model, counts, schedule, recompute)
     task = Task(
         len(cut.layers),
         cluster.nodes,
@@ -103,8 +100,11 @@ def find_staged_plan(
         most,
         tolerance=_TOLERANCE,
         times=prices.times,
+        transfers=prices.transfers,
     )
-    ranked = sorted(_some(task, counts, all_counts), key=lambda p: (p.seconds, len(p.stages)))
+    # fewer than an eighth of these bubbles; more only make passes smaller
+    few = tuple(n for n in counts if n <= 8 * most) or counts
+    ranked = _ranked(task, prices, few, counts)
     failed: ValueError | None = None
     for candidate in ranked[:_CANDIDATES]:
         try:
@@ -114,14 +114,41 @@ def find_staged_plan(
                     cluster,
                     micro_batches=candidate.micro_batches,
                     memory_limit_bytes=memory_limit_bytes,
+                    optimizer=optimizer,
+                    comm_rule=comm_rule,
                     **options,
                 )
             held = _in_flight(schedule, candidate, delay)
-            return _plan_stages(cut, model, candidate, schedule, delay, 1, held, options)
+            return _plan_stages(prices, candidate, schedule, delay, 1, held, options)
         except ValueError as error:
             failed = failed or error
     assert failed is not None
     raise failed
+
+
+def _ranked(
+    task: Task, prices: StagePrices, counts: Sequence[int], others: Sequence[int]
+) -> list[Partition]:
+    """The partitions, the best first: its stages have been searched in its micro-batches.
+
+    Those searched in more do not show how well fewer, larger ones would do, nor those in fewer
+    anything of more, so of the best its neighbours are searched as well.
+    """
+    refined = 0
+    while True:
+        ranked = sorted(_some(task, counts, others), key=lambda p: (p.seconds, len(p.stages)))
+        best = ranked[0].micro_batches
+        shapes = sorted({stage.shape for stage in ranked[0].stages})
+        near = [n for n in others if n != best and best / 2 <= n <= best * 2]
+        for count in (best, *near):
+            anew = [prices.refine(shape, count) for shape in shapes]
+            refined += any(anew)
+            if any(anew):
+                break
+        else:
+            return ranked
+        if refined == _REFINEMENTS:
+            return sorted(_some(task, counts, others), key=lambda p: (p.seconds, len(p.stages)))
 
 
 def _some(task: Task, counts: Sequence[int], others: Sequence[int]) -> list[Partition]:
@@ -174,7 +201,7 @@ def _plan_interleaved(
             for v in range(stages * chunks)
         ]
         try:
-            return _plan_stages(cut, model, chosen, INTERLEAVED, delay, chunks, held, options)
+            return _plan_stages(prices, chosen, INTERLEAVED, delay, chunks, held, options)
         except ValueError as error:
             failed = failed or error
     assert failed is not None
@@ -182,8 +209,7 @@ def _plan_interleaved(
 
 
 def _plan_stages(
-    cut: CutGraph,
-    model: CostModel,
+    prices: StagePrices,
     chosen: Partition,
     schedule: str,
     delay: int | None,
@@ -192,7 +218,7 @@ def _plan_stages(
     options: dict,
 ) -> StagedPlan:
     """held: per part, the forward passes in flight"""
-    parts = chosen.micro_batches
+    parts, cut, model = chosen.micro_batches, prices.cut, prices.model
     model = dataclasses.replace(model, memory_limit_bytes=model.limit_bytes / chunks)
     small = cut.graph.with_batch(cut.graph.batch // parts) if parts > 1 else cut.graph
     micro = CutGraph(small, cut.layers)
@@ -201,7 +227,20 @@ def _plan_stages(
         graph = cut.stage(stage.first, stage.last)
         plan = _known(planned, graph, stage, model, held[n], parts)
         if plan is None:
-            plan = _plan_stage(graph, model, stage, n, held[n], parts, options)
+            try:
+                plan = plan_stage(
+                    graph,
+                    dataclasses.replace(model, cluster=model.cluster.with_shape(*stage.shape)),
+                    parts,
+                    held[n],
+                    recompute=stage.price.work_bytes > 0,
+                    prices=prices.pair_prices(stage.shape),
+                    **options,
+                )
+            except ValueError as error:
+                raise ValueError(
+                    f"stage {n} (layers {stage.first}-{stage.last - 1} on {stage.place}): {error}"
+                ) from error
         planned.append(PlannedStage(stage.first, stage.last, stage.place, plan))
     return StagedPlan(micro, model.cluster, parts, schedule, delay, tuple(planned), chunks)
 
@@ -222,45 +261,3 @@ def _known(
             if plan is not None and plan_price(plan).memory_bytes(held) <= model.limit_bytes:
                 return plan
     return None
-
-
-def _plan_stage(
-    graph: Graph,
-    model: CostModel,
-    stage: Stage,
-    number: int,
-    held: int,
-    parts: int,
-    options: dict,
-) -> Plan:
-    """A search counts one micro-batch; its limit falls until all those in flight fit as well.
-
-    Parameters are stored whole: what is gathered would count for each micro-batch in flight.
-    """
-    cluster = model.cluster.with_shape(*stage.shape)
-    limit = model.limit_bytes
-    for _ in range(_NARROWINGS):
-        try:
-            plan = find_plan(
-                graph,
-                cluster,
-                micro_batches=parts,
-                memory_limit_bytes=limit,
-                baselines=False,
-                zero=False,
-                **options,
-            )
-        except ValueError as error:
-            raise ValueError(
-                f"stage {number} (layers {stage.first}-{stage.last - 1} on {stage.place}) with "
-                f"{held} micro-batches in flight: {error}"
-            ) from error
-        needed = plan_price(plan).memory_bytes(held)
-        if needed <= model.limit_bytes:
-            return plan
-        limit = min(limit, plan.cost.memory_bytes) * model.limit_bytes / needed
-    raise ValueError(
-        f"stage {number} (layers {stage.first}-{stage.last - 1} on {stage.place}) does not fit "
-        f"the memory limit with {held} micro-batches in flight; use more stages or devices, or "
-        "more micro-batches"
-    )

@@ -2,12 +2,14 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from autoddl import stage_prices
 from autoddl.cost.model import CostModel
 from autoddl.pipeline.cut import cut_graph
 from autoddl.stage_prices import StagePrices
+from autoddl.stage_search import Answer, Searched
 from tests.clusters import cluster
 from tests.graphs import mlp, tied
 
@@ -20,7 +22,7 @@ def test_other_numbers_of_micro_batches_lie_on_the_line(monkeypatch):
     model = CostModel(cluster("gcp_a100", 1, 1))
     exact = StagePrices(cut, model)
     monkeypatch.setattr(stage_prices, "_LARGE", 0)
-    line = StagePrices(cut, model, searched=(4, 2))
+    line = StagePrices(cut, model, (1, 2, 4, 8, 16))
     for first, last in ((0, 3), (1, 2), (2, 3)):
         for count in (1, 2, 4, 8, 16):
             ours, wanted = (p.price(first, last, (1, 1), count, 1) for p in (line, exact))
@@ -28,13 +30,33 @@ def test_other_numbers_of_micro_batches_lie_on_the_line(monkeypatch):
             assert dataclasses.astuple(ours) == pytest.approx(dataclasses.astuple(wanted), rel=1e-6)
 
 
-def test_two_numbers_are_searched_once(monkeypatch):
+def test_one_number_is_searched_until_more_are_asked_for(monkeypatch):
     monkeypatch.setattr(stage_prices, "_LARGE", 0)
-    prices = StagePrices(cut_graph(tied(16, 16)), CostModel(MACHINE), searched=(4, 2))
+    prices = StagePrices(cut_graph(tied(16, 16)), CostModel(MACHINE), (2, 4, 8))
     known = [prices.price(0, 1, (2, 2), count, 1) for count in (2, 4, 8)]
-    assert list(prices._accounts) == [(2, 2)]
-    assert all(p is not None and p.forward_s > 0 for p in known)
-    assert known[0].forward_s > known[1].forward_s > known[2].forward_s  # type: ignore[union-attr]
+    assert list(prices._searched[2, 2]) == [2]
+    assert all(p is not None and p.forward_s > 0 for p in known[:2])
+    assert known[0].forward_s > known[1].forward_s  # type: ignore[union-attr]
+    assert prices.refine((2, 2), 8) and not prices.refine((2, 2), 8)
+    assert list(prices._searched[2, 2]) == [2, 8]
+
+
+def test_a_number_that_the_splits_do_not_divide_has_no_price():
+    layers = np.ones((2, 5)), np.zeros(1), ()
+    found = Searched(2, Answer(*layers), (1, Answer(*layers)), frozenset({(32, 4), (8, 2)}))
+    assert found.at(4) is not None  # 8 rows in 4 parts, 2 in 2
+    assert found.at(8) is None  # 1 in 2
+
+
+def test_mixtures_just_fit():
+    """Half of the layers as one answer says and half as the other."""
+    big = np.array([[[1.0, 2.0, 0.0, 10.0, 0.0, 0.0]]])
+    small = np.array([[[3.0, 4.0, 2.0, 4.0, 0.0, 0.0]]])
+    again = np.array([[[9.0, 9.0, 9.0, 1.0, 0.0, 1.0]]])
+    assert (stage_prices._fastest([big, small], 1, 1, 7.0)[0, 0, :3] == [2.0, 3.0, 1.0]).all()
+    assert (stage_prices._fastest([big, small], 1, 1, 10.0) == big).all()
+    assert (stage_prices._fastest([big, again], 1, 1, 7.0) == again).all()
+    assert np.isinf(stage_prices._fastest([big, small], 1, 1, 3.0)).all()
 
 
 def test_bytes_that_a_run_sends():

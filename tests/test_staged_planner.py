@@ -12,6 +12,7 @@ from autoddl.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.stage_account import plan_price
 from autoddl.stage_prices import StagePrices
+from autoddl.stage_search import shorten
 from autoddl.staged_plan import StagedPlan
 from autoddl.staged_planner import find_staged_plan
 from tests.clusters import cluster
@@ -48,12 +49,13 @@ def test_price_of_all_layers_is_the_plans_own():
 
 
 def test_equal_layers_are_priced_once():
-    """The two pieces of a deep model cost what the search of all of it does, but for the joints."""
+    """The shortened model's prices are what the search of all of it gives, but for the joints."""
     machine = cluster("gcp_a100", 2, 2)
     cut = cut_graph(DEEP, most_layers=8)
-    prices = StagePrices(cut, CostModel(machine))
-    assert [(p.first, p.last) for p in prices._pieces] == [(0, 2), (5, 8)]
-    found = prices.price(0, 8, (2, 2), 1, 1)
+    short = shorten(cut)
+    assert len(short.graph.ops) < len(DEEP.ops)
+    assert sorted(n for layers in short.stands_for.values() for n in layers) == list(range(8))
+    found = StagePrices(cut, CostModel(machine)).price(0, 8, (2, 2), 1, 1)
     plan = find_plan(DEEP, machine, micro_batches=1)
     assert found.forward_s + found.backward_s + found.once_s == pytest.approx(
         plan.cost.iteration_s, rel=0.15

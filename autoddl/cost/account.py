@@ -49,7 +49,12 @@ class Traffic:
 
 @dataclass
 class Cost:
-    """Cost of an operator, a layer or a plan: one iteration (all micro-batches) on one device."""
+    """Cost of an operator, a layer or a plan: one iteration (all micro-batches) on one device.
+
+    fixed_bytes:  of `memory_bytes`, parameters, their state and what is gathered of them
+    inside_bytes: of operators of a block that is run again, what is there only while it is at work,
+                  and of what comes after the blocks; `memory_bytes` counts the most that is there
+    """
 
     compute_s: float = 0.0
     inter_s: Traffic = field(default_factory=Traffic)  # seconds of collectives between nodes
@@ -57,6 +62,8 @@ class Cost:
     nic_bytes: Traffic = field(default_factory=Traffic)
     intra_bytes: Traffic = field(default_factory=Traffic)
     memory_bytes: float = 0.0
+    fixed_bytes: float = 0.0
+    inside_bytes: float = 0.0
     nic_messages: float = 0.0  # in which the NIC's bytes travel
 
     @property
@@ -72,6 +79,8 @@ class Cost:
         self.inter_s.add(other.inter_s)
         self.intra_s.add(other.intra_s)
         self.memory_bytes += other.memory_bytes
+        self.fixed_bytes += other.fixed_bytes
+        self.inside_bytes += other.inside_bytes
         self.nic_messages += other.nic_messages
         self.nic_bytes.add(other.nic_bytes)
         self.intra_bytes.add(other.intra_bytes)
@@ -111,7 +120,9 @@ def account(
             producer = graph.producers[name]
             accumulated = ops[op.name].grad_ins[index]
             if is_shared(graph, name) and accumulated is not None:
-                cost.memory_bytes += _local_bytes(graph.tensors[name].spec, accumulated, mesh)
+                own = _local_bytes(graph.tensors[name].spec, accumulated, mesh)
+                cost.memory_bytes += own
+                cost.fixed_bytes += own
             edge = edges.get((op.name, index))
             if edge is None:
                 continue
@@ -125,6 +136,7 @@ def account(
             if stays and edge.zero_stage < 3:
                 copy = _local_bytes(spec, ops[op.name].ins[index], mesh)
                 cost.memory_bytes += copy
+                cost.fixed_bytes += copy if is_param else 0.0
                 within += 0.0 if is_param else copy
             back = ops[op.name].grad_ins[index]
             if edge.backward and back is not None:
@@ -133,8 +145,9 @@ def account(
                 if edge.zero_stage == 1:
                     whole, apart = (_local_bytes(spec, nd, mesh) for nd in (back, given))
                     cost.memory_bytes += whole - apart
+                    cost.fixed_bytes += whole - apart
         if op.name in again.place_of:
-            inside[again.place_of[op.name]][op.name] = within
+            cost.inside_bytes = inside[again.place_of[op.name]][op.name] = within
     if last is not None:
         added = _gradient_bytes(graph, mesh, last, ops[last.name])
         if reader is not None:
@@ -216,6 +229,7 @@ def _add_operator(
         (tensor,) = op.outputs
         copies = model.parameter_copies if tensor in graph.needs_grad else 1
         cost.memory_bytes += out_bytes * (copies - is_shared(graph, tensor))
+        cost.fixed_bytes = cost.memory_bytes
         return
     if op.kind == "input":
         cost.memory_bytes += out_bytes

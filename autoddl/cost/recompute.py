@@ -29,10 +29,15 @@ Blocks = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class Recomputation:
-    """`blocks`: names of the operators of each block, in graph order; () for none."""
+    """`blocks`: names of the operators of each block, in graph order; () for none.
+
+    in_flight: of several micro-batches, as in a pipeline's stage: they all keep their tails, which
+               count like what comes before the blocks
+    """
 
     graph: Graph
     blocks: Blocks = ()
+    in_flight: bool = False
 
     @cached_property
     def block_of(self) -> Mapping[str, int]:
@@ -42,8 +47,8 @@ class Recomputation:
     @cached_property
     def place_of(self) -> Mapping[str, int]:
         """`block_of`, and one number more for the operators of the tail."""
-        if not self.blocks:
-            return {}
+        if not self.blocks or self.in_flight or self.graph.is_stage:
+            return self.block_of
         names = [op.name for op in self.graph.ops]
         after = max(n for n, name in enumerate(names) if name in self.block_of) + 1
         tail = (op.name for op in self.graph.ops[after:] if op.kind not in SOURCE_KINDS)

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..blocks import repeated_blocks
 from ..graph import Graph, Op
 from ..sbp.rules import find_rule
 
@@ -130,6 +131,35 @@ class CutGraph:
         graph.verify()
         return graph
 
+    def without(self, first: int, last: int) -> Graph:
+        """The graph without layers [first, last), each of which is like layer `first` - 1.
+
+        What read their tensors reads those of that layer.
+        """
+        names = {
+            theirs: ours
+            for layer in range(first, last)
+            for op, like in zip(self.ops_of(layer), self.ops_of(first - 1), strict=True)
+            for theirs, ours in zip(op.outputs, like.outputs, strict=True)
+        }
+        body = [name for layer in (*self.layers[:first], *self.layers[last:]) for name in layer]
+        kept = {*body, *(op.name for op in self._sources_of(body))}
+        ops = tuple(
+            dataclasses.replace(op, inputs=tuple(names.get(n, n) for n in op.inputs))
+            for op in self.graph.ops
+            if op.name in kept
+        )
+        produced = {out for op in ops for out in op.outputs}
+        graph = dataclasses.replace(
+            self.graph,
+            ops=ops,
+            tensors={name: t for name, t in self.graph.tensors.items() if name in produced},
+            outputs=tuple(n for n in self.graph.outputs if n in produced),
+            name=f"{self.graph.name} without layers {first}-{last - 1}",
+        )
+        graph.verify()
+        return graph
+
     def _end(self, kind: str, tensor: str) -> Op:
         attrs = {"tensor": tensor, "gradient": tensor in self.graph.needs_grad}
         module = self.graph.producers[tensor].module
@@ -139,6 +169,8 @@ class CutGraph:
 
 def cut_graph(graph: Graph, most_layers: int = MOST_LAYERS) -> CutGraph:
     """The layers of `graph`. If there are more than `most_layers`, the cuts that carry most go.
+
+    Of those that carry equally much, cuts inside of repeated blocks go first.
 
     Raises ValueError if `most_layers` is not at least 1.
     """
@@ -155,14 +187,26 @@ def cut_graph(graph: Graph, most_layers: int = MOST_LAYERS) -> CutGraph:
     for op in body:
         rule = find_rule(op.kind)
         work.append(work[-1] + (rule.flops(graph.spec(op)) if rule is not None else 0.0))
+    between = block_starts(graph, body) if len(cuts) >= most_layers else frozenset()
     while len(cuts) >= most_layers:
         bounds = [0, *cuts, len(body)]
 
         joined = [work[b] - work[a] for a, b in zip(bounds, bounds[2:], strict=False)]
-        del cuts[min(range(len(cuts)), key=lambda n: (-crossing[cuts[n]], joined[n]))]
+        keys = [(-crossing[k], k in between, work) for k, work in zip(cuts, joined, strict=True)]
+        del cuts[keys.index(min(keys))]
     bounds = [0, *cuts, len(body)]
     layers = (body[a:b] for a, b in zip(bounds, bounds[1:], strict=False))
     return CutGraph(graph, tuple(tuple(op.name for op in layer) for layer in layers))
+
+
+def block_starts(graph: Graph, body: Sequence[Op]) -> frozenset[int]:
+    """Positions in `body` of the first operators of repeated blocks, and behind the last ones."""
+    at = {op.name: n for n, op in enumerate(body)}
+    found: set[int] = set()
+    for block in repeated_blocks(graph):
+        inside = [at[name] for name in block if name in at]
+        found |= {min(inside), max(inside) + 1}
+    return frozenset(found)
 
 
 def crossing_bytes(graph: Graph, body: Sequence[Op]) -> list[int]:

@@ -40,6 +40,7 @@ class StagePrice:
 
     forward_s, backward_s: of one micro-batch; once_s: once an iteration
     fixed_bytes: parameters and their state; stash_bytes: what each micro-batch in flight holds
+    work_bytes: what is there for one micro-batch at a time
     """
 
     forward_s: float
@@ -47,9 +48,10 @@ class StagePrice:
     once_s: float = 0.0
     fixed_bytes: float = 0.0
     stash_bytes: float = 0.0
+    work_bytes: float = 0.0
 
     def memory_bytes(self, in_flight: int) -> float:
-        return self.fixed_bytes + in_flight * self.stash_bytes
+        return self.fixed_bytes + in_flight * self.stash_bytes + self.work_bytes
 
 
 # (first layer, last layer + 1, shape, micro-batches, forward passes held) -> price; None: cannot be
@@ -60,6 +62,8 @@ TimesFn = Callable[[Shape, int, int], "tuple[Array, Array]"]
 # (first, last + 1, its shape, the next stage's, micro-batches) -> seconds of one micro-batch's
 # activations and gradients that the stage exchanges with later ones
 TransferFn = Callable[[int, int, Shape, Shape, int], float]
+# (its shape, the next stage's, micro-batches) -> array [first layer, last layer + 1] of the same
+TransfersFn = Callable[[Shape, Shape, int], "Array"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ class Task:
     overlap:  transfers run beside computation
     tolerance: the best T is found but for this part of it
     times:    gives the prices of all runs at once; None asks `price` for each
+    transfers: gives all transfers at once; None asks `transfer` for each
     """
 
     layers: int
@@ -109,6 +114,7 @@ class Task:
     overlap: bool = True
     tolerance: float = 0.0
     times: TimesFn | None = None
+    transfers: TransfersFn | None = None
 
 
 def in_flight(schedule: str, behind: int, stages: int, micro_batches: int) -> int:
@@ -234,13 +240,8 @@ class _Search:
             in_flight(task.schedule, behind, stages, micro_batches) for behind in range(1, most + 1)
         ]
         self.transfers = np.zeros((count, count, *size))
-        if most > 1:
-            for s, t in np.ndindex(count, count):
-                for i, j in _runs(layers):
-                    if j < layers:
-                        self.transfers[s, t, i, j] = task.transfer(
-                            i, j, self.shapes[s], self.shapes[t], micro_batches
-                        )
+        for s, t in np.ndindex(count, count) if most > 1 else ():
+            self.transfers[s, t] = self._transfers(self.shapes[s], self.shapes[t])
 
     def _times(self, held: int, s: int) -> tuple[Array, Array]:
         """[first, last) -> t and y; inf where it does not fit."""
@@ -254,6 +255,16 @@ class _Search:
                 each[i, j] = price.forward_s + price.backward_s
                 once[i, j] = price.once_s
         return each, once
+
+    def _transfers(self, shape: Shape, following: Shape) -> Array:
+        """[first, last) -> x; nothing behind the last layer."""
+        layers, task = self.task.layers, self.task
+        if task.transfers is not None:
+            return task.transfers(shape, following, self.micro_batches)[:layers]
+        found = np.zeros((layers, layers + 1))
+        for i, j in _runs(layers - 1):
+            found[i, j] = task.transfer(i, j, shape, following, self.micro_batches)
+        return found
 
     def _pace(self, each: Array, once: Array, moved: Array) -> Array:
         """(m - 1) p + y; inf where the stage is impossible."""
