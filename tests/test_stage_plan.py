@@ -56,7 +56,8 @@ def test_less_memory_splits_parameters_and_runs_blocks_again():
     for plan in (smaller, again):
         assert plan_price(plan).memory_bytes(4) <= 0.8 * needed
         assert free.cost.iteration_s < plan.cost.iteration_s
-        assert plan.search.lower_bound_s <= plan.cost.iteration_s
+        bound = plan.search.lower_bound_s
+        assert bound is not None and bound <= plan.cost.iteration_s
     assert again.recomputed and plan_price(again).work_bytes > 0
     assert plan_price(again).stash_bytes < plan_price(smaller).stash_bytes
 

@@ -41,6 +41,17 @@ def test_two_stages(launch):
     assert "tied=1" in lines[2] and "stages=2x2" in lines[5]
 
 
+def test_parameters_stored_split(launch):
+    """Stages of two devices that divide every operator, by ZeRO's stages, also with recomputation."""
+    cases = [
+        case("dense", 2, 2, 2, "1f1b", 4, zero=1),
+        case("dense", 2, 2, 2, "zb-h1", 4, zero=2),
+        case("transformer", 2, 2, 2, "eager-1f1b", 2, zero=3),
+        case("stack", 2, 2, 2, "1f1b", 4, zero=3, recomputed=True),
+    ]
+    passes(launch, 4, cases, timeout=100)
+
+
 def test_emulated_passes_take_their_time(launch):
     assert launch("pipeline_emulated", 2, timeout=100).count("emulated:") == 3
 

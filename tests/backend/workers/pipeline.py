@@ -21,6 +21,9 @@ from autoddl.backend.oneflow.pipeline import build_pipeline_trainer
 from autoddl.backend.oneflow.session import share_text
 from autoddl.backend.oneflow.trace import trace_with_state
 from autoddl.blocks import repeated_blocks
+from autoddl.cost.compute import at_rate
+from autoddl.cost.storage import Storage
+from autoddl.search.placements import split_storage
 from autoddl.staged_plan import StagedPlan
 from autoddl.staged_planner import find_staged_plan
 from tests.backend.random_plans import cluster_of, random_plan
@@ -57,20 +60,40 @@ def recomputed(plan):
     return dataclasses.replace(plan, stages=tuple(stages))
 
 
+def stored_split(plan, zero_stage):
+    """The same stages, their parameters stored by a stage of ZeRO over all axes that replicate."""
+    stages, count = [], 0
+    for stage in plan.stages:
+        own = stage.plan
+        axes = tuple(range(own.cluster.mesh.num_axes))
+        storage = {op.outputs[0]: Storage(zero_stage, axes) for op in own.graph.params}
+        ops, edges = split_storage(own.graph, own.model.comm, storage, own.ops, own.edges)
+        count += sum(edge.zero_stage > 0 for edge in edges.values())
+        split = dataclasses.replace(own, ops=ops, edges=edges)
+        stages.append(dataclasses.replace(stage, plan=split))
+    assert count
+    return dataclasses.replace(plan, stages=tuple(stages))
+
+
 def run(case, expected):
     name, rows = case["model"], case["rows"]
     model, loss, batch = build(name)
     traced = trace_with_state(model, *batch(0, rows), loss=loss)
 
     def make():
+        cluster = cluster_of(case["nodes"], case["gpus"])
+        if case["zero"]:  # where computing takes long every operator is divided
+            cluster = dataclasses.replace(cluster, device=at_rate(cluster.device, 1e5))
         plan = find_staged_plan(
-            traced.graph, cluster_of(case["nodes"], case["gpus"]),
+            traced.graph, cluster,
             stages=case["stages"], schedule=case["schedule"], micro_batches=case["micro_batches"],
             chunks=case["chunks"], delay=case["delay"],
         )  # fmt: skip
         assert isinstance(plan, StagedPlan)
         if case["seed"] is not None:
             plan = shuffled(plan, traced.graph, case["seed"])
+        if case["zero"]:
+            plan = stored_split(plan, case["zero"])
         if case["recomputed"]:
             plan = recomputed(plan)
         return json.dumps(plan.to_json())
@@ -129,6 +152,7 @@ def main():
             "chunks": 1,
             "delay": None,
             "recomputed": False,
+            "zero": 0,
             **case,
         }
         key = case["model"], case["micro_batches"]
