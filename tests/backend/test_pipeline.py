@@ -42,7 +42,7 @@ def test_two_stages(launch):
 
 
 def test_parameters_stored_split(launch):
-    """Stages of two devices that divide every operator, by ZeRO's stages, also with recomputation."""
+    """Stages of two devices that divide every operator, by ZeRO's stages; one recomputes."""
     cases = [
         case("dense", 2, 2, 2, "1f1b", 4, zero=1),
         case("dense", 2, 2, 2, "zb-h1", 4, zero=2),
