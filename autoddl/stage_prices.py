@@ -224,7 +224,7 @@ class StagePrices:
     def _kept_bytes(self) -> float:
         """What a whole batch keeps at least on a device, with blocks that are run again."""
         graph = micro_graph(self.cut.graph, self._counts[-1])
-        again = Recomputation(graph, repeated_blocks(graph))
+        again = Recomputation(graph, repeated_blocks(graph), in_flight=True)
         least = least_bytes(graph, self.model, again)
         return max(least - self._parameter_bytes, 0.0) * self._counts[-1]
 
