@@ -41,6 +41,7 @@ from .search.group_table import Space
 from .search.pair_prices import PairPrices
 from .search.placements import place
 from .search.problem import Problem, SearchResult
+from .search.symmetric import cheapest_tables
 from .search.tables import Tables, build_tables, least_bytes
 from .search.tighten import tighten
 
@@ -119,6 +120,7 @@ class Attempts:
 
     micro:  number of micro-batches -> the graph of one, with forks
     counts: numbers of micro-batches to try, ascending
+    proves: the algorithm finds the optimum of what it is given
     """
 
     micro: Callable[[int], Graph]
@@ -129,6 +131,7 @@ class Attempts:
     space: Space
     prices: PairPrices
     seed: int
+    proves: bool = False
     results: list[SearchResult] = field(default_factory=list)
 
     def best(self, checkpointing: Checkpointing) -> Found | None:
@@ -215,6 +218,14 @@ class Attempts:
     def _attempt(self, parts: int, beat_s: float, blocks: Blocks) -> Found | None:
         """A search; its limit falls until what it counts only in part fits as well."""
         again = Recomputation(self.micro(parts), blocks)
+        if self.proves and not blocks:
+            options = self.model, parts, self.space, self.prices, again
+            cheapest = cheapest_tables(self.micro(parts), *options)
+            if cheapest is not None:
+                result = self._search(cheapest.problem, beat_s)
+                found = result and Found(cheapest, result, self.prices.paths)
+                if found is None or found.excess_bytes <= 0:
+                    return found
         tables = build_tables(self.micro(parts), self.model, parts, self.space, self.prices, again)
         if tables is None:
             return None

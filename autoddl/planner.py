@@ -111,7 +111,8 @@ def find_plan(
         return forked.with_batch(graph.batch // parts) if parts > 1 else forked
 
     counts = micro_batch_counts(graph, micro_batches)
-    attempts = Attempts(micro, counts, model, algorithm, budget, space, prices, seed)
+    proves = search in ("auto", "exact")
+    attempts = Attempts(micro, counts, model, algorithm, budget, space, prices, seed, proves)
     best = attempts.best(checkpointing)
     blocks = () if checkpointing == "none" else attempts.blocks
     rivals: tuple[Baseline, ...] = ()

@@ -31,7 +31,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "sbp.symmetry": ("sbp.layout",),
     "sbp.redistribute": ("sbp.relax", "sbp.symmetry", "sbp.traffic"),
     "sbp.summed": ("sbp.redistribute",),
-    "sbp.oracle": ("sbp.rules", "sbp.redistribute", "sbp.summed"),
+    "sbp.counted": ("sbp.redistribute",),
+    "sbp.oracle": ("sbp.rules", "sbp.redistribute", "sbp.summed", "sbp.counted"),
     "sbp.simulate": ("sbp.oracle",),
     "sbp": ("sbp.simulate",),
     "graph": ("sbp.rules", "files"),
@@ -80,6 +81,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 OUTSIDE = {
     "": {"numpy"},
     "sbp.redistribute": {"numpy", "scipy"},
+    "sbp.relax": {"numpy", "scipy"},
     "cluster": set(),
     "cost": {"numpy"},
     "search": {"numpy", "scipy"},

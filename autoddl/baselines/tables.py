@@ -24,7 +24,7 @@ from ..search.group import CompositeSignature, Group, Port
 from ..search.group_table import GroupTable, GroupTables, Space
 from ..search.problem import Choice, Edge, Problem, Table
 from ..search.space import Assignments
-from ..search.tables import Tables, _Builder
+from ..search.tables import TableBuilder, Tables
 from .coarse import CoarsePrices
 from .families import Variant
 from .letters import ANY, has_weight, letter_of, splits_only_batch
@@ -174,7 +174,7 @@ def _takes_partial(composite: CompositeSignature) -> bool:
 
 
 @dataclass
-class _UnionBuilder(_Builder):
+class _UnionBuilder(TableBuilder):
     topologies: tuple[Axes, ...] = ()
 
     def __post_init__(self) -> None:

@@ -5,7 +5,8 @@
 holds for all v exactly when the lengths are those of the cheapest ways. A round relaxes edges that
 end at different nodes, for all starts in one array operation; rounds follow one another in the
 order in which steps mostly do, so that few sweeps over all rounds reach the fixed point. After the
-first sweep only edges are looked at whose source has changed since.
+first sweep only edges are looked at whose source has changed since. For a few starts the rounds are
+not worth their number, and each is searched on its own.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import dijkstra
 
 from .edges import KIND_INDEX, STAY, Floats, Ints
 from .states import StateGraph
@@ -24,10 +27,11 @@ from .steps import StepKind
 _ORDER: tuple[StepKind, ...] = (
     "to_partial", "slice", "reduce_scatter", "all_to_all", "all_gather", "all_reduce",
 )  # fmt: skip
-_PLACE = np.zeros(STAY + 1, dtype=np.int64)
+PLACE = np.zeros(STAY + 1, dtype=np.int64)
 for _place, _kind in enumerate(_ORDER):
-    _PLACE[KIND_INDEX[_kind]] = _place
+    PLACE[KIND_INDEX[_kind]] = _place
 _GROWS = np.isin(np.arange(STAY + 1), [KIND_INDEX["slice"], KIND_INDEX["reduce_scatter"]])
+_FEW_STARTS = 12
 _CHUNK = 128  # starts in one array at most
 _WORTH_THREADS = 2_000_000  # edges times starts
 
@@ -66,9 +70,7 @@ def rounds(graph: StateGraph, *, backwards: bool) -> Rounds:
     bits = graph.mask[:, None] >> axes & 1
     first = bits.argmax(axis=1)
     last = len(axes) - 1 - bits[:, ::-1].argmax(axis=1)
-    keys = _PLACE[graph.kind] * len(axes) + np.where(
-        _GROWS[graph.kind], first, len(axes) - 1 - last
-    )
+    keys = PLACE[graph.kind] * len(axes) + np.where(_GROWS[graph.kind], first, len(axes) - 1 - last)
     return Rounds.of(-keys, graph.src) if backwards else Rounds.of(keys, graph.dst)
 
 
@@ -79,16 +81,28 @@ def lengths(
 
     backwards: ways from the ends to the starts
     """
-    found = np.empty((len(starts), len(ends)))
     known = rounds(graph, backwards=backwards)
     src, dst = (graph.dst, graph.src) if backwards else (graph.src, graph.dst)
+    return follow(len(graph.codes), src, dst, weights, known, starts, ends)
+
+
+def follow(
+    num_nodes: int, src: Ints, dst: Ints, weights: Floats, known: Rounds, starts: Ints, ends: Ints
+) -> Floats:
+    """`lengths` along edges from `src` to `dst`, of which `known` is an order."""
+    if len(starts) <= _FEW_STARTS:
+        there = np.isfinite(weights)
+        edges = weights[there], (src[there], dst[there])  # explicit zeros are free steps
+        matrix = csr_matrix(edges, shape=(num_nodes, num_nodes))
+        return dijkstra(matrix, indices=starts)[:, ends]
+    found = np.empty((len(starts), len(ends)))
     order, bounds = known.order, known.bounds
     there = np.isfinite(weights[order])
     kept = np.concatenate([[0], np.cumsum(there)])[bounds]
     order = order[there]
     begin, end = kept[:-1], kept[1:]
     slices = [slice(a, b) for a, b in zip(begin.tolist(), end.tolist(), strict=True) if a < b]
-    ways = _Ways(len(graph.codes), src[order], dst[order], weights[order][:, None], slices)
+    ways = _Ways(num_nodes, src[order], dst[order], weights[order][:, None], slices)
 
     def fill(first: int) -> None:
         part = slice(first, first + _CHUNK)

@@ -27,7 +27,7 @@ from ..sbp.mesh import Mesh
 from ..sbp.placement import B, Placement, S
 from ..sbp.signature import OpSpec, Signature
 from .group import CompositeSignature, Group, Port, composite_signatures, rule_of
-from .pair_prices import PairPrices
+from .pair_prices import Prices
 from .problem import Table
 from .space import DEFAULT_CAP, Assignments, assignments
 from .storage_table import StoragePort, StorageTable, memory_table, storage_table
@@ -83,6 +83,20 @@ class GroupTable:
         nothing = np.zeros(len(assign))
         return GroupTable(composites, assign, nothing, nothing, nothing, nothing)
 
+    def some(self, rows: NDArray[np.int64]) -> GroupTable:
+        """With these strategies only; before storages are priced."""
+        assert self.storage is None
+        stored = None if self.stored_bytes is None else self.stored_bytes[rows]
+        return GroupTable(
+            self.composites,
+            self.assign[rows],
+            self.compute_s[rows],
+            self.inner_s[rows],
+            self.sync_s[rows],
+            self.memory_bytes[rows],
+            stored,
+        )
+
     @property
     def least_bytes(self) -> Table:
         """[strategies] with the parameters stored as small as may be."""
@@ -108,7 +122,7 @@ class GroupTables:
     graph: Graph
     model: CostModel
     space: Space
-    prices: PairPrices
+    prices: Prices
     again: Recomputation
     micro_batches: int = 1
 

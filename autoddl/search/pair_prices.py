@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..sbp.counted import Counted
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.redistribute import PathTable, PriceFn
@@ -23,6 +25,16 @@ from ..sbp.symmetry import dual
 from .problem import Table
 
 Codes = NDArray[np.int8]
+
+
+class Prices(Protocol):
+    """Seconds between placements: exact (`PairPrices`), or lower bounds (`sbp.counted`)."""
+
+    def ask(self, spec: TensorSpec, sources: Codes, targets: Codes) -> None: ...
+
+    def seconds(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Table: ...
+
+    def row_seconds(self, spec: TensorSpec, given: Codes, kept: Codes) -> Table: ...
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,11 @@ class PairPrices:
 
     def __post_init__(self) -> None:
         self.paths = PathTable(self.mesh, self.price)
+
+    @cached_property
+    def least(self) -> Counted:
+        """Lower bounds of these prices, which must depend on extents and links only."""
+        return Counted(self.mesh, self.price)
 
     @cached_property
     def _is_ring(self) -> bool:

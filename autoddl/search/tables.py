@@ -14,11 +14,12 @@ makes the `Problem`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..cost.model import CostModel
 from ..cost.operator import saved_bytes
@@ -30,7 +31,7 @@ from .group import Group, Grouping, Port, make_groups, rule_of
 from .group_table import WHOLE_SPACE, Codes, GroupTable, GroupTables, Space, grad_in, grad_out
 from .last_memory import LastMemory
 from .narrow import may_fit
-from .pair_prices import PairPrices
+from .pair_prices import PairPrices, Prices
 from .problem import Choice, Edge, Problem, Table
 from .storage_table import with_storage
 
@@ -92,7 +93,9 @@ def build_tables(
     """
     if prices is None:
         prices = PairPrices(model.cluster.mesh, model.comm.price)
-    builder = _Builder(graph, model, micro_batches, space, prices, again or Recomputation(graph))
+    builder = TableBuilder(
+        graph, model, micro_batches, space, prices, again or Recomputation(graph)
+    )
     return builder.build() if builder.prepare() and builder.fits() else None
 
 
@@ -145,12 +148,14 @@ class _Wire:
 
 
 @dataclass
-class _Builder:
+class TableBuilder:
+    """`build_tables` in steps: `prepare`, `fits`, `build`."""
+
     graph: Graph
     model: CostModel
     micro_batches: int
     space: Space
-    prices: PairPrices
+    prices: Prices
     again: Recomputation
     node_of_key: dict[Hashable, int] = field(default_factory=dict)
     nodes: list[int] = field(default_factory=list)
@@ -161,6 +166,16 @@ class _Builder:
         self.tables = GroupTables(
             self.graph, self.model, self.space, self.prices, self.again, self.micro_batches
         )
+
+    def among(self, rows: Sequence[NDArray[np.int64]], prices: Prices) -> TableBuilder:
+        """After `prepare`: another one of these strategies of each node table."""
+        other = replace(
+            self,
+            prices=prices,
+            group_tables=[t.some(r) for t, r in zip(self.group_tables, rows, strict=True)],
+        )
+        other.grouping, other.last = self.grouping, self.last
+        return other
 
     def prepare(self) -> bool:
         """Tables without communication; False if no choice can keep to the memory limit."""

@@ -1,0 +1,105 @@
+"""The optimum where memory does not bind, by the symmetry of axes of one extent and link class.
+
+1. Strategies that differ only in the order of such axes are a class: they compute alike, and
+   `sbp.counted` bounds the redistributions between two classes from below. For the problem of the
+   classes, elimination tells the least score of a choice through each class (`marginals`), which no
+   real choice through it falls below.
+2. The strategies of the classes within a ceiling near the least score are priced exactly, and the
+   best choice among them is found. If it costs no more than the ceiling, no class left out has a
+   better one: it is the optimum of all strategies. Else its cost is the ceiling, and once more.
+
+There are far fewer classes than strategies, and mostly the bounds are within 0.3 % of the optimum,
+so that few strategies are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cost.gap import ROUNDING
+from ..cost.model import CostModel
+from ..cost.recompute import Recomputation
+from ..graph import Graph
+from .eliminate import eliminate
+from .group_table import Space
+from .marginals import Contexts
+from .pair_prices import PairPrices
+from .problem import Table
+from .space import Assignments
+from .tables import TableBuilder, Tables
+
+_MIN_AXES = 5  # on fewer axes there are few strategies
+_NEAR = 1e-4  # the first ceiling, above the least score
+_MOST = 0.6  # of the strategies: more are as well priced all
+_ALTERNATIVES = 2  # classes of each table that stay, so that there is another one to show
+
+
+@dataclass(frozen=True)
+class _Classes:
+    """first: a strategy of each class; of: the class of each strategy."""
+
+    first: NDArray[np.int64]
+    of: NDArray[np.int64]
+
+    @staticmethod
+    def of_rows(assign: Assignments, axes: Sequence[tuple[int, ...]]) -> _Classes:
+        """axes: those that are interchangeable."""
+        keys = np.hstack([np.sort(assign[:, list(own)], axis=1) for own in axes])
+        _, first, of = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        return _Classes(first, of.ravel())
+
+    def members(self, scores: Table, ceiling: float) -> NDArray[np.int64]:
+        """The strategies of the classes that score no more, and of the best ones anyway."""
+        best = np.sort(scores)[min(_ALTERNATIVES, len(scores)) - 1]
+        return np.flatnonzero((scores <= max(ceiling, best))[self.of])
+
+
+def cheapest_tables(
+    graph: Graph,
+    model: CostModel,
+    micro_batches: int,
+    space: Space,
+    prices: PairPrices,
+    again: Recomputation,
+) -> Tables | None:
+    """Tables of few strategies, among them the choice of least cost of all, which fits the limit.
+
+    The arguments are those of `build_tables`. None if that choice does not fit, or if this is no
+    way to find it: on few axes, in a restricted space, where elimination leaves variables.
+    """
+    mesh, least = model.cluster.mesh, prices.least
+    if mesh.num_axes < _MIN_AXES or space.allowed is not None:
+        return None
+    if not all(least.fits(len(tensor.spec.shape)) for tensor in graph.tensors.values()):
+        return None
+    builder = TableBuilder(graph, model, micro_batches, space, prices, again)
+    if not builder.prepare():
+        return None
+    classes = [_Classes.of_rows(t.assign, least.classes) for t in builder.group_tables]
+    bounds = builder.among([c.first for c in classes], least).build().problem
+    state = eliminate(bounds, 0.0, frozenset())
+    if state.node:
+        return None
+    lowest, _ = bounds.evaluate(state.expand({}))
+    contexts = Contexts(state)
+    scores = [contexts.through(state.nodes[n]) for n in range(len(classes))]
+    ceiling = lowest * (1 + _NEAR)
+    while True:
+        members = [
+            c.members(score, ceiling * (1 + ROUNDING))
+            for c, score in zip(classes, scores, strict=True)
+        ]
+        if sum(map(len, members)) > _MOST * sum(len(c.of) for c in classes):
+            return None
+        tables = builder.among(members, prices).build()
+        choice = eliminate(tables.problem, 0.0, frozenset()).expand({})
+        cost, memory = tables.problem.evaluate(choice)
+        if memory > model.limit_bytes:
+            return None
+        if cost <= ceiling * (1 + ROUNDING):
+            return tables
+        ceiling = cost
