@@ -33,6 +33,7 @@ from .pipeline.submesh import SubMesh
 from .pipeline.verify import verify
 from .planned import PlannedOp
 from .plans import Plan
+from .renamed import renamed
 from .sbp.layout import TensorSpec
 from .sbp.redistribute import Step, cheapest_path
 from .stage_account import plan_price
@@ -109,6 +110,26 @@ class StagedPlan:
             )
 
     # ---- what follows from the stages
+
+    @cached_property
+    def same_as(self) -> tuple[int, ...]:
+        """Per part, the first part with the same plan but for names (itself, if none is before)."""
+        found: list[int] = []
+        for n, stage in enumerate(self.stages):
+            firsts = [first for first in dict.fromkeys(found) if self._is_same(first, stage)]
+            found.append(firsts[0] if firsts else n)
+        return tuple(found)
+
+    def _is_same(self, first: int, stage: PlannedStage) -> bool:
+        other = self.stages[first]
+        if other.place.mesh != stage.place.mesh:
+            return False
+        return renamed(other.plan, stage.plan.graph) == stage.plan
+
+    @cached_property
+    def prices(self) -> tuple[StagePrice, ...]:
+        """Of each part."""
+        return tuple(self.stages[first].price for first in self.same_as)
 
     @property
     def graph(self) -> Graph:
@@ -215,8 +236,8 @@ class StagedPlan:
             flow = link.source, link.target
             activation[flow] = activation.get(flow, 0.0) + forward.seconds
             gradient[flow] = gradient.get(flow, 0.0) + (backward.seconds if backward else 0.0)
-        halves = tuple(stage.price.backward_s / 2 for stage in self.stages)
-        forwards = tuple(stage.price.forward_s for stage in self.stages)
+        halves = tuple(price.backward_s / 2 for price in self.prices)
+        forwards = tuple(price.forward_s for price in self.prices)
         return Costs(forwards, halves, halves, activation, gradient)
 
     @cached_property
@@ -245,7 +266,7 @@ class StagedPlan:
         for span in self.timeline.spans:
             ends[span.stage] = max(ends[span.stage], span.end_s)
         return max(
-            end + sum(self.stages[v].price.once_s + self._exchange_s[v] for v in self.parts_of(i))
+            end + sum(self.prices[v].once_s + self._exchange_s[v] for v in self.parts_of(i))
             for i, end in enumerate(ends)
         )
 
@@ -274,7 +295,7 @@ class StagedPlan:
     @cached_property
     def memory_bytes(self) -> tuple[float, ...]:
         """Per stage, of one device: its parts, and the most that passes in flight hold at once."""
-        prices = [[self.stages[v].price for v in self.parts_of(n)] for n in range(self.num_stages)]
+        prices = [[self.prices[v] for v in self.parts_of(n)] for n in range(self.num_stages)]
         return tuple(
             sum(p.fixed_bytes for p in parts)
             + peak_stash(actions, [p.stash_bytes for p in parts])
@@ -391,9 +412,9 @@ class StagedPlan:
                     "first_layer": stage.first,
                     "last_layer": stage.last - 1,
                     "place": str(stage.place),
-                    "forward_s": stage.price.forward_s,
-                    "backward_s": stage.price.backward_s,
-                    "once_s": stage.price.once_s,
+                    "forward_s": self.prices[part].forward_s,
+                    "backward_s": self.prices[part].backward_s,
+                    "once_s": self.prices[part].once_s,
                     "in_flight": self.schedule.stash[part % self.num_stages],
                     "memory_bytes": self.memory_bytes[part % self.num_stages],
                     "plan": stage.plan.summary_json(),
@@ -431,7 +452,7 @@ class StagedPlan:
             f"(transfers in no time: {self._bubble_without_transfers:.1%})",
         ]
         for n, stage in enumerate(self.stages):
-            price, held = stage.price, self.schedule.stash[n % self.num_stages]
+            price, held = self.prices[n], self.schedule.stash[n % self.num_stages]
             memory = self.memory_bytes[n % self.num_stages]
             whole = "" if self.chunks == 1 else f" of stage {n % self.num_stages}"
             lines.append(
@@ -455,8 +476,9 @@ class StagedPlan:
                 f"parameter {name} is held by {what}s {', '.join(map(str, stages))}; "
                 "their gradients are added up once a step"
             )
-        for n, stage in enumerate(self.stages):
-            lines += ["", f"{what} {n}", stage.plan.explain()]
+        for n, (stage, first) in enumerate(zip(self.stages, self.same_as, strict=True)):
+            own = stage.plan.explain() if first == n else f"the plan of {what} {first}"
+            lines += ["", f"{what} {n}", own]
         return "\n".join(lines)
 
     @property

@@ -55,7 +55,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "stage_search": ("stage_account", "stage_memory", "planner"),
     "stage_prices": ("stage_search",),
     "stage_plan": ("stage_search",),
-    "staged_plan": ("stage_account",),
+    "staged_plan": ("renamed", "stage_account"),
     "staged_planner": ("staged_plan", "stage_plan", "stage_prices", "renamed"),
     "annotate": (),
     "entry": (),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 
 import pytest
 
@@ -201,3 +202,30 @@ def test_running_blocks_again_belongs_to_the_backward_pass():
     again, kept = plan_price(plan), plan_price(plan.keeping_all())
     assert again.forward_s == pytest.approx(kept.forward_s)
     assert again.backward_s > kept.backward_s and again.stash_bytes < kept.stash_bytes
+
+
+def test_stages_with_one_plan_are_explained_once():
+    plan = find_staged_plan(DEEP, cluster("gcp_a100", 4, 1), stages=4, micro_batches=4)
+    assert isinstance(plan, StagedPlan)
+    assert plan.same_as[:2] == (0, 1) and set(plan.same_as[2:]) & {0, 1, 2} == {1}
+    assert plan.explain().count("\nthe plan of stage 1") == plan.same_as[2:].count(1)
+    assert [dataclasses.astuple(p) for p in plan.prices] == [
+        pytest.approx(dataclasses.astuple(plan_price(stage.plan))) for stage in plan.stages
+    ]
+
+
+@pytest.mark.full
+def test_gpt3_on_a_thousand_devices_is_planned_within_a_minute():
+    """Of the processor's time, without the tracing; the memory suffices with recomputation."""
+    from autoddl.backend.oneflow.entries import trace_entry
+
+    graph = trace_entry("models.gpt:gpt3_175b")
+    machine = cluster("gcp_a100", 128, 8)
+    started = time.process_time()
+    plan = find_staged_plan(graph, machine)
+    assert time.process_time() - started < 60
+    assert isinstance(plan, StagedPlan)
+    assert max(plan.memory_bytes) <= machine.device.memory_bytes
+    assert all(stage.plan.recomputed for stage in plan.stages)
+    compute_s = sum(stage.plan.cost.compute_s for stage in plan.stages) / plan.num_stages
+    assert plan.iteration_s < 1.35 * compute_s
