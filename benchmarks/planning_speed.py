@@ -1,4 +1,4 @@
-"""Planning time: wall, CPU, memory, gap, and where the time goes.
+"""Planning time: wall, CPU, memory, gap, where the time goes, and how it grows.
 
 python -m benchmarks.planning_speed [--cases vgg13_64,gpt_36b_256] [--output benchmarks/results]
 
@@ -28,7 +28,7 @@ MACHINES = Path(__file__).parents[1] / "calibration" / "machines"
 
 @dataclass(frozen=True)
 class Case:
-    """A model on a machine; `target_s` is the wall time on two cores that issue 4 asks for."""
+    """A model on a machine; `target_s` is what is asked for, in seconds on two cores."""
 
     model: str
     machine: str
@@ -37,6 +37,7 @@ class Case:
     batch: int | None = None
     target_s: float | None = None
     layers: int | None = None  # of a GPT of width 4096 instead of `model`
+    free: bool = False  # without a memory limit
 
 
 CASES = {
@@ -46,6 +47,7 @@ CASES = {
     "gpt_6_8b_64": Case("models.gpt:gpt_6_8b", "piz_daint", 64, 1),
     "gpt_16b_128": Case("models.gpt:gpt_16b", "piz_daint", 128, 1),
     "gpt_36b_256": Case("models.gpt:gpt_36b", "piz_daint", 256, 1, None, 2.0),
+    "gpt_36b_256_free": Case("models.gpt:gpt_36b", "piz_daint", 256, 1, None, 2.0, free=True),
     "gpt_0_35b_2x16": Case("models.gpt:gpt_0_35b", "gcp_a100", 2, 16),
     "gpt_5_8b_2x16": Case("models.gpt:gpt_5_8b", "gcp_a100", 2, 16),
     "gpt_1_block_64x4": Case("", "gcp_a100", 64, 4, 1024, 1.0, 1),
@@ -54,6 +56,16 @@ CASES = {
     "gpt3_175b_128x8": Case("models.gpt:gpt3_175b", "gcp_a100", 128, 8, None, 10.0),
     "gpt3_175b_1024x8": Case("models.gpt:gpt3_175b", "gcp_a100", 1024, 8, None, 30.0),
 }
+# Each with twice the blocks of the one before, and each on twice the nodes; without a limit.
+DOUBLINGS = {
+    f"gpt_{layers}_blocks_64x4_free": Case("", "gcp_a100", 64, 4, 1024, None, layers, True)
+    for layers in (4, 8, 16, 32, 64)
+}
+GROWING = {
+    f"gpt_1_block_{nodes}x4_free": Case("", "gcp_a100", nodes, 4, 1024, None, 1, True)
+    for nodes in (8, 16, 32, 64, 128, 256)
+}
+CASES |= DOUBLINGS | GROWING
 
 
 def _graph(case: Case) -> Any:
@@ -107,11 +119,12 @@ class Phases:
 
 def _measured(case: Case) -> dict[str, Any]:
     """Plan one case in this process."""
-    from autoddl import planner
+    from autoddl import attempts, planner
     from autoddl.cluster.spec import Cluster
+    from autoddl.sbp.counted import Counted
     from autoddl.sbp.redistribute import PathTable
-    from autoddl.search import branch, narrow
-    from autoddl.search.group_table import GroupTables
+    from autoddl.search import branch, narrow, symmetric
+    from autoddl.search.tables import TableBuilder
 
     graph = _graph(case)
     cluster = Cluster.load(MACHINES / f"{case.machine}.json").with_shape(
@@ -119,25 +132,42 @@ def _measured(case: Case) -> dict[str, Any]:
     )
     phases = Phases()
     for owner, name, phase in (
-        (PathTable, "seconds", "path tables"),
-        (GroupTables, "local", "group tables"),
+        (TableBuilder, "prepare", "strategies"),
+        (TableBuilder, "build", "tables"),
+        (PathTable, "seconds", "path prices"),
+        (Counted, "seconds", "bounds of paths"),
+        (symmetric, "eliminate", "elimination"),
+        (symmetric, "Contexts", "reduced costs"),
         (branch, "eliminate", "elimination"),
         (narrow, "eliminate", "elimination"),
         (narrow, "Contexts", "reduced costs"),
         (narrow, "least_within", "fronts"),
-        (planner, "_write", "writing the plan"),
+        (attempts, "memory_peak", "fullest moment"),
+        (attempts, "place", "placements"),
+        (planner, "write_plan", "writing the plan"),
     ):
         setattr(owner, name, phases.wrapped(phase, getattr(owner, name)))
+    strategies: list[int] = []
+    prepare = TableBuilder.prepare
+
+    def counted(builder: TableBuilder) -> bool:
+        fits = prepare(builder)
+        strategies.append(sum(len(table.assign) for table in builder.group_tables))
+        return fits
+
+    setattr(TableBuilder, "prepare", counted)  # noqa: B010
     wall, cpu = time.perf_counter(), time.process_time()
     failure, plan = "", None
     try:
-        plan = planner.find_plan(graph, cluster, baselines=False)
+        limit = 1e15 if case.free else None
+        plan = planner.find_plan(graph, cluster, baselines=False, memory_limit_bytes=limit)
     except ValueError as error:
         failure = str(error)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     phases.seconds["rest"] = cpu - sum(phases.seconds.values())
     found: dict[str, Any] = {
         "operators": len(graph.ops),
+        "strategies": max(strategies, default=0),
         "wall_s": round(wall, 3),
         "cpu_s": round(cpu, 3),
         "peak_memory_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 3),
@@ -179,6 +209,28 @@ def _table(results: dict[str, dict[str, Any]]) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _growth(results: dict[str, dict[str, Any]]) -> str:
+    """How time grows with equal blocks and with strategies, where those cases were run."""
+    text = ""
+    for title, cases, unit in (
+        ("Twice the blocks", DOUBLINGS, "operators"),
+        ("Twice the nodes", GROWING, "strategies"),
+    ):
+        known = [(name, results[name]) for name in cases if name in results]
+        if len(known) < 2:
+            continue
+        text += f"\n\n{title}, no memory limit. Strategies: of the distinct groups.\n\n"
+        text += f"| case | {unit} | CPU s | times the one before | ms a {unit[:-1]} |\n"
+        text += "| --- | --- | --- | --- | --- |"
+        before = None
+        for name, found in known:
+            factor = "" if before is None else f"{found['cpu_s'] / before:.2f}"
+            each = 1e3 * found["cpu_s"] / found[unit]
+            text += f"\n| {name} | {found[unit]} | {found['cpu_s']:.2f} | {factor} | {each:.2f} |"
+            before = found["cpu_s"]
+    return text
 
 
 def main() -> None:
@@ -223,7 +275,8 @@ def main() -> None:
             "what a case can cause itself (1 and a bit), others ran beside it, and both times are "
             "longer for it.\n\n"
         )
-        write_atomically(path.with_suffix(".md"), note + _table(ordered))
+        text = note + _table(ordered) + _growth(ordered) + "\n"
+        write_atomically(path.with_suffix(".md"), text)
         print(_table({name: known[name]}).splitlines()[-1], flush=True)
 
 

@@ -97,6 +97,7 @@ class PathTable:
     )
     _dual: dict[int, bool] = field(default_factory=dict, repr=False)
     _known: dict[tuple[TensorSpec, bool], Floats] = field(default_factory=dict, repr=False)
+    _fewer: dict[TensorSpec, Floats] = field(default_factory=dict, repr=False)
     _paths: dict[tuple[TensorSpec, NdSbp, NdSbp], tuple[Step, ...]] = field(
         default_factory=dict, repr=False
     )
@@ -206,6 +207,9 @@ class PathTable:
 
     def _shortcut_free(self, graph: StateGraph, spec: TensorSpec) -> Floats:
         """Weights of the edges; infinite as well if two others replace one at no higher price."""
+        known = spec if graph is self._graph(spec) else None
+        if known in self._fewer:
+            return self._fewer[known]
         weights = self._weights(graph, spec, even_only=True)
         if self.mesh.num_axes > _FEW_AXES:
             groups, group_of = graph.groups
@@ -213,6 +217,8 @@ class PathTable:
             sums = np.array([self._sums(int(k), int(m), spec) for k, m in groups], bool)
             even = local_bytes(spec, graph.parts)[1]
             weights[is_needless(graph.halfway, parts[group_of], sums[group_of], even)] = np.inf
+        if known is not None:
+            self._fewer[known] = weights
         return weights
 
     def _parts(self, kind_index: int, mask: int, spec: TensorSpec) -> bool:

@@ -15,8 +15,10 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
@@ -31,6 +33,7 @@ PLACE = np.zeros(STAY + 1, dtype=np.int64)
 for _place, _kind in enumerate(_ORDER):
     PLACE[KIND_INDEX[_kind]] = _place
 _GROWS = np.isin(np.arange(STAY + 1), [KIND_INDEX["slice"], KIND_INDEX["reduce_scatter"]])
+Reals = NDArray[np.floating[Any]]
 _FEW_STARTS = 12
 _CHUNK = 128  # starts in one array at most
 _WORTH_THREADS = 2_000_000  # edges times starts
@@ -83,19 +86,23 @@ def lengths(
     """
     known = rounds(graph, backwards=backwards)
     src, dst = (graph.dst, graph.src) if backwards else (graph.src, graph.dst)
-    return follow(len(graph.codes), src, dst, weights, known, starts, ends)
+    found = follow(len(graph.codes), src, dst, weights, known, starts, ends)
+    return found.astype(np.float64, copy=False)
 
 
 def follow(
-    num_nodes: int, src: Ints, dst: Ints, weights: Floats, known: Rounds, starts: Ints, ends: Ints
-) -> Floats:
-    """`lengths` along edges from `src` to `dst`, of which `known` is an order."""
+    num_nodes: int, src: Ints, dst: Ints, weights: Reals, known: Rounds, starts: Ints, ends: Ints
+) -> Reals:
+    """`lengths` along edges from `src` to `dst`, of which `known` is an order.
+
+    In the precision of `weights`.
+    """
     if len(starts) <= _FEW_STARTS:
         there = np.isfinite(weights)
         edges = weights[there], (src[there], dst[there])  # explicit zeros are free steps
         matrix = csr_matrix(edges, shape=(num_nodes, num_nodes))
         return dijkstra(matrix, indices=starts)[:, ends]
-    found = np.empty((len(starts), len(ends)))
+    found = np.empty((len(starts), len(ends)), weights.dtype)
     order, bounds = known.order, known.bounds
     there = np.isfinite(weights[order])
     kept = np.concatenate([[0], np.cumsum(there)])[bounds]
@@ -123,16 +130,16 @@ class _Ways:
     num_nodes: int
     src: Ints
     dst: Ints
-    weights: Floats
+    weights: Reals
     rounds: list[slice]
 
-    def from_starts(self, starts: Ints) -> Floats:
+    def from_starts(self, starts: Ints) -> Reals:
         """[nodes, starts]"""
         count = len(starts)
-        length = np.full((self.num_nodes, count), np.inf)
+        length = np.full((self.num_nodes, count), np.inf, self.weights.dtype)
         length[starts, np.arange(count)] = 0.0
         most = max((edges.stop - edges.start for edges in self.rounds), default=0)
-        reach_of, known_of = np.empty((2, most, count))
+        reach_of, known_of = np.empty((2, most, count), self.weights.dtype)
         changed = np.zeros(self.num_nodes, dtype=np.int64)  # time of a node's last change
         changed[starts] = 1
         looked = [0] * len(self.rounds)  # time at which a round was last relaxed

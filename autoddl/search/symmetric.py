@@ -35,6 +35,7 @@ from .tables import TableBuilder, Tables
 _MIN_AXES = 5  # on fewer axes there are few strategies
 _NEAR = 1e-4  # the first ceiling, above the least score
 _MOST = 0.6  # of the strategies: more are as well priced all
+_TOO_LARGE = 1.1  # times the limit: what the bounds choose; the optimum will hardly fit
 _ALTERNATIVES = 2  # classes of each table that stay, so that there is another one to show
 
 
@@ -54,8 +55,9 @@ class _Classes:
 
     def members(self, scores: Table, ceiling: float) -> NDArray[np.int64]:
         """The strategies of the classes that score no more, and of the best ones anyway."""
-        best = np.sort(scores)[min(_ALTERNATIVES, len(scores)) - 1]
-        return np.flatnonzero((scores <= max(ceiling, best))[self.of])
+        stays = scores <= ceiling
+        stays[np.argsort(scores, kind="stable")[:_ALTERNATIVES]] = True
+        return np.flatnonzero(stays[self.of])
 
 
 def cheapest_tables(
@@ -84,7 +86,9 @@ def cheapest_tables(
     state = eliminate(bounds, 0.0, frozenset())
     if state.node:
         return None
-    lowest, _ = bounds.evaluate(state.expand({}))
+    lowest, memory = bounds.evaluate(state.expand({}))
+    if memory > _TOO_LARGE * model.limit_bytes:
+        return None
     contexts = Contexts(state)
     scores = [contexts.through(state.nodes[n]) for n in range(len(classes))]
     ceiling = lowest * (1 + _NEAR)

@@ -59,5 +59,5 @@ def test_without_equal_axes_most_bounds_are_prices(shape):
     bound = Counted(where.mesh, price).seconds(spec, codes, codes)
     finite = np.isfinite(exact)
     assert (bound[finite] <= exact[finite] * (1 + 1e-9)).all()
-    same = np.isclose(bound[finite], exact[finite], rtol=1e-9, atol=0)
+    same = np.isclose(bound[finite], exact[finite], rtol=1e-5, atol=0)
     assert 0.7 < same.mean() < 1  # the rest reorders a nested split
