@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -93,7 +93,18 @@ class Graph:
     @cached_property
     def needs_grad(self) -> frozenset[str]:
         """Names of the tensors through which a gradient flows from the loss to a parameter."""
-        flags = {op.name: self._differentiable(op) for op in self.ops}
+        known: dict[Hashable, tuple[tuple[bool, ...], tuple[bool, ...]]] = {}  # of equal operators
+        flags: dict[str, tuple[tuple[bool, ...], tuple[bool, ...]]] = {}
+        for op in self.ops:
+            if op.kind in ("param", "opaque"):  # their attributes may be of any type
+                attrs: Hashable = op.name if op.kind == "opaque" else op.attrs.get("trainable")
+            else:
+                attrs = tuple(sorted(op.attrs.items()))
+            tensors = tuple(self.tensors[name].spec for name in (*op.inputs, *op.outputs))
+            key = op.kind, attrs, len(op.inputs), tensors
+            if key not in known:
+                known[key] = self._differentiable(op)
+            flags[op.name] = known[key]
         towards: set[str] = set()
         for op in self.ops:
             takes, gives = flags[op.name]
