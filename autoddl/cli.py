@@ -186,6 +186,7 @@ def plan(
             memory_limit_bytes=limit,
             search=search,
             comm_rule=comm_rule,
+            zero=zero,
         )
         if output:
             staged.save(output)

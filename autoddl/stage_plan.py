@@ -27,7 +27,7 @@ from .plans import Plan
 from .search.algorithms import find_algorithm
 from .search.budget import Budget
 from .search.descend import descend
-from .search.group_table import WHOLE_SPACE
+from .search.group_table import Space
 from .search.pair_prices import PairPrices
 from .search.problem import Choice, Problem, SearchResult
 from .search.tables import build_tables
@@ -49,12 +49,14 @@ def plan_stage(
     search: str = "auto",
     seed: int = 0,
     restarts: int = 32,
+    zero: bool = True,
 ) -> Plan:
     """The best plan found for a stage on `model`'s cluster, in `parts` micro-batches.
 
     held:      micro-batches in flight
     recompute: its repeated blocks are run again in the backward pass, otherwise none
     prices:    of `model`'s cluster, if some are known
+    zero:      parameters may be stored split
 
     Raises ValueError if nothing fits the memory.
     """
@@ -63,7 +65,7 @@ def plan_stage(
     prices = prices or PairPrices(model.cluster.mesh, model.comm.price)
     again = Recomputation(micro, repeated_blocks(micro) if recompute else ())
     free = dataclasses.replace(model, memory_limit_bytes=math.inf)
-    tables = build_tables(micro, free, parts, WHOLE_SPACE, prices, again)
+    tables = build_tables(micro, free, parts, Space(zero=zero), prices, again)
     assert tables is not None  # there is no limit
     tables = dataclasses.replace(tables, model=model)
     whole = with_in_flight(tables, held)

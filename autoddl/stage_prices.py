@@ -1,12 +1,16 @@
 """Prices of every run of a model's layers on every sub-mesh, for the partition into stages.
 
 A sub-mesh is searched (`stage_search`) so that a stage of an equal pipeline on such sub-meshes fits
-its memory; a stage takes the fastest of the answers that fits. Searching a stage's own graph could
-only do better at its ends; that is done for the stages that are chosen (`staged_planner`).
+its memory; a stage takes the fastest of the answers that fits, or a mixture of two. Searching a
+stage's own graph could only do better at its ends; that is done for the stages that are chosen
+(`staged_planner`).
 
 On a large sub-mesh not every number of micro-batches is searched: first the least with which the
 pipeline fills in a quarter of its time and half of the memory might do, then what `refine` is asked
-for. Others are priced at the placements found for these.
+for. Others are priced at the placements found for these. Sub-meshes are asked for from small to
+large, and what is inside a stage only becomes dearer as it grows: once one could not beat smaller
+ones even with memory for nothing, those larger still are left out. That is a rule of thumb: on a
+machine where it fails a better plan is missed.
 
 A tied parameter whose readers are in several stages is held by each; a stage with some of them but
 not all also pays for sending and adding up its gradient once an iteration.
@@ -27,6 +31,7 @@ from .cost.recompute import Recomputation
 from .pipeline.cut import CutGraph
 from .pipeline.partition import Shape, StagePrice, in_flight
 from .planner import micro_graph
+from .search.group_table import Space
 from .search.pair_prices import PairPrices
 from .search.tables import least_bytes
 from .stage_search import Answer, Searched, StageSearch, shorten
@@ -43,6 +48,7 @@ class StagePrices:
     counts:    the numbers of micro-batches that may be asked for on large sub-meshes
     schedule:  for what a stage holds, see `partition.in_flight`
     recompute: repeated blocks may be run again in the backward pass
+    zero:      parameters may be stored split
     """
 
     def __init__(
@@ -52,12 +58,14 @@ class StagePrices:
         counts: Sequence[int] = (),
         schedule: str = "1f1b",
         recompute: bool = True,
+        zero: bool = True,
     ) -> None:
         self.cut = cut
         self.model = model
         self._counts = tuple(counts)
         self._schedule = schedule
         self._recompute = recompute
+        self._space = Space(zero=zero)
         self._short = shorten(cut)
         self._searches: dict[Shape, StageSearch] = {}
         self._searched: dict[Shape, dict[int, list[Searched]]] = {}
@@ -167,7 +175,9 @@ class StagePrices:
             return False
         if shape not in self._searches:
             model = dataclasses.replace(self.model, cluster=self.model.cluster.with_shape(*shape))
-            self._searches[shape] = StageSearch(self.cut, self._short, model, self._recompute)
+            self._searches[shape] = StageSearch(
+                self.cut, self._short, model, self._recompute, self._space
+            )
         stages, layers = self._stages(shape), len(self.cut.layers)
         length = -(-layers // stages)
         start = min(layers // 2, layers - length)

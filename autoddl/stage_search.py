@@ -39,7 +39,7 @@ from .planned import PlannedOp
 from .planner import micro_graph
 from .sbp.placement import Placement
 from .search.eliminate import eliminate
-from .search.group_table import WHOLE_SPACE
+from .search.group_table import Space
 from .search.pair_prices import PairPrices
 from .search.placements import place
 from .search.problem import Choice, Problem
@@ -182,11 +182,14 @@ class StageSearch:
     recompute: repeated blocks may be run again
     """
 
-    def __init__(self, cut: CutGraph, short: Short, model: CostModel, recompute: bool) -> None:
+    def __init__(
+        self, cut: CutGraph, short: Short, model: CostModel, recompute: bool, space: Space
+    ) -> None:
         self.cut = cut
         self.short = short
         self.model = model
         self._recompute = recompute
+        self._space = space
         self.limit_bytes = model.limit_bytes
         self._free = dataclasses.replace(model, memory_limit_bytes=math.inf)
         self.pair_prices = PairPrices(model.cluster.mesh, model.comm.price)
@@ -234,7 +237,7 @@ class StageSearch:
         beat_s: float,
     ) -> list[Searched]:
         """The first without a limit, the last the fastest that fits, if any does."""
-        tables = build_tables(again.graph, self._free, parts, WHOLE_SPACE, self.pair_prices, again)
+        tables = build_tables(again.graph, self._free, parts, self._space, self.pair_prices, again)
         assert tables is not None  # there is no limit
         elsewhere = None if other is None else self._again_at(again, other)
         found: list[Searched] = []

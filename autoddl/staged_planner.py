@@ -53,6 +53,7 @@ def find_staged_plan(
     search: str = "auto",
     comm_rule: CommRule = "shared_nic",
     restarts: int = 32,
+    zero: bool = True,
     most_layers: int = MOST_LAYERS,
 ) -> Plan | StagedPlan:
     """The best plan found with `stages` stages; None chooses, and gives a `Plan` for one stage.
@@ -80,14 +81,14 @@ def find_staged_plan(
     cut = cut_graph(graph, most_layers)
     most = min(MOST_STAGES, len(cut.layers), cluster.num_devices) if stages is None else stages
     counts = micro_batch_counts(graph, micro_batches)
-    options = {"seed": seed, "search": search, "restarts": restarts}
+    options = {"seed": seed, "search": search, "restarts": restarts, "zero": zero}
     # a delayed weight gradient keeps what a block that is run again would have forgotten
     recompute = delay is None and schedule != "zb-h1"
     if schedule == INTERLEAVED:
         assert stages is not None
-        prices = StagePrices(cut, model, counts, recompute=recompute)
+        prices = StagePrices(cut, model, counts, recompute=recompute, zero=zero)
         return _plan_interleaved(prices, stages, chunks, counts, delay, options)
-    prices = StagePrices(cut, model, counts, schedule, recompute)
+    prices = StagePrices(cut, model, counts, schedule, recompute, zero)
     task = Task(
         len(cut.layers),
         cluster.nodes,

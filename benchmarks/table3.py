@@ -3,11 +3,10 @@
     python -m benchmarks.table3 [wide deep] [--nodes 64 128] [--stages 1 2 4]
 
 Two transformers on Piz Daint under 1F1B, each with 1, 2 and 4 pipeline stages: our plan, and
-Megatron on the cuts and in the micro-batches that are best for it, with its best topology in every
-stage. By our account, which keeps every operator's output in single precision, Megatron does not
-fit 16 GB; as for Figure 9 (`paper_figures.py`) memory is left out, and weights are split over the
-devices that Adam's 16 bytes a parameter leave half of the memory for. Results go to
-benchmarks/results/paper/table3.*.
+Megatron on our cuts, in the micro-batches around ours that are best for it, with its best topology
+in every stage. Both keep to 16 GB with Adam's state, in as many micro-batches as that takes, and
+recompute repeated blocks where that is faster; ours is planned without ZeRO, as in AutoDDL. Results
+go to benchmarks/results/paper/table3.*.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,24 +26,22 @@ import oneflow as flow
 from autoddl.backend.oneflow.meta import storage_free
 from autoddl.backend.oneflow.trace import trace
 from autoddl.cluster.spec import Cluster
-from autoddl.cost.model import CostModel
 from autoddl.files import write_atomically
 from autoddl.graph import Graph
-from autoddl.pipeline.cut import CutGraph, cut_graph
-from autoddl.pipeline.partition import Partition, Task, partitions
+from autoddl.pipeline.cut import CutGraph
+from autoddl.pipeline.partition import in_flight
 from autoddl.planner import baseline_plans, find_plan
 from autoddl.plans import Plan
-from autoddl.renamed import renamed
-from autoddl.search.group_table import WHOLE_SPACE
-from autoddl.stage_prices import StagePrices
+from autoddl.stage_account import plan_price
 from autoddl.staged_plan import PlannedStage, StagedPlan
-from benchmarks.paper_figures import MACHINES, NO_LIMIT
+from autoddl.staged_planner import find_staged_plan
+from benchmarks.paper_figures import MACHINES
 from models.blank import blank
 from models.gpt import Gpt, next_token_loss
 
 RESULTS = Path(__file__).parent / "results" / "paper"
 LENGTH = 1024
-BYTES_PER_PARAMETER = 16  # with its gradient and Adam's two moments
+NARROWINGS = 6
 SCHEMES = ("Megatron", "AutoDDL")
 
 
@@ -61,10 +57,6 @@ class Model:
     seconds: Mapping[int, tuple[float, float]] = field(
         hash=False
     )  # nodes -> Megatron's and AutoDDL's in the paper
-
-    @property
-    def parameters(self) -> float:
-        return 12.0 * self.layers * self.width**2
 
 
 MODELS = (
@@ -82,82 +74,96 @@ def graph_of(model: Model, batch: int) -> Graph:
     return trace(built, tokens, tokens, loss=next_token_loss)
 
 
-def weight_shards(model: Model, nodes: int, stages: int, memory_bytes: float) -> int:
-    """The least power of two of devices over which a stage's weights take half of the memory."""
-    whole = model.parameters * BYTES_PER_PARAMETER / stages
-    shards = 2 ** math.ceil(math.log2(max(whole / (memory_bytes / 2), 1)))
-    return min(shards, nodes // stages)
-
-
 @dataclass(frozen=True)
 class Found:
-    """The best of a scheme with a number of stages."""
+    """The best of a scheme with a number of stages.
+
+    seconds: of an iteration; of them computation and communication of the slowest stage, recomputed
+             blocks included, and, with stages, the bubble's share of the whole
+    """
 
     seconds: float
     micro_batches: int
+    compute_s: float
+    communication_s: float
+    recomputes: bool
+    bubble: float = 0.0
     topologies: tuple[str, ...] = ()
 
 
-def one_stage(graph: Graph, cluster: Cluster, scheme: str, shards: int) -> Found:
-    """In one micro-batch: without a memory limit more of them only add messages."""
-    limits: dict[str, Any] = {"micro_batches": 1, "memory_limit_bytes": NO_LIMIT}
-    if scheme == "AutoDDL":
-        space = replace(WHOLE_SPACE, min_weight_shards=shards)
-        plan = find_plan(graph, cluster, space=space, baselines=False, **limits)
-        return Found(plan.cost.iteration_s, 1)
-    record, plan = baseline_plans(graph, cluster, min_tensor_devices=shards, **limits)["Megatron"]
-    assert plan is not None
-    return Found(plan.cost.iteration_s, 1, (record.topology,))
+def of_plan(plan: Plan, topologies: tuple[str, ...] = ()) -> Found:
+    cost, parts = plan.cost, plan.micro_batches
+    return Found(
+        cost.iteration_s, parts, cost.compute_s, cost.communication_s, bool(plan.recomputed),
+        topologies=topologies,
+    )  # fmt: skip
 
 
-def staged(cut: CutGraph, cluster: Cluster, scheme: str, shards: int, chosen: Partition) -> Found:
-    """Every stage of the partition planned by the scheme, and the pipeline simulated."""
-    parts = chosen.micro_batches
-    small = cut.graph.with_batch(cut.graph.batch // parts)
+def of_pipeline(plan: StagedPlan, topologies: tuple[str, ...] = ()) -> Found:
+    slowest = max((stage.plan for stage in plan.stages), key=lambda own: own.cost.iteration_s)
+    return replace(
+        of_plan(slowest, topologies), seconds=plan.iteration_s, bubble=plan.timeline.bubble
+    )
+
+
+def one_stage(graph: Graph, cluster: Cluster) -> dict[str, Found]:
+    found = {"AutoDDL": of_plan(find_plan(graph, cluster, zero=False, baselines=False))}
+    record, plan = baseline_plans(graph, cluster)["Megatron"]
+    if plan is not None:
+        found["Megatron"] = of_plan(plan, (record.topology,))
+    return found
+
+
+def megatron(ours: StagedPlan, graph: Graph, parts: int) -> Found | None:
+    """Megatron on our cuts, in `parts` micro-batches; None if it does not fit."""
+    small = graph.with_batch(graph.batch // parts)
+    cut = CutGraph(small, ours.cut.layers)
     planned: list[PlannedStage] = []
     topologies: list[str] = []
-    for stage in chosen.stages:
-        own = cluster.with_shape(*stage.shape)
-        graph = cut.stage(stage.first, stage.last)
-        micro = CutGraph(small, cut.layers).stage(stage.first, stage.last).with_forks()
-        known = (renamed(p.plan, micro) for p in planned if p.place.size == stage.place.size)
-        plan: Plan | None = next((p for p in known if p is not None), None)
-        if plan is None and scheme == "AutoDDL":
-            space = replace(WHOLE_SPACE, min_weight_shards=shards)
-            plan = find_plan(
-                graph, own, micro_batches=parts, memory_limit_bytes=NO_LIMIT, space=space,
-                baselines=False,
-            )  # fmt: skip
-        elif plan is None:
-            record, plan = baseline_plans(
-                graph, own, micro_batches=parts, memory_limit_bytes=NO_LIMIT,
-                min_tensor_devices=shards,
-            )["Megatron"]  # fmt: skip
-            topologies.append(record.topology)
-        assert plan is not None
+    for n, stage in enumerate(ours.stages):
+        held = in_flight("1f1b", ours.num_stages - n, ours.num_stages, parts)
+        own = ours.cluster.with_shape(stage.place.nodes, stage.place.gpus)
+        found = megatron_stage(CutGraph(graph, cut.layers), stage, own, parts, held)
+        if found is None:
+            return None
+        plan, topology = found
         planned.append(PlannedStage(stage.first, stage.last, stage.place, plan))
-    micro_cut = CutGraph(small, cut.layers)
-    pipeline = StagedPlan(micro_cut, cluster, parts, "1f1b", None, tuple(planned))
-    return Found(pipeline.iteration_s, parts, tuple(topologies))
+        topologies.append(topology)
+    pipeline = StagedPlan(cut, ours.cluster, parts, "1f1b", None, tuple(planned))
+    return of_pipeline(pipeline, tuple(topologies))
 
 
-def predict(model: Model, nodes: int, stages: int, counts: tuple[int, ...]) -> dict[str, Found]:
-    """The best of both schemes over the numbers of micro-batches."""
+def megatron_stage(
+    cut: CutGraph, stage: PlannedStage, cluster: Cluster, parts: int, held: int
+) -> tuple[Plan, str] | None:
+    """Its limit falls until all micro-batches in flight fit."""
+    graph = cut.stage(stage.first, stage.last)
+    whole = limit = float(cluster.device.memory_bytes)
+    for _ in range(NARROWINGS):
+        record, plan = baseline_plans(
+            graph, cluster, micro_batches=parts, memory_limit_bytes=limit
+        )["Megatron"]  # fmt: skip
+        if plan is None:
+            return None
+        needed = plan_price(plan).memory_bytes(held)
+        if needed <= whole:
+            return plan, record.topology
+        limit = min(limit, plan.cost.memory_bytes) * min(whole / needed, 0.99)
+    return None
+
+
+def predict(model: Model, nodes: int, stages: int) -> dict[str, Found]:
+    """The best of both schemes; a scheme that does not fit is missing."""
     cluster = Cluster.load(MACHINES / "piz_daint.json").with_shape(nodes, 1)
     graph = graph_of(model, BATCH[nodes])
-    shards = weight_shards(model, nodes, stages, cluster.device.memory_bytes)
     if stages == 1:
-        return {scheme: one_stage(graph, cluster, scheme, shards) for scheme in SCHEMES}
-    cut = cut_graph(graph)
-    prices = StagePrices(cut, CostModel(cluster, memory_limit_bytes=NO_LIMIT))
-    task = Task(len(cut.layers), nodes, 1, NO_LIMIT, prices.price, prices.transfer, "1f1b", stages)
-    best: dict[str, Found] = {}
-    for chosen in partitions(task, counts):
-        for scheme in SCHEMES:
-            found = staged(cut, cluster, scheme, shards, chosen)
-            if scheme not in best or found.seconds < best[scheme].seconds:
-                best[scheme] = found
-    return best
+        return one_stage(graph, cluster)
+    ours = find_staged_plan(graph, cluster, stages=stages, zero=False)
+    assert isinstance(ours, StagedPlan)
+    counts = (ours.micro_batches // 2, ours.micro_batches, 2 * ours.micro_batches)
+    theirs = (megatron(ours, graph, parts) for parts in counts if graph.batch % parts == 0)
+    best = min(filter(None, theirs), key=lambda found: found.seconds, default=None)
+    return {"AutoDDL": of_pipeline(ours), **({} if best is None else {"Megatron": best})}
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
@@ -165,9 +171,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         "# AutoDDL's Table III, predicted",
         "",
         "Seconds of an iteration under 1F1B on Piz Daint (1 GPU a node, 512 and 1,024 sequences of "
-        "1,024 tokens on 64 and 128 nodes). Ours are predictions of the cost model, without the "
-        "memory limit but with weights split over as many devices as Adam's state needs "
-        "(benchmarks/table3.py); the paper's are measurements.",
+        "1,024 tokens on 64 and 128 nodes). Ours are predictions of the cost model within 16 GB "
+        "(benchmarks/table3.py); the paper's are measurements. r: recomputes its blocks.",
         "",
         "| model | nodes | scheme | 1 stage | 2 stages | 4 stages | best | paper: stages, seconds "
         "| less than Megatron | paper |",
@@ -182,13 +187,16 @@ def markdown(rows: list[dict[str, Any]]) -> str:
             }
             if not own:
                 continue
+            if {scheme for scheme, _ in own} != set(SCHEMES):
+                continue
             best = {
                 s: min((r["seconds"], k) for (scheme, k), r in own.items() if scheme == s)
                 for s in SCHEMES
             }
             for scheme, theirs in zip(SCHEMES, paper, strict=True):
                 cells = " | ".join(
-                    f"{own[scheme, k]['seconds']:.0f} (m {own[scheme, k]['micro_batches']})"
+                    f"{own[scheme, k]['seconds']:.0f} (m {own[scheme, k]['micro_batches']}"
+                    f"{', r' * own[scheme, k]['recomputes']})"
                     if (scheme, k) in own
                     else ""
                     for k in (1, 2, 4)
@@ -210,7 +218,6 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=[m.name for m in MODELS])
     parser.add_argument("--nodes", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--stages", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--micro-batches", type=int, nargs="+", default=[4, 8, 16, 32])
     args = parser.parse_args()
     path = RESULTS / "table3.json"
     rows = json.loads(path.read_text())["rows"] if path.exists() else []
@@ -218,14 +225,13 @@ def main() -> None:
         for nodes in args.nodes if model.name in args.models else ():
             for stages in args.stages:
                 started = time.process_time()
-                best = predict(model, nodes, stages, tuple(args.micro_batches))
+                best = predict(model, nodes, stages)
                 key = (model.name, nodes, stages)
                 rows = [r for r in rows if (r["model"], r["nodes"], r["stages"]) != key]
                 rows += [
                     {
                         "model": model.name, "nodes": nodes, "stages": stages, "scheme": scheme,
-                        "seconds": found.seconds, "micro_batches": found.micro_batches,
-                        "topologies": found.topologies,
+                        **asdict(found),
                     }
                     for scheme, found in best.items()
                 ]  # fmt: skip

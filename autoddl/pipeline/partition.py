@@ -142,6 +142,12 @@ def shapes_of(nodes: int, gpus: int, most_stages: int) -> tuple[Shape, ...]:
     return (*parts, *((n, gpus) for n in whole))
 
 
+def _shapes(task: Task, most: int) -> tuple[Shape, ...]:
+    """Those that leave a device to each of the other stages, if their number is given."""
+    left = task.nodes * task.gpus - (task.stages or 1) + 1
+    return tuple(s for s in shapes_of(task.nodes, task.gpus, most) if s[0] * s[1] <= left)
+
+
 def partition(task: Task, micro_batch_counts: Sequence[int]) -> Partition:
     """The best partition over the numbers of stages and micro-batches.
 
@@ -225,7 +231,7 @@ class _Search:
         self.task = task
         self.micro_batches = micro_batches
         self.most = most
-        self.shapes = shapes_of(task.nodes, task.gpus, most)
+        self.shapes = _shapes(task, most)
         layers, count = task.layers, len(self.shapes)
         size = (layers, layers + 1)
         # per (stages from here to the end, shape): seconds of a micro-batch, and once
@@ -425,7 +431,7 @@ def _nothing_fits(task: Task, micro_batch_counts: Sequence[int]) -> str:
     worst = (0.0, 0, (1, 1), 1)
     for layer in range(task.layers):
         options = []
-        for shape in shapes_of(task.nodes, task.gpus, most):
+        for shape in _shapes(task, most):
             for m in micro_batch_counts:
                 price = task.price(layer, layer + 1, shape, m, 1)
                 if price is not None:
