@@ -51,9 +51,14 @@ class Baseline:
 
     @property
     def excess_bytes(self) -> float:
-        """By how much a step's fullest moment exceeds the limit. Only of a baseline that fits."""
+        """By how much a step's fullest moment exceeds the limit. Only of a baseline that fits.
+
+        Of a stage of a pipeline only the sum of its memory is known, which fits.
+        """
         assert self.tables is not None
         model, graph = self.tables.model, self.tables.grouping.graph
+        if graph.is_stage:
+            return 0.0
         ops, edges = self.placed()
         peak = memory_peak(
             graph, model.cluster.mesh, self.tables.micro_batches, model.optimizer, ops, edges,
