@@ -13,7 +13,10 @@ from .tables import Tables
 
 
 def next_best(tables: Tables, choice: Choice, memory: float) -> dict[int, tuple[str, float]]:
-    """Heavy group -> (topology, seconds more) of the cheapest other topology that fits."""
+    """Heavy group -> (topology, seconds more) of the cheapest other topology that fits.
+
+    Of the strategies that the tables have, which may be few (`symmetric`).
+    """
     mesh = tables.model.cluster.mesh
     names: dict[int, list[str]] = {}
     found = {}

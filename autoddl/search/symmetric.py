@@ -6,7 +6,8 @@
    real choice through it falls below.
 2. The strategies of the classes within a ceiling near the least score are priced exactly, and the
    best choice among them is found. If it costs no more than the ceiling, no class left out has a
-   better one: it is the optimum of all strategies. Else its cost is the ceiling, and once more.
+   better one: it is the optimum of all strategies. Else its cost is the ceiling, and once more. The
+   first ceiling is the highest of a few that leaves few strategies.
 
 There are far fewer classes than strategies, and mostly the bounds are within 0.3 % of the optimum,
 so that few strategies are left.
@@ -33,7 +34,8 @@ from .space import Assignments
 from .tables import TableBuilder, Tables
 
 _MIN_AXES = 5  # on fewer axes there are few strategies
-_NEAR = 1e-4  # the first ceiling, above the least score
+_CEILINGS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3)  # relative, above the least score
+_FEW = 0.15  # of the strategies
 _MOST = 0.6  # of the strategies: more are as well priced all
 _TOO_LARGE = 1.1  # times the limit: what the bounds choose; the optimum will hardly fit
 _ALTERNATIVES = 2  # classes of each table that stay, so that there is another one to show
@@ -91,15 +93,21 @@ def cheapest_tables(
         return None
     contexts = Contexts(state)
     scores = [contexts.through(state.nodes[n]) for n in range(len(classes))]
-    ceiling = lowest * (1 + _NEAR)
+    every = sum(len(c.of) for c in classes)
+
+    def members(ceiling: float) -> list[NDArray[np.int64]]:
+        limit = ceiling * (1 + ROUNDING)
+        return [c.members(score, limit) for c, score in zip(classes, scores, strict=True)]
+
+    ceiling = lowest * (1 + _CEILINGS[0])
+    for share in _CEILINGS[1:]:
+        if sum(map(len, members(lowest * (1 + share)))) <= _FEW * every:
+            ceiling = lowest * (1 + share)
     while True:
-        members = [
-            c.members(score, ceiling * (1 + ROUNDING))
-            for c, score in zip(classes, scores, strict=True)
-        ]
-        if sum(map(len, members)) > _MOST * sum(len(c.of) for c in classes):
+        kept = members(ceiling)
+        if sum(map(len, kept)) > _MOST * every:
             return None
-        tables = builder.among(members, prices).build()
+        tables = builder.among(kept, prices).build()
         choice = eliminate(tables.problem, 0.0, frozenset()).expand({})
         cost, memory = tables.problem.evaluate(choice)
         if memory > model.limit_bytes:
