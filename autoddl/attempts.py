@@ -37,7 +37,7 @@ from .sbp.redistribute import PathTable
 from .search.algorithms import Algorithm
 from .search.budget import Budget
 from .search.descend import descend
-from .search.group_table import Space
+from .search.group_table import NoStrategy, Space
 from .search.pair_prices import PairPrices
 from .search.placements import place
 from .search.problem import Problem, SearchResult
@@ -218,15 +218,21 @@ class Attempts:
     def _attempt(self, parts: int, beat_s: float, blocks: Blocks) -> Found | None:
         """A search; its limit falls until what it counts only in part fits as well."""
         again = Recomputation(self.micro(parts), blocks)
-        if self.proves and not blocks:
-            options = self.model, parts, self.space, self.prices, again
-            cheapest = cheapest_tables(self.micro(parts), *options)
-            if cheapest is not None:
-                result = self._search(cheapest.problem, beat_s)
-                found = result and Found(cheapest, result, self.prices.paths)
-                if found is None or found.excess_bytes <= 0:
-                    return found
-        tables = build_tables(self.micro(parts), self.model, parts, self.space, self.prices, again)
+        graph = self.micro(parts)
+        try:
+            if self.proves and not blocks:
+                options = self.model, parts, self.space, self.prices, again
+                cheapest = cheapest_tables(graph, *options)
+                if cheapest is not None:
+                    result = self._search(cheapest.problem, beat_s)
+                    found = result and Found(cheapest, result, self.prices.paths)
+                    if found is None or found.excess_bytes <= 0:
+                        return found
+            tables = build_tables(graph, self.model, parts, self.space, self.prices, again)
+        except NoStrategy:  # so small a micro-batch cannot be divided as the space asks
+            if len(self.counts) == 1:
+                raise
+            return None
         if tables is None:
             return None
         first = result = self._search(tables.problem, beat_s)

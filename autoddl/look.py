@@ -18,7 +18,7 @@ from .graph import Graph
 from .search.budget import Budget
 from .search.descend import descend
 from .search.eliminate import eliminate
-from .search.group_table import Space
+from .search.group_table import NoStrategy, Space
 from .search.narrow import sketch
 from .search.pair_prices import PairPrices
 from .search.progress import Progress
@@ -70,7 +70,7 @@ class Looker:
         again = Recomputation(graph, blocks)
         try:
             tables = build_tables(graph, self.model, parts, self._space, self._prices, again)
-        except ValueError:  # a group has no strategy
+        except NoStrategy:
             tables = None
         if tables is None:
             return Look(parts, blocks, math.inf, math.inf)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from .search.alternatives import next_best
 from .search.budget import Budget
 from .search.certify import free_bound
 from .search.eliminate import eliminate
-from .search.group_table import WHOLE_SPACE, Space
+from .search.group_table import WHOLE_SPACE, NoStrategy, Space
 from .search.layers import describe_layers
 from .search.pair_prices import PairPrices
 from .search.problem import SearchResult
@@ -130,7 +131,7 @@ def find_plan(
     if nearest is not None and nearest.seconds < _cost_to_beat(best):
         return _write_baseline(nearest, records, seed, time.perf_counter() - started)
     if best is None:
-        least = _least(graph, model, counts[-1], space, prices, blocks)
+        least = _least(graph, model, counts, space, prices, blocks)
         if least.excess_bytes > 0 or search not in _PROVING:
             raise ValueError(_none_found(graph, least, len(counts) > 1, search))
         best = least
@@ -258,15 +259,24 @@ def baseline_plans(
 def _least(
     graph: Graph,
     model: CostModel,
-    parts: int,
+    counts: Sequence[int],
     space: Space,
     prices: PairPrices,
     blocks: Blocks,
 ) -> Found:
-    """The plan of the least bytes, added up, whatever it costs."""
+    """The plan of the least bytes, added up, whatever it costs.
+
+    counts: ascending; the last one at which `space` leaves each group a strategy is taken
+    """
     unlimited = dataclasses.replace(model, memory_limit_bytes=float("inf"))
-    micro = micro_graph(graph, parts)
-    tables = build_tables(micro, unlimited, parts, space, prices, Recomputation(micro, blocks))
+    micro = micro_graph(graph, counts[-1])
+    again = Recomputation(micro, blocks)
+    try:
+        tables = build_tables(micro, unlimited, counts[-1], space, prices, again)
+    except NoStrategy:
+        if len(counts) == 1:
+            raise
+        return _least(graph, model, counts[:-1], space, prices, blocks)
     assert tables is not None
     problem = tables.problem
     price = 1e6 / model.limit_bytes  # seconds per byte: memory outweighs any time

@@ -35,6 +35,10 @@ from .storage_table import StoragePort, StorageTable, memory_table, storage_tabl
 Codes = NDArray[np.int8]
 
 
+class NoStrategy(ValueError):
+    """The space leaves a group without a strategy."""
+
+
 @dataclass(frozen=True)
 class Space:
     """Which strategies are searched.
@@ -168,7 +172,7 @@ class GroupTables:
         if not len(assign) and not self.space.strict:
             assign = assignments(len(composites), leading, dispensable, self.mesh, even, cap)
         if not len(assign):
-            raise ValueError(
+            raise NoStrategy(
                 f"no strategy is left for {group.head.name!r} ({group.head.kind}) on the mesh "
                 f"{self.mesh}: no allowed split divides its tensors "
                 f"{', '.join(str(self.graph.tensors[i].spec) for i in group.head.inputs)} evenly"
