@@ -105,7 +105,7 @@ def account(
     costs = {op.name: Cost() for op in graph.ops}
     # bytes by operator of each block, and of what comes after them
     inside: list[dict[str, float]] = [{} for _ in (*again.blocks, "tail") if again.blocks]
-    block_products = last_of_blocks(graph, micro_batches, again)
+    block_products = last_of_blocks(graph, again)
     for op in graph.ops:
         cost, passes = costs[op.name], again.passes(op.name)
         _add_operator(cost, graph, model, mesh, micro_batches, passes, op, ops[op.name])

@@ -9,7 +9,7 @@
 
 as what the reader keeps is gone when the product's turn comes. With recomputation a step may be as
 full as the backward pass of a block begins, and what counts are the gradients of its last product.
-With one micro-batch parameters' gradients come as activations go: there nothing is added.
+Without, and with one micro-batch, parameters' gradients come as activations go: nothing is added.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def last_product(graph: Graph) -> Op | None:
     return next((op for op in reversed(graph.ops) if _is_product(graph, op)), None)
 
 
-def last_of_blocks(graph: Graph, micro_batches: int, again: Recomputation) -> frozenset[str]:
-    """The last product of each block, if its gradients count as memory."""
-    if micro_batches == 1 or graph.is_stage:
+def last_of_blocks(graph: Graph, again: Recomputation) -> frozenset[str]:
+    """The last product of each block, whose gradients count as memory."""
+    if graph.is_stage:
         return frozenset()
     found = {
         again.block_of[op.name]: op.name

@@ -84,7 +84,7 @@ class LastMemory:
     @cached_property
     def _of_blocks(self) -> frozenset[str]:
         tables = self.tables
-        return last_of_blocks(tables.graph, tables.micro_batches, tables.again)
+        return last_of_blocks(tables.graph, tables.again)
 
     @property
     def _counts(self) -> bool:
