@@ -217,10 +217,10 @@ class Attempts:
 
     def _attempt(self, parts: int, beat_s: float, blocks: Blocks) -> Found | None:
         """A search; its limit falls until what it counts only in part fits as well."""
-        again = Recomputation(self.micro(parts), blocks)
         graph = self.micro(parts)
+        again = Recomputation(graph, blocks)
         try:
-            if self.proves and not blocks:
+            if self.proves and not blocks and not self._looker.binds(parts):
                 options = self.model, parts, self.space, self.prices, again
                 cheapest = cheapest_tables(graph, *options)
                 if cheapest is not None:

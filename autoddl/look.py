@@ -65,6 +65,11 @@ class Looker:
             self._known[parts, blocks] = self._look(parts, blocks)
         return self._known[parts, blocks]
 
+    def binds(self, parts: int) -> bool:
+        """Whether a look has shown that memory binds there without recomputation."""
+        look = self._known.get((parts, ()))
+        return look is not None and look.seconds > look.free_s
+
     def _look(self, parts: int, blocks: Blocks) -> Look:
         graph = self.micro(parts)
         again = Recomputation(graph, blocks)
