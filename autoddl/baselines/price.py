@@ -9,6 +9,7 @@ baseline and a searched plan are compared by one ruler.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,7 +32,7 @@ from .coarse import CoarsePrices
 from .families import FAMILIES, Family, Variant, variants
 from .tables import SchemeTables, least_memories
 
-_TIGHTENINGS = 12
+_TIGHTENINGS = 4  # of a topology in one number of micro-batches
 _SURE = 0.5  # of the limit: no fullest moment is so far above the sum
 
 
@@ -151,24 +152,27 @@ class BaselinePricer:
     def _within(self, solved: list[Baseline], blocks: Blocks) -> Baseline | None:
         """The fastest whose fullest moment keeps to the limit.
 
-        One that exceeds it is solved again under a limit that is lowered by as much, then with more
-        micro-batches.
+        One that exceeds it is solved again under a limit that is lowered by as much, a few times,
+        then with more micro-batches.
         """
         limit = self.model.limit_bytes
-        for _ in range(_TIGHTENINGS):
-            best = min(solved, key=lambda baseline: baseline.seconds, default=None)
-            if best is None:
-                return None
-            memory, parts = best.record.memory_bytes, best.record.micro_batches
-            assert memory is not None and best.variant is not None
+        tries: Counter[tuple[Variant, int]] = Counter()
+        while solved:
+            best = min(solved, key=lambda baseline: baseline.seconds)
+            variant, parts = best.variant, best.record.micro_batches
+            memory = best.record.memory_bytes
+            assert memory is not None and variant is not None
             excess = best.excess_bytes if memory > limit * _SURE else 0.0
             if excess <= 0:
                 return best
             solved.remove(best)
-            tighter = self._solve(best.variant, parts, memory - excess, blocks)
-            for more in self._divided(best.variant):
+            tries[variant, parts] += 1
+            tighter = None
+            if tries[variant, parts] <= _TIGHTENINGS:
+                tighter = self._solve(variant, parts, memory - excess, blocks)
+            for more in self._divided(variant):
                 if tighter is None and more > parts:
-                    tighter = self._solve(best.variant, more, limit, blocks)
+                    tighter = self._solve(variant, more, limit, blocks)
             solved += [] if tighter is None else [tighter]
         return None
 
@@ -184,8 +188,8 @@ class BaselinePricer:
         return self.model.cluster.mesh
 
     def _known(self, blocks: Blocks) -> tuple[SchemeTables, ...]:
-        """At two numbers of micro-batches, which tell the memory at all others."""
-        return tuple(self._tables(parts, blocks) for parts in self.counts[:2])
+        """At the first numbers of micro-batches, which tell the memory at all others."""
+        return tuple(self._tables(parts, blocks) for parts in self.counts[:3])
 
     def _tables(self, parts: int, blocks: Blocks) -> SchemeTables:
         key = parts, bool(blocks)

@@ -272,8 +272,9 @@ class SchemeTables:
         """For each kind of group how many there are, and the bytes of its strategies."""
         for label, count in self._labels(variant).items():
             number, _ = label
-            keys = list(self._builder.union.made[self._builder.owners[number].head.name].rows)
-            memory = self._builder.group_tables[number].memory_bytes
+            group, table = self._builder.owners[number], self._builder.group_tables[number]
+            keys = list(self._builder.union.made[group.head.name].rows)
+            memory = table.memory_bytes
             yield count, {keys[row]: float(memory[row]) for row in self._rows(label, variant)}
 
     def _label(self, variable: int, letters: Mapping[str, str]) -> Label:
@@ -296,20 +297,34 @@ def least_memories(
 ) -> NDArray[np.float64]:
     """For each of `counts` numbers of micro-batches M the least bytes of the scheme.
 
+    known: tables at the first of `counts`; at three of them if there are more
+
+    A scheme that does not divide a group at some M takes infinitely many there.
+
     Parameters do not depend on M, activations are inversely proportional to it: with two tables of
-    different M, that of every strategy is a line in 1 / M, and the bytes at any other M follow.
+    different M, that of every strategy is a line in 1 / M, and the bytes at any other M follow. One
+    micro-batch is apart, as it accumulates nothing.
     """
-    rounds = np.array(counts, dtype=np.float64)
     total = np.zeros(len(counts))
-    first = known[0].memory_of(variant)
-    second = known[-1].memory_of(variant)
-    apart = 1 / known[0].micro_batches - 1 / known[-1].micro_batches
-    for (count, one), (_, other) in zip(first, second, strict=True):
+    for position, tables in enumerate(known):
+        sizes = tables.memory_of(variant)
+        total[position] = sum(count * min(one.values(), default=np.inf) for count, one in sizes)
+    rest = np.array(counts[len(known) :], dtype=np.float64)
+    if not len(rest):
+        return total
+    first, second = known[-2:]
+    apart = 1 / first.micro_batches - 1 / second.micro_batches
+    both_sizes = zip(first.memory_of(variant), second.memory_of(variant), strict=True)
+    for (count, one), (_, other) in both_sizes:
         both = [key for key in one if key in other]
         if not both:  # what divides at one size does not at the other
             both, other = list(one), one
+        if not both:
+            total[len(known) :] = np.inf
+            break
         here = np.array([one[key] for key in both])[:, None]
         there = np.array([other[key] for key in both])[:, None]
-        slope = (here - there) / apart if apart else np.zeros_like(here)
-        total += count * (here + slope * (1 / rounds - 1 / known[0].micro_batches)).min(axis=0)
+        slope = (here - there) / apart
+        lines = here + slope * (1 / rest - 1 / first.micro_batches)
+        total[len(known) :] += count * lines.min(axis=0)
     return total

@@ -5,6 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoddl.baselines import FAMILIES, BaselinePricer, data_parallel, megatron, variants
+from autoddl.baselines.tables import least_memories
+from autoddl.blocks import repeated_blocks
 from autoddl.cost.model import CostModel
 from autoddl.planner import baseline_plans, find_plan, micro_graph
 from autoddl.plans import Plan
@@ -126,6 +128,22 @@ def test_where_memory_binds_a_scheme_runs_its_blocks_again():
             graph, where, micro_batches=1, memory_limit_bytes=limit, checkpointing="none"
         )
         assert not without[name][0].fits
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_memory_at_any_number_of_micro_batches_follows_from_the_first_three(again):
+    graph, counts = residual(4, 256, 64), (1, 2, 4, 8, 16)
+    blocks = repeated_blocks(micro_graph(graph, 1)) if again else ()
+    model = CostModel(cluster("piz_daint", 4, 1))
+    pricer = BaselinePricer(lambda n: micro_graph(graph, n), counts, model, blocks=blocks)
+    for family in FAMILIES:
+        for variant in variants(family, model.cluster.mesh):
+            tables = [pricer._tables(parts, blocks) for parts in counts]
+            direct = [
+                least_memories((t,), (n,), variant)[0] for t, n in zip(tables, counts, strict=True)
+            ]
+            # what is there once in all and not once a micro-batch is a few bytes
+            assert least_memories(tables[:3], counts, variant) == pytest.approx(direct, rel=1e-3)
 
 
 def test_a_batch_that_does_not_divide_is_no_data_parallelism():
