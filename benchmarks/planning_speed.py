@@ -189,15 +189,17 @@ def _measured(case: Case) -> dict[str, Any]:
 
 def _table(results: dict[str, dict[str, Any]]) -> str:
     lines = [
-        "| case | wall s | CPU s | asked s | peak GB | micro-batches | iteration s | gap "
-        "| most CPU s spent on |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| case | date | load | wall s | CPU s | asked s | peak GB | micro-batches | iteration s "
+        "| gap | most CPU s spent on |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, found in results.items():
         phases = sorted(found["phases_cpu_s"].items(), key=lambda item: -item[1])[:3]
         gap = found.get("gap")
         cells = [
             name,
+            found["date"],
+            str(found.get("load_average", "?")),
             f"{found['wall_s']:.2f}",
             f"{found['cpu_s']:.2f}",
             "" if found["target_s"] is None else f"{found['target_s']:g}",
@@ -222,7 +224,7 @@ def _growth(results: dict[str, dict[str, Any]]) -> str:
         if len(known) < 2:
             continue
         text += f"\n\n{title}, no memory limit. Strategies: of the distinct groups.\n\n"
-        text += f"| case | {unit} | CPU s | times the one before | ms a {unit[:-1]} |\n"
+        text += f"| case | {unit} | CPU s | times the one before | ms for each |\n"
         text += "| --- | --- | --- | --- | --- |"
         before = None
         for name, found in known:
@@ -247,7 +249,8 @@ def main() -> None:
 
     path = args.output / "planning_speed.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    known = json.loads(path.read_text())["cases"] if path.exists() else {}
+    file = json.loads(path.read_text()) if path.exists() else {"date": "", "cases": {}}
+    known = {name: {"date": file["date"], **case} for name, case in file["cases"].items()}
     for name in args.cases.split(","):
         command = [sys.executable, "-m", "benchmarks.planning_speed", "--one", name]
         try:
@@ -266,14 +269,14 @@ def main() -> None:
             "python": platform.python_version(),
         }
         date = datetime.now(timezone.utc).date().isoformat()
+        known[name]["date"] = date
         text = json.dumps({"machine": machine, "date": date, "cases": ordered}, indent=1)
         write_atomically(path, text)
         note = (
-            f"Planning time, {date}, {machine['cpus']} CPUs, tracing and baselines apart. Load "
-            "average of the machine in the minute to the end of each case, the case included: "
-            f"{', '.join(str(c['load_average']) for c in ordered.values())}. Where it exceeds "
-            "what a case can cause itself (1 and a bit), others ran beside it, and both times are "
-            "longer for it.\n\n"
+            f"Planning time, {machine['cpus']} CPUs, tracing and baselines apart. A row of an "
+            "earlier date is of that day's code. Load: the average of the machine in the minute to "
+            "the end of a case, the case included; where it exceeds what a case can cause itself "
+            "(1 and a bit), others ran beside it, and both times are longer for it.\n\n"
         )
         text = note + _table(ordered) + _growth(ordered) + "\n"
         write_atomically(path.with_suffix(".md"), text)

@@ -40,7 +40,7 @@ def least(tables):
         ("mlp", "piz_daint", 64, 1),
         ("mlp", "gcp_a100", 12, 4),
         ("wide", "gcp_a100", 8, 4),
-        ("wide", "laptop", 4, 8),
+        pytest.param("wide", "laptop", 4, 8, marks=pytest.mark.full),
         ("attention", "piz_daint", 32, 1),
         pytest.param("attention", "gcp_a100", 8, 4, marks=pytest.mark.full),
         pytest.param("attention", "laptop", 4, 8, marks=pytest.mark.full),
@@ -53,7 +53,7 @@ def test_few_strategies_have_the_optimum_of_all(name, machine, nodes, gpus):
     assert least(few)[0] == pytest.approx(least(every)[0], rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["mlp", "wide"])
+@pytest.mark.parametrize("name", ["mlp", pytest.param("wide", marks=pytest.mark.full)])
 def test_in_autoddls_space_too(name):
     space = Space(min_weight_shards=4)
     few, every = cheapest(GRAPHS[name], cluster("piz_daint", 64, 1), space=space)
