@@ -70,7 +70,7 @@ def plan_stage(
     tables = dataclasses.replace(tables, model=model)
     whole = with_in_flight(tables, held)
     limit, least, bound = model.limit_bytes, math.inf, math.inf
-    for _ in range(_NARROWINGS):
+    for tries in range(_NARROWINGS):
         problem = dataclasses.replace(whole, memory_limit=limit)
         if search == "auto":
             result = _by_price(problem)
@@ -87,7 +87,9 @@ def plan_stage(
         if needed <= model.limit_bytes:
             return plan
         least = min(least, needed)
-        limit = min(limit, result.memory) * model.limit_bytes / needed
+        limit = min(limit, result.memory) - (needed - model.limit_bytes) * 2**tries
+        if limit <= 0:
+            break
     smallest = f"; the smallest found needs {format_bytes(least)}" if least < math.inf else ""
     raise ValueError(
         f"no plan fits the memory limit of {format_bytes(model.limit_bytes)} a device with {held} "

@@ -37,7 +37,7 @@ from .search.tables import least_bytes
 from .stage_search import Answer, Searched, StageSearch, shorten
 
 Array = NDArray[np.float64]
-_LARGE = 32  # devices
+LARGE = 8  # devices
 _FILL = 0.25  # of the time
 _ROOM = 0.5  # of the memory
 
@@ -152,7 +152,7 @@ class StagePrices:
     def answers(self, shape: Shape, micro_batches: int) -> list[Answer]:
         """What has been found for a sub-mesh, at a number of micro-batches."""
         searched = self._searched.setdefault(shape, {})
-        if shape[0] * shape[1] <= _LARGE or len(self._counts) < 3:
+        if shape[0] * shape[1] <= LARGE or len(self._counts) < 3:
             self.refine(shape, micro_batches)
         elif not searched and not self._is_hopeless(shape):
             self.refine(shape, self._first_count(shape))
@@ -185,7 +185,7 @@ class StagePrices:
         # fewer, larger micro-batches divide as these do
         other = max((n for n in others if n < micro_batches), default=min(others, default=None))
         held = in_flight(self._schedule, stages, stages, micro_batches)
-        is_large = shape[0] * shape[1] > _LARGE
+        is_large = shape[0] * shape[1] > LARGE
         passes = micro_batches + stages - 1
         found = searched[micro_batches] = self._searches[shape].answers(
             micro_batches, other, held, range(start, start + length),

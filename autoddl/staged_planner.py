@@ -26,7 +26,7 @@ from .plans import Plan
 from .renamed import renamed
 from .stage_account import plan_price
 from .stage_plan import plan_stage
-from .stage_prices import StagePrices
+from .stage_prices import LARGE, StagePrices
 from .staged_plan import PlannedStage, StagedPlan
 
 MOST_STAGES = 16
@@ -35,7 +35,7 @@ MOST_LAYERS = 96
 _TOLERANCE = 0.01  # of the partition's time; its prices are not more exact
 _CANDIDATES = 4
 _MANY = 2  # repeated blocks a stage: enough to cut between them only
-_REFINEMENTS = 4
+_REFINEMENTS = 6
 
 
 def find_staged_plan(
@@ -103,8 +103,10 @@ def find_staged_plan(
         times=prices.times,
         transfers=prices.transfers,
     )
-    # fewer than an eighth of these bubbles; more only make passes smaller
-    few = tuple(n for n in counts if n <= 8 * most) or counts
+    few = counts
+    if cluster.num_devices <= LARGE:
+        # each is searched; with more there are fewer than an eighth of the bubbles
+        few = tuple(n for n in counts if n <= 8 * most) or counts
     ranked = _ranked(task, prices, few, counts)
     failed: ValueError | None = None
     for candidate in ranked[:_CANDIDATES]:

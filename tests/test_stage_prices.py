@@ -21,7 +21,7 @@ def test_other_numbers_of_micro_batches_lie_on_the_line(monkeypatch):
     cut = cut_graph(mlp(64, (32, 64, 64, 32)))
     model = CostModel(cluster("gcp_a100", 1, 1))
     exact = StagePrices(cut, model)
-    monkeypatch.setattr(stage_prices, "_LARGE", 0)
+    monkeypatch.setattr(stage_prices, "LARGE", 0)
     line = StagePrices(cut, model, (1, 2, 4, 8, 16))
     for first, last in ((0, 3), (1, 2), (2, 3)):
         for count in (1, 2, 4, 8, 16):
@@ -31,7 +31,7 @@ def test_other_numbers_of_micro_batches_lie_on_the_line(monkeypatch):
 
 
 def test_one_number_is_searched_until_more_are_asked_for(monkeypatch):
-    monkeypatch.setattr(stage_prices, "_LARGE", 0)
+    monkeypatch.setattr(stage_prices, "LARGE", 0)
     prices = StagePrices(cut_graph(tied(16, 16)), CostModel(MACHINE), (2, 4, 8))
     known = [prices.price(0, 1, (2, 2), count, 1) for count in (2, 4, 8)]
     assert list(prices._searched[2, 2]) == [2]
