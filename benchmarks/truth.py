@@ -32,7 +32,6 @@ from benchmarks.box.work import run_plans
 NODES, GPUS = 4, 2
 MODELS = ("mlp", "gpt", "vgg")
 FLOPS_PER_S = 1e9  # of the emulated device
-REPEATS = 5  # steps timed of each plan
 NOTE = f"box of {NODES} x {GPUS}, emulated compute of {FLOPS_PER_S:g} FLOP/s a device"
 
 
@@ -45,9 +44,9 @@ def plans_for(model: str, cluster: Cluster, count: int, folder: Path) -> list[Na
     return plans
 
 
-def measure(box: Box, model: str, rate: str, plans: list[Named]) -> list[Measured]:
-    """Training steps by each of `plans`."""
-    rows = run_plans(box, [plan for _, plan in plans], REPEATS, measure="seconds")
+def measure(box: Box, model: str, rate: str, plans: list[Named], repeats: int) -> list[Measured]:
+    """`repeats` training steps by each of `plans`."""
+    rows = run_plans(box, [plan for _, plan in plans], repeats, measure="seconds")
     found = []
     for (name, plan), row in zip(plans, rows, strict=True):
         # a sample of the step is the median of what the hosts saw of it
@@ -82,6 +81,7 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", default=["100mbit", "400mbit"])
     parser.add_argument("--models", nargs="+", default=MODELS)
     parser.add_argument("--plans", type=int, default=30)
+    parser.add_argument("--repeats", type=int, default=9, help="steps timed of each plan")
     parser.add_argument("--keep", metavar="FOLDER", help="keep the plans here for another run")
     parser.add_argument("--recalibrate", action="store_true")
     parser.add_argument("--report", action="store_true", help="only draw what is there")
@@ -104,7 +104,7 @@ def main() -> None:
             cluster = calibrated(box, rate, args.recalibrate, args.calibrate.split())
             for model in args.models:
                 plans = plans_for(model, cluster, args.plans, folder)
-                found = measure(box, model, rate, plans)
+                found = measure(box, model, rate, plans, args.repeats)
                 cases = [c for c in cases if (c.model, c.rate) != (model, rate)] + found
                 _write(cases, path)
 
