@@ -15,6 +15,7 @@ import argparse
 import json
 import statistics
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -44,14 +45,20 @@ def plans_for(model: str, cluster: Cluster, count: int, folder: Path) -> list[Na
     return plans
 
 
-def measure(box: Box, model: str, rate: str, plans: list[Named], repeats: int) -> list[Measured]:
-    """`repeats` training steps by each of `plans`."""
-    rows = run_plans(box, [plan for _, plan in plans], repeats, measure="seconds")
+def measure(
+    box: Box, model: str, rate: str, plans: list[Named], visits: int, steps: int
+) -> list[Measured]:
+    """`visits` times all of `plans` in turns, `steps` training steps each.
+
+    A sample is the median of one visit, for which the trainer is built anew: what differs from one
+    to the next, like the measured cost of emulation, then differs between a plan's samples.
+    """
+    order = [plan for _, plan in plans] * visits
+    rows = run_plans(box, order, steps, measure="seconds")
     found = []
-    for (name, plan), row in zip(plans, rows, strict=True):
-        # a sample of the step is the median of what the hosts saw of it
+    for number, (name, plan) in enumerate(plans):
         comm, step = (
-            tuple(map(statistics.median, zip(*(host[what] for host in row), strict=True)))
+            tuple(_median_of(row, what) for row in rows[number :: len(plans)])
             for what in ("parts", "seconds")
         )
         predicted = {rule: priced(plan, rule) for rule in RULES}
@@ -71,6 +78,11 @@ def measure(box: Box, model: str, rate: str, plans: list[Named], repeats: int) -
     return found
 
 
+def _median_of(hosts: Sequence[Mapping[str, Sequence[float]]], what: str) -> float:
+    """Of the steps of one visit, each the median of what the hosts saw."""
+    return statistics.median(map(statistics.median, zip(*(h[what] for h in hosts), strict=True)))
+
+
 def priced(plan: Plan, rule: str) -> float:
     """Seconds of communication of a step by a rule."""
     return replace(plan, comm_rule=rule).cost.communication_s
@@ -81,7 +93,8 @@ def main() -> None:
     parser.add_argument("--rates", nargs="+", default=["100mbit", "400mbit"])
     parser.add_argument("--models", nargs="+", default=MODELS)
     parser.add_argument("--plans", type=int, default=30)
-    parser.add_argument("--repeats", type=int, default=9, help="steps timed of each plan")
+    parser.add_argument("--visits", type=int, default=3, help="times that all plans take turns")
+    parser.add_argument("--steps", type=int, default=3, help="steps timed at a visit")
     parser.add_argument("--keep", metavar="FOLDER", help="keep the plans here for another run")
     parser.add_argument("--recalibrate", action="store_true")
     parser.add_argument("--report", action="store_true", help="only draw what is there")
@@ -104,7 +117,7 @@ def main() -> None:
             cluster = calibrated(box, rate, args.recalibrate, args.calibrate.split())
             for model in args.models:
                 plans = plans_for(model, cluster, args.plans, folder)
-                found = measure(box, model, rate, plans, args.repeats)
+                found = measure(box, model, rate, plans, args.visits, args.steps)
                 cases = [c for c in cases if (c.model, c.rate) != (model, rate)] + found
                 _write(cases, path)
 

@@ -20,7 +20,7 @@ class Measured:
     """One plan at one rate; seconds are those of emulated compute.
 
     predicted_comm_s: by rule; compute_s: what the waits of the step add up to
-    comm_samples, step_samples: of each repeat, of which comm_s and step_s are the medians
+    comm_samples, step_samples: of each visit, of which comm_s and step_s are the medians
     """
 
     model: str

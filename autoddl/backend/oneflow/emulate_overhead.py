@@ -20,8 +20,8 @@ import oneflow as flow
 from .groups import Group
 
 WAIT_S = 0.003
-WAITS = 7
-BATCHES, CALLS = 3, 6
+WAITS = 15
+BATCHES, CALLS = 7, 6
 
 
 def overhead_s(group: Group) -> float:
