@@ -169,10 +169,10 @@ def predict(model: Model, nodes: int, stages: int) -> dict[str, Found]:
 ABOUT = (
     "The memory limit makes much of the difference: it is what makes Megatron, which replicates "
     "activations, recompute or take many micro-batches. Without the limit (an earlier version of "
-    "this table) ours took only 6.4 % less than Megatron for the deep model. The paper's seconds "
-    "are 1.2 to 6 times ours, and more for the deep model than for the wide one, which has more than "
-    "twice its operations: neither computation nor bandwidth explains that, so what small "
-    "micro-batches lose on its machine is not in our model."
+    "this table) ours took only 6.4 % less than Megatron for the deep model. The paper's "
+    "seconds are 1.2 to 6 times ours, and more for the deep model than for the wide one, which has "
+    "more than twice its operations: neither computation nor bandwidth explains that, so what "
+    "small micro-batches lose on its machine is not in our model."
 )
 
 
