@@ -1,12 +1,14 @@
 """Our plan against every baseline, measured: `make bench-box`.
 
     python -m benchmarks.race [--shapes 4x2 2x4] [--rates 100mbit 400mbit] [--models vgg gpt]
+                              [--only TEXT]
 
 In a box of hosts with shaped links, training steps of all plans of a model take turns; medians and
 spreads of their seconds, and the bytes on the links, are set beside the model's predictions. With
 8 processes on few cores computation is emulated, at a rate that gives a well-known scheme the
 balance of communication to computation that it has at the paper's scale (`BALANCE`). One case runs
-with real computation (no prediction: the processes share the cores), one on 8 x 2. Needs root.
+with real computation, planned for the device as calibrated (no prediction: the processes share the
+cores), one on 8 x 2. Needs root. Cases that are not run keep their old results.
 """
 
 from __future__ import annotations
@@ -142,7 +144,11 @@ def cases(args: argparse.Namespace) -> list[tuple[str, str, str, bool]]:
     if not args.no_extra:
         wanted += [(model, *REAL, False) for model in args.models]
         wanted += [(model, *LARGE, True) for model in args.models]
-    return wanted
+    return [case for case in wanted if args.only in label_of(*case)]
+
+
+def label_of(model: str, shape: str, rate: str, emulate: bool) -> str:
+    return f"{model}, {shape}, {rate}" + ("" if emulate else ", real computation")
 
 
 def main() -> None:
@@ -150,6 +156,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=SHAPES)
     parser.add_argument("--rates", nargs="+", default=RATES)
     parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--only", default="", help="run the cases with this in their labels")
     parser.add_argument("--no-extra", action="store_true", help="no 8 x 2, no real computation")
     parser.add_argument("--recalibrate", action="store_true")
     parser.add_argument("--report", action="store_true", help="only draw what is there")
@@ -165,7 +172,7 @@ def main() -> None:
     fresh = {(shape, rate) for _, shape, rate, _ in cases(args) if args.recalibrate}
     for model, shape, rate, emulate in cases(args):
         nodes, gpus = map(int, shape.split("x"))
-        label = f"{model}, {shape}, {rate}" + ("" if emulate else ", real computation")
+        label = label_of(model, shape, rate, emulate)
         print(label, flush=True)
         with Box(nodes, gpus, rate) as box:
             if shape == LARGE[0]:
@@ -175,7 +182,8 @@ def main() -> None:
                 again = (shape, rate) in fresh
                 cluster = calibrated(box, rate, again, args.calibrate.split())
                 fresh.discard((shape, rate))
-            cluster = balanced(cluster, model)
+            if emulate:
+                cluster = balanced(cluster, model)
             found[label] = race(box, label, model, cluster, emulate)
         _write(found, path)
 
