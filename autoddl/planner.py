@@ -231,14 +231,12 @@ def baseline_plans(
     micro_batches: int | None = None,
     memory_limit_bytes: float | None = None,
     comm_rule: CommRule = "shared_nic",
-    min_tensor_devices: int = 1,
     checkpointing: Checkpointing = "auto",
     precision: str = "float32",
 ) -> dict[str, tuple[PlannedBaseline, Plan | None]]:
     """Every known scheme on its best topology: its record and, if it fits, its plan, by name.
 
-    min_tensor_devices: weights of Megatron and SUMMA are split over at least so many devices
-    The other options are those of `find_plan`, which raises the same errors for them.
+    The options are those of `find_plan`, which raises the same errors for them.
     """
     check_precision(precision, cluster.device)
     graph = in_precision(graph, precision)
@@ -246,7 +244,7 @@ def baseline_plans(
     counts = micro_batch_counts(graph, micro_batches)
     micro = functools.cache(functools.partial(micro_graph, graph))
     blocks = () if checkpointing == "none" else repeated_blocks(micro(counts[0]))
-    pricer = BaselinePricer(micro, counts, model, seed, min_tensor_devices, blocks)
+    pricer = BaselinePricer(micro, counts, model, seed, blocks)
     return {
         rival.record.name: (
             rival.record,

@@ -89,7 +89,6 @@ class BaselinePricer:
 
     micro: number of micro-batches -> the graph of one, with forks
     counts: numbers of micro-batches to try, ascending
-    min_tensor_devices: tensor axes of Megatron and SUMMA have at least so many devices together
     blocks: what may be run again, all or none; the names are the same at any number
     """
 
@@ -97,21 +96,14 @@ class BaselinePricer:
     counts: Sequence[int]
     model: CostModel
     seed: int = 0
-    min_tensor_devices: int = 1
     blocks: Blocks = ()
 
     def all(self) -> tuple[Baseline, ...]:
         """Every family at its best, in the order of `FAMILIES`; none on one device."""
         if self._mesh.num_axes == 0:
             return ()
-        tried = {family: self._variants(family) for family in FAMILIES}
+        tried = {family: variants(family, self._mesh) for family in FAMILIES}
         return tuple(self._best(family, found) for family, found in tried.items() if found)
-
-    def _variants(self, family: Family) -> tuple[Variant, ...]:
-        found, least = variants(family, self._mesh), self.min_tensor_devices
-        if family.letters is None:
-            return found
-        return tuple(v for v in found if self._mesh.extent(v.tensor_axes) >= least)
 
     def _best(self, family: Family, found: Sequence[Variant]) -> Baseline:
         plain = self._best_with(family, found, ())
