@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from autoddl.attempts import Checkpointing
 from autoddl.baselines import data_parallel, megatron
 from autoddl.cluster.spec import Cluster
 from autoddl.graph import Graph
@@ -38,11 +39,13 @@ class Case:
     optimizer: str
     micro_batches: int = 1
     precision: str = "float32"
+    checkpointing: Checkpointing = "none"
 
     def __str__(self) -> str:
         return (
             f"{self.model}, {self.scheme} on {self.nodes}x{self.gpus}, {self.optimizer}, "
-            f"{self.micro_batches} micro-batches, {self.precision}"
+            f"{self.micro_batches} micro-batches, {self.precision}, recomputed: "
+            f"{self.checkpointing}"
         )
 
 
@@ -187,6 +190,19 @@ CASES = (
     Case("mlp 8x2048", "megatron", 1, 4, "adam", precision="float16"),
     Case("gpt 2x1024", "data parallel", 1, 4, "adam", 4, "float16"),
     Case("gpt 4x2048", "data parallel", 1, 4, "adam", precision="float16"),
+    Case("mlp 8x2048", "data parallel", 1, 4, "sgd", checkpointing="all"),
+    Case("mlp 8x2048", "megatron", 2, 2, "adam", 2, checkpointing="all"),
+    Case("gpt 2x1024", "searched", 1, 4, "adam", checkpointing="all"),
+    Case("gpt 3x1024 dropout", "data parallel", 1, 4, "adamw", 2, checkpointing="all"),
+    Case("gpt 3x1024 dropout", "megatron", 2, 2, "momentum", checkpointing="all"),
+    Case("gpt 4x2048", "data parallel", 1, 4, "adam", checkpointing="all"),
+    Case("gpt 4x2048", "data parallel", 1, 4, "sgd", 4, checkpointing="all"),
+    Case("gpt 4x2048", "megatron", 1, 4, "adam", checkpointing="all"),
+    Case("gpt 4x2048", "megatron", 2, 2, "adam", checkpointing="all"),
+    Case("gpt 4x2048", "megatron", 2, 2, "adam", 2, checkpointing="all"),
+    Case("gpt 4x2048", "searched", 2, 2, "adam", 2, checkpointing="all"),
+    Case("gpt 2x4096", "megatron", 1, 4, "sgd", 2, checkpointing="all"),
+    Case("gpt 4x2048", "data parallel", 1, 4, "adam", 1, "float16", "all"),
 )
 
 
@@ -201,5 +217,5 @@ def plan_of(case: Case, graph: Graph, machine: Cluster) -> Plan:
         memory_limit_bytes=ANY_MEMORY,
         space=compiled(SCHEMES[case.scheme](in_precision(graph, case.precision), cluster)),
         precision=case.precision,
-        checkpointing="none",
+        checkpointing=case.checkpointing,
     )

@@ -78,8 +78,8 @@ def _exact(plan: Plan) -> dict[str, Any]:
     notes = [f"OneFlow places otherwise than planned: {text}" for text in found.differing]
     if plan.recomputed:
         notes.append(
-            "nn.Graph's own activation checkpointing may run blocks again long before their "
-            "backward pass, and then saves less; autoddl's executor runs them just before it"
+            "each block waits for its gradient before it is run again, as in autoddl's executor; "
+            "nn.Graph by itself may run blocks again earlier, and then saves less"
         )
     return {
         "total_bytes": found.total,

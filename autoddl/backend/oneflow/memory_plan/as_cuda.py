@@ -7,7 +7,7 @@ Between nn.Graph's building of a job and its compilation, every operator is move
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,12 +19,17 @@ _TAG = "cuda"
 
 
 @contextmanager
-def compiled_for_cuda() -> Iterator[None]:
-    """Inside, the jobs of new graphs are for CUDA devices."""
+def compiled_for_cuda(edit: Callable[[Any], None] | None = None) -> Iterator[None]:
+    """Inside, the jobs of new graphs are for CUDA devices, after `edit`."""
     make = internal.nn.graph.CNNGraph
 
-    def make_for_cuda(name: str, job: bytes, *rest: Any) -> Any:
-        return make(name, moved_to_cuda(job), *rest)
+    def make_for_cuda(name: str, serialized: bytes, *rest: Any) -> Any:
+        job = job_pb.Job()
+        job.ParseFromString(serialized)
+        if edit is not None:
+            edit(job)
+        move_to_cuda(job)
+        return make(name, job.SerializeToString(), *rest)
 
     internal.nn.graph.CNNGraph = make_for_cuda
     try:
@@ -33,17 +38,14 @@ def compiled_for_cuda() -> Iterator[None]:
         internal.nn.graph.CNNGraph = make
 
 
-def moved_to_cuda(serialized: bytes) -> bytes:
-    """The job with its computing operators on CUDA devices of the same ranks."""
-    job = job_pb.Job()
-    job.ParseFromString(serialized)
+def move_to_cuda(job: Any) -> None:
+    """Put the job's computing operators on CUDA devices of the same ranks."""
     moved = {op.name for op in job.net.op if op.WhichOneof("op_type") in _MOVED}
     for op in job.net.op:
         if op.name in moved:
             op.device_tag = _TAG
     _move_groups(job, moved)
     _move_blobs(job, moved)
-    return job.SerializeToString()
 
 
 def _move_groups(job: Any, moved: set[str]) -> None:

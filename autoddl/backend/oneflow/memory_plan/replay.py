@@ -5,8 +5,9 @@ parameter's Partial gradient is left to the optimiser's side, where OneFlow redu
 the accumulation over micro-batches. OneFlow infers each operator's placements from its inputs';
 where it infers others than planned, its output is brought to the planned one, and this is noted.
 
-A block that the plan recomputes is a module of its own, with OneFlow's activation checkpointing. In
-mixed precision the variables are the float32 master copies, cast where they are used.
+A block that the plan recomputes is a module of its own, with OneFlow's activation checkpointing
+(`again` says when). In mixed precision the variables are the float32 master copies, cast where they
+are used.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import oneflow as flow
 from oneflow.framework.config_util import _set_resource_attr
 
 from ....plans import Plan
+from .again import run_again_late
 from .as_cuda import compiled_for_cuda
 from .replay import Job
 from .world import pretend_world
@@ -26,7 +27,8 @@ def compile_plan(plan: Plan, result: Path) -> None:
     # collectives in the order of the computation, so that their buffers are reused like any other
     flow.boxing.nccl.enable_use_compute_stream(True)
     job = Job.of(plan)
-    with compiled_for_cuda():
+    blocks = [f"model.block{number}-" for number in range(len(plan.recomputed))]
+    with compiled_for_cuda(lambda built: run_again_late(built, blocks)):
         graph = job.build()
     result.write_text(
         json.dumps({"names": job.model.names, "differing": job.model.differing}, indent=1)
