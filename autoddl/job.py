@@ -67,7 +67,12 @@ def train(job: TrainJob) -> int:
     with tempfile.TemporaryDirectory(prefix="autoddl-") as folder:
         plan.save(Path(folder) / "plan.json")
         job.cluster.save(Path(folder) / "cluster.json")
-        return run_processes(job.command(folder), job.cluster.num_devices, prefix=False)
+        return run_processes(
+            job.command(folder),
+            job.cluster.num_devices,
+            prefix=False,
+            overlaps=isinstance(plan, StagedPlan),
+        )
 
 
 def train_rank(job: TrainJob) -> None:

@@ -126,6 +126,7 @@ class Box:
         output: IO[str] | None = None,
         prefix: bool = True,
         timeout: float | None = None,
+        overlaps: bool = False,
     ) -> int:
         """Run `python script_args` as the box's ranks, as `launch.run_processes` does."""
         return run_processes(
@@ -136,6 +137,7 @@ class Box:
             output=output,
             prefix=prefix,
             timeout=timeout,
+            overlaps=overlaps,
         )
 
     def links(self) -> tuple[LinkBytes, ...]:

@@ -69,7 +69,7 @@ def run_pipelines(
             plan.save(folder / f"{name}.json")
         work = {"runs": list(runs), "repeats": repeats}
         (folder / "runs.json").write_text(json.dumps(work))
-        _run(box, [str(HERE / "pipeline_worker.py"), str(folder)])
+        _run(box, [str(HERE / "pipeline_worker.py"), str(folder)], overlaps=True)
         return load_readings(folder, _first_of_hosts(box))
 
 
@@ -83,7 +83,7 @@ def _first_of_hosts(box: Box) -> range:
     return range(0, box.spec.size, box.spec.gpus_per_node)
 
 
-def _run(box: Box, command: list[str]) -> None:
-    status = box.run(command, ENV, output=sys.stderr)
+def _run(box: Box, command: list[str], overlaps: bool = False) -> None:
+    status = box.run(command, ENV, output=sys.stderr, overlaps=overlaps)
     if status:
         raise RuntimeError(f"{Path(command[0]).name} ended with status {status}")

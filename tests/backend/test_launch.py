@@ -42,6 +42,27 @@ def test_every_rank_gets_its_place(tmp_path):
     assert sorted(out.splitlines()) == [f"[{r}] {r} {r} 3 more" for r in range(3)]
 
 
+def test_ranks_that_overlap_have_cores_of_their_own(tmp_path):
+    show = "import os; print(os.sched_getaffinity(0))"
+    cores = sorted(os.sched_getaffinity(0))
+    _, out = run(tmp_path, show, len(cores), overlaps=True, prefix=False)
+    assert sorted(out.splitlines()) == sorted(str({core}) for core in cores)
+    _, out = run(tmp_path, show, len(cores) + 1, overlaps=True, prefix=False)
+    assert out.splitlines() == [str(set(cores))] * (len(cores) + 1)
+
+
+def test_ranks_that_overlap_compute_beside_transfers(tmp_path, monkeypatch):
+    """On few cores OneFlow computes on its scheduling thread, unless transfers would wait there."""
+    name = "ONEFLOW_VM_COMPUTE_ON_WORKER_THREAD"
+    monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    show = f"import os; print(os.environ.get({name!r}))"
+    for nproc, overlaps, value in ((1, False, "None"), (2, False, "0"), (2, True, "None"),
+                                   (3, True, "0")):  # fmt: skip
+        _, out = run(tmp_path, show, nproc, overlaps=overlaps, prefix=False)
+        assert out.splitlines() == [value] * nproc
+
+
 def test_one_process_has_no_prefix(tmp_path):
     assert run(tmp_path, "print('alone')", 1) == (0, "alone\n")
 

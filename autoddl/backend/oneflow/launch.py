@@ -49,6 +49,7 @@ def run_processes(
     output: IO[str] | None = None,
     prefix: bool = True,
     timeout: float | None = None,
+    overlaps: bool = False,
 ) -> int:
     """Run `python script_args` as `nproc` ranks and return the exit status of the job.
 
@@ -57,6 +58,8 @@ def run_processes(
     hosts:       where the ranks run, equally many on each
     output:      where the ranks' lines go (default: stdout), each headed by `[rank]` if `prefix`
     timeout:     seconds after which the job is ended with status 124
+    overlaps:    transfers are to run beside computation, as those between pipeline stages do; then
+                 each rank has cores of its own, if there are enough
 
     Returns 0 if all ranks ended well. The first rank that fails ends the job: its status is
     returned (128 + n if a signal n killed it). Ctrl-C and SIGTERM end all ranks: 130 and 143.
@@ -75,12 +78,14 @@ def run_processes(
                 host, local_rank = divmod(rank, nproc // len(hosts))
                 own = {
                     **os.environ,
-                    **_job_env(nproc, hosts[0].address, port, env),
+                    **_job_env(nproc, hosts[0].address, port, env, overlaps),
                     "RANK": str(rank),
                     "LOCAL_RANK": str(local_rank),
                 }
                 process = _start([*hosts[host].enter, sys.executable, "-u", *script_args], own)
                 processes.append(process)
+                if overlaps:
+                    _bind(process, rank, nproc)
                 head = f"[{rank}] " if prefix and nproc > 1 else ""
                 reader = threading.Thread(target=sink.copy, args=(process, head), daemon=True)
                 reader.start()
@@ -105,12 +110,15 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _job_env(nproc: int, address: str, port: int, env: Mapping[str, str] | None) -> dict[str, str]:
+def _job_env(
+    nproc: int, address: str, port: int, env: Mapping[str, str] | None, overlaps: bool
+) -> dict[str, str]:
     cores = os.cpu_count() or 1
     defaults = {"GLOG_minloglevel": "2", "OMP_NUM_THREADS": str(max(1, cores // nproc))}
-    if cores < 2 * nproc:
+    if cores < (1 if overlaps else 2) * nproc:
         # OneFlow's scheduling and computing threads poll; two of them on one core take turns
-        # slowly (8 ranks on 2 cores: an all-reduce of pairs takes 0.7 instead of 9 ms)
+        # slowly (8 ranks on 2 cores: an all-reduce of pairs takes 0.7 instead of 9 ms). But as one
+        # thread they hold all computation up while a transfer waits for its peer.
         defaults["ONEFLOW_VM_COMPUTE_ON_WORKER_THREAD"] = "0"
     return {
         **{key: value for key, value in defaults.items() if key not in os.environ},
@@ -133,6 +141,18 @@ def _start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[s
         errors="replace",
         start_new_session=True,
     )
+
+
+def _bind(process: subprocess.Popen[str], rank: int, nproc: int) -> None:
+    """Keep a rank to its share of the cores, if there is one for each.
+
+    Otherwise two ranks compute on one core at times, while the threads that poll fill another.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    each = len(cores) // nproc
+    if each:
+        with contextlib.suppress(ProcessLookupError):  # its end is seen later
+            os.sched_setaffinity(process.pid, cores[rank * each : (rank + 1) * each])
 
 
 def _wait_until_listening(process: subprocess.Popen[str], port: int) -> None:
