@@ -41,6 +41,7 @@ class CalibrateJob:
 
     factor:  from one message size to the next
     repeats, confidence, precision, budget_s, call_s: see backend.oneflow.measure.Limits
+    model:   time this model's operators, too; batch: of the whole job, as in training
     timeout_s: how long a host may be silent
     """
 
@@ -59,6 +60,8 @@ class CalibrateJob:
     timeout_s: float = 60.0
     device_from: str | None = None
     point_to_point: bool = True
+    model: str | None = None
+    batch: int | None = None
 
     def __post_init__(self) -> None:
         message_sizes(self.max_bytes, self.factor)
@@ -68,6 +71,8 @@ class CalibrateJob:
             raise ValueError(f"--precision must be more than zero, got {self.precision}")
         if not Path(self.output).resolve().parent.is_dir():
             raise ValueError(f"--output {self.output}: the folder does not exist; make it first")
+        if self.batch is not None and self.model is None:
+            raise ValueError("--batch is of a model; give --model, too")
         if self.device_from is not None:
             Cluster.load(self.device_from)
 
@@ -149,6 +154,7 @@ def measured_record(job: CalibrateJob, mesh: Mesh, meeting: Meeting) -> Record:
         KINDS if job.point_to_point else COLLECTIVES,
     )
     from .backend.oneflow.calibrate_rank import run
+    from .backend.oneflow.entries import trace_entry
 
     path = record_path(job.output)
     machine = this_machine(
@@ -174,6 +180,7 @@ def measured_record(job: CalibrateJob, mesh: Mesh, meeting: Meeting) -> Record:
             job.limits,
             job.device_kind,
             job.device_from is None,
+            None if job.model is None else trace_entry(job.model, job.batch),
             reporter,
             meeting.task,
         )

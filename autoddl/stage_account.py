@@ -4,7 +4,7 @@
 
 for the account c of m micro-batches. What the fullest block that is run again holds meanwhile is
 there for one micro-batch at a time, whatever is in flight. Computation is shared between the
-forward and the backward pass as `cost.compute` prices them, communication half and half.
+forward and the backward pass as `cost.operator` prices them, communication half and half.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from .cost.account import account
-from .cost.compute import BACKWARD_RATIO
+from .cost.account import account, operator_seconds
 from .cost.model import CostModel
 from .cost.recompute import Recomputation
 from .graph import Graph
 from .pipeline.partition import StagePrice
 from .planned import PlannedEdge, PlannedOp
 from .plans import Plan
-from .sbp.rules import find_rule
 
 Columns = dict[str, NDArray[np.float64]]  # operator -> the fields of a StagePrice
 
@@ -46,17 +44,16 @@ def columns(
     fullest = works.index(max(works)) if works else -1
     found = {}
     for op in graph.ops:
-        rule = find_rule(op.kind)
-        ratio = BACKWARD_RATIO[rule is not None and rule.heavy]
-        ratio += again.passes(op.name) - 1
+        placed = ops[op.name]
+        forward_s, _ = operator_seconds(graph, model, op, placed)
         first, second = one[op.name], two[op.name]
         compute = second.compute_s - first.compute_s
         moved = second.communication_s - first.communication_s
         counted = first.inside_bytes if again.block_of.get(op.name) == fullest else 0.0
         found[op.name] = np.array(
             [
-                compute / (1 + ratio) + moved / 2,
-                compute * ratio / (1 + ratio) + moved / 2,
+                forward_s + moved / 2,
+                compute - forward_s + moved / 2,
                 max(2 * first.iteration_s - second.iteration_s, 0.0),
                 first.fixed_bytes,
                 first.memory_bytes - first.fixed_bytes - counted,

@@ -7,8 +7,8 @@ In a box of hosts with shaped links, training steps of all plans of a model take
 spreads of their seconds, and the bytes on the links, are set beside the model's predictions. With
 8 processes on few cores computation is emulated, at a rate that gives a well-known scheme the
 balance of communication to computation that it has at the paper's scale (`BALANCE`). One case runs
-with real computation, planned for the device as calibrated (no prediction: the processes share the
-cores), one on 8 x 2. Needs root. Cases that are not run keep their old results.
+with real computation, planned for the model's operators as timed on all processes at once, which
+share the cores; one on 8 x 2. Needs root. Cases that are not run keep their old results.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from autoddl.compare import OURS, Scheme, compare
 from autoddl.cost.compute import at_rate
 from autoddl.graph import Graph
 from autoddl.sbp.mesh import Mesh
-from benchmarks.box.machines import calibrated
+from benchmarks.box.machines import calibrated, calibrated_for
 from benchmarks.box.race_report import Case, Racer, draw, table
 from benchmarks.box.results import FOLDER, machine, save
 from benchmarks.box.work import run_plans
@@ -76,7 +76,11 @@ def balanced(cluster: Cluster, model: str) -> Cluster:
 
 @lru_cache(maxsize=4)
 def graph_of(model: str) -> Graph:
-    return trace_entry(f"benchmarks.box.models:{model}")
+    return trace_entry(entry_of(model))
+
+
+def entry_of(model: str) -> str:
+    return f"benchmarks.box.models:{model}"
 
 
 @lru_cache(maxsize=8)
@@ -179,8 +183,12 @@ def main() -> None:
                 cluster = Cluster.load(FOLDER / f"machine_4x2_{rate}.json")
                 cluster = cluster.with_shape(nodes=nodes, gpus_per_node=gpus)
             else:
-                again = (shape, rate) in fresh
-                cluster = calibrated(box, rate, again, args.calibrate.split())
+                again, options = (shape, rate) in fresh, args.calibrate.split()
+                cluster = (
+                    calibrated(box, rate, again, options)
+                    if emulate
+                    else calibrated_for(box, rate, again, options, entry_of(model))
+                )
                 fresh.discard((shape, rate))
             if emulate:
                 cluster = balanced(cluster, model)

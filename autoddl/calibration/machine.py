@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from ..cluster.link import Link
+from ..cluster.operator_times import OperatorTimes
 from ..cluster.provenance import Calibration, Range
 from ..cluster.spec import Cluster, Curve, Device, link_json
 from .fit import Fit, fit_links
@@ -42,6 +43,12 @@ def machine_of(record: Record, fit: Fit, device: Device | None = None) -> Cluste
         sources.update(_device_sources(record, device))
     else:
         sources.update(dict.fromkeys(_device_names(device), "given (--device-from)"))
+    if record.operators:
+        operators = {key: operator_times(p) for key, p in record.operators.items()}
+        device = dataclasses.replace(device, operators=operators)
+        sources["device.operators"] = (
+            f"measured by autoddl calibrate on {record.date}, all processes at once"
+        )
     if fit.shuffle_s_per_byte:
         device = dataclasses.replace(device, shuffle_s_per_byte=fit.shuffle_s_per_byte)
         sources["device.shuffle_s_per_byte"] = (
@@ -108,15 +115,37 @@ def efficiency_curve(points: Sequence[tuple[float, float]], launch_s: float) -> 
     More FLOPs never take less time: neighbours that measured so share the time that both took, each
     in proportion to its FLOPs (pool adjacent violators on the seconds).
     """
-    blocks: list[list[float]] = []  # [mean seconds, number of points]
-    for _, seconds in sorted(points):
-        # what starting takes was measured with less than perfect precision
-        blocks.append([max(seconds - launch_s, 0.1 * seconds), 1])
+    # what starting takes was measured with less than perfect precision
+    seconds = rising([max(s - launch_s, 0.1 * s) for _, s in sorted(points)])
+    return tuple((f, _short(f / s)) for (f, _), s in zip(sorted(points), seconds, strict=True))
+
+
+def operator_times(points: Sequence[tuple[float, float, float]]) -> OperatorTimes:
+    """From (work, forward seconds, backward seconds): neither falls with more work.
+
+    Of points of the same work, the last counts.
+    """
+    by_work = sorted({done: (forward, backward) for done, forward, backward in points}.items())
+    forward_s = rising([forward for _, (forward, _) in by_work])
+    backward_s = rising([backward for _, (_, backward) in by_work])
+    return OperatorTimes(
+        tuple(
+            (done, _short(a), _short(b))
+            for (done, _), a, b in zip(by_work, forward_s, backward_s, strict=True)
+        )
+    )
+
+
+def rising(values: Sequence[float]) -> list[float]:
+    """The nearest values that never fall: neighbours that do share their mean (pool adjacent
+    violators)."""
+    blocks: list[list[float]] = []  # [mean, number of values]
+    for value in values:
+        blocks.append([value, 1])
         while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
             (a, n), (b, m) = blocks[-2], blocks[-1]
             blocks[-2:] = [[(a * n + b * m) / (n + m), n + m]]
-    seconds = [mean for mean, count in blocks for _ in range(int(count))]
-    return tuple((f, _short(f / s)) for (f, _), s in zip(sorted(points), seconds, strict=True))
+    return [mean for mean, count in blocks for _ in range(int(count))]
 
 
 def ranges_of(done: dict[Point, Timing]) -> tuple[Range, ...]:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.fields import Fields, checked_number, load_object
+from ..cluster.operator_times import Point as OperatorPoint
+from ..cluster.operator_times import points_of
 from ..files import write_atomically
 from .schedule import KINDS, Point, Shape
 from .statistics import median_interval
@@ -148,6 +150,7 @@ class Record:
     date:       of the start, ISO 8601 in UTC
     confidence: of the medians' intervals
     skipped:    points left out, as text, with the reason
+    operators:  `cost.measured.operator_key` -> points (work, forward and backward median seconds)
     """
 
     name: str
@@ -159,6 +162,7 @@ class Record:
     timings: dict[Point, Timing] = field(default_factory=dict)
     device: DeviceTimes | None = None
     skipped: dict[str, str] = field(default_factory=dict)
+    operators: dict[str, list[OperatorPoint]] = field(default_factory=dict)
 
     def done(self) -> dict[Point, Timing]:
         """The finished points."""
@@ -191,6 +195,10 @@ class Record:
             "confidence": self.confidence,
             "device": None if self.device is None else self.device.to_json(),
             "skipped": self.skipped,
+            "operators": {
+                key: [[done, _short(a), _short(b)] for done, a, b in points]
+                for key, points in self.operators.items()
+            },
             "collectives": [
                 {
                     "kind": point.kind,
@@ -222,6 +230,9 @@ class Record:
         if not isinstance(skipped, Mapping):
             raise ValueError("field 'skipped' must be an object")
         device = data.get("device")
+        operators = data.get("operators", {})
+        if not isinstance(operators, Mapping):
+            raise ValueError("field 'operators' must be an object")
         return Record(
             name=fields.text("name"),
             date=fields.text("date"),
@@ -236,6 +247,10 @@ class Record:
             ),
             device=None if device is None else DeviceTimes.from_json(device),
             skipped=dict(skipped),
+            operators={
+                key: list(points_of(points, f"operators.{key}"))
+                for key, points in operators.items()
+            },
         )
 
     def dumps(self) -> str:

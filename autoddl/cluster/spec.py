@@ -2,9 +2,9 @@
 
 The file format is the JSON of these classes' fields plus `version`. `sources` says where a number
 comes from, by its dotted name: `{"device.memory_bytes": "data sheet, page 2"}`. Optional fields are
-left out where they say nothing: a link's `call_s` and `transfer_s`, the device's `efficiency` and
-`shuffle_s_per_byte`, `lines` (of measured group shapes) and `calibration` (how the numbers were
-measured). `autoddl calibrate` writes them.
+left out where they say nothing: a link's `call_s` and `transfer_s`, the device's `efficiency`,
+`operators` and `shuffle_s_per_byte`, `lines` (of measured group shapes) and `calibration` (how the
+numbers were measured). `autoddl calibrate` writes them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import Any, Literal, cast
 
 from ..files import write_atomically
 from ..sbp.mesh import Mesh
-from .fields import Fields, check_known, checked_number, load_object
+from .fields import Fields, check_known, checked_number, load_object, type_name
 from .group_line import GroupLine
 from .link import Link
+from .operator_times import OperatorTimes
 from .provenance import Calibration
 
 CLUSTER_VERSION = 1
@@ -41,6 +42,8 @@ class Device:
     shuffle_s_per_byte: seconds per byte that a collective copies or sums, each time
     efficiency:    dtype -> points (FLOPs of a matmul, FLOP/s that it reaches), ascending; what a
                    dtype without points reaches is its `flops_per_s` at any size
+    operators:     `cost.measured.operator_key` -> what the operator takes; the others take what the
+                   rates say
     """
 
     kind: DeviceKind
@@ -50,6 +53,7 @@ class Device:
     launch_s: float = 0.0
     shuffle_s_per_byte: float = 0.0
     efficiency: Mapping[str, Curve] = dataclasses.field(default_factory=dict)
+    operators: Mapping[str, OperatorTimes] = dataclasses.field(default_factory=dict)
 
     def flops_for(self, dtype: str) -> float:
         """FLOP/s for `dtype`; a dtype without a number of its own runs as fast as float32."""
@@ -113,6 +117,10 @@ class Cluster:
             device["efficiency"] = {
                 dtype: [list(point) for point in curve]
                 for dtype, curve in self.device.efficiency.items()
+            }
+        if self.device.operators:
+            device["operators"] = {
+                key: times.to_json() for key, times in self.device.operators.items()
             }
         whole: dict[str, Any] = {
             "version": CLUSTER_VERSION,
@@ -191,6 +199,7 @@ def _device(data: Any) -> Device:
         launch_s=fields.number("launch_s", zero=True, default=0.0),
         shuffle_s_per_byte=fields.number("shuffle_s_per_byte", zero=True, default=0.0),
         efficiency=_efficiency(data.get("efficiency", {})),
+        operators=_operators(data.get("operators", {})),
     )
 
 
@@ -218,6 +227,13 @@ def _efficiency(data: Any) -> dict[str, Curve]:
                 )
         curves[dtype] = curve
     return curves
+
+
+def _operators(data: Any) -> dict[str, OperatorTimes]:
+    where = "device.operators"
+    if not isinstance(data, Mapping):
+        raise ValueError(f"field {where!r} must be an object, got {type_name(data)}")
+    return {key: OperatorTimes.from_json(p, f"{where}.{key}") for key, p in data.items()}
 
 
 def _link(data: Any, where: str) -> Link:

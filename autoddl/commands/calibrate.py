@@ -12,6 +12,7 @@ Examples:
   autoddl calibrate --gpus-per-node 4 --output calibration/machines/mine.json
   autoddl calibrate --gpus-per-node 2 --quick --output mine.json
   autoddl calibrate --refit --output mine.json
+  autoddl calibrate --gpus-per-node 4 --output mine.json --model models.gpt:gpt_small
   python -m oneflow.distributed.launch --nnodes 2 --node_rank 0 --nproc_per_node 4 \\
       --master_addr host0 --master_port 29500 -m autoddl calibrate --output mine.json
 """
@@ -36,6 +37,8 @@ Examples:
 @click.option("--max-call", "call_s", type=float, help="Seconds of one collective (default 2).")
 @click.option("--timeout", "timeout_s", type=float, help="Seconds a host may be silent (60).")
 @click.option("--device-from", metavar="FILE", help="Take the device from this machine file.")
+@click.option("--model", metavar="MODEL", help="Also time the operators of this model.")
+@click.option("--batch", type=click.IntRange(1), help="Its batch; otherwise the model's own.")
 @click.option("--point-to-point/--no-point-to-point", default=None, help="Also time transfers.")
 @click.option("--quick", is_flag=True, help="About a minute: few sizes up to 4 MB, rough medians.")
 @click.option("--refit", "only_refit", is_flag=True, help="Fit again from the record alone.")
@@ -43,7 +46,8 @@ def calibrate(quick: bool, only_refit: bool, **options: Any) -> None:
     """Measure this machine's links and devices and write a machine file.
 
     Writes every median to NAME.measurements.json beside it; started again after an interruption,
-    it goes on from there. Under a launcher each process is one rank; otherwise all start here.
+    it goes on from there, also with a (further) --model. Under a launcher each process is one rank;
+    otherwise all start here.
     """
     from ..calibrate import QUICK, CalibrateJob, calibrate, refit
 

@@ -24,6 +24,7 @@ from ..sbp.rules import find_rule, signatures_of
 from ..sbp.signature import Inner, OpSpec
 from .forward import extra_shares, lasting_shares
 from .gradients import is_shared, last_counts, last_of_blocks, last_product, reader_of
+from .measured import times_of
 from .model import CostModel
 from .operator import compute_seconds, inner_count, inner_seconds, reduced_spec, saved_bytes
 from .recompute import Recomputation
@@ -270,10 +271,12 @@ def operator_seconds(
             share *= extent
     tensors = zip((*spec.inputs, *spec.outputs), (*placed.ins, *placed.outs), strict=True)
     moved = sum(_local_bytes(t, nd, mesh) for t, nd in tensors)
+    device = model.cluster.device
+    times = times_of(device, graph, op)
 
     def seconds(has_grad: bool) -> float:
         arrays = np.array([float(share)]), np.array([moved])
-        return float(compute_seconds(spec, rule, model.cluster.device, *arrays, has_grad)[0])
+        return float(compute_seconds(spec, rule, device, *arrays, has_grad, times)[0])
 
     forward = seconds(False)
     has_grad = any(o in graph.needs_grad for o in op.outputs)

@@ -26,7 +26,8 @@ def at_rate(device: Device, flops_per_s: float) -> Device:
     """`device`, as if it did so many FLOP/s in any dtype. ValueError unless that is positive."""
     if not flops_per_s > 0:
         raise ValueError(f"the FLOP rate of a device must be positive, got {flops_per_s}")
-    return dataclasses.replace(device, flops_per_s={"float32": flops_per_s}, efficiency={})
+    rates = {"float32": flops_per_s}
+    return dataclasses.replace(device, flops_per_s=rates, efficiency={}, operators={})
 
 
 def forward_seconds(

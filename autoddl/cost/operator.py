@@ -1,6 +1,7 @@
 """What one operator costs on one device: seconds of computation and own collectives, memory.
 
     compute = forward (1 + ratio)   forward from `compute.forward_seconds`, ratio 2 if heavy, else 1
+                                    or what was measured (`cost.measured`)
     inner   = (forward + backward count) x all-reduce of the reduced input shard
     memory  = bytes of the outputs, which the backward pass may need
 
@@ -13,11 +14,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cluster.operator_times import OperatorTimes
 from ..cluster.spec import Device
 from ..sbp.layout import TensorSpec
 from ..sbp.signature import Inner, OpSpec, Rule
 from .comm import CommModel
 from .compute import BACKWARD_RATIO, forward_seconds
+from .measured import measured_seconds, work
 
 Array = NDArray[np.float64]
 _FREE_KINDS = ("fork", "loss", "param", "input", "buffer", "stage_input", "stage_output")
@@ -29,11 +32,24 @@ def computes(op: OpSpec, rule: Rule) -> bool:
 
 
 def compute_seconds(
-    op: OpSpec, rule: Rule, device: Device, share: Array, moved_bytes: Array, has_grad: bool
+    op: OpSpec,
+    rule: Rule,
+    device: Device,
+    share: Array,
+    moved_bytes: Array,
+    has_grad: bool,
+    times: OperatorTimes | None = None,
 ) -> Array:
-    """Forward and backward seconds; `share` devices divide the work, each moves `moved_bytes`."""
+    """Forward and backward seconds; `share` devices divide the work, each moves `moved_bytes`.
+
+    times: what was measured of the operator, None for the device's rates
+    """
     if not computes(op, rule):
         return np.zeros_like(share)
+    if times is not None:
+        done = work(op, rule, share, moved_bytes)
+        forward_s, backward_s = measured_seconds(times, device.launch_s, done)
+        return forward_s + backward_s if has_grad else forward_s
     dtype = next((t.dtype for t in op.outputs if t.is_float), "float32")
     forward = forward_seconds(device, rule.flops(op) / share, moved_bytes, dtype, rule.heavy)
     return forward * (1 + (BACKWARD_RATIO[rule.heavy] if has_grad else 0))

@@ -81,6 +81,8 @@ def print_calibration(record: Record, fit: Fit, cluster: Cluster, files: Sequenc
         f"{format_bytes(device.memory_bandwidth_bytes_per_s)}/s; "
         f"an operator starts in {format_seconds(device.launch_s)}"
     )
+    if device.operators:
+        out.print(f"{len(device.operators)} operators of models timed by themselves")
     out.print(links_table(cluster, fit))
     out.print(errors_table(record, fit, cluster.lines))
     out.print(f"R2 of the logarithms {fit.r2:.3f} over {len(fit.residuals)} points")

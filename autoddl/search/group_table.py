@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..cost.forward import lasting_shares
 from ..cost.gradients import is_shared
+from ..cost.measured import times_of
 from ..cost.model import CostModel
 from ..cost.operator import compute_seconds, inner_seconds, reduced_spec, saved_bytes
 from ..cost.recompute import Recomputation
@@ -293,9 +294,10 @@ class GroupTables:
             divides = np.array([c.signatures[number].divides_work for c in table.composites])
             share = np.where(divides[table.assign], self.extents, 1.0).prod(axis=1)
             moved = in_bytes + out_bytes
-            seconds += compute_seconds(spec, rule, device, share, moved, has_grad)
+            times = times_of(device, self.graph, op)
+            seconds += compute_seconds(spec, rule, device, share, moved, has_grad, times)
             if self.again.passes(op.name) > 1:
-                seconds += compute_seconds(spec, rule, device, share, moved, False)
+                seconds += compute_seconds(spec, rule, device, share, moved, False, times)
             kept = 1.0 if self.again.leaves(op) else self.again.weight(op.name)
             memory += kept * saved_bytes(spec, rule, out_bytes, has_grad)
             if has_grad:

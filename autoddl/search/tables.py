@@ -350,7 +350,9 @@ def _group_key(graph: Graph, group: Group, grouping: Grouping) -> Hashable:
             wiring.append((kind, inside, name in graph.needs_grad))
         attrs = tuple(sorted(op.attrs.items())) if op.kind not in ("param", "opaque") else ()
         grads = tuple(o in graph.needs_grad for o in op.outputs)
-        parts.append((op.kind, attrs, spec.inputs, spec.outputs, tuple(wiring), grads))
+        # what was measured of an operator is known by the dims that grow with the batch, too
+        growing = tuple(graph.tensors[name].batch_dims for name in (*op.inputs, *op.outputs))
+        parts.append((op.kind, attrs, spec.inputs, spec.outputs, growing, tuple(wiring), grads))
     # Which outputs are read outside decides which composite signatures are distinct.
     outputs = tuple((number, index) for number, index, _ in group.outputs)
     return tuple(parts), outputs

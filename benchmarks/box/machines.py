@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from autoddl.backend.oneflow.entries import trace_entry
+from autoddl.backend.oneflow.measure_operators import tasks_of
 from autoddl.box import Box
 from autoddl.cluster import Cluster
 
@@ -15,14 +18,32 @@ from .work import ENV
 def calibrated(box: Box, rate: str, again: bool, options: Sequence[str]) -> Cluster:
     """The file of a box of this shape at this rate; measured if it is missing or `again`."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    nodes, gpus = box.spec.nodes, box.spec.gpus_per_node
-    path = FOLDER / f"machine_{nodes}x{gpus}_{rate}.json"
+    path = _path(box, rate)
     if again or not path.exists():
         for old in FOLDER.glob(f"{path.stem}.*"):
             old.unlink()
-        sizes = ["--nodes", str(nodes), "--gpus-per-node", str(gpus), "--name", f"box at {rate}"]
-        command = ["-m", "autoddl", "calibrate", "--output", str(path), *sizes, *options]
-        status = box.run(command, ENV, output=sys.stdout, prefix=False)
-        if status:
-            raise RuntimeError(f"autoddl calibrate ended with status {status}")
+        _calibrate(box, rate, options)
     return Cluster.load(path)
+
+
+def calibrated_for(box: Box, rate: str, again: bool, options: Sequence[str], model: str) -> Cluster:
+    """As `calibrated`, with the operators of `model` timed by themselves."""
+    cluster = calibrated(box, rate, again, options)
+    graph = trace_entry(model)
+    if any(task.key not in cluster.device.operators for task in tasks_of(graph, box.spec.size)):
+        _calibrate(box, rate, [*options, "--model", model])
+        cluster = Cluster.load(_path(box, rate))
+    return cluster
+
+
+def _path(box: Box, rate: str) -> Path:
+    return FOLDER / f"machine_{box.spec.nodes}x{box.spec.gpus_per_node}_{rate}.json"
+
+
+def _calibrate(box: Box, rate: str, options: Sequence[str]) -> None:
+    nodes, gpus = box.spec.nodes, box.spec.gpus_per_node
+    sizes = ["--nodes", str(nodes), "--gpus-per-node", str(gpus), "--name", f"box at {rate}"]
+    command = ["-m", "autoddl", "calibrate", "--output", str(_path(box, rate)), *sizes, *options]
+    status = box.run(command, ENV, output=sys.stdout, prefix=False)
+    if status:
+        raise RuntimeError(f"autoddl calibrate ended with status {status}")

@@ -66,15 +66,14 @@ class Case:
             "fewest bytes": self.ours.link_bytes
             <= min(r.link_bytes for r in self.racers) * (1 + 1e-3),
         }
-        if self.emulated:
-            errors = [
-                abs((r.predicted_s / self.ours.predicted_s) / (r.seconds / self.ours.seconds) - 1)
-                for r in self.racers[1:]
-            ]
-            found["worst error of ratios"] = max(errors)
-            found["median error of ratios"] = statistics.median(errors)
-            promised = min(r.predicted_s for r in self.racers[1:]) / self.ours.predicted_s
-            found["promised"] = promised
+        errors = [
+            abs((r.predicted_s / self.ours.predicted_s) / (r.seconds / self.ours.seconds) - 1)
+            for r in self.racers[1:]
+        ]
+        found["worst error of ratios"] = max(errors)
+        found["median error of ratios"] = statistics.median(errors)
+        promised = min(r.predicted_s for r in self.racers[1:]) / self.ours.predicted_s
+        found["promised"] = promised
         return found
 
 
@@ -99,17 +98,13 @@ def table(cases: Sequence[Case], machine: Mapping[str, Any]) -> str:
         ours = case.ours
         for racer in case.racers:
             low, high = min(racer.samples_s), max(racer.samples_s)
-            predicted = (
-                (f"{racer.predicted_s:.3f}", f"{racer.predicted_s / ours.predicted_s:.2f}")
-                if case.emulated
-                else ("", "")
-            )
             cells = (
                 racer.name,
                 racer.topology,
                 f"{racer.seconds:.3f} ({low:.3f} to {high:.3f})",
                 f"{racer.seconds / ours.seconds:.2f}",
-                *predicted,
+                f"{racer.predicted_s:.3f}",
+                f"{racer.predicted_s / ours.predicted_s:.2f}",
                 f"{racer.link_bytes / 1e6:.2f}",
             )
             lines.append(f"| {' | '.join(cells)} |")
@@ -124,14 +119,13 @@ def _sentence(case: Case) -> str:
     text = f"Against the second best ({found['against']}): {found['faster']:.2f} times as fast"
     if not found["not behind"]:
         text += f", **behind by more than {NOISE:.0%}**"
-    if case.emulated:
-        text += (
-            f"; promised {found['promised']:.2f}; predicted ratios are off by "
-            f"{found['median error of ratios']:.0%} (median), "
-            f"{found['worst error of ratios']:.0%} (worst)"
-        )
-        if found["promised"] >= GAP > found["faster"]:
-            text += f", **a promised gap of {GAP} is missed**"
+    text += (
+        f"; promised {found['promised']:.2f}; predicted ratios are off by "
+        f"{found['median error of ratios']:.0%} (median), "
+        f"{found['worst error of ratios']:.0%} (worst)"
+    )
+    if found["promised"] >= GAP > found["faster"]:
+        text += f", **a promised gap of {GAP} is missed**"
     text += "; fewest bytes: " + ("yes" if found["fewest bytes"] else "**no**")
     return text + "."
 
@@ -157,10 +151,9 @@ def draw(cases: Sequence[Case], path: Path) -> None:
         above = [max(r.samples_s) - m for m, r in zip(medians, case.racers, strict=True)]
         colours = ["tab:green"] + ["tab:gray"] * (len(case.racers) - 1)
         panel.bar(at, medians, yerr=[below, above], color=colours, capsize=2)
-        if case.emulated:
-            predicted = [r.predicted_s for r in case.racers]
-            panel.plot(at, predicted, "k_", markersize=16, label="predicted")
-            panel.legend(fontsize=7)
+        predicted = [r.predicted_s for r in case.racers]
+        panel.plot(at, predicted, "k_", markersize=16, label="predicted")
+        panel.legend(fontsize=7)
         names = [r.name.replace(" = ", " =\n") for r in case.racers]
         panel.set_xticks(list(at), names, rotation=35, ha="right", fontsize=7)
         panel.set_title(case.label + (" (emulated compute)" if case.emulated else ""), fontsize=8)

@@ -161,3 +161,31 @@ def test_a_host_that_falls_silent_or_ends_is_named(silent, message):
             output = job.communicate(timeout=30)[0]
     assert "met" in output and message in output
     assert job.returncode == 1
+
+
+def test_operators_of_a_model_are_timed_and_added_to_what_is_there(tmp_path):
+    """A second model keeps the first one's operators."""
+
+    def run(model: str) -> dict[str, list[tuple[float, float, float]]]:
+        job = start(calibration(tmp_path, "--no-point-to-point", "--model", model))
+        text = job.communicate(timeout=200)[0]
+        assert job.returncode == 0, text
+        return Record.load(tmp_path / "two.measurements.json").operators
+
+    first = run("models.dlrm:dlrm_small")
+    kinds = {key.split()[0] for key in first}
+    assert {"matmul", "broadcast_add", "relu"} <= kinds and "reshape" not in kinds
+    for points in first.values():
+        assert len(points) == 2  # the whole batch, and half of it on each of two processes
+        assert all(forward_s > 0 for _, forward_s, _ in points)
+    assert any(backward_s > 0 for key in first for _, _, backward_s in first[key])
+    both = run("models.gpt:gpt_small")
+    assert {key: both[key] for key in first} == first and len(both) > len(first)
+    machine = Cluster.load(tmp_path / "two.json")
+    assert set(machine.device.operators) == set(both)
+
+
+def test_a_batch_without_a_model_is_refused(tmp_path):
+    job = start(calibration(tmp_path, "--batch", "8"))
+    assert "--batch is of a model; give --model, too" in job.communicate(timeout=60)[0]
+    assert job.returncode == 2

@@ -35,6 +35,7 @@ def test_a_record_is_read_as_written(tmp_path):
     record = whole()
     record.timings[Point("send", Shape(2, 1, 1), 12)] = Timing(3, [1e-3, 2e-3])
     record.skipped["all_gather"] = "too large"
+    record.operators["relu"] = [(64.0, 1e-5, 0.0), (128.0, 2e-5, 1e-6)]
     record.save(tmp_path / "r.json")
     again = Record.load(tmp_path / "r.json")
     assert again.dumps() == record.dumps()
@@ -145,3 +146,16 @@ def test_the_shipped_measurement_gives_the_shipped_machine():
         shipped.device, shuffle_s_per_byte=made.device.shuffle_s_per_byte
     )
     assert made.sources == shipped.sources
+
+
+def test_operators_of_a_record_come_into_the_machine_file():
+    record = whole()
+    fit = fit_record(record)
+    assert machine_of(record, fit).device.operators == {}
+    # the second is an outlier: more work cannot take less time
+    record.operators["relu"] = [(64.0, 3e-5, 0.0), (128.0, 1e-5, 0.0), (256.0, 8e-5, 1e-5)]
+    machine = machine_of(record, fit)
+    points = machine.device.operators["relu"].points
+    assert points == ((64.0, 2e-5, 0.0), (128.0, 2e-5, 0.0), (256.0, 8e-5, 1e-5))
+    assert "measured" in machine.sources["device.operators"]
+    assert Cluster.from_json(machine.to_json()) == machine

@@ -21,6 +21,7 @@ RANGE = {
 def whole() -> dict:
     data = copy.deepcopy(LAPTOP.to_json())
     data["device"]["efficiency"] = {"float32": [[1e6, 1e9], [1e9, 1e10]]}
+    data["device"]["operators"] = {"relu nx8 float32 -> nx8 float32 {}": [[64, 1e-5, 0.0]]}
     data["device"]["shuffle_s_per_byte"] = 1e-9
     data["intra"] |= {"call_s": 1e-4, "transfer_s": 0.0}
     data["calibration"] = {
@@ -64,6 +65,12 @@ def test_parts_that_say_nothing_are_left_out():
         ("device.efficiency.float32", [[1e6]], "must be a pair"),
         ("device.efficiency.float32", [[1e6, 0]], "must be more than zero"),
         ("device.efficiency.float32", [[1e6, 1e9], [1e6, 1e9]], "FLOPs must ascend"),
+        ("device.operators", [], "'device.operators' must be an object"),
+        ("device.operators.relu", [], "one at least"),
+        ("device.operators.relu", [[1, 2]], "'device.operators.relu\\[0\\]' must be"),
+        ("device.operators.relu", [[1, 0, 0]], "relu\\[0\\]\\[1\\]' must be more than"),
+        ("device.operators.relu", [[1, 2, 0], [1, 3, 0]], "'device.operators.relu': work must"),
+        ("device.operators.relu", [[1, 2, 3], [2, 2, 1]], "seconds must not fall"),
         ("device.efficiency.float32", [[1e6, 1e9], [2e6, 1e10]], "must not take less time"),
         ("calibration", 3, "'calibration' must be an object"),
         ("calibration.r2", "good", "'calibration.r2' must be a number"),

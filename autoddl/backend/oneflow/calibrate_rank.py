@@ -8,11 +8,13 @@ from pathlib import Path
 from ...calibration.measured import Limits, Progress
 from ...calibration.record import Record
 from ...calibration.schedule import Point
+from ...graph import Graph
 from ...sbp.mesh import Mesh
 from .groups import Groups
 from .guard import rank
 from .measure import measure
 from .measure_device import measure_device, memory_bytes
+from .measure_operators import measure_operators
 from .session import share_text
 from .timing import Stopwatch
 
@@ -28,10 +30,14 @@ def run(
     limits: Limits,
     device_kind: str,
     with_device: bool,
+    graph: Graph | None,
     show: Callable[[Progress], None],
     expect: Callable[[str, float], None],
 ) -> Record:
-    """Go on from `start()` of rank 0, which saves the record to `path`; the whole record."""
+    """Go on from `start()` of rank 0, which saves the record to `path`; the whole record.
+
+    graph: of a model whose operators are timed, too
+    """
     expect("the start of OneFlow on all ranks", DEVICE_SECONDS)
     groups = Groups(mesh, rank(), device_kind)
     watch = Stopwatch(groups)
@@ -62,6 +68,14 @@ def run(
         show,
         lambda what, seconds: expect(what, SLACK_SECONDS + seconds),
     )
+    if graph is not None:
+
+        def next_one(now: Progress) -> None:
+            show(now)
+            expect(f"the measurement of {now.what}", DEVICE_SECONDS)
+
+        agreed = int(watch.agreed(share))
+        measure_operators(record, graph, groups, watch, agreed, save, next_one)
     save()
     watch.meet()
     return record

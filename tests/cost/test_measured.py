@@ -1,0 +1,117 @@
+"""Operators that were measured on the device: which is which, what they take, what plans cost."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoddl.baselines import data_parallel
+from autoddl.calibration.machine import operator_times
+from autoddl.cluster.operator_times import OperatorTimes
+from autoddl.cost.measured import measured_seconds, operator_key, whole_work
+from autoddl.cost.operator import computes
+from autoddl.planner import find_plan
+from autoddl.sbp.rules import find_rule
+from autoddl.stage_account import columns
+from tests.clusters import cluster
+from tests.graphs import mlp
+
+GRAPH = mlp(64, (256, 512, 128))
+POINTS = OperatorTimes(((1e3, 1e-4, 0.0), (1e5, 1e-3, 3e-3)))
+
+
+def computing(graph):
+    rules = ((op, find_rule(op.kind)) for op in graph.ops)
+    return [op for op, rule in rules if rule and computes(graph.spec(op), rule)]
+
+
+def heavy(op):
+    rule = find_rule(op.kind)
+    assert rule is not None
+    return rule.heavy
+
+
+def measured(machine, factor):
+    """`machine` where each operator takes `factor` ns forward and twice that backward per work."""
+    operators = {}
+    for op in computing(GRAPH):
+        done = whole_work(GRAPH.spec(op))
+        operators[operator_key(GRAPH, op)] = OperatorTimes(
+            ((done, factor * 1e-9 * done, 2 * factor * 1e-9 * done),)
+        )
+    return dataclasses.replace(
+        machine, device=dataclasses.replace(machine.device, operators=operators, launch_s=0.0)
+    )
+
+
+def test_an_operator_is_known_at_any_batch_but_not_at_another_width():
+    keys = [operator_key(GRAPH, op) for op in computing(GRAPH)]
+    halved = GRAPH.with_batch(32)
+    assert [operator_key(halved, op) for op in computing(halved)] == keys
+    wider = mlp(64, (256, 1024, 128))
+    assert operator_key(wider, computing(wider)[0]) != keys[0]
+    assert "nx256 float32" in keys[0]
+
+
+def test_points_are_met_and_beyond_them_the_rate_stays_but_for_the_start():
+    forward_s, backward_s = measured_seconds(POINTS, 1e-5, np.array([1.0, 1e3, 1e4, 1e5, 1e6]))
+    assert forward_s[[0, 1, 3, 4]] == pytest.approx([1e-5, 1e-4, 1e-3, 1e-2])
+    assert 1e-4 < forward_s[2] < 1e-3
+    assert backward_s[[3, 4]] == pytest.approx([3e-3, 3e-2])
+
+
+def test_an_operator_without_a_backward_pass_has_none():
+    points = OperatorTimes(((1e3, 1e-4, 0.0), (1e4, 1e-3, 0.0)))
+    assert not measured_seconds(points, 1e-5, np.array([1e2, 1e5]))[1].any()
+
+
+point = st.tuples(st.floats(1, 1e12), st.floats(1e-7, 10), st.floats(0, 10))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(point, min_size=1, max_size=8), st.lists(st.floats(1, 1e13), min_size=2))
+def test_more_work_never_takes_less_time_whatever_was_measured(points, work):
+    for seconds in measured_seconds(operator_times(points), 1e-6, np.array(sorted(work))):
+        assert (np.diff(seconds) >= -1e-9 * seconds[1:]).all()
+
+
+def test_a_plan_costs_what_was_measured_of_its_operators():
+    machine = measured(cluster("piz_daint", 2, 2), 5.0)
+    plan = find_plan(GRAPH, machine, space=data_parallel(GRAPH), micro_batches=1)
+    expected = 0.0
+    for op in computing(plan.graph):
+        spec, placed = plan.graph.spec(op), plan.ops[op.name]
+        parts = [
+            tensor.bytes / (4 if nd[0].is_split else 1)
+            for tensor, nd in zip(
+                (*spec.inputs, *spec.outputs), (*placed.ins, *placed.outs), strict=True
+            )
+        ]
+        done = whole_work(spec) / 4 if heavy(op) else sum(parts)
+        passes = 3 if op.outputs[0] in plan.graph.needs_grad else 1
+        expected += passes * 5e-9 * done
+    assert plan.cost.compute_s == pytest.approx(expected)
+
+
+def test_the_search_divides_more_where_operators_are_slow():
+    """Slow links, and computation that costs nothing or much: the measured one decides."""
+    machine = cluster("laptop", 2, 2)
+    slow_links = dataclasses.replace(
+        machine, inter=dataclasses.replace(machine.inter, beta_s_per_byte=1e-6)
+    )
+    cheap = find_plan(GRAPH, measured(slow_links, 1e-6))
+    dear = find_plan(GRAPH, measured(slow_links, 1e3))
+    assert cheap.cost.nic_bytes.total < dear.cost.nic_bytes.total
+    assert dear.search.lower_bound_s is not None
+    assert dear.cost.iteration_s == pytest.approx(dear.search.lower_bound_s, rel=1e-5)
+
+
+def test_a_stage_has_the_forward_and_backward_seconds_measured():
+    plan = find_plan(GRAPH, measured(cluster("piz_daint", 1, 1), 5.0), micro_batches=1)
+    parts = columns(plan.graph, plan.model, plan.ops, plan.edges)
+    for op in computing(plan.graph):
+        done = whole_work(plan.graph.spec(op))
+        backward_s = 1e-8 * done if op.outputs[0] in plan.graph.needs_grad else 0.0
+        assert parts[op.name][:2] == pytest.approx([5e-9 * done, backward_s])
