@@ -102,6 +102,7 @@ def plan_stages(
     memory_limit_bytes: float | None = None,
     search: str = "auto",
     comm_rule: CommRule = "shared_nic",
+    precision: str = "float32",
 ) -> Plan | StagedPlan:
     """The best plan with pipeline stages; see `staged_planner.find_staged_plan`.
 
@@ -122,6 +123,7 @@ def plan_stages(
         memory_limit_bytes=memory_limit_bytes,
         search=search,
         comm_rule=comm_rule,
+        precision=precision,
     )
 
 
@@ -207,7 +209,7 @@ def parallelize(
     from .backend.oneflow.trainer import build_trainer
 
     install_guard()
-    check_device(precision if not isinstance(plan, Plan) else plan.precision)
+    check_device(precision if plan is None else plan.precision)
     check_world_size(cluster)
     traced = trace_with_state(model, *example, loss=loss)
     if plan is None:

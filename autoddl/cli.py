@@ -186,6 +186,7 @@ def plan(
             memory_limit_bytes=limit,
             search=search,
             comm_rule=comm_rule,
+            precision=precision,
             zero=zero,
         )
         if output:
@@ -281,12 +282,14 @@ def explain(
 @click.option("--steps", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--lr", type=float, default=1e-3, show_default=True, help="Learning rate.")
 @OPTIMIZER
+@PRECISION
 @BATCH
 @SEED
 def train_command(**options: Any) -> None:
     """Train MODEL on made-up data, one process per device of the cluster.
 
-    Starts the processes itself, unless a launcher has started this one as a rank.
+    Starts the processes itself, unless a launcher has started this one as a rank. With --plan, the
+    plan says in which precision.
     """
     from .job import TrainJob, train
 

@@ -24,7 +24,10 @@ from .synthetic import synthetic_batches
 
 @dataclass(frozen=True)
 class TrainJob:
-    """What to train and how; `plan_file` is None for a new plan, `model` is module:function."""
+    """What to train and how; `model` is module:function.
+
+    plan_file: None for a new plan, in `precision`
+    """
 
     model: str
     cluster: Cluster
@@ -34,6 +37,7 @@ class TrainJob:
     optimizer: str = "adam"
     batch: int | None = None
     seed: int = 0
+    precision: str = "float32"
 
     def command(self, folder: str) -> list[str]:
         """The arguments of a rank, with the plan and the cluster from files in `folder`."""
@@ -90,6 +94,7 @@ def train_rank(job: TrainJob) -> None:
         optimizer=entries.optimizer_maker(job.optimizer, job.lr),
         plan=plan,
         seed=job.seed,
+        precision=job.precision,
     )
     made = trainer.plan
     seconds = made.iteration_s if isinstance(made, StagedPlan) else made.cost.iteration_s
@@ -104,11 +109,15 @@ def train_rank(job: TrainJob) -> None:
 
 def _checked_plan(job: TrainJob) -> Plan | StagedPlan:
     from .backend.oneflow.entries import trace_entry
+    from .backend.oneflow.half import check_device
 
+    plan = None if job.plan_file is None else load_plan(job.plan_file)
+    check_device(job.precision if plan is None else plan.precision)
     graph = trace_entry(job.model, job.batch)
-    if job.plan_file is None:
-        return find_plan(graph, job.cluster, seed=job.seed, optimizer=job.optimizer)
-    plan = load_plan(job.plan_file)
+    if plan is None:
+        return find_plan(
+            graph, job.cluster, seed=job.seed, optimizer=job.optimizer, precision=job.precision
+        )
     plan.check_model(graph)
     plan.check_cluster(job.cluster)
     return plan

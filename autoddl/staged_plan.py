@@ -33,6 +33,7 @@ from .pipeline.submesh import SubMesh
 from .pipeline.verify import verify
 from .planned import PlannedOp
 from .plans import Plan
+from .precision import in_precision
 from .renamed import renamed
 from .sbp.layout import TensorSpec
 from .sbp.redistribute import Step, cheapest_path
@@ -87,7 +88,8 @@ class StagedPlan:
     def check_model(self, graph: Graph) -> None:
         """ValueError unless this plan is for `graph`, a freshly traced model."""
         try:
-            ours = graph.with_batch(self.cut.graph.batch) if graph.batch else graph
+            ours = in_precision(graph, self.precision)
+            ours = ours.with_batch(self.cut.graph.batch) if graph.batch else ours
             same = ours.fingerprint == self.cut.graph.fingerprint
         except ValueError:
             same = False
@@ -135,6 +137,11 @@ class StagedPlan:
     def graph(self) -> Graph:
         """The whole graph, at the size of a micro-batch."""
         return self.cut.graph
+
+    @property
+    def precision(self) -> str:
+        """ "float16" if the model computes in mixed precision."""
+        return self.stages[0].plan.precision
 
     @property
     def num_stages(self) -> int:
@@ -402,6 +409,7 @@ class StagedPlan:
             },
             "batch": self.batch,
             "micro_batches": self.micro_batches,
+            "precision": self.precision,
             "schedule": self.schedule_name,
             "delay": self.delay,
             "iteration_s": self.iteration_s,

@@ -23,6 +23,7 @@ from .pipeline.partition import Partition, Stage, Task, in_flight, partitions
 from .pipeline.simulate import peak_stash
 from .planner import find_plan, micro_batch_counts, micro_graph
 from .plans import Plan
+from .precision import check_precision, in_precision
 from .renamed import renamed
 from .stage_account import plan_price
 from .stage_plan import plan_stage
@@ -54,6 +55,7 @@ def find_staged_plan(
     comm_rule: CommRule = "shared_nic",
     restarts: int = 32,
     zero: bool = True,
+    precision: str = "float32",
     most_layers: int = MOST_LAYERS,
 ) -> Plan | StagedPlan:
     """The best plan found with `stages` stages; None chooses, and gives a `Plan` for one stage.
@@ -65,7 +67,9 @@ def find_staged_plan(
     Raises ValueError if there are more stages than layers or devices, the micro-batches do not
     divide the batch, or nothing fits the memory.
     """
-    model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes)
+    check_precision(precision, cluster.device)
+    model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes, precision)
+    traced, graph = graph, in_precision(graph, precision)
     if (schedule == INTERLEAVED) != (chunks > 1):
         raise ValueError(
             f"{INTERLEAVED} has 2 or more chunks a stage and other schedules have 1; got "
@@ -113,12 +117,13 @@ def find_staged_plan(
         try:
             if len(candidate.stages) == 1 and stages is None:
                 return find_plan(
-                    graph,
+                    traced,
                     cluster,
                     micro_batches=candidate.micro_batches,
                     memory_limit_bytes=memory_limit_bytes,
                     optimizer=optimizer,
                     comm_rule=comm_rule,
+                    precision=precision,
                     **options,
                 )
             held = _in_flight(schedule, candidate, delay)

@@ -53,6 +53,18 @@ def test_a_launcher_may_start_the_ranks():
     assert "1 x 2 = 2 devices, but this job has 1 process" in bad.stdout
 
 
+def test_what_the_device_cannot_compute_is_refused_before_any_process_starts(tmp_path):
+    refused = train("--precision", "float16")
+    assert refused.returncode == 2 and "no kernels on the CPU" in refused.stderr
+    plan = str(tmp_path / "plan.json")
+    a100 = str(ROOT / "calibration" / "machines" / "gcp_a100.json")
+    shape = ("--nodes", "1", "--gpus-per-node", "2", "--precision", "float16")
+    made = run("-m", "autoddl", "plan", MODEL, "--cluster", a100, *shape, "-o", plan)
+    assert made.returncode == 0, made.stderr
+    refused = train("--nodes", "1", "--gpus-per-node", "2", "--plan", plan)
+    assert refused.returncode == 2 and "no kernels on the CPU" in refused.stderr
+
+
 def test_a_plan_for_something_else_is_refused_before_any_process_starts(tmp_path):
     plan = str(tmp_path / "plan.json")
     made = run("-m", "autoddl", "plan", MODEL, "--cluster", LAPTOP, "-o", plan)

@@ -229,3 +229,28 @@ def test_gpt3_on_a_thousand_devices_is_planned_within_a_minute():
     assert all(stage.plan.recomputed for stage in plan.stages)
     compute_s = sum(stage.plan.cost.compute_s for stage in plan.stages) / plan.num_stages
     assert plan.iteration_s < 1.35 * compute_s
+
+
+def test_stages_in_mixed_precision():
+    """Halved tensors between the stages, master copies in each; the file keeps the precision."""
+    machine = cluster("gcp_a100", 2, 2)
+    found, whole = (
+        find_staged_plan(DEEP, machine, stages=2, micro_batches=4, precision=precision)
+        for precision in ("float16", "float32")
+    )
+    assert isinstance(found, StagedPlan) and isinstance(whole, StagedPlan)
+    assert found.precision == "float16" and whole.precision == "float32"
+    assert {stage.plan.precision for stage in found.stages} == {"float16"}
+    for halved, full in zip(found.reshards.values(), whole.reshards.values(), strict=True):
+        assert 2 * halved[0].spec.bytes == full[0].spec.bytes
+    again = StagedPlan.from_json(json.loads(json.dumps(found.to_json())))
+    assert again == found and again.summary_json()["precision"] == "float16"
+    again.check_model(DEEP)
+    with pytest.raises(ValueError, match="no float16 rate"):
+        find_staged_plan(DEEP, cluster("laptop", 2, 2), stages=2, precision="float16")
+
+
+def test_one_stage_in_mixed_precision():
+    found = find_staged_plan(DEEP, cluster("gcp_a100", 1, 1), precision="float16")
+    assert isinstance(found, Plan) and found.precision == "float16"
+    found.check_model(DEEP)

@@ -14,3 +14,12 @@ def check_device(precision: str) -> None:
         "the CPU (matmul among them), and this machine has no CUDA device; run the plan where "
         "there is one, or plan with precision='float32'"
     )
+
+
+def check_stages(precision: str) -> None:
+    """ValueError unless plans with stages run in `precision`: losses are not scaled there."""
+    if precision != "float32":
+        raise ValueError(
+            f"the plan computes in {precision} and has stages, whose losses autoddl does not scale "
+            "yet; plan with precision='float32', or without stages"
+        )

@@ -23,6 +23,7 @@ from .eval_batch import rows_of
 from .executor import sent_key
 from .groups import Groups
 from .guard import install_guard, rank
+from .half import check_stages
 from .kernels.registry import RunState
 from .nested import put_tensors
 from .part import Part
@@ -54,6 +55,7 @@ class PipelineTrainer:
         emulate: bool = False,
         signal: bool = False,
     ) -> None:
+        check_stages(plan.precision)
         self.plan = plan
         self._traced = traced
         device_kind = "cuda" if flow.cuda.is_available() else "cpu"
