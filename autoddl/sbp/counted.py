@@ -8,12 +8,15 @@ far fewer of them: on six axes of extent 2 a matrix has 84 counted states for 40
 
 The counted states are all of them if they are few, else those of the core (`states`) and of what is
 asked for: every state that a real path can visit. Prices must depend on extents and links only.
+Dims that divide alike may swap names (`symmetry`), so a search begins at one start of those that
+then are equal.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -27,9 +30,10 @@ from .redistribute import PriceFn
 from .relax import PLACE, Rounds, follow
 from .states import core_codes, local_bytes, without_a_label
 from .steps import FREE_KINDS, STEP_KINDS
-from .symmetry import dual
+from .symmetry import alike_dims, dual, names_by_rank
 
 _FEW_STATES = 2000
+_CLOSED_DIMS = 4  # of a tensor whose dims may swap names
 _TIE = 1e-12
 _SINGLE = 2e-6  # relative error of a sum of single precision
 _FREE = tuple(KIND_INDEX[kind] for kind in FREE_KINDS)
@@ -51,6 +55,52 @@ class _Graph:
     halfway: Halfway
     rounds: Rounds
 
+    def has(self, words: Ints) -> bool:
+        at = np.minimum(np.searchsorted(self.words, words), len(self.words) - 1)
+        return bool((self.words[at] == words).all())
+
+
+@dataclass(frozen=True)
+class _Way:
+    """What is asked of a search, by distinct counts.
+
+    asked:  words of the starts, renamed; called: which of the renamings each has
+    ends:   words of the ends under each renaming
+    start_of, end_of: the number of each state that was asked for
+    """
+
+    asked: Ints
+    called: Ints
+    start_of: Ints
+    ends: list[Ints]
+    end_of: Ints
+
+
+@dataclass(eq=False)
+class _Found:
+    """Seconds from some states to all of a graph, for one tensor; rows: by the state's word."""
+
+    graph: _Graph
+    rows: dict[int, int] = field(default_factory=dict)
+    table: list[Floats] = field(default_factory=list)
+
+    def add(self, words: Ints, seconds: Floats) -> None:
+        self.rows.update(zip(words.tolist(), itertools.count(len(self.rows)), strict=False))
+        self.table = [np.concatenate([*self.table, seconds])]
+
+    def has(self, way: _Way) -> bool:
+        known = all(word in self.rows for word in way.asked.tolist())
+        return known and all(map(self.graph.has, way.ends))
+
+    def pick(self, way: _Way) -> Floats:
+        """[n, m]"""
+        at = np.array([self.rows[word] for word in way.asked.tolist()], dtype=np.int64)
+        found = np.empty((len(at), len(way.ends[0])))
+        for called, ends in enumerate(way.ends):
+            own = np.flatnonzero(way.called == called)
+            found[own] = self.table[0][at[own, None], np.searchsorted(self.graph.words, ends)]
+        return found[way.start_of[:, None], way.end_of]
+
 
 @dataclass
 class Counted:
@@ -60,9 +110,11 @@ class Counted:
     price: PriceFn
     _asked: dict[int, list[Ints]] = field(default_factory=dict, repr=False)
     _graphs: dict[int, _Graph] = field(default_factory=dict, repr=False)
-    _found: dict[TensorSpec, tuple[_Graph, dict[int, int], list[Floats]]] = field(
+    _open: dict[int, list[tuple[TensorSpec, Codes, Codes]]] = field(
         default_factory=dict, repr=False
     )
+    _found: dict[TensorSpec, _Found] = field(default_factory=dict, repr=False)
+    _known_ways: dict[Hashable, _Way] = field(default_factory=dict, repr=False)
 
     @cached_property
     def classes(self) -> tuple[tuple[int, ...], ...]:
@@ -111,65 +163,123 @@ class Counted:
         ndim = len(spec.shape)
         asked = self._asked.setdefault(ndim, [])
         asked.extend(np.unique(self._shadow(codes, ndim)) for codes in (sources, targets))
+        self._open.setdefault(ndim, []).append((spec, sources, targets))
+
+    def ask_rows(self, spec: TensorSpec, given: Codes, kept: Codes) -> None:
+        """Announce that `row_seconds` will be called with these."""
+        first, _ = _distinct(given, kept)
+        self.ask(spec, given[first], kept[first])
 
     def seconds(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Floats:
         """[n, m] seconds that no path from a source to a target falls below."""
-        graph = self._graph(spec, sources, targets)
-        if spec not in self._found or self._found[spec][0] is not graph:
-            self._found[spec] = graph, {}, []
-        ways = [(sources, targets)]
-        if self._has_duals(spec):
-            ways.append((dual(targets), dual(sources)))
-        words = [[self.words(codes, len(spec.shape)) for codes in way] for way in ways]
-        _, rows, table = self._found[spec]
-        new = [
-            np.array([w for w in np.unique(starts).tolist() if w not in rows], dtype=np.int64)
-            for starts, _ in words
-        ]
-        way = int(np.argmin([len(starts) for starts in new]))
-        (starts, ends), new = words[way], new[way]
-        if len(new):
-            rows.update(zip(new.tolist(), range(len(rows), len(rows) + len(new)), strict=True))
-            table[:] = [np.concatenate([*table, self._search(graph, spec, new)])]
-        each, inverse = np.unique(starts, return_inverse=True)
-        at = np.array([rows[w] for w in each.tolist()])[inverse]
-        found = table[0][at[:, None], np.searchsorted(graph.words, ends)]
-        return found.T if way else found
+        ways = self._ways(spec, sources, targets)
+        known = self._found.get(spec)
+        if known is None or not any(map(known.has, ways)):
+            self.ask(spec, sources, targets)
+            self._answer(len(spec.shape))
+            known = self._found[spec]
+        number = next(n for n, way in enumerate(ways) if known.has(way))
+        found = known.pick(ways[number])
+        return found.T if number else found
 
     def row_seconds(self, spec: TensorSpec, given: Codes, kept: Codes) -> Floats:
         """[n] the same from each row of `given` to the same row of `kept`."""
-        both = np.hstack([given, kept])
-        _, first, inverse = np.unique(both, axis=0, return_index=True, return_inverse=True)
-        return np.diagonal(self.seconds(spec, given[first], kept[first]))[inverse.ravel()]
+        first, inverse = _distinct(given, kept)
+        return np.diagonal(self.seconds(spec, given[first], kept[first]))[inverse]
+
+    def _answer(self, ndim: int) -> None:
+        """One search for all that was asked for tensors of as many dims, whatever their sizes."""
+        graph = self._graph(ndim)
+        new: dict[TensorSpec, dict[int, None]] = {}
+        for spec, sources, targets in self._open.pop(ndim):
+            known = self._found.get(spec)
+            if known is None or known.graph is not graph:
+                known = self._found[spec] = _Found(graph)
+            also = new.setdefault(spec, {})
+            ways = self._ways(spec, sources, targets)
+            starts = [[w for w in way.asked.tolist() if w not in known.rows] for way in ways]
+            least = min(starts, key=lambda words: len({*words} - also.keys()))
+            also.update(dict.fromkeys(least))
+        new = {spec: words for spec, words in new.items() if words}
+        if new:
+            asked = [np.array(list(words), dtype=np.int64) for words in new.values()]
+            for spec, words, rows in zip(
+                new, asked, self._search(graph, list(new), asked), strict=True
+            ):
+                self._found[spec].add(words, rows)
+
+    def _ways(self, spec: TensorSpec, sources: Codes, targets: Codes) -> list[_Way]:
+        """What may be searched for an answer: paths, or their duals."""
+        ndim = len(spec.shape)
+        alike = alike_dims(spec.shape, self.mesh) if ndim <= _CLOSED_DIMS else ()
+        ways = [self._way(ndim, alike, sources, targets)]
+        if self._has_duals(spec):
+            ways.append(self._way(ndim, alike, dual(targets), dual(sources)))
+        return ways
+
+    def _way(
+        self, ndim: int, alike: tuple[tuple[int, ...], ...], starts: Codes, ends: Codes
+    ) -> _Way:
+        """The distinct counts of starts and ends; dims that divide alike swap names."""
+        key = ndim, alike, starts.tobytes(), ends.tobytes()
+        if key in self._known_ways:
+            return self._known_ways[key]
+        words, start_of = np.unique(self.words(starts, ndim), return_inverse=True)
+        last, end_of = np.unique(self.words(ends, ndim), return_inverse=True)
+        counts, counts_last = self._counts(words, ndim), self._counts(last, ndim)
+        seldom = np.zeros((len(words), ndim), dtype=np.int64)
+        for number, axes in enumerate(self.classes):
+            seldom = seldom * (len(axes) + 1) - counts[:, number, 2:]
+        names, called = np.unique(names_by_rank(seldom, ndim, alike), axis=0, return_inverse=True)
+        called = called.ravel()
+        powers = self._powers(ndim)
+        asked, renamed = words.copy(), []
+        for number, new in enumerate(names):
+            swapped = powers[:, [0, 1, *(new + 2)]]
+            own = called == number
+            asked[own] = (counts[own] * swapped).sum(axis=(1, 2))
+            renamed.append((counts_last * swapped).sum(axis=(1, 2)))
+        way = _Way(asked, called, start_of.ravel(), renamed, end_of.ravel())
+        return self._known_ways.setdefault(key, way)
 
     def _has_duals(self, spec: TensorSpec) -> bool:
         """Whether a path read backwards costs the same (`symmetry`)."""
         gather, scatter = (self._prices[KIND_INDEX[k]] for k in ("all_gather", "reduce_scatter"))
         return spec.is_float and bool((gather == scatter).all())
 
-    def _search(self, graph: _Graph, spec: TensorSpec, starts: Ints) -> Floats:
-        """[starts, states]"""
-        bytes_, even = local_bytes(spec, graph.parts)
+    def _search(
+        self, graph: _Graph, specs: Sequence[TensorSpec], starts: Sequence[Ints]
+    ) -> list[Floats]:
+        """For each tensor [starts, states]; all by one search."""
         prices = self._prices[graph.kind, graph.many]
-        moved = np.maximum(bytes_[graph.src], bytes_[graph.dst])
-        weights = prices[:, 0] + prices[:, 1] * moved
-        weights[~(even[graph.src] & even[graph.dst])] = np.inf
-        if not spec.is_float:
-            weights[graph.kind == KIND_INDEX["to_partial"]] = np.inf
         parts, sums = self._divisible
-        needless = is_needless(
-            graph.halfway,
-            parts[graph.kind, graph.many],
-            (graph.kind == KIND_INDEX["all_reduce"]) & sums[graph.many],
-            even,
-        )
-        weights[needless] = np.inf
-        rows, every = np.searchsorted(graph.words, starts), np.arange(len(graph.words))
-        single = weights.astype(np.float32)  # half the time; what is rounded up is taken off again
-        found = follow(len(every), graph.src, graph.dst, single, graph.rounds, rows, every)
-        found = found.astype(np.float64) * (1 - _SINGLE)
-        found[~even[rows]] = np.inf
-        found[:, ~even] = np.inf
+        sums = (graph.kind == KIND_INDEX["all_reduce"]) & sums[graph.many]
+        parts, to_partial = parts[graph.kind, graph.many], graph.kind == KIND_INDEX["to_partial"]
+        weights = np.empty((len(graph.src), len(specs)), dtype=np.float32)  # half the time
+        evens, needless = [], {}
+        for number, spec in enumerate(specs):
+            bytes_, even = local_bytes(spec, graph.parts)
+            evens.append(even)
+            own = prices[:, 0] + prices[:, 1] * np.maximum(bytes_[graph.src], bytes_[graph.dst])
+            if not spec.is_float:
+                own[to_partial] = np.inf
+            key = even.tobytes()
+            if key not in needless:
+                needless[key] = is_needless(graph.halfway, parts, sums, even)
+                needless[key] |= ~(even[graph.src] & even[graph.dst])
+            own[needless[key]] = np.inf
+            weights[:, number] = own
+        rows = [np.searchsorted(graph.words, words) for words in starts]
+        which = np.repeat(np.arange(len(specs)), [len(own) for own in rows])
+        edges = graph.src, graph.dst, weights
+        lengths = follow(len(graph.words), *edges, graph.rounds, np.concatenate(rows), which)
+        found = []
+        for number, (own, even) in enumerate(zip(rows, evens, strict=True)):
+            # what was rounded up is taken off again
+            seconds = lengths[which == number].astype(np.float64) * (1 - _SINGLE)
+            seconds[~even[own]] = np.inf
+            seconds[:, ~even] = np.inf
+            found.append(seconds)
         return found
 
     @cached_property
@@ -223,15 +333,12 @@ class Counted:
         rows = np.concatenate(found)
         return self.words(np.concatenate([rows, dual(rows)]), ndim)
 
-    def _graph(self, spec: TensorSpec, sources: Codes, targets: Codes) -> _Graph:
+    def _graph(self, ndim: int) -> _Graph:
         """The graph with all that was asked for so far."""
-        ndim = len(spec.shape)
         known = self._graphs.get(ndim)
-        if known is not None:
-            wanted = np.concatenate([self.words(codes, ndim) for codes in (sources, targets)])
-            at = np.minimum(np.searchsorted(known.words, wanted), len(known.words) - 1)
-            if (known.words[at] == wanted).all():
-                return known
+        if known is not None and all(map(known.has, self._asked[ndim])):
+            self._asked[ndim] = [known.words]
+            return known
         labels = ndim + 2
         sizes = [len(axes) for axes in self.classes]
         if math.prod(math.comb(size + labels - 1, labels - 1) for size in sizes) <= _FEW_STATES:
@@ -245,20 +352,35 @@ class Counted:
                 )
                 words = (words[:, None] + more).ravel()
         else:
-            self.ask(spec, sources, targets)
             core = self.words(core_codes(self.mesh, ndim), ndim)
-            words = np.concatenate([core, *self._asked[ndim]])
+            words = self._closed(np.concatenate([core, *self._asked[ndim]]), ndim)
         self._graphs[ndim] = self._build(ndim, np.unique(words))
         return self._graphs[ndim]
 
-    def _build(self, ndim: int, words: Ints) -> _Graph:
-        powers, labels = self._powers(ndim), ndim + 2
-        counts = np.zeros((len(words), len(self.classes), labels), dtype=np.int64)
+    def _counts(self, words: Ints, ndim: int) -> Ints:
+        """[n, classes, labels]: the inverse of `words`."""
+        counts = np.zeros((len(words), len(self.classes), ndim + 2), dtype=np.int64)
         left = words
         for number, axes in enumerate(self.classes):
-            for label in range(labels - 1):
+            for label in range(ndim + 1):
                 left, counts[:, number, label] = np.divmod(left, len(axes) + 1)
             counts[:, number, -1] = len(axes) - counts[:, number, :-1].sum(axis=1)
+        return counts
+
+    def _closed(self, words: Ints, ndim: int) -> Ints:
+        """With all that they become if the dims swap names."""
+        words = np.unique(words)
+        if ndim > _CLOSED_DIMS:
+            return words
+        counts, powers = self._counts(words, ndim), self._powers(ndim)
+        orders = itertools.permutations(range(2, ndim + 2))
+        return np.concatenate(
+            [(counts[:, :, [0, 1, *order]] * powers).sum(axis=(1, 2)) for order in orders]
+        )
+
+    def _build(self, ndim: int, words: Ints) -> _Graph:
+        powers, labels = self._powers(ndim), ndim + 2
+        counts = self._counts(words, ndim)
         extents = np.array([self.mesh.extents[axes[0]] for axes in self.classes])
         parts = (extents[:, None] ** counts[:, :, 2:]).prod(axis=1)
         peeled = {
@@ -292,10 +414,32 @@ class Counted:
             summed.append(through)
         src, dst, kind, many = np.concatenate(edges, axis=1)
         halfway = Halfway(np.concatenate(parted), np.concatenate(summed, axis=1))
-        return _Graph(words, parts, src, dst, kind, many, halfway, Rounds.of(PLACE[kind], dst))
+        rounds = Rounds.of(_turn(counts.sum(axis=1)[src], kind), dst)
+        return _Graph(words, parts, src, dst, kind, many, halfway, rounds)
+
+
+def _turn(held: Ints, kind: Ints) -> Ints:
+    """[edges] ascending keys: of one kind of step, those come first that others follow.
+
+    held: [edges, labels] on how many axes of the source each label is
+    """
+    partial, broadcast, axes = held[:, 0], held[:, 1], held.sum(axis=1)
+    turns = np.zeros((len(STEP_KINDS), len(held)), dtype=np.int64)
+    turns[KIND_INDEX["slice"]] = axes - broadcast
+    turns[KIND_INDEX["all_gather"]] = broadcast
+    turns[KIND_INDEX["to_partial"]] = partial
+    turns[[KIND_INDEX["reduce_scatter"], KIND_INDEX["all_reduce"]]] = axes - partial
+    return PLACE[kind] * (axes + 1) + np.take_along_axis(turns, kind[None], axis=0)[0]
 
 
 def _peeled(many: Ints, kind: int) -> int:
     """The class of the axis that goes first: splits grow from the first, shrink from the last."""
     present = np.flatnonzero(many)
     return int(present[0] if kind in GROWS else present[-1])
+
+
+def _distinct(given: Codes, kept: Codes) -> tuple[Ints, Ints]:
+    """The first of each distinct pair of rows, and which of these each pair is."""
+    both = np.hstack([given, kept])
+    _, first, inverse = np.unique(both, axis=0, return_index=True, return_inverse=True)
+    return first, inverse.ravel()

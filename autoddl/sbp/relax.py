@@ -11,6 +11,7 @@ not worth their number, and each is searched on its own.
 
 from __future__ import annotations
 
+import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -86,34 +87,32 @@ def lengths(
     """
     known = rounds(graph, backwards=backwards)
     src, dst = (graph.dst, graph.src) if backwards else (graph.src, graph.dst)
-    found = follow(len(graph.codes), src, dst, weights, known, starts, ends)
-    return found.astype(np.float64, copy=False)
+    edges = src, dst, weights[:, None]
+    found = follow(len(graph.codes), *edges, known, starts, np.zeros_like(starts))
+    return found[:, ends].astype(np.float64, copy=False)
 
 
 def follow(
-    num_nodes: int, src: Ints, dst: Ints, weights: Reals, known: Rounds, starts: Ints, ends: Ints
+    num_nodes: int, src: Ints, dst: Ints, weights: Reals, known: Rounds, starts: Ints, which: Ints
 ) -> Reals:
-    """`lengths` along edges from `src` to `dst`, of which `known` is an order.
+    """[starts, nodes] lengths along edges from `src` to `dst`, of which `known` is an order.
 
-    In the precision of `weights`.
+    weights: [edges, k], of which a start takes those of number `which`; lengths are as precise
     """
     if len(starts) <= _FEW_STARTS:
-        there = np.isfinite(weights)
-        edges = weights[there], (src[there], dst[there])  # explicit zeros are free steps
-        matrix = csr_matrix(edges, shape=(num_nodes, num_nodes))
-        return dijkstra(matrix, indices=starts)[:, ends]
-    found = np.empty((len(starts), len(ends)), weights.dtype)
+        return _one_by_one(num_nodes, src, dst, weights, starts, which)
+    found = np.empty((len(starts), num_nodes), weights.dtype)
     order, bounds = known.order, known.bounds
-    there = np.isfinite(weights[order])
+    there = np.isfinite(weights).any(axis=1)[order]
     kept = np.concatenate([[0], np.cumsum(there)])[bounds]
     order = order[there]
     begin, end = kept[:-1], kept[1:]
     slices = [slice(a, b) for a, b in zip(begin.tolist(), end.tolist(), strict=True) if a < b]
-    ways = _Ways(num_nodes, src[order], dst[order], weights[order][:, None], slices)
+    ways = _Ways(num_nodes, src[order], dst[order], weights[order], slices)
 
     def fill(first: int) -> None:
         part = slice(first, first + _CHUNK)
-        found[part] = ways.from_starts(starts[part])[ends].T
+        found[part] = ways.from_starts(starts[part], which[part]).T
 
     chunks = range(0, len(starts), _CHUNK)
     if len(chunks) == 1 or len(order) * len(starts) < _WORTH_THREADS:
@@ -125,6 +124,19 @@ def follow(
     return found
 
 
+def _one_by_one(
+    num_nodes: int, src: Ints, dst: Ints, weights: Reals, starts: Ints, which: Ints
+) -> Reals:
+    found = np.empty((len(starts), num_nodes), weights.dtype)
+    for number in np.unique(which).tolist():
+        there = np.isfinite(weights[:, number])
+        edges = weights[there, number], (src[there], dst[there])  # explicit zeros are free steps
+        matrix = csr_matrix(edges, shape=(num_nodes, num_nodes))
+        own = which == number
+        found[own] = dijkstra(matrix, indices=starts[own])
+    return found
+
+
 @dataclass(frozen=True)
 class _Ways:
     num_nodes: int
@@ -133,9 +145,13 @@ class _Ways:
     weights: Reals
     rounds: list[slice]
 
-    def from_starts(self, starts: Ints) -> Reals:
+    def from_starts(self, starts: Ints, which: Ints) -> Reals:
         """[nodes, starts]"""
         count = len(starts)
+        first = np.flatnonzero(np.diff(which, prepend=-1))
+        runs = [
+            (slice(a, b), int(which[a])) for a, b in itertools.pairwise([*first.tolist(), count])
+        ]
         length = np.full((self.num_nodes, count), np.inf, self.weights.dtype)
         length[starts, np.arange(count)] = 0.0
         most = max((edges.stop - edges.start for edges in self.rounds), default=0)
@@ -160,7 +176,8 @@ class _Ways:
                 reach, known = reach_of[: len(src)], known_of[: len(src)]
                 length.take(src, axis=0, out=reach, mode="clip")  # "raise" would copy once more
                 length.take(dst, axis=0, out=known, mode="clip")
-                reach += weights
+                for own, number in runs:
+                    reach[:, own] += weights[:, number, None]
                 np.minimum(reach, known, out=reach)
                 better = np.flatnonzero((reach != known).any(axis=1))
                 if len(better):

@@ -42,17 +42,25 @@ def first_names(codes: Codes, ndim: int, alike: tuple[tuple[int, ...], ...]) -> 
 
     Within each class of `alike` dims the one that the first axes split gets the first name.
     """
-    names = np.tile(np.arange(ndim, dtype=np.int8), (len(codes), 1))
+    held = codes[:, :, None] == np.arange(ndim, dtype=np.int8)
+    last = codes.shape[1]
+    first = np.where(held, np.arange(last)[:, None], last).min(axis=1, initial=last)
+    return names_by_rank(first, ndim, alike)
+
+
+def names_by_rank(rank: NDArray[np.int64], ndim: int, alike: tuple[tuple[int, ...], ...]) -> Names:
+    """[n, ndim]: new names of the dims, ascending with `rank` [n, ndim] within each class."""
+    names = np.tile(np.arange(ndim, dtype=np.int8), (len(rank), 1))
     for dims in alike:
-        held = codes[:, :, None] == np.array(dims, dtype=np.int8)
-        first = np.where(held.any(axis=1), held.argmax(axis=1), codes.shape[1])
-        order = np.argsort(first, axis=1, kind="stable")
+        order = np.argsort(rank[:, list(dims)], axis=1, kind="stable")
         np.put_along_axis(names, np.array(dims)[order], np.array(dims, dtype=np.int8)[None], axis=1)
     return names
 
 
 def rename(codes: Codes, names: Names) -> Codes:
     """Each state with its dims renamed; `names` [n, ndim] or [ndim]."""
+    if not names.shape[-1]:
+        return codes
     if names.ndim == 1:
         return np.where(codes < 0, codes, names[np.maximum(codes, 0)])
     return np.where(codes < 0, codes, np.take_along_axis(names, np.maximum(codes, 0), axis=1))

@@ -7,7 +7,6 @@ gradients (once an iteration), and bytes of memory: arrays over all strategies a
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +26,7 @@ from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, Placement, S
 from ..sbp.signature import OpSpec, Signature
+from .even import Even
 from .group import CompositeSignature, Group, Port, composite_signatures, rule_of
 from .pair_prices import Prices
 from .problem import Table
@@ -149,17 +149,20 @@ class GroupTables:
         )
         leading = frozenset(n for n, c in enumerate(composites) if _splits_batch(c))
 
-        divides = self._even(group, composites)
+        even = self._even(group, composites)
+        min_shards = self.space.min_weight_shards
 
-        def even(assign: Assignments) -> NDArray[np.bool_]:
-            mask = divides(assign)
-            if assign.shape[1] == self.mesh.num_axes and self.space.min_weight_shards > 1:
+        def shards(assign: Assignments) -> NDArray[np.bool_]:
+            mask = even(assign)
+            if assign.shape[1] == self.mesh.num_axes:
                 mask &= self._shards_weights(group, composites, assign)
             return mask
 
+        divides = shards if min_shards > 1 else even
+
         def feasible(assign: Assignments) -> NDArray[np.bool_]:
-            mask = even(assign)
-            for axis in range(assign.shape[1] if usable else 0):
+            mask = divides(assign)
+            for axis in range(assign.shape[1]):
                 mask &= np.array(usable[axis])[assign[:, axis]]
             return mask
 
@@ -169,9 +172,10 @@ class GroupTables:
             if allowed is not None
             else []
         )
-        assign = assignments(len(composites), leading, dispensable, self.mesh, feasible, cap)
+        kinds = len(composites), leading, dispensable, self.mesh
+        assign = assignments(*kinds, feasible if usable else divides, cap)
         if not len(assign) and not self.space.strict:
-            assign = assignments(len(composites), leading, dispensable, self.mesh, even, cap)
+            assign = assignments(*kinds, divides, cap)
         if not len(assign):
             raise NoStrategy(
                 f"no strategy is left for {group.head.name!r} ({group.head.kind}) on the mesh "
@@ -203,22 +207,9 @@ class GroupTables:
             )
         return composites
 
-    def _even(
-        self, group: Group, composites: Sequence[CompositeSignature]
-    ) -> Callable[[Assignments], NDArray[np.bool_]]:
-        """Whether a strategy's splits divide every tensor evenly and keep the signatures' limits.
-
-        Of each dim the extents that split it have, prime by prime, no larger an exponent than the
-        dim's size. So only how often a composite stands on axes of each extent counts.
-        """
-        limits: dict[bytes, tuple[NDArray[np.bool_], int]] = {}
-
-        def limit(splits: NDArray[np.bool_], size: int) -> None:
-            if splits.any():
-                known = limits.get(splits.tobytes())
-                common = size if known is None else math.gcd(known[1], size)
-                limits[splits.tobytes()] = splits, common
-
+    def _even(self, group: Group, composites: Sequence[CompositeSignature]) -> Even:
+        """Whether a strategy's splits divide every tensor and keep the signatures' limits."""
+        splits: list[tuple[NDArray[np.bool_], int]] = []
         for number, op in enumerate(group.ops):
             spec = self.graph.spec(op)
             ports = [(t.shape, "ins", i) for i, t in enumerate(spec.inputs)]
@@ -227,28 +218,11 @@ class GroupTables:
                 codes = np.array(
                     [getattr(c.signatures[number], side)[index].code for c in composites]
                 )
-                for dim, size in enumerate(shape):
-                    limit(codes == dim, size)
+                splits += [(codes == dim, size) for dim, size in enumerate(shape)]
             most = [c.signatures[number].limit for c in composites]
             for size in {n for n in most if n is not None}:
-                limit(np.array([n == size for n in most]), size)
-        primes = sorted(set(self.mesh.extents))
-        columns = np.array([splits for splits, _ in limits.values()], dtype=np.int8).T
-        sizes = [size for _, size in limits.values()]
-        exponents = {p: np.array([_exponent(size, p) for size in sizes]) for p in primes}
-
-        def even(assign: Assignments) -> NDArray[np.bool_]:
-            mask = np.ones(len(assign), dtype=bool)
-            extents = np.array(self.mesh.extents[: assign.shape[1]])
-            for prime in primes if limits else ():
-                counts = np.zeros((len(columns[0]), len(assign)), dtype=np.int8)
-                for axis in np.flatnonzero(extents == prime):
-                    counts += columns.take(assign[:, axis], axis=0).T
-                for count, most in zip(counts, exponents[prime], strict=True):
-                    mask &= count <= most
-            return mask
-
-        return even
+                splits.append((np.array([n == size for n in most]), size))
+        return Even.of(self.mesh, splits)
 
     def _shards_weights(
         self, group: Group, composites: Sequence[CompositeSignature], assign: Assignments
@@ -420,21 +394,19 @@ class GroupTables:
 
     def _whole_seconds(self, port: Port, table: GroupTable) -> Table:
         """Gradient synchronisation of a parameter stored whole."""
-        spec = self.graph.tensors[port.tensor].spec
+        return self.prices.row_seconds(*self._summed(port, table))
+
+    def ask(self, group: Group, table: GroupTable) -> None:
+        """Announce what `priced` needs."""
+        for port in group.sources:
+            if port.tensor in self.graph.needs_grad:
+                self.prices.ask_rows(*self._summed(port, table))
+
+    def _summed(self, port: Port, table: GroupTable) -> tuple[TensorSpec, Codes, Codes]:
+        """(tensor, how its gradients leave, how they are kept)"""
         given = table.codes(lambda c: grad_in(c.signatures[port.op], port.index))
         kept = table.codes(lambda c: stored_placement(c.signatures[port.op].ins[port.index]))
-        return self.prices.row_seconds(spec, given, kept)
-
-
-def _exponent(size: int, prime: int) -> float:
-    """How often `prime` divides `size`."""
-    if size == 0:
-        return np.inf
-    count = 0
-    while size % prime == 0:
-        size //= prime
-        count += 1
-    return count
+        return self.graph.tensors[port.tensor].spec, given, kept
 
 
 def grad_in(signature: Signature, index: int) -> Placement:

@@ -32,6 +32,8 @@ class Prices(Protocol):
 
     def ask(self, spec: TensorSpec, sources: Codes, targets: Codes) -> None: ...
 
+    def ask_rows(self, spec: TensorSpec, given: Codes, kept: Codes) -> None: ...
+
     def seconds(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Table: ...
 
     def row_seconds(self, spec: TensorSpec, given: Codes, kept: Codes) -> Table: ...
@@ -105,22 +107,37 @@ class PairPrices:
             assert found is not None
         return found
 
+    def ask_rows(self, spec: TensorSpec, given: Codes, kept: Codes) -> None:
+        """Announce that `row_seconds` will be called with these."""
+        if self.mesh.num_axes:
+            given, kept, seconds, _ = self._summed(spec, given, kept)
+            unknown = np.isnan(seconds)
+            if unknown.any():
+                self.ask(spec, given[unknown], kept[unknown])
+
     def row_seconds(self, spec: TensorSpec, given: Codes, kept: Codes) -> Table:
         """[n] seconds from each row of `given` to the same row of `kept`."""
-        axes = self.mesh.num_axes
-        if axes == 0:
+        if self.mesh.num_axes == 0:
             return np.zeros(len(given))
+        given, kept, seconds, inverse = self._summed(spec, given, kept)
+        unknown = np.isnan(seconds)
+        if unknown.any():
+            both = self.seconds(spec, given[unknown], kept[unknown])
+            seconds[unknown] = np.diagonal(both)
+        return seconds[inverse]
+
+    def _summed(
+        self, spec: TensorSpec, given: Codes, kept: Codes
+    ) -> tuple[Codes, Codes, Table, NDArray[np.int64]]:
+        """The distinct pairs of rows, their closed forms or NaN, and which pair each is."""
+        axes = self.mesh.num_axes
         pairs, inverse = np.unique(np.hstack([given, kept]), axis=0, return_inverse=True)
         given, kept = pairs[:, :axes], pairs[:, axes:]
         if self._is_ring:
             seconds = summed_seconds(self.mesh, self.price, spec, given, kept)
         else:
             seconds = np.full(len(given), np.nan)
-        unknown = np.isnan(seconds)
-        if unknown.any():
-            both = self.seconds(spec, given[unknown], kept[unknown])
-            seconds[unknown] = np.diagonal(both)
-        return seconds[inverse.ravel()]
+        return given, kept, seconds, inverse.ravel()
 
     def _find(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Table | None:
         for answers in self._answers.get(spec, ()):

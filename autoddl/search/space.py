@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,12 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sbp.mesh import Mesh
+from .even import Even
 
 Assignments = NDArray[np.int16]
 Feasible = Callable[[Assignments], NDArray[np.bool_]]
 
 DEFAULT_CAP = 450
 _MAX_GENERATED = 60_000
+_CHUNK_ROWS = 4_000  # generated at once
 
 
 @dataclass(frozen=True)
@@ -80,15 +82,34 @@ def block_sequences(
 ) -> Assignments:
     """Sequences of `length` symbols that keep to the restriction, as ascending rows."""
     levels = [np.zeros((0, length), dtype=np.int16)]
-    orders = np.array(symbols, dtype=np.int16)[:, None]
-    for blocks in range(1, min(length, restriction.blocks) + 1):
+    for blocks, orders in enumerate(_orders(symbols, leading, length, restriction), start=1):
         for cuts in itertools.combinations(range(1, length), blocks - 1):
             levels.append(np.repeat(orders, np.diff((0, *cuts, length)), axis=1))
-        orders = _with_one_more(orders, symbols, leading, restriction)
     rows = np.concatenate(levels)
     rows = rows[np.lexsort(rows.T[::-1])]
     rows.flags.writeable = False
     return rows
+
+
+def _num_sequences(
+    symbols: tuple[int, ...], leading: frozenset[int], length: int, restriction: Restriction
+) -> int:
+    """How many `block_sequences` there are."""
+    return sum(
+        len(orders) * math.comb(length - 1, blocks - 1)
+        for blocks, orders in enumerate(_orders(symbols, leading, length, restriction), start=1)
+    )
+
+
+@lru_cache(maxsize=512)
+def _orders(
+    symbols: tuple[int, ...], leading: frozenset[int], length: int, restriction: Restriction
+) -> tuple[Assignments, ...]:
+    """The symbols of 1, 2, ... blocks."""
+    levels = [np.array(symbols, dtype=np.int16)[:, None]]
+    while len(levels) < min(length, restriction.blocks):
+        levels.append(_with_one_more(levels[-1], symbols, leading, restriction))
+    return tuple(levels)
 
 
 def _with_one_more(
@@ -117,8 +138,21 @@ def assignments(
 
     leading:     signatures that split the batch (they nest outermost in restricted spaces)
     dispensable: signatures left out of restricted spaces if anything else remains
-    feasible:    mask of the assignments whose splits divide the tensors evenly
+    feasible:    mask of the assignments whose splits divide the tensors evenly; of an `Even` the
+                 result is kept, as many groups divide alike
     """
+    find = _even_assignments if isinstance(feasible, Even) else _assignments
+    return find(num_symbols, leading, dispensable, mesh, feasible, cap)
+
+
+def _assignments(
+    num_symbols: int,
+    leading: frozenset[int],
+    dispensable: frozenset[int],
+    mesh: Mesh,
+    feasible: Feasible,
+    cap: int,
+) -> Assignments:
     axes = mesh.num_axes
     if axes == 0:
         return np.zeros((1, 0), dtype=np.int16)
@@ -129,21 +163,28 @@ def assignments(
         if len(grid) <= cap:
             return grid
     needed = tuple(s for s in everything if s not in dispensable) or everything
-    best = np.zeros((0, axes), dtype=np.int16)
-    for restriction in RESTRICTIONS:
-        # Rules list their best signatures first; before the blocks lose variety, the rest goes.
-        short = restriction == RESTRICTIONS[4] or restriction.across
-        fewer = (needed[:4],) if short else ()
-        for symbols in (everything, needed, *fewer):
-            found = _restricted(symbols, leading, mesh, feasible, restriction)
-            if restriction.across and found is not None:
-                plain = _restricted(everything, leading, mesh, feasible, RESTRICTIONS[-1])
-                found = found if plain is None else np.unique(np.vstack([found, plain]), axis=0)
-            if found is not None and 0 < len(found) <= cap:
-                return found
-            if found is not None and len(found) and (not len(best) or len(found) < len(best)):
-                best = found
-    return best
+
+    def spaces(most: float) -> Iterator[Assignments]:
+        """What is in each restricted space of at most so many assignments, if anything is."""
+        for restriction in RESTRICTIONS:
+            # Rules list their best signatures first; before the blocks lose variety, the rest goes.
+            short = restriction == RESTRICTIONS[4] or restriction.across
+            fewer = (needed[:4],) if short else ()
+            for symbols in (everything, needed, *fewer):
+                found = _restricted(symbols, leading, mesh, feasible, restriction, most)
+                if restriction.across and found is not None:
+                    plain = _restricted(everything, leading, mesh, feasible, RESTRICTIONS[-1])
+                    found = found if plain is None else np.unique(np.vstack([found, plain]), axis=0)
+                if found is not None and 0 < len(found) <= most:
+                    yield found
+
+    fits = next(spaces(cap), None)
+    if fits is not None:
+        return fits
+    return min(spaces(math.inf), key=len, default=np.zeros((0, axes), dtype=np.int16))
+
+
+_even_assignments = lru_cache(maxsize=512)(_assignments)
 
 
 def _restricted(
@@ -152,20 +193,39 @@ def _restricted(
     mesh: Mesh,
     feasible: Feasible,
     restriction: Restriction,
+    most: float = math.inf,
 ) -> Assignments | None:
-    """The product of the runs' block sequences, or None if it is too large to write down."""
+    """The product of the runs' block sequences; None if too large to write down, or over `most`."""
     partial = np.zeros((1, 0), dtype=np.int16)
-    for length in (mesh.num_axes,) if restriction.across else runs(mesh):
+    lengths = (mesh.num_axes,) if restriction.across else runs(mesh)
+    kinds = symbols, leading
+    for number, length in enumerate(lengths):
         if count_block_sequences(len(symbols), length, restriction) > _MAX_GENERATED:
             return None
-        sequences = block_sequences(symbols, leading, length, restriction)
-        if len(partial) * len(sequences) > _MAX_GENERATED:
+        size = len(partial) * _num_sequences(*kinds, length, restriction)
+        if size > _MAX_GENERATED:
             return None
-        partial = np.hstack(
-            [
-                np.repeat(partial, len(sequences), axis=0),
-                np.tile(sequences, (len(partial), 1)),
-            ]
-        )
-        partial = partial[feasible(partial)]
+        all_divide = isinstance(feasible, Even) and not feasible.binds(partial.shape[1] + length)
+        if all_divide and number + 1 < len(lengths):
+            after = _num_sequences(*kinds, lengths[number + 1], restriction)
+            if size * after > _MAX_GENERATED:
+                return None
+        last = number + 1 == len(lengths)
+        if all_divide and last and size > most:
+            return None
+        sequences = block_sequences(*kinds, length, restriction)
+        found: list[Assignments] = []
+        step = max(1, _CHUNK_ROWS // len(sequences))
+        for first in range(0, len(partial), step):
+            before = partial[first : first + step]
+            rows = np.hstack(
+                [
+                    np.repeat(before, len(sequences), axis=0),
+                    np.tile(sequences, (len(before), 1)),
+                ]
+            )
+            found.append(rows if all_divide else rows[feasible(rows)])
+            if last and sum(map(len, found)) > most:
+                return None
+        partial = np.concatenate(found) if found else np.zeros((0, partial.shape[1] + length))
     return partial

@@ -221,6 +221,8 @@ class TableBuilder:
         for wire in wires.values():
             for sources, targets in wire.both_ways():
                 self.prices.ask(wire.spec, sources, targets)
+        for group, table in zip(self.owners, self.group_tables, strict=True):
+            self.tables.ask(group, table)
         self.group_tables = [
             self.tables.priced(group, table)
             for group, table in zip(self.owners, self.group_tables, strict=True)
