@@ -272,7 +272,9 @@ class Counted:
         rows = [np.searchsorted(graph.words, words) for words in starts]
         which = np.repeat(np.arange(len(specs)), [len(own) for own in rows])
         edges = graph.src, graph.dst, weights
-        lengths = follow(len(graph.words), *edges, graph.rounds, np.concatenate(rows), which)
+        lengths = follow(
+            len(graph.words), *edges, lambda: graph.rounds, np.concatenate(rows), which
+        )
         found = []
         for number, (own, even) in enumerate(zip(rows, evens, strict=True)):
             # what was rounded up is taken off again

@@ -8,6 +8,7 @@ mask (axis a is bit a).
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ from .steps import STEP_KINDS, step_kind
 
 _PAIRS_PER_LOOK = 1500  # of states, in the time of one look at a mask and a label
 _PAIR_ROWS = 128
+_LOOKS = 1 << 20  # at a state and a mask, in one array
+_TABLE_WORDS = 1 << 22
 
 Codes = NDArray[np.int8]
 Ints = NDArray[np.int64]
@@ -70,7 +73,9 @@ def is_divisible(codes: Codes, edges: Ints, mesh: Mesh, ndim: int) -> Bools:
         for link in ("inter", "intra")
     ]
     one_link = np.logical_or.reduce([mask & other == 0 for other in link_masks])
-    several = mask & (mask - 1) != 0
+    whole = (kind == KIND_INDEX["all_to_all"]) | (kind == KIND_INDEX["all_reduce"])
+    several = np.flatnonzero(one_link & (mask & (mask - 1) != 0) & ~whole)
+    src, dst, kind, mask = edges[:, several]
     # A split grows from its first axis on and shrinks from its last.
     grows = np.isin(kind, [KIND_INDEX["reduce_scatter"], KIND_INDEX["slice"]])
     bits = mask[:, None] >> np.arange(mesh.num_axes) & 1
@@ -78,36 +83,60 @@ def is_divisible(codes: Codes, edges: Ints, mesh: Mesh, ndim: int) -> Bools:
     change = codes[dst, axis].astype(np.int64) - codes[src, axis]
     known = words(codes, ndim)
     halfway = known[src] + change * _powers(mesh.num_axes, ndim)[axis]
-    at = np.minimum(np.searchsorted(known, halfway), len(known) - 1)
-    divisible = known[at] == halfway
-    whole = np.isin(kind, [KIND_INDEX["all_to_all"], KIND_INDEX["all_reduce"]])
-    return one_link & several & divisible & ~whole
+    divisible = np.zeros(edges.shape[1], dtype=bool)
+    divisible[several] = _finder(known, (ndim + 2) ** mesh.num_axes)(halfway) >= 0
+    return divisible
 
 
 def _changes(states: Codes, others: Codes, ndim: int) -> Ints:
-    """[5, m]: row of `states`, row of `others`, label in each, mask of the axes that differ."""
+    """[5, m]: row of `states`, row of `others`, label in each, mask of the axes that differ.
+
+    With the axes of each label as a mask: a step takes axes that carry the label of its first one,
+    and no later axis may carry the split that it takes them from, or to.
+    """
     num_axes = states.shape[1]
-    powers, own, known = _powers(num_axes, ndim), words(states, ndim), words(others, ndim)
+    row_of = _finder(words(others, ndim), (ndim + 2) ** num_axes)
+    powers, own = _powers(num_axes, ndim), words(states, ndim)
+    bits = 1 << np.arange(num_axes, dtype=np.int64)
+    masks = np.arange(1, 1 << num_axes)
+    first_bit = masks & -masks
+    first_axis = np.searchsorted(bits, first_bit)
+    moved = (masks[:, None] >> np.arange(num_axes) & 1) @ powers
     found = [np.empty((5, 0), dtype=np.int64)]
-    for mask in range(1, 1 << num_axes):
-        axes = list(mask_axes(mask))
-        rows = np.flatnonzero((states[:, axes] == states[:, axes[:1]]).all(axis=1))
-        if not len(rows):
-            continue
-        later = [a for a in range(axes[0] + 1, num_axes) if a not in axes]
-        label, after = states[rows, axes[0]].astype(np.int64), states[rows][:, later]
-        movable = (label < 0) | (after != label[:, None]).all(axis=1)
+    step = max(1, _LOOKS // len(masks)) if num_axes else 1
+    for begin in range(0, len(states) if num_axes else 0, step):
+        some = states[begin : begin + step]
+        held = (some[:, :, None] == np.arange(-2, ndim)).transpose(0, 2, 1) @ bits
+        alike = np.take_along_axis(held, some.astype(np.int64) + 2, axis=1)[:, first_axis]
+        movable = (masks & ~alike) == 0
+        movable &= (some < 0)[:, first_axis] | (alike - masks < first_bit)
+        row, number = np.nonzero(movable)
+        label = some[row, first_axis[number]].astype(np.int64)
+        here = row + begin
         for other in range(-2, ndim):
-            legal = movable & (label != other)
+            legal = label != other
             if other >= 0:
-                legal &= (after != other).all(axis=1)
-            wanted = own[rows[legal]] + (other - label[legal]) * powers[axes].sum()
-            at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-            hit = known[at] == wanted
-            here, count = rows[legal][hit], int(hit.sum())
-            same = np.full((2, count), [[other], [mask]])
-            found.append(np.stack([here, at[hit], label[legal][hit], *same]))
+                legal &= held[row, other + 2] < first_bit[number]
+            at = np.flatnonzero(legal)
+            there = row_of(own[here[at]] + (other - label[at]) * moved[number[at]])
+            at, there = at[there >= 0], there[there >= 0]
+            to = np.full(len(at), other)
+            found.append(np.stack([here[at], there, label[at], to, masks[number[at]]]))
     return np.concatenate(found, axis=1)
+
+
+def _finder(known: Ints, count: int) -> Callable[[Ints], Ints]:
+    """A function from words, all below `count`, to their places in `known`, or -1."""
+    if count <= _TABLE_WORDS:
+        table = np.full(count, -1, dtype=np.int32)
+        table[known] = np.arange(len(known))
+        return table.take
+
+    def find(wanted: Ints) -> Ints:
+        at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        return np.where(known[at] == wanted, at, -1)
+
+    return find
 
 
 def _changes_by_pairs(states: Codes, others: Codes, ndim: int) -> Ints:
@@ -152,7 +181,11 @@ def _changes_by_pairs(states: Codes, others: Codes, ndim: int) -> Ints:
 
 def sorted_edges(edges: Ints) -> Ints:
     """Sorted by source, kind, axes and target."""
-    return edges[:, np.lexsort((edges[1], edges[3], edges[2], edges[0]))]
+    src, dst, kind, mask = edges
+    key = src  # one number of what orders edges, in turn
+    for column in (kind, mask, dst):
+        key = key * (int(column.max(initial=0)) + 1) + column
+    return edges[:, np.argsort(key, kind="stable")]
 
 
 def _powers(num_axes: int, ndim: int) -> Ints:

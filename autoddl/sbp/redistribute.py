@@ -16,22 +16,21 @@ the all-gather and a slice do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import dijkstra
 
 from .edges import KIND_INDEX, STAY, Codes, Floats, Ints, mask_axes
 from .layout import TensorSpec, check_fits, is_even
+from .lean import Lean, lean_edges
 from .mesh import Mesh
-from .needless import GROWS, SHRINKS, is_needless
+from .needless import GROWS, SHRINKS
 from .placement import NdSbp
 from .relax import lengths
 from .states import StateGraph, local_bytes, split_parts
 from .steps import FREE_KINDS, STEP_KINDS, Step, StepKind
-from .symmetry import alike_dims, first_names, rename
+from .symmetry import alike_dims, divisibility, first_names, rename
 from .traffic import device_intra_bytes, nic_bytes, nic_messages, path_bytes
 
 __all__ = [
@@ -97,7 +96,7 @@ class PathTable:
     )
     _dual: dict[int, bool] = field(default_factory=dict, repr=False)
     _known: dict[tuple[TensorSpec, bool], Floats] = field(default_factory=dict, repr=False)
-    _fewer: dict[TensorSpec, Floats] = field(default_factory=dict, repr=False)
+    _leans: dict[tuple[StateGraph, Hashable, bool], Lean] = field(default_factory=dict, repr=False)
     _paths: dict[tuple[TensorSpec, NdSbp, NdSbp], tuple[Step, ...]] = field(
         default_factory=dict, repr=False
     )
@@ -118,16 +117,15 @@ class PathTable:
         if not seconds.size:
             return seconds
         graph, source_rows, target_rows = self._joined(spec, sources, targets)
-        weights = self._shortcut_free(graph, spec)
+        lean = self._lean(graph, spec)
         if backwards is None:
             backwards = len(np.unique(source_rows)) > len(np.unique(target_rows))
         ends = (target_rows, source_rows) if backwards else (source_rows, target_rows)
-        seconds = self._distances(graph, spec, weights, *ends, backwards=backwards)
+        seconds = self._distances(lean, spec, *ends, backwards=backwards)
         if backwards:
             seconds = seconds.T
-        even = local_bytes(spec, graph.parts)[1]
-        seconds[~even[source_rows], :] = np.inf
-        seconds[:, ~even[target_rows]] = np.inf
+        seconds[~lean.even[source_rows], :] = np.inf
+        seconds[:, ~lean.even[target_rows]] = np.inf
         return seconds
 
     def has_duals(self, spec: TensorSpec, *codes: Codes) -> bool:
@@ -164,7 +162,12 @@ class PathTable:
         graph, (start,), (end,) = self._graph(spec).joined(source.codes[None], target.codes[None])
         even_only = all(is_even(spec.shape, nd, self.mesh) for nd in (source, target))
         weights = self._weights(graph, spec, even_only=even_only)
-        distance = dijkstra(_matrix(graph, weights), indices=start)
+        ways = graph, weights
+        if even_only and graph is self._graph(spec):  # as far along fewer edges
+            lean = self._lean(graph, spec)
+            ways = lean.graph, lean.weights(spec.bytes)
+        every = np.arange(len(graph.codes))
+        distance = lengths(*ways, np.array([start]), every)[0]
         if np.isinf(distance[end]):
             raise ValueError(
                 f"no steps lead from {source} to {target} for {spec} on {self.mesh}; "
@@ -179,23 +182,18 @@ class PathTable:
         return _fewest(graph, tight, int(start), int(end))
 
     def _distances(
-        self,
-        graph: StateGraph,
-        spec: TensorSpec,
-        weights: Floats,
-        starts: Ints,
-        ends: Ints,
-        *,
-        backwards: bool,
+        self, lean: Lean, spec: TensorSpec, starts: Ints, ends: Ints, *, backwards: bool
     ) -> Floats:
         """[n, m] lengths of the cheapest ways, one search per class of like starts."""
-        alike = alike_dims(spec.shape, self.mesh) if graph is self._graph(spec) else ()
+        graph = lean.graph
+        alike = alike_dims(spec.shape, self.mesh) if graph.joined_to is None else ()
         names = first_names(graph.codes[starts], graph.ndim, alike)
         first = graph.rows(rename(graph.codes[starts], names)) if alike else starts
         asked, which = np.unique(first, return_inverse=True)
         reached, column = np.arange(len(graph.codes)), ends
         if not alike:
             reached, column = np.unique(ends, return_inverse=True)
+        weights = lean.weights(spec.bytes)
         found = lengths(graph, weights, asked, reached, backwards=backwards)
         seconds = np.empty((len(starts), len(ends)))
         each, name_of = np.unique(names, axis=0, return_inverse=True)
@@ -205,21 +203,18 @@ class PathTable:
             seconds[own] = found[np.ix_(which[own], to)]
         return seconds
 
-    def _shortcut_free(self, graph: StateGraph, spec: TensorSpec) -> Floats:
-        """Weights of the edges; infinite as well if two others replace one at no higher price."""
-        known = spec if graph is self._graph(spec) else None
-        if known in self._fewer:
-            return self._fewer[known]
-        weights = self._weights(graph, spec, even_only=True)
-        if self.mesh.num_axes > _FEW_AXES:
-            groups, group_of = graph.groups
-            parts = np.array([self._parts(int(k), int(m), spec) for k, m in groups], bool)
-            sums = np.array([self._sums(int(k), int(m), spec) for k, m in groups], bool)
-            even = local_bytes(spec, graph.parts)[1]
-            weights[is_needless(graph.halfway, parts[group_of], sums[group_of], even)] = np.inf
-        if known is not None:
-            self._fewer[known] = weights
-        return weights
+    def _lean(self, graph: StateGraph, spec: TensorSpec) -> Lean:
+        """The edges that tensors need which divide as this one."""
+        key = graph, divisibility(spec.shape, self.mesh), spec.is_float
+        if key not in self._leans:
+            groups = graph.groups[0].tolist()
+            prices = np.array([self._price(k, m, spec) for k, m in groups]).reshape(-1, 2)
+            parts = sums = np.zeros(len(groups), dtype=bool)
+            if self.mesh.num_axes > _FEW_AXES:
+                parts = np.array([self._parts(k, m, spec) for k, m in groups], bool)
+                sums = np.array([self._sums(k, m, spec) for k, m in groups], bool)
+            self._leans[key] = lean_edges(graph, spec.shape, prices, parts, sums)
+        return self._leans[key]
 
     def _parts(self, kind_index: int, mask: int, spec: TensorSpec) -> bool:
         """True if a step along one axis and one along the rest cost no more than one along all."""
@@ -265,7 +260,8 @@ class PathTable:
         if found[0] is not self._graph(spec):
             self._joins[asked] = found  # the last one asked for is the last to go
             if len(self._joins) > _JOINS:
-                del self._joins[next(iter(self._joins))]
+                gone = self._joins.pop(next(iter(self._joins)))[0]
+                self._leans = {key: kept for key, kept in self._leans.items() if key[0] is not gone}
         return found
 
     def _graph(self, spec: TensorSpec) -> StateGraph:
@@ -312,13 +308,6 @@ class PathTable:
                 f"placement codes of {spec} are -2 to {len(spec.shape) - 1}, "
                 f"got {codes.min()} to {codes.max()}"
             )
-
-
-def _matrix(graph: StateGraph, weights: Floats) -> csr_matrix:
-    """The allowed edges as a sparse matrix; its explicit zeros are free steps."""
-    allowed = np.isfinite(weights)
-    shape = (len(graph.codes), len(graph.codes))
-    return csr_matrix((weights[allowed], (graph.src[allowed], graph.dst[allowed])), shape=shape)
 
 
 def _fewest(graph: StateGraph, edges: Ints, start: int, end: int) -> tuple[Step, ...]:

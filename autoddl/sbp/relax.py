@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ class Rounds:
         return Rounds(order, np.append(np.flatnonzero(starts), len(order)))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def rounds(graph: StateGraph, *, backwards: bool) -> Rounds:
     """The edges as most paths have them: tensors shrink, move and grow.
 
@@ -85,22 +86,29 @@ def lengths(
 
     backwards: ways from the ends to the starts
     """
-    known = rounds(graph, backwards=backwards)
     src, dst = (graph.dst, graph.src) if backwards else (graph.src, graph.dst)
     edges = src, dst, weights[:, None]
+    known = partial(rounds, graph, backwards=backwards)
     found = follow(len(graph.codes), *edges, known, starts, np.zeros_like(starts))
     return found[:, ends].astype(np.float64, copy=False)
 
 
 def follow(
-    num_nodes: int, src: Ints, dst: Ints, weights: Reals, known: Rounds, starts: Ints, which: Ints
+    num_nodes: int,
+    src: Ints,
+    dst: Ints,
+    weights: Reals,
+    order_of_edges: Callable[[], Rounds],
+    starts: Ints,
+    which: Ints,
 ) -> Reals:
-    """[starts, nodes] lengths along edges from `src` to `dst`, of which `known` is an order.
+    """[starts, nodes] lengths along edges from `src` to `dst`.
 
     weights: [edges, k], of which a start takes those of number `which`; lengths are as precise
     """
     if len(starts) <= _FEW_STARTS:
         return _one_by_one(num_nodes, src, dst, weights, starts, which)
+    known = order_of_edges()
     found = np.empty((len(starts), num_nodes), weights.dtype)
     order, bounds = known.order, known.bounds
     there = np.isfinite(weights).any(axis=1)[order]
@@ -128,11 +136,16 @@ def _one_by_one(
     num_nodes: int, src: Ints, dst: Ints, weights: Reals, starts: Ints, which: Ints
 ) -> Reals:
     found = np.empty((len(starts), num_nodes), weights.dtype)
+    if (src[1:] < src[:-1]).any():
+        order = np.argsort(src, kind="stable")
+        src, dst, weights = src[order], dst[order], weights[order]
+    nodes = np.arange(num_nodes + 1)
     for number in np.unique(which).tolist():
         there = np.isfinite(weights[:, number])
-        edges = weights[there, number], (src[there], dst[there])  # explicit zeros are free steps
-        matrix = csr_matrix(edges, shape=(num_nodes, num_nodes))
+        begins = np.searchsorted(src[there], nodes)
+        edges = weights[there, number], dst[there], begins  # explicit zeros are free steps
         own = which == number
+        matrix = csr_matrix(edges, shape=(num_nodes, num_nodes))
         found[own] = dijkstra(matrix, indices=starts[own])
     return found
 

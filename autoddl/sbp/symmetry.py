@@ -26,14 +26,20 @@ def dual(codes: Codes) -> Codes:
     return np.where(codes < 0, np.int8(-3) - codes, codes)
 
 
-def alike_dims(shape: Shape, mesh: Mesh) -> tuple[tuple[int, ...], ...]:
-    """Classes of two or more dims which every number of parts divides or none of them."""
+def divisibility(shape: Shape, mesh: Mesh) -> tuple[tuple[bool, ...], ...]:
+    """For each dim which numbers of parts divide it, of those that the mesh can split it into."""
     parts = {1}
     for extent in mesh.extents:
         parts |= {n * extent for n in parts}
+    numbers = sorted(parts)
+    return tuple(tuple(size % n == 0 for n in numbers) for size in shape)
+
+
+def alike_dims(shape: Shape, mesh: Mesh) -> tuple[tuple[int, ...], ...]:
+    """Classes of two or more dims which every number of parts divides or none of them."""
     classes: dict[tuple[bool, ...], list[int]] = {}
-    for dim, size in enumerate(shape):
-        classes.setdefault(tuple(size % n == 0 for n in sorted(parts)), []).append(dim)
+    for dim, divides in enumerate(divisibility(shape, mesh)):
+        classes.setdefault(divides, []).append(dim)
     return tuple(tuple(dims) for dims in classes.values() if len(dims) > 1)
 
 

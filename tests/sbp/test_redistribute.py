@@ -341,10 +341,9 @@ def test_edges_left_out_change_no_distance(machine, nodes, gpus, shape):
     codes = rng.integers(-2, len(shape), (2, 24, where.mesh.num_axes)).astype(np.int8)
     graph, sources, targets = StateGraph.core(where.mesh, len(shape)).joined(*codes)
     every = table._weights(graph, spec, even_only=True)
-    fewer = table._shortcut_free(graph, spec)
-    left_out = np.isinf(fewer) & np.isfinite(every)
-    assert 0.05 < left_out.mean() < 0.9
+    lean = table._lean(graph, spec)
+    assert 0.1 < len(lean.graph.src) / np.isfinite(every).sum() < 0.95
     expected = lengths(graph, every, sources, targets)
-    found = lengths(graph, fewer, sources, targets)
+    found = lengths(lean.graph, lean.weights(spec.bytes), sources, targets)
     assert np.isfinite(expected).any()
     np.testing.assert_allclose(found, expected, rtol=1e-9)

@@ -1,0 +1,53 @@
+"""The edges of a state graph that tensors need whose dims divide alike, with their prices.
+
+Such tensors have the same even states, and need the same edges (`needless`). They differ in bytes:
+an edge from or to a state of so many parts in all, the fewer of the two counted, costs
+
+    alpha_s + s_per_byte / parts * bytes of the whole tensor
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .edges import Bools, Floats
+from .layout import Shape
+from .needless import is_needless
+from .states import StateGraph
+
+
+@dataclass(frozen=True, eq=False)
+class Lean:
+    """graph: with the edges that are needed only, by ascending sources; even: [states]."""
+
+    graph: StateGraph
+    alpha_s: Floats
+    s_per_byte: Floats
+    even: Bools
+
+    def weights(self, num_bytes: int) -> Floats:
+        """Seconds of each edge for a tensor of so many bytes."""
+        return self.alpha_s + self.s_per_byte * num_bytes
+
+
+def lean_edges(graph: StateGraph, shape: Shape, prices: Floats, parts: Bools, sums: Bools) -> Lean:
+    """What tensors that divide as `shape` need of `graph`.
+
+    prices, parts, sums: for each group of `graph.groups`, its latency (infinite: not allowed) and
+    seconds per byte of a shard, and as for `is_needless`
+    """
+    even = (np.array(shape, dtype=np.int64) % graph.parts == 0).all(axis=1)
+    group_of = graph.groups[1]
+    needed = even[graph.src] & even[graph.dst] & np.isfinite(prices[:, 0])[group_of]
+    if parts.any() or sums.any():
+        needed &= ~is_needless(graph.halfway, parts[group_of], sums[group_of], even)
+    edges = np.flatnonzero(needed)
+    if graph.joined_to is not None:  # its edges may be in any order
+        edges = edges[np.argsort(graph.src[edges], kind="stable")]
+    src, dst, group_of = graph.src[edges], graph.dst[edges], group_of[edges]
+    count = graph.parts.prod(axis=1)
+    per_byte = prices[group_of, 1] / np.minimum(count[src], count[dst])
+    fewer = replace(graph, src=src, dst=dst, kind=graph.kind[edges], mask=graph.mask[edges])
+    return Lean(fewer, prices[group_of, 0], per_byte, even)
