@@ -16,7 +16,7 @@ so that few strategies are left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +80,8 @@ def cheapest_tables(
         return None
     if not all(least.fits(len(tensor.spec.shape)) for tensor in graph.tensors.values()):
         return None
-    builder = TableBuilder(graph, model, micro_batches, space, prices, again)
+    whole = replace(space, zero=False)  # to store parameters split saves memory only
+    builder = TableBuilder(graph, model, micro_batches, whole, prices, again)
     if not builder.prepare():
         return None
     classes = [_Classes.of_rows(t.assign, least.classes) for t in builder.group_tables]
