@@ -39,7 +39,7 @@ class Even:
                 sizes[key] = math.gcd(sizes.get(key, size), size)
         axes = {prime: mesh.extents.count(prime) for prime in sorted(set(mesh.extents))}
         found = {
-            key: tuple(min(_exponent(size, prime), count) for prime, count in axes.items())
+            key: tuple(_exponent(size, prime, count) for prime, count in axes.items())
             for key, size in sizes.items()
         }
         vacuous = tuple(axes.values())
@@ -72,12 +72,10 @@ class Even:
         return mask
 
 
-def _exponent(size: int, prime: int) -> float:
-    """How often `prime` divides `size`."""
-    if size == 0:
-        return math.inf
+def _exponent(size: int, prime: int, most: int) -> int:
+    """How often `prime` divides `size`, up to `most`."""
     count = 0
-    while size % prime == 0:
+    while count < most and size % prime == 0:
         size //= prime
         count += 1
     return count

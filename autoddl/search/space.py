@@ -142,7 +142,9 @@ def assignments(
                  result is kept, as many groups divide alike
     """
     find = _even_assignments if isinstance(feasible, Even) else _assignments
-    return find(num_symbols, leading, dispensable, mesh, feasible, cap)
+    found = find(num_symbols, leading, dispensable, mesh, feasible, cap)
+    found.flags.writeable = False
+    return found
 
 
 def _assignments(
@@ -227,5 +229,6 @@ def _restricted(
             found.append(rows if all_divide else rows[feasible(rows)])
             if last and sum(map(len, found)) > most:
                 return None
-        partial = np.concatenate(found) if found else np.zeros((0, partial.shape[1] + length))
+        none = np.zeros((0, partial.shape[1] + length), dtype=np.int16)
+        partial = np.concatenate([none, *found])
     return partial

@@ -7,6 +7,7 @@ from autoddl.cost.comm import CommModel
 from autoddl.sbp.counted import Counted
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.redistribute import PathTable
+from autoddl.sbp.symmetry import rename
 from tests.clusters import cluster
 
 
@@ -61,3 +62,44 @@ def test_without_equal_axes_most_bounds_are_prices(shape):
     assert (bound[finite] <= exact[finite] * (1 + 1e-9)).all()
     same = np.isclose(bound[finite], exact[finite], rtol=1e-5, atol=0)
     assert 0.7 < same.mean() < 1  # the rest reorders a nested split
+
+
+@pytest.mark.parametrize(
+    ("machine", "nodes", "gpus", "shapes"),
+    [
+        ("piz_daint", 64, 1, [(64, 128), (512, 64), (24, 64)]),
+        ("gcp_a100", 64, 4, [(256, 512, 512), (1024, 1024, 256), (32, 256, 6)]),
+    ],
+)
+def test_one_search_for_all_sizes_finds_what_each_finds(machine, nodes, gpus, shapes):
+    where = cluster(machine, nodes, gpus)
+    price, axes = CommModel(where).price, where.mesh.num_axes
+    rng = np.random.default_rng(1)
+    asked = [
+        (TensorSpec(shape, dtype), *(states(rng, 9, axes, len(shape)) for _ in range(2)))
+        for shape in shapes
+        for dtype in ("float32", "int64")
+    ]
+    together = Counted(where.mesh, price)
+    for question in asked:
+        together.ask(*question)
+    for question in asked:
+        alone = Counted(where.mesh, price)
+        for spec, sources, targets in asked:  # the same states, and so the same graph
+            alone.seconds(TensorSpec(spec.shape, "float16"), sources, targets)
+        found = together.seconds(*question)
+        np.testing.assert_allclose(found, alone.seconds(*question), rtol=1e-5)
+        rows = together.row_seconds(*question)
+        np.testing.assert_allclose(rows, np.diagonal(found))
+
+
+def test_dims_that_divide_alike_may_swap_names():
+    where, spec = cluster("gcp_a100", 16, 4), TensorSpec((64, 128, 256), "float32")
+    counted = Counted(where.mesh, CommModel(where).price)
+    sources, targets = (states(np.random.default_rng(2), 12, 6, 3) for _ in range(2))
+    found = counted.seconds(spec, sources, targets)
+    assert np.isfinite(found).any()
+    for names in ([1, 0, 2], [2, 1, 0], [1, 2, 0]):
+        renamed = [rename(codes, np.array(names, dtype=np.int8)) for codes in (sources, targets)]
+        swapped = Counted(where.mesh, CommModel(where).price).seconds(spec, *renamed)
+        np.testing.assert_allclose(swapped, found, rtol=1e-5)

@@ -9,6 +9,7 @@ from autoddl.cost.model import CostModel
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.budget import Budget
 from autoddl.search.eliminate import eliminate
+from autoddl.search.even import Even
 from autoddl.search.exhaustive import exhaustive
 from autoddl.search.group_table import Space
 from autoddl.search.space import (
@@ -95,6 +96,24 @@ def test_two_runs_too_long_for_blocks_of_their_own_share_blocks():
     assert (1,) * 4 + (2,) * 4 + (1,) * 2 in rows and (0,) * 9 + (2,) in rows
     for a, b in itertools.product(range(4), repeat=2):
         assert (a,) * 7 + (b,) * 3 in rows, "no poorer than one signature a run"
+
+
+@pytest.mark.parametrize("mesh", [Mesh(12, 2), Mesh(64, 4), Mesh(256, 1)])
+@pytest.mark.parametrize("cap", [450, 20])
+def test_what_divides_evenly_gives_the_same_as_any_mask(mesh, cap):
+    """Counting what divides spares writing it down; groups that divide alike share the result."""
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        count = int(rng.integers(2, 8))
+        splits = [(rng.random(count) < 0.4, size) for size in (8, 96, 1000)]
+        even = Even.of(mesh, splits)
+        asked = count, frozenset({0}), frozenset({count - 1}), mesh
+        found = assignments(*asked, even, cap)
+        assert (found == assignments(*asked, lambda rows, even=even: even(rows), cap)).all()
+        assert found is assignments(*asked, Even.of(mesh, splits), cap)
+        for row in found:
+            for which, size in splits:
+                assert size % np.where(which[row], mesh.extents, 1).prod() == 0
 
 
 @pytest.mark.parametrize("graph", [mlp(64, (16, 64, 16)), residual(1, 64, 32)], ids=["mlp", "sum"])
