@@ -3,11 +3,12 @@
     python -m benchmarks.pipeline [emulated] [real] [--rate 200mbit] [--text]
 
 emulated: four stages of one host x 2 devices, with emulated compute
-real:     two stages of one process each, which compute
+real:     two stages of one process each, which compute on a core each
 
-Each schedule runs with transfers beside computation and (1F1B) in one stream with it, and again
+Each schedule runs with transfers beside computation, GPipe and 1F1B also in turn with it, and again
 with "signals", transfers of one element. Links are fitted to single messages right before
-(`box/reshard.py`); real passes are timed on both processes at once, without transfers. Needs root.
+(`box/reshard.py`); real passes are timed on both processes at once, without transfers, after every
+run, and their medians over all runs predict each. Needs root.
 """
 
 from __future__ import annotations
@@ -94,14 +95,11 @@ def measure(setting: Setting, rate: str, repeats: int) -> dict[str, Any]:
     with Box(setting.nodes, setting.gpus, rate) as box:
         readings = run_pipelines(box, runs, plans, repeats)
     rows = []
-    for run, hosts in zip(runs, readings, strict=True):
-        samples = [max(h["seconds"][n] for h in hosts) for n in range(repeats)]
+    for number, run in enumerate(runs):
+        turns = readings[number :: len(runs)]
+        samples = [max(h["seconds"][0] for h in hosts) for hosts in turns]
         plan = plans[run["plan"]]
-        costs = plan.costs
-        if not emulate:
-            halves = tuple(h["backward_s"] / 2 for h in hosts)
-            forward = tuple(h["forward_s"] for h in hosts)
-            costs = replace(costs, forward=forward, backward=halves, weight=halves)
+        costs = plan.costs if emulate else with_passes(plan.costs, readings)
         if run["signal"]:
             latency = cluster.inter.transfer_latency_s
             short = dict.fromkeys(costs.activation, latency)
@@ -126,6 +124,18 @@ def measure(setting: Setting, rate: str, repeats: int) -> dict[str, Any]:
         "machine": machine(),
         "rows": rows,
     }
+
+
+def with_passes(costs: Costs, readings: list[list[dict[str, Any]]]) -> Costs:
+    """`costs` with the passes that the hosts have timed after each of the runs."""
+    forward, backward = (
+        tuple(
+            statistics.median(h[name] for h in of_host) for of_host in zip(*readings, strict=True)
+        )
+        for name in ("forward_s", "backward_s")
+    )
+    halves = tuple(seconds / 2 for seconds in backward)
+    return replace(costs, forward=forward, backward=halves, weight=halves)
 
 
 def predicted(plan: StagedPlan, costs: Costs, overlap: bool, with_once: bool) -> float:
@@ -188,7 +198,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("what", nargs="*", default=[s.name for s in SETTINGS])
     parser.add_argument("--rate", default="200mbit")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--text", action="store_true", help="of the readings that are there")
     args = parser.parse_args()
     path = FOLDER / "steps.json"

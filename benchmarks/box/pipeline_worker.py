@@ -1,7 +1,8 @@
 """One rank: times training steps of plans with stages.
 
 Arguments: folder (runs.json there: repeats, and runs of "plan", a file's name, "emulate",
-"overlap" and "signal"). A run that computes also notes this stage's seconds of a pass, forward and
+"overlap" and "signal"). The runs take turns, a step each, so that what disturbs the machine for a
+while disturbs all alike. A run that computes also notes this stage's seconds of a pass, forward and
 backward, with nothing to wait for.
 """
 
@@ -25,13 +26,14 @@ from autoddl.staged_plan import StagedPlan
 from autoddl.synthetic import synthetic_batches
 from benchmarks.box.meter import Meter
 
-PASSES = 5
+PASSES = 3
 
 
 def main(folder: str) -> None:
     install_guard()
     work = json.loads((Path(folder) / "runs.json").read_text())
     meter: Meter | None = None
+    runs: list[tuple[PipelineTrainer, list[Any], bool]] = []
     for run in work["runs"]:
         plan = StagedPlan.from_json(json.loads((Path(folder) / f"{run['plan']}.json").read_text()))
         meter = meter or Meter(Groups(plan.cluster.mesh, rank()))
@@ -42,12 +44,12 @@ def main(folder: str) -> None:
         (batch,) = synthetic_batches(made_up_example(plan), plan.graph, 1, 0)
         tensors = to_tensors(batch)
         trainer.step(*tensors).numpy()  # warm-up
-        meter.seconds_of(
-            lambda t=trainer, x=tensors: t.step(*x).numpy(), work["repeats"], lambda: 0
-        )
-        passes = {} if run["emulate"] else pass_seconds(trainer, tensors)
-        meter.readings[-1].update(passes)
+        runs.append((trainer, tensors, run["emulate"]))
     assert meter is not None, "a list of runs is not empty"
+    for _ in range(work["repeats"]):
+        for trainer, tensors, emulates in runs:
+            meter.seconds_of(lambda t=trainer, x=tensors: t.step(*x).numpy(), 1, lambda: 0)
+            meter.readings[-1].update({} if emulates else pass_seconds(trainer, tensors))
     meter.save(folder)
 
 

@@ -63,7 +63,7 @@ def run_reshards(
 def run_pipelines(
     box: Box, runs: Sequence[dict[str, Any]], plans: Mapping[str, StagedPlan], repeats: int
 ) -> list[list[dict[str, Any]]]:
-    """For each run (see pipeline_worker.py) the seconds of a step as each host saw them."""
+    """For each turn of each run (see pipeline_worker.py) the seconds of a step on each host."""
     with _folder() as folder:
         for name, plan in plans.items():
             plan.save(folder / f"{name}.json")

@@ -105,8 +105,8 @@ class Part:
 
     def wait_for_transfers(self) -> None:
         """All transfers so far have ended; computation goes on then."""
+        flow._oneflow_internal.eager.Sync()
         if self._emulator is not None:
-            flow._oneflow_internal.eager.Sync()
             clock = self._emulator.clock
             clock.free_at = max(clock.free_at, time.perf_counter())
 

@@ -86,7 +86,8 @@ class PipelineTrainer:
         # an emulated computation leaves OneFlow's one queue to the transfers
         self._thread = CommThread(overlap and not emulate)
         self._hoists = overlap and emulate
-        self._blocks = emulate and not overlap
+        # OneFlow would else go on computing, and transfer when nothing is left to compute
+        self._blocks = not overlap
         at = (rank() // gpus, rank() % gpus)
         self._reshards: dict[tuple[Link, str], Resharding] = {}
         for link, plans in plan.reshards.items():
