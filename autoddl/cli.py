@@ -29,7 +29,13 @@ from .commands.options import (
     shape_options,
     traced,
 )
-from .commands.stages import explain_stages, plan_stages, show_any_plan, stage_options
+from .commands.stages import (
+    explain_stages,
+    plan_stages,
+    refuse_with_stages,
+    show_any_plan,
+    stage_options,
+)
 
 if TYPE_CHECKING:
     from .attempts import Checkpointing
@@ -170,6 +176,12 @@ def plan(
     from . import api
 
     cluster = load_cluster(cluster_file, nodes, gpus_per_node)
+    if stages is not None:
+        refuse_with_stages(
+            budget_seconds=budget_seconds,
+            budget_evaluations=budget_evaluations,
+            checkpointing=checkpointing != "auto",
+        )
     graph = graph_of(model, batch)
     limit = None if memory_limit_gb is None else int(memory_limit_gb * GB)
     if stages is not None:

@@ -72,8 +72,8 @@ def find_staged_plan(
     traced, graph = graph, in_precision(graph, precision)
     if (schedule == INTERLEAVED) != (chunks > 1):
         raise ValueError(
-            f"{INTERLEAVED} has 2 or more chunks a stage and other schedules have 1; got "
-            f"{chunks} for {schedule}"
+            f"{INTERLEAVED} has 2 or more chunks a stage (--chunks) and other schedules have 1; "
+            f"got {chunks} for {schedule}"
         )
     if schedule != INTERLEAVED:
         in_flight(schedule, 1, 1, 1)

@@ -7,6 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from autoddl.cli import main
+from autoddl.commands import stages as commands
+from autoddl.pipeline import make
 from tests.clusters import MACHINES
 from tests.graphs import mlp
 
@@ -61,6 +63,10 @@ def test_explain(plan, tmp_path):
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
+def test_schedules_are_the_pipelines():
+    assert set(commands.SCHEDULES) == set(make.SCHEDULES)
+
+
 def test_mistakes(graph, plan, tmp_path):
     def refusal(*words: str) -> str:
         result = autoddl(*words)
@@ -73,7 +79,12 @@ def test_mistakes(graph, plan, tmp_path):
     assert "a number or auto" in refusal("plan", graph, *cluster, "--stages", "many")
     assert "more than the model's 4 layers" in refusal("plan", graph, *cluster, "--stages", "5")
     words = ("--stages", "2", "--schedule", "chimera")
-    assert "known: gpipe" in refusal("plan", graph, *cluster, *words)
+    assert "'chimera' is not one of 'gpipe'" in refusal("plan", graph, *cluster, *words)
+    words = ("--stages", "2", "--budget-seconds", "3", "--checkpointing", "all")
+    told = refusal("plan", graph, *cluster, *words)
+    assert "--budget-seconds and --checkpointing cannot go with --stages" in told
+    words = ("--stages", "2", "--schedule", "interleaved-1f1b")
+    assert "--chunks" in refusal("plan", graph, *cluster, *words)
     assert "plans without stages" in refusal("explain", plan, "--layer", "fc0")
     assert "plans with stages" in refusal("explain", one, "--trace", str(tmp_path / "t.json"))
     assert "no such file" in refusal("explain", str(tmp_path / "none.json")).lower()

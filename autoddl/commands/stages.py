@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from ..staged_plan import StagedPlan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "zb-h1", "interleaved-1f1b")
+
+
+def _number_or_auto(context: click.Context, option: click.Parameter, value: str | None) -> Any:
+    """The option as it is; refused before a model is traced for nothing."""
+    if value not in (None, "auto") and not str(value).isdecimal():
+        raise click.BadParameter(f"a number or auto, got {value!r}", context, option)
+    return value
 
 
 def stage_options(command: Command) -> Command:
@@ -22,11 +30,12 @@ def stage_options(command: Command) -> Command:
     stages = click.option(
         "--stages",
         metavar="N|auto",
+        callback=_number_or_auto,
         help="Cut the model into pipeline stages; auto: as many as pay.",
     )
     schedule = click.option(
-        "--schedule", default="1f1b", show_default=True, metavar="NAME",
-        help="Of the stages: gpipe, 1f1b, eager-1f1b, zb-h1 or interleaved-1f1b.",
+        "--schedule", type=click.Choice(SCHEDULES), default="1f1b", show_default=True,
+        help="Of the stages.",
     )  # fmt: skip
     delay = click.option(
         "--delay", type=click.IntRange(0), help="Weight gradients so many backward passes late."
@@ -38,14 +47,19 @@ def stage_options(command: Command) -> Command:
     return stages(schedule(delay(chunks(command))))
 
 
+def refuse_with_stages(**options: Any) -> None:
+    """ValueError if one of these is given, which plans with stages do not heed."""
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
+    if given:
+        raise ValueError(f"{' and '.join(given)} cannot go with --stages; leave one of them out")
+
+
 def plan_stages(
     graph: Graph, cluster: Cluster, stages: str, schedule: str, **options: Any
 ) -> Plan | StagedPlan:
-    """ValueError if `stages` is no number and not auto, or as `find_staged_plan`."""
+    """As `find_staged_plan`, for a number of `stages` or auto."""
     from ..staged_planner import find_staged_plan
 
-    if stages != "auto" and not stages.isdecimal():
-        raise ValueError(f"--stages takes a number or auto, got {stages!r}")
     count = None if stages == "auto" else int(stages)
     return find_staged_plan(graph, cluster, stages=count, schedule=schedule, **options)
 

@@ -443,9 +443,9 @@ def _nothing_fits(task: Task, micro_batch_counts: Sequence[int]) -> str:
     return (
         f"no partition into {stages} stages with {_listed(micro_batch_counts)} micro-batches fits "
         f"the memory limit of {task.memory_limit_bytes / 1e9:.3g} GB a device. The largest layer, "
-        f"number {layer}, alone needs at least {needed / 1e9:.3g} GB on {nodes} x {gpus} devices "
-        f"with {m} micro-batches. What would help: more devices or memory, more micro-batches, "
-        "another number of stages"
+        f"number {layer}, needs at least {needed / 1e9:.3g} GB on {nodes} x {gpus} devices "
+        f"with {m} micro-batches, alone in a stage and with one of them in flight. What would "
+        "help: more devices or memory, more micro-batches, another number of stages"
     )
 
 

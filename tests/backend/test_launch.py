@@ -87,8 +87,14 @@ def test_first_failure_ends_the_others_and_what_they_started(tmp_path):
 
 
 def test_a_killed_rank_gives_the_shells_status(tmp_path):
-    status, _ = run(tmp_path, "import os; os.kill(os.getpid(), 9)", 1)
+    text = (
+        "import os, signal, time\n"
+        "if os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "time.sleep(600)\n"
+    )
+    status, out = run(tmp_path, LISTEN + text, 2)
     assert status == 128 + signal.SIGKILL
+    assert "rank 1 of 2 was killed by SIGKILL and ends the job" in out
 
 
 def test_timeout(tmp_path):

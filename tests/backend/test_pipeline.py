@@ -58,7 +58,10 @@ def test_emulated_passes_take_their_time(launch):
 
 @pytest.mark.parametrize(
     ("how", "message"),
-    [("raises", "rank 1 of 2 failed and ends the job: TypeError"), ("killed", "")],
+    [
+        ("raises", "rank 1 of 2 failed and ends the job: TypeError"),
+        ("killed", "rank 1 of 2 was killed by SIGKILL and ends the job"),
+    ],
 )
 def test_a_rank_that_dies_in_mid_schedule_ends_the_job(how, message):
     cases = [case("perceptron", 2, 1, 2, dies=how)]

@@ -92,7 +92,8 @@ def run_processes(
                 readers.append(reader)
                 if rank == 0 and nproc > 1:
                     _wait_until_listening(process, port)
-            return _wait(processes, None if timeout is None else time.monotonic() + timeout)
+            deadline = None if timeout is None else time.monotonic() + timeout
+            return _wait(processes, deadline, sink)
     except KeyboardInterrupt:
         return 130
     except _Terminated:
@@ -186,19 +187,31 @@ class _Sink:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
-                with self._lock, contextlib.suppress(ValueError, OSError):
-                    self._stream.write(head + line.rstrip("\n") + "\n")
-                    self._stream.flush()
+                self.write(head + line.rstrip("\n"))
+
+    def write(self, line: str) -> None:
+        with self._lock, contextlib.suppress(ValueError, OSError):
+            self._stream.write(line + "\n")
+            self._stream.flush()
 
 
-def _wait(processes: Sequence[subprocess.Popen[str]], deadline: float | None) -> int:
-    """Wait until all have ended well or one has failed; its status. 124 at the deadline."""
+def _wait(processes: Sequence[subprocess.Popen[str]], deadline: float | None, sink: _Sink) -> int:
+    """Wait until all have ended well or one has failed; its status. 124 at the deadline.
+
+    A rank that aborts has mostly lost another one, which is then the cause.
+    """
     while True:
         codes = [process.poll() for process in processes]
-        failed = next((code for code in codes if code), None)
-        if failed is not None:
+        failed = [(code == -signal.SIGABRT, rank) for rank, code in enumerate(codes) if code]
+        if failed:
             _wait_some(processes, GRACE_SECONDS)
-            return failed if failed > 0 else 128 - failed
+            _, rank = min(failed)
+            code = processes[rank].returncode
+            if code > 0:
+                return code
+            cause = signal.Signals(-code).name
+            sink.write(f"rank {rank} of {len(processes)} was killed by {cause} and ends the job")
+            return 128 - code
         if all(code == 0 for code in codes):
             return 0
         if deadline is not None and time.monotonic() > deadline:
