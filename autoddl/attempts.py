@@ -4,7 +4,8 @@ If the smallest number of micro-batches that may fit (AutoDDL section 5.1: the l
 micro-batch) gives a plan that is at most `_NEAR_FREE` slower than one without a memory limit, that
 is the plan. Else more micro-batches, and running all of the model's repeated blocks (`blocks`)
 again, may be faster: quick looks (`look`) tell which of them are worth a search, in which order,
-and the fastest plan found is the result.
+and the fastest plan found is the result. Where a look is a lower bound (`search.class_bounds`), the
+search is among the strategies that it leaves, and what it rules out is ruled out for certain.
 
 The search adds bytes up; what a plan holds at its fullest moment is known when it is written down
 (`cost.lifetime`, of the executor). Where that exceeds the limit, the search's limit is lowered by
@@ -27,6 +28,7 @@ import numpy as np
 
 from .blocks import repeated_blocks
 from .cost.account import Cost, account, total
+from .cost.gap import ROUNDING
 from .cost.lifetime import memory_peak
 from .cost.model import CostModel
 from .cost.recompute import Blocks, Recomputation
@@ -36,6 +38,7 @@ from .planned import PlannedEdge, PlannedOp
 from .sbp.redistribute import PathTable
 from .search.algorithms import Algorithm
 from .search.budget import Budget
+from .search.class_bounds import ClassBounds
 from .search.descend import descend
 from .search.group_table import NoStrategy, Space
 from .search.pair_prices import PairPrices
@@ -51,9 +54,8 @@ _NEAR_FREE = 0.05
 _NARROWINGS = 8
 _REPAIR = 0.005  # more seconds than without lowering the limit: not worth a search
 _REFINEMENTS = 3
-_WORTH_SEARCH = 1.15  # times the cost of the best look with, or without, recomputation
+_WORTH_SEARCH = 1.2  # times the cost of the best look with, or without, recomputation
 _WORTH_FAMILY = 1.5  # times the cost of the best look of all
-_SPREAD = 0.25  # of the way from a look without a limit to one with it; searches end in between
 _WORTH_IT = 0.003  # of the cost: so much faster must another plan be able to be
 
 
@@ -121,6 +123,7 @@ class Attempts:
     micro:  number of micro-batches -> the graph of one, with forks
     counts: numbers of micro-batches to try, ascending
     proves: the algorithm finds the optimum of what it is given
+    near:   relative gap that need not be closed
     """
 
     micro: Callable[[int], Graph]
@@ -132,7 +135,9 @@ class Attempts:
     prices: PairPrices
     seed: int
     proves: bool = False
+    near: float = 0.0
     results: list[SearchResult] = field(default_factory=list)
+    _failed: set[tuple[int, Blocks]] = field(default_factory=set)
 
     def best(self, checkpointing: Checkpointing) -> Found | None:
         """None if nothing fits. ValueError if all blocks are to be recomputed and there are none"""
@@ -154,15 +159,14 @@ class Attempts:
                     return best
         if checkpointing == "auto" and self.blocks:
             families.append(self.blocks)
-        reached: dict[Blocks, float] = {}
         for look in self._worth_search(families):
             beat_s = math.inf if best is None else best.seconds * (1 - _WORTH_IT)
-            least_s = look.between(reached.get(look.blocks, 0.0) - _SPREAD)
-            if least_s >= beat_s or (best is not None and best.is_of(look)):
+            look = self._looker.look(look.parts, look.blocks, beat_s)
+            if look.least_s >= beat_s or (best is not None and best.is_of(look)):
                 continue
             found = self._attempt(look.parts, beat_s, look.blocks)
-            if found is not None and found.seconds < beat_s:
-                reached[look.blocks] = look.position(found.seconds)
+            if found is None and best is None:
+                self._failed.add((look.parts, look.blocks))
             if found is not None and found.seconds < beat_s and checkpointing == "auto":
                 found = self._with_fewer(found)
             if found is not None and (best is None or found.seconds < best.seconds):
@@ -181,10 +185,12 @@ class Attempts:
 
     @cached_property
     def _looker(self) -> Looker:
-        return Looker(self.micro, self.model, self.space)
+        return Looker(self.micro, self.model, self.space, self.prices)
 
     def _looks_near_free(self, position: int) -> bool:
-        look = self._looker.look(self.counts[position], ())
+        parts = self.counts[position]
+        free_s = self._looker.look(parts, (), 0.0).free_s
+        look = self._looker.look(parts, (), free_s * (1 + 2 * _NEAR_FREE))
         return look.seconds <= look.free_s * (1 + _NEAR_FREE) < math.inf
 
     def _worth_search(self, families: Sequence[Blocks]) -> list[Look]:
@@ -193,23 +199,31 @@ class Attempts:
         families: blocks to recompute
         """
         looks: list[Look] = []
-        bar_s = math.inf
-        for blocks in families:
-            first = self._first_fit(blocks)
-            if not blocks:  # memory is short there: begin in the middle of what is left
-                first = (first + len(self.counts)) // 2
-            first = min(first, len(self.counts) - 1)
-            found = self._looker.around_best(self.counts, first, blocks, bar_s)
-            least = min(look.seconds for look in found)
-            bar_s = min(bar_s, least)
-            looks += [look for look in found if look.seconds <= least * _WORTH_SEARCH]
-        least = min(look.seconds for look in looks)
+        least = math.inf
+        for blocks in sorted(families, key=len, reverse=True):
+            low = self._first_fit(blocks)
+            counts = self.counts[low:]
+            # without recomputation memory is short: begin in the middle of what is left
+            first = 0 if blocks else min((len(self.counts) - low) // 2, len(counts) - 1)
+            found = self._looker.around_best(counts, first, blocks, least * _WORTH_SEARCH)
+            least = min(least, *(look.seconds for look in found))
+            looks += found
         ordered = sorted(looks, key=lambda look: look.seconds)
-        return [k for k in ordered if k.seconds <= least * _WORTH_FAMILY and k.seconds < math.inf]
+        return [k for k in ordered if k.seconds < math.inf and self._is_worth(k, ordered)]
+
+    def _is_worth(self, look: Look, others: Sequence[Look]) -> bool:
+        """Bounds tell by themselves; what another look found, costs hardly far more."""
+        if look.bounds is not None:
+            return True
+        same = min(k.seconds for k in others if k.blocks == look.blocks)
+        least = min(k.seconds for k in others)
+        return look.seconds <= min(same * _WORTH_SEARCH, least * _WORTH_FAMILY)
 
     def _first_found(self, blocks: Blocks) -> Found | None:
         """The plan of the fewest micro-batches that fit."""
         for parts in self.counts[self._first_fit(blocks) :]:
+            if (parts, blocks) in self._failed:
+                continue
             found = self._attempt(parts, math.inf, blocks)
             if found is not None:
                 return found
@@ -228,6 +242,10 @@ class Attempts:
                     found = result and Found(cheapest, result, self.prices.paths)
                     if found is None or found.excess_bytes <= 0:
                         return found
+            if self.proves and self._looker.has_classes:
+                bounds = self._looker.look(parts, blocks, beat_s).bounds
+                if bounds is not None:
+                    return self._among_few(bounds, beat_s)
             tables = build_tables(graph, self.model, parts, self.space, self.prices, again)
         except NoStrategy:  # so small a micro-batch cannot be divided as the space asks
             if len(self.counts) == 1:
@@ -251,6 +269,51 @@ class Attempts:
             result = _repaired(problem, result, first.cost) or self._tightened(problem, result)
         return None
 
+    def _among_few(self, bounds: ClassBounds, beat_s: float) -> Found | None:
+        """A search among the strategies that the bounds leave; its limit falls like another's."""
+        lower_bound = None
+        for tries in range(_NARROWINGS):
+            searched = self._search_few(bounds, beat_s if lower_bound is None else math.inf)
+            if searched is None:
+                return None
+            tables, result = searched
+            if lower_bound is None:
+                lower_bound = result.lower_bound
+            replaced = dataclasses.replace(result, lower_bound=min(lower_bound, result.cost))
+            found = Found(tables, replaced, self.prices.paths)
+            if found.excess_bytes <= 0:
+                return found
+            lower = result.memory - found.excess_bytes * (1 + tries / 2)
+            if lower <= 0 or result.end != "done":
+                return None
+            bounds = bounds.within(lower)
+        return None
+
+    def _search_few(self, bounds: ClassBounds, beat_s: float) -> tuple[Tables, SearchResult] | None:
+        """The tables of some strategies and their best choice, bounded for all strategies."""
+        slack = bounds.first_slack()
+        while bounds.bound < beat_s:
+            tables = bounds.tables(slack, self.prices)
+            ceiling, every = (
+                bounds.ceiling(slack),
+                sum(len(t.assign) for t in tables.groups) == bounds.size,
+            )
+            result = self._search(
+                dataclasses.replace(tables.problem, memory_limit=bounds.problem.memory_limit),
+                beat_s,
+            )
+            if result is None:
+                if every or ceiling >= beat_s:
+                    return None
+                slack *= 4
+                continue
+            bound = result.lower_bound if every else min(result.lower_bound, ceiling)
+            wanted = min(result.cost / (1 + self.near), result.lower_bound * (1 + ROUNDING))
+            if every or ceiling >= min(wanted, beat_s) or result.end != "done":
+                return tables, dataclasses.replace(result, lower_bound=bound)
+            slack = max(2 * slack, wanted / bounds.bound - 1 + 1e-6)
+        return None
+
     def _tightened(self, problem: Problem, result: SearchResult) -> SearchResult | None:
         """A search that proves anything is tightened, another is run again."""
         if result.lower_bound == -math.inf:
@@ -261,7 +324,8 @@ class Attempts:
 
     def _search(self, problem: Problem, beat_s: float) -> SearchResult | None:
         rng = np.random.default_rng(self.seed)
-        result = self.algorithm(problem, rng, self.budget.less(self.results, beat_s))
+        budget = dataclasses.replace(self.budget.less(self.results, beat_s), near=self.near)
+        result = self.algorithm(problem, rng, budget)
         self.results.extend([] if result is None else [result])
         return result
 

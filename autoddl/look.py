@@ -1,8 +1,8 @@
-"""A quick look at a number of micro-batches: the cost of a plan of few strategies.
+"""A quick look at a number of micro-batches: about what a plan costs.
 
 Where memory binds, it decides how many micro-batches are best and whether to recompute, and what a
-search finds differs by factors. So a search among `_CAP` strategies of each group tells which of
-the possibilities are worth the whole space.
+search finds differs by factors. So a lower bound (`search.class_bounds`), or on few axes a search
+among `_CAP` strategies of each group, tells which of the possibilities are worth a search.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .cost.model import CostModel
 from .cost.recompute import Blocks, Recomputation
 from .graph import Graph
 from .search.budget import Budget
+from .search.class_bounds import ClassBounds, class_bounds
 from .search.descend import descend
 from .search.eliminate import eliminate
 from .search.group_table import NoStrategy, Space
@@ -25,25 +26,31 @@ from .search.progress import Progress
 from .search.tables import build_tables
 
 _CAP = 100
+_MIN_AXES = 5
+_SEARCHED = 0.75  # of the way from `free_s` to `seconds`, where searches end at least
 
 
 @dataclass(frozen=True)
 class Look:
-    """seconds: of a plan that fits, inf if none was found; free_s: of one that need not fit."""
+    """seconds: of a plan that fits, inf if none was found; free_s: of one that need not fit.
+
+    bounds: if known, `seconds` and `free_s` are lower bounds, of all strategies
+    enough: from there on `seconds` may not be the best bound
+    """
 
     parts: int
     blocks: Blocks
     seconds: float
     free_s: float
+    bounds: ClassBounds | None = None
+    enough: float = math.inf
 
-    def between(self, part: float) -> float:
-        """Seconds that far on the way from `free_s` to `seconds`; `free_s` before it begins."""
-        return self.free_s + max(part, 0.0) * (self.seconds - self.free_s)
-
-    def position(self, seconds: float) -> float:
-        """How far on that way `seconds` are."""
-        way = self.seconds - self.free_s
-        return (seconds - self.free_s) / way if way > 0 else 0.0
+    @property
+    def least_s(self) -> float:
+        """What a search will hardly go below; never if this is a bound."""
+        if self.bounds is not None:
+            return self.seconds
+        return self.free_s + _SEARCHED * (self.seconds - self.free_s)
 
 
 @dataclass
@@ -53,27 +60,41 @@ class Looker:
     micro: Callable[[int], Graph]
     model: CostModel
     space: Space
+    prices: PairPrices
 
     def __post_init__(self) -> None:
         self._prices = PairPrices(self.model.cluster.mesh, self.model.comm.price)
         self._space = dataclasses.replace(self.space, cap=min(self.space.cap, _CAP))
         self._known: dict[tuple[int, Blocks], Look] = {}
+        self._price = 0.0  # of memory, the last one
 
-    def look(self, parts: int, blocks: Blocks) -> Look:
-        """With `parts` micro-batches, recomputing `blocks`."""
-        if (parts, blocks) not in self._known:
-            self._known[parts, blocks] = self._look(parts, blocks)
-        return self._known[parts, blocks]
+    def look(self, parts: int, blocks: Blocks, enough: float = math.inf) -> Look:
+        """With `parts` micro-batches, recomputing `blocks`.
+
+        enough: a bound that reaches it need not be the best
+        """
+        known = self._known.get((parts, blocks))
+        if known is None:
+            known = self._look(parts, blocks, enough)
+        elif known.bounds is not None and known.enough <= known.seconds < enough:
+            known = self._bounded(known.bounds.raised(enough), blocks, enough)
+        self._known[parts, blocks] = known
+        return known
 
     def binds(self, parts: int) -> bool:
         """Whether a look has shown that memory binds there without recomputation."""
         look = self._known.get((parts, ()))
         return look is not None and look.seconds > look.free_s
 
-    def _look(self, parts: int, blocks: Blocks) -> Look:
+    def _look(self, parts: int, blocks: Blocks, enough: float) -> Look:
         graph = self.micro(parts)
         again = Recomputation(graph, blocks)
         try:
+            if self.has_classes:
+                options = self.model, parts, self.space, self.prices, again, self._price, enough
+                bounds = class_bounds(graph, *options)
+                if bounds is not None:
+                    return self._bounded(bounds, blocks, enough)
             tables = build_tables(graph, self.model, parts, self._space, self._prices, again)
         except NoStrategy:
             tables = None
@@ -90,26 +111,37 @@ class Looker:
                     sketch(problem, run, free)
         return Look(parts, blocks, run.cost, run.free_cost)
 
+    @property
+    def has_classes(self) -> bool:
+        """Whether there are axes enough for strategies that differ in their order only."""
+        return self.model.cluster.mesh.num_axes >= _MIN_AXES
+
+    def _bounded(self, bounds: ClassBounds, blocks: Blocks, enough: float) -> Look:
+        if math.isfinite(bounds.bound):
+            self._price = bounds.dual.price
+        parts = bounds.builder.micro_batches
+        return Look(parts, blocks, bounds.bound, bounds.free_s, bounds, enough)
+
     def around_best(
-        self, counts: Sequence[int], first: int, blocks: Blocks, bar_s: float
+        self, counts: Sequence[int], first: int, blocks: Blocks, enough: float
     ) -> list[Look]:
         """Looks at the best of `counts` and its neighbours, as far as costs fall from `first`.
 
-        first: a position in `counts`
-        bar_s: what costs as much without a limit is not looked at further
+        first:  a position in `counts`
+        enough: what costs as much is not looked at further
         """
-        seen = {first: self.look(counts[first], blocks)}
-        if bar_s <= seen[first].free_s < math.inf:
-            return list(seen.values())
+        seen: dict[int, Look] = {}
 
         def cost(position: int) -> float:
             if not 0 <= position < len(counts):
                 return math.inf
             if position not in seen:
-                seen[position] = self.look(counts[position], blocks)
+                seen[position] = self.look(counts[position], blocks, enough)
             return seen[position].seconds
 
         at = first
+        if cost(at) < math.inf and seen[at].free_s >= enough:
+            return list(seen.values())
         while at + 1 < len(counts) and (cost(at + 1) < cost(at) or cost(at) == math.inf):
             at += 1
         if at == first:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .attempts import Attempts, Checkpointing, Found
-from .baselines import FAMILIES, Baseline, BaselinePricer, Family
+from .baselines import Baseline, BaselinePricer
 from .blocks import repeated_blocks
 from .cluster.spec import Cluster
 from .cost.comm import CommRule
@@ -39,6 +39,7 @@ from .search.pair_prices import PairPrices
 from .search.problem import SearchResult
 from .search.tables import build_tables
 
+_NEAR = 5e-4  # relative gap that "auto" leaves open where memory binds
 _PROVING = ("auto", "exact", "integer", "exhaustive")
 
 
@@ -113,7 +114,8 @@ def find_plan(
 
     counts = micro_batch_counts(graph, micro_batches)
     proves = search in ("auto", "exact")
-    attempts = Attempts(micro, counts, model, algorithm, budget, space, prices, seed, proves)
+    near = _NEAR if search == "auto" else 0.0
+    attempts = Attempts(micro, counts, model, algorithm, budget, space, prices, seed, proves, near)
     best = attempts.best(checkpointing)
     blocks = () if checkpointing == "none" else attempts.blocks
     rivals: tuple[Baseline, ...] = ()
@@ -241,26 +243,10 @@ def baseline_plans(
     check_precision(precision, cluster.device)
     graph = in_precision(graph, precision)
     model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes, precision)
-    return written_baselines(
-        graph, model, micro_batch_counts(graph, micro_batches), seed, checkpointing
-    )
-
-
-def written_baselines(
-    graph: Graph,
-    model: CostModel,
-    counts: Sequence[int],
-    seed: int = 0,
-    checkpointing: Checkpointing = "auto",
-    families: Sequence[Family] = FAMILIES,
-) -> dict[str, tuple[PlannedBaseline, Plan | None]]:
-    """As `baseline_plans`, of `families`, for a graph in the model's precision.
-
-    counts: numbers of micro-batches, ascending
-    """
+    counts = micro_batch_counts(graph, micro_batches)
     micro = functools.cache(functools.partial(micro_graph, graph))
     blocks = () if checkpointing == "none" else repeated_blocks(micro(counts[0]))
-    pricer = BaselinePricer(micro, counts, model, seed, blocks, families)
+    pricer = BaselinePricer(micro, counts, model, seed, blocks)
     return {
         rival.record.name: (
             rival.record,

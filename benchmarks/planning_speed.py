@@ -123,7 +123,7 @@ def _measured(case: Case) -> dict[str, Any]:
     from autoddl.cluster.spec import Cluster
     from autoddl.sbp.counted import Counted
     from autoddl.sbp.redistribute import PathTable
-    from autoddl.search import branch, narrow, symmetric
+    from autoddl.search import branch, class_bounds, narrow, symmetric
     from autoddl.search.tables import TableBuilder
 
     graph = _graph(case)
@@ -138,10 +138,13 @@ def _measured(case: Case) -> dict[str, Any]:
         (Counted, "seconds", "bounds of paths"),
         (symmetric, "eliminate", "elimination"),
         (symmetric, "Contexts", "reduced costs"),
+        (class_bounds, "eliminate", "elimination"),
+        (class_bounds, "Contexts", "reduced costs"),
         (branch, "eliminate", "elimination"),
         (narrow, "eliminate", "elimination"),
         (narrow, "Contexts", "reduced costs"),
         (narrow, "least_within", "fronts"),
+        (attempts, "account", "account"),
         (attempts, "memory_peak", "fullest moment"),
         (attempts, "place", "placements"),
         (planner, "write_plan", "writing the plan"),

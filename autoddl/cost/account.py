@@ -104,12 +104,13 @@ def account(
     last = last_product(graph) if last_counts(graph, micro_batches, bool(again.blocks)) else None
     reader = None if last is None else reader_of(graph, last)
     costs = {op.name: Cost() for op in graph.ops}
+    trips = _Trips(model)
     # bytes by operator of each block, and of what comes after them
     inside: list[dict[str, float]] = [{} for _ in (*again.blocks, "tail") if again.blocks]
     block_products = last_of_blocks(graph, again)
     for op in graph.ops:
         cost, passes = costs[op.name], again.passes(op.name)
-        _add_operator(cost, graph, model, mesh, micro_batches, passes, op, ops[op.name])
+        _add_operator(cost, graph, trips, micro_batches, passes, op, ops[op.name])
         extra = _extra_bytes(graph, mesh, op, ops[op.name])
         within = extra if again.leaves(op) else cost.memory_bytes + extra
         cost.memory_bytes += extra
@@ -132,7 +133,7 @@ def account(
             is_param = producer.kind == "param"
             forward, backward = edge_times(is_param, edge.zero_stage, micro_batches, passes)
             for cause, times in zip(("forward", "backward"), forward, strict=True):
-                _add_path(cost, model, spec, given, edge.forward, times, cause)
+                _add_path(cost, trips.along(spec, given, edge.forward), times, cause)
             stays = bool(edge.forward) and edge.forward[-1].kind != "to_partial"
             if stays and edge.zero_stage < 3:
                 copy = _local_bytes(spec, ops[op.name].ins[index], mesh)
@@ -142,7 +143,7 @@ def account(
             back = ops[op.name].grad_ins[index]
             if edge.backward and back is not None:
                 cause = "gradient_sync" if is_param else "backward"
-                _add_path(cost, model, spec, back, edge.backward, backward, cause)
+                _add_path(cost, trips.along(spec, back, edge.backward), backward, cause)
                 if edge.zero_stage == 1:
                     whole, apart = (_local_bytes(spec, nd, mesh) for nd in (back, given))
                     cost.memory_bytes += whole - apart
@@ -217,9 +218,9 @@ def _gradient_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> floa
 
 
 def _add_operator(
-    cost: Cost, graph: Graph, model: CostModel, mesh: Mesh, times: int, passes: int, op: Op,
-    placed: PlannedOp,
-) -> None:  # fmt: skip
+    cost: Cost, graph: Graph, trips: _Trips, times: int, passes: int, op: Op, placed: PlannedOp
+) -> None:
+    model, mesh = trips.model, trips.model.cluster.mesh
     spec, rule = graph.spec(op), find_rule(op.kind)
     assert rule is not None, f"{op.name} has no rule"
     has_grad = any(o in graph.needs_grad for o in op.outputs)
@@ -253,8 +254,9 @@ def _add_operator(
         counts = ("forward", passes * inner.forward), ("backward", inner.backward)
         for cause, count in counts:
             if cause == "forward" or has_grad:
-                _add_seconds(cost, mesh, axes, seconds * count / both, cause)
-                _add_bytes(cost, model, reduced, partial, steps, times * count, cause)
+                link = cost.inter_s if mesh.topology(axes)[0] > 1 else cost.intra_s
+                _add(link, cause, seconds * count / both)
+                _add_bytes(cost, trips.along(reduced, partial, steps), times * count, cause)
 
 
 def operator_seconds(
@@ -288,44 +290,60 @@ def inner_of(graph: Graph, op: Op) -> Inner:
     return next(s.inner for s in signatures_of(graph.spec(op)) if s.inner is not None)
 
 
-def _add_path(
-    cost: Cost,
-    model: CostModel,
-    spec: TensorSpec,
-    source: NdSbp,
-    steps: tuple[Step, ...],
-    times: int,
-    cause: str,
-) -> None:
+@dataclass(frozen=True)
+class _Trip:
+    """What one trip along steps takes: seconds between nodes and inside one, bytes, messages."""
+
+    inter_s: float
+    intra_s: float
+    nic_bytes: float
+    intra_bytes: float
+    nic_messages: float
+
+
+@dataclass
+class _Trips:
+    """Trips on one machine, each worked out once: equal blocks make the same ones."""
+
+    model: CostModel
+    _known: dict[tuple[TensorSpec, NdSbp, tuple[Step, ...]], _Trip] = field(default_factory=dict)
+
+    def along(self, spec: TensorSpec, source: NdSbp, steps: tuple[Step, ...]) -> _Trip:
+        key = spec, source, steps
+        if key not in self._known:
+            self._known[key] = self._trip(*key)
+        return self._known[key]
+
+    def _trip(self, spec: TensorSpec, source: NdSbp, steps: tuple[Step, ...]) -> _Trip:
+        mesh, nd = self.model.cluster.mesh, source
+        seconds = {True: 0.0, False: 0.0}  # between nodes, inside one
+        for step in steps:
+            if not step.is_free:
+                between = mesh.topology(step.axes)[0] > 1
+                seconds[between] += path_cost(spec, nd, (step,), mesh, self.model.comm.price)
+            nd = step.apply(nd)
+        return _Trip(
+            seconds[True],
+            seconds[False],
+            nic_bytes(spec, source, steps, mesh),
+            device_intra_bytes(spec, source, steps, mesh),
+            nic_messages(steps, mesh),
+        )
+
+
+def _add_path(cost: Cost, trip: _Trip, times: int, cause: str) -> None:
     if not times:
         return
-    mesh, nd = model.cluster.mesh, source
-    for step in steps:
-        if not step.is_free:
-            seconds = path_cost(spec, nd, (step,), mesh, model.comm.price)
-            _add_seconds(cost, mesh, step.axes, times * seconds, cause)
-        nd = step.apply(nd)
-    _add_bytes(cost, model, spec, source, steps, times, cause)
+    _add(cost.inter_s, cause, times * trip.inter_s)
+    _add(cost.intra_s, cause, times * trip.intra_s)
+    _add_bytes(cost, trip, times, cause)
 
 
-def _add_seconds(cost: Cost, mesh: Mesh, axes: tuple[int, ...], seconds: float, cause: str) -> None:
-    """To the link that groups along `axes` use."""
-    link = cost.inter_s if mesh.topology(axes)[0] > 1 else cost.intra_s
-    setattr(link, cause, getattr(link, cause) + seconds)
+def _add_bytes(cost: Cost, trip: _Trip, times: int, cause: str) -> None:
+    cost.nic_messages += times * trip.nic_messages
+    _add(cost.nic_bytes, cause, times * trip.nic_bytes)
+    _add(cost.intra_bytes, cause, times * trip.intra_bytes)
 
 
-def _add_bytes(
-    cost: Cost,
-    model: CostModel,
-    spec: TensorSpec,
-    source: NdSbp,
-    steps: tuple[Step, ...],
-    times: int,
-    cause: str,
-) -> None:
-    mesh = model.cluster.mesh
-    cost.nic_messages += times * nic_messages(steps, mesh)
-    nic = times * nic_bytes(spec, source, steps, mesh)
-    intra = times * device_intra_bytes(spec, source, steps, mesh)
-    setattr(cost.nic_bytes, cause, getattr(cost.nic_bytes, cause) + nic)
-    setattr(cost.intra_bytes, cause, getattr(cost.intra_bytes, cause) + intra)
+def _add(traffic: Traffic, cause: str, amount: float) -> None:
+    setattr(traffic, cause, getattr(traffic, cause) + amount)

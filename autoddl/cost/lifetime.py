@@ -49,6 +49,7 @@ Runtime = Literal["graph", "executor"]
 RUNTIMES: tuple[Runtime, ...] = ("graph", "executor")
 STATE_BYTES = 4  # an element of the optimiser's state, float32 also where parameters are shorter
 Key = tuple[str, int]
+Way = tuple[str, NdSbp, NdSbp]  # kind, placement before, placement after
 
 
 def memory_peak(
@@ -77,10 +78,15 @@ def memory_peak(
 
 def local_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> float:
     """Bytes of an even shard."""
+    return spec.bytes / shards(nd, mesh)
+
+
+def shards(nd: NdSbp, mesh: Mesh) -> int:
+    """Into how many different parts the devices hold a tensor."""
     parts = 1
     for placement, extent in zip(nd, mesh.extents, strict=True):
         parts *= extent if placement.is_split else 1
-    return spec.bytes / parts
+    return parts
 
 
 @dataclass
@@ -105,6 +111,8 @@ class StepTape:
     newest: dict[str, str] = field(default_factory=dict)  # tensor -> its name, made again
     extras: set[str] = field(default_factory=set)  # names of what operators keep beside outputs
     counter: int = 0
+    _parts: dict[NdSbp, int] = field(default_factory=dict)
+    _routes: dict[tuple[NdSbp, tuple[Step, ...]], list[Way]] = field(default_factory=dict)
 
     @cached_property
     def num_axes(self) -> int:
@@ -161,7 +169,13 @@ class StepTape:
 
     def bytes_of(self, tensor: str, nd: NdSbp) -> float:
         """Local bytes of a tensor of the graph that is placed as `nd`."""
-        return local_bytes(self.graph.tensors[tensor].spec, nd, self.mesh)
+        return self._local_bytes(self.graph.tensors[tensor].spec, nd)
+
+    def _local_bytes(self, spec: TensorSpec, nd: NdSbp) -> float:
+        parts = self._parts.get(nd)
+        if parts is None:
+            parts = self._parts[nd] = shards(nd, self.mesh)
+        return spec.bytes / parts
 
     # ---- forward
 
@@ -280,7 +294,7 @@ class StepTape:
             return name
         spec = self.graph.tensors[tensor].spec
         for kind, start, nd in self._route(source, steps):
-            before, after = (local_bytes(spec, p, self.mesh) for p in (start, nd))
+            before, after = self._local_bytes(spec, start), self._local_bytes(spec, nd)
             if self.compiled and self._leaves_chain(start, nd, transfer):
                 # into a buffer of its own; what it leaves behind is not reused
                 workspace = collective_workspace(start, nd, before, after, self.mesh)
@@ -309,23 +323,27 @@ class StepTape:
         reduced = self.num_axes == 2 and num_changes(source, target) == 1
         return transfer == "planned" and reduced and self.micro_batches > 1
 
-    def _route(self, source: NdSbp, steps: Sequence[Step]) -> list[tuple[str, NdSbp, NdSbp]]:
-        """The ways from `source`: (kind, placement before, placement after).
+    def _route(self, source: NdSbp, steps: Sequence[Step]) -> list[Way]:
+        """The ways from `source`.
 
         OneFlow's compiler makes them one, the executor takes them as they are planned.
         """
+        key = source, tuple(steps)
+        if key not in self._routes:
+            self._routes[key] = self._new_route(*key)
+        return self._routes[key]
+
+    def _new_route(self, source: NdSbp, steps: Sequence[Step]) -> list[Way]:
         target = _after(source, steps)
         if self.compiled:
             return self._compiled_route(source, target, [step.kind for step in steps])
-        route: list[tuple[str, NdSbp, NdSbp]] = []
+        route: list[Way] = []
         for step in steps:
             route.append((step.kind, source, step.apply(source)))
             source = step.apply(source)
         return route
 
-    def _compiled_route(
-        self, source: NdSbp, target: NdSbp, kinds: Sequence[str]
-    ) -> list[tuple[str, NdSbp, NdSbp]]:
+    def _compiled_route(self, source: NdSbp, target: NdSbp, kinds: Sequence[str]) -> list[Way]:
         """What becomes Partial is whole on these axes first, and then goes through the host."""
         pairs = zip(source, target, strict=True)
         whole = NdSbp(tuple(B if t.is_partial and s.is_split else s for s, t in pairs))

@@ -94,7 +94,7 @@ def prove(problem: Problem, rng: np.random.Generator, run: Progress, proof: Proo
         run.offer(descend(problem, smallest, spend=lambda: run.spend(0))[0])
     if limited and cheapest is not None and run.best is not None:
         price = narrow(problem, run, proof.raise_bound, cheapest, run.best, drawn)
-        if relative_gap(run.cost, proof.bound) == 0.0:
+        if relative_gap(run.cost, proof.bound) <= run.budget.near:
             return
         if problem.num_variables > _TREE_VARIABLES:
             return

@@ -12,6 +12,7 @@ maximum of L.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +20,11 @@ from ..cost.gap import ROUNDING
 from .problem import Choice, Problem
 
 _MAX_STEPS = 24
+_FIRST = 0.1  # times the cost for the whole limit: a price to begin at
+_RISE = 8.0
+_RISES = 2
+_HIGHEST = 1e6  # times the cost for the whole limit: memory outweighs any time
+_NEAR = 2e-5  # of the bound: so little more may be had
 
 
 @dataclass(frozen=True)
@@ -69,4 +75,46 @@ def best_price(
             fits = found
         else:
             large = found
+    return best
+
+
+def bracketed_price(
+    problem: Problem,
+    solve: Callable[[float], Choice],
+    free: Choice,
+    start: Dual,
+    enough: float,
+) -> Dual:
+    """The best price, near enough, without the choice of least memory; a bound of inf: none fits.
+
+    free:   the choice at price 0
+    start:  what is known; its price is where to begin, if it is not 0
+    enough: a bound that reaches it need not be the best
+    """
+    limit = problem.memory_limit
+    large = problem.evaluate(free)
+    best = max(start, Dual(0.0, score_bound(problem, free, 0.0)), key=lambda d: d.bound)
+    if large[1] <= limit or best.bound >= enough:
+        return best
+    unit = large[0] / limit
+    fits: tuple[float, float] | None = None
+    price = start.price or _FIRST * unit
+    for step in range(_MAX_STEPS):
+        if fits is not None:
+            price = (fits[0] - large[0]) / (large[1] - fits[1])
+            line = large[0] + price * (large[1] - limit)
+            if line <= best.bound * (1 + _NEAR):
+                break
+        choice = solve(price)
+        found = problem.evaluate(choice)
+        best = max(best, Dual(price, score_bound(problem, choice, price)), key=lambda d: d.bound)
+        if best.bound >= enough:
+            break
+        if found[1] <= limit:
+            fits = found
+        elif fits is None and price == _HIGHEST * unit:
+            return Dual(price, math.inf)
+        else:
+            large = found
+            price = price * _RISE if step < _RISES else _HIGHEST * unit
     return best

@@ -165,7 +165,7 @@ def narrow(
     near = _NEAR
     if drawn is not None:
         dual = _approached(view, run, raise_bound, free, drawn, dual)
-        if dual.bound >= run.budget.beat_s or relative_gap(run.cost, dual.bound) == 0.0:
+        if dual.bound >= run.budget.beat_s or relative_gap(run.cost, dual.bound) <= run.budget.near:
             return dual.price
         _priced(_likely(view, dual.price), run, free, smallest, _NEAR / 10)
         smaller = _dropped(view, run, dual.price, run.cost)
@@ -179,7 +179,7 @@ def narrow(
         if found.bound > dual.bound:
             dual = found
         raise_bound(dual.bound)
-        if relative_gap(run.cost, dual.bound) == 0.0 or dual.bound >= run.budget.beat_s:
+        if relative_gap(run.cost, dual.bound) <= run.budget.near or dual.bound >= run.budget.beat_s:
             return dual.price
         smaller = _dropped(view, run, dual.price, run.cost)
         if smaller is None:  # nothing can be better than the best

@@ -8,6 +8,7 @@ from ..cost.comm import CommModel
 from ..cost.storage import WHOLE, Storage, stage_at, storage_steps, stored_codes
 from ..graph import Graph, Op
 from ..planned import PlannedEdge, PlannedOp
+from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, Placement
 from ..sbp.redistribute import PathTable, Step
@@ -15,6 +16,9 @@ from ..sbp.signature import Signature
 from .group_table import stored_placement
 from .problem import Choice
 from .tables import Tables
+
+_SplitKey = tuple[TensorSpec, NdSbp, NdSbp, tuple[int, ...]]
+_Split = tuple[NdSbp, tuple[Step, ...], tuple[Step, ...]]  # how stored, gathered, and reduced
 
 
 def place(
@@ -67,6 +71,7 @@ def split_storage(
 ) -> tuple[dict[str, PlannedOp], dict[tuple[str, int], PlannedEdge]]:
     """The placed plan with its trained parameters of one use stored as `storage` says."""
     placed, steps = dict(ops), dict(edges)
+    splits: dict[_SplitKey, _Split] = {}  # equal blocks have the same ones
     for op in graph.params:
         (tensor,) = op.outputs
         chosen, uses = storage.get(tensor, WHOLE), graph.consumers[tensor]
@@ -75,15 +80,26 @@ def split_storage(
         (user, index), spec = uses[0], graph.tensors[tensor].spec
         needed, given = ops[user.name].ins[index], ops[user.name].grad_ins[index]
         assert given is not None
-        codes = stored_codes(spec, needed.codes[None], given.codes[None], chosen.axes, comm.mesh)
-        stored = NdSbp.from_codes(codes[0])
+        key = spec, needed, given, chosen.axes
+        if key not in splits:
+            splits[key] = _split(comm, *key)
+        stored, forward, backward = splits[key]
         if stored == ops[op.name].outs[0]:
             continue
         placed[op.name] = PlannedOp(op.name, (), (stored,), (stored,), ())
-        forward, backward = storage_steps(spec, comm, needed, given, stored)
         stage = stage_at(graph.spec(user), index, chosen.stage)
         steps[user.name, index] = PlannedEdge(user.name, index, forward, backward, stage)
     return placed, steps
+
+
+def _split(
+    comm: CommModel, spec: TensorSpec, needed: NdSbp, given: NdSbp, axes: tuple[int, ...]
+) -> _Split:
+    codes = stored_codes(spec, needed.codes[None], given.codes[None], axes, comm.mesh)
+    stored = NdSbp.from_codes(codes[0])
+    if stored == NdSbp(tuple(map(stored_placement, needed))):
+        return stored, (), ()
+    return stored, *storage_steps(spec, comm, needed, given, stored)
 
 
 def _place_op(graph: Graph, op: Op, signatures: list[Signature]) -> PlannedOp:

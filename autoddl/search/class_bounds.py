@@ -1,0 +1,224 @@
+"""Few strategies where memory binds, by the symmetry of axes of one extent and link class.
+
+Strategies that differ only in the order of such axes are a class. The problem of the classes has
+for each, and for each pair of them, what no member falls below in seconds and, apart from that, in
+bytes: members compute alike, the redistributions between two classes are bounded by `sbp.counted`,
+a copy counts only if no two members agree, and of a storage (`storage_table`) the least of all
+members counts. So of any price p >= 0 of memory (`dual`)
+
+    min over classes of cost + p (memory - limit)  <=  L(p)  <=  least cost within the limit,
+
+and the best price of the few classes bounds the cost of all strategies: a number of micro-batches
+is ruled out before any path is priced. At that price the least score through each class
+(`marginals`) tells which strategies a choice within `slack` of the bound can have; `tables` prices
+these alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cost.gap import ROUNDING
+from ..cost.model import CostModel
+from ..cost.recompute import Recomputation
+from ..graph import Graph
+from ..sbp.counted import Counted
+from .dual import Dual, bracketed_price
+from .eliminate import eliminate
+from .group_table import Space
+from .marginals import Contexts
+from .pair_prices import PairPrices
+from .problem import Choice, Problem, Table
+from .space import Assignments
+from .storage_table import StorageTable
+from .tables import TableBuilder, Tables
+
+_Codes = NDArray[np.signedinteger[Any]]
+_ALTERNATIVES = 2  # classes of each table that stay, so that there is another one to show
+
+_SLACKS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3)
+_FEW = 0.15  # of the strategies
+
+
+@dataclass(frozen=True)
+class AxisClasses:
+    """first: a strategy of each class; of: the class of each strategy."""
+
+    first: NDArray[np.int64]
+    of: NDArray[np.int64]
+
+    @staticmethod
+    def of_rows(assign: Assignments, axes: Sequence[tuple[int, ...]]) -> AxisClasses:
+        """axes: those that are interchangeable."""
+        _, first, of = np.unique(
+            _sorted(assign, axes), axis=0, return_index=True, return_inverse=True
+        )
+        return AxisClasses(first, of.ravel())
+
+    def members(self, scores: Table, ceiling: float) -> NDArray[np.int64]:
+        """The strategies of the classes that score no more, and of the best ones anyway."""
+        stays = scores <= ceiling
+        stays[np.argsort(scores, kind="stable")[:_ALTERNATIVES]] = True
+        return np.flatnonzero(stays[self.of])
+
+
+@dataclass
+class ClassBounds:
+    """builder: of all strategies, prepared; problem: of the classes; dual: its best price."""
+
+    builder: TableBuilder
+    classes: tuple[AxisClasses, ...]
+    problem: Problem
+    free: Choice
+    dual: Dual
+
+    @property
+    def bound(self) -> float:
+        """No plan within the limit costs less; inf if none fits."""
+        return self.dual.bound
+
+    @cached_property
+    def free_s(self) -> float:
+        """No plan costs less, whatever its memory."""
+        return self.problem.evaluate(self.free)[0] * (1 - ROUNDING)
+
+    @property
+    def size(self) -> int:
+        """Number of strategies."""
+        return sum(len(c.of) for c in self.classes)
+
+    @cached_property
+    def _scores(self) -> tuple[float, list[Table]]:
+        state = eliminate(self.problem, self.dual.price, frozenset())
+        contexts = Contexts(state)
+        return state.constant, [contexts.through(state.nodes[n]) for n in range(len(self.classes))]
+
+    def kept(self, slack: float) -> list[NDArray[np.int64]]:
+        """Of each node table the strategies that choices below `ceiling(slack)` may have."""
+        least, scores = self._scores
+        highest = least + (self.ceiling(slack) - self.bound)
+        highest += ROUNDING * abs(highest)
+        return [c.members(score, highest) for c, score in zip(self.classes, scores, strict=True)]
+
+    def first_slack(self) -> float:
+        """The largest of a few that leaves few strategies."""
+        for slack in reversed(_SLACKS[1:]):
+            if sum(map(len, self.kept(slack))) <= _FEW * self.size:
+                return slack
+        return _SLACKS[0]
+
+    def ceiling(self, slack: float) -> float:
+        """No choice within the limit that `tables(slack)` leaves out costs less."""
+        return self.bound * (1 + slack)
+
+    def tables(self, slack: float, prices: PairPrices) -> Tables:
+        return self.builder.among(self.kept(slack), prices).build()
+
+    def within(self, limit_bytes: float) -> ClassBounds:
+        """The same with another limit."""
+        problem = replace(self.problem, memory_limit=limit_bytes)
+        start = Dual(self.dual.price, -np.inf)
+        return replace(self, problem=problem, dual=_dual(problem, self.free, start, np.inf))
+
+    def raised(self, enough: float) -> ClassBounds:
+        """The same at the best price of memory, or at one whose bound is `enough`."""
+        return replace(self, dual=_dual(self.problem, self.free, self.dual, enough))
+
+
+def class_bounds(
+    graph: Graph,
+    model: CostModel,
+    micro_batches: int,
+    space: Space,
+    prices: PairPrices,
+    again: Recomputation,
+    price: float = 0.0,
+    enough: float = np.inf,
+) -> ClassBounds | None:
+    """The arguments are those of `build_tables`; None if elimination leaves classes over.
+
+    price:  of memory, where to begin if it is not 0
+    enough: a bound that reaches it need not be the best
+    Raises NoStrategy.
+    """
+    least = prices.least
+    if not all(least.fits(len(tensor.spec.shape)) for tensor in graph.tensors.values()):
+        return None
+    builder = TableBuilder(graph, model, micro_batches, space, prices, again)
+    builder.prepare()
+    classes = tuple(AxisClasses.of_rows(t.assign, least.classes) for t in builder.group_tables)
+    problem = _class_problem(builder, classes, least)
+    state = eliminate(problem, 0.0, frozenset())
+    if state.node:
+        return None
+    free = state.expand({})
+    return ClassBounds(
+        builder, classes, problem, free, _dual(problem, free, Dual(price, -np.inf), enough)
+    )
+
+
+def _dual(problem: Problem, free: Choice, start: Dual, enough: float) -> Dual:
+    def solve(at: float) -> Choice:
+        return eliminate(problem, at, frozenset()).expand({})
+
+    return bracketed_price(problem, solve, free, start, enough)
+
+
+def _class_problem(
+    builder: TableBuilder, classes: Sequence[AxisClasses], least: Counted
+) -> Problem:
+    among = builder.among([c.first for c in classes], least)
+    tables = among.build()
+    problem = tables.problem
+    edge_cost, edge_memory = list(problem.edge_cost), list(problem.edge_memory)
+    for number, wire in enumerate(among.wires.values()):
+        agree = _agree(wire.given, wire.wanted, least.classes)
+        added = 0.0 if wire.added is None else wire.added
+        edge_memory[number] = np.where(agree, added, edge_memory[number])
+    every = builder.among([np.arange(len(c.of)) for c in classes], least)
+    number, leaf = len(among.wires), len(classes)
+    node_cost, node_memory = list(problem.node_cost), list(problem.node_memory)
+    for group, table, own in zip(every.owners, every.group_tables, classes, strict=True):
+        storage = every.tables.priced(group, table).storage
+        if storage is not None:
+            edge_cost[number], edge_memory[number] = _least_storage(storage, own)
+            node_cost[leaf] = node_memory[leaf] = np.zeros(edge_cost[number].shape[1])
+            number, leaf = number + 1, leaf + 1
+    assert number == len(edge_cost) and leaf == len(node_cost)
+    return replace(
+        problem,
+        node_cost=tuple(node_cost),
+        node_memory=tuple(node_memory),
+        edge_cost=tuple(edge_cost),
+        edge_memory=tuple(edge_memory),
+    )
+
+
+def _sorted(codes: _Codes, axes: Sequence[tuple[int, ...]]) -> _Codes:
+    return np.hstack([np.sort(codes[:, list(own)], axis=1) for own in axes])
+
+
+def _agree(given: _Codes, wanted: _Codes, axes: Sequence[tuple[int, ...]]) -> NDArray[np.bool_]:
+    """[given's, wanted's] whether orders of both are the same placement."""
+    given, wanted = _sorted(given, axes), _sorted(wanted, axes)
+    agree = np.ones((len(given), len(wanted)), dtype=bool)
+    for axis in range(given.shape[1]):
+        agree &= given[:, axis][:, None] == wanted[:, axis]
+    return agree
+
+
+def _least_storage(storage: StorageTable, classes: AxisClasses) -> tuple[Table, Table]:
+    """[classes, storages] seconds and bytes that no member falls below; inf s for what none has."""
+    shape = len(classes.first), len(storage.storages)
+    seconds, memory = np.full(shape, np.inf), np.full(shape, np.inf)
+    for k in range(storage.which.shape[1]):
+        at = classes.of, storage.which[:, k]
+        np.minimum.at(seconds, at, storage.seconds[:, k])
+        np.minimum.at(memory, at, storage.memory_bytes[:, k])
+    return seconds, np.where(np.isfinite(memory), memory, 0.0)
