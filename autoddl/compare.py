@@ -2,59 +2,111 @@
 
 `compare` plans the graph and writes down every baseline that fits as a plan of its own, so that
 each figure (seconds by cause and link, bytes, memory) is the account of a program that could run.
+With pipeline stages our plan has as many as pay, and Megatron is tried in stages, too; the figures
+of a pipeline are those of its slowest stage, its seconds those until all stages are done.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from .baselines import Chosen, chosen
 from .cluster.spec import Cluster
-from .cost.account import Traffic
+from .cost.account import Cost, Traffic
 from .cost.comm import CommRule
+from .cost.model import CostModel
 from .explain import unfit_text
 from .graph import Graph
+from .megatron_stages import megatron_in_stages
 from .planned import PlannedBaseline
 from .planner import baseline_plans, find_plan
 from .plans import Plan
+from .staged_plan import StagedPlan
+from .staged_planner import find_staged_plan
 
 OURS = "autoddl"
+OWN_TOPOLOGY = "a topology for each layer"
+MEGATRON_STAGES = "Megatron in stages"
 RIVAL = "auto_parallel"  # nn.Graph's enable_auto_parallel
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """One plan of the comparison; `plan` is None if the scheme cannot run, `why` says why."""
+    """One plan of the comparison, on one mesh or in stages; of a scheme that cannot run, `why` not.
+
+    plan:         on one mesh; None for a pipeline or nothing
+    memory_bytes: of a device, also if that is too much
+    """
 
     name: str
     topology: str
     plan: Plan | None
     memory_bytes: float | None = None
     why: str = ""
+    staged: StagedPlan | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self.plan is not None or self.staged is not None
 
     @property
     def seconds(self) -> float:
         """Of an iteration; inf if the scheme cannot run."""
+        if self.staged is not None:
+            return self.staged.iteration_s
         return float("inf") if self.plan is None else self.plan.cost.iteration_s
 
+    @cached_property
+    def cost(self) -> Cost:
+        """Of the mesh, or of the slowest stage with the pipeline's transfers among the bytes.
+
+        Only of a scheme that runs.
+        """
+        if self.plan is not None:
+            return self.plan.cost
+        assert self.staged is not None, f"{self.name} cannot run"
+        slowest = max((s.plan.cost for s in self.staged.stages), key=lambda cost: cost.iteration_s)
+        sent = received_bytes(self.staged)
+        return replace(
+            slowest,
+            nic_bytes=Traffic(
+                slowest.nic_bytes.forward + sent.forward,
+                slowest.nic_bytes.backward + sent.backward,
+                slowest.nic_bytes.gradient_sync,
+            ),
+        )
+
+    @property
+    def micro_batches(self) -> int:
+        found = self.staged or self.plan
+        assert found is not None, f"{self.name} cannot run"
+        return found.micro_batches
+
+    @property
+    def bubble(self) -> float:
+        """The share of a pipeline's time in which its stages wait."""
+        return 0.0 if self.staged is None else self.staged.timeline.bubble
+
     def to_json(self) -> dict[str, Any]:
-        plan = self.plan
         told: dict[str, Any] = {
             "name": self.name,
             "topology": self.topology,
-            "fits": plan is not None,
+            "fits": self.runs,
             "why_not": self.why,
             "memory_bytes": self.memory_bytes,
         }
-        if plan is None:
+        if not self.runs:
             return told
-        cost = plan.cost
+        cost = self.cost
+        if self.staged is not None:
+            told |= {"stages": self.staged.num_stages, "bubble": self.bubble}
         return told | {
-            "memory_bytes": cost.memory_bytes,
-            "micro_batches": plan.micro_batches,
-            "iteration_s": cost.iteration_s,
+            "micro_batches": self.micro_batches,
+            "iteration_s": self.seconds,
             "compute_s": cost.compute_s,
             "communication_s": cost.communication_s,
             "communication_s_by_cause": causes(cost.inter_s, cost.intra_s),
@@ -69,8 +121,10 @@ class Scheme:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Our plan and the baselines, ours first."""
+    """Our plan and the baselines of `graph` under `model`, ours first."""
 
+    graph: Graph
+    model: CostModel
     schemes: tuple[Scheme, ...]
 
     @property
@@ -80,32 +134,30 @@ class Comparison:
     @property
     def closest(self) -> Scheme | None:
         """The fastest of the others; None if none of them can run."""
-        others = [scheme for scheme in self.schemes[1:] if scheme.plan is not None]
+        others = [scheme for scheme in self.schemes[1:] if scheme.runs]
         return min(others, key=lambda scheme: scheme.seconds, default=None)
 
     def reductions(self, other: Scheme) -> dict[str, float]:
         """By which shares our plan needs less than `other`: time, communication, NIC bytes."""
-        assert self.ours.plan is not None and other.plan is not None
-        mine, theirs = self.ours.plan.cost, other.plan.cost
+        mine, theirs = self.ours.cost, other.cost
         return {
-            "iteration_s": _less(mine.iteration_s, theirs.iteration_s),
+            "iteration_s": _less(self.ours.seconds, other.seconds),
             "communication_s": _less(mine.communication_s, theirs.communication_s),
             "nic_bytes": _less(mine.nic_bytes.total, theirs.nic_bytes.total),
         }
 
     def to_json(self) -> dict[str, Any]:
-        plan, closest = self.ours.plan, self.closest
-        assert plan is not None
+        model, closest = self.model, self.closest
         told: dict[str, Any] = {
-            "model": plan.graph.name,
+            "model": self.graph.name,
             "cluster": {
-                "name": plan.cluster.name,
-                "nodes": plan.cluster.nodes,
-                "gpus_per_node": plan.cluster.gpus_per_node,
+                "name": model.cluster.name,
+                "nodes": model.cluster.nodes,
+                "gpus_per_node": model.cluster.gpus_per_node,
             },
-            "batch": plan.batch,
-            "optimizer": plan.optimizer,
-            "memory_limit_bytes": plan.memory_limit_bytes,
+            "batch": self.graph.batch,
+            "optimizer": model.optimizer,
+            "memory_limit_bytes": model.limit_bytes,
             "schemes": [scheme.to_json() for scheme in self.schemes],
             "closest": None if closest is None else closest.name,
         }
@@ -126,11 +178,13 @@ def compare(
     zero: bool = True,
     precision: str = "float32",
     rival: Chosen | str | None = None,
+    stages: bool = False,
 ) -> Comparison:
     """Our plan and every known scheme; the options and errors are those of `find_plan`.
 
     zero:  False: our plan stores parameters whole, as AutoDDL's own space does
     rival: the placements that OneFlow's own planner chose, or why there are none; it knows float32
+    stages: our plan may have pipeline stages, and Megatron in stages is one scheme more
 
     ValueError for a rival beside another precision.
     """
@@ -148,12 +202,38 @@ def compare(
         "precision": precision,
     }
     plan = find_plan(graph, cluster, **options, zero=zero)
-    ours = Scheme(OURS, "a topology for each layer", plan, plan.cost.memory_bytes)
-    others = (_scheme(*found) for found in baseline_plans(graph, cluster, **options).values())
-    schemes = [ours, *others]
+    ours = Scheme(OURS, OWN_TOPOLOGY, plan, plan.cost.memory_bytes)
+    others = [_scheme(*found) for found in baseline_plans(graph, cluster, **options).values()]
+    model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes, precision)
+    if stages:
+        megatron = _megatron(graph, model, micro_batches, seed)
+        ours = _in_stages(ours, find_staged_plan(graph, cluster, **options, zero=zero), megatron)
+        others.append(megatron)
     if rival is not None:
-        schemes.append(_rival(graph, cluster, rival, options))
-    return Comparison(tuple(schemes))
+        others.append(_rival(graph, cluster, rival, options))
+    return Comparison(graph, model, (ours, *others))
+
+
+def _in_stages(ours: Scheme, found: Plan | StagedPlan, megatron: Scheme) -> Scheme:
+    """The fastest of our plans: on one mesh, in stages, or as Megatron's stages."""
+    best = ours
+    if isinstance(found, StagedPlan) and found.iteration_s < best.seconds:
+        topology = f"{found.num_stages} stages, {OWN_TOPOLOGY}"
+        best = Scheme(OURS, topology, None, max(found.memory_bytes), staged=found)
+    if megatron.seconds < best.seconds:
+        best = replace(megatron, name=OURS)
+    return best
+
+
+def _megatron(graph: Graph, model: CostModel, micro_batches: int | None, seed: int) -> Scheme:
+    found = megatron_in_stages(graph, model, micro_batches, seed)
+    if found is None:
+        why = "its blocks divide over no number of stages, or nothing fits"
+        return Scheme(MEGATRON_STAGES, "in stages", None, why=why)
+    kinds = " | ".join(dict.fromkeys(found.topologies))
+    topology = f"{found.plan.num_stages} stages of {kinds}"
+    memory_bytes = max(found.plan.memory_bytes)
+    return Scheme(MEGATRON_STAGES, topology, None, memory_bytes, staged=found.plan)
 
 
 def _rival(
@@ -174,6 +254,17 @@ def _rival(
 def _scheme(record: PlannedBaseline, plan: Plan | None) -> Scheme:
     why = "" if record.fits else unfit_text(record)
     return Scheme(record.name, record.topology, plan, record.memory_bytes, why)
+
+
+def received_bytes(plan: StagedPlan) -> Traffic:
+    """Of the host that takes most, what comes from other stages in an iteration."""
+    hosts: defaultdict[int, Traffic] = defaultdict(Traffic)
+    for forward, backward in plan.reshards.values():
+        for host, count in forward.nic_bytes[0].items():
+            hosts[host].forward += count * plan.micro_batches
+        for host, count in backward.nic_bytes[0].items() if backward else ():
+            hosts[host].backward += count * plan.micro_batches
+    return max(hosts.values(), key=lambda traffic: traffic.total, default=Traffic())
 
 
 def causes(*traffic: Traffic) -> dict[str, float]:

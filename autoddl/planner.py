@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .attempts import Attempts, Checkpointing, Found
-from .baselines import Baseline, BaselinePricer
+from .baselines import FAMILIES, Baseline, BaselinePricer, Family
 from .blocks import repeated_blocks
 from .cluster.spec import Cluster
 from .cost.comm import CommRule
@@ -243,10 +243,26 @@ def baseline_plans(
     check_precision(precision, cluster.device)
     graph = in_precision(graph, precision)
     model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes, precision)
-    counts = micro_batch_counts(graph, micro_batches)
+    return written_baselines(
+        graph, model, micro_batch_counts(graph, micro_batches), seed, checkpointing
+    )
+
+
+def written_baselines(
+    graph: Graph,
+    model: CostModel,
+    counts: Sequence[int],
+    seed: int = 0,
+    checkpointing: Checkpointing = "auto",
+    families: Sequence[Family] = FAMILIES,
+) -> dict[str, tuple[PlannedBaseline, Plan | None]]:
+    """As `baseline_plans`, of `families`, for a graph in the model's precision.
+
+    counts: numbers of micro-batches, ascending
+    """
     micro = functools.cache(functools.partial(micro_graph, graph))
     blocks = () if checkpointing == "none" else repeated_blocks(micro(counts[0]))
-    pricer = BaselinePricer(micro, counts, model, seed, blocks)
+    pricer = BaselinePricer(micro, counts, model, seed, blocks, families)
     return {
         rival.record.name: (
             rival.record,

@@ -90,6 +90,7 @@ class BaselinePricer:
     micro: number of micro-batches -> the graph of one, with forks
     counts: numbers of micro-batches to try, ascending
     blocks: what may be run again, all or none; the names are the same at any number
+    families: what to try
     """
 
     micro: Callable[[int], Graph]
@@ -97,12 +98,13 @@ class BaselinePricer:
     model: CostModel
     seed: int = 0
     blocks: Blocks = ()
+    families: Sequence[Family] = FAMILIES
 
     def all(self) -> tuple[Baseline, ...]:
-        """Every family at its best, in the order of `FAMILIES`; none on one device."""
+        """Every family at its best, in their order; none on one device."""
         if self._mesh.num_axes == 0:
             return ()
-        tried = {family: variants(family, self._mesh) for family in FAMILIES}
+        tried = {family: variants(family, self._mesh) for family in self.families}
         return tuple(self._best(family, found) for family, found in tried.items() if found)
 
     def _best(self, family: Family, found: Sequence[Variant]) -> Baseline:
@@ -195,7 +197,7 @@ class BaselinePricer:
 
     @cached_property
     def _topologies(self) -> tuple[tuple[int, ...], ...]:
-        every = (variant for family in FAMILIES for variant in variants(family, self._mesh))
+        every = (variant for family in self.families for variant in variants(family, self._mesh))
         return tuple(dict.fromkeys(variant.tensor_axes for variant in every))
 
     @cached_property
@@ -205,7 +207,7 @@ class BaselinePricer:
     @cached_property
     def _letters(self) -> dict[str, Mapping[str, str]]:
         graph = self.micro(self.counts[0])
-        return {f.name: {} if f.letters is None else f.letters(graph) for f in FAMILIES}
+        return {f.name: {} if f.letters is None else f.letters(graph) for f in self.families}
 
     @cached_property
     def _made(self) -> dict[tuple[int, bool], SchemeTables]:

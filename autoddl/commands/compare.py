@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @click.command(
     epilog=examples(
         "autoddl compare models.gpt:gpt_small --cluster laptop.json",
+        "autoddl compare models.gpt:gpt_6_8b --cluster piz_daint.json --nodes 64 --stages",
         "autoddl compare vgg.json --cluster piz_daint.json --nodes 64 --plot bars.png",
     )
 )
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
     "--rival-seconds", type=float, default=300.0, show_default=True,
     help="After which OneFlow's planner is given up.",
 )  # fmt: skip
+@click.option(
+    "--stages", is_flag=True, help="Also in pipeline stages: our plan, and Megatron; takes longer."
+)
 @click.option("--plot", metavar="FILE", help="Draw the bars (PNG, SVG or PDF); needs matplotlib.")
 @JSON
 def compare(
@@ -72,6 +76,7 @@ def compare(
     precision: str,
     rival: bool,
     rival_seconds: float,
+    stages: bool,
     plot: str | None,
     as_json: bool,
 ) -> None:
@@ -93,6 +98,7 @@ def compare(
         comm_rule=comm_rule,
         precision=precision,
         rival=_rival(graph, cluster, optimizer, rival_seconds) if rival else None,
+        stages=stages,
     )
     if plot:
         from ..report.compare import plot_comparison

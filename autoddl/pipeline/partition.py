@@ -32,6 +32,7 @@ from .submesh import SubMesh
 
 Shape = tuple[int, int]  # hosts, devices of each
 Array = NDArray[np.float64]
+_ROUNDING = 1e-12  # relative
 
 
 @dataclass(frozen=True)
@@ -298,7 +299,8 @@ class _Search:
                 # the pace is at least the mean period, and that at least half of t + x
                 share = (self.micro_batches - 1) / (2 * k)
                 pace = found.seconds - latency
-                if pace <= 0 or latency * (1 + share) >= best[k].seconds:
+                # a difference of sums that are equal but for rounding is no pace
+                if pace <= _ROUNDING * latency or latency * (1 + share) >= best[k].seconds:
                     active.remove(k)
                 else:
                     paces.append(pace)

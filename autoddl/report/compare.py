@@ -13,21 +13,22 @@ from ..explain import format_bytes, format_seconds
 from .tables import console
 
 # Parts of an iteration and their colours, which differ in lightness as well.
+BUBBLE = "bubble"
 PARTS = (
     ("computation", "#b8c4ce"),
     ("forward", "#2a6f97"),
     ("backward", "#61a5c2"),
     ("gradient sync", "#e07a5f"),
+    (BUBBLE, "#e9e4d8"),
 )
 
 
 def print_comparison(found: Comparison) -> None:
     """One row a scheme, the fastest first, and what ours saves against the closest."""
-    plan, out = found.ours.plan, console()
-    assert plan is not None
+    out, model = console(), found.model
     out.print(
-        Text(plan.graph.name, style="bold"),
-        Text(f"on {plan.cluster}, batch {plan.batch}, {plan.optimizer}"),
+        Text(found.graph.name, style="bold"),
+        Text(f"on {model.cluster}, batch {found.graph.batch}, {model.optimizer}"),
     )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("scheme", "topology"):
@@ -58,17 +59,18 @@ def _less(share: float) -> str:
 
 
 def _cells(scheme: Scheme, ours_s: float) -> list[str]:
-    if scheme.plan is None:
+    if not scheme.runs:
         memory = "" if scheme.memory_bytes is None else format_bytes(scheme.memory_bytes)
         return [scheme.name, f"{scheme.topology}: {scheme.why}", *[""] * 8, memory]
-    cost, parts = scheme.plan.cost, scheme.plan.micro_batches
+    cost, parts = scheme.cost, scheme.micro_batches
     topology = scheme.topology + (f", {parts} micro-batches" if parts > 1 else "")
+    topology += f", bubble {scheme.bubble:.0%}" if scheme.staged else ""
     by_cause = causes(cost.inter_s, cost.intra_s)
     return [
         scheme.name,
         topology,
-        format_seconds(cost.iteration_s),
-        f"{cost.iteration_s / ours_s:.2f}" if ours_s else "",
+        format_seconds(scheme.seconds),
+        f"{scheme.seconds / ours_s:.2f}" if ours_s else "",
         format_seconds(cost.compute_s),
         format_seconds(cost.communication_s),
         *(format_seconds(seconds) for seconds in by_cause.values()),
@@ -80,20 +82,22 @@ def _cells(scheme: Scheme, ours_s: float) -> list[str]:
 def _style(scheme: Scheme, ours: Scheme) -> str:
     if scheme is ours:
         return "bold"
-    return "dim" if scheme.plan is None else ""
+    return "" if scheme.runs else "dim"
 
 
 def plot_comparison(found: Comparison, file: str | Path) -> None:
     """Bars of the iteration's seconds by cause, one a scheme. Needs matplotlib (ImportError)."""
     from matplotlib.figure import Figure
 
-    schemes = [scheme for scheme in found.schemes if scheme.plan is not None]
+    schemes = [scheme for scheme in found.schemes if scheme.runs]
     figure = Figure(figsize=(8, 1.2 + 0.5 * len(schemes)), layout="constrained")
     axes = figure.subplots()
     names = [f"{scheme.name}\n{scheme.topology}" for scheme in schemes]
     left = [0.0] * len(schemes)
     for number, (part, colour) in enumerate(PARTS):
         widths = [part_seconds(scheme)[number] for scheme in schemes]
+        if part == BUBBLE and not any(scheme.staged for scheme in schemes):
+            continue
         axes.barh(names, widths, left=left, label=part, color=colour)
         left = [start + width for start, width in zip(left, widths, strict=True)]
     for place, scheme in enumerate(schemes):
@@ -104,14 +108,12 @@ def plot_comparison(found: Comparison, file: str | Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(axis="y", labelsize=8)
     axes.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    plan = found.ours.plan
-    assert plan is not None
-    figure.suptitle(f"{plan.graph.name} on {plan.cluster}, batch {plan.batch}")
+    figure.suptitle(f"{found.graph.name} on {found.model.cluster}, batch {found.graph.batch}")
     figure.savefig(file, dpi=150)
 
 
 def part_seconds(scheme: Scheme) -> tuple[float, ...]:
     """The seconds of `PARTS`, in their order. Only of a scheme that can run."""
-    assert scheme.plan is not None
-    cost = scheme.plan.cost
-    return (cost.compute_s, *causes(cost.inter_s, cost.intra_s).values())
+    cost = scheme.cost
+    parts = (cost.compute_s, *causes(cost.inter_s, cost.intra_s).values())
+    return (*parts, max(scheme.seconds - sum(parts), 0.0))

@@ -182,3 +182,19 @@ def test_shapes_on_many_hosts():
 def test_bad_input(task, message):
     with pytest.raises(ValueError, match=message):
         partition(task, [1, 2])
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("seed", range(5))
+def test_one_micro_batch_whose_sums_differ_by_rounding_ends(seed):
+    """With one micro-batch there is no pace; rounding once looked like one, for ever."""
+    rng = random.Random(seed)
+    work = [rng.random() * 1e-4 for _ in range(12)]
+
+    def price(first, last, shape, micro_batches, held):
+        del micro_batches, held
+        seconds = sum(work[first:last]) / (shape[0] * shape[1])
+        return StagePrice(seconds / 3, 2 * seconds / 3, 1e-19 * rng.random(), 0.0, 0.0)
+
+    found = partitions(Task(12, 4, 2, 1.0, price, lambda *_: 1e-6), [1])
+    assert min(p.seconds for p in found) <= sum(work) * (1 + 1e-9)
