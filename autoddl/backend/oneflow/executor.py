@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 import oneflow as flow
 
 from ...sbp.placement import NdSbp
+from .accumulated import Accumulated
 from .check import check_tensor
 from .detach import detached
 from .groups import Groups
@@ -85,7 +86,7 @@ class Executor:
         self._run_state.training = True
         self._state.forget_gradients()
         parameters = self._fetch_parameters()
-        gradients: dict[Key, flow.Tensor] = {}
+        gradients: Accumulated[Key] = Accumulated()
         total: flow.Tensor | None = None
         share = 1.0 / len(micro_batches)
         for number, inputs in enumerate(micro_batches):
@@ -222,7 +223,7 @@ class Executor:
         done: Pass,
         parameters: dict[Key, flow.Tensor],
         share: float,
-        gradients: dict[Key, flow.Tensor],
+        gradients: Accumulated[Key],
         returned: Mapping[str, flow.Tensor] | None = None,
         delayed: list[Delayed] | None = None,
     ) -> Values:
@@ -272,9 +273,7 @@ class Executor:
                     _add(arrived, edge.tensor, edge.backward(gradient))
         return arrived
 
-    def _backward_weights(
-        self, delayed: Sequence[Delayed], gradients: dict[Key, flow.Tensor]
-    ) -> None:
+    def _backward_weights(self, delayed: Sequence[Delayed], gradients: Accumulated[Key]) -> None:
         """Take the gradients that `_backward` has left, and add them to those of parameter uses."""
         for item in delayed:
             product_of = item.record.by_input
@@ -288,7 +287,7 @@ class Executor:
                 assert gradient is not None
                 _keep(gradients, item.node.edges[index], gradient)
 
-    def _send_gradients(self, gradients: dict[Key, flow.Tensor]) -> None:
+    def _send_gradients(self, gradients: Accumulated[Key]) -> None:
         """Bring the gradients of all uses to their parameters, one after the other."""
         uses = [
             edge
@@ -356,6 +355,6 @@ def _add(sums: dict, key: object, value: flow.Tensor) -> None:
     sums[key] = sums[key] + value if key in sums else value
 
 
-def _keep(gradients: dict[Key, flow.Tensor], edge: Edge, gradient: flow.Tensor) -> None:
+def _keep(gradients: Accumulated[Key], edge: Edge, gradient: flow.Tensor) -> None:
     """Add the gradient of one use of a parameter, from ZeRO's stage 2 on where it is stored."""
-    _add(gradients, edge.key, edge.backward(gradient) if edge.zero_stage > 1 else gradient)
+    gradients.add(edge.key, edge.backward(gradient) if edge.zero_stage > 1 else gradient)

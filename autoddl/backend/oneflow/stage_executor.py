@@ -7,6 +7,7 @@ from typing import Any
 
 import oneflow as flow
 
+from .accumulated import Accumulated
 from .executor import Delayed, Executor, Pass, Values
 from .program import Key
 
@@ -19,7 +20,7 @@ class StageExecutor(Executor):
         self._run_state.training = True
         self._state.forget_gradients()
         self._parameters = self._fetch_parameters()
-        self._gradients: dict[Key, flow.Tensor] = {}
+        self._gradients: Accumulated[Key] = Accumulated()
         self._open: dict[int, Pass] = {}
         self._delayed: dict[int, list[Delayed]] = {}
         self._losses: list[flow.Tensor] = []
