@@ -133,8 +133,10 @@ class UnionTables(GroupTables):
             data_axes = tuple(a for a in range(self.mesh.num_axes) if a not in tensor_axes)
 
             def pairs(on_data: Sequence[int], on_tensor: Sequence[int], k: int = k) -> Assignments:
-                found = [(d, t) for d in on_data for t in on_tensor if even[k, d, t]]
                 is_tensor = np.isin(np.arange(self.mesh.num_axes), self.topologies[k])
+                # one row does not divide, nor need it where no axis is a data axis
+                on_data = numbers[:1] if is_tensor.all() else on_data
+                found = [(d, t) for d in on_data for t in on_tensor if even[k, d, t]]
                 made = [np.where(is_tensor, t, d) for d, t in found]
                 return np.array(made, dtype=np.int16).reshape(-1, self.mesh.num_axes)
 

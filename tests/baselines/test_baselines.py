@@ -153,6 +153,12 @@ def test_a_batch_that_does_not_divide_is_no_data_parallelism():
     assert "does not divide the batch" in plan.explain()
 
 
+def test_one_row_at_a_time_is_no_hindrance_without_data_axes():
+    graph = attention(1, 4, 8, 16, 4)
+    record, plan = baseline_plans(graph, cluster("piz_daint", 4, 1), micro_batches=4)["Megatron"]
+    assert record.topology == "data:(1,1), tensor:(4,1)" and plan is not None
+
+
 def test_the_plan_records_them_and_survives_the_file():
     plan = find_plan(WIDE, cluster("piz_daint", 4, 2))
     assert [b.name for b in plan.baselines] == [f.name for f in FAMILIES]
