@@ -85,6 +85,19 @@ def markdown(result: dict[str, Any]) -> str:
         "two between two hosts. The paper measured 3 to 10 in cases 3, 4 and 9; bytes and "
         "bandwidth do not explain the rest. Against send/recv the factor is 6 in 3 and 9.",
         "",
+        "Is the all-gather route priced too kindly? Its slices, their bytes and its order are "
+        "those of section 5.1: pieces to all receivers, a ring among them, each slice from the "
+        "sender that has least to send. Case 4 shows it best: each of its 64 slices has one "
+        "receiver, so there is nothing to gather, and both routes send the same 64 messages "
+        "between the same devices. Only their order differs, which is the reason that the paper"
+        " gives as well (two senders always share a receiver, and one idles). One message at a "
+        "time, the worst order, takes twice the least time if a message fills a NIC, as section"
+        " 3 assumes; the table has 1.87. The paper's 10 needs messages that do not: if each "
+        "takes the share f of a NIC, one at a time is min(2 / f, 8) times as slow as all 8 "
+        "senders at once, so at most 8. What limits a single message on the paper's machine, or"
+        " what starting one costs there, is not in its text, and no such constant was fitted "
+        "here.",
+        "",
         f"| case | | tasks | bound | {' | '.join(names)} | all-gather / broadcast | "
         "bytes: send/recv, all-gather, broadcast |",
         f"| --- | --- | ---: | ---: | {' | '.join(['---:'] * len(names))} | ---: | --- |",

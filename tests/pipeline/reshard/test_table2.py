@@ -1,5 +1,7 @@
 """AlpaComm's Table 2: what its sections 5.1.2 and 5.3.1 say of the nine cases."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -46,6 +48,18 @@ def test_where_the_order_matters(rows):
         assert ratio[n]["broadcast, naive"] > 1.4
         assert ratio[n]["broadcast, load balance"] > 1.4
         assert ratio[n]["all-gather"] > 1.4
+
+
+def test_where_a_slice_has_one_receiver_both_routes_send_the_same():
+    """In case 4 there is nothing to gather: only the order can differ."""
+    ends, machine = CASES[3].ends(), cluster("aws_p3", 4, 4)
+    moves = [
+        {move for _, move in plan_reshard(TensorSpec(SHAPE), *ends, machine, strategy=s).moves()}
+        for s in ("global_all_gather", "broadcast")
+    ]
+    assert len(moves[0]) == 64
+    sent = [Counter((m.sender, m.receiver, m.stop - m.start) for m in own) for own in moves]
+    assert sent[0] == sent[1]
 
 
 def test_table(rows):
