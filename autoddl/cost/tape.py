@@ -27,7 +27,7 @@ def aligned(size: float) -> int:
     return math.ceil(size / ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-@dataclass
+@dataclass(slots=True)
 class Action:
     """A computation or a collective. `workspace` bytes are there only while it runs.
 
@@ -104,20 +104,17 @@ class Tape:
         last = self._last_reads()
         size, cause, made_at = self._sizes()
         place, death = self._places(last, size)
-        alive: dict[str, int] = {}
-        freed: dict[int, list[str]] = defaultdict(list)
-        for key, when in death.items():
-            freed[when].append(key)
-        total, best, best_at, snapshot = 0, -1, -1, ()
+        own = {key: number for key, number in made_at.items() if place[key] == key}
+        change = [0] * (len(self.actions) + 2)
+        for key, number in own.items():
+            change[number] += size[key]
+            change[death[key] + 1] -= size[key]
+        total, best, best_at = 0, -1, -1
         for number, action in enumerate(self.actions):
-            for key, _, _ in action.makes:
-                if place[key] == key:
-                    alive[key] = size[key]
-                    total += size[key]
+            total += change[number]
             if total + action.workspace > best:
-                best, best_at, snapshot = total + action.workspace, number, tuple(alive)
-            for key in freed[number]:
-                total -= alive.pop(key)
+                best, best_at = total + action.workspace, number
+        snapshot = [key for key, number in own.items() if number <= best_at <= death[key]]
         by_cause: dict[str, int] = defaultdict(int, self.always)
         for key in snapshot:
             by_cause[cause[key]] += size[key]

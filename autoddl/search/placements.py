@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ..cost.comm import CommModel
 from ..cost.storage import WHOLE, Storage, stage_at, storage_steps, stored_codes
@@ -33,11 +34,18 @@ def place(
         paths = PathTable(mesh, tables.model.comm.price)
     placed: dict[str, PlannedOp] = {}
     storage: dict[str, Storage] = {}  # parameter's tensor -> how it is stored
+    known: dict[tuple[int, int], list[PlannedOp]] = {}  # equal groups are placed once
     for owner, group in enumerate(tables.grouping.groups):
-        table = tables.table_of(owner)
-        composites = [table.composites[c] for c in table.assign[tables.strategy(choice, owner)]]
-        for number, op in enumerate(group.ops):
-            placed[op.name] = _place_op(graph, op, [c.signatures[number] for c in composites])
+        table, strategy = tables.table_of(owner), tables.strategy(choice, owner)
+        key = id(table), strategy
+        if key not in known:
+            composites = [table.composites[c] for c in table.assign[strategy]]
+            known[key] = [
+                _place_op(graph, op, [c.signatures[number] for c in composites])
+                for number, op in enumerate(group.ops)
+            ]
+        for op, planned in zip(group.ops, known[key], strict=True):
+            placed[op.name] = replace(planned, name=op.name)
         storage.update({p.tensor: tables.storage(choice, owner) for p in group.sources})
     for op in graph.ops:
         if op.name not in placed:
@@ -133,7 +141,8 @@ def _place_source(
             if user.name in placed
         ]
         if op.kind == "param" and uses:
-            outs[number] = NdSbp(tuple(map(stored_placement, uses[0])))
+            stored = NdSbp(tuple(map(stored_placement, uses[0])))
+            outs[number] = uses[0] if stored == uses[0] else stored
         elif op.kind == "input" and uses:
             outs[number] = _common(graph, paths, tensor, uses, whole)
         if tensor in graph.needs_grad:
