@@ -135,8 +135,7 @@ class StepTape:
             elif any(self.arrived.get(o) for o in op.outputs):
                 self._backward(op)
         if not self.compiled:
-            for op in reversed(self.graph.params):
-                self._synchronise(op)
+            self._synchronise()
         self._finish()
         return self.tape
 
@@ -469,16 +468,24 @@ class StepTape:
             self.tape.act(f"update of {tensor}", [mean])
         self.tape = main
 
-    def _synchronise(self, op: Op) -> None:
-        """The executor's way of accumulated gradients, one after the other, to their parameters."""
-        (tensor,) = op.outputs
-        if tensor not in self.graph.needs_grad:
-            return
-        for user, index in self.graph.consumers[tensor]:
-            edge, nd = self.edges.get((user.name, index)), self.ops[user.name].grad_ins[index]
-            if edge is not None and nd is not None and edge.zero_stage < 2:
-                start = self.new(f"gradient of {tensor}", (), 0.0, "gradients")
-                self._travel(f"gradient of {tensor}", tensor, start, nd, edge.backward)
+    def _synchronise(self) -> None:
+        """The executor's way of accumulated gradients, one after the other, to their parameters.
+
+        Nothing else changes meanwhile, so of gradients that travel alike the first one tells all.
+        """
+        seen: set[tuple[int, NdSbp, tuple[Step, ...]]] = set()
+        for op in reversed(self.graph.params):
+            (tensor,) = op.outputs
+            uses = self.graph.consumers[tensor] if tensor in self.graph.needs_grad else ()
+            for user, index in uses:
+                edge, nd = self.edges.get((user.name, index)), self.ops[user.name].grad_ins[index]
+                if edge is None or nd is None or edge.zero_stage > 1:
+                    continue
+                alike = self.graph.tensors[tensor].spec.bytes, nd, edge.backward
+                if alike not in seen:
+                    seen.add(alike)
+                    start = self.new(f"gradient of {tensor}", (), 0.0, "gradients")
+                    self._travel(f"gradient of {tensor}", tensor, start, nd, edge.backward)
 
 
 def _after(nd: NdSbp, steps: Sequence[Step]) -> NdSbp:

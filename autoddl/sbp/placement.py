@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ class Placement:
     def __post_init__(self) -> None:
         if self.code < _PARTIAL_CODE:
             raise ValueError(f"a split dim must be 0 or more, got {self.code}")
+
+    def __hash__(self) -> int:
+        return self.code
 
     @property
     def is_split(self) -> bool:
@@ -83,6 +86,13 @@ class NdSbp:
     """One placement per mesh axis, `(S0, B, P)`."""
 
     placements: tuple[Placement, ...]
+    _hash: int = field(init=False, repr=False, compare=False)  # placements are often asked for
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(self.placements))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @staticmethod
     def of(*placements: Placement) -> NdSbp:
