@@ -76,6 +76,7 @@ def save(case: Case, found: Outcome, seconds: float) -> None:
         "cpu_seconds": round(seconds, 1),
         "schemes": found.schemes,
         "layers": found.layers,
+        "spread": found.spread,
     }
     write_atomically(file_of(case), json.dumps(told, indent=1) + "\n")
 
@@ -146,7 +147,8 @@ def table(found: Found) -> str:
         lines.append(
             f"| {case.figure} | {case.name} | {other} {schemes[other][0]} | "
             f"{_share(case.communication)} | {_share(less(schemes, other, COMMUNICATION))} | "
-            f"{_share(case.time)} | {_share(less(schemes, other, TIME))} | {words(case, schemes)} |"
+            f"{_share(case.time)} | {_share(less(schemes, other, TIME))} | "
+            f"{words(case, schemes, told.get('spread', {}))} |"
         )
     lines += ["", *attention_lines(), "## The schemes", ""]
     for case, told in found:
@@ -164,13 +166,16 @@ def table(found: Found) -> str:
     return "\n".join(lines + sensitivity_lines())
 
 
-def words(case: Case, schemes: Schemes) -> str:
-    """Whether the sign agrees, by how much the reduction differs, and what is known of that."""
+def words(case: Case, schemes: Schemes, spread: Schemes) -> str:
+    """Whether the sign agrees, by how much the reduction differs, and what is known of that.
+
+    Computation alike, time less / communication less is communication's share of the other's time.
+    """
     paper, other = case.communication, compared(case, schemes)
     ours = less(schemes, other, COMMUNICATION)
     same = (ours > 0) == (paper > 0) or abs(ours - paper) < LEVEL
-    near = "within" if abs(ours - paper) <= NEAR else "not within"
-    text = f"{'same' if same else 'other'} sign; {(ours - paper) * 100:+.1f} points, {near} 10"
+    text = f"{'same' if same else 'other'} sign; communication {_points(ours - paper)}, time "
+    text += _points(less(schemes, other, TIME) - case.time)
     nearest = closest(schemes)
     if nearest != other:
         text += f"; {nearest} is closer here, {_share(less(schemes, nearest, TIME))} of the time"
@@ -179,6 +184,20 @@ def words(case: Case, schemes: Schemes) -> str:
             text += (
                 f"; {name} {schemes[name][TIME] / schemes[OURS][TIME]:.2f} times as long as ours"
             )
+    if case.communication:
+        here = schemes[other][COMMUNICATION] / schemes[other][TIME]
+        paper_s = case.time / case.communication
+        text += (
+            f"; communication is {_share(here)} of {other}'s time here, and {_share(paper_s)} in "
+            f"the paper by its two reductions: with its share ours would take "
+            f"{_share(ours * paper_s)} less time"
+        )
+    if spread:
+        text += (
+            f"; with the weights over at least {case.group} devices and no other limit ours takes "
+            f"{_share(less(spread, 'Megatron', COMMUNICATION))} less communication and "
+            f"{_share(less(spread, 'Megatron', TIME))} less time than Megatron on them"
+        )
     return f"{text}. Paper: {case.says}. Here: {case.why}"
 
 
@@ -273,6 +292,11 @@ def draw_sensitivity(rows: list[dict[str, Any]], file: Path) -> None:
         axes.set_xlabel("times the machine file's number")
     panels[0][0].legend(frameon=False, fontsize=8)
     figure.savefig(file, dpi=130)
+
+
+def _points(difference: float) -> str:
+    near = "within" if abs(difference) <= NEAR else "not within"
+    return f"{difference * 100:+.1f} points ({near} 10)"
 
 
 def _share(value: float) -> str:

@@ -14,7 +14,7 @@ line of its own shows what it adds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ class Case:
     against:             the paper's second best scheme; "" if it does not say, then our closest
     says, why:           what else the paper says, and what of a difference our model explains
     precision:           in which the paper trains
+    group:               of devices over which memory spreads the weights, as the paper implies
     """
 
     figure: str
@@ -58,6 +59,7 @@ class Case:
     says: str = ""
     why: str = ""
     precision: str = "float32"
+    group: int = 0
 
     @property
     def cluster(self) -> Cluster:
@@ -84,6 +86,7 @@ def _gpt(nodes: int, size: str, communication: float, time: float, against: str)
         "not fit",
         "alpha and beta are assumed; micro-batches and recomputation are the planner's, for each "
         "scheme those that are fastest within 16 GB; the paper does not tell its own",
+        group=nodes // 4,
     )  # fmt: skip
 
 
@@ -126,10 +129,14 @@ TIME, COMMUNICATION, BYTES = 1, 2, 3
 
 @dataclass(frozen=True)
 class Outcome:
-    """The schemes of a case, and the topologies of our layers."""
+    """The schemes of a case, and the topologies of our layers.
+
+    spread: of ours and Megatron, the weights over the case's group and no other limit; may be empty
+    """
 
     schemes: Schemes
     layers: Mapping[str, str]
+    spread: Schemes = field(default_factory=dict)
 
 
 def closest(schemes: Schemes) -> str:
@@ -168,7 +175,27 @@ def predict(case: Case, change: Callable[[Cluster], Cluster] = lambda c: c) -> O
     for name, (record, plan) in priced.items():
         if plan is not None:
             schemes[name] = _figures(record.topology, plan)
-    return Outcome(schemes, {layer.name: layer.topology for layer in ours.layers})
+    layers = {layer.name: layer.topology for layer in ours.layers}
+    return Outcome(schemes, layers, _spread(graph, cluster, case.group) if case.group else {})
+
+
+def _spread(graph: Graph, cluster: Cluster, group: int) -> Schemes:
+    """Ours and Megatron on one micro-batch, where only the spread of the weights binds."""
+    data_axes: list[int] = []
+    for axis, extent in enumerate(cluster.mesh.extents):
+        if cluster.mesh.extent(data_axes) * extent * group <= cluster.num_devices:
+            data_axes.append(axis)
+    spaces = {OURS: Space(min_weight_shards=group), "Megatron": megatron(graph, data_axes)}
+    return {
+        name: _figures(
+            "",
+            find_plan(
+                graph, cluster, space=space, micro_batches=1, memory_limit_bytes=NO_LIMIT,
+                baselines=False,
+            ),
+        )
+        for name, space in spaces.items()
+    }  # fmt: skip
 
 
 def attention_traffic() -> dict[str, float]:
