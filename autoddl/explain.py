@@ -11,6 +11,7 @@ from .cost.account import Cost
 from .cost.extrapolation import Extrapolated
 from .cost.products import ProductBytes
 from .cost.savings import Saving, Savings
+from .cost.timed import Timed
 from .planned import PlannedBaseline, PlannedLayer
 
 
@@ -130,6 +131,7 @@ def plan_text(
     extrapolated: Sequence[Extrapolated] = (),
     saved: str = "",
     precision: str = "float32",
+    timed: Timed | None = None,
 ) -> str:
     """The whole plan: its cost, where the bytes go, each layer's choice with the next best."""
     rounds = f" in {micro_batches} micro-batches" if micro_batches > 1 else ""
@@ -157,6 +159,8 @@ def plan_text(
         )
     if extrapolated:
         lines.append(extrapolation_text(extrapolated))
+    if timed and timed.computing:
+        lines.append(timed_text(timed))
     lines.append("")
     for row in layer_rows(layers):
         times = f" (x{row.count})" if row.count > 1 else ""
@@ -235,6 +239,17 @@ def unfit_text(baseline: PlannedBaseline) -> str:
     if baseline.memory_bytes is None:
         return "does not divide the batch"
     return f"does not fit, it needs {format_bytes(baseline.memory_bytes)} a device"
+
+
+def timed_text(timed: Timed) -> str:
+    """Where the seconds of computation come from."""
+    rest = timed.computing - timed.timed
+    text = f"{timed.timed} of {timed.computing} operators were timed by themselves on this machine"
+    if rest:
+        text += (
+            f"; the other {rest} are priced by its rates, for better prices calibrate with --model"
+        )
+    return text
 
 
 def extrapolation_text(extrapolated: Sequence[Extrapolated]) -> str:

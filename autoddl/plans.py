@@ -26,6 +26,7 @@ from .cost.products import ProductBytes, product_bytes
 from .cost.recompute import Blocks, Recomputation
 from .cost.savings import Savings, savings
 from .cost.tape import Peak
+from .cost.timed import Timed, timed_operators
 from .explain import (
     EdgeText,
     LayerText,
@@ -145,6 +146,11 @@ class Plan:
     def extrapolated(self) -> tuple[Extrapolated, ...]:
         """Steps far outside what the cluster's calibration measured; () without a calibration."""
         return extrapolated_steps(self.graph, self.cluster, self.ops, self.edges)
+
+    @cached_property
+    def timed(self) -> Timed:
+        """How many operators are priced by a measurement of their own."""
+        return timed_operators(self.cluster.device, self.graph)
 
     @cached_property
     def savings(self) -> Savings:
@@ -406,6 +412,7 @@ class Plan:
             # of a stage of a pipeline only the sum is known
             "peak_bytes": None if self.graph.is_stage else self.memory_peak("executor").bytes,
             "savings": self.savings.to_json(),
+            "timed_operators": dataclasses.asdict(self.timed),
             "extrapolated": [dataclasses.asdict(steps) for steps in self.extrapolated],
             "layers": [
                 {
@@ -470,6 +477,7 @@ class Plan:
                 self.extrapolated,
                 self.saved_text(),
                 self.precision,
+                self.timed,
             )
         found = [planned for planned in self.layers if planned.name == layer]
         if not found:

@@ -17,6 +17,7 @@ from ..explain import (
     format_seconds,
     layer_rows,
     savings_lines,
+    timed_text,
 )
 from ..plans import Plan
 
@@ -82,6 +83,8 @@ def print_plan(plan: Plan) -> None:
     )
     for line in savings_lines(plan.micro_batches, plan.savings):
         out.print(Text(line))
+    if plan.timed.computing:
+        out.print(Text(timed_text(plan.timed)))
     if plan.extrapolated:
         out.print(Text(extrapolation_text(plan.extrapolated), style="yellow"))
     out.print(plan_table(plan))

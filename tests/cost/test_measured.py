@@ -115,3 +115,15 @@ def test_a_stage_has_the_forward_and_backward_seconds_measured():
         done = whole_work(plan.graph.spec(op))
         backward_s = 1e-8 * done if op.outputs[0] in plan.graph.needs_grad else 0.0
         assert parts[op.name][:2] == pytest.approx([5e-9 * done, backward_s])
+
+
+def test_a_plan_says_how_many_of_its_operators_were_timed():
+    machine = cluster("piz_daint", 2, 2)
+    assert "timed" not in find_plan(GRAPH, machine).explain()
+    found = find_plan(GRAPH, measured(machine, 5.0))
+    assert found.timed.timed == found.timed.computing > 0
+    assert "operators were timed by themselves" in found.explain()
+    # of another width only what does not depend on it is known
+    other = find_plan(mlp(64, (256, 512, 64)), measured(machine, 5.0))
+    assert 0 < other.timed.timed < other.timed.computing
+    assert "calibrate with --model" in other.explain()
