@@ -108,7 +108,7 @@ class Counted:
 
     mesh: Mesh
     price: PriceFn
-    _asked: dict[int, list[Ints]] = field(default_factory=dict, repr=False)
+    _asked: dict[int, dict[bytes, Ints]] = field(default_factory=dict, repr=False)
     _graphs: dict[int, _Graph] = field(default_factory=dict, repr=False)
     _open: dict[int, list[tuple[TensorSpec, Codes, Codes]]] = field(
         default_factory=dict, repr=False
@@ -161,8 +161,11 @@ class Counted:
     def ask(self, spec: TensorSpec, sources: Codes, targets: Codes) -> None:
         """Announce that `seconds` will be called with these."""
         ndim = len(spec.shape)
-        asked = self._asked.setdefault(ndim, [])
-        asked.extend(np.unique(self._shadow(codes, ndim)) for codes in (sources, targets))
+        asked = self._asked.setdefault(ndim, {})
+        for codes in (sources, targets):
+            key = codes.tobytes()
+            if key not in asked:
+                asked[key] = np.unique(self._shadow(codes, ndim))
         self._open.setdefault(ndim, []).append((spec, sources, targets))
 
     def ask_rows(self, spec: TensorSpec, given: Codes, kept: Codes) -> None:
@@ -338,8 +341,7 @@ class Counted:
     def _graph(self, ndim: int) -> _Graph:
         """The graph with all that was asked for so far."""
         known = self._graphs.get(ndim)
-        if known is not None and all(map(known.has, self._asked[ndim])):
-            self._asked[ndim] = [known.words]
+        if known is not None and all(map(known.has, self._asked[ndim].values())):
             return known
         labels = ndim + 2
         sizes = [len(axes) for axes in self.classes]
@@ -355,7 +357,7 @@ class Counted:
                 words = (words[:, None] + more).ravel()
         else:
             core = self.words(core_codes(self.mesh, ndim), ndim)
-            words = self._closed(np.concatenate([core, *self._asked[ndim]]), ndim)
+            words = self._closed(np.concatenate([core, *self._asked[ndim].values()]), ndim)
         self._graphs[ndim] = self._build(ndim, np.unique(words))
         return self._graphs[ndim]
 

@@ -36,7 +36,7 @@ for _place, _kind in enumerate(_ORDER):
     PLACE[KIND_INDEX[_kind]] = _place
 _GROWS = np.isin(np.arange(STAY + 1), [KIND_INDEX["slice"], KIND_INDEX["reduce_scatter"]])
 Reals = NDArray[np.floating[Any]]
-_FEW_STARTS = 12
+_FEW_STARTS = 20
 _CHUNK = 128  # starts in one array at most
 _WORTH_THREADS = 2_000_000  # edges times starts
 

@@ -96,7 +96,7 @@ class ClassBounds:
     @cached_property
     def _scores(self) -> tuple[float, list[Table]]:
         state = eliminate(self.problem, self.dual.price, frozenset())
-        contexts = Contexts(state)
+        contexts = Contexts(state, nodes_only=True)
         return state.constant, [contexts.through(state.nodes[n]) for n in range(len(self.classes))]
 
     def kept(self, slack: float) -> list[NDArray[np.int64]]:

@@ -92,7 +92,7 @@ def cheapest_tables(
     lowest, memory = bounds.evaluate(state.expand({}))
     if memory > _TOO_LARGE * model.limit_bytes:
         return None
-    contexts = Contexts(state)
+    contexts = Contexts(state, nodes_only=True)
     scores = [contexts.through(state.nodes[n]) for n in range(len(classes))]
     every = sum(len(c.of) for c in classes)
 

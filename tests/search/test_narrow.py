@@ -47,8 +47,10 @@ def test_through_an_entry_is_the_least_score_of_the_choices_that_use_it(shape):
         state = eliminate(problem, 0.5, frozenset())
         contexts = Contexts(state)
         scores = [(c, np.dot(problem.evaluate(c), (1, 0.5))) for c in all_choices(problem)]
+        of_nodes = Contexts(state, nodes_only=True)
         for table, scores_of in enumerate(state.nodes):
             through = contexts.through(scores_of)
+            np.testing.assert_allclose(of_nodes.through(scores_of), through, rtol=1e-6)
             for strategy in range(len(scores_of)):
                 expected = min(
                     score
