@@ -54,7 +54,8 @@ _NEAR_FREE = 0.05
 _NARROWINGS = 8
 _REPAIR = 0.005  # more seconds than without lowering the limit: not worth a search
 _REFINEMENTS = 3
-_WORTH_SEARCH = 1.2  # times the cost of the best look with, or without, recomputation
+_WORTH_SEARCH = 1.15  # times the cost of the best look with, or without, recomputation
+_WORTH_LOOK = 1.1  # times the cost of the best look: no further look
 _WORTH_FAMILY = 1.5  # times the cost of the best look of all
 _WORTH_IT = 0.003  # of the cost: so much faster must another plan be able to be
 
@@ -205,7 +206,7 @@ class Attempts:
             counts = self.counts[low:]
             # without recomputation memory is short: begin in the middle of what is left
             first = 0 if blocks else min((len(self.counts) - low) // 2, len(counts) - 1)
-            found = self._looker.around_best(counts, first, blocks, least * _WORTH_SEARCH)
+            found = self._looker.around_best(counts, first, blocks, least * _WORTH_LOOK)
             least = min(least, *(look.seconds for look in found))
             looks += found
         ordered = sorted(looks, key=lambda look: look.seconds)
@@ -266,27 +267,35 @@ class Attempts:
             if lower <= 0 or result.end != "done":
                 return None
             problem = dataclasses.replace(tables.problem, memory_limit=lower)
-            result = _repaired(problem, result, first.cost) or self._tightened(problem, result)
+            lowered = _repaired(problem, result, first.cost, _REPAIR)
+            result = lowered or self._tightened(problem, result)
         return None
 
     def _among_few(self, bounds: ClassBounds, beat_s: float) -> Found | None:
         """A search among the strategies that the bounds leave; its limit falls like another's."""
-        lower_bound = None
+        searched = self._search_few(bounds.raised(beat_s), beat_s)
+        if searched is None:
+            return None
+        tables, first = searched
+        result = first
         for tries in range(_NARROWINGS):
-            searched = self._search_few(bounds, beat_s if lower_bound is None else math.inf)
-            if searched is None:
-                return None
-            tables, result = searched
-            if lower_bound is None:
-                lower_bound = result.lower_bound
-            replaced = dataclasses.replace(result, lower_bound=min(lower_bound, result.cost))
+            bound = min(first.lower_bound, result.cost)
+            replaced = dataclasses.replace(result, lower_bound=bound)
             found = Found(tables, replaced, self.prices.paths)
             if found.excess_bytes <= 0:
                 return found
             lower = result.memory - found.excess_bytes * (1 + tries / 2)
             if lower <= 0 or result.end != "done":
                 return None
-            bounds = bounds.within(lower)
+            problem = dataclasses.replace(tables.problem, memory_limit=lower)
+            lowered = _repaired(problem, result, first.cost, self.near)
+            lowered = lowered or self._search(problem, math.inf)
+            if lowered is None or lowered.cost > first.cost * (1 + _REPAIR):
+                searched = self._search_few(bounds.within(lower), math.inf)
+                if searched is None:
+                    return None
+                tables, lowered = searched
+            result = lowered
         return None
 
     def _search_few(self, bounds: ClassBounds, beat_s: float) -> tuple[Tables, SearchResult] | None:
@@ -386,10 +395,12 @@ class Attempts:
         return total(account(graph, self.model, parts, *found.placed, again).values())
 
 
-def _repaired(problem: Problem, result: SearchResult, cost: float) -> SearchResult | None:
+def _repaired(
+    problem: Problem, result: SearchResult, cost: float, near: float
+) -> SearchResult | None:
     """A descent from `result` to within a lowered limit, if it costs hardly more than `cost`."""
     choice, _ = descend(problem, result.choice)
     found, memory = problem.evaluate(choice)
-    if memory > problem.memory_limit or found > cost * (1 + _REPAIR):
+    if memory > problem.memory_limit or found > cost * (1 + near):
         return None
     return dataclasses.replace(result, choice=choice, cost=found, memory=memory)

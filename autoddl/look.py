@@ -27,6 +27,7 @@ from .search.tables import build_tables
 
 _CAP = 100
 _MIN_AXES = 5
+_NEAR = 0.003  # so much more a bound might be
 _SEARCHED = 0.75  # of the way from `free_s` to `seconds`, where searches end at least
 
 
@@ -35,7 +36,6 @@ class Look:
     """seconds: of a plan that fits, inf if none was found; free_s: of one that need not fit.
 
     bounds: if known, `seconds` and `free_s` are lower bounds, of all strategies
-    enough: from there on `seconds` may not be the best bound
     """
 
     parts: int
@@ -43,7 +43,6 @@ class Look:
     seconds: float
     free_s: float
     bounds: ClassBounds | None = None
-    enough: float = math.inf
 
     @property
     def least_s(self) -> float:
@@ -76,8 +75,8 @@ class Looker:
         known = self._known.get((parts, blocks))
         if known is None:
             known = self._look(parts, blocks, enough)
-        elif known.bounds is not None and known.enough <= known.seconds < enough:
-            known = self._bounded(known.bounds.raised(enough), blocks, enough)
+        elif known.bounds is not None:
+            known = self._bounded(known.bounds.raised(enough, _NEAR), blocks)
         self._known[parts, blocks] = known
         return known
 
@@ -91,10 +90,10 @@ class Looker:
         again = Recomputation(graph, blocks)
         try:
             if self.has_classes:
-                options = self.model, parts, self.space, self.prices, again, self._price, enough
+                options = self.model, parts, self.space, self.prices, again, self._price
                 bounds = class_bounds(graph, *options)
                 if bounds is not None:
-                    return self._bounded(bounds, blocks, enough)
+                    return self._bounded(bounds.raised(enough, _NEAR), blocks)
             tables = build_tables(graph, self.model, parts, self._space, self._prices, again)
         except NoStrategy:
             tables = None
@@ -116,11 +115,11 @@ class Looker:
         """Whether there are axes enough for strategies that differ in their order only."""
         return self.model.cluster.mesh.num_axes >= _MIN_AXES
 
-    def _bounded(self, bounds: ClassBounds, blocks: Blocks, enough: float) -> Look:
+    def _bounded(self, bounds: ClassBounds, blocks: Blocks) -> Look:
         if math.isfinite(bounds.bound):
             self._price = bounds.dual.price
         parts = bounds.builder.micro_batches
-        return Look(parts, blocks, bounds.bound, bounds.free_s, bounds, enough)
+        return Look(parts, blocks, bounds.bound, bounds.free_s, bounds)
 
     def around_best(
         self, counts: Sequence[int], first: int, blocks: Blocks, enough: float
@@ -140,11 +139,12 @@ class Looker:
             return seen[position].seconds
 
         at = first
-        if cost(at) < math.inf and seen[at].free_s >= enough:
-            return list(seen.values())
-        while at + 1 < len(counts) and (cost(at + 1) < cost(at) or cost(at) == math.inf):
-            at += 1
+        while at > 0 and enough <= cost(at) and enough <= seen[at].free_s < math.inf:
+            at -= 1  # more micro-batches never cost less, memory ignored
         if at == first:
+            while at + 1 < len(counts) and (cost(at + 1) < cost(at) or cost(at) == math.inf):
+                at += 1
+        if at <= first:
             while cost(at - 1) < cost(at):
                 at -= 1
         return list(seen.values())

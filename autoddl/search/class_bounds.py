@@ -29,7 +29,7 @@ from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
 from ..graph import Graph
 from ..sbp.counted import Counted
-from .dual import Dual, bracketed_price
+from .dual import Dual, bracketed_price, score_bound
 from .eliminate import eliminate
 from .group_table import Space
 from .marginals import Contexts
@@ -42,6 +42,7 @@ from .tables import TableBuilder, Tables
 _Codes = NDArray[np.signedinteger[Any]]
 _ALTERNATIVES = 2  # classes of each table that stay, so that there is another one to show
 
+_NEAR = 2e-5  # of the bound: so little more may be had
 _SLACKS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3)
 _FEW = 0.15  # of the strategies
 
@@ -70,13 +71,17 @@ class AxisClasses:
 
 @dataclass
 class ClassBounds:
-    """builder: of all strategies, prepared; problem: of the classes; dual: its best price."""
+    """builder: of all strategies, prepared; problem: of the classes; free: its cheapest choice.
+
+    dual: a price of memory and a bound; near: how far the bound may be from the best, relative
+    """
 
     builder: TableBuilder
     classes: tuple[AxisClasses, ...]
     problem: Problem
     free: Choice
     dual: Dual
+    near: float = np.inf
 
     @property
     def bound(self) -> float:
@@ -124,11 +129,21 @@ class ClassBounds:
         """The same with another limit."""
         problem = replace(self.problem, memory_limit=limit_bytes)
         start = Dual(self.dual.price, -np.inf)
-        return replace(self, problem=problem, dual=_dual(problem, self.free, start, np.inf))
+        return replace(self, problem=problem, dual=start, near=np.inf).raised(np.inf)
 
-    def raised(self, enough: float) -> ClassBounds:
-        """The same at the best price of memory, or at one whose bound is `enough`."""
-        return replace(self, dual=_dual(self.problem, self.free, self.dual, enough))
+    def raised(self, enough: float, near: float = _NEAR) -> ClassBounds:
+        """The same at the best price of memory, or at one whose bound is `enough`.
+
+        near: so much may the bound fall short of the best one, relative to itself
+        """
+        if self.bound >= enough or self.near <= near:
+            return self
+
+        def solve(price: float) -> Choice:
+            return eliminate(self.problem, price, frozenset()).expand({})
+
+        dual = bracketed_price(self.problem, solve, self.free, self.dual, enough, near)
+        return replace(self, dual=dual, near=np.inf if enough <= dual.bound < np.inf else near)
 
 
 def class_bounds(
@@ -139,12 +154,10 @@ def class_bounds(
     prices: PairPrices,
     again: Recomputation,
     price: float = 0.0,
-    enough: float = np.inf,
 ) -> ClassBounds | None:
-    """The arguments are those of `build_tables`; None if elimination leaves classes over.
+    """Bounds with memory ignored, to be `raised`; None if elimination leaves classes over.
 
-    price:  of memory, where to begin if it is not 0
-    enough: a bound that reaches it need not be the best
+    price: of memory, where to begin if it is not 0; the others are those of `build_tables`
     Raises NoStrategy.
     """
     least = prices.least
@@ -158,16 +171,8 @@ def class_bounds(
     if state.node:
         return None
     free = state.expand({})
-    return ClassBounds(
-        builder, classes, problem, free, _dual(problem, free, Dual(price, -np.inf), enough)
-    )
-
-
-def _dual(problem: Problem, free: Choice, start: Dual, enough: float) -> Dual:
-    def solve(at: float) -> Choice:
-        return eliminate(problem, at, frozenset()).expand({})
-
-    return bracketed_price(problem, solve, free, start, enough)
+    start = Dual(price, score_bound(problem, free, 0.0))
+    return ClassBounds(builder, classes, problem, free, start)
 
 
 def _class_problem(

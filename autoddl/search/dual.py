@@ -24,7 +24,6 @@ _FIRST = 0.1  # times the cost for the whole limit: a price to begin at
 _RISE = 8.0
 _RISES = 2
 _HIGHEST = 1e6  # times the cost for the whole limit: memory outweighs any time
-_NEAR = 2e-5  # of the bound: so little more may be had
 
 
 @dataclass(frozen=True)
@@ -84,12 +83,14 @@ def bracketed_price(
     free: Choice,
     start: Dual,
     enough: float,
+    near: float,
 ) -> Dual:
     """The best price, near enough, without the choice of least memory; a bound of inf: none fits.
 
     free:   the choice at price 0
     start:  what is known; its price is where to begin, if it is not 0
     enough: a bound that reaches it need not be the best
+    near:   nor one that falls so little short of it, relative to itself
     """
     limit = problem.memory_limit
     large = problem.evaluate(free)
@@ -103,7 +104,7 @@ def bracketed_price(
         if fits is not None:
             price = (fits[0] - large[0]) / (large[1] - fits[1])
             line = large[0] + price * (large[1] - limit)
-            if line <= best.bound * (1 + _NEAR):
+            if line <= best.bound * (1 + near):
                 break
         choice = solve(price)
         found = problem.evaluate(choice)
