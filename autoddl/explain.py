@@ -132,8 +132,12 @@ def plan_text(
     saved: str = "",
     precision: str = "float32",
     timed: Timed | None = None,
+    peak_bytes: int | None = None,
 ) -> str:
-    """The whole plan: its cost, where the bytes go, each layer's choice with the next best."""
+    """The whole plan: its cost, where the bytes go, each layer's choice with the next best.
+
+    peak_bytes: at the fullest moment of a step, if it is known
+    """
     rounds = f" in {micro_batches} micro-batches" if micro_batches > 1 else ""
     share = cost.communication_s / cost.iteration_s if cost.iteration_s else 0.0
     nic, intra = cost.nic_bytes, cost.intra_bytes
@@ -142,7 +146,8 @@ def plan_text(
         f"predicted {format_seconds(cost.iteration_s)} an iteration: "
         f"{format_seconds(cost.compute_s)} computation, "
         f"{format_seconds(cost.communication_s)} communication ({share:.0%})",
-        f"memory {format_bytes(cost.memory_bytes)} of {format_bytes(limit_bytes)} a device",
+        f"memory {format_bytes(cost.memory_bytes)} of {format_bytes(limit_bytes)} a device"
+        + (f", {format_bytes(peak_bytes)} at the fullest moment" if peak_bytes else ""),
         *savings_lines(micro_batches, savings),
         f"through each host's NIC {format_bytes(nic.total)} "
         f"(forward {format_bytes(nic.forward)}, backward {format_bytes(nic.backward)}, "
@@ -176,14 +181,20 @@ def plan_text(
     return "\n".join(lines)
 
 
-def recomputation_text(blocks: int, cost: Cost, kept: Cost, peaks: tuple[int, int]) -> str:
+def recomputation_text(
+    blocks: int, cost: Cost, kept: Cost, peaks: tuple[int | None, int | None]
+) -> str:
     """What it saves and costs to run blocks again; `kept`, and the second peak, are without it."""
     extra = cost.iteration_s - kept.iteration_s
+    fullest = ""
+    if peaks[0] is not None and peaks[1] is not None:
+        fullest = (
+            f" (at the fullest moment {format_bytes(peaks[0])} instead of {format_bytes(peaks[1])})"
+        )
     return (
         f"{blocks} block{'' if blocks == 1 else 's'} keep only their inputs and run forward again "
         f"before their backward pass: memory {format_bytes(cost.memory_bytes)} instead of "
-        f"{format_bytes(kept.memory_bytes)} (at the fullest moment {format_bytes(peaks[0])} "
-        f"instead of {format_bytes(peaks[1])}), for {format_seconds(extra)} more "
+        f"{format_bytes(kept.memory_bytes)}{fullest}, for {format_seconds(extra)} more "
         f"({format_seconds(cost.compute_s - kept.compute_s)} computation, "
         f"{format_seconds(cost.communication_s - kept.communication_s)} communication)"
     )

@@ -169,6 +169,14 @@ class Plan:
             runtime, self.again,
         )  # fmt: skip
 
+    @cached_property
+    def peak_bytes(self) -> int | None:
+        """What the limit is held against: the executor's fullest moment.
+
+        None of a stage of a pipeline, of which only the sum is known.
+        """
+        return None if self.graph.is_stage else self.memory_peak("executor").bytes
+
     def keeping_all(self) -> Plan:
         """The same plan without recomputation."""
         return dataclasses.replace(self, recomputed=())
@@ -409,8 +417,7 @@ class Plan:
             },
             "memory_bytes": cost.memory_bytes,
             "memory_limit_bytes": self.memory_limit_bytes,
-            # of a stage of a pipeline only the sum is known
-            "peak_bytes": None if self.graph.is_stage else self.memory_peak("executor").bytes,
+            "peak_bytes": self.peak_bytes,
             "savings": self.savings.to_json(),
             "timed_operators": dataclasses.asdict(self.timed),
             "extrapolated": [dataclasses.asdict(steps) for steps in self.extrapolated],
@@ -478,6 +485,7 @@ class Plan:
                 self.saved_text(),
                 self.precision,
                 self.timed,
+                self.peak_bytes,
             )
         found = [planned for planned in self.layers if planned.name == layer]
         if not found:
@@ -503,7 +511,7 @@ class Plan:
             len(self.recomputed),
             self.cost,
             kept.cost,
-            (_known_bytes(self), _known_bytes(kept)),
+            (self.peak_bytes, kept.peak_bytes),
         )
 
     @property
@@ -542,11 +550,6 @@ class Plan:
 
 def _texts(placements: tuple[NdSbp | None, ...]) -> list[str | None]:
     return [None if nd is None else str(nd) for nd in placements]
-
-
-def _known_bytes(plan: Plan) -> int:
-    """The peak of a step; of a stage of a pipeline the sum, as its sweep is not known."""
-    return int(plan.cost.memory_bytes) if plan.graph.is_stage else plan.memory_peak().bytes
 
 
 def _traffic(cost: Cost, kind: str) -> dict[str, float]:

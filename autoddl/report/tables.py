@@ -83,6 +83,8 @@ def print_plan(plan: Plan) -> None:
     )
     for line in savings_lines(plan.micro_batches, plan.savings):
         out.print(Text(line))
+    if plan.recomputed:
+        out.print(Text(plan.saved_text()))
     if plan.timed.computing:
         out.print(Text(timed_text(plan.timed)))
     if plan.extrapolated:

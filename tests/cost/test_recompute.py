@@ -8,6 +8,7 @@ from autoddl.baselines import data_parallel, forced
 from autoddl.blocks import repeated_blocks
 from autoddl.cost.operator import computes
 from autoddl.cost.recompute import Recomputation
+from autoddl.explain import format_bytes
 from autoddl.planner import find_plan
 from autoddl.sbp.rules import find_rule
 from tests.clusters import cluster
@@ -101,3 +102,16 @@ def test_nothing_is_recomputed_that_does_not_compute():
         assert rule is not None
         if not computes(plan.graph.spec(op), rule):
             assert plan.costs[op.name].compute_s == 0
+
+
+def test_explain_says_what_it_saves_at_the_fullest_moment():
+    graph = attention(8, 8, 64, 128, 4)
+    plan = planned(graph, 1, 2, space=data_parallel(graph))
+    twice = again(plan)
+    before, after = plan.peak_bytes, twice.peak_bytes
+    assert before == plan.memory_peak("executor").bytes
+    assert before is not None and after is not None and after < before
+    text = twice.explain()
+    assert f"a device, {format_bytes(after)} at the fullest moment" in text
+    assert f"at the fullest moment {format_bytes(after)} instead of {format_bytes(before)}" in text
+    assert "instead of" not in plan.explain()
