@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,44 +28,19 @@ from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
 from ..graph import Graph
 from ..sbp.counted import Counted
+from .axis_classes import AxisClasses, Codes, counted
 from .dual import Dual, bracketed_price, score_bound
 from .eliminate import eliminate
 from .group_table import Space
 from .marginals import Contexts
 from .pair_prices import PairPrices
 from .problem import Choice, Problem, Table
-from .space import Assignments
 from .storage_table import StorageTable
 from .tables import TableBuilder, Tables
-
-_Codes = NDArray[np.signedinteger[Any]]
-_ALTERNATIVES = 2  # classes of each table that stay, so that there is another one to show
 
 _NEAR = 2e-5  # of the bound: so little more may be had
 _SLACKS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3)
 _FEW = 0.15  # of the strategies
-
-
-@dataclass(frozen=True)
-class AxisClasses:
-    """first: a strategy of each class; of: the class of each strategy."""
-
-    first: NDArray[np.int64]
-    of: NDArray[np.int64]
-
-    @staticmethod
-    def of_rows(assign: Assignments, axes: Sequence[tuple[int, ...]]) -> AxisClasses:
-        """axes: those that are interchangeable."""
-        _, first, of = np.unique(
-            _sorted(assign, axes), axis=0, return_index=True, return_inverse=True
-        )
-        return AxisClasses(first, of.ravel())
-
-    def members(self, scores: Table, ceiling: float) -> NDArray[np.int64]:
-        """The strategies of the classes that score no more, and of the best ones anyway."""
-        stays = scores <= ceiling
-        stays[np.argsort(scores, kind="stable")[:_ALTERNATIVES]] = True
-        return np.flatnonzero(stays[self.of])
 
 
 @dataclass
@@ -205,13 +179,9 @@ def _class_problem(
     )
 
 
-def _sorted(codes: _Codes, axes: Sequence[tuple[int, ...]]) -> _Codes:
-    return np.hstack([np.sort(codes[:, list(own)], axis=1) for own in axes])
-
-
-def _agree(given: _Codes, wanted: _Codes, axes: Sequence[tuple[int, ...]]) -> NDArray[np.bool_]:
+def _agree(given: Codes, wanted: Codes, axes: Sequence[tuple[int, ...]]) -> NDArray[np.bool_]:
     """[given's, wanted's] whether orders of both are the same placement."""
-    given, wanted = _sorted(given, axes), _sorted(wanted, axes)
+    given, wanted = counted(given, axes), counted(wanted, axes)
     agree = np.ones((len(given), len(wanted)), dtype=bool)
     for axis in range(given.shape[1]):
         agree &= given[:, axis][:, None] == wanted[:, axis]

@@ -15,8 +15,7 @@ so that few strategies are left.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +24,11 @@ from ..cost.gap import ROUNDING
 from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
 from ..graph import Graph
+from .axis_classes import AxisClasses
 from .eliminate import eliminate
 from .group_table import Space
 from .marginals import Contexts
 from .pair_prices import PairPrices
-from .problem import Table
-from .space import Assignments
 from .tables import TableBuilder, Tables
 
 _MIN_AXES = 5  # on fewer axes there are few strategies
@@ -38,28 +36,6 @@ _CEILINGS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3)  # relative, above the least sc
 _FEW = 0.15  # of the strategies
 _MOST = 0.6  # of the strategies: more are as well priced all
 _TOO_LARGE = 1.1  # times the limit: what the bounds choose; the optimum will hardly fit
-_ALTERNATIVES = 2  # classes of each table that stay, so that there is another one to show
-
-
-@dataclass(frozen=True)
-class _Classes:
-    """first: a strategy of each class; of: the class of each strategy."""
-
-    first: NDArray[np.int64]
-    of: NDArray[np.int64]
-
-    @staticmethod
-    def of_rows(assign: Assignments, axes: Sequence[tuple[int, ...]]) -> _Classes:
-        """axes: those that are interchangeable."""
-        keys = np.hstack([np.sort(assign[:, list(own)], axis=1) for own in axes])
-        _, first, of = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        return _Classes(first, of.ravel())
-
-    def members(self, scores: Table, ceiling: float) -> NDArray[np.int64]:
-        """The strategies of the classes that score no more, and of the best ones anyway."""
-        stays = scores <= ceiling
-        stays[np.argsort(scores, kind="stable")[:_ALTERNATIVES]] = True
-        return np.flatnonzero(stays[self.of])
 
 
 def cheapest_tables(
@@ -84,7 +60,7 @@ def cheapest_tables(
     builder = TableBuilder(graph, model, micro_batches, whole, prices, again)
     if not builder.prepare():
         return None
-    classes = [_Classes.of_rows(t.assign, least.classes) for t in builder.group_tables]
+    classes = [AxisClasses.of_rows(t.assign, least.classes) for t in builder.group_tables]
     bounds = builder.among([c.first for c in classes], least).build().problem
     state = eliminate(bounds, 0.0, frozenset())
     if state.node:
