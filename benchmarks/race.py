@@ -6,7 +6,8 @@
 In a box of hosts with shaped links, training steps of all plans of a model take turns; medians and
 spreads of their seconds, and the bytes on the links, are set beside the model's predictions. With
 8 processes on few cores computation is emulated, at a rate that gives a well-known scheme the
-balance of communication to computation that it has at the paper's scale (`BALANCE`). One case runs
+balance of communication to computation that it has at the paper's scale (`BALANCE`); the dense
+layers of `GAP`, of which the model promises more, as much of the one as of the other. One case runs
 with real computation, planned for the model's operators as timed on all processes at once, which
 share the cores; one on 8 x 2. Needs root. Cases that are not run keep their old results.
 """
@@ -39,21 +40,28 @@ RATES = ("100mbit", "400mbit")
 MODELS = ("vgg", "gpt")
 LARGE = ("8x2", "100mbit")  # more devices, at the prices of 4x2
 REAL = ("4x2", "400mbit")
-VISITS, ROUNDS = 3, 3  # set-ups of all plans, and rounds of steps after each
+GAP = ("mlp", "4x2", "100mbit")
+VISITS, ROUNDS = 3, 2  # set-ups of all plans, and rounds of steps after each
 RIVAL_SECONDS = 120.0
 OPTIMIZER = "sgd"
 PAPER = Path(__file__).parent / "results" / "paper"
+EVEN = 0.5
 # model -> (result of `make bench-paper`, scheme whose share of communication is taken from there)
 BALANCE = {"vgg": ("vgg13_16_nodes", "data parallel"), "gpt": ("gpt_6_8b_64_nodes", "Megatron")}
 
 
-def paper_share(model: str) -> float:
-    """The share of communication in an iteration at the paper's scale, as our model prices it."""
+def wanted_share(model: str) -> tuple[str, float]:
+    """A scheme and the share of communication that it shall have in an iteration.
+
+    That at the paper's scale, as our model prices it, where `BALANCE` names one.
+    """
+    if model not in BALANCE:
+        return "Megatron", EVEN
     name, scheme = BALANCE[model]
     _, iteration_s, communication_s, _ = json.loads((PAPER / f"{name}.json").read_text())[
         "schemes"
     ][scheme]
-    return communication_s / iteration_s
+    return scheme, communication_s / iteration_s
 
 
 def balanced(cluster: Cluster, model: str) -> Cluster:
@@ -63,12 +71,12 @@ def balanced(cluster: Cluster, model: str) -> Cluster:
     """
     device = replace(cluster.device, memory_bandwidth_bytes_per_s=1e15, launch_s=0.0)
     rate = 1e9
+    name, share = wanted_share(model)
     for _ in range(3):  # the scheme's best topology may change with the rate
         cluster = replace(cluster, device=at_rate(device, rate))
         schemes = compare(graph_of(model), cluster, optimizer=OPTIMIZER).schemes
-        plan = next(s.plan for s in schemes if s.name == BALANCE[model][1])
+        plan = next(s.plan for s in schemes if s.name == name)
         assert plan is not None, "small models fit by every scheme"
-        share = paper_share(model)
         wanted_s = plan.cost.communication_s * (1 - share) / share
         rate *= plan.cost.compute_s / wanted_s
     return replace(cluster, device=at_rate(device, rate))
@@ -148,6 +156,7 @@ def cases(args: argparse.Namespace) -> list[tuple[str, str, str, bool]]:
     if not args.no_extra:
         wanted += [(model, *REAL, False) for model in args.models]
         wanted += [(model, *LARGE, True) for model in args.models]
+        wanted.append((*GAP, True))
     return [case for case in wanted if args.only in label_of(*case)]
 
 
