@@ -122,7 +122,8 @@ def race(box: Box, label: str, model: str, cluster: Cluster, emulate: bool) -> C
     """All schemes of one model in turns."""
     schemes = schemes_of(model, cluster)
     plans = [scheme.plan for scheme in schemes if scheme.plan is not None]
-    readings = run_plans(box, plans, ROUNDS, "race_worker.py", emulate=emulate, visits=VISITS)
+    visits = VISITS if box.spec.size <= 8 else VISITS - 1  # a step of many processes takes long
+    readings = run_plans(box, plans, ROUNDS, "race_worker.py", emulate=emulate, visits=visits)
     carried, rounds = readings[: len(plans)], readings[len(plans) :]
     racers = []
     for number, (scheme, plan) in enumerate(zip(schemes, plans, strict=True)):
