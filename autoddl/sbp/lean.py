@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .edges import Bools, Floats
+from .edges import Bools, Floats, Ints
 from .layout import Shape
 from .needless import is_needless
 from .states import StateGraph
@@ -20,9 +20,13 @@ from .states import StateGraph
 
 @dataclass(frozen=True, eq=False)
 class Lean:
-    """graph: with the edges that are needed only, by ascending sources; even: [states]."""
+    """graph: with the edges that are needed only, by ascending sources; even: [states].
+
+    edges: which edges of the whole graph these are
+    """
 
     graph: StateGraph
+    edges: Ints
     alpha_s: Floats
     s_per_byte: Floats
     even: Bools
@@ -50,4 +54,4 @@ def lean_edges(graph: StateGraph, shape: Shape, prices: Floats, parts: Bools, su
     count = graph.parts.prod(axis=1)
     per_byte = prices[group_of, 1] / np.minimum(count[src], count[dst])
     fewer = replace(graph, src=src, dst=dst, kind=graph.kind[edges], mask=graph.mask[edges])
-    return Lean(fewer, prices[group_of, 0], per_byte, even)
+    return Lean(fewer, edges, prices[group_of, 0], per_byte, even)

@@ -27,7 +27,7 @@ from .lean import Lean, lean_edges
 from .mesh import Mesh
 from .needless import GROWS, SHRINKS
 from .placement import NdSbp
-from .relax import lengths
+from .relax import lengths, lengths_of
 from .states import StateGraph, local_bytes, split_parts
 from .steps import FREE_KINDS, STEP_KINDS, Step, StepKind
 from .symmetry import alike_dims, divisibility, first_names, rename
@@ -49,6 +49,7 @@ __all__ = [
 PriceFn = Callable[[StepKind, tuple[int, ...]], tuple[float, float]]
 
 _FEW_AXES = 3  # up to here nothing is won by leaving needless edges out
+_TOGETHER = 6  # so many starts are as well searched beside those of other tensors
 _JOINS = 4  # graphs kept that tensors of several sizes may ask for
 _TIE = 1e-12  # relative: costs nearer than this are equal, they differ by rounding only
 
@@ -111,22 +112,61 @@ class PathTable:
         The rows are codes (`NdSbp.codes`). Infinite where a state does not divide the tensor evenly
         or no steps lead there. ValueError if the codes do not fit the mesh and the tensor.
         """
+        return self.seconds_of([(spec, sources, targets, backwards)])[0]
+
+    def seconds_of(
+        self, questions: Sequence[tuple[TensorSpec, Codes, Codes, bool | None]]
+    ) -> list[Floats]:
+        """`seconds` of several tensors: (spec, sources, targets, backwards) each."""
+        searches = [self._search(*question) for question in questions]
+        return [
+            search.seconds(length)
+            for search, length in zip(searches, self._lengths(searches), strict=True)
+        ]
+
+    def _search(
+        self, spec: TensorSpec, sources: Codes, targets: Codes, backwards: bool | None
+    ) -> _Search:
+        """One search per class of like starts."""
         self._check_codes(spec, sources)
         self._check_codes(spec, targets)
-        seconds = np.full((len(sources), len(targets)), np.inf)
-        if not seconds.size:
-            return seconds
-        graph, source_rows, target_rows = self._joined(spec, sources, targets)
-        lean = self._lean(graph, spec)
+        graph, starts, ends = self._joined(spec, sources, targets)
         if backwards is None:
-            backwards = len(np.unique(source_rows)) > len(np.unique(target_rows))
-        ends = (target_rows, source_rows) if backwards else (source_rows, target_rows)
-        seconds = self._distances(lean, spec, *ends, backwards=backwards)
+            backwards = len(np.unique(starts)) > len(np.unique(ends))
         if backwards:
-            seconds = seconds.T
-        seconds[~lean.even[source_rows], :] = np.inf
-        seconds[:, ~lean.even[target_rows]] = np.inf
-        return seconds
+            starts, ends = ends, starts
+        lean = self._lean(graph, spec)
+        alike = alike_dims(spec.shape, self.mesh) if graph is self._graph(spec) else ()
+        names = first_names(graph.codes[starts], graph.ndim, alike)
+        first = graph.rows(rename(graph.codes[starts], names)) if alike else starts
+        asked, which = np.unique(first, return_inverse=True)
+        return _Search(lean, spec, starts, ends, backwards, names, asked, which)
+
+    def _lengths(self, searches: Sequence[_Search]) -> list[Floats]:
+        """[asked, states] of each; of many starts in one graph together."""
+        found: list[Floats] = [np.empty(0)] * len(searches)
+        together: dict[StateGraph, list[int]] = {}
+        for number, search in enumerate(searches):
+            graph = self._graph(search.spec)
+            if len(search.asked) > _TOGETHER and search.is_in_core and not search.backwards:
+                together.setdefault(graph, []).append(number)
+            else:
+                found[number] = search.lengths()
+        for graph, numbers in together.items():
+            if len(numbers) == 1:
+                found[numbers[0]] = searches[numbers[0]].lengths()
+                continue
+            weights = np.full((len(graph.src), len(numbers)), np.inf)
+            for column, number in zip(weights.T, numbers, strict=True):
+                lean = searches[number].lean
+                column[lean.edges] = lean.weights(searches[number].spec.bytes)
+            asked = [searches[number].asked for number in numbers]
+            which = np.repeat(np.arange(len(numbers)), list(map(len, asked)))
+            lengths = lengths_of(graph, weights, np.concatenate(asked), which)
+            parts = np.split(lengths, np.flatnonzero(np.diff(which)) + 1)
+            for number, rows in zip(numbers, parts, strict=True):
+                found[number] = rows
+        return found
 
     def has_duals(self, spec: TensorSpec, *codes: Codes) -> bool:
         """True if prices among these states are those of the dual states (`symmetry`)."""
@@ -180,28 +220,6 @@ class PathTable:
                 & (distance[graph.dst] <= distance[end] + slack)
             )
         return _fewest(graph, tight, int(start), int(end))
-
-    def _distances(
-        self, lean: Lean, spec: TensorSpec, starts: Ints, ends: Ints, *, backwards: bool
-    ) -> Floats:
-        """[n, m] lengths of the cheapest ways, one search per class of like starts."""
-        graph = lean.graph
-        alike = alike_dims(spec.shape, self.mesh) if graph.joined_to is None else ()
-        names = first_names(graph.codes[starts], graph.ndim, alike)
-        first = graph.rows(rename(graph.codes[starts], names)) if alike else starts
-        asked, which = np.unique(first, return_inverse=True)
-        reached, column = np.arange(len(graph.codes)), ends
-        if not alike:
-            reached, column = np.unique(ends, return_inverse=True)
-        weights = lean.weights(spec.bytes)
-        found = lengths(graph, weights, asked, reached, backwards=backwards)
-        seconds = np.empty((len(starts), len(ends)))
-        each, name_of = np.unique(names, axis=0, return_inverse=True)
-        for number, new in enumerate(each):
-            own = np.flatnonzero(name_of.ravel() == number)
-            to = graph.rows(rename(graph.codes[ends], new)) if alike else column
-            seconds[own] = found[np.ix_(which[own], to)]
-        return seconds
 
     def _lean(self, graph: StateGraph, spec: TensorSpec) -> Lean:
         """The edges that tensors need which divide as this one."""
@@ -308,6 +326,48 @@ class PathTable:
                 f"placement codes of {spec} are -2 to {len(spec.shape) - 1}, "
                 f"got {codes.min()} to {codes.max()}"
             )
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """From `starts` to `ends`, rows of a graph; backwards: paths lead from the ends.
+
+    asked: rows of the distinct starts under new `names` of the dims; which: of each start
+    """
+
+    lean: Lean
+    spec: TensorSpec
+    starts: Ints
+    ends: Ints
+    backwards: bool
+    names: Codes
+    asked: Ints
+    which: Ints
+
+    @property
+    def is_in_core(self) -> bool:
+        return self.lean.graph.joined_to is None
+
+    def lengths(self) -> Floats:
+        """[asked, states]"""
+        graph, weights = self.lean.graph, self.lean.weights(self.spec.bytes)
+        every = np.arange(len(graph.codes))
+        return lengths(graph, weights, self.asked, every, backwards=self.backwards)
+
+    def seconds(self, length: Floats) -> Floats:
+        """[sources, targets] from `lengths`."""
+        graph, even = self.lean.graph, self.lean.even
+        found = np.empty((len(self.starts), len(self.ends)))
+        each, name_of = np.unique(self.names, axis=0, return_inverse=True)
+        own_names = np.arange(graph.ndim)
+        for number, new in enumerate(each):
+            own = np.flatnonzero(name_of.ravel() == number)
+            renamed = (new != own_names).any()
+            to = graph.rows(rename(graph.codes[self.ends], new)) if renamed else self.ends
+            found[own] = length[np.ix_(self.which[own], to)]
+        found[~even[self.starts], :] = np.inf
+        found[:, ~even[self.ends]] = np.inf
+        return found.T if self.backwards else found
 
 
 def _fewest(graph: StateGraph, edges: Ints, start: int, end: int) -> tuple[Step, ...]:

@@ -93,6 +93,12 @@ def lengths(
     return found[:, ends].astype(np.float64, copy=False)
 
 
+def lengths_of(graph: StateGraph, weights: Floats, starts: Ints, which: Ints) -> Floats:
+    """[starts, states]: `lengths` at several weights [edges, k], `which` of them for each start."""
+    known = partial(rounds, graph, backwards=False)
+    return follow(len(graph.codes), graph.src, graph.dst, weights, known, starts, which)
+
+
 def follow(
     num_nodes: int,
     src: Ints,

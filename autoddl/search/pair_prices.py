@@ -102,7 +102,7 @@ class PairPrices:
         found = self._find(spec, sources, targets)
         if found is None:
             self.ask(spec, sources, targets)
-            self._answer(spec)
+            self._answer(len(spec.shape))
             found = self._find(spec, sources, targets)
             assert found is not None
         return found
@@ -153,8 +153,23 @@ class PairPrices:
         nothing = np.empty((0, self.mesh.num_axes), dtype=np.int8)
         return self.paths.has_duals(spec, nothing)
 
-    def _answer(self, spec: TensorSpec) -> None:
-        """Price all that was asked for `spec`, in two tables: searched from sources or targets."""
+    def _answer(self, ndim: int) -> None:
+        """Price all that was asked for tensors of so many dims."""
+        questions: list[tuple[TensorSpec, Codes, Codes, bool]] = []
+        for spec in [spec for spec in self._asked if len(spec.shape) == ndim]:
+            for union, backwards in zip(self._unions(spec), (False, True), strict=True):
+                if union.starts:
+                    rows, columns = self._codes(union.starts), self._codes(union.ends)
+                    if backwards:
+                        rows, columns = columns, rows
+                    questions.append((spec, rows, columns, backwards))
+        answers = self.paths.seconds_of(questions)
+        for (spec, rows, columns, _), seconds in zip(questions, answers, strict=True):
+            found = _Answers(_keys(rows), _keys(columns), seconds)
+            self._answers.setdefault(spec, []).append(found)
+
+    def _unions(self, spec: TensorSpec) -> tuple[_Union, _Union]:
+        """What was asked for `spec` in two tables: searched from sources, and from targets."""
         tables: tuple[_Union, _Union] = (_Union(), _Union())
         for first, second in sorted(self._asked.pop(spec), key=lambda pair: -sum(map(len, pair))):
             ways = [(tables[0], first, second), (tables[1], second, first)]
@@ -163,14 +178,7 @@ class PairPrices:
             new = [union.missing(starts) for union, starts, _ in ways]
             union, starts, ends = ways[int(np.argmin(new))]
             union.add(starts, ends)
-        for union, backwards in zip(tables, (False, True), strict=True):
-            if union.starts:
-                rows, columns = self._codes(union.starts), self._codes(union.ends)
-                if backwards:
-                    rows, columns = columns, rows
-                seconds = self.paths.seconds(spec, rows, columns, backwards=backwards)
-                found = _Answers(_keys(rows), _keys(columns), seconds)
-                self._answers.setdefault(spec, []).append(found)
+        return tables
 
     def _codes(self, keys: dict[bytes, None]) -> Codes:
         codes = np.frombuffer(b"".join(sorted(keys)), dtype=np.uint8) - np.uint8(3)

@@ -347,3 +347,29 @@ def test_edges_left_out_change_no_distance(machine, nodes, gpus, shape):
     found = lengths(lean.graph, lean.weights(spec.bytes), sources, targets)
     assert np.isfinite(expected).any()
     np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), [("piz_daint", 16, 1), ("gcp_a100", 16, 4)])
+def test_one_search_for_several_tensors_finds_what_each_finds(machine, nodes, gpus):
+    where = cluster(machine, nodes, gpus)
+    price, axes = CommModel(where).price, where.mesh.num_axes
+    rng = np.random.default_rng(0)
+    core = core_codes(where.mesh, 2)
+    questions = []
+    for spec in (
+        TensorSpec((64, 64), "float32"),
+        TensorSpec((256, 12), "float32"),
+        TensorSpec((256, 8), "int64"),
+        TensorSpec((128, 640), "float16"),
+    ):
+        picked = core[rng.integers(0, len(core), (2, 30))]
+        questions.append((spec, picked[0], picked[1], False))
+        anywhere = rng.integers(-2, 2, (2, 5, axes)).astype(np.int8)
+        questions.append((spec, anywhere[0], anywhere[1], None))
+    together = PathTable(where.mesh, price).seconds_of(questions)
+    for (spec, sources, targets, backwards), found in zip(questions, together, strict=True):
+        alone = PathTable(where.mesh, price)
+        expected = alone.seconds(spec, sources, targets, backwards=backwards)
+        assert found.shape == (len(sources), len(targets))
+        assert np.isfinite(found).any()
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
