@@ -124,16 +124,21 @@ def follow(
     slices = [slice(a, b) for a, b in zip(begin.tolist(), end.tolist(), strict=True) if a < b]
     ways = _Ways(num_nodes, src[order], dst[order], weights[order], slices)
 
+    threads = os.cpu_count() or 1
+    if len(order) * len(starts) < _WORTH_THREADS:
+        threads = 1
+    size = min(_CHUNK, -(-len(starts) // threads))
+
     def fill(first: int) -> None:
-        part = slice(first, first + _CHUNK)
+        part = slice(first, first + size)
         found[part] = ways.from_starts(starts[part], which[part]).T
 
-    chunks = range(0, len(starts), _CHUNK)
-    if len(chunks) == 1 or len(order) * len(starts) < _WORTH_THREADS:
+    chunks = range(0, len(starts), size)
+    if threads == 1:
         for first in chunks:
             fill(first)
     else:  # NumPy computes without the interpreter's lock; each thread fills rows of its own
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(threads) as pool:
             list(pool.map(fill, chunks))
     return found
 
