@@ -62,7 +62,7 @@ def megatron_in_stages(
         def at(
             parts: int, cut: CutGraph = cut, places: tuple[SubMesh, ...] = places
         ) -> StagedBaseline | None:
-            return _planned(cut, places, model, parts, seed)
+            return on_cut(cut, places, model, parts, seed)
 
         found = climb(at, counts, PER_STAGE * stages)
         if found is not None and (best is None or found.plan.iteration_s < best.plan.iteration_s):
@@ -124,10 +124,10 @@ def climb(
     return best
 
 
-def _planned(
-    cut: CutGraph, places: Sequence[SubMesh], model: CostModel, parts: int, seed: int
+def on_cut(
+    cut: CutGraph, places: Sequence[SubMesh], model: CostModel, parts: int, seed: int = 0
 ) -> StagedBaseline | None:
-    """Every stage at its best in `parts` micro-batches; None if one does not fit."""
+    """Each layer of `cut` a stage, at its best in `parts` micro-batches; None if one is too big."""
     planned: list[PlannedStage] = []
     topologies: list[str] = []
     for n, place in enumerate(places):

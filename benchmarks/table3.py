@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import time
 from collections.abc import Mapping
@@ -26,14 +27,14 @@ import oneflow as flow
 from autoddl.backend.oneflow.meta import storage_free
 from autoddl.backend.oneflow.trace import trace
 from autoddl.cluster.spec import Cluster
+from autoddl.cost.model import CostModel
 from autoddl.files import write_atomically
 from autoddl.graph import Graph
+from autoddl.megatron_stages import on_cut
 from autoddl.pipeline.cut import CutGraph
-from autoddl.pipeline.partition import in_flight
 from autoddl.planner import baseline_plans, find_plan
 from autoddl.plans import Plan
-from autoddl.stage_account import plan_price
-from autoddl.staged_plan import PlannedStage, StagedPlan
+from autoddl.staged_plan import StagedPlan
 from autoddl.staged_planner import find_staged_plan
 from benchmarks.paper_figures import MACHINES
 from models.blank import blank
@@ -41,7 +42,6 @@ from models.gpt import Gpt, next_token_loss
 
 RESULTS = Path(__file__).parent / "results" / "paper"
 LENGTH = 1024
-NARROWINGS = 6
 SCHEMES = ("Megatron", "AutoDDL")
 
 
@@ -116,40 +116,10 @@ def one_stage(graph: Graph, cluster: Cluster) -> dict[str, Found]:
 
 def megatron(ours: StagedPlan, graph: Graph, parts: int) -> Found | None:
     """Megatron on our cuts, in `parts` micro-batches; None if it does not fit."""
-    small = graph.with_batch(graph.batch // parts)
-    cut = CutGraph(small, ours.cut.layers)
-    planned: list[PlannedStage] = []
-    topologies: list[str] = []
-    for n, stage in enumerate(ours.stages):
-        held = in_flight("1f1b", ours.num_stages - n, ours.num_stages, parts)
-        own = ours.cluster.with_shape(stage.place.nodes, stage.place.gpus)
-        found = megatron_stage(CutGraph(graph, cut.layers), stage, own, parts, held)
-        if found is None:
-            return None
-        plan, topology = found
-        planned.append(PlannedStage(stage.first, stage.last, stage.place, plan))
-        topologies.append(topology)
-    pipeline = StagedPlan(cut, ours.cluster, parts, "1f1b", None, tuple(planned))
-    return of_pipeline(pipeline, tuple(topologies))
-
-
-def megatron_stage(
-    cut: CutGraph, stage: PlannedStage, cluster: Cluster, parts: int, held: int
-) -> tuple[Plan, str] | None:
-    """Its limit falls until all micro-batches in flight fit."""
-    graph = cut.stage(stage.first, stage.last)
-    whole = limit = float(cluster.device.memory_bytes)
-    for _ in range(NARROWINGS):
-        record, plan = baseline_plans(
-            graph, cluster, micro_batches=parts, memory_limit_bytes=limit
-        )["Megatron"]  # fmt: skip
-        if plan is None:
-            return None
-        needed = plan_price(plan).memory_bytes(held)
-        if needed <= whole:
-            return plan, record.topology
-        limit = min(limit, plan.cost.memory_bytes) * min(whole / needed, 0.99)
-    return None
+    layers = (ours.cut.layers[stage.first : stage.last] for stage in ours.stages)
+    cut = CutGraph(graph, tuple(tuple(itertools.chain(*own)) for own in layers))
+    found = on_cut(cut, [stage.place for stage in ours.stages], CostModel(ours.cluster), parts)
+    return None if found is None else of_pipeline(found.plan, found.topologies)
 
 
 def predict(model: Model, nodes: int, stages: int) -> dict[str, Found]:
