@@ -17,7 +17,7 @@ from .mesh import Mesh
 from .placement import Placement
 from .steps import STEP_KINDS, step_kind
 
-_PAIRS_PER_LOOK = 1500  # of states, in the time of one look at a mask and a label
+_PAIRS_PER_LOOK = 0.6  # of states, in the time of one look at a state and a mask
 _PAIR_ROWS = 128
 _LOOKS = 1 << 20  # at a state and a mask, in one array
 _TABLE_WORDS = 1 << 22
@@ -47,8 +47,7 @@ def edges_between(sources: Codes, targets: Codes, ndim: int) -> Ints:
     Source row, target row, kind index and axes mask of each, sorted. It is `steps.is_legal` for
     many states at once. The rule is the same for a step and its reverse, so the fewer are asked.
     """
-    looks = (ndim + 2) << sources.shape[1]
-    few = len(sources) * len(targets) < _PAIRS_PER_LOOK * looks
+    few = max(len(sources), len(targets)) < _PAIRS_PER_LOOK * (1 << sources.shape[1])
     if few and sources.shape[1]:
         src, dst, source, target, mask = _changes_by_pairs(sources, targets, ndim)
     elif len(sources) > len(targets):
@@ -140,7 +139,7 @@ def _finder(known: Ints, count: int) -> Callable[[Ints], Ints]:
 
 
 def _changes_by_pairs(states: Codes, others: Codes, ndim: int) -> Ints:
-    """`_changes` from a look at every pair: quicker for few states of many axes.
+    """`_changes` from a look at every pair: quicker if there are more masks than states.
 
     Where two states differ, the labels of each are equal if the sum of their squares times their
     number is the square of their sum. Sums over the axes with equal labels are matrix products.

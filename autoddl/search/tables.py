@@ -174,7 +174,7 @@ class TableBuilder:
             prices=prices,
             group_tables=[t.some(r) for t, r in zip(self.group_tables, rows, strict=True)],
         )
-        other.grouping, other.last = self.grouping, self.last
+        other.grouping, other.last, other.inputs = self.grouping, self.last, self.inputs
         return other
 
     def prepare(self) -> bool:
@@ -259,20 +259,32 @@ class TableBuilder:
         number_of = {key: number for number, key in enumerate(self.wires)}
         return tuple(
             Edge(source, number, number_of[key])
-            for number, group in enumerate(self.grouping.groups)
-            for source, key in self._inputs(number, group)
+            for number, inputs in enumerate(self.inputs)
+            for source, key in inputs
         )
 
-    def _inputs(self, number: int, group: Group) -> list[tuple[int, _WireKey]]:
-        """(source group, what decides the edge's table) of each input from another group."""
+    @cached_property
+    def inputs(self) -> list[list[tuple[int, _WireKey]]]:
+        """Of each group (source group, what decides the edge's table) of its inputs from others."""
+        position = {
+            op.name: number for group in self.grouping.groups for number, op in enumerate(group.ops)
+        }
+        return [
+            self._inputs(number, group, position)
+            for number, group in enumerate(self.grouping.groups)
+        ]
+
+    def _inputs(
+        self, number: int, group: Group, position: dict[str, int]
+    ) -> list[tuple[int, _WireKey]]:
         found = []
         for port in group.inputs:
             producer = self.graph.producers[port.tensor]
             source = self.grouping.owner[producer.name]
-            position = self.position[producer.name]
             out = producer.outputs.index(port.tensor)
             key = (
-                self.nodes[source], position, out, self.nodes[number], port.op, port.index,
+                self.nodes[source], position[producer.name], out,
+                self.nodes[number], port.op, port.index,
                 port.tensor in self.graph.needs_grad,
             )  # fmt: skip
             found.append((source, key))
@@ -281,12 +293,8 @@ class TableBuilder:
     @cached_property
     def wires(self) -> dict[_WireKey, _Wire]:
         """The distinct edges between groups, in order of appearance."""
-        self.position = {
-            op.name: number for group in self.grouping.groups for number, op in enumerate(group.ops)
-        }
         wires: dict[_WireKey, _Wire] = {}
-        for number, group in enumerate(self.grouping.groups):
-            inputs = self._inputs(number, group)
+        for group, inputs in zip(self.grouping.groups, self.inputs, strict=True):
             for port, (source, key) in zip(group.inputs, inputs, strict=True):
                 if key not in wires:
                     reader = group.ops[port.op].name
