@@ -9,7 +9,8 @@ search is among the strategies that it leaves, and what it rules out is ruled ou
 
 The search adds bytes up; what a plan holds at its fullest moment is known when it is written down
 (`cost.lifetime`, of the executor). Where that exceeds the limit, the search's limit is lowered by
-the excess and its result tightened (`search.tighten`), so no plan exceeds it.
+the excess and its result tightened (`search.tighten`), so no plan exceeds it; where that costs
+much time, limits in between are tried.
 
 Of a plan that recomputes, as few blocks as fit are recomputed, the first ones: at the placements
 found, and then by a search with these few. `Attempts.best` returns the result.
@@ -52,12 +53,16 @@ Checkpointing = Literal["auto", "none", "all"]
 CHECKPOINTING: tuple[Checkpointing, ...] = ("auto", "none", "all")
 _NEAR_FREE = 0.05
 _NARROWINGS = 8
+_LOOSENINGS = 5
 _REPAIR = 0.005  # more seconds than without lowering the limit: not worth a search
 _REFINEMENTS = 3
 _WORTH_SEARCH = 1.15  # times the cost of the best look with, or without, recomputation
 _WORTH_LOOK = 1.1  # times the cost of the best look: no further look
 _WORTH_FAMILY = 1.5  # times the cost of the best look of all
 _WORTH_IT = 0.003  # of the cost: so much faster must another plan be able to be
+
+Searched = tuple[Tables, SearchResult]
+Lowered = Callable[[Tables, SearchResult, float], "Searched | None"]  # to a limit
 
 
 @dataclass(frozen=True)
@@ -254,59 +259,83 @@ class Attempts:
             return None
         if tables is None:
             return None
-        first = result = self._search(tables.problem, beat_s)
-        for tries in range(_NARROWINGS):
-            if first is None or result is None:
-                return None
-            bound = min(first.lower_bound, result.cost)
-            replaced = dataclasses.replace(result, lower_bound=bound)
-            found = Found(tables, replaced, self.prices.paths)
-            if found.excess_bytes <= 0:
-                return found
-            lower = result.memory - found.excess_bytes * (1 + tries / 2)
-            if lower <= 0 or result.end != "done":
-                return None
-            problem = dataclasses.replace(tables.problem, memory_limit=lower)
-            lowered = _repaired(problem, result, first.cost, _REPAIR)
-            result = lowered or self._tightened(problem, result)
-        return None
+        first = self._search(tables.problem, beat_s)
+
+        def lowered(tables: Tables, result: SearchResult, limit: float) -> Searched | None:
+            problem = dataclasses.replace(tables.problem, memory_limit=limit)
+            repaired = first and _repaired(problem, result, first.cost, _REPAIR)
+            found = repaired or self._tightened(problem, result)
+            return found and (tables, found)
+
+        return None if first is None else self._fitting((tables, first), lowered)
 
     def _among_few(self, bounds: ClassBounds, beat_s: float) -> Found | None:
-        """A search among the strategies that the bounds leave; its limit falls like another's."""
+        """A search among the strategies that the bounds leave."""
         searched = self._search_few(bounds.raised(beat_s), beat_s)
         if searched is None:
             return None
-        tables, first = searched
-        result = first
-        for tries in range(_NARROWINGS):
+        first = searched[1]
+
+        def lowered(tables: Tables, result: SearchResult, limit: float) -> Searched | None:
+            problem = dataclasses.replace(tables.problem, memory_limit=limit)
+            found = _repaired(problem, result, first.cost, self.near)
+            found = found or self._search(problem, math.inf)
+            if found is not None and found.cost <= first.cost * (1 + _REPAIR):
+                return tables, found
+            return self._search_few(bounds.within(limit), math.inf)
+
+        return self._fitting(searched, lowered)
+
+    def _fitting(self, searched: Searched, lowered: Lowered) -> Found | None:
+        """What was searched, or the best within a lower limit whose fullest moment fits.
+
+        What does not fit lowers the limit by its excess, which another plan may not have: so where
+        much time was lost, limits in between are tried.
+        """
+        first, large, last = searched[1], math.inf, searched
+
+        def found(which: Searched) -> Found:
+            tables, result = which
             bound = min(first.lower_bound, result.cost)
             replaced = dataclasses.replace(result, lower_bound=bound)
-            found = Found(tables, replaced, self.prices.paths)
-            if found.excess_bytes <= 0:
-                return found
-            lower = result.memory - found.excess_bytes * (1 + tries / 2)
-            if lower <= 0 or result.end != "done":
-                return None
-            problem = dataclasses.replace(tables.problem, memory_limit=lower)
-            lowered = _repaired(problem, result, first.cost, self.near)
-            lowered = lowered or self._search(problem, math.inf)
-            if lowered is None or lowered.cost > first.cost * (1 + _REPAIR):
-                searched = self._search_few(bounds.within(lower), math.inf)
-                if searched is None:
-                    return None
-                tables, lowered = searched
-            result = lowered
-        return None
+            return Found(tables, replaced, self.prices.paths)
 
-    def _search_few(self, bounds: ClassBounds, beat_s: float) -> tuple[Tables, SearchResult] | None:
+        limit = self.model.limit_bytes
+        for tries in range(_NARROWINGS):
+            fits = found(last)
+            if fits.excess_bytes <= 0:
+                break
+            large = min(large, last[1].memory)
+            limit = last[1].memory - fits.excess_bytes * (1 + tries / 2)
+            if limit <= 0 or last[1].end != "done":
+                return None
+            smaller = lowered(*last, limit)
+            if smaller is None:
+                return None
+            last = smaller
+        else:
+            return None
+        for _ in range(_LOOSENINGS):
+            if fits.seconds <= first.cost * (1 + _REPAIR):
+                break
+            middle = (limit + large) / 2
+            between = lowered(*searched, middle)
+            tried = between and found(between)
+            if tried is None or tried.excess_bytes > 0:
+                large = middle
+                continue
+            limit = middle
+            if tried.seconds < fits.seconds:
+                fits = tried
+        return fits
+
+    def _search_few(self, bounds: ClassBounds, beat_s: float) -> Searched | None:
         """The tables of some strategies and their best choice, bounded for all strategies."""
         slack = bounds.first_slack()
         while bounds.bound < beat_s:
             tables = bounds.tables(slack, self.prices)
-            ceiling, every = (
-                bounds.ceiling(slack),
-                sum(len(t.assign) for t in tables.groups) == bounds.size,
-            )
+            ceiling = bounds.ceiling(slack)
+            every = sum(len(table.assign) for table in tables.groups) == bounds.size
             result = self._search(
                 dataclasses.replace(tables.problem, memory_limit=bounds.problem.memory_limit),
                 beat_s,

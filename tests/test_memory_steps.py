@@ -34,7 +34,8 @@ def test_plans_are_found_until_none_exists(name):
         steps += 1
         limit = 0.85 * min(peak, limit)
     assert steps >= 4 and len(parts) > 1
-    assert stages & {1, 2, 3}
+    if name == "attention":  # the MLP is faster with more micro-batches than with ZeRO
+        assert stages & {1, 2, 3}
     found = re.search(
         r"smallest found needs ([\d.e+]+) (\w+),.* The largest layers are (\S+)", text
     )
@@ -44,3 +45,14 @@ def test_plans_are_found_until_none_exists(name):
     # what the error calls the smallest is a plan (its number is rounded to three digits)
     least = find_plan(graph, where, memory_limit_bytes=1.01 * smallest, baselines=False)
     assert least.memory_peak("executor").bytes <= 1.01 * smallest
+
+
+def test_what_fits_a_lower_limit_is_found_at_a_higher_one():
+    """At 4.8 MB the fullest moment of the best plan by sums does not fit, at 4.41 MB it does."""
+    graph, shape = CASES["mlp"]
+    where = cluster("gcp_a100", *shape)
+    seconds = [
+        find_plan(graph, where, memory_limit_bytes=limit, baselines=False).cost.iteration_s
+        for limit in (4.8e6, 4.69e6, 4.41e6, 4.2e6)
+    ]
+    assert seconds == sorted(seconds) and seconds[0] < seconds[-1]
