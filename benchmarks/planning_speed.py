@@ -134,7 +134,7 @@ def _measured(case: Case) -> dict[str, Any]:
     for owner, name, phase in (
         (TableBuilder, "prepare", "strategies"),
         (TableBuilder, "build", "tables"),
-        (PathTable, "seconds", "path prices"),
+        (PathTable, "seconds_of", "path prices"),
         (Counted, "seconds", "bounds of paths"),
         (symmetric, "eliminate", "elimination"),
         (symmetric, "Contexts", "reduced costs"),

@@ -15,49 +15,26 @@ then are equal.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from .edges import KIND_INDEX, KIND_TABLE, Bools, Codes, Floats, Ints
+from .counted_states import CLOSED_DIMS, CountedGraph, CountedStates, peeled_class
+from .edges import KIND_INDEX, Bools, Codes, Floats, Ints
 from .layout import TensorSpec
 from .mesh import Mesh
-from .needless import GROWS, SHRINKS, Halfway, is_needless
+from .needless import GROWS, SHRINKS, is_needless
 from .redistribute import PriceFn
-from .relax import PLACE, Rounds, follow
-from .states import core_codes, local_bytes, without_a_label
+from .relax import follow
+from .states import local_bytes
 from .steps import FREE_KINDS, STEP_KINDS
 from .symmetry import alike_dims, dual, names_by_rank
 
-_FEW_STATES = 2000
-_CLOSED_DIMS = 4  # of a tensor whose dims may swap names
 _TIE = 1e-12
 _SINGLE = 2e-6  # relative error of a sum of single precision
 _FREE = tuple(KIND_INDEX[kind] for kind in FREE_KINDS)
-
-
-@dataclass(frozen=True, eq=False)
-class _Graph:
-    """Counted states as ascending words, and the steps between them.
-
-    parts: [n, dims] into which each splits each dim; many: per edge, the row of `Counted.numbers`
-    """
-
-    words: Ints
-    parts: Ints
-    src: Ints
-    dst: Ints
-    kind: Ints
-    many: Ints
-    halfway: Halfway
-    rounds: Rounds
-
-    def has(self, words: Ints) -> bool:
-        at = np.minimum(np.searchsorted(self.words, words), len(self.words) - 1)
-        return bool((self.words[at] == words).all())
 
 
 @dataclass(frozen=True)
@@ -80,7 +57,7 @@ class _Way:
 class _Found:
     """Seconds from some states to all of a graph, for one tensor; rows: by the state's word."""
 
-    graph: _Graph
+    graph: CountedGraph
     rows: dict[int, int] = field(default_factory=dict)
     table: list[Floats] = field(default_factory=list)
 
@@ -109,7 +86,7 @@ class Counted:
     mesh: Mesh
     price: PriceFn
     _asked: dict[int, dict[bytes, Ints]] = field(default_factory=dict, repr=False)
-    _graphs: dict[int, _Graph] = field(default_factory=dict, repr=False)
+    _graphs: dict[int, CountedGraph] = field(default_factory=dict, repr=False)
     _open: dict[int, list[tuple[TensorSpec, Codes, Codes]]] = field(
         default_factory=dict, repr=False
     )
@@ -117,24 +94,23 @@ class Counted:
     _known_ways: dict[Hashable, _Way] = field(default_factory=dict, repr=False)
 
     @cached_property
+    def _states(self) -> CountedStates:
+        return CountedStates(self.mesh)
+
+    @property
     def classes(self) -> tuple[tuple[int, ...], ...]:
         """The axes of each extent and link class."""
-        found: dict[object, list[int]] = {}
-        for number, axis in enumerate(self.mesh.axes):
-            found.setdefault(axis, []).append(number)
-        return tuple(map(tuple, found.values()))
+        return self._states.classes
 
-    @cached_property
-    def numbers(self) -> Ints:
-        """[k, classes]: how many axes of each class a step may be along."""
-        ranges = [range(len(axes) + 1) for axes in self.classes]
-        return np.array(list(itertools.product(*ranges)), dtype=np.int64)[1:]
+    def fits(self, ndim: int) -> bool:
+        """Whether the counted states of a tensor have words that are numbers of 63 bits."""
+        return self._states.fits(ndim)
 
     @cached_property
     def _prices(self) -> Floats:
         """[kinds, k, 2] latency and seconds per byte."""
-        prices = np.zeros((len(STEP_KINDS), len(self.numbers), 2))
-        for row, many in enumerate(self.numbers):
+        prices = np.zeros((len(STEP_KINDS), len(self._states.numbers), 2))
+        for row, many in enumerate(self._states.numbers):
             axes = sorted(
                 axis
                 for axes, number in zip(self.classes, many, strict=True)
@@ -145,19 +121,6 @@ class Counted:
                     prices[kind, row] = self.price(name, tuple(axes))
         return prices
 
-    def fits(self, ndim: int) -> bool:
-        """Whether the counted states of a tensor have words that are numbers of 63 bits."""
-        return math.prod(len(axes) + 1 for axes in self.classes) ** (ndim + 1) < 2**62
-
-    def words(self, codes: Codes, ndim: int) -> Ints:
-        """The counts of each row of codes [n, axes] as one number."""
-        found = np.zeros(len(codes), dtype=np.int64)
-        for axes, powers in zip(self.classes, self._powers(ndim), strict=True):
-            held = codes[:, list(axes)]
-            for label, power in zip(range(-2, ndim - 1), powers, strict=False):
-                found += power * (held == label).sum(axis=1)
-        return found
-
     def ask(self, spec: TensorSpec, sources: Codes, targets: Codes) -> None:
         """Announce that `seconds` will be called with these."""
         ndim = len(spec.shape)
@@ -165,7 +128,7 @@ class Counted:
         for codes in (sources, targets):
             key = codes.tobytes()
             if key not in asked:
-                asked[key] = np.unique(self._shadow(codes, ndim))
+                asked[key] = np.unique(self._states.shadow(codes, ndim))
         self._open.setdefault(ndim, []).append((spec, sources, targets))
 
     def ask_rows(self, spec: TensorSpec, given: Codes, kept: Codes) -> None:
@@ -214,7 +177,7 @@ class Counted:
     def _ways(self, spec: TensorSpec, sources: Codes, targets: Codes) -> list[_Way]:
         """What may be searched for an answer: paths, or their duals."""
         ndim = len(spec.shape)
-        alike = alike_dims(spec.shape, self.mesh) if ndim <= _CLOSED_DIMS else ()
+        alike = alike_dims(spec.shape, self.mesh) if ndim <= CLOSED_DIMS else ()
         ways = [self._way(ndim, alike, sources, targets)]
         if self._has_duals(spec):
             ways.append(self._way(ndim, alike, dual(targets), dual(sources)))
@@ -227,15 +190,15 @@ class Counted:
         key = ndim, alike, starts.tobytes(), ends.tobytes()
         if key in self._known_ways:
             return self._known_ways[key]
-        words, start_of = np.unique(self.words(starts, ndim), return_inverse=True)
-        last, end_of = np.unique(self.words(ends, ndim), return_inverse=True)
-        counts, counts_last = self._counts(words, ndim), self._counts(last, ndim)
+        words, start_of = np.unique(self._states.words(starts, ndim), return_inverse=True)
+        last, end_of = np.unique(self._states.words(ends, ndim), return_inverse=True)
+        counts, counts_last = self._states.counts(words, ndim), self._states.counts(last, ndim)
         seldom = np.zeros((len(words), ndim), dtype=np.int64)
         for number, axes in enumerate(self.classes):
             seldom = seldom * (len(axes) + 1) - counts[:, number, 2:]
         names, called = np.unique(names_by_rank(seldom, ndim, alike), axis=0, return_inverse=True)
         called = called.ravel()
-        powers = self._powers(ndim)
+        powers = self._states.powers(ndim)
         asked, renamed = words.copy(), []
         for number, new in enumerate(names):
             swapped = powers[:, [0, 1, *(new + 2)]]
@@ -251,7 +214,7 @@ class Counted:
         return spec.is_float and bool((gather == scatter).all())
 
     def _search(
-        self, graph: _Graph, specs: Sequence[TensorSpec], starts: Sequence[Ints]
+        self, graph: CountedGraph, specs: Sequence[TensorSpec], starts: Sequence[Ints]
     ) -> list[Floats]:
         """For each tensor [starts, states]; all by one search."""
         prices = self._prices[graph.kind, graph.many]
@@ -290,15 +253,15 @@ class Counted:
     @cached_property
     def _divisible(self) -> tuple[Bools, Bools]:
         """[kinds, k] what a step along one axis and one along the rest replace; [k] all-reduces."""
-        row_of = {tuple(many): row for row, many in enumerate(self.numbers.tolist())}
+        row_of = {tuple(many): row for row, many in enumerate(self._states.numbers.tolist())}
         extents = np.array([self.mesh.extents[axes[0]] for axes in self.classes], dtype=float)
-        parts = np.zeros((len(STEP_KINDS), len(self.numbers)), dtype=bool)
-        for row, many in enumerate(self.numbers):
+        parts = np.zeros((len(STEP_KINDS), len(self._states.numbers)), dtype=bool)
+        for row, many in enumerate(self._states.numbers):
             if many.sum() < 2:
                 continue
             for kind in (*GROWS, *SHRINKS):
                 one = np.zeros_like(many)
-                one[_peeled(many, kind)] = 1
+                one[peeled_class(many, kind)] = 1
                 rest = many - one
                 if kind in _FREE:
                     parts[kind, row] = True
@@ -316,130 +279,13 @@ class Counted:
         )
         return parts, (scatter + gather <= both * (1 + _TIE)).all(axis=1)
 
-    def _powers(self, ndim: int) -> Ints:
-        """[classes, labels]: what an axis adds to a word; the last label's number is implied."""
-        powers = np.zeros((len(self.classes), ndim + 2), dtype=np.int64)
-        power = 1
-        for row, axes in zip(powers, self.classes, strict=True):
-            for label in range(ndim + 1):
-                row[label] = power
-                power *= len(axes) + 1
-        return powers
-
-    def _shadow(self, codes: Codes, ndim: int) -> Ints:
-        """Words of the states and of those on their way to Broadcast (`StateGraph.joined`).
-
-        And of their duals, which the core has as well.
-        """
-        found = [codes]
-        while (codes != -1).any():
-            codes = without_a_label(codes[(codes != -1).any(axis=1)])
-            found.append(codes)
-        rows = np.concatenate(found)
-        return self.words(np.concatenate([rows, dual(rows)]), ndim)
-
-    def _graph(self, ndim: int) -> _Graph:
+    def _graph(self, ndim: int) -> CountedGraph:
         """The graph with all that was asked for so far."""
         known = self._graphs.get(ndim)
         if known is not None and all(map(known.has, self._asked[ndim].values())):
             return known
-        labels = ndim + 2
-        sizes = [len(axes) for axes in self.classes]
-        if math.prod(math.comb(size + labels - 1, labels - 1) for size in sizes) <= _FEW_STATES:
-            words = np.zeros(1, dtype=np.int64)
-            for size, powers in zip(sizes, self._powers(ndim), strict=True):
-                more = np.array(
-                    [
-                        powers[list(held)].sum()
-                        for held in itertools.combinations_with_replacement(range(labels), size)
-                    ]
-                )
-                words = (words[:, None] + more).ravel()
-        else:
-            core = self.words(core_codes(self.mesh, ndim), ndim)
-            words = self._closed(np.concatenate([core, *self._asked[ndim].values()]), ndim)
-        self._graphs[ndim] = self._build(ndim, np.unique(words))
+        self._graphs[ndim] = self._states.graph(ndim, self._asked[ndim].values())
         return self._graphs[ndim]
-
-    def _counts(self, words: Ints, ndim: int) -> Ints:
-        """[n, classes, labels]: the inverse of `words`."""
-        counts = np.zeros((len(words), len(self.classes), ndim + 2), dtype=np.int64)
-        left = words
-        for number, axes in enumerate(self.classes):
-            for label in range(ndim + 1):
-                left, counts[:, number, label] = np.divmod(left, len(axes) + 1)
-            counts[:, number, -1] = len(axes) - counts[:, number, :-1].sum(axis=1)
-        return counts
-
-    def _closed(self, words: Ints, ndim: int) -> Ints:
-        """With all that they become if the dims swap names."""
-        words = np.unique(words)
-        if ndim > _CLOSED_DIMS:
-            return words
-        counts, powers = self._counts(words, ndim), self._powers(ndim)
-        orders = itertools.permutations(range(2, ndim + 2))
-        return np.concatenate(
-            [(counts[:, :, [0, 1, *order]] * powers).sum(axis=(1, 2)) for order in orders]
-        )
-
-    def _build(self, ndim: int, words: Ints) -> _Graph:
-        powers, labels = self._powers(ndim), ndim + 2
-        counts = self._counts(words, ndim)
-        extents = np.array([self.mesh.extents[axes[0]] for axes in self.classes])
-        parts = (extents[:, None] ** counts[:, :, 2:]).prod(axis=1)
-        peeled = {
-            kind: np.array([_peeled(many, kind) for many in self.numbers])
-            for kind in (*GROWS, *SHRINKS)
-        }
-
-        def rows(wanted: Ints) -> Ints:
-            at = np.minimum(np.searchsorted(words, wanted), len(words) - 1)
-            return np.where(words[at] == wanted, at, -1)
-
-        edges, parted, summed = [], [], []
-        for source, target in itertools.permutations(range(labels), 2):
-            enough = (counts[:, None, :, source] >= self.numbers).all(axis=2)
-            change = powers[:, target] - powers[:, source]
-            src, many = np.nonzero(enough)
-            dst = rows(words[src] + (self.numbers @ change)[many])
-            src, many, dst = src[dst >= 0], many[dst >= 0], dst[dst >= 0]
-            kind = int(KIND_TABLE[min(source - 2, 0), min(target - 2, 0)])
-            edges.append(np.stack([src, dst, np.full(len(src), kind), many]))
-            half = np.full(len(src), -1)
-            if kind in peeled:
-                several = self.numbers[many].sum(axis=1) > 1
-                one = change[peeled[kind][many[several]]]
-                half[several] = rows(words[src[several]] + one)
-            parted.append(half)
-            through = np.full((ndim, len(src)), -1)
-            for dim in range(ndim if kind == KIND_INDEX["all_reduce"] else 0):
-                to_split = self.numbers @ (powers[:, dim + 2] - powers[:, source])
-                through[dim] = rows(words[src] + to_split[many])
-            summed.append(through)
-        src, dst, kind, many = np.concatenate(edges, axis=1)
-        halfway = Halfway(np.concatenate(parted), np.concatenate(summed, axis=1))
-        rounds = Rounds.of(_turn(counts.sum(axis=1)[src], kind), dst)
-        return _Graph(words, parts, src, dst, kind, many, halfway, rounds)
-
-
-def _turn(held: Ints, kind: Ints) -> Ints:
-    """[edges] ascending keys: of one kind of step, those come first that others follow.
-
-    held: [edges, labels] on how many axes of the source each label is
-    """
-    partial, broadcast, axes = held[:, 0], held[:, 1], held.sum(axis=1)
-    turns = np.zeros((len(STEP_KINDS), len(held)), dtype=np.int64)
-    turns[KIND_INDEX["slice"]] = axes - broadcast
-    turns[KIND_INDEX["all_gather"]] = broadcast
-    turns[KIND_INDEX["to_partial"]] = partial
-    turns[[KIND_INDEX["reduce_scatter"], KIND_INDEX["all_reduce"]]] = axes - partial
-    return PLACE[kind] * (axes + 1) + np.take_along_axis(turns, kind[None], axis=0)[0]
-
-
-def _peeled(many: Ints, kind: int) -> int:
-    """The class of the axis that goes first: splits grow from the first, shrink from the last."""
-    present = np.flatnonzero(many)
-    return int(present[0] if kind in GROWS else present[-1])
 
 
 def _distinct(given: Codes, kept: Codes) -> tuple[Ints, Ints]:

@@ -1,0 +1,204 @@
+"""States of a tensor up to the order of the axes, and the graph of the steps between them.
+
+Of a counted state is known how often each label stands on each class of axes (of one extent and
+link class). It is a number, its *word*, with a digit for each class and label but the last. A step
+takes some axes of each class from one label to another; which they are is forgotten.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from .edges import KIND_INDEX, KIND_TABLE, Codes, Ints
+from .mesh import Mesh
+from .needless import GROWS, SHRINKS, Halfway
+from .relax import PLACE, Rounds
+from .states import core_codes, without_a_label
+from .steps import STEP_KINDS
+from .symmetry import dual
+
+CLOSED_DIMS = 4  # of a tensor whose dims may swap names
+_FEW_STATES = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class CountedGraph:
+    """Counted states as ascending words, and the steps between them.
+
+    parts: [n, dims] into which each splits each dim
+    many:  per edge, the row of `CountedStates.numbers`
+    """
+
+    words: Ints
+    parts: Ints
+    src: Ints
+    dst: Ints
+    kind: Ints
+    many: Ints
+    halfway: Halfway
+    rounds: Rounds
+
+    def has(self, words: Ints) -> bool:
+        at = np.minimum(np.searchsorted(self.words, words), len(self.words) - 1)
+        return bool((self.words[at] == words).all())
+
+
+@dataclass(frozen=True)
+class CountedStates:
+    """The counted states on one mesh."""
+
+    mesh: Mesh
+
+    @cached_property
+    def classes(self) -> tuple[tuple[int, ...], ...]:
+        """The axes of each extent and link class."""
+        found: dict[object, list[int]] = {}
+        for number, axis in enumerate(self.mesh.axes):
+            found.setdefault(axis, []).append(number)
+        return tuple(map(tuple, found.values()))
+
+    @cached_property
+    def numbers(self) -> Ints:
+        """[k, classes]: how many axes of each class a step may be along."""
+        ranges = [range(len(axes) + 1) for axes in self.classes]
+        return np.array(list(itertools.product(*ranges)), dtype=np.int64)[1:]
+
+    def fits(self, ndim: int) -> bool:
+        """Whether the counted states of a tensor have words that are numbers of 63 bits."""
+        return math.prod(len(axes) + 1 for axes in self.classes) ** (ndim + 1) < 2**62
+
+    def words(self, codes: Codes, ndim: int) -> Ints:
+        """The counts of each row of codes [n, axes] as one number."""
+        found = np.zeros(len(codes), dtype=np.int64)
+        for axes, powers in zip(self.classes, self.powers(ndim), strict=True):
+            held = codes[:, list(axes)]
+            for label, power in zip(range(-2, ndim - 1), powers, strict=False):
+                found += power * (held == label).sum(axis=1)
+        return found
+
+    def powers(self, ndim: int) -> Ints:
+        """[classes, labels]: what an axis adds to a word; the last label's number is implied."""
+        powers = np.zeros((len(self.classes), ndim + 2), dtype=np.int64)
+        power = 1
+        for row, axes in zip(powers, self.classes, strict=True):
+            for label in range(ndim + 1):
+                row[label] = power
+                power *= len(axes) + 1
+        return powers
+
+    def shadow(self, codes: Codes, ndim: int) -> Ints:
+        """Words of the states and of those on their way to Broadcast (`StateGraph.joined`).
+
+        And of their duals, which the core has as well.
+        """
+        found = [codes]
+        while (codes != -1).any():
+            codes = without_a_label(codes[(codes != -1).any(axis=1)])
+            found.append(codes)
+        rows = np.concatenate(found)
+        return self.words(np.concatenate([rows, dual(rows)]), ndim)
+
+    def graph(self, ndim: int, asked: Iterable[Ints]) -> CountedGraph:
+        """Of all states if they are few, else of those of the core and of the words `asked`."""
+        labels = ndim + 2
+        sizes = [len(axes) for axes in self.classes]
+        if math.prod(math.comb(size + labels - 1, labels - 1) for size in sizes) <= _FEW_STATES:
+            words = np.zeros(1, dtype=np.int64)
+            for size, powers in zip(sizes, self.powers(ndim), strict=True):
+                more = np.array(
+                    [
+                        powers[list(held)].sum()
+                        for held in itertools.combinations_with_replacement(range(labels), size)
+                    ]
+                )
+                words = (words[:, None] + more).ravel()
+        else:
+            core = self.words(core_codes(self.mesh, ndim), ndim)
+            words = self._closed(np.concatenate([core, *asked]), ndim)
+        return self._build(ndim, np.unique(words))
+
+    def counts(self, words: Ints, ndim: int) -> Ints:
+        """[n, classes, labels]: the inverse of `words`."""
+        counts = np.zeros((len(words), len(self.classes), ndim + 2), dtype=np.int64)
+        left = words
+        for number, axes in enumerate(self.classes):
+            for label in range(ndim + 1):
+                left, counts[:, number, label] = np.divmod(left, len(axes) + 1)
+            counts[:, number, -1] = len(axes) - counts[:, number, :-1].sum(axis=1)
+        return counts
+
+    def _closed(self, words: Ints, ndim: int) -> Ints:
+        """With all that they become if the dims swap names."""
+        words = np.unique(words)
+        if ndim > CLOSED_DIMS:
+            return words
+        counts, powers = self.counts(words, ndim), self.powers(ndim)
+        orders = itertools.permutations(range(2, ndim + 2))
+        return np.concatenate(
+            [(counts[:, :, [0, 1, *order]] * powers).sum(axis=(1, 2)) for order in orders]
+        )
+
+    def _build(self, ndim: int, words: Ints) -> CountedGraph:
+        powers, labels = self.powers(ndim), ndim + 2
+        counts = self.counts(words, ndim)
+        extents = np.array([self.mesh.extents[axes[0]] for axes in self.classes])
+        parts = (extents[:, None] ** counts[:, :, 2:]).prod(axis=1)
+        peeled = {
+            kind: np.array([peeled_class(many, kind) for many in self.numbers])
+            for kind in (*GROWS, *SHRINKS)
+        }
+
+        def rows(wanted: Ints) -> Ints:
+            at = np.minimum(np.searchsorted(words, wanted), len(words) - 1)
+            return np.where(words[at] == wanted, at, -1)
+
+        edges, parted, summed = [], [], []
+        for source, target in itertools.permutations(range(labels), 2):
+            enough = (counts[:, None, :, source] >= self.numbers).all(axis=2)
+            change = powers[:, target] - powers[:, source]
+            src, many = np.nonzero(enough)
+            dst = rows(words[src] + (self.numbers @ change)[many])
+            src, many, dst = src[dst >= 0], many[dst >= 0], dst[dst >= 0]
+            kind = int(KIND_TABLE[min(source - 2, 0), min(target - 2, 0)])
+            edges.append(np.stack([src, dst, np.full(len(src), kind), many]))
+            half = np.full(len(src), -1)
+            if kind in peeled:
+                several = self.numbers[many].sum(axis=1) > 1
+                one = change[peeled[kind][many[several]]]
+                half[several] = rows(words[src[several]] + one)
+            parted.append(half)
+            through = np.full((ndim, len(src)), -1)
+            for dim in range(ndim if kind == KIND_INDEX["all_reduce"] else 0):
+                to_split = self.numbers @ (powers[:, dim + 2] - powers[:, source])
+                through[dim] = rows(words[src] + to_split[many])
+            summed.append(through)
+        src, dst, kind, many = np.concatenate(edges, axis=1)
+        halfway = Halfway(np.concatenate(parted), np.concatenate(summed, axis=1))
+        rounds = Rounds.of(_turn(counts.sum(axis=1)[src], kind), dst)
+        return CountedGraph(words, parts, src, dst, kind, many, halfway, rounds)
+
+
+def _turn(held: Ints, kind: Ints) -> Ints:
+    """[edges] ascending keys: of one kind of step, those come first that others follow.
+
+    held: [edges, labels] on how many axes of the source each label is
+    """
+    partial, broadcast, axes = held[:, 0], held[:, 1], held.sum(axis=1)
+    turns = np.zeros((len(STEP_KINDS), len(held)), dtype=np.int64)
+    turns[KIND_INDEX["slice"]] = axes - broadcast
+    turns[KIND_INDEX["all_gather"]] = broadcast
+    turns[KIND_INDEX["to_partial"]] = partial
+    turns[[KIND_INDEX["reduce_scatter"], KIND_INDEX["all_reduce"]]] = axes - partial
+    return PLACE[kind] * (axes + 1) + np.take_along_axis(turns, kind[None], axis=0)[0]
+
+
+def peeled_class(many: Ints, kind: int) -> int:
+    """The class of the axis that goes first: splits grow from the first, shrink from the last."""
+    present = np.flatnonzero(many)
+    return int(present[0] if kind in GROWS else present[-1])
