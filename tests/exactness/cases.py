@@ -195,7 +195,7 @@ def space(scheme: str, graph: Graph, mesh: Mesh) -> Space:
     """The restriction that forces `scheme`: data_parallel or letters such as B-S1, else none."""
     if scheme in ("searched", "random"):
         return WHOLE_SPACE
-    if scheme in ("data_parallel", "zero"):
+    if scheme in ("data_parallel", "zero", "zero-again"):
         return baselines.data_parallel(graph)
     return baselines.forced(graph, mesh, scheme.split("-"))
 

@@ -135,6 +135,16 @@ def test_stored_split_equals_one_process(alone, model, optimizer, micro_batches)
     assert 3 in found["zero:3"]["stages"]
 
 
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_stored_split_accumulated_and_run_again(alone, optimizer):
+    schemes = ("zero-again:1", "zero-again:2", "zero-again:3", "zero-again:mixed")
+    found = compare(alone, "gpt", (2, 2), optimizer, 4, 4, schemes)
+    assert all(found[scheme]["blocks"] > 1 for scheme in schemes)
+    assert {1, 2, 3} <= set(found["zero-again:mixed"]["stages"])
+
+
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mesh", [(2, 2), pytest.param((2, 4), marks=pytest.mark.full)])
 def test_batch_norm_is_exact_over_the_whole_batch(alone, mesh):

@@ -6,9 +6,10 @@ Arguments: alone MODEL OPTIMIZER STEPS FILE
 `alone` writes FILE (npz: losses, state, which elements have a gradient); `together` compares with
 it and prints a JSON line per scheme. A scheme `random:N` is a plan drawn with seed N, ZeRO and
 SUMMA are those of `autoddl.baselines`; `zero:N` is data parallel with parameters stored by ZeRO's
-stage N, `zero:mixed` each by another, and the state is saved and loaded on the way. `shuffled`
-shows what rounding alone does: one process, with the rows of each batch in another order and cut
-into two halves whose gradients add up, against the same process without that.
+stage N, `zero:mixed` each by another, and the state is saved and loaded on the way; `zero-again:N`
+is the same with the repeated blocks run again. `shuffled` shows what rounding alone does: one
+process, with the rows of each batch in another order and cut into two halves whose gradients add
+up, against the same process without that.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from autoddl.backend.oneflow.guard import rank
 from autoddl.backend.oneflow.session import share_text
 from autoddl.backend.oneflow.trace import trace_with_state
 from autoddl.backend.oneflow.trainer import build_trainer
+from autoddl.blocks import repeated_blocks
 from autoddl.cluster.spec import Cluster
 from autoddl.planner import baseline_plans, find_plan
 from autoddl.plans import Plan
@@ -132,14 +134,18 @@ def together(
             space=space(kind, traced.graph, cluster.mesh),
             baselines=False,
         )
-        return (with_zero(found, seed) if kind == "zero" else found).dumps()
+        if kind in ("zero", "zero-again"):
+            found = with_zero(found, seed)
+        if kind == "zero-again":
+            found = dataclasses.replace(found, recomputed=repeated_blocks(found.graph))
+        return found.dumps()
 
     plan = Plan.loads(share_text(make))
     trainer = build_trainer(traced, plan, case.optimizer(optimizer))
     losses = []
     for step in range(steps):
         losses.append(float(trainer.step(*batch(step))))
-        if kind == "zero" and step == steps // 2:
+        if kind in ("zero", "zero-again") and step == steps // 2:
             trainer.load_state_dict(trainer.state_dict())
     state = trainer.state_dict()
     apart = size = 0.0
@@ -156,6 +162,7 @@ def together(
             json.dumps(
                 {"scheme": scheme, "losses": worst, "parameters": (apart / size) ** 0.5,
                  "split_ops": split, "ops": len(plan.ops), "stages": stages,
+                 "blocks": len(plan.recomputed),
                  "first": losses[0], "last": losses[-1]}
             ),
             flush=True,
