@@ -330,7 +330,9 @@ def doctor(as_json: bool) -> None:
 def show_plan(found: Plan, as_json: bool) -> None:
     """The plan as a table, or its figures as JSON."""
     if as_json:
-        click.echo(json.dumps(found.summary_json(), indent=1))
+        from .summary import summary_json
+
+        click.echo(json.dumps(summary_json(found), indent=1))
         return
     from .report.tables import print_plan
 

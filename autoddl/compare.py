@@ -259,7 +259,7 @@ def _scheme(record: PlannedBaseline, plan: Plan | None) -> Scheme:
 def received_bytes(plan: StagedPlan) -> Traffic:
     """Of the host that takes most, what comes from other stages in an iteration."""
     hosts: defaultdict[int, Traffic] = defaultdict(Traffic)
-    for forward, backward in plan.reshards.values():
+    for forward, backward in plan.travel.reshards.values():
         for host, count in forward.nic_bytes[0].items():
             hosts[host].forward += count * plan.micro_batches
         for host, count in backward.nic_bytes[0].items() if backward else ():

@@ -26,8 +26,9 @@ from .plans import Plan
 from .precision import in_precision
 from .renamed import renamed
 from .stage_account import plan_price
+from .stage_links import PlannedStage
 from .stage_plan import plan_stage
-from .staged_plan import PlannedStage, StagedPlan
+from .staged_plan import StagedPlan
 
 MEGATRON = tuple(family for family in FAMILIES if family.name == "Megatron")
 SCHEDULE = "1f1b"

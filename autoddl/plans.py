@@ -387,81 +387,6 @@ class Plan:
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
-    def summary_json(self) -> dict[str, Any]:
-        """The figures of the plan as one JSON object (`autoddl plan --json`).
-
-        bounds: bytes that each device receives in one iteration, see `cost.products`
-        """
-        cost, products = self.cost, self.product_bytes
-        return {
-            "cluster": {
-                "name": self.cluster.name,
-                "nodes": self.cluster.nodes,
-                "gpus_per_node": self.cluster.gpus_per_node,
-            },
-            "model": self.graph.name,
-            "seed": self.seed,
-            "batch": self.batch,
-            "micro_batches": self.micro_batches,
-            "precision": self.precision,
-            "recomputed_blocks": len(self.recomputed),
-            "optimizer": self.optimizer,
-            "cost": {
-                "iteration_s": cost.iteration_s,
-                "compute_s": cost.compute_s,
-                "communication_s": cost.communication_s,
-            },
-            "link_bytes": {
-                "per_nic": _traffic(cost, "nic_bytes"),
-                "per_device_intra": _traffic(cost, "intra_bytes"),
-            },
-            "memory_bytes": cost.memory_bytes,
-            "memory_limit_bytes": self.memory_limit_bytes,
-            "peak_bytes": self.peak_bytes,
-            "savings": self.savings.to_json(),
-            "timed_operators": dataclasses.asdict(self.timed),
-            "extrapolated": [dataclasses.asdict(steps) for steps in self.extrapolated],
-            "layers": [
-                {
-                    "name": layer.name,
-                    "op": layer.op,
-                    "topology": layer.topology,
-                    "signature": layer.signature,
-                    "compute_s": layer_cost.compute_s,
-                    "communication_s": layer_cost.communication_s,
-                    "nic_bytes": layer_cost.nic_bytes.total,
-                    "intra_bytes": layer_cost.intra_bytes.total,
-                    "memory_bytes": layer_cost.memory_bytes,
-                    "next_best": layer.alternative,
-                    "next_best_extra_s": layer.alternative_extra_s,
-                }
-                for layer in self.layers
-                for layer_cost in (self.layer_cost(layer),)
-            ],
-            "search": {
-                "algorithm": self.search.algorithm,
-                "evaluations": self.search.evaluations,
-                "seconds": self.search.seconds,
-                "end": self.search.end,
-                "lower_bound_s": self.search.lower_bound_s,
-                "gap": self.gap,
-                "proven": self.gap == 0.0,
-            },
-            "bounds": {
-                "matmul_bytes": products.least,
-                "memory_independent_bytes": products.memory_independent,
-                "memory_dependent_bytes": products.memory_dependent,
-                "moved_bytes": products.moved,
-                "moved_over_bound": products.ratio,
-                "products": products.products,
-                "products_divided": products.divided,
-            },
-            "baselines": [
-                {**dataclasses.asdict(baseline), "fits": baseline.fits}
-                for baseline in self.baselines
-            ],
-        }
-
     def explain(self, layer: str | None = None) -> str:
         """The plan in words and numbers; with `layer`, that layer alone, step by step.
 
@@ -552,14 +477,9 @@ def _texts(placements: tuple[NdSbp | None, ...]) -> list[str | None]:
     return [None if nd is None else str(nd) for nd in placements]
 
 
-def _traffic(cost: Cost, kind: str) -> dict[str, float]:
-    traffic = getattr(cost, kind)
-    return {
-        "forward": traffic.forward,
-        "backward": traffic.backward,
-        "gradient_sync": traffic.gradient_sync,
-        "total": traffic.total,
-    }
+def _known_bytes(plan: Plan) -> int:
+    """The peak of a step; of a stage of a pipeline the sum, as its sweep is not known."""
+    return int(plan.cost.memory_bytes) if plan.graph.is_stage else plan.memory_peak().bytes
 
 
 def _check_path(source: NdSbp, steps: tuple[Step, ...], target: NdSbp, where: str) -> None:

@@ -1,8 +1,8 @@
 """A plan with pipeline stages: a plan for each stage, on its own part of the cluster.
 
 Frozen, with a versioned JSON file, as `plans.Plan`. Each stage's plan is for the graph of its
-layers (`pipeline.cut`) on its own mesh. What follows from these is computed and not stored: which
-tensor travels between which stages, how it is resharded, the schedule, its timeline and figures.
+layers (`pipeline.cut`) on its own mesh. What follows from these is computed and not stored: what
+travels between the stages (`stage_links`), the schedule, its timeline and figures.
 
 An interleaved pipeline has several parts (chunks) on each of its stages: part v of the model lies
 on stage v mod stages. With one chunk a part is a stage.
@@ -20,51 +20,22 @@ from typing import Any
 from .cluster.spec import Cluster
 from .explain import format_bytes, format_seconds
 from .files import write_atomically
-from .graph import Graph, Op
+from .graph import Graph
 from .pipeline.costs import Costs
 from .pipeline.cut import CutGraph
 from .pipeline.make import make_schedule
 from .pipeline.partition import StagePrice
-from .pipeline.reshard.plan import ReshardPlan, plan_reshard
-from .pipeline.reshard.unit_tasks import End
 from .pipeline.schedule import Schedule
 from .pipeline.simulate import Timeline, peak_stash, simulate
 from .pipeline.submesh import SubMesh
 from .pipeline.verify import verify
-from .planned import PlannedOp
 from .plans import Plan
 from .precision import in_precision
 from .renamed import renamed
-from .sbp.layout import TensorSpec
-from .sbp.redistribute import Step, cheapest_path
-from .stage_account import plan_price
+from .stage_links import PlannedStage, StageLinks
 
 STAGED_PLAN_VERSION = 1
 STAGED = "staged"
-Steps = tuple[Step, ...]
-
-
-@dataclass(frozen=True)
-class PlannedStage:
-    """A part of the model: layers [first, last) of the cut graph on `place`, as `plan` says."""
-
-    first: int
-    last: int
-    place: SubMesh
-    plan: Plan
-
-    @cached_property
-    def price(self) -> StagePrice:
-        return plan_price(self.plan)
-
-
-@dataclass(frozen=True)
-class Link:
-    """`tensor` travels from part `source` to part `target`; its gradient, if any, back."""
-
-    tensor: str
-    source: int
-    target: int
 
 
 @dataclass(frozen=True)
@@ -158,88 +129,16 @@ class StagedPlan:
         return self.cut.graph.batch * self.micro_batches
 
     @cached_property
-    def links(self) -> tuple[Link, ...]:
-        """By source part, then in graph order, then by target."""
-        return tuple(
-            Link(op.attrs["tensor"], source, target)
-            for source, stage in enumerate(self.stages)
-            for op in stage.plan.graph.ops
-            if op.kind == "stage_output"
-            for target in range(source + 1, len(self.stages))
-            if self._end(target, "stage_input", op.attrs["tensor"])
-        )
-
-    def _end(self, stage: int, kind: str, tensor: str) -> Op | None:
-        return self._ends.get((stage, kind, tensor))
-
-    @cached_property
-    def _ends(self) -> dict[tuple[int, str, str], Op]:
-        return {
-            (n, op.kind, op.attrs["tensor"]): op
-            for n, stage in enumerate(self.stages)
-            for op in stage.plan.graph.ops
-            if op.kind in ("stage_input", "stage_output")
-        }
-
-    @cached_property
-    def reshards(self) -> Mapping[Link, tuple[ReshardPlan, ReshardPlan | None]]:
-        """How each link's tensor travels between two stages, and its gradient back."""
-        return {
-            link: self.reshard(link, self.cut.graph.tensors[link.tensor].spec)
-            for link in self.links
-            if not self._is_local(link)
-        }
-
-    def reshard(self, link: Link, spec: TensorSpec) -> tuple[ReshardPlan, ReshardPlan | None]:
-        """As `reshards`, of a tensor `spec` (another batch, say)."""
-        source, target = self.stages[link.source].place, self.stages[link.target].place
-        out, into = self.ends(link)
-        forward = plan_reshard(
-            spec, End(source, out.ins[0]), End(target, into.outs[0]), self.cluster
-        )
-        back, wanted = into.grad_outs[0], out.grad_ins[0]
-        backward = None
-        if back is not None and wanted is not None:
-            backward = plan_reshard(spec, End(target, back), End(source, wanted), self.cluster)
-        return forward, backward
-
-    def ends(self, link: Link) -> tuple[PlannedOp, PlannedOp]:
-        """What gives the link's tensor in its source's plan, and takes it in its target's."""
-        given = self._end(link.source, "stage_output", link.tensor)
-        taken = self._end(link.target, "stage_input", link.tensor)
-        assert given is not None and taken is not None
-        stages = self.stages
-        return (
-            stages[link.source].plan.ops[given.name],
-            stages[link.target].plan.ops[taken.name],
-        )
-
-    def _is_local(self, link: Link) -> bool:
-        return link.source % self.num_stages == link.target % self.num_stages
-
-    @cached_property
-    def local_paths(self) -> Mapping[Link, tuple[Steps, Steps | None]]:
-        """The steps of each link between two parts of one stage, and its gradient's back."""
-        found: dict[Link, tuple[Steps, Steps | None]] = {}
-        for link in filter(self._is_local, self.links):
-            spec = self.cut.graph.tensors[link.tensor].spec
-            out, into = self.ends(link)
-            mesh = self.stages[link.source].place.mesh
-            price = self.stages[link.source].plan.model.comm.price
-            forward = cheapest_path(spec, out.ins[0], into.outs[0], mesh, price)
-            back, wanted = into.grad_outs[0], out.grad_ins[0]
-            backward = None
-            if back is not None and wanted is not None:
-                backward = cheapest_path(spec, back, wanted, mesh, price)
-            found[link] = forward, backward
-        return found
+    def travel(self) -> StageLinks:
+        """What travels between the parts."""
+        return StageLinks(self.cut.graph, self.cluster, self.stages, self.num_stages)
 
     @cached_property
     def costs(self) -> Costs:
         """What the simulator takes; a weights' half is half of the backward pass."""
         activation: dict[tuple[int, int], float] = {}
         gradient: dict[tuple[int, int], float] = {}
-        for link, (forward, backward) in self.reshards.items():
+        for link, (forward, backward) in self.travel.reshards.items():
             flow = link.source, link.target
             activation[flow] = activation.get(flow, 0.0) + forward.seconds
             gradient[flow] = gradient.get(flow, 0.0) + (backward.seconds if backward else 0.0)
@@ -256,7 +155,7 @@ class StagedPlan:
             self.micro_batches,
             chunks=self.chunks,
             delay=self.delay,
-            flows={(link.source, link.target) for link in self.links},
+            flows={(link.source, link.target) for link in self.travel.links},
             costs=self.costs,
         )
         verify(schedule, overlap=True)
@@ -273,31 +172,9 @@ class StagedPlan:
         for span in self.timeline.spans:
             ends[span.stage] = max(ends[span.stage], span.end_s)
         return max(
-            end + sum(self.prices[v].once_s + self._exchange_s[v] for v in self.parts_of(i))
+            end + sum(self.prices[v].once_s + self.travel.exchange_s[v] for v in self.parts_of(i))
             for i, end in enumerate(ends)
         )
-
-    @cached_property
-    def shared_params(self) -> dict[str, tuple[int, ...]]:
-        """Tied parameter (its tensor) -> the parts that hold it and add up its gradients."""
-        found: dict[str, list[int]] = {}
-        for n, stage in enumerate(self.stages):
-            for op in stage.plan.graph.params:
-                found.setdefault(op.outputs[0], []).append(n)
-        return {name: tuple(stages) for name, stages in found.items() if len(stages) > 1}
-
-    @cached_property
-    def _exchange_s(self) -> list[float]:
-        """Seconds that each part spends on the gradients of shared parameters."""
-        seconds = [0.0] * len(self.stages)
-        cluster = self.cluster
-        link = cluster.inter if cluster.nodes > 1 else cluster.intra
-        for name, stages in self.shared_params.items():
-            n_bytes = self.cut.graph.tensors[name].spec.bytes
-            for n in stages:
-                width = max(self.stages[n].place.nodes, 1)
-                seconds[n] += 2 * link.transfer_seconds(n_bytes / width)
-        return seconds
 
     @cached_property
     def memory_bytes(self) -> tuple[float, ...]:
@@ -398,52 +275,6 @@ class StagedPlan:
         """Write JSON; the file is replaced only when it is whole."""
         write_atomically(path, json.dumps(self.to_json(), indent=1))
 
-    def summary_json(self) -> dict[str, Any]:
-        """The figures as one JSON object (`autoddl plan --stages ... --json`)."""
-        return {
-            "model": self.cut.graph.name,
-            "cluster": {
-                "name": self.cluster.name,
-                "nodes": self.cluster.nodes,
-                "gpus_per_node": self.cluster.gpus_per_node,
-            },
-            "batch": self.batch,
-            "micro_batches": self.micro_batches,
-            "precision": self.precision,
-            "schedule": self.schedule_name,
-            "delay": self.delay,
-            "iteration_s": self.iteration_s,
-            "bubble": self.timeline.bubble,
-            "chunks": self.chunks,
-            "stages": [
-                {
-                    "first_layer": stage.first,
-                    "last_layer": stage.last - 1,
-                    "place": str(stage.place),
-                    "forward_s": self.prices[part].forward_s,
-                    "backward_s": self.prices[part].backward_s,
-                    "once_s": self.prices[part].once_s,
-                    "in_flight": self.schedule.stash[part % self.num_stages],
-                    "memory_bytes": self.memory_bytes[part % self.num_stages],
-                    "plan": stage.plan.summary_json(),
-                }
-                for part, stage in enumerate(self.stages)
-            ],
-            "transfers": [
-                {
-                    "tensor": link.tensor,
-                    "source": link.source,
-                    "target": link.target,
-                    "bytes": forward.spec.bytes,
-                    "strategy": forward.strategy,
-                    "forward_s": forward.seconds,
-                    "forward_bound_s": forward.bound_s,
-                    "backward_s": backward.seconds if backward else 0.0,
-                }
-                for link, (forward, backward) in self.reshards.items()
-            ],
-        }
-
     # ---- words
 
     def explain(self) -> str:
@@ -470,7 +301,7 @@ class StagedPlan:
                 f"once {format_seconds(price.once_s)}; "
                 f"memory{whole} {format_bytes(memory)} with {held} micro-batches in flight"
             )
-        for link, (forward, backward) in self.reshards.items():
+        for link, (forward, backward) in self.travel.reshards.items():
             back = "" if backward is None else f", gradient {format_seconds(backward.seconds)} back"
             skip = " (long skip)" if link.target > link.source + 1 else ""
             lines.append(
@@ -479,7 +310,7 @@ class StagedPlan:
                 f"{forward.source.nd} -> {forward.target.nd}, {format_seconds(forward.seconds)} "
                 f"(at least {format_seconds(forward.bound_s)}){back}{skip}"
             )
-        for name, stages in self.shared_params.items():
+        for name, stages in self.travel.shared_params.items():
             lines.append(
                 f"parameter {name} is held by {what}s {', '.join(map(str, stages))}; "
                 "their gradients are added up once a step"

@@ -26,9 +26,10 @@ from .plans import Plan
 from .precision import check_precision, in_precision
 from .renamed import renamed
 from .stage_account import plan_price
+from .stage_links import PlannedStage
 from .stage_plan import plan_stage
 from .stage_prices import LARGE, StagePrices
-from .staged_plan import PlannedStage, StagedPlan
+from .staged_plan import StagedPlan
 
 MOST_STAGES = 16
 INTERLEAVED = "interleaved-1f1b"

@@ -16,6 +16,7 @@ from autoddl.stage_prices import StagePrices
 from autoddl.stage_search import shorten
 from autoddl.staged_plan import StagedPlan
 from autoddl.staged_planner import find_staged_plan
+from autoddl.summary import summary_json
 from tests.clusters import cluster
 from tests.graphs import attention, mlp, tied
 from tests.pipeline.test_cut import u_shaped
@@ -71,7 +72,7 @@ def test_tied_weights_count_in_every_stage_that_has_them():
     assert 4 * both.fixed_bytes == 5 * first.fixed_bytes == 5 * second.fixed_bytes > 0
     assert first.once_s > both.once_s  # the exchange of the gradient
     plan = find_staged_plan(tied(8, 16), machine, stages=2, micro_batches=2)
-    assert plan.shared_params == {"weight": (0, 1)}
+    assert plan.travel.shared_params == {"weight": (0, 1)}
     assert "weight is held by stages 0, 1" in plan.explain()
 
 
@@ -88,9 +89,9 @@ def test_stages_are_planned_on_their_own_devices(staged):
     staged.verify()
     assert [s.plan.cluster.num_devices for s in staged.stages] == [2, 2]
     assert staged.micro_batches == 4 and staged.batch == 16
-    (link,) = staged.links
+    (link,) = staged.travel.links
     assert (link.source, link.target) == (0, 1)
-    forward, backward = staged.reshards[link]
+    forward, backward = staged.travel.reshards[link]
     assert forward.source.place == staged.stages[0].place == backward.target.place
     assert forward.spec.shape[0] == 4
     assert staged.iteration_s >= staged.timeline.makespan_s > 0
@@ -137,7 +138,7 @@ def test_interleaved_parts_share_a_stage():
     assert isinstance(plan, StagedPlan) and plan.num_stages == 2
     places = [stage.place for stage in plan.stages]
     assert places[:2] == places[2:] and places[0] != places[1]
-    assert {(link.source, link.target) for link in plan.links} == {(0, 1), (1, 2), (2, 3)}
+    assert {(link.source, link.target) for link in plan.travel.links} == {(0, 1), (1, 2), (2, 3)}
     assert len(plan.memory_bytes) == 2 and plan.schedule.chunks == 2
     assert StagedPlan.from_json(plan.to_json()).to_json() == plan.to_json()
     assert "2 stages of 2 parts" in plan.explain() and "part 3: layers" in plan.explain()
@@ -154,9 +155,9 @@ def test_long_skips_are_links_of_their_own():
         schedule="eager-1f1b",
     )
     assert isinstance(plan, StagedPlan)
-    skips = [link for link in plan.links if link.target > link.source + 1]
+    skips = [link for link in plan.travel.links if link.target > link.source + 1]
     assert skips and "(long skip)" in plan.explain()
-    assert {(link.source, link.target) for link in plan.links} == set(plan.schedule.flows)
+    assert {(link.source, link.target) for link in plan.travel.links} == set(plan.schedule.flows)
 
 
 def test_the_number_of_stages_is_chosen():
@@ -241,10 +242,12 @@ def test_stages_in_mixed_precision():
     assert isinstance(found, StagedPlan) and isinstance(whole, StagedPlan)
     assert found.precision == "float16" and whole.precision == "float32"
     assert {stage.plan.precision for stage in found.stages} == {"float16"}
-    for halved, full in zip(found.reshards.values(), whole.reshards.values(), strict=True):
+    for halved, full in zip(
+        found.travel.reshards.values(), whole.travel.reshards.values(), strict=True
+    ):
         assert 2 * halved[0].spec.bytes == full[0].spec.bytes
     again = StagedPlan.from_json(json.loads(json.dumps(found.to_json())))
-    assert again == found and again.summary_json()["precision"] == "float16"
+    assert again == found and summary_json(again)["precision"] == "float16"
     again.check_model(DEEP)
     with pytest.raises(ValueError, match="no float16 rate"):
         find_staged_plan(DEEP, cluster("laptop", 2, 2), stages=2, precision="float16")

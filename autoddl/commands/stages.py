@@ -66,7 +66,9 @@ def plan_stages(
 
 def show_any_plan(found: Plan | StagedPlan, as_json: bool) -> None:
     """The plan in words, or its figures as JSON."""
-    click.echo(json.dumps(found.summary_json(), indent=1) if as_json else found.explain())
+    from ..summary import summary_json
+
+    click.echo(json.dumps(summary_json(found), indent=1) if as_json else found.explain())
 
 
 def explain_stages(found: StagedPlan, timeline: str | None, trace: str | None) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from autoddl.cluster.provenance import Calibration, Range
 from autoddl.planner import find_plan
+from autoddl.summary import summary_json
 from tests.clusters import cluster
 from tests.graphs import residual
 
@@ -42,7 +43,7 @@ def test_large_messages_are_marked_in_words_and_json():
     marks = found.extrapolated
     assert marks and all(m.bytes > 4 << 12 and m.count > 0 for m in marks)
     assert f"extrapolated: {sum(m.count for m in marks)} redistribution steps" in found.explain()
-    summary = json.loads(json.dumps(found.summary_json()))
+    summary = json.loads(json.dumps(summary_json(found)))
     assert summary["extrapolated"][0]["bytes"] == marks[0].bytes
 
 

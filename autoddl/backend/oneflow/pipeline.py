@@ -16,7 +16,8 @@ import oneflow as flow
 
 from ...pipeline.action import Action
 from ...pipeline.hoist import hoisted
-from ...staged_plan import Link, StagedPlan
+from ...stage_links import Link
+from ...staged_plan import StagedPlan
 from .detach import detached
 from .emulate import Emulator
 from .eval_batch import rows_of
@@ -90,7 +91,7 @@ class PipelineTrainer:
         self._blocks = not overlap
         at = (rank() // gpus, rank() % gpus)
         self._reshards: dict[tuple[Link, str], Resharding] = {}
-        for link, plans in plan.reshards.items():
+        for link, plans in plan.travel.reshards.items():
             for direction, reshard in zip("FB", plans, strict=True):
                 if reshard is not None and {link.source, link.target} & self._parts.keys():
                     self._reshards[link, direction] = Resharding(
@@ -118,10 +119,10 @@ class PipelineTrainer:
     def _local_links(self) -> dict[Link, tuple[LocalFn, LocalFn | None]]:
         """What redistributes each tensor that goes from one part of this stage to another."""
         found = {}
-        for link, (forward, backward) in self.plan.local_paths.items():
+        for link, (forward, backward) in self.plan.travel.local_paths.items():
             if link.source in self._parts:
                 shape = self.plan.cut.graph.tensors[link.tensor].spec.shape
-                out, into = self.plan.ends(link)
+                out, into = self.plan.travel.ends(link)
                 back = None
                 if backward is not None:
                     assert into.grad_outs[0] is not None
@@ -199,7 +200,7 @@ class PipelineTrainer:
         peer = self.plan.schedule.part(action.peer, action.peer_chunk)
         ends = min(number, peer), max(number, peer)
         direction = action.kind[1]
-        for link in self.plan.links:
+        for link in self.plan.travel.links:
             run = self._reshards.get((link, direction))
             if (link.source, link.target) != ends or run is None:
                 continue

@@ -14,7 +14,8 @@ import oneflow as flow
 from ...graph import Graph
 from ...pipeline.submesh import Device
 from ...sbp.layout import TensorSpec
-from ...staged_plan import Link, StagedPlan
+from ...stage_links import Link
+from ...staged_plan import StagedPlan
 from .eval_batch import Sized, check_divides, micro_batches_in
 from .executor import Values, sent_key
 from .feed import Feed
@@ -105,15 +106,15 @@ class PipelineEvaluator:
             if not {link.source, link.target} & self._parts.keys():
                 continue
             spec = graphs[link.source].tensors[link.tensor].spec
-            paths = self._plan.local_paths.get(link)
+            paths = self._plan.travel.local_paths.get(link)
             if paths is None:
-                plan, _ = self._plan.reshard(link, spec)
+                plan, _ = self._plan.travel.reshard(link, spec)
                 reshards[link] = Resharding(
                     plan, self._device, self._plan.cluster.gpus_per_node,
                     self._groups.device, self._thread,
                 )  # fmt: skip
             else:
-                out, _ = self._plan.ends(link)
+                out, _ = self._plan.travel.ends(link)
                 local[link] = prepare(paths[0], spec.shape, out.ins[0], self._groups)
         return _Run(graphs, feeds, executors, reshards, local, parts)
 
@@ -178,10 +179,10 @@ def _needed(plan: StagedPlan) -> tuple[list[Link], list[frozenset[str]]]:
     links: list[Link] = []
     for v in reversed(range(len(plan.stages))):
         names = needed_ops(plan.stages[v].plan.graph, frozenset(wanted[v]))
-        for link in plan.links:
-            out, into = plan.ends(link)
+        for link in plan.travel.links:
+            out, into = plan.travel.ends(link)
             if link.target == v and into.name in names:
                 links.append(link)
                 wanted[link.source].add(out.name)
-    order = {link: n for n, link in enumerate(plan.links)}
+    order = {link: n for n, link in enumerate(plan.travel.links)}
     return sorted(links, key=lambda x: order[x]), [frozenset(names) for names in wanted]

@@ -25,7 +25,7 @@ def exchange_gradients(
 ) -> None:
     """`parts`: this rank's; `ranks`: of every part. All ranks call it."""
     producers = plan.cut.graph.producers
-    for tensor, holders in sorted(plan.shared_params.items()):
+    for tensor, holders in sorted(plan.travel.shared_params.items()):
         name = producers[tensor].attrs["name"]
         stored = [parts[v].state.stored[name] for v in holders if v in parts]
         whole = None

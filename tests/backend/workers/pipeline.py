@@ -128,12 +128,13 @@ def run(case, expected):
     assert all(np.array_equal(again[k].numpy(), v.numpy()) for k, v in wanted.items())
     worst = max(abs(a - b) / abs(b) for a, b in zip(losses, wanted_losses, strict=True))
     apart = distance(state, wanted_state)
-    skips = sum(link.target > link.source + 1 for link in plan.links)
+    skips = sum(link.target > link.source + 1 for link in plan.travel.links)
     if rank() == 0:
         print(
             f"{name} {case['schedule']} stages={plan.num_stages}x{plan.chunks} "
             f"m={case['micro_batches']} "
-            f"skips={skips} tied={len(plan.shared_params)} loss {worst:.1e} state {apart:.1e}",
+            f"skips={skips} tied={len(plan.travel.shared_params)} "
+            f"loss {worst:.1e} state {apart:.1e}",
             flush=True,
         )
     assert worst < 2e-5 and apart < 2e-5, (losses, wanted_losses, apart)
