@@ -192,8 +192,7 @@ def reading(rows: dict[tuple[int, str], dict[str, Any]], link: dict[str, float])
     return [
         f"Priced with {1e3 * link['transfer_s']:.1f} ms a message and "
         f"{1e-6 / link['beta_s_per_byte']:.1f} MB/s between hosts, fitted right before to single "
-        "messages and to many small ones in a row. Where the bandwidth is above that of the links "
-        "the fit gives latency too much, and routes of many messages are priced too high.",
+        "messages and to many small ones in a row.",
         "",
         f"Broadcast puts at most {carried:.3f} times the lower bound on a receiving link. The "
         f"all-gather takes {ratio[worst]:.2f} (case {worst}) to {max(ratio.values()):.2f} times as "
