@@ -102,6 +102,17 @@ def test_the_executor_keeps_every_gradient_between_micro_batches():
     assert gradients == plan.memory_peak().always["parameters"]
 
 
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_executor_synchronises_equal_gradients_one_after_the_other(layers):
+    """Small activations: the fullest moment is the sum of one weight's gradient over devices."""
+    graph = mlp(8, (WIDTH,) * (layers + 1))
+    plan = planned(graph, 1, 2, space=data_parallel(graph), optimizer="sgd")
+    peak = plan.memory_peak("executor")
+    assert " of gradient of " in peak.moment
+    assert peak.by_cause["redistribution"] == WEIGHT
+    assert peak.by_cause["gradients"] == peak.always["parameters"] == layers * (WEIGHT + BIAS)
+
+
 def test_an_unknown_runtime_is_refused():
     plan = planned(mlp(8, (8, 8)))
     with pytest.raises(ValueError, match="unknown runtime 'gpu'"):
