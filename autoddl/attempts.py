@@ -165,10 +165,15 @@ class Attempts:
                     return best
         if checkpointing == "auto" and self.blocks:
             families.append(self.blocks)
-        for look in self._worth_search(families):
+        looks = self._worth_search(families)
+        while looks:
             beat_s = math.inf if best is None else best.seconds * (1 - _WORTH_IT)
-            look = self._looker.look(look.parts, look.blocks, beat_s)
+            first = looks.pop(0)
+            look = self._looker.look(first.parts, first.blocks, beat_s)
             if look.least_s >= beat_s or (best is not None and best.is_of(look)):
+                continue
+            if looks and look.seconds > max(first.seconds, looks[0].seconds):
+                looks = sorted([look, *looks], key=lambda other: other.seconds)
                 continue
             found = self._attempt(look.parts, beat_s, look.blocks)
             if found is None and best is None:
