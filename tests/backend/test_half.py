@@ -12,8 +12,9 @@ from tests.clusters import cluster  # noqa: E402
 
 
 @pytest.mark.full
+@pytest.mark.timeout(600)
 def test_four_processes(launch):
-    assert launch("half", 4, "sgd,adam").count("holds: ") == 4
+    assert launch("half", 4, "sgd,adam", timeout=500).count("holds: ") == 4
 
 
 @pytest.mark.skipif(flow.cuda.is_available(), reason="the CPU refuses")
