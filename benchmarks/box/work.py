@@ -50,14 +50,22 @@ def run_plans(
 
 def run_reshards(
     box: Box, plans: Sequence[ReshardPlan], repeats: int
-) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
-    """For each resharding its bytes and its seconds, as each host noted them."""
+) -> list[tuple[list[dict[str, Any]], list[float]]]:
+    """For each resharding its bytes, as each host noted them, and the seconds of each repeat."""
     with _folder() as folder:
         (folder / "plans.pickle").write_bytes(pickle.dumps((list(plans), repeats)))
         sizes = [str(box.spec.nodes), str(box.spec.gpus_per_node)]
         _run(box, [str(HERE / "reshard_worker.py"), *sizes, str(folder)])
         readings = load_readings(folder, _first_of_hosts(box))
-        return list(zip(readings[::2], readings[1::2], strict=True))
+        count = len(plans)
+        seconds = [
+            [
+                max(host["seconds"][0] for host in readings[at])
+                for at in range(n, len(readings), count)
+            ]
+            for n in range(count, 2 * count)
+        ]
+        return list(zip(readings[:count], seconds, strict=True))
 
 
 def run_pipelines(

@@ -20,6 +20,8 @@ from ...sbp.layout import TensorSpec
 from ..submesh import Device
 from .load import Job, Option, run
 from .order import ORDERS
+from .rounds import in_rounds
+from .shared_links import shared_seconds
 from .strategies import STRATEGIES, Delivery, Move, Strategy, deliver
 from .unit_tasks import End, UnitTask, unit_tasks
 
@@ -29,7 +31,7 @@ _FEW_JOBS = 64
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A delivery in time."""
+    """A delivery, and its time in the scheduling problem."""
 
     delivery: Delivery
     start_s: float
@@ -110,7 +112,22 @@ def plan_reshard(
     chosen = STRATEGIES if strategy is None else (strategy,)
     plans = [_plan(tasks, spec, source, target, cluster, s, order, budget, seed) for s in chosen]
     # broadcast is last and carries the fewest bytes: it wins a tie
-    return min(reversed(plans), key=lambda p: p.seconds)
+    best = min(reversed(plans), key=lambda p: p.seconds)
+    return _in_rounds(best) if order == "ensemble" else best
+
+
+def _in_rounds(plan: ReshardPlan) -> ReshardPlan:
+    """The plan with slices for one device each in rounds, if the links have more of it.
+
+    The scheduling problem knows hosts only; a slice for several devices keeps them all busy anyway.
+    """
+    deliveries = [item.delivery for item in plan.scheduled]
+    if any(len(d.task.receivers) > 1 for d in deliveries):
+        return plan
+    devices = {n: (d.sender, *d.task.receivers) for n, d in enumerate(deliveries)}
+    order = in_rounds(sorted(devices, key=lambda n: deliveries[n].task.box), devices)
+    other = dataclasses.replace(plan, scheduled=tuple(plan.scheduled[n] for n in order))
+    return min(plan, other, key=shared_seconds)
 
 
 def bound_bytes(tasks: Iterator[UnitTask]) -> Counter[int]:

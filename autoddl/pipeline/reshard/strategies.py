@@ -27,6 +27,7 @@ from ...cluster.link import Link
 from ...cluster.spec import Cluster
 from ...sbp.layout import balanced_range
 from ..submesh import Device
+from .rounds import in_rounds
 from .unit_tasks import UnitTask
 
 Strategy = Literal["send_recv", "local_all_gather", "global_all_gather", "broadcast"]
@@ -171,12 +172,24 @@ def _ring_s(link: Link, size: int, n_bytes: float) -> float:
 def _gather(sender: Device, devices: tuple[Device, ...], numel: int) -> Iterator[Move]:
     """Piece k to device k, then a ring: in round r device k hands on piece k - r."""
     size = len(devices)
+    order = _ring_order(devices)
     pieces = [balanced_range(0, numel, size, k) for k in range(size)]
     for device, (start, stop) in zip(devices, pieces, strict=True):
         if stop > start:
             yield Move(sender, device, start, stop)
     for r in range(size - 1):
-        for k, device in enumerate(devices):
+        for k in order:
             start, stop = pieces[(k - r) % size]
             if stop > start:
-                yield Move(device, devices[(k + 1) % size], start, stop)
+                yield Move(devices[k], devices[(k + 1) % size], start, stop)
+
+
+def _ring_order(devices: tuple[Device, ...]) -> list[int]:
+    """Who hands on first in a round: sets of pairs without a device in common, hosts' links first.
+
+    A device does one move at a time. Handing on one after the other would run once around the
+    ring in each round; in this order the links between hosts, which take longest, all work at once.
+    """
+    size = len(devices)
+    pairs = {k: (devices[k], devices[(k + 1) % size]) for k in range(size)}
+    return in_rounds(sorted(pairs, key=lambda k: pairs[k][0][0] == pairs[k][1][0]), pairs)
