@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .edges import KIND_INDEX, STAY, Codes, Floats, Ints, mask_axes
+from .edges import KIND_INDEX, STAY, Bools, Codes, Floats, Ints, mask_axes
 from .layout import TensorSpec, check_fits, is_even
 from .lean import Lean, lean_edges
 from .mesh import Mesh
@@ -96,8 +96,11 @@ class PathTable:
         default_factory=dict, repr=False
     )
     _dual: dict[int, bool] = field(default_factory=dict, repr=False)
+    _within: dict[tuple[int, bytes], bool] = field(default_factory=dict, repr=False)
     _known: dict[tuple[TensorSpec, bool], Floats] = field(default_factory=dict, repr=False)
     _leans: dict[tuple[StateGraph, Hashable, bool], Lean] = field(default_factory=dict, repr=False)
+    _group_prices: dict[tuple[bytes, bool], Floats] = field(default_factory=dict, repr=False)
+    _two: dict[tuple[int, int, bool], tuple[bool, bool]] = field(default_factory=dict, repr=False)
     _paths: dict[tuple[TensorSpec, NdSbp, NdSbp], tuple[Step, ...]] = field(
         default_factory=dict, repr=False
     )
@@ -170,18 +173,23 @@ class PathTable:
 
     def has_duals(self, spec: TensorSpec, *codes: Codes) -> bool:
         """True if prices among these states are those of the dual states (`symmetry`)."""
-        core = self._graph(spec)
-        if not spec.is_float or any((core.rows(c) < 0).any() for c in codes):
+        ndim = len(spec.shape)
+        if not spec.is_float or not all(self._in_core(ndim, some) for some in codes):
             return False
-        ndim = core.ndim
         if ndim not in self._dual:
             gather, scatter = KIND_INDEX["all_gather"], KIND_INDEX["reduce_scatter"]
             self._dual[ndim] = all(
                 self._price(gather, int(mask), spec) == self._price(scatter, int(mask), spec)
-                for kind, mask in core.groups[0]
+                for kind, mask in self._graph_of(ndim).groups[0]
                 if kind in (gather, scatter)
             )
         return self._dual[ndim]
+
+    def _in_core(self, ndim: int, codes: Codes) -> bool:
+        key = ndim, codes.tobytes()
+        if key not in self._within:
+            self._within[key] = bool((self._graph_of(ndim).rows(codes) >= 0).all())
+        return self._within[key]
 
     def path(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[Step, ...]:
         """The steps of the cheapest path, the fewest of equally cheap ones.
@@ -225,22 +233,39 @@ class PathTable:
         """The edges that tensors need which divide as this one."""
         key = graph, divisibility(spec.shape, self.mesh), spec.is_float
         if key not in self._leans:
-            groups = graph.groups[0].tolist()
-            prices = np.array([self._price(k, m, spec) for k, m in groups]).reshape(-1, 2)
-            parts = sums = np.zeros(len(groups), dtype=bool)
+            prices = self._prices_of(graph, spec)
+            parts = sums = np.zeros(len(prices), dtype=bool)
             if self.mesh.num_axes > _FEW_AXES:
-                parts = np.array([self._parts(k, m, spec) for k, m in groups], bool)
-                sums = np.array([self._sums(k, m, spec) for k, m in groups], bool)
+                parts, sums = self._replaced(graph, spec)
             self._leans[key] = lean_edges(graph, spec.shape, prices, parts, sums)
         return self._leans[key]
 
+    def _prices_of(self, graph: StateGraph, spec: TensorSpec) -> Floats:
+        """[groups, 2] latency and seconds per byte of each of the graph's groups of edges."""
+        key = graph.groups[0].tobytes(), spec.is_float
+        if key not in self._group_prices:
+            groups = graph.groups[0].tolist()
+            prices = [self._price(kind, mask, spec) for kind, mask in groups]
+            self._group_prices[key] = np.array(prices).reshape(-1, 2)
+        return self._group_prices[key]
+
+    def _replaced(self, graph: StateGraph, spec: TensorSpec) -> tuple[Bools, Bools]:
+        """[groups] which steps two along fewer axes replace, and which all-reduces two others."""
+        keys = [(kind, mask, spec.is_float) for kind, mask in graph.groups[0].tolist()]
+        for kind, mask, is_float in keys:
+            if (kind, mask, is_float) not in self._two:
+                both = self._parts(kind, mask, spec), self._sums(kind, mask, spec)
+                self._two[kind, mask, is_float] = both
+        parts, sums = np.array([self._two[key] for key in keys], dtype=bool).reshape(-1, 2).T
+        return parts, sums
+
     def _parts(self, kind_index: int, mask: int, spec: TensorSpec) -> bool:
         """True if a step along one axis and one along the rest cost no more than one along all."""
-        axes = mask_axes(mask)
-        if len(axes) < 2 or kind_index not in (*GROWS, *SHRINKS):
+        if not mask & (mask - 1) or kind_index not in (*GROWS, *SHRINKS):
             return False
         if STEP_KINDS[kind_index] in FREE_KINDS:
             return True
+        axes = mask_axes(mask)
         grows = kind_index in GROWS
         axis = axes[0] if grows else axes[-1]
         rest = mask & ~(1 << axis)
@@ -283,7 +308,9 @@ class PathTable:
         return found
 
     def _graph(self, spec: TensorSpec) -> StateGraph:
-        ndim = len(spec.shape)
+        return self._graph_of(len(spec.shape))
+
+    def _graph_of(self, ndim: int) -> StateGraph:
         if ndim not in self._graphs:
             self._graphs[ndim] = StateGraph.core(self.mesh, ndim)
         return self._graphs[ndim]
@@ -294,9 +321,7 @@ class PathTable:
         if known in self._known:
             return self._known[known].copy()
         bytes_, even = local_bytes(spec, graph.parts)
-        groups, group_of = graph.groups
-        prices = np.array([self._price(int(k), int(m), spec) for k, m in groups]).reshape(-1, 2)
-        alpha_s, per_byte = prices[group_of].T
+        alpha_s, per_byte = self._prices_of(graph, spec)[graph.groups[1]].T
         weights = alpha_s + per_byte * np.maximum(bytes_[graph.src], bytes_[graph.dst])
         if even_only:
             weights[~(even[graph.src] & even[graph.dst])] = np.inf

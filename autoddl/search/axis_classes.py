@@ -30,10 +30,12 @@ class AxisClasses:
         )
         return AxisClasses(first, of.ravel())
 
-    def members(self, scores: Table, ceiling: float) -> NDArray[np.int64]:
+    def members(
+        self, scores: Table, ceiling: float, at_least: int = _ALTERNATIVES
+    ) -> NDArray[np.int64]:
         """The strategies of the classes that score no more, and of the best ones anyway."""
         stays = scores <= ceiling
-        stays[np.argsort(scores, kind="stable")[:_ALTERNATIVES]] = True
+        stays[np.argsort(scores, kind="stable")[:at_least]] = True
         return np.flatnonzero(stays[self.of])
 
 

@@ -29,12 +29,14 @@ from .eliminate import eliminate
 from .group_table import Space
 from .marginals import Contexts
 from .pair_prices import PairPrices
-from .tables import TableBuilder, Tables
+from .refine import possible
+from .tables import Others, TableBuilder, Tables
 
 _MIN_AXES = 5  # on fewer axes there are few strategies
-_CEILINGS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3)  # relative, above the least score
-_FEW = 0.15  # of the strategies
+_CEILINGS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)  # relative, above the least score
+_FEW = 0.2  # of the strategies
 _MOST = 0.6  # of the strategies: more are as well priced all
+_SHOWN = 2  # classes of each table to find the next best in
 _TOO_LARGE = 1.1  # times the limit: what the bounds choose; the optimum will hardly fit
 
 
@@ -74,7 +76,7 @@ def cheapest_tables(
 
     def members(ceiling: float) -> list[NDArray[np.int64]]:
         limit = ceiling * (1 + ROUNDING)
-        return [c.members(score, limit) for c, score in zip(classes, scores, strict=True)]
+        return [c.members(score, limit, 1) for c, score in zip(classes, scores, strict=True)]
 
     ceiling = lowest * (1 + _CEILINGS[0])
     for share in _CEILINGS[1:]:
@@ -84,11 +86,13 @@ def cheapest_tables(
         kept = members(ceiling)
         if sum(map(len, kept)) > _MOST * every:
             return None
+        kept, cost = possible(builder, kept, prices, np.inf)
+        if cost > ceiling * (1 + ROUNDING):
+            ceiling = cost
+            continue
         tables = builder.among(kept, prices).build()
         choice = eliminate(tables.problem, 0.0, frozenset()).expand({})
-        cost, memory = tables.problem.evaluate(choice)
-        if memory > model.limit_bytes:
+        if tables.problem.evaluate(choice)[1] > model.limit_bytes:
             return None
-        if cost <= ceiling * (1 + ROUNDING):
-            return tables
-        ceiling = cost
+        shown = [c.members(score, 0.0, _SHOWN) for c, score in zip(classes, scores, strict=True)]
+        return replace(tables, others=Others(builder, kept, shown))

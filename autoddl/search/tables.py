@@ -14,7 +14,7 @@ makes the `Problem`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -35,6 +35,21 @@ from .pair_prices import PairPrices, Prices
 from .problem import Choice, Edge, Problem, Table
 from .storage_table import with_storage
 
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Others:
+    """Strategies that are in no tables, to be shown beside a choice.
+
+    builder: of all strategies, prepared
+    kept, rows: of each node table the strategies in the tables, and others, by their numbers there
+    """
+
+    builder: TableBuilder
+    kept: Sequence[Rows]
+    rows: Sequence[Rows]
+
 
 @dataclass(frozen=True)
 class Tables:
@@ -43,6 +58,7 @@ class Tables:
     groups:    by node table number
     variables: group -> the variable of its strategy; that of its storage, if it has one, is the
                next
+    others:    where the tables have few strategies
     """
 
     grouping: Grouping
@@ -52,6 +68,7 @@ class Tables:
     model: CostModel
     micro_batches: int
     again: Recomputation
+    others: Others | None = None
 
     def table_of(self, group: int) -> GroupTable:
         return self.groups[self.problem.nodes[self.variables[group]]]
@@ -118,6 +135,8 @@ def least_bytes(graph: Graph, model: CostModel, again: Recomputation | None = No
     return total / model.cluster.mesh.size
 
 
+Numbered = dict[int, Table]
+Line = tuple[int, Rows, Rows]  # edge table, strategies of the first and of the second
 # (source's node table, its operator, output, target's node table, its operator, input, has grad)
 _WireKey = tuple[int, int, int, int, int, int, bool]
 
@@ -146,6 +165,17 @@ class _Wire:
             ways.append((self.back_given, self.back_wanted))
         return ways
 
+    def some(self, first: Rows, second: Rows) -> _Wire:
+        """Between some strategies of the source and of the target."""
+        return replace(
+            self,
+            given=self.given[first],
+            wanted=self.wanted[second],
+            back_given=None if self.back_given is None else self.back_given[second],
+            back_wanted=None if self.back_wanted is None else self.back_wanted[first],
+            added=None if self.added is None else self.added[np.ix_(first, second)],
+        )
+
 
 @dataclass
 class TableBuilder:
@@ -167,7 +197,7 @@ class TableBuilder:
             self.graph, self.model, self.space, self.prices, self.again, self.micro_batches
         )
 
-    def among(self, rows: Sequence[NDArray[np.int64]], prices: Prices) -> TableBuilder:
+    def among(self, rows: Sequence[Rows], prices: Prices) -> TableBuilder:
         """After `prepare`: another one of these strategies of each node table."""
         other = replace(
             self,
@@ -218,20 +248,14 @@ class TableBuilder:
 
     def build(self) -> Tables:
         grouping, wires = self.grouping, self.wires
-        for wire in wires.values():
-            for sources, targets in wire.both_ways():
-                self.prices.ask(wire.spec, sources, targets)
-        for group, table in zip(self.owners, self.group_tables, strict=True):
-            self.tables.ask(group, table)
+        self._ask(wires.values(), range(len(self.owners)))
         self.group_tables = [
             self.tables.priced(group, table)
             for group, table in zip(self.owners, self.group_tables, strict=True)
         ]
         priced = [self._price(wire) for wire in wires.values()]
         problem = Problem(
-            node_cost=tuple(
-                self.micro_batches * (t.compute_s + t.inner_s) + t.sync_s for t in self.group_tables
-            ),
+            node_cost=tuple(map(self._node_seconds, self.group_tables)),
             node_memory=tuple(t.memory_bytes for t in self.group_tables),
             edge_cost=tuple(cost for cost, _ in priced),
             edge_memory=tuple(memory for _, memory in priced),
@@ -254,6 +278,33 @@ class TableBuilder:
             self.micro_batches,
             self.again,
         )
+
+    def seconds(self, wires: Iterable[int], nodes: Iterable[int]) -> tuple[Numbered, Numbered]:
+        """Of edge tables and of node tables without storages, by number."""
+        every = list(self.wires.values())
+        chosen, nodes = {number: every[number] for number in wires}, list(nodes)
+        self._ask(chosen.values(), nodes)
+        edges = {number: self._price(wire)[0] for number, wire in chosen.items()}
+        priced = {n: self.tables.priced(self.owners[n], self.group_tables[n]) for n in nodes}
+        return edges, {n: self._node_seconds(table) for n, table in priced.items()}
+
+    def lines(self, asked: Sequence[Line]) -> list[tuple[Table, Table]]:
+        """(seconds, bytes) of some pairs of strategies of an edge each."""
+        every = list(self.wires.values())
+        wires = [every[number].some(first, second) for number, first, second in asked]
+        self._ask(wires, ())
+        return [self._price(wire) for wire in wires]
+
+    def _ask(self, wires: Iterable[_Wire], nodes: Iterable[int]) -> None:
+        """Announce what these edges and node tables need."""
+        for wire in wires:
+            for sources, targets in wire.both_ways():
+                self.prices.ask(wire.spec, sources, targets)
+        for number in nodes:
+            self.tables.ask(self.owners[number], self.group_tables[number])
+
+    def _node_seconds(self, table: GroupTable) -> Table:
+        return self.micro_batches * (table.compute_s + table.inner_s) + table.sync_s
 
     def _edges(self) -> tuple[Edge, ...]:
         number_of = {key: number for number, key in enumerate(self.wires)}
