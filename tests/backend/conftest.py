@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,8 @@ def run_worker(worker: str, nproc: int, *args: str, timeout: float) -> tuple[int
         output=out,
         timeout=timeout,
     )
+    if status == 128 + signal.SIGINT:  # the launcher takes Ctrl-C for the end of its job
+        raise KeyboardInterrupt
     return status, out.getvalue()
 
 

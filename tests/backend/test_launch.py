@@ -79,11 +79,7 @@ def test_first_failure_ends_the_others_and_what_they_started(tmp_path):
     status, out = run(tmp_path, text, 2)
     assert status == 5
     assert time.monotonic() - started < 20
-    child = int(out.split("child ")[1].split()[0])
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and not _has_ended(child):
-        time.sleep(0.1)
-    assert _has_ended(child)
+    assert _ends_soon(int(out.split("child ")[1].split()[0]))
 
 
 def test_a_killed_rank_gives_the_shells_status(tmp_path):
@@ -119,6 +115,78 @@ def test_a_signal_to_the_launcher_ends_the_ranks(tmp_path, number, status):
     assert _has_ended(rank)
 
 
+def test_ranks_do_not_outlive_a_launcher_that_is_killed(tmp_path):
+    text = "import time; print(os.getpid(), flush=True); time.sleep(600)"
+    path = script(tmp_path, LISTEN + text)
+    code = f"from autoddl.backend.oneflow.launch import *\nrun_processes({path}, 2, prefix=False)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    ) as launcher:
+        assert launcher.stdout is not None
+        ranks = [int(launcher.stdout.readline()) for _ in range(2)]
+        launcher.kill()
+    assert all(_ends_soon(rank) for rank in ranks)
+
+
+def test_ranks_do_not_outlive_oneflows_launcher(tmp_path):
+    """It ends them itself only if it leads its process group, which it does not here."""
+    pytest.importorskip("oneflow", reason="needs OneFlow")
+    path = script(
+        tmp_path,
+        "import os, time\n"
+        "from autoddl.backend.oneflow.guard import install_guard\n"
+        "install_guard(); print(os.getpid(), flush=True); time.sleep(600)\n",
+    )
+    command = ["-m", "oneflow.distributed.launch", "--nproc_per_node", "2",
+               "--master_port", str(free_port())]  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, *command, *path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    ) as launcher:
+        assert launcher.stdout is not None
+        said = (line.strip() for line in launcher.stdout)
+        numbers = (int(line) for line in said if line.isdigit())
+        ranks = [next(numbers), next(numbers)]
+        launcher.send_signal(signal.SIGINT)
+        launcher.stdout.close()
+        launcher.wait(timeout=20)
+    assert all(_ends_soon(rank) for rank in ranks)
+
+
+def test_a_second_interrupt_does_not_spare_the_ranks(tmp_path):
+    """The ranks ignore SIGTERM, so that the launcher waits for them when it comes."""
+    text = (
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print(os.getpid(), flush=True); time.sleep(600)\n"
+    )
+    code = (
+        "from autoddl.backend.oneflow.launch import *\n"
+        f"try: run_processes({script(tmp_path, text)}, 1)\n"
+        "except KeyboardInterrupt: time.sleep(600)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    ) as launcher:
+        assert launcher.stdout is not None
+        rank = int(launcher.stdout.readline())
+        for _ in range(2):
+            launcher.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+        goes_on, ended = launcher.poll() is None, _ends_soon(rank)
+        launcher.kill()
+    assert goes_on and ended
+
+
 def test_no_processes_is_a_mistake():
     with pytest.raises(ValueError, match="at least one process"):
         run_processes(["nothing.py"], 0)
@@ -126,6 +194,13 @@ def test_no_processes_is_a_mistake():
 
 def test_free_port_is_a_port():
     assert 1024 <= free_port() < 65536
+
+
+def _ends_soon(pid: int) -> bool:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and not _has_ended(pid):
+        time.sleep(0.05)
+    return _has_ended(pid)
 
 
 def _has_ended(pid: int) -> bool:

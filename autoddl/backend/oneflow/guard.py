@@ -6,6 +6,9 @@ status other than zero, says so and leaves at once; OneFlow's heartbeat or the l
 the others within seconds. Needs the standard library only, so that it can be installed before
 OneFlow is imported.
 
+OneFlow's own launcher, when it is interrupted, ends its ranks only if it leads its process group,
+as a shell's job does; with the guard they end with it in any case.
+
 A rank that ends well while others go on is the matter of `roll_call.py`.
 """
 
@@ -14,8 +17,13 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
+
+from .leash import tie_to_parent
+
+_OTHER_LAUNCHER = "oneflow.distributed.launch"
 
 
 def world_size() -> int:
@@ -69,6 +77,15 @@ def install_guard() -> None:
     if _guard is None and world_size() > 1:
         _guard = Guard()
         _guard.install()
+        if _OTHER_LAUNCHER in _command_of(os.getppid()):
+            tie_to_parent()
+
+
+def _command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:  # it has ended, or there is no /proc
+        return ""
 
 
 def leave_if_failed() -> None:

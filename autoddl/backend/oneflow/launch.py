@@ -1,6 +1,7 @@
 """Start the processes of a job on this machine, and end all of them when one fails.
 
 They run on one host, or on several that this machine can enter (the namespaces of `autoddl.box`).
+When the launcher itself is killed, the kernel ends them (`leash.py`).
 
 Needs the standard library only. A script started here finds in the environment what OneFlow reads
 there (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK, LOCAL_RANK), as under OneFlow's own launcher,
@@ -22,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import IO
+
+from .leash import leashed
 
 POLL_SECONDS = 0.05
 # the others see a lost rank themselves and may still have something to say
@@ -82,7 +85,8 @@ def run_processes(
                     "RANK": str(rank),
                     "LOCAL_RANK": str(local_rank),
                 }
-                process = _start([*hosts[host].enter, sys.executable, "-u", *script_args], own)
+                command = [*hosts[host].enter, sys.executable, "-u", *script_args]
+                process = _start(leashed(command), own)
                 processes.append(process)
                 if overlaps:
                     _bind(process, rank, nproc)
@@ -227,11 +231,18 @@ def _wait_some(processes: Sequence[subprocess.Popen[str]], seconds: float) -> No
 
 def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
     """End what still runs, and what the ranks have started: first politely, then for certain."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, number)
+    try:
+        _signal(processes, signal.SIGTERM)
         _wait_some(processes, TERM_SECONDS)
+    finally:  # also if a second Ctrl-C comes meanwhile
+        _signal(processes, signal.SIGKILL)
+    _wait_some(processes, TERM_SECONDS)
+
+
+def _signal(processes: Sequence[subprocess.Popen[str]], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
 
 
 class _Terminated(Exception):
