@@ -2,7 +2,7 @@
 export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 
-.PHONY: demo test test-all check bench bench-box bench-bytes bench-memory bench-paper bench-pipeline bench-planning bench-reshard bench-search bench-table3 bench-truth setup clean
+.PHONY: demo test test-all check bench bench-box bench-bytes bench-memory bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-search bench-table3 bench-truth setup clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -51,6 +51,10 @@ bench-reshard: setup
 # Step times of pipelines on slow links; needs root
 bench-pipeline: setup
 	$(PYTHON) -m benchmarks.pipeline
+
+# Losses and parameters of pipelines against one process: the whole matrix, half an hour or more
+bench-pipeline-exactness: setup
+	$(PYTHON) -m benchmarks.pipeline_exactness
 
 bench-table3: setup
 	$(PYTHON) -m benchmarks.table3

@@ -5,15 +5,7 @@ import json
 import pytest
 
 from tests.backend.conftest import run_worker
-
-MODELS = ("dense", "transformer", "ladder")  # plain, tied weights, long skips
-
-
-def case(model, nodes, gpus, stages, schedule="1f1b", micro_batches=4, **more):
-    return {
-        "model": model, "nodes": nodes, "gpus": gpus, "stages": stages, "schedule": schedule,
-        "micro_batches": micro_batches, **more,
-    }  # fmt: skip
+from tests.backend.pipeline_cases import COUNTS, MESHES, MODELS, case, cases_of
 
 
 def passes(launch, processes, cases, timeout=240.0):
@@ -70,62 +62,17 @@ def test_a_rank_that_dies_in_mid_schedule_ends_the_job(how, message):
     assert message in out
 
 
-SCHEDULES = (
-    {"schedule": "gpipe"},
-    {"schedule": "1f1b"},
-    {"schedule": "eager-1f1b"},
-    {"schedule": "zb-h1"},
-    {"schedule": "interleaved-1f1b", "chunks": 2},
-    {"schedule": "1f1b", "delay": 0},
-    {"schedule": "eager-1f1b", "delay": 1},
-)
-
-
-def names(options):
-    return " ".join(map(str, options.values()))
-
-
-def every_count(model, nodes, gpus, stages, schedule, **options):
-    """Cases of 1 to 8 micro-batches; an interleaved schedule takes them in groups of `stages`."""
-    interleaved = schedule == "interleaved-1f1b"
-    counts = [m for m in (1, 2, 4, 8) if not interleaved or m % stages == 0]
-    return [
-        case(model, nodes, gpus, stages, schedule, m, steps=2, overlap=m != 4, **options)
-        for m in counts
-    ]
-
-
 @pytest.mark.full
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("options", SCHEDULES, ids=names)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("counts", COUNTS, ids=str)
 @pytest.mark.parametrize("model", MODELS)
-def test_two_stages_of_two_devices(launch, model, options):
-    """Random layouts on either side of the cut."""
-    passes(launch, 4, every_count(model, 2, 2, 2, seed=1, **options), timeout=500)
-
-
-@pytest.mark.full
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("options", SCHEDULES, ids=names)
-@pytest.mark.parametrize("model", MODELS)
-def test_four_stages(launch, model, options):
-    """Each on a host of its own; for an interleaved pipeline there are layers for two."""
-    stages = 2 if "chunks" in options else 4
-    lines = passes(launch, 4, every_count(model, 4, 1, stages, **options), timeout=500)
-    assert stages == 2 or model == "dense" or all("skips=0" not in line for line in lines)
-
-
-@pytest.mark.full
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("count", [1, 2, 4, 8])
-@pytest.mark.parametrize("model", MODELS)
-def test_eight_devices(launch, model, count):
-    """Two stages of 2 x 2, by every schedule, and four of 1 x 2."""
-    options = [o for o in SCHEDULES if "chunks" not in o or count > 1]
-    cases = [case(model, 4, 2, 2, micro_batches=count, steps=2, seed=2, **o) for o in options]
-    if model != "dense" and count == 4:
-        cases += [case(model, 4, 2, 4, m, n, steps=2) for m, n in (("eager-1f1b", 8), ("zb-h1", 2))]
-    passes(launch, 8, cases, timeout=550)
+@pytest.mark.parametrize(("nodes", "gpus"), MESHES)
+def test_every_schedule(launch, nodes, gpus, model, counts):
+    """The matrix of `pipeline_cases`, one job for several numbers of micro-batches."""
+    cases = cases_of(model, nodes, gpus, counts)
+    lines = passes(launch, nodes * gpus, cases, timeout=1700)
+    alone = [line for line in lines if "stages=4x1" in line]  # skips over a stage need three
+    assert model == "dense" or all("skips=0" not in line for line in alone)
 
 
 @pytest.mark.full
