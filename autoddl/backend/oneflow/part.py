@@ -6,10 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import oneflow as flow
 
 from ...plans import Plan
+from .arrival import Arrival
+from .communicating import communicating_passes
 from .emulate import Emulator
 from .executor import Values
 from .feed import Feed
@@ -18,6 +19,7 @@ from .kernels.registry import OpaqueFn, RunState
 from .program import compile_program
 from .stage_executor import StageExecutor
 from .state import ModelState
+from .transfers import Resharding
 
 _BLINK_S = 5e-4
 
@@ -25,6 +27,7 @@ _BLINK_S = 5e-4
 class Part:
     """`start`: the values of parameters and buffers. by_input: weight gradients may wait.
 
+    meets:               the kinds of passes in which the stage's devices communicate
     inputs, sent:        of each open micro-batch, tensors that came and that go on
     returned, gradients: the gradients of what was sent, and of what came
     """
@@ -58,6 +61,7 @@ class Part:
             plan.graph, plan.ops, plan.edges, groups, run_state, opaque, blocks=plan.recomputed,
             by_input=by_input,
         )  # fmt: skip
+        self.meets = communicating_passes(plan)
         self._emulator = emulator
         if emulator:
             emulator.replace(program)
@@ -66,7 +70,7 @@ class Part:
         self.sent: dict[int, Values] = {}
         self.returned: dict[int, Values] = {}
         self.gradients: dict[int, Values] = {}
-        self._marks: dict[tuple[str, int], list[Mark]] = {}
+        self._coming: dict[tuple[str, int], list[Arrival]] = {}
 
     @property
     def trained(self) -> list[Any]:
@@ -85,21 +89,21 @@ class Part:
 
     # ---- emulated compute
 
-    def coming(self, kind: str, number: int, value: flow.Tensor) -> flow.Tensor:
-        """`value`, on its way, which the pass `kind` of a micro-batch needs."""
-        if self._emulator is not None:
-            self._marks.setdefault((kind, number), []).append(Mark(value))
-        return value
+    def receive(self, kind: str, number: int, run: Resharding) -> flow.Tensor:
+        """What the pass `kind` of a micro-batch needs, on its way."""
+        if self._emulator is None:
+            return run.receive()
+        return run.receive(self._coming.setdefault((kind, number), []))
 
     def wait_for(self, kind: str, number: int) -> None:
         """An emulated pass begins when what it needs is there; a real one waits by itself."""
         if self._emulator is None:
             return
-        marks = self._marks.pop((kind, number), [])
-        if all(mark.is_there for mark in marks):
+        coming = self._coming.pop((kind, number), [])
+        if all(arrival.is_there for arrival in coming):
             return  # and makes up for an earlier sleep that ended late
-        for mark in marks:
-            while not mark.is_there:
+        for arrival in coming:
+            while not arrival.is_there:
                 time.sleep(_BLINK_S)
         self._emulator.clock.free_at = time.perf_counter()
 
@@ -114,21 +118,3 @@ class Part:
         """Wait until an emulated pass has taken its time."""
         if self._emulator is not None:
             self._emulator.clock.before_collective()
-
-
-class Mark:
-    """Sees a tensor arrive without asking OneFlow, whose answer would queue behind later transfers.
-
-    OneFlow writes into memory of NumPy's as soon as it has the tensor.
-    """
-
-    def __init__(self, value: flow.Tensor) -> None:
-        self._flag = np.zeros(1, dtype=np.float32)
-        flag = flow.from_numpy(self._flag)
-        with flow.no_grad():
-            flag.copy_(value.reshape(-1).narrow(0, 0, 1).to(flow.float32) * 0 + 1)
-        self._keeps = flag
-
-    @property
-    def is_there(self) -> bool:
-        return bool(self._flag[0])

@@ -155,7 +155,9 @@ class PipelineTrainer:
         for part in self._parts.values():
             part.executor.begin()
         actions = self.plan.schedule.actions[self.stage]
-        for action in hoisted(actions, self.plan.schedule.joint) if self._hoists else actions:
+        if self._hoists:
+            actions = hoisted(actions, self.plan.schedule.joint, self._meets)
+        for action in actions:
             self._do(action)
         losses = [part.executor.finish() for part in self._parts.values()]
         exchange_gradients(self.plan, self._parts, self._ranks, self._groups)
@@ -165,6 +167,10 @@ class PipelineTrainer:
             self.optimizer.step()
         self._run_state.step += 1
         return self._share_loss(losses[-1])
+
+    def _meets(self, action: Action) -> bool:
+        number = self.plan.schedule.part(self.stage, action.chunk)
+        return action.kind in self._parts[number].meets
 
     def _do(self, action: Action) -> None:
         m, share = action.micro_batch, 1.0 / self.plan.micro_batches
@@ -207,11 +213,11 @@ class PipelineTrainer:
             if action.kind == "SF":
                 run.send(part.sent[m][sent_key(link.tensor)])
             elif action.kind == "RF":
-                part.inputs[m][link.tensor] = part.coming("F", m, run.receive())
+                part.inputs[m][link.tensor] = part.receive("F", m, run)
             elif action.kind == "SB":
                 run.send(part.gradients[m][link.tensor])
             else:
-                part.give_back(m, link.tensor, part.coming("B", m, run.receive()))
+                part.give_back(m, link.tensor, part.receive("B", m, run))
         if self._blocks:
             part.wait_for_transfers()
 

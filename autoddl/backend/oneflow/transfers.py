@@ -21,6 +21,7 @@ from ...pipeline.reshard.unit_tasks import UnitTask
 from ...pipeline.submesh import Device, SubMesh
 from ...sbp.layout import local_slices
 from ...sbp.placement import NdSbp
+from .arrival import Arrival
 
 # what `flow.comm.send` cannot carry on the CPU travels as a type that it can
 _CARRIERS = {"float16": flow.float32, "bfloat16": flow.float32, "bool": flow.int32,
@@ -86,20 +87,18 @@ class Resharding:
                 pieces[id(task)] = part.to(self._carrier).reshape(-1)
             self._send(pieces[id(task)], move)
 
-    def receive(self) -> flow.Tensor:
-        """Issue this rank's moves as a rank of the target; gives its local part."""
+    def receive(self, arrivals: list[Arrival] | None = None) -> flow.Tensor:
+        """Issue this rank's moves as a rank of the target; gives its local part.
+
+        arrivals: if given, gets those of the messages, whose memory is NumPy's then
+        """
         box = _box(self._plan, self._plan.target.place, self._plan.target.nd, self._device)
         parts: dict[int, list[tuple[int, int, flow.Tensor]]] = {}
         for task, move in self._moves:
             held = parts.setdefault(id(task), [])
             if move.receiver == self._device:
-                with self._thread():
-                    got = flow.comm.recv(
-                        self._rank(move.sender),
-                        shape=(1 if self._signal else move.stop - move.start,),
-                        dtype=self._carrier,
-                        device=flow.device(self._kind),
-                    )
+                size = 1 if self._signal else move.stop - move.start
+                got = self._receive(size, self._rank(move.sender), arrivals)
                 held.append((move.start, move.stop, got))
             else:
                 found = next(p for a, b, p in held if (a, b) == (move.start, move.stop))
@@ -136,6 +135,17 @@ class Resharding:
             piece = piece.narrow(0, 0, 1)
         with self._thread():
             flow.comm.send(piece, self._rank(move.receiver), send_meta=False)
+
+    def _receive(self, size: int, sender: int, arrivals: list[Arrival] | None) -> flow.Tensor:
+        device = flow.device(self._kind)
+        into = None
+        if arrivals is not None:
+            arrivals.append(Arrival(size, self._carrier))
+            into = arrivals[-1].tensor
+        with self._thread():
+            return flow.comm.recv(
+                sender, shape=(size,), dtype=self._carrier, device=device, out=into
+            )
 
     def _rank(self, device: Device) -> int:
         return device[0] * self._gpus + device[1]

@@ -75,6 +75,30 @@ def stored_split(plan, zero_stage):
     return dataclasses.replace(plan, stages=tuple(stages))
 
 
+def watched_step(trainer, batch):
+    """A step's loss; its passes communicate in their stages where the plan says so."""
+    met, do = set(), trainer._do
+    executors = [part.executor for part in trainer._parts.values()]
+
+    def watched(action):
+        trainer._groups.log = []
+        do(action)
+        if action.is_compute and trainer._groups.log:
+            met.add((action.kind, trainer.plan.schedule.part(trainer.stage, action.chunk)))
+
+    trainer._do = watched
+    for executor in executors:
+        executor._debug = False  # its checks communicate too
+    loss = float(trainer.step(*batch))
+    for executor in executors:
+        executor._debug = True
+    trainer._do, trainer._groups.log = do, None
+    for number, part in trainer._parts.items():
+        assert {kind for kind, of in met if of == number} <= part.meets, (met, part.meets)
+        assert (("F", number) in met) == ("F" in part.meets), (met, part.meets)
+    return loss
+
+
 def run(case, expected):
     name, rows = case["model"], case["rows"]
     model, loss, batch = build(name)
@@ -112,7 +136,8 @@ def run(case, expected):
     )
     last = rank() in trainer._ranks[-1]
     assert bool(heavy) == (not plan.schedule.joint) or not (heavy or last)
-    losses = [float(trainer.step(*batch(step, rows))) for step in range(case["steps"])]
+    losses = [watched_step(trainer, batch(0, rows))]
+    losses += [float(trainer.step(*batch(step, rows))) for step in range(1, case["steps"])]
     evaluated = [trainer.eval_step(*batch(9, n)[:-1]).numpy() for n in (rows, 2 * rows)]
     state = {k: v.numpy() for k, v in trainer.state_dict().items()}
     wanted_losses, wanted_state, _ = expected
