@@ -92,6 +92,7 @@ class Counted:
     )
     _found: dict[TensorSpec, _Found] = field(default_factory=dict, repr=False)
     _known_ways: dict[Hashable, _Way] = field(default_factory=dict, repr=False)
+    _words: dict[tuple[int, bytes], tuple[Ints, Ints]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def _states(self) -> CountedStates:
@@ -190,8 +191,12 @@ class Counted:
         key = ndim, alike, starts.tobytes(), ends.tobytes()
         if key in self._known_ways:
             return self._known_ways[key]
-        words, start_of = np.unique(self._states.words(starts, ndim), return_inverse=True)
-        last, end_of = np.unique(self._states.words(ends, ndim), return_inverse=True)
+        words, start_of = self._distinct(ndim, starts)
+        last, end_of = self._distinct(ndim, ends)
+        if not alike:
+            nothing = np.zeros(len(words), dtype=np.int64)
+            way = _Way(words, nothing, start_of, [last], end_of)
+            return self._known_ways.setdefault(key, way)
         counts, counts_last = self._states.counts(words, ndim), self._states.counts(last, ndim)
         seldom = np.zeros((len(words), ndim), dtype=np.int64)
         for number, axes in enumerate(self.classes):
@@ -205,13 +210,25 @@ class Counted:
             own = called == number
             asked[own] = (counts[own] * swapped).sum(axis=(1, 2))
             renamed.append((counts_last * swapped).sum(axis=(1, 2)))
-        way = _Way(asked, called, start_of.ravel(), renamed, end_of.ravel())
+        way = _Way(asked, called, start_of, renamed, end_of)
         return self._known_ways.setdefault(key, way)
+
+    def _distinct(self, ndim: int, codes: Codes) -> tuple[Ints, Ints]:
+        """The distinct words of states, and which of these each has."""
+        key = ndim, codes.tobytes()
+        if key not in self._words:
+            found = np.unique(self._states.words(codes, ndim), return_inverse=True)
+            self._words[key] = found
+        return self._words[key]
 
     def _has_duals(self, spec: TensorSpec) -> bool:
         """Whether a path read backwards costs the same (`symmetry`)."""
+        return spec.is_float and self._is_dual
+
+    @cached_property
+    def _is_dual(self) -> bool:
         gather, scatter = (self._prices[KIND_INDEX[k]] for k in ("all_gather", "reduce_scatter"))
-        return spec.is_float and bool((gather == scatter).all())
+        return bool((gather == scatter).all())
 
     def _search(
         self, graph: CountedGraph, specs: Sequence[TensorSpec], starts: Sequence[Ints]

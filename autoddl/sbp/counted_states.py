@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from .edges import KIND_INDEX, KIND_TABLE, Codes, Ints
+from .edges import KIND_INDEX, KIND_TABLE, Codes, Ints, finder
 from .mesh import Mesh
 from .needless import GROWS, SHRINKS, Halfway
 from .relax import PLACE, Rounds
@@ -154,15 +154,17 @@ class CountedStates:
             for kind in (*GROWS, *SHRINKS)
         }
 
-        def rows(wanted: Ints) -> Ints:
-            at = np.minimum(np.searchsorted(words, wanted), len(words) - 1)
-            return np.where(words[at] == wanted, at, -1)
-
+        rows = finder(words, math.prod((len(axes) + 1) ** (labels - 1) for axes in self.classes))
+        enough = []
+        for source in range(labels):
+            held = np.ones((len(words), len(self.numbers)), dtype=bool)
+            for own, number in zip(counts[:, :, source].T, self.numbers.T, strict=True):
+                held &= own[:, None] >= number
+            enough.append(np.nonzero(held))
         edges, parted, summed = [], [], []
         for source, target in itertools.permutations(range(labels), 2):
-            enough = (counts[:, None, :, source] >= self.numbers).all(axis=2)
             change = powers[:, target] - powers[:, source]
-            src, many = np.nonzero(enough)
+            src, many = enough[source]
             dst = rows(words[src] + (self.numbers @ change)[many])
             src, many, dst = src[dst >= 0], many[dst >= 0], dst[dst >= 0]
             kind = int(KIND_TABLE[min(source - 2, 0), min(target - 2, 0)])

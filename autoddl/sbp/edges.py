@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from .steps import STEP_KINDS, step_kind
 _PAIRS_PER_LOOK = 0.6  # of states, in the time of one look at a state and a mask
 _PAIR_ROWS = 128
 _LOOKS = 1 << 20  # at a state and a mask, in one array
-_TABLE_WORDS = 1 << 22
+_TABLE_WORDS = 1 << 21
 
 Codes = NDArray[np.int8]
 Ints = NDArray[np.int64]
@@ -39,6 +40,16 @@ def words(codes: Codes, ndim: int) -> Ints:
 def mask_axes(mask: int) -> tuple[int, ...]:
     """The axes of a bit mask, ascending."""
     return tuple(a for a in range(mask.bit_length()) if mask >> a & 1)
+
+
+@lru_cache(maxsize=16)
+def end_axes(num_axes: int) -> tuple[Ints, Ints]:
+    """The first and the last axis of each bit mask (of none: 0)."""
+    masks = np.arange(1 << num_axes)
+    last = np.zeros(len(masks), dtype=np.int64)
+    for axis in range(num_axes):
+        last[masks >> axis > 0] = axis
+    return last[masks & -masks], last
 
 
 def edges_between(sources: Codes, targets: Codes, ndim: int) -> Ints:
@@ -77,13 +88,13 @@ def is_divisible(codes: Codes, edges: Ints, mesh: Mesh, ndim: int) -> Bools:
     src, dst, kind, mask = edges[:, several]
     # A split grows from its first axis on and shrinks from its last.
     grows = np.isin(kind, [KIND_INDEX["reduce_scatter"], KIND_INDEX["slice"]])
-    bits = mask[:, None] >> np.arange(mesh.num_axes) & 1
-    axis = np.where(grows, bits.argmax(axis=1), mesh.num_axes - 1 - bits[:, ::-1].argmax(axis=1))
+    first, last = end_axes(mesh.num_axes)
+    axis = np.where(grows, first[mask], last[mask])
     change = codes[dst, axis].astype(np.int64) - codes[src, axis]
     known = words(codes, ndim)
     halfway = known[src] + change * _powers(mesh.num_axes, ndim)[axis]
     divisible = np.zeros(edges.shape[1], dtype=bool)
-    divisible[several] = _finder(known, (ndim + 2) ** mesh.num_axes)(halfway) >= 0
+    divisible[several] = finder(known, (ndim + 2) ** mesh.num_axes)(halfway) >= 0
     return divisible
 
 
@@ -94,22 +105,26 @@ def _changes(states: Codes, others: Codes, ndim: int) -> Ints:
     and no later axis may carry the split that it takes them from, or to.
     """
     num_axes = states.shape[1]
-    row_of = _finder(words(others, ndim), (ndim + 2) ** num_axes)
+    row_of = finder(words(others, ndim), (ndim + 2) ** num_axes)
     powers, own = _powers(num_axes, ndim), words(states, ndim)
-    bits = 1 << np.arange(num_axes, dtype=np.int64)
-    masks = np.arange(1, 1 << num_axes)
+    small = np.int16 if num_axes < 15 else np.int64
+    bits = (1 << np.arange(num_axes)).astype(small)
+    masks = np.arange(1, 1 << num_axes).astype(small)
     first_bit = masks & -masks
-    first_axis = np.searchsorted(bits, first_bit)
+    first_axis = end_axes(num_axes)[0][1:]
     moved = (masks[:, None] >> np.arange(num_axes) & 1) @ powers
     found = [np.empty((5, 0), dtype=np.int64)]
     step = max(1, _LOOKS // len(masks)) if num_axes else 1
     for begin in range(0, len(states) if num_axes else 0, step):
         some = states[begin : begin + step]
         held = (some[:, :, None] == np.arange(-2, ndim)).transpose(0, 2, 1) @ bits
-        alike = np.take_along_axis(held, some.astype(np.int64) + 2, axis=1)[:, first_axis]
+        alike = np.take_along_axis(held, some.astype(np.int64) + 2, axis=1)
+        # a split is left from its last axes on: no other one that it holds comes after the first
+        split = np.where(some < 0, small(0), alike)
+        alike, split = alike.take(first_axis, axis=1), split.take(first_axis, axis=1)
         movable = (masks & ~alike) == 0
-        movable &= (some < 0)[:, first_axis] | (alike - masks < first_bit)
-        row, number = np.nonzero(movable)
+        movable &= (split & ~masks) < first_bit
+        row, number = np.divmod(np.flatnonzero(movable), len(masks))
         label = some[row, first_axis[number]].astype(np.int64)
         here = row + begin
         for other in range(-2, ndim):
@@ -120,11 +135,12 @@ def _changes(states: Codes, others: Codes, ndim: int) -> Ints:
             there = row_of(own[here[at]] + (other - label[at]) * moved[number[at]])
             at, there = at[there >= 0], there[there >= 0]
             to = np.full(len(at), other)
-            found.append(np.stack([here[at], there, label[at], to, masks[number[at]]]))
+            along = masks[number[at]].astype(np.int64)
+            found.append(np.stack([here[at], there, label[at], to, along]))
     return np.concatenate(found, axis=1)
 
 
-def _finder(known: Ints, count: int) -> Callable[[Ints], Ints]:
+def finder(known: Ints, count: int) -> Callable[[Ints], Ints]:
     """A function from words, all below `count`, to their places in `known`, or -1."""
     if count <= _TABLE_WORDS:
         table = np.full(count, -1, dtype=np.int32)

@@ -20,10 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .edges import KIND_INDEX, Bools, Codes, Ints, words
+from .edges import KIND_INDEX, STAY, Bools, Codes, Ints, end_axes, finder, words
 
 GROWS = (KIND_INDEX["reduce_scatter"], KIND_INDEX["slice"])
 SHRINKS = (KIND_INDEX["all_gather"], KIND_INDEX["to_partial"])
+_GROW = np.isin(np.arange(STAY + 1), GROWS)
+_SHRINK = np.isin(np.arange(STAY + 1), SHRINKS)
 _ALL_REDUCE = KIND_INDEX["all_reduce"]
 
 
@@ -43,33 +45,29 @@ def halfway(codes: Codes, num_core: int, ndim: int, edges: Ints) -> Halfway:
     """Of edges [4, m] between states of which the first `num_core` ones ascend."""
     src, dst, kind, mask = edges
     axes = codes.shape[1]
-    known = words(codes[:num_core], ndim)
+    first, last = end_axes(axes)
+    rows = finder(words(codes[:num_core], ndim), (ndim + 2) ** axes)
     powers = (ndim + 2) ** np.arange(axes - 1, -1, -1, dtype=np.int64)
     own = words(codes, ndim)
 
-    def rows(wanted: Ints) -> Ints:
-        at = np.minimum(np.searchsorted(known, wanted), num_core - 1)
-        return np.where(known[at] == wanted, at, -1)
-
     parted = np.full(len(src), -1)
-    grows = np.isin(kind, GROWS)
     # no edge leads from the core to a source outside it, nor back from a target outside it
     leads = (src < num_core) | (dst < num_core)
-    parts = (grows | np.isin(kind, SHRINKS)) & (mask & (mask - 1) != 0)
+    parts = (_GROW | _SHRINK)[kind] & (mask & (mask - 1) != 0)
     several = np.flatnonzero(parts & leads)
-    bits = mask[several, None] >> np.arange(axes) & 1
-    first, last = bits.argmax(axis=1), axes - 1 - bits[:, ::-1].argmax(axis=1)
-    axis = np.where(grows[several], first, last)
+    axis = np.where(_GROW[kind[several]], first[mask[several]], last[mask[several]])
     change = codes[dst[several], axis].astype(np.int64) - codes[src[several], axis]
     parted[several] = rows(own[src[several]] + change * powers[axis])
 
     summed = np.full((ndim, len(src)), -1)
     sums = np.flatnonzero((kind == _ALL_REDUCE) & leads)
-    bits = mask[sums, None] >> np.arange(axes) & 1
-    later = (np.arange(axes) > bits.argmax(axis=1)[:, None]) & (bits == 0)
+    along = mask[sums]
+    after = np.arange(axes) > first[:, None]
+    later = after[along] & (along[:, None] >> np.arange(axes) & 1 == 0)
+    moved = (np.arange(1 << axes)[:, None] >> np.arange(axes) & 1) @ powers
     for dim in range(ndim):
         free = ~((codes[src[sums]] == dim) & later).any(axis=1)
-        found = rows(own[src[sums]] + (dim + 2) * (bits @ powers))
+        found = rows(own[src[sums]] + (dim + 2) * moved[along])
         summed[dim, sums] = np.where(free, found, -1)
     return Halfway(parted, summed)
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
-from .edges import KIND_INDEX, STAY, Floats, Ints
+from .edges import KIND_INDEX, STAY, Floats, Ints, end_axes
 from .states import StateGraph
 from .steps import StepKind
 
@@ -71,11 +71,9 @@ def rounds(graph: StateGraph, *, backwards: bool) -> Rounds:
     """
     if not len(graph.src):
         return Rounds.of(graph.kind, graph.dst)
-    axes = np.arange(graph.mesh.num_axes)
-    bits = graph.mask[:, None] >> axes & 1
-    first = bits.argmax(axis=1)
-    last = len(axes) - 1 - bits[:, ::-1].argmax(axis=1)
-    keys = PLACE[graph.kind] * len(axes) + np.where(_GROWS[graph.kind], first, len(axes) - 1 - last)
+    axes = graph.mesh.num_axes
+    first, last = (ends[graph.mask] for ends in end_axes(axes))
+    keys = PLACE[graph.kind] * axes + np.where(_GROWS[graph.kind], first, axes - 1 - last)
     return Rounds.of(-keys, graph.src) if backwards else Rounds.of(keys, graph.dst)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +11,8 @@ from ..graph import Op
 from ..sbp.placement import NdSbp
 from .group_table import GroupTable
 from .layers import heavy_groups, topology, topology_letters
-from .problem import Choice, Table
-from .tables import Tables
+from .problem import Choice, Problem, Table
+from .tables import EdgePart, Others, Rows, Tables
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def next_best(tables: Tables, choice: Choice, memory: float) -> dict[int, tuple[
 def _lines(tables: Tables, choice: Choice, heavy: Sequence[tuple[int, Op]]) -> list[_Line]:
     variables = [tables.variables[group] for group, _ in heavy]
     if tables.others is not None:
-        return _among_others(tables, choice, variables)
+        return _among_others(tables.problem, tables.others, choice, variables)
     return [
         _Line(
             tables.groups[tables.problem.nodes[variable]],
@@ -69,49 +69,61 @@ def _lines(tables: Tables, choice: Choice, heavy: Sequence[tuple[int, Op]]) -> l
     ]
 
 
-def _among_others(tables: Tables, choice: Choice, variables: Sequence[int]) -> list[_Line]:
-    """Of the others and what the tables have; equal layers with equal neighbours once."""
-    assert tables.others is not None
-    problem, builder = tables.problem, tables.others.builder
-    heavy = {problem.nodes[variable] for variable in variables}
+@dataclass(frozen=True)
+class _Asked:
+    """What a line is of: a node table, the strategy chosen of it, and edges to what is chosen."""
+
+    table: int
+    now: int
+    edges: tuple[tuple[int, bool, int], ...]  # edge table, is the first, the other's strategy
+
+
+def _among_others(
+    problem: Problem, others: Others, choice: Choice, variables: Sequence[int]
+) -> list[_Line]:
+    """Of the others and of what the tables have; equal layers with equal neighbours once."""
+    heavy = sorted({problem.nodes[variable] for variable in variables})
     rows = [
         np.union1d(kept, more) if number in heavy else kept
-        for number, (kept, more) in enumerate(
-            zip(tables.others.kept, tables.others.rows, strict=True)
-        )
+        for number, (kept, more) in enumerate(zip(others.kept, others.rows, strict=True))
     ]
-    wide = builder.among(rows, builder.prices)
+    wide = others.builder.among(rows, others.builder.prices)
 
     def at(variable: int) -> int:
         table = problem.nodes[variable]
-        return int(np.searchsorted(rows[table], tables.others.kept[table][choice[variable]]))
+        return int(np.searchsorted(rows[table], others.kept[table][choice[variable]]))
 
-    lines: dict[tuple[object, ...], list[tuple[int, np.ndarray, np.ndarray]]] = {}
-    keys = []
-    for variable in variables:
-        every = np.arange(len(rows[problem.nodes[variable]]))
-        asked = []
-        key: list[object] = [problem.nodes[variable], at(variable)]
-        for other, edge, is_first in problem.neighbours[variable]:
-            one = np.array([at(other)])
-            asked.append((edge, every, one) if is_first else (edge, one, every))
-            key += edge, is_first, at(other)
-        keys.append(tuple(key))
-        lines[keys[-1]] = asked
-    priced = iter(wide.lines([line for asked in lines.values() for line in asked]))
-    _, nodes = wide.seconds((), sorted(heavy))
+    asked = [
+        _Asked(
+            problem.nodes[variable],
+            at(variable),
+            tuple((edge, first, at(other)) for other, edge, first in problem.neighbours[variable]),
+        )
+        for variable in variables
+    ]
+    distinct = list(dict.fromkeys(asked))
+    edges, nodes = wide.parts(
+        [part for one in distinct for part in _parts(one, rows)],
+        [(number, np.arange(len(rows[number]))) for number in heavy],
+    )
+    priced, node_s = iter(edges), dict(zip(heavy, nodes, strict=True))
     found = {}
-    for key, asked in lines.items():
-        number, now = key[0], key[1]
-        assert isinstance(number, int) and isinstance(now, int)
-        table = wide.group_tables[number]
-        cost, memory = nodes[number].copy(), table.memory_bytes.copy()
-        for _ in asked:
+    for one in distinct:
+        table = wide.group_tables[one.table]
+        cost, memory = node_s[one.table].copy(), table.memory_bytes.copy()
+        for _ in one.edges:
             seconds, copies = next(priced)
             cost += seconds.ravel()
             memory += copies.ravel()
-        found[key] = _Line(table, now, cost, memory)
-    return [found[key] for key in keys]
+        found[one] = _Line(table, one.now, cost, memory)
+    return [found[one] for one in asked]
+
+
+def _parts(line: _Asked, rows: Sequence[Rows]) -> Iterator[EdgePart]:
+    every = np.arange(len(rows[line.table]))
+    for edge, is_first, other in line.edges:
+        one = np.array([other])
+        yield (edge, every, one) if is_first else (edge, one, every)
 
 
 def _letters(table: GroupTable, number: int, op: Op) -> list[str]:

@@ -14,7 +14,7 @@ So few tables are priced between many strategies, and most where only one or two
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,11 +22,33 @@ from ..cost.gap import ROUNDING
 from .eliminate import eliminate
 from .marginals import Contexts
 from .pair_prices import PairPrices
-from .problem import Choice, Problem
-from .tables import Numbered, Rows, TableBuilder
+from .problem import Choice, Problem, Table
+from .tables import Rows, TableBuilder
 
 _MUCH = 0.1  # of what the bound of the choice that is farthest off says too little
 _TIGHT = 1e-5  # relative: bounds are in single precision
+
+_Edge = tuple[int, int, int]  # edge table, strategies
+_Node = tuple[int, int]  # node table, strategy
+
+
+@dataclass
+class _Exact:
+    """Exact seconds of single entries of the tables of `builder`, each priced once."""
+
+    builder: TableBuilder
+    edges: dict[_Edge, float] = field(default_factory=dict)
+    nodes: dict[_Node, float] = field(default_factory=dict)
+
+    def price(self, edges: Sequence[_Edge], nodes: Sequence[_Node]) -> None:
+        new = [edge for edge in dict.fromkeys(edges) if edge not in self.edges]
+        others = [node for node in dict.fromkeys(nodes) if node not in self.nodes]
+        pairs, singles = self.builder.parts(
+            [(table, np.array([first]), np.array([second])) for table, first, second in new],
+            [(table, np.array([strategy])) for table, strategy in others],
+        )
+        self.edges |= {edge: float(cost[0, 0]) for edge, (cost, _) in zip(new, pairs, strict=True)}
+        self.nodes |= {node: float(cost[0]) for node, cost in zip(others, singles, strict=True)}
 
 
 def possible(
@@ -37,72 +59,71 @@ def possible(
     And the least cost known of a choice among `rows`, or the ceiling if that is less. Of node
     tables without storages, whose problem elimination reaches whole.
     """
-    rows, best = list(rows), ceiling
-    problem = builder.among(rows, prices.least).build().problem
+    exact = _Exact(builder.among(rows, prices))
+    problem, best = builder.among(rows, prices.least).build().problem, ceiling
+    kept = [np.arange(len(own)) for own in rows]
     while True:
         state = eliminate(problem, 0.0, frozenset())
         choice = state.expand({})
-        exact, taken = _exactly(builder, rows, prices, problem, choice)
-        best = min(best, exact.evaluate(taken)[0])
+        edges, nodes, cost = _compared(problem, choice, kept, exact)
+        best = min(best, cost)
         contexts = Contexts(state, nodes_only=True)
-        kept = [
+        stays = [
             np.flatnonzero(contexts.through(scores) <= best * (1 + ROUNDING))
             for scores in state.nodes
         ]
-        if not all(map(len, kept)):  # the ceiling is too low
-            return rows, best
-        edges, nodes = _misleading(problem, choice, exact, taken)
-        rows = [own[which] for own, which in zip(rows, kept, strict=True)]
-        problem = problem.restricted(kept)
+        assert all(map(len, stays)), "the best choice is left out by its own bound"
+        kept = [own[which] for own, which in zip(kept, stays, strict=True)]
         if not edges and not nodes:
-            return rows, best
-        costs = builder.among(rows, prices).seconds(edges, nodes)
-        problem = replace(
-            problem,
-            edge_cost=_with(problem.edge_cost, costs[0]),
-            node_cost=_with(problem.node_cost, costs[1]),
-        )
+            return [own[which] for own, which in zip(rows, kept, strict=True)], best
+        problem = _refined(problem.restricted(stays), kept, exact, edges, nodes)
 
 
-def _exactly(
-    builder: TableBuilder,
-    rows: Sequence[Rows],
-    prices: PairPrices,
-    problem: Problem,
-    choice: Choice,
-) -> tuple[Problem, Choice]:
-    """The exact problem of the strategies of a choice, and the choice in it."""
-    numbers = [np.unique(choice[np.array(problem.nodes) == t]) for t in range(len(rows))]
-    chosen = [own[number] for own, number in zip(rows, numbers, strict=True)]
-    taken = [
-        int(np.searchsorted(numbers[table], strategy))
-        for table, strategy in zip(problem.nodes, choice, strict=True)
-    ]
-    return builder.among(chosen, prices).build().problem, np.array(taken, dtype=np.int64)
-
-
-def _misleading(
-    problem: Problem, choice: Choice, exact: Problem, taken: Choice
-) -> tuple[list[int], list[int]]:
-    """Edge tables and node tables that say much less of a choice than is exact."""
-    edges: dict[int, float] = {}
-    nodes: dict[int, float] = {}
-    for edge in problem.edges:
-        bound = problem.edge_cost[edge.table][choice[edge.first], choice[edge.second]]
-        cost = exact.edge_cost[edge.table][taken[edge.first], taken[edge.second]]
-        if cost > bound * (1 + _TIGHT):
-            edges[edge.table] = edges.get(edge.table, 0.0) + float(cost - bound)
-    for variable, table in enumerate(problem.nodes):
-        bound = problem.node_cost[table][choice[variable]]
-        cost = exact.node_cost[table][taken[variable]]
-        if cost > bound * (1 + _TIGHT):
-            nodes[table] = nodes.get(table, 0.0) + float(cost - bound)
-    most = max([*edges.values(), *nodes.values()], default=0.0)
+def _compared(
+    problem: Problem, choice: Choice, kept: Sequence[Rows], exact: _Exact
+) -> tuple[list[int], list[int], float]:
+    """Edge tables and node tables that say much less of a choice than is exact; its exact cost."""
+    numbers = [int(kept[t][strategy]) for t, strategy in zip(problem.nodes, choice, strict=True)]
+    edges = [(e.table, numbers[e.first], numbers[e.second]) for e in problem.edges]
+    nodes = list(zip(problem.nodes, numbers, strict=True))
+    exact.price(edges, nodes)
+    cost = sum(exact.edges[edge] for edge in edges) + sum(exact.nodes[node] for node in nodes)
+    edges_s, nodes_s = np.zeros(len(problem.edge_cost)), np.zeros(len(problem.node_cost))
+    for edge, found in zip(problem.edges, edges, strict=True):
+        known = float(problem.edge_cost[edge.table][choice[edge.first], choice[edge.second]])
+        edges_s[edge.table] += _excess(exact.edges[found], known)
+    for found, strategy in zip(nodes, choice, strict=True):
+        known = float(problem.node_cost[found[0]][strategy])
+        nodes_s[found[0]] += _excess(exact.nodes[found], known)
+    enough = max(_MUCH * max(edges_s.max(initial=0.0), nodes_s.max(initial=0.0)), 1e-300)
     return (
-        [number for number, less in edges.items() if less >= _MUCH * most],
-        [number for number, less in nodes.items() if less >= _MUCH * most],
+        np.flatnonzero(edges_s >= enough).tolist(),
+        np.flatnonzero(nodes_s >= enough).tolist(),
+        cost,
     )
 
 
-def _with(tables: Sequence[np.ndarray], costs: Numbered) -> tuple[np.ndarray, ...]:
-    return tuple(costs.get(number, table) for number, table in enumerate(tables))
+def _excess(cost: float, bound: float) -> float:
+    return cost - bound if cost > bound * (1 + _TIGHT) else 0.0
+
+
+def _refined(
+    problem: Problem,
+    kept: Sequence[Rows],
+    exact: _Exact,
+    edges: Sequence[int],
+    nodes: Sequence[int],
+) -> Problem:
+    """With exact seconds in these edge tables and node tables."""
+    ends = {e.table: (problem.nodes[e.first], problem.nodes[e.second]) for e in problem.edges}
+    pairs, singles = exact.builder.parts(
+        [(table, kept[ends[table][0]], kept[ends[table][1]]) for table in edges],
+        [(table, kept[table]) for table in nodes],
+    )
+    edge_cost: list[Table] = list(problem.edge_cost)
+    node_cost: list[Table] = list(problem.node_cost)
+    for table, (cost, _) in zip(edges, pairs, strict=True):
+        edge_cost[table] = cost
+    for table, cost in zip(nodes, singles, strict=True):
+        node_cost[table] = cost
+    return replace(problem, edge_cost=tuple(edge_cost), node_cost=tuple(node_cost))

@@ -15,6 +15,7 @@ so that few strategies are left.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -26,14 +27,15 @@ from ..cost.recompute import Recomputation
 from ..graph import Graph
 from .axis_classes import AxisClasses
 from .eliminate import eliminate
+from .floors import near_optimum
 from .group_table import Space
-from .marginals import Contexts
 from .pair_prices import PairPrices
 from .refine import possible
 from .tables import Others, TableBuilder, Tables
 
 _MIN_AXES = 5  # on fewer axes there are few strategies
 _CEILINGS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)  # relative, above the least score
+_MARGIN = 0.02  # above the least score, a little more than the highest ceiling
 _FEW = 0.2  # of the strategies
 _MOST = 0.6  # of the strategies: more are as well priced all
 _SHOWN = 2  # classes of each table to find the next best in
@@ -64,25 +66,23 @@ def cheapest_tables(
         return None
     classes = [AxisClasses.of_rows(t.assign, least.classes) for t in builder.group_tables]
     bounds = builder.among([c.first for c in classes], least).build().problem
-    state = eliminate(bounds, 0.0, frozenset())
-    if state.node:
+    found = near_optimum(bounds, _MARGIN)
+    if found is None or bounds.evaluate(found.choice)[1] > _TOO_LARGE * model.limit_bytes:
         return None
-    lowest, memory = bounds.evaluate(state.expand({}))
-    if memory > _TOO_LARGE * model.limit_bytes:
-        return None
-    contexts = Contexts(state, nodes_only=True)
-    scores = [contexts.through(state.nodes[n]) for n in range(len(classes))]
+    near = found
     every = sum(len(c.of) for c in classes)
 
-    def members(ceiling: float) -> list[NDArray[np.int64]]:
+    def members(ceiling: float, at_least: int = 1) -> list[NDArray[np.int64]]:
         limit = ceiling * (1 + ROUNDING)
-        return [c.members(score, limit, 1) for c, score in zip(classes, scores, strict=True)]
+        return [c.members(t, limit, at_least) for c, t in zip(classes, near.through, strict=True)]
 
-    ceiling = lowest * (1 + _CEILINGS[0])
+    ceiling = near.lowest * (1 + _CEILINGS[0])
     for share in _CEILINGS[1:]:
-        if sum(map(len, members(lowest * (1 + share)))) <= _FEW * every:
-            ceiling = lowest * (1 + share)
+        if sum(map(len, members(near.lowest * (1 + share)))) <= _FEW * every:
+            ceiling = near.lowest * (1 + share)
     while True:
+        if ceiling * (1 + ROUNDING) > near.valid:
+            near = near_optimum(bounds, math.inf) or near
         kept = members(ceiling)
         if sum(map(len, kept)) > _MOST * every:
             return None
@@ -94,5 +94,4 @@ def cheapest_tables(
         choice = eliminate(tables.problem, 0.0, frozenset()).expand({})
         if tables.problem.evaluate(choice)[1] > model.limit_bytes:
             return None
-        shown = [c.members(score, 0.0, _SHOWN) for c, score in zip(classes, scores, strict=True)]
-        return replace(tables, others=Others(builder, kept, shown))
+        return replace(tables, others=Others(builder, kept, members(0.0, _SHOWN)))

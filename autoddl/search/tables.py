@@ -135,8 +135,8 @@ def least_bytes(graph: Graph, model: CostModel, again: Recomputation | None = No
     return total / model.cluster.mesh.size
 
 
-Numbered = dict[int, Table]
-Line = tuple[int, Rows, Rows]  # edge table, strategies of the first and of the second
+EdgePart = tuple[int, Rows, Rows]  # edge table, strategies of the first and of the second
+NodePart = tuple[int, Rows]
 # (source's node table, its operator, output, target's node table, its operator, input, has grad)
 _WireKey = tuple[int, int, int, int, int, int, bool]
 
@@ -248,7 +248,7 @@ class TableBuilder:
 
     def build(self) -> Tables:
         grouping, wires = self.grouping, self.wires
-        self._ask(wires.values(), range(len(self.owners)))
+        self._ask(wires.values(), zip(self.owners, self.group_tables, strict=True))
         self.group_tables = [
             self.tables.priced(group, table)
             for group, table in zip(self.owners, self.group_tables, strict=True)
@@ -279,29 +279,28 @@ class TableBuilder:
             self.again,
         )
 
-    def seconds(self, wires: Iterable[int], nodes: Iterable[int]) -> tuple[Numbered, Numbered]:
-        """Of edge tables and of node tables without storages, by number."""
-        every = list(self.wires.values())
-        chosen, nodes = {number: every[number] for number in wires}, list(nodes)
-        self._ask(chosen.values(), nodes)
-        edges = {number: self._price(wire)[0] for number, wire in chosen.items()}
-        priced = {n: self.tables.priced(self.owners[n], self.group_tables[n]) for n in nodes}
-        return edges, {n: self._node_seconds(table) for n, table in priced.items()}
+    def parts(
+        self, edges: Sequence[EdgePart], nodes: Sequence[NodePart] = ()
+    ) -> tuple[list[tuple[Table, Table]], list[Table]]:
+        """(seconds, bytes) of some entries of edge tables, and seconds of node tables.
 
-    def lines(self, asked: Sequence[Line]) -> list[tuple[Table, Table]]:
-        """(seconds, bytes) of some pairs of strategies of an edge each."""
+        As `build` makes them, of groups without storages.
+        """
         every = list(self.wires.values())
-        wires = [every[number].some(first, second) for number, first, second in asked]
-        self._ask(wires, ())
-        return [self._price(wire) for wire in wires]
+        wires = [every[number].some(first, second) for number, first, second in edges]
+        groups = [(self.owners[n], self.group_tables[n].some(rows)) for n, rows in nodes]
+        self._ask(wires, groups)
+        return [self._price(wire) for wire in wires], [
+            self._node_seconds(self.tables.priced(*group)) for group in groups
+        ]
 
-    def _ask(self, wires: Iterable[_Wire], nodes: Iterable[int]) -> None:
-        """Announce what these edges and node tables need."""
+    def _ask(self, wires: Iterable[_Wire], groups: Iterable[tuple[Group, GroupTable]]) -> None:
+        """Announce what these edges and groups need."""
         for wire in wires:
             for sources, targets in wire.both_ways():
                 self.prices.ask(wire.spec, sources, targets)
-        for number in nodes:
-            self.tables.ask(self.owners[number], self.group_tables[number])
+        for group, table in groups:
+            self.tables.ask(group, table)
 
     def _node_seconds(self, table: GroupTable) -> Table:
         return self.micro_batches * (table.compute_s + table.inner_s) + table.sync_s

@@ -1,0 +1,52 @@
+"""The strategies that bounds leave against the optimum of exact tables."""
+
+import numpy as np
+import pytest
+
+from autoddl.cost.model import CostModel
+from autoddl.cost.recompute import Recomputation
+from autoddl.planner import micro_graph
+from autoddl.search.eliminate import eliminate
+from autoddl.search.group_table import Space
+from autoddl.search.pair_prices import PairPrices
+from autoddl.search.refine import possible
+from autoddl.search.tables import TableBuilder
+from tests.clusters import cluster
+from tests.graphs import mlp
+
+
+def prepared(where):
+    micro = micro_graph(mlp(64, (64, 128, 64)), 1)
+    prices = PairPrices(where.mesh, CostModel(where).comm.price)
+    model = CostModel(where, memory_limit_bytes=1e15)
+    builder = TableBuilder(micro, model, 1, Space(), prices, Recomputation(micro))
+    assert builder.prepare()
+    return builder, prices
+
+
+@pytest.mark.parametrize(("machine", "nodes", "gpus"), [("piz_daint", 32, 1), ("gcp_a100", 4, 4)])
+def test_few_strategies_are_left_and_the_optimum_is_among_them(machine, nodes, gpus):
+    builder, prices = prepared(cluster(machine, nodes, gpus))
+    rng = np.random.default_rng(0)
+    rows = [np.sort(rng.permutation(len(table.assign))[:60]) for table in builder.group_tables]
+
+    def least(of):
+        problem = builder.among(of, prices).build().problem
+        return problem.evaluate(eliminate(problem, 0.0, frozenset()).expand({}))[0]
+
+    kept, cost = possible(builder, rows, prices, np.inf)
+    assert sum(map(len, kept)) < 0.5 * sum(map(len, rows))
+    assert all(np.isin(some, own).all() for some, own in zip(kept, rows, strict=True))
+    assert least(kept) == pytest.approx(least(rows), rel=1e-6)
+    assert cost == pytest.approx(least(rows), rel=1e-5)
+
+
+def test_parts_are_entries_of_the_tables():
+    builder, prices = prepared(cluster("gcp_a100", 4, 4))
+    rows = [np.arange(min(30, len(table.assign))) for table in builder.group_tables]
+    some = builder.among(rows, prices)
+    wires, nodes = some.parts([(0, np.array([1, 3]), np.array([0, 2, 5]))], [(1, np.array([4, 7]))])
+    problem = builder.among(rows, prices).build().problem
+    assert wires[0][0] == pytest.approx(problem.edge_cost[0][np.ix_([1, 3], [0, 2, 5])])
+    assert wires[0][1] == pytest.approx(problem.edge_memory[0][np.ix_([1, 3], [0, 2, 5])])
+    assert nodes[0] == pytest.approx(problem.node_cost[1][[4, 7]])
