@@ -14,3 +14,11 @@ def test_is_there_when_its_last_element_is(dtype):
     assert not arrival.is_there
     arrival.tensor[2:] = 0
     assert arrival.tensor.tolist() == [0, 0, 0] and arrival.is_there
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), -1.0])
+def test_any_number_that_comes_is_seen(value):
+    """Also what a diverged model sends."""
+    arrival = Arrival(2, flow.float32)
+    arrival.tensor[1:] = value
+    assert arrival.is_there
