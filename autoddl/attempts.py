@@ -8,7 +8,7 @@ and the fastest plan found is the result. Where a look is a lower bound (`search
 search is among the strategies that it leaves, and what it rules out is ruled out for certain.
 
 The search adds bytes up; what a plan holds at its fullest moment is known when it is written down
-(`cost.lifetime`, of the executor). Where that exceeds the limit, the search's limit is lowered by
+(`cost.needed`). Where that exceeds the limit, the search's limit is lowered by
 the excess and its result tightened (`search.tighten`), so no plan exceeds it; where that costs
 much time, limits in between are tried.
 
@@ -30,8 +30,8 @@ import numpy as np
 from .blocks import repeated_blocks
 from .cost.account import Cost, account, total
 from .cost.gap import ROUNDING
-from .cost.lifetime import memory_peak
 from .cost.model import CostModel
+from .cost.needed import needed_bytes
 from .cost.recompute import Blocks, Recomputation
 from .graph import Graph
 from .look import Look, Looker
@@ -93,7 +93,7 @@ class Found:
     def excess_with(self, again: Recomputation) -> float:
         """The same if other blocks are recomputed.
 
-        The tables' memory is a sum; what the executor holds at its fullest moment may be more. Of a
+        The tables' memory is a sum; what a step holds at its fullest moment may be more. Of a
         stage of a pipeline only the sum is known here.
         """
         tables = self.tables
@@ -105,10 +105,8 @@ class Found:
             costs = account(graph, model, parts, *self.placed, again)
             needed = total(costs.values()).memory_bytes
         if not graph.is_stage and model.limit_bytes < math.inf:
-            peak = memory_peak(
-                graph, model.cluster.mesh, parts, model.optimizer, *self.placed, "executor", again
-            )
-            needed = max(needed, peak.bytes)
+            step = graph, model.cluster.mesh, parts, model.optimizer, *self.placed, again
+            needed = max(needed, needed_bytes(*step, model.limit_bytes))
         return needed - model.limit_bytes
 
     def is_of(self, look: Look) -> bool:

@@ -16,8 +16,8 @@ from functools import cached_property
 
 import numpy as np
 
-from ..cost.lifetime import memory_peak
 from ..cost.model import CostModel
+from ..cost.needed import needed_bytes
 from ..cost.recompute import Blocks, Recomputation
 from ..cost.storage import Storage
 from ..graph import Graph
@@ -61,11 +61,11 @@ class Baseline:
         if graph.is_stage:
             return 0.0
         ops, edges = self.placed()
-        peak = memory_peak(
+        needed = needed_bytes(
             graph, model.cluster.mesh, self.tables.micro_batches, model.optimizer, ops, edges,
-            "executor", self.tables.again,
+            self.tables.again, model.limit_bytes,
         )  # fmt: skip
-        return peak.bytes - model.limit_bytes
+        return needed - model.limit_bytes
 
     @property
     def seconds(self) -> float:

@@ -18,6 +18,7 @@ from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp, Placement
 
 Change = tuple[Placement, Placement]
+MOST_AXES = 2  # of a mesh that nn.Graph compiles
 
 
 def merged_axes(ops: Iterable[PlannedOp], num_axes: int) -> tuple[tuple[int, ...], ...]:

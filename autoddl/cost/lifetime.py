@@ -11,9 +11,9 @@ Two programs run a plan, and they hold different things:
 
     "graph"     OneFlow's nn.Graph, compiled: an activation is freed after its last reader,
                 operators overwrite inputs that nobody reads any more, a parameter is updated as
-                soon as its gradient is there. With micro-batches each gradient has an accumulator.
-                A slice is a collective, and a change to Partial goes through the host, into a
-                buffer of its own.
+                soon as its gradient is there. With micro-batches each gradient has an accumulator
+                (`accumulate` says what follows). A slice is a collective, and a change to Partial
+                goes through the host, into a buffer of its own.
     "executor"  autoddl's own: each operator's inputs and outputs are kept until its backward pass,
                 parameters' gradients until the end of the step; views and slices are free. A
                 parameter that is stored split is gathered before the step and kept; in ZeRO's
@@ -36,9 +36,17 @@ from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp
 from ..sbp.redistribute import Step
+from ..sbp.steps import placed_after
+from .accumulate import late
 from .backward import pull_back
-from .chains import compiled_peak
-from .compiled_comm import collective_workspace, goes_through_host, merged_axes, num_changes
+from .chains import ChainRule, compiled_peak, holds_anything
+from .compiled_comm import (
+    MOST_AXES,
+    collective_workspace,
+    goes_through_host,
+    merged_axes,
+    num_changes,
+)
 from .forward import IN_PLACE, VIEWS, extra_bytes, workspace_bytes
 from .memory import OPTIMIZER_SLOTS
 from .pullback import OpPullback
@@ -69,11 +77,34 @@ def memory_peak(
     if runtime not in RUNTIMES:
         raise ValueError(f"unknown runtime {runtime!r}; use one of {', '.join(RUNTIMES)}")
     again = again or Recomputation(graph)
-    step = StepTape(graph, mesh, micro_batches, optimizer, ops, edges, runtime == "graph", again)
-    tape = step.build()
     if runtime == "executor":
-        return tape.sweep()
-    return compiled_peak(tape, step.late, micro_batches)
+        step = StepTape(graph, mesh, micro_batches, optimizer, ops, edges, again)
+        return step.build().sweep()
+    peaks = compiled_peaks(graph, mesh, micro_batches, optimizer, ops, edges, again)
+    return min(peaks.values(), key=lambda peak: peak.bytes)
+
+
+def compiled_peaks(
+    graph: Graph,
+    mesh: Mesh,
+    micro_batches: int,
+    optimizer: str,
+    ops: Mapping[str, PlannedOp],
+    edges: Mapping[Key, PlannedEdge],
+    again: Recomputation,
+) -> dict[ChainRule, Peak]:
+    """The fullest moment of a compiled step, for each way to chain that may be the best."""
+    rules: tuple[ChainRule, ...] = ("tasks",)
+    if micro_batches > 1:
+        whole = len(merged_axes(ops.values(), mesh.num_axes)) == 1
+        rules = ("operators",) if whole else ("operators", "tasks")
+    peaks: dict[ChainRule, Peak] = {}
+    for rule in rules:
+        step = StepTape(graph, mesh, micro_batches, optimizer, ops, edges, again, rule)
+        tape, after = step.build(), late(step)
+        rule = "apart" if rule == "operators" and not holds_anything(after) else rule
+        peaks[rule] = compiled_peak(tape, after, micro_batches, rule)
+    return peaks
 
 
 def local_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> float:
@@ -91,7 +122,10 @@ def shards(nd: NdSbp, mesh: Mesh) -> int:
 
 @dataclass
 class StepTape:
-    """Builds the tape of a step; `compiled` is the runtime "graph"."""
+    """Builds the tape of a step.
+
+    chains: how the compiler chains operators; "" for the runtime "executor"
+    """
 
     graph: Graph
     mesh: Mesh
@@ -99,20 +133,24 @@ class StepTape:
     optimizer: str
     ops: Mapping[str, PlannedOp]
     edges: Mapping[Key, PlannedEdge]
-    compiled: bool
     again: Recomputation
+    chains: ChainRule | Literal[""] = ""
     tape: Tape = field(default_factory=Tape)
     received: dict[Key, str] = field(default_factory=dict)
     arrived: dict[str, str] = field(default_factory=dict)  # tensor -> name of its gradient
     # parameter -> its gradient's placement, and the steps still to come after the last part
     owed: dict[str, tuple[NdSbp, tuple[Step, ...]]] = field(default_factory=dict)
     accumulated: list[str] = field(default_factory=list)  # parameters, as their gradients come
-    late: Tape = field(default_factory=Tape)  # compiled: what follows the last micro-batch
     newest: dict[str, str] = field(default_factory=dict)  # tensor -> its name, made again
     extras: set[str] = field(default_factory=set)  # names of what operators keep beside outputs
     counter: int = 0
     _parts: dict[NdSbp, int] = field(default_factory=dict)
     _routes: dict[tuple[NdSbp, tuple[Step, ...]], list[Way]] = field(default_factory=dict)
+
+    @property
+    def compiled(self) -> bool:
+        """True for the runtime "graph"."""
+        return bool(self.chains)
 
     @cached_property
     def num_axes(self) -> int:
@@ -136,7 +174,6 @@ class StepTape:
                 self._backward(op)
         if not self.compiled:
             self._synchronise()
-        self._finish()
         return self.tape
 
     # ---- names
@@ -211,7 +248,7 @@ class StepTape:
                 size = self.bytes_of(tensor, planned.ins[index])
                 self.tape.keep("redistribution", size if moves else 0)
             else:
-                name = self._travel(f"input {index} of {op.name}", tensor, start, source, steps)
+                name = self.travel(f"input {index} of {op.name}", tensor, start, source, steps)
             self.received[op.name, index] = name
             names.append(name)
         if op.kind == "loss":
@@ -279,7 +316,7 @@ class StepTape:
 
     # ---- redistributions
 
-    def _travel(
+    def travel(
         self,
         what: str,
         tensor: str,
@@ -294,7 +331,7 @@ class StepTape:
         spec = self.graph.tensors[tensor].spec
         for kind, start, nd in self._route(source, steps):
             before, after = self._local_bytes(spec, start), self._local_bytes(spec, nd)
-            if self.compiled and self._leaves_chain(start, nd, transfer):
+            if self.compiled and self._leaves_chain(start, nd):
                 # into a buffer of its own; what it leaves behind is not reused
                 workspace = collective_workspace(start, nd, before, after, self.mesh)
                 through_host = goes_through_host(start, nd)
@@ -313,14 +350,13 @@ class StepTape:
                 )
         return name
 
-    def _leaves_chain(self, source: NdSbp, target: NdSbp, transfer: Transfer) -> bool:
+    def _leaves_chain(self, source: NdSbp, target: NdSbp) -> bool:
         """True if the compiler has no collective on the mesh of the step for the change."""
         if goes_through_host(source, target):
             return True
-        # without micro-batches the parts before and after it are one chain again; more than two
-        # axes are not compiled at all, and taken as if each had its collectives
-        reduced = self.num_axes == 2 and num_changes(source, target) == 1
-        return transfer == "planned" and reduced and self.micro_batches > 1
+        # more than two axes are not compiled at all, and taken as if each had its collectives
+        reduced = self.num_axes == MOST_AXES and num_changes(source, target) == 1
+        return reduced and self.chains == "operators"
 
     def _route(self, source: NdSbp, steps: Sequence[Step]) -> list[Way]:
         """The ways from `source`.
@@ -333,7 +369,7 @@ class StepTape:
         return self._routes[key]
 
     def _new_route(self, source: NdSbp, steps: Sequence[Step]) -> list[Way]:
-        target = _after(source, steps)
+        target = placed_after(source, steps)
         if self.compiled:
             return self._compiled_route(source, target, [step.kind for step in steps])
         route: list[Way] = []
@@ -385,7 +421,7 @@ class StepTape:
             edge = self.edges.get((op.name, index))
             what = f"gradient of input {index} of {op.name}"
             steps = edge.backward if edge else ()
-            self._arrive(tensor, self._travel(what, tensor, gradient, nd, steps))
+            self._arrive(tensor, self.travel(what, tensor, gradient, nd, steps))
 
     def _fetch_again(self, op: Op) -> None:
         """What the executor has forgotten after the forward pass (ZeRO's stage 3)."""
@@ -394,7 +430,7 @@ class StepTape:
             if edge is not None and edge.zero_stage == 3 and not self.compiled:
                 (nd,) = self.ops[self.graph.producers[tensor].name].outs
                 what = f"input {index} of {op.name}, again"
-                name = self._travel(what, tensor, tensor, nd, edge.forward)
+                name = self.travel(what, tensor, tensor, nd, edge.forward)
                 self.received[op.name, index] = name
 
     def _use(self, op: Op, index: int, gradient: str, nd: NdSbp) -> None:
@@ -405,8 +441,8 @@ class StepTape:
         what = f"gradient of {tensor}"
         if not self.compiled:
             if edge is not None and edge.zero_stage > 1:
-                gradient = self._travel(what, tensor, gradient, nd, steps)
-                nd = _after(nd, steps)
+                gradient = self.travel(what, tensor, gradient, nd, steps)
+                nd = placed_after(nd, steps)
             self.tape.act(f"accumulation of {tensor}", [gradient])
             if self.micro_batches == 1:
                 self.tape.kept.add(gradient)
@@ -414,9 +450,11 @@ class StepTape:
                 self.tape.keep("gradients", self.bytes_of(tensor, nd))
             return
         if self.micro_batches == 1 or (edge and edge.forward):
-            implied: Transfer = "planned" if edge and edge.forward else "implied"
-            gradient = self._travel(what, tensor, gradient, nd, steps, implied)
-            nd, steps = _after(nd, steps), ()
+            # what waits to be added to another use's gradient is reduced just before
+            waits = len(self.graph.consumers[tensor]) > 1 or not (edge and edge.forward)
+            implied: Transfer = "implied" if waits else "planned"
+            gradient = self.travel(what, tensor, gradient, nd, steps, implied)
+            nd, steps = placed_after(nd, steps), ()
         if tensor in self.owed:
             self._arrive(tensor, gradient, self.owed[tensor][0])
         else:
@@ -431,42 +469,17 @@ class StepTape:
         (tensor,) = op.outputs
         if tensor not in self.owed:
             return
-        self.tape.act(f"update of {tensor}", [self.arrived[tensor]])
+        added: Transfer = "added" if self.micro_batches > 1 else ""
+        self.tape.act(f"update of {tensor}", [self.arrived[tensor]], transfer=added)
         if self.micro_batches == 1:
             return
+        if self.chains == "tasks":
+            self.tape.kept.add(self.arrived[tensor])  # the accumulator is in no chain of tasks
         # as the optimizer takes it: nn.Graph adds up gradients of its float32 variables
         size = self.bytes_of(tensor, self.owed[tensor][0])
         item_bytes = self.graph.tensors[tensor].spec.item_bytes
         self.tape.keep("gradients", size / item_bytes * max(STATE_BYTES, item_bytes))
         self.accumulated.append(tensor)
-
-    def _finish(self) -> None:
-        """What follows the last micro-batch: reduce each accumulated gradient, divide it, update.
-
-        OneFlow reuses memory there, in one order, for what is on the mesh of the micro-batches. A
-        collective on a mesh that it could reduce to fewer axes is not; its result stays, and so
-        does the mean that is made of it.
-        """
-        main, self.tape = self.tape, self.late
-        reduced = {
-            tensor
-            for tensor in self.accumulated
-            for nd, steps in (self.owed[tensor],)
-            if steps and self.num_axes == 2 and num_changes(nd, _after(nd, steps)) == 1
-        }
-        for tensor in self.accumulated:
-            nd, steps = self.owed[tensor]
-            size = self.bytes_of(tensor, _after(nd, steps))
-            what = f"gradient of {tensor}"
-            whole = f"always:{tensor}"
-            if tensor in reduced:
-                main.keep("redistribution", size)
-                main.keep("gradients", size)  # what is made of it is not in that order either
-                continue
-            whole = self._travel(what, tensor, whole, nd, steps)
-            mean = self.new(f"mean {what}", [whole], size, "gradients", over=whole)
-            self.tape.act(f"update of {tensor}", [mean])
-        self.tape = main
 
     def _synchronise(self) -> None:
         """The executor's way of accumulated gradients, one after the other, to their parameters.
@@ -485,10 +498,4 @@ class StepTape:
                 if alike not in seen:
                     seen.add(alike)
                     start = self.new(f"gradient of {tensor}", (), 0.0, "gradients")
-                    self._travel(f"gradient of {tensor}", tensor, start, nd, edge.backward)
-
-
-def _after(nd: NdSbp, steps: Sequence[Step]) -> NdSbp:
-    for step in steps:
-        nd = step.apply(nd)
-    return nd
+                    self.travel(f"gradient of {tensor}", tensor, start, nd, edge.backward)

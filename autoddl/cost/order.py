@@ -2,9 +2,10 @@
 
 A job with collectives runs breadth first: what is ready is appended to a queue, the readers of an
 action's results last made first. A collective that no operator asked for, of a parameter's gradient
-on its way to the update, does not queue: it runs just before its reader. A job without any takes,
-of what is ready, the action that adds the least memory: the bytes it makes less its share of those
-it reads (OneFlow's straighten algorithm, "MemoryFirst").
+on its way to the update, does not queue: it runs just before its reader. Nor does an addition to
+what other micro-batches gave: it runs as soon as it can. A job without any collectives takes, of
+what is ready, the action that adds the least memory: the bytes it makes less its share of those it
+reads (OneFlow's straighten algorithm, "MemoryFirst").
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .tape import Action, Tape
 def compiled_order(tape: Tape) -> Tape:
     """`tape` with its actions in the compiler's order."""
     graph = _Dependencies.of(tape)
-    if any(action.transfer for action in tape.actions):
+    if any(action.transfer in ("planned", "implied") for action in tape.actions):
         order = _breadth_first(graph)
     else:
         order = _least_memory_first(graph)
@@ -63,8 +64,11 @@ def _breadth_first(graph: _Dependencies) -> list[int]:
             waiting[reader] -= 1
             if waiting[reader]:
                 continue
-            if graph.actions[reader].transfer == "implied":
+            transfer = graph.actions[reader].transfer
+            if transfer == "implied":
                 finish(reader)
+            elif transfer == "added":
+                run(reader)
             else:
                 queue.append(reader)
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 from .packing import Lifetime, packed_bytes
 
-Transfer = Literal["", "planned", "implied"]
+Transfer = Literal["", "planned", "implied", "added"]
 ALIGNMENT_BYTES = 512
 LARGEST = 12  # tensors that a peak names
 
@@ -33,7 +33,8 @@ class Action:
 
     makes:       names with their bytes and cause
     over:        name made -> name read in whose place it may be written
-    transfer:    a redistribution: "planned", or "implied" by what its reader needs; "" for others
+    transfer:    a redistribution: "planned", or "implied" by what its reader needs; "added" for an
+                 addition to what other micro-batches gave; "" for others
     """
 
     name: str

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -104,3 +104,10 @@ def legal_steps(nd: NdSbp, ndim: int) -> Iterator[Step]:
                     step = Step(step_kind(nd[axes[0]], target), axes, nd[axes[0]], target)
                     if is_legal(step, nd):
                         yield step
+
+
+def placed_after(nd: NdSbp, steps: Sequence[Step]) -> NdSbp:
+    """The placement `nd` after `steps`."""
+    for step in steps:
+        nd = step.apply(nd)
+    return nd

@@ -49,6 +49,26 @@ def test_what_tensors_do_not_connect_is_another_chain():
     late = Tape()
     late.act("update", [], [("u", 4 * U, "gradients")])
     # the last chain and what follows share a block, the first has one of its own
-    assert compiled_peak(tape, late, micro_batches=2).bytes == (2 + 4) * U
-    assert compiled_peak(tape, Tape(), micro_batches=2).bytes == (2 + 3) * U
-    assert compiled_peak(tape, Tape(), micro_batches=1).bytes == 3 * U
+    assert compiled_peak(tape, late, 2, "operators").bytes == (2 + 4) * U
+    assert compiled_peak(tape, late, 2, "tasks").bytes == (2 + 3 + 4) * U
+    assert compiled_peak(tape, Tape(), 2, "apart").bytes == (2 + 3) * U
+    assert compiled_peak(tape, Tape(), 1, "tasks").bytes == 3 * U
+
+
+def test_what_follows_the_last_micro_batch_keeps_the_first_result():
+    def tape() -> Tape:
+        made = Tape()
+        made.act("a", [], [("a", 2 * U, "activations")])
+        made.act("b", ["a"], [("b", U, "activations")])
+        made.act("c", ["b"], [("c", 2 * U, "activations")])
+        return made
+
+    assert compiled_peak(tape(), Tape(), 2, "operators").bytes == (2 + 1 + 2) * U
+    assert compiled_peak(tape(), Tape(), 2, "apart").bytes == 3 * U
+
+
+def test_an_addition_to_other_micro_batches_does_not_queue():
+    tape = diamond("planned")
+    tape.act("add", ["b"], transfer="added")
+    order = names(compiled_order(tape))
+    assert order[order.index("b") + 1] == "add"

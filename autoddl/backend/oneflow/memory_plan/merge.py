@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ....cost.compiled_comm import merged_axes
+from ....cost.compiled_comm import MOST_AXES, merged_axes
 from ....plans import Plan
-
-MOST_AXES = 2
 
 
 def compiled_axes(plan: Plan) -> tuple[tuple[int, ...], ...]:

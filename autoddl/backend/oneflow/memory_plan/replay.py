@@ -140,7 +140,19 @@ class Replay(nn.Module):
 
     def _cast(self, tensor: str, value: flow.Tensor) -> flow.Tensor:
         dtype = getattr(flow, self.plan.graph.tensors[tensor].spec.dtype)
-        return value if value.dtype == dtype else flow._C.cast(value, dtype, pin_memory=False)
+        if value.dtype != dtype:
+            return flow._C.cast(value, dtype, pin_memory=False)
+        if self._is_stored_split(tensor):
+            # without an operator before its accumulator, a gradient is split through the host
+            value.register_hook(lambda gradient: flow._C.identity(gradient))
+        return value
+
+    def _is_stored_split(self, tensor: str) -> bool:
+        plan = self.plan
+        uses = ((user.name, index) for user, index in plan.graph.consumers[tensor])
+        return plan.micro_batches > 1 and any(
+            plan.edges[use].forward for use in uses if use in plan.edges
+        )
 
     def _made(self, block: int) -> list[str]:
         """The tensors that a block's operators make, in order."""
@@ -167,6 +179,8 @@ class Replay(nn.Module):
         """Put the outputs of `op` among the values."""
         planned = self.plan.ops[op.name]
         received = [self._receive(op, n, values[t]) for n, t in enumerate(op.inputs)]
+        if op.kind == "stack":
+            self._place_gradients(op, received)
         if op.kind == "constant":
             outputs = [constant(op, self.placer.placement, self.placer.sbp(planned.outs[0]))]
         else:
@@ -188,6 +202,14 @@ class Replay(nn.Module):
         return value.to_global(
             placement=self.placer.placement, sbp=target, grad_sbp=self.placer.sbp(back)
         )
+
+    def _place_gradients(self, op: Op, received: Sequence[flow.Tensor]) -> None:
+        """Bring the gradients of inputs to their planned placements; OneFlow gives them whole."""
+        placement = self.placer.placement
+        for value, nd in zip(received, self.plan.ops[op.name].grad_ins, strict=True):
+            if nd is not None and value.requires_grad:
+                sbp = self.placer.sbp(nd)
+                value.register_hook(lambda g, sbp=sbp: g.to_global(placement=placement, sbp=sbp))
 
     def _placed(self, op: Op, value: flow.Tensor, sbp: list[Any]) -> flow.Tensor:
         if list(value.sbp) == sbp:
@@ -243,6 +265,8 @@ class Job:
                 self.add_optimizer(optimizer)
                 if micro_batches > 1:
                     self.config.set_gradient_accumulation_steps(micro_batches)
+                    # the mean is taken in the update, without a buffer of its own
+                    self.config.allow_fuse_model_update_ops(True)
 
             def build(self, *inputs: flow.Tensor) -> flow.Tensor:
                 loss = self.model(*inputs)

@@ -7,12 +7,14 @@ current folder and ends this process where it first needs a device. `exact` read
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
 import oneflow as flow
 from oneflow.framework.config_util import _set_resource_attr
 
+from ....cost.lifetime import compiled_peaks
 from ....plans import Plan
 from .again import run_again_late
 from .as_cuda import compiled_for_cuda
@@ -30,10 +32,21 @@ def compile_plan(plan: Plan, result: Path) -> None:
     blocks = [f"model.block{number}-" for number in range(len(plan.recomputed))]
     with compiled_for_cuda(lambda built: run_again_late(built, blocks)):
         graph = job.build()
+    _set_chains(plan)
     result.write_text(
         json.dumps({"names": job.model.names, "differing": job.model.differing}, indent=1)
     )
     graph.finish_complie_and_init_runtime()
+
+
+def _set_chains(plan: Plan) -> None:
+    """Let OneFlow chain operators as needs the least memory by the model."""
+    peaks = compiled_peaks(
+        plan.graph, plan.mesh, plan.micro_batches, plan.optimizer, plan.ops, plan.edges, plan.again
+    )
+    rule = min(peaks, key=lambda rule: peaks[rule].bytes)
+    os.environ["ENABLE_LOGICAL_CHAIN"] = str(rule != "tasks").lower()
+    os.environ["ENABLE_ACC_CHAIN_MERGE"] = str(rule == "operators").lower()
 
 
 if __name__ == "__main__":

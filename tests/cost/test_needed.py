@@ -1,0 +1,49 @@
+"""What the limit is held against: the executor's step, and nn.Graph's where it compiles."""
+
+import math
+
+import pytest
+
+from autoddl.baselines import forced
+from autoddl.cost.needed import compiles, needed_bytes
+from autoddl.planner import find_plan
+from autoddl.plans import Plan
+from tests.clusters import cluster
+from tests.graphs import mlp
+
+
+def planned(letters, nodes=2, gpus=2, **options) -> Plan:
+    where = cluster("gcp_a100", nodes, gpus)
+    graph = mlp(1024, (1024,) * 4)
+    return find_plan(graph, where, space=forced(graph, where.mesh, letters), **options)
+
+
+def needed(plan: Plan, limit: float = math.inf) -> int:
+    return needed_bytes(
+        plan.graph, plan.mesh, plan.micro_batches, plan.optimizer, plan.ops, plan.edges,
+        plan.again, limit,
+    )  # fmt: skip
+
+
+def test_the_larger_of_both_counts():
+    """nn.Graph packs what it sends, and has accumulators beside the gradients."""
+    plan = planned(("S0", "S0"), micro_batches=4, optimizer="sgd")
+    executor, graph = (plan.memory_peak(runtime).bytes for runtime in ("executor", "graph"))
+    assert executor < graph == needed(plan)
+
+
+def test_what_the_executor_cannot_hold_is_not_compiled():
+    plan = planned(("S0", "S0"), micro_batches=4, optimizer="sgd")
+    executor = plan.memory_peak("executor").bytes
+    assert needed(plan, limit=executor - 1) == executor
+
+
+@pytest.mark.parametrize(
+    ("letters", "nodes", "gpus", "expected"),
+    [(("S0", "S1"), 2, 2, True), (("S0", "B", "S1"), 2, 4, False)],
+)
+def test_meshes_of_two_axes_compile(letters, nodes, gpus, expected):
+    plan = planned(letters, nodes, gpus)
+    assert compiles(plan.ops, plan.mesh) == expected
+    if not expected:
+        assert needed(plan) == plan.memory_peak("executor").bytes
