@@ -42,6 +42,7 @@ bench-truth: setup
 
 bench-memory: setup
 	$(PYTHON) -m benchmarks.memory
+	$(PYTHON) -m benchmarks.memory_limits
 
 # AlpaComm's Table 2, priced on its machine, then carried out on slow links (needs root)
 bench-reshard: setup

@@ -13,7 +13,7 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from .cluster.spec import Device
-from .graph import Graph, Op, Tensor
+from .graph import SOURCE_KINDS, Graph, Op, Tensor
 from .sbp.layout import TensorSpec
 
 PRECISIONS = ("float32", "float16")
@@ -50,15 +50,17 @@ def in_precision(graph: Graph, precision: str) -> Graph:
 class _Halved:
     graph: Graph
     ops: list[Op] = field(default_factory=list)
+    first: list[Op] = field(default_factory=list)  # sources that are cast, each with its cast
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
     def build(self) -> Graph:
         for op in self.graph.ops:
             self._add(op)
         losses = [op.inputs[0] for op in self.ops if op.kind == "loss"]
+        placed = {op.name for op in self.first}
         return dataclasses.replace(
             self.graph,
-            ops=tuple(self.ops),
+            ops=(*self.first, *(op for op in self.ops if op.name not in placed)),
             tensors=self.tensors,
             loss=losses[0] if losses else "",
         )
@@ -103,5 +105,11 @@ class _Halved:
             spec = TensorSpec(tensor.spec.shape, dtype)
             self.tensors[cast] = dataclasses.replace(tensor, name=cast, spec=spec)
             attrs = {"dtype": dtype, "pin_memory": False}
-            self.ops.append(Op(cast, "cast", (name,), (cast,), attrs, reader.module))
+            op = Op(cast, "cast", (name,), (cast,), attrs, reader.module)
+            source = self.graph.producers[name]
+            if source.kind in SOURCE_KINDS:
+                # not where its first reader is: that block would be unlike the others
+                self.first += [source, op]
+            else:
+                self.ops.append(op)
         return cast

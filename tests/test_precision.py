@@ -5,11 +5,12 @@ import dataclasses
 import pytest
 
 from autoddl.baselines import data_parallel
+from autoddl.blocks import repeated_blocks
 from autoddl.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.precision import in_precision
 from tests.clusters import cluster
-from tests.graphs import attention, mlp
+from tests.graphs import Builder, attention, mlp
 
 ROWS, WIDTH = 1024, 256
 GRAPH = mlp(ROWS, (WIDTH,) * 4)
@@ -66,6 +67,19 @@ def test_with_recomputation_and_micro_batches():
     found = find_plan(graph, cluster("gcp_a100", 1, 2), precision="float16", micro_batches=2,
                       checkpointing="all")  # fmt: skip
     assert found.recomputed and found.cost.memory_bytes < found.keeping_all().cost.memory_bytes
+
+
+def test_a_source_that_all_blocks_read_is_cast_before_them():
+    """The same mask in each block: a cast in the first one would make it unlike the others."""
+    b = Builder(ROWS)
+    x = b.input(0, (ROWS, WIDTH))
+    mask = b.op("mask", "buffer", (), (WIDTH,), name="mask")
+    for layer in range(3):
+        x = b.linear(f"fc{layer}", x, WIDTH, bias=False)
+        x = b.op(f"fc{layer}/mul", "broadcast_mul", (x, mask), (ROWS, WIDTH))
+    half = in_precision(b.graph(x, "masked"), "float16").with_forks()
+    half.verify()
+    assert [len(block) for block in repeated_blocks(half)] == [2, 2, 2]
 
 
 def test_the_file_keeps_the_precision_and_the_model_is_the_traced_one():
