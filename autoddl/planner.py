@@ -117,7 +117,6 @@ def find_plan(
     near = _NEAR if search == "auto" else 0.0
     attempts = Attempts(micro, counts, model, algorithm, budget, space, prices, seed, proves, near)
     best = attempts.best(checkpointing)
-    blocks = () if checkpointing == "none" else attempts.blocks
     rivals: tuple[Baseline, ...] = ()
     if (
         baselines
@@ -126,6 +125,7 @@ def find_plan(
         and space.min_weight_shards == 1
         and graph.loss
     ):
+        blocks = () if checkpointing == "none" else attempts.blocks
         rivals = BaselinePricer(micro, counts, model, seed, blocks=blocks).all()
     records = tuple(rival.record for rival in rivals)
     allowed = [rival for rival in rivals if zero or "ZeRO" not in rival.record.name]
@@ -133,6 +133,7 @@ def find_plan(
     if nearest is not None and nearest.seconds < _cost_to_beat(best):
         return _write_baseline(nearest, records, seed, time.perf_counter() - started)
     if best is None:
+        blocks = () if checkpointing == "none" else attempts.blocks
         least = _least(graph, model, counts, space, prices, blocks)
         if least.excess_bytes > 0 or search not in _PROVING:
             raise ValueError(_none_found(graph, least, len(counts) > 1, search))

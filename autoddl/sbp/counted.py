@@ -201,8 +201,10 @@ class Counted:
         seldom = np.zeros((len(words), ndim), dtype=np.int64)
         for number, axes in enumerate(self.classes):
             seldom = seldom * (len(axes) + 1) - counts[:, number, 2:]
-        names, called = np.unique(names_by_rank(seldom, ndim, alike), axis=0, return_inverse=True)
-        called = called.ravel()
+        every = names_by_rank(seldom, ndim, alike)
+        numbers = every @ ndim ** np.arange(ndim)
+        _, first, called = np.unique(numbers, return_index=True, return_inverse=True)
+        names = every[first]
         powers = self._states.powers(ndim)
         asked, renamed = words.copy(), []
         for number, new in enumerate(names):

@@ -37,7 +37,7 @@ for _place, _kind in enumerate(_ORDER):
 _GROWS = np.isin(np.arange(STAY + 1), [KIND_INDEX["slice"], KIND_INDEX["reduce_scatter"]])
 Reals = NDArray[np.floating[Any]]
 _FEW_STARTS = 20
-_CHUNK = 128  # starts in one array at most
+_CHUNK = 320  # starts in one array at most
 _WORTH_THREADS = 2_000_000  # edges times starts
 
 
@@ -125,7 +125,8 @@ def follow(
     threads = os.cpu_count() or 1
     if len(order) * len(starts) < _WORTH_THREADS:
         threads = 1
-    size = min(_CHUNK, -(-len(starts) // threads))
+    turns = -(-len(starts) // (threads * _CHUNK))
+    size = -(-len(starts) // (threads * turns))
 
     def fill(first: int) -> None:
         part = slice(first, first + size)

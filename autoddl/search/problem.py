@@ -96,12 +96,15 @@ class Problem:
 
     def restricted(self, keep: Sequence[NDArray[np.int64]]) -> Problem:
         """The problem with the strategies `keep[t]` only of each node table t."""
-        number_of: dict[tuple[int, int, int], int] = {}
-        edges = []
-        for edge in self.edges:
-            key = edge.table, self.nodes[edge.first], self.nodes[edge.second]
-            number = number_of.setdefault(key, len(number_of))
-            edges.append(Edge(edge.first, edge.second, number))
+        nodes = self.nodes
+        keys = [(edge.table, nodes[edge.first], nodes[edge.second]) for edge in self.edges]
+        number_of = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        edges = self.edges
+        if any(key[0] != number for key, number in number_of.items()):
+            edges = tuple(
+                Edge(edge.first, edge.second, number_of[key])
+                for edge, key in zip(edges, keys, strict=True)
+            )
         return dataclasses.replace(
             self,
             node_cost=tuple(c[k] for c, k in zip(self.node_cost, keep, strict=True)),
@@ -110,7 +113,7 @@ class Problem:
             edge_memory=tuple(
                 self.edge_memory[t][np.ix_(keep[a], keep[b])] for t, a, b in number_of
             ),
-            edges=tuple(edges),
+            edges=edges,
         )
 
     def evaluate(self, choice: Choice) -> tuple[float, float]:

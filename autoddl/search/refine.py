@@ -13,6 +13,7 @@ So few tables are priced between many strategies, and most where only one or two
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,7 +22,6 @@ import numpy as np
 from ..cost.gap import ROUNDING
 from .eliminate import eliminate
 from .marginals import Contexts
-from .pair_prices import PairPrices
 from .problem import Choice, Problem, Table
 from .tables import Rows, TableBuilder
 
@@ -52,15 +52,16 @@ class _Exact:
 
 
 def possible(
-    builder: TableBuilder, rows: Sequence[Rows], prices: PairPrices, ceiling: float
+    builder: TableBuilder, rows: Sequence[Rows], bounds: Problem, ceiling: float
 ) -> tuple[list[Rows], float]:
     """Those of `rows` that a choice of no more than `ceiling` seconds can have which is cheapest.
 
-    And the least cost known of a choice among `rows`, or the ceiling if that is less. Of node
-    tables without storages, whose problem elimination reaches whole.
+    And the least cost known of a choice among `rows`, or the ceiling if that is less. Of groups
+    without storages, and a problem that elimination reaches whole.
+
+    bounds: problem of `rows` with lower bounds of the exact prices, which are the builder's
     """
-    exact = _Exact(builder.among(rows, prices))
-    problem, best = builder.among(rows, prices.least).build().problem, ceiling
+    exact, problem, best = _Exact(builder.among(rows, builder.prices)), bounds, ceiling
     kept = [np.arange(len(own)) for own in rows]
     while True:
         state = eliminate(problem, 0.0, frozenset())
@@ -76,31 +77,44 @@ def possible(
         kept = [own[which] for own, which in zip(kept, stays, strict=True)]
         if not edges and not nodes:
             return [own[which] for own, which in zip(rows, kept, strict=True)], best
-        problem = _refined(problem.restricted(stays), kept, exact, edges, nodes)
+        if any(
+            len(which) < len(cost) for which, cost in zip(stays, problem.node_cost, strict=True)
+        ):
+            problem = problem.restricted(stays)
+        problem = _refined(problem, kept, exact, edges, nodes)
 
 
 def _compared(
     problem: Problem, choice: Choice, kept: Sequence[Rows], exact: _Exact
 ) -> tuple[list[int], list[int], float]:
     """Edge tables and node tables that say much less of a choice than is exact; its exact cost."""
-    numbers = [int(kept[t][strategy]) for t, strategy in zip(problem.nodes, choice, strict=True)]
-    edges = [(e.table, numbers[e.first], numbers[e.second]) for e in problem.edges]
-    nodes = list(zip(problem.nodes, numbers, strict=True))
-    exact.price(edges, nodes)
-    cost = sum(exact.edges[edge] for edge in edges) + sum(exact.nodes[node] for node in nodes)
+    numbers = [int(kept[t][s]) for t, s in zip(problem.nodes, choice.tolist(), strict=True)]
+    pairs = Counter((e.table, numbers[e.first], numbers[e.second]) for e in problem.edges)
+    singles = Counter(zip(problem.nodes, numbers, strict=True))
+    exact.price(list(pairs), list(singles))
+    cost = sum(times * exact.edges[edge] for edge, times in pairs.items())
+    cost += sum(times * exact.nodes[node] for node, times in singles.items())
+    place = [{int(number): at for at, number in enumerate(own)} for own in kept]
+    ends = _ends(problem)
     edges_s, nodes_s = np.zeros(len(problem.edge_cost)), np.zeros(len(problem.node_cost))
-    for edge, found in zip(problem.edges, edges, strict=True):
-        known = float(problem.edge_cost[edge.table][choice[edge.first], choice[edge.second]])
-        edges_s[edge.table] += _excess(exact.edges[found], known)
-    for found, strategy in zip(nodes, choice, strict=True):
-        known = float(problem.node_cost[found[0]][strategy])
-        nodes_s[found[0]] += _excess(exact.nodes[found], known)
+    for edge, times in pairs.items():
+        table, first, second = edge
+        at = place[ends[table][0]][first], place[ends[table][1]][second]
+        edges_s[table] += times * _excess(exact.edges[edge], float(problem.edge_cost[table][at]))
+    for node, times in singles.items():
+        bound = float(problem.node_cost[node[0]][place[node[0]][node[1]]])
+        nodes_s[node[0]] += times * _excess(exact.nodes[node], bound)
     enough = max(_MUCH * max(edges_s.max(initial=0.0), nodes_s.max(initial=0.0)), 1e-300)
     return (
         np.flatnonzero(edges_s >= enough).tolist(),
         np.flatnonzero(nodes_s >= enough).tolist(),
         cost,
     )
+
+
+def _ends(problem: Problem) -> dict[int, tuple[int, int]]:
+    """Of each edge table the node tables of its ends."""
+    return {e.table: (problem.nodes[e.first], problem.nodes[e.second]) for e in problem.edges}
 
 
 def _excess(cost: float, bound: float) -> float:
@@ -115,7 +129,7 @@ def _refined(
     nodes: Sequence[int],
 ) -> Problem:
     """With exact seconds in these edge tables and node tables."""
-    ends = {e.table: (problem.nodes[e.first], problem.nodes[e.second]) for e in problem.edges}
+    ends = _ends(problem)
     pairs, singles = exact.builder.parts(
         [(table, kept[ends[table][0]], kept[ends[table][1]]) for table in edges],
         [(table, kept[table]) for table in nodes],

@@ -80,13 +80,17 @@ def cheapest_tables(
     for share in _CEILINGS[1:]:
         if sum(map(len, members(near.lowest * (1 + share)))) <= _FEW * every:
             ceiling = near.lowest * (1 + share)
+    best = math.inf
     while True:
         if ceiling * (1 + ROUNDING) > near.valid:
             near = near_optimum(bounds, math.inf) or near
         kept = members(ceiling)
         if sum(map(len, kept)) > _MOST * every:
             return None
-        kept, cost = possible(builder, kept, prices, np.inf)
+        # members of a class have its bounds
+        few = bounds.restricted([c.of[own] for c, own in zip(classes, kept, strict=True)])
+        kept, cost = possible(builder, kept, few, best)
+        best = cost
         if cost > ceiling * (1 + ROUNDING):
             ceiling = cost
             continue
