@@ -2,7 +2,7 @@
 export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 
-.PHONY: demo test test-all check bench bench-box bench-bytes bench-memory bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-search bench-table3 bench-truth setup clean
+.PHONY: demo test test-all check bench bench-box bench-bytes bench-memory bench-memory-seconds bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-search bench-table3 bench-truth setup clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -43,6 +43,10 @@ bench-truth: setup
 bench-memory: setup
 	$(PYTHON) -m benchmarks.memory
 	$(PYTHON) -m benchmarks.memory_limits
+
+# Seconds of ZeRO, recomputation and accumulation in the box; needs root
+bench-memory-seconds: setup
+	$(PYTHON) -m benchmarks.memory_seconds
 
 # AlpaComm's Table 2, priced on its machine, then carried out on slow links (needs root)
 bench-reshard: setup

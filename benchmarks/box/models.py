@@ -50,6 +50,12 @@ def gpt(batch: int | None = None) -> Entry:
     return Gpt(1, 256, 8, 32, vocabulary=512), (tokens, tokens), next_token_loss
 
 
+def gpt_blocks(batch: int | None = None) -> Entry:
+    """The same with 2 layers, which are blocks that can be run again."""
+    tokens = blank(batch or 32, 32, dtype=flow.int64)
+    return Gpt(2, 256, 8, 32, vocabulary=512), (tokens, tokens), next_token_loss
+
+
 def vgg(batch: int | None = None) -> Entry:
     """VGG13 of 16 to 128 channels and 512 wide dense layers on 32 images of 32 x 32."""
     rows = batch or 32
