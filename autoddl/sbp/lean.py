@@ -53,5 +53,6 @@ def lean_edges(graph: StateGraph, shape: Shape, prices: Floats, parts: Bools, su
     src, dst, group_of = graph.src[edges], graph.dst[edges], group_of[edges]
     count = graph.parts.prod(axis=1)
     per_byte = prices[group_of, 1] / np.minimum(count[src], count[dst])
-    fewer = replace(graph, src=src, dst=dst, kind=graph.kind[edges], mask=graph.mask[edges])
+    kept = {"kind": graph.kind[edges], "mask": graph.mask[edges], "first": None}
+    fewer = replace(graph, src=src, dst=dst, **kept)
     return Lean(fewer, edges, prices[group_of, 0], per_byte, even)

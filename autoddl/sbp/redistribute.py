@@ -51,6 +51,7 @@ PriceFn = Callable[[StepKind, tuple[int, ...]], tuple[float, float]]
 _FEW_AXES = 3  # up to here nothing is won by leaving needless edges out
 _TOGETHER = 6  # so many starts are as well searched beside those of other tensors
 _JOINS = 4  # graphs kept that tensors of several sizes may ask for
+_ROWS = 256  # of lengths kept
 _TIE = 1e-12  # relative: costs nearer than this are equal, they differ by rounding only
 
 
@@ -97,7 +98,7 @@ class PathTable:
     )
     _dual: dict[int, bool] = field(default_factory=dict, repr=False)
     _within: dict[tuple[int, bytes], bool] = field(default_factory=dict, repr=False)
-    _known: dict[tuple[TensorSpec, bool], Floats] = field(default_factory=dict, repr=False)
+    _rows: dict[tuple[Lean, int, int], Floats] = field(default_factory=dict, repr=False)
     _leans: dict[tuple[StateGraph, Hashable, bool], Lean] = field(default_factory=dict, repr=False)
     _group_prices: dict[tuple[bytes, bool], Floats] = field(default_factory=dict, repr=False)
     _two: dict[tuple[int, int, bool], tuple[bool, bool]] = field(default_factory=dict, repr=False)
@@ -151,8 +152,12 @@ class PathTable:
         together: dict[StateGraph, list[int]] = {}
         for number, search in enumerate(searches):
             graph = self._graph(search.spec)
-            if len(search.asked) > _TOGETHER and search.is_in_core and not search.backwards:
+            forwards = search.is_in_core and not search.backwards
+            if len(search.asked) > _TOGETHER and forwards:
                 together.setdefault(graph, []).append(number)
+            elif forwards and len(search.asked):
+                rows = [self._from(search.lean, search.spec, row) for row in search.asked.tolist()]
+                found[number] = np.stack(rows)
             else:
                 found[number] = search.lengths()
         for graph, numbers in together.items():
@@ -209,24 +214,23 @@ class PathTable:
             return ()
         graph, (start,), (end,) = self._graph(spec).joined(source.codes[None], target.codes[None])
         even_only = all(is_even(spec.shape, nd, self.mesh) for nd in (source, target))
-        weights = self._weights(graph, spec, even_only=even_only)
-        ways = graph, weights
-        if even_only and graph is self._graph(spec):  # as far along fewer edges
-            lean = self._lean(graph, spec)
-            ways = lean.graph, lean.weights(spec.bytes)
-        every = np.arange(len(graph.codes))
-        distance = lengths(*ways, np.array([start]), every)[0]
+        if even_only and graph is self._graph(spec):
+            distance = self._from(self._lean(graph, spec), spec, int(start))
+        else:
+            every = np.arange(len(graph.codes))
+            weights = self._weights(graph, spec, np.arange(len(graph.src)), even_only=even_only)
+            distance = lengths(graph, weights, np.array([start]), every)[0]
         if np.isinf(distance[end]):
             raise ValueError(
                 f"no steps lead from {source} to {target} for {spec} on {self.mesh}; "
                 "only floating-point tensors can become Partial"
             )
         slack = _TIE * distance[end]
-        with np.errstate(invalid="ignore"):
-            tight = np.flatnonzero(
-                (distance[graph.src] + weights <= distance[graph.dst] + slack)
-                & (distance[graph.dst] <= distance[end] + slack)
-            )
+        near = distance <= distance[end] + slack
+        edges = np.flatnonzero(near[graph.src] & near[graph.dst])
+        weights = self._weights(graph, spec, edges, even_only=even_only)
+        is_tight = distance[graph.src[edges]] + weights <= distance[graph.dst[edges]] + slack
+        tight = edges[is_tight]
         return _fewest(graph, tight, int(start), int(end))
 
     def _lean(self, graph: StateGraph, spec: TensorSpec) -> Lean:
@@ -315,18 +319,27 @@ class PathTable:
             self._graphs[ndim] = StateGraph.core(self.mesh, ndim)
         return self._graphs[ndim]
 
-    def _weights(self, graph: StateGraph, spec: TensorSpec, *, even_only: bool) -> Floats:
-        """Seconds of each edge; infinite where it is not allowed."""
-        known = (spec, even_only) if graph is self._graph(spec) else None
-        if known in self._known:
-            return self._known[known].copy()
+    def _from(self, lean: Lean, spec: TensorSpec, start: int) -> Floats:
+        """Lengths from one state of the core to all."""
+        key = lean, spec.bytes, start
+        if key not in self._rows:
+            every = np.arange(len(lean.graph.codes))
+            weights = lean.weights(spec.bytes)
+            if len(self._rows) >= _ROWS:
+                self._rows.clear()
+            self._rows[key] = lengths(lean.graph, weights, np.array([start]), every)[0]
+        return self._rows[key]
+
+    def _weights(
+        self, graph: StateGraph, spec: TensorSpec, edges: Ints, *, even_only: bool
+    ) -> Floats:
+        """Seconds of some edges; infinite where one is not allowed."""
         bytes_, even = local_bytes(spec, graph.parts)
-        alpha_s, per_byte = self._prices_of(graph, spec)[graph.groups[1]].T
-        weights = alpha_s + per_byte * np.maximum(bytes_[graph.src], bytes_[graph.dst])
+        src, dst = graph.src[edges], graph.dst[edges]
+        alpha_s, per_byte = self._prices_of(graph, spec)[graph.groups[1][edges]].T
+        weights = alpha_s + per_byte * np.maximum(bytes_[src], bytes_[dst])
         if even_only:
-            weights[~(even[graph.src] & even[graph.dst])] = np.inf
-        if known is not None:
-            self._known[known] = weights.copy()
+            weights[~(even[src] & even[dst])] = np.inf
         return weights
 
     def _price(self, kind_index: int, mask: int, spec: TensorSpec) -> tuple[float, float]:

@@ -36,7 +36,7 @@ for _place, _kind in enumerate(_ORDER):
     PLACE[KIND_INDEX[_kind]] = _place
 _GROWS = np.isin(np.arange(STAY + 1), [KIND_INDEX["slice"], KIND_INDEX["reduce_scatter"]])
 Reals = NDArray[np.floating[Any]]
-_FEW_STARTS = 20
+_FEW_STARTS = 40  # are searched one by one
 _CHUNK = 320  # starts in one array at most
 _WORTH_THREADS = 2_000_000  # edges times starts
 
@@ -84,6 +84,10 @@ def lengths(
 
     backwards: ways from the ends to the starts
     """
+    if len(starts) <= _FEW_STARTS and not backwards and np.isfinite(weights).all():
+        nodes = len(graph.codes)
+        matrix = csr_matrix((weights, *graph.by_source), shape=(nodes, nodes))
+        return dijkstra(matrix, indices=starts)[:, ends]
     src, dst = (graph.dst, graph.src) if backwards else (graph.src, graph.dst)
     edges = src, dst, weights[:, None]
     known = partial(rounds, graph, backwards=backwards)

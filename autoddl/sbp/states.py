@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .edges import (
     KIND_TABLE,
@@ -99,6 +100,7 @@ class StateGraph:
     Per edge: rows `src` and `dst`, the kind's index in STEP_KINDS, and the axes as a bit mask (axis
     a is bit a). Edges are sorted by (src, kind, mask, dst): the fixed order that breaks ties.
     joined_to: the number of states of the core that others were joined to, which come first
+    first:     a graph whose edges come first
     """
 
     mesh: Mesh
@@ -109,6 +111,7 @@ class StateGraph:
     kind: Ints
     mask: Ints
     joined_to: int | None = None
+    first: StateGraph | None = None
 
     @staticmethod
     def core(mesh: Mesh, ndim: int) -> StateGraph:
@@ -127,9 +130,17 @@ class StateGraph:
     @cached_property
     def halfway(self) -> Halfway:
         """States that edges may go through in two steps."""
-        edges = np.stack([self.src, self.dst, self.kind, self.mask])
+        known = 0 if self.first is None else len(self.first.src)
+        edges = np.stack([self.src, self.dst, self.kind, self.mask])[:, known:]
         num_core = len(self.codes) if self.joined_to is None else self.joined_to
-        return halfway(self.codes, num_core, self.ndim, edges)
+        found = halfway(self.codes, num_core, self.ndim, edges)
+        return found if self.first is None else self.first.halfway.followed_by(found)
+
+    @cached_property
+    def by_source(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Targets of the edges, and where the edges of each source begin; they must ascend."""
+        begins = np.searchsorted(self.src, np.arange(len(self.codes) + 1))
+        return self.dst.astype(np.int32), begins.astype(np.int32)
 
     @cached_property
     def words(self) -> Ints:
@@ -190,6 +201,7 @@ class StateGraph:
             np.concatenate([self.codes, ways_in, ways_out]),
             *(sorted_edges(every) if ordered else every),
             joined_to=len(self.codes),
+            first=None if ordered else self,
         )
         at_in = np.searchsorted(words(ways_in, self.ndim), words(sources, self.ndim))
         at_out = np.searchsorted(words(ways_out, self.ndim), words(targets, self.ndim))
