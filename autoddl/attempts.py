@@ -349,7 +349,7 @@ class Attempts:
                 slack *= 4
                 continue
             bound = result.lower_bound if every else min(result.lower_bound, ceiling)
-            wanted = min(result.cost / (1 + self.near / 5), result.lower_bound * (1 + ROUNDING))
+            wanted = min(result.cost, result.lower_bound * (1 + ROUNDING))
             if every or ceiling >= min(wanted, beat_s) or result.end != "done":
                 return tables, dataclasses.replace(result, lower_bound=bound)
             slack = max(2 * slack, wanted / bounds.bound - 1 + 1e-6)

@@ -233,8 +233,9 @@ def _add_operator(
         cost.memory_bytes += out_bytes * (copies - is_shared(graph, tensor))
         cost.fixed_bytes = cost.memory_bytes
         return
-    if op.kind == "input":
-        cost.memory_bytes += out_bytes
+    if op.kind in ("input", "buffer"):  # the whole batch is there all the time
+        whole_batch = op.kind == "input" and not graph.is_stage
+        cost.memory_bytes += out_bytes * (times if whole_batch else 1)
         return
     if op.name not in graph.free_ops:
         forward_s, backward_s = operator_seconds(graph, model, op, placed)

@@ -339,10 +339,14 @@ class GroupTables:
     def _source_bytes(self, port: Port, table: GroupTable) -> Table:
         producer = self.graph.producers[port.tensor]
         spec = self.graph.tensors[port.tensor].spec
+        if producer.kind == "buffer":  # whole, and there once for all its readers
+            share = spec.bytes / len(self.graph.consumers[port.tensor])
+            return np.full(len(table.assign), share)
         if producer.kind not in ("param", "input"):
             return np.zeros(len(table.assign))
         codes = table.codes(lambda c: stored_placement(c.signatures[port.op].ins[port.index]))
-        copies = 1
+        whole_batch = producer.kind == "input" and not self.graph.is_stage
+        copies = self.micro_batches if whole_batch else 1
         if producer.kind == "param" and port.tensor in self.graph.needs_grad:
             copies = self.model.parameter_copies
         return copies * self.local_bytes(spec, codes)

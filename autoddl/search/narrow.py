@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cost.gap import ROUNDING, relative_gap
+from .counts import least_by_counts
 from .crossing import crossing
 from .descend import descend
 from .dual import Dual, best_price, score_bound
@@ -26,11 +27,19 @@ from .fronts import TooMany, least_within
 from .marginals import Contexts
 from .problem import Choice, Problem, Table
 from .progress import Progress
+from .prune import prune_tables
 
 _NEAR = 0.001  # relative gap from which on strategies are dropped
-_WORK = 2_000_000  # pairs of cost and memory
+_WORK = 60_000_000  # pairs of cost and memory
+_LITTLE_WORK = 5_000_000  # where the gap need not be closed
+_LONG = 300_000  # pairs: an integer program may be faster
+_COLUMNS = 8_000  # of the integer program
+_PROGRAM_NODES = 200
+_LOSS = 2 * ROUNDING  # relative: costs that differ by less count as equal
+_FIRST_CEILING = 1 / 16  # of the way from the bound to the best cost
+_RISE = 3.0
+_SMALL_RISE = 1.4
 _ROUNDS = 4
-_CEILINGS = (1 / 16, 1 / 4, 1 / 2, 3 / 4, 7 / 8, 1.0)  # from the bound to the best cost
 _WORTH = 0.9  # of the strategies: another round drops too few
 _SKETCH_PRICES = (0.0, 0.1, 0.3, 1.0, 10.0)  # times the cost for the whole limit
 _LIKELY_STRATEGIES = 40
@@ -69,6 +78,11 @@ class _View:
         return _View(
             self.whole, [numbers[mask] for numbers, mask in zip(self.kept, masks, strict=True)]
         )
+
+    def undominated(self) -> _View:
+        """The same optimum."""
+        stay = prune_tables(self.problem)
+        return _View(self.whole, [n[k] for n, k in zip(self.kept, stay, strict=True)])
 
     def original(self, choice: Choice) -> Choice:
         return np.array(
@@ -165,7 +179,7 @@ def narrow(
     near = _NEAR
     if drawn is not None:
         dual = _approached(view, run, raise_bound, free, drawn, dual)
-        if dual.bound >= run.budget.beat_s or relative_gap(run.cost, dual.bound) <= run.budget.near:
+        if dual.bound >= run.budget.beat_s or relative_gap(run.cost, dual.bound) == 0.0:
             return dual.price
         _priced(_likely(view, dual.price), run, free, smallest, _NEAR / 10)
         smaller = _dropped(view, run, dual.price, run.cost)
@@ -179,7 +193,7 @@ def narrow(
         if found.bound > dual.bound:
             dual = found
         raise_bound(dual.bound)
-        if relative_gap(run.cost, dual.bound) <= run.budget.near or dual.bound >= run.budget.beat_s:
+        if relative_gap(run.cost, dual.bound) == 0.0 or dual.bound >= run.budget.beat_s:
             return dual.price
         smaller = _dropped(view, run, dual.price, run.cost)
         if smaller is None:  # nothing can be better than the best
@@ -275,19 +289,59 @@ def _dropped(view: _View, run: Progress, price: float, cost: float) -> _View | N
 
 
 def _close(view: _View, run: Progress, raise_bound: Callable[[float], None], dual: Dual) -> None:
-    """Search `view` by fronts below rising ceilings, until these become too long."""
-    gap = run.cost - dual.bound
-    for part in _CEILINGS:
-        ceiling = dual.bound + part * gap
-        smaller = _dropped(view, run, dual.price, ceiling)
+    """Search `view` by fronts below rising ceilings; by counts once these become long."""
+    bound, gap, part = dual.bound, run.cost - dual.bound, _FIRST_CEILING
+    counted = False
+    work = _WORK if relative_gap(run.cost, bound) > run.budget.near else _LITTLE_WORK
+    while True:
+        ceiling = min(bound + part * gap, run.cost)
+        smaller = _undominated(view, run, dual.price, ceiling)
         if smaller is not None:
             state, contexts = smaller.eliminated(dual.price), smaller.contexts(dual.price)
+            loss = _LOSS * ceiling
             try:
-                choice = least_within(smaller.problem, state, contexts, dual.price, ceiling, _WORK)
+                found = least_within(
+                    smaller.problem, state, contexts, dual.price, ceiling, work, loss
+                )
             except TooMany:
+                if not counted:
+                    _count(view, run, raise_bound, dual)
                 return
-            if choice is not None:  # the cheapest of all that cost less than the ceiling
-                run.offer(smaller.original(choice))
-                raise_bound(run.cost)
+            if found.choice is not None:  # the cheapest of all that cost less than the ceiling
+                run.offer(smaller.original(found.choice))
+                raise_bound(run.cost - loss)
                 return
-        raise_bound(ceiling)
+            raise_bound(ceiling - loss)
+            if found.work > _LONG and not counted:
+                counted = True
+                if _count(view, run, raise_bound, dual):
+                    return
+        else:
+            found = None
+            raise_bound(ceiling)
+        if ceiling == run.cost:
+            return
+        part *= _RISE if found is None or found.work <= _LONG else _SMALL_RISE
+
+
+def _undominated(view: _View, run: Progress, price: float, cost: float) -> _View | None:
+    smaller = _dropped(view, run, price, cost)
+    return None if smaller is None else smaller.undominated()
+
+
+def _count(view: _View, run: Progress, raise_bound: Callable[[float], None], dual: Dual) -> bool:
+    """Search `view` by an integer program; False if that is too large."""
+    smaller = _undominated(view, run, dual.price, run.cost)
+    if smaller is None:
+        raise_bound(run.cost)
+        return True
+    state, contexts = smaller.eliminated(dual.price), smaller.contexts(dual.price)
+    found = least_by_counts(
+        smaller.problem, state, contexts, dual.price, run.cost, _COLUMNS, _PROGRAM_NODES
+    )
+    if found is None:
+        return False
+    if found.choice is not None:
+        run.offer(smaller.original(found.choice))
+    raise_bound(min(found.bound, run.cost))
+    return True

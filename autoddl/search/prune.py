@@ -49,6 +49,37 @@ def prune(problem: Problem) -> Pruned:
     return Pruned(restrict(problem, kept), tuple(kept))
 
 
+def prune_tables(problem: Problem) -> list[Kept]:
+    """Of each node table the strategies that no other one dominates for all of its variables.
+
+    Weaker than `prune`, and equal variables keep sharing a table.
+    """
+    kept = [np.arange(len(cost)) for cost in problem.node_cost]
+    sides = dict.fromkeys(
+        (edge.table, problem.nodes[edge.first], problem.nodes[edge.second])
+        for edge in problem.edges
+    )
+    changed = True
+    while changed:
+        changed = False
+        for number, mine in enumerate(kept):
+            if len(mine) < 2:
+                continue
+            tables = (problem.node_cost, problem.node_memory)
+            columns = [table[number][mine, None] for table in tables]
+            for table, first, second in sides:
+                for values in (problem.edge_cost[table], problem.edge_memory[table]):
+                    if number == first:
+                        columns.append(values[np.ix_(mine, kept[second])])
+                    if number == second:
+                        columns.append(values[np.ix_(kept[first], mine)].T)
+            stay = undominated(np.unique(np.hstack(columns), axis=1))
+            if len(stay) < len(mine):
+                kept[number] = mine[stay]
+                changed = True
+    return kept
+
+
 def undominated(features: Table) -> Kept:
     """Numbers of the rows [n, features] that no other row is at most equal to in every column."""
     order = np.lexsort((np.arange(len(features)), features.sum(axis=1)))

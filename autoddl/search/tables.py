@@ -407,7 +407,8 @@ def _group_key(graph: Graph, group: Group, grouping: Grouping) -> Hashable:
                 kind = "inside"
             elif producer.name not in grouping.owner:
                 kind = producer.kind if producer.kind in ("param", "input") else "free"
-            wiring.append((kind, inside, name in graph.needs_grad))
+            readers = len(graph.consumers[name]) if producer.kind == "buffer" else 0
+            wiring.append((kind, inside, name in graph.needs_grad, readers))
         attrs = tuple(sorted(op.attrs.items())) if op.kind not in ("param", "opaque") else ()
         grads = tuple(o in graph.needs_grad for o in op.outputs)
         # what was measured of an operator is known by the dims that grow with the batch, too

@@ -6,6 +6,8 @@ import itertools
 import numpy as np
 import pytest
 
+from autoddl.cost.gap import relative_gap
+from autoddl.search import fronts
 from autoddl.search.budget import Budget
 from autoddl.search.crossing import crossing, prefix_totals
 from autoddl.search.eliminate import eliminate
@@ -14,6 +16,7 @@ from autoddl.search.marginals import Contexts
 from autoddl.search.narrow import narrow
 from autoddl.search.problem import Edge, Problem
 from autoddl.search.progress import Progress
+from autoddl.search.prune import prune_tables
 from tests.search.brute_force import SHAPES, optimum, random_problem
 
 SERIES_PARALLEL = ["chain", "residual", "forest"]
@@ -95,16 +98,42 @@ def test_fronts_find_the_optimum_within_the_limit():
         for price in (0.0, 1.0):
             state = eliminate(problem, price, frozenset())
             contexts = Contexts(state)
-            choice = least_within(problem, state, contexts, price, best * 1.1 + 1e-9, 10**6)
-            assert choice is not None
-            cost, memory = problem.evaluate(choice)
+            found = least_within(problem, state, contexts, price, best * 1.1 + 1e-9, 10**6)
+            assert found.choice is not None
+            cost, memory = problem.evaluate(found.choice)
             assert memory <= problem.memory_limit * (1 + 1e-12)
             assert cost == pytest.approx(best)
-            assert least_within(problem, state, contexts, price, best * 0.99, 10**6) is None
+            none = least_within(problem, state, contexts, price, best * 0.99, 10**6)
+            assert none.choice is None
     last = list(problems())[-1]
     state = eliminate(last, 0.0, frozenset())
     with pytest.raises(TooMany):
         least_within(last, state, Contexts(state), 0.0, np.inf, 10)
+
+
+def test_fronts_lose_no_more_than_they_may(monkeypatch):
+    monkeypatch.setattr(fronts, "_LONG", 3)
+    lost = 0
+    for problem in problems():
+        best, _ = optimum(problem)
+        state = eliminate(problem, 1.0, frozenset())
+        loss = 0.2 * best
+        found = least_within(problem, state, Contexts(state), 1.0, best + 2 * loss, 10**6, loss)
+        assert found.choice is not None
+        cost, memory = problem.evaluate(found.choice)
+        assert memory <= problem.memory_limit * (1 + 1e-12)
+        assert best - 1e-9 <= cost <= best + loss + 1e-9
+        lost += cost > best + 1e-9
+    assert lost > 0
+
+
+def test_what_dominated_strategies_leave_has_the_same_optimum():
+    went = 0
+    for problem in problems():
+        kept = prune_tables(problem)
+        went += sum(map(len, problem.node_cost)) - sum(map(len, kept))
+        assert optimum(problem.restricted(kept))[0] == pytest.approx(optimum(problem)[0])
+    assert went > 0
 
 
 def test_narrowing_proves_the_optimum():
@@ -120,7 +149,8 @@ def test_narrowing_proves_the_optimum():
             run.offer(smallest)
             narrow(problem, run, bounds.append, free, smallest)
         assert run.cost == pytest.approx(best)
-        assert run.cost * (1 - 1e-5) <= max(bounds) <= best + 1e-9
+        assert relative_gap(run.cost, max(bounds)) == 0
+        assert max(bounds) <= best + 1e-9
 
 
 def test_crossings_cost_what_their_totals_say():
