@@ -442,11 +442,20 @@ def _nothing_fits(task: Task, micro_batch_counts: Sequence[int]) -> str:
             worst = max(worst, min(options))
     needed, layer, (nodes, gpus), m = worst
     stages = "any number of" if task.stages is None else str(task.stages)
+    if needed > task.memory_limit_bytes:
+        why = (
+            f"The largest layer, number {layer}, needs at least {needed / 1e9:.3g} GB on {nodes} x "
+            f"{gpus} devices with {m} micro-batches, alone in a stage and with one of them in "
+            "flight"
+        )
+    else:
+        why = (
+            f"Each layer by itself would fit in a stage, but not all {task.layers} of them, with "
+            "the micro-batches in flight"
+        )
     return (
         f"no partition into {stages} stages with {_listed(micro_batch_counts)} micro-batches fits "
-        f"the memory limit of {task.memory_limit_bytes / 1e9:.3g} GB a device. The largest layer, "
-        f"number {layer}, needs at least {needed / 1e9:.3g} GB on {nodes} x {gpus} devices "
-        f"with {m} micro-batches, alone in a stage and with one of them in flight. What would "
+        f"the memory limit of {task.memory_limit_bytes / 1e9:.3g} GB a device. {why}. What would "
         "help: more devices or memory, more micro-batches, another number of stages"
     )
 

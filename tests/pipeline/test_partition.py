@@ -175,7 +175,9 @@ def test_shapes_on_many_hosts():
         (even(3, 4, 1, stages=4), "4 stages are more than the model's 3 layers"),
         (even(9, 2, 2, stages=5), "5 stages are more than the 4 devices"),
         (even(9, 2, 2, stages=0), "at least one stage"),
-        (even(4, 2, 2, limit=0.5), "no partition into any number of stages with 1 or 2 micro"),
+        (even(4, 2, 2, limit=0.4), "no partition into any number of stages with 1 or 2 micro"),
+        (even(4, 2, 2, limit=0.4), "The largest layer, number 3, needs at least 5e-10 GB on 2 x 2"),
+        (even(4, 2, 2, limit=0.6), "Each layer by itself would fit in a stage, but not all 4"),
         (even(4, 2, 2, schedule="chimera"), "no partition for schedule 'chimera'; known: gpipe"),
     ],
 )
