@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from .attempts import Checkpointing
 from .baselines.families import FAMILIES
 from .blocks import repeated_blocks
 from .cost.model import CostModel
@@ -126,16 +127,24 @@ def climb(
 
 
 def on_cut(
-    cut: CutGraph, places: Sequence[SubMesh], model: CostModel, parts: int, seed: int = 0
+    cut: CutGraph,
+    places: Sequence[SubMesh],
+    model: CostModel,
+    parts: int,
+    seed: int = 0,
+    checkpointing: Checkpointing = "auto",
 ) -> StagedBaseline | None:
-    """Each layer of `cut` a stage, at its best in `parts` micro-batches; None if one is too big."""
+    """Each layer of `cut` a stage, at its best in `parts` micro-batches; None if one is too big.
+
+    checkpointing: "none" runs no block again
+    """
     planned: list[PlannedStage] = []
     topologies: list[str] = []
     for n, place in enumerate(places):
         held = in_flight(SCHEDULE, len(places) - n, len(places), parts)
         stage = cut.stage(n, n + 1)
         found = _known(planned, topologies, stage, place, parts) or stage_in_memory(
-            stage, _on(model, place), parts, held, seed
+            stage, _on(model, place), parts, held, seed, checkpointing
         )
         if found is None:
             return None
@@ -169,19 +178,24 @@ def _known(
 
 
 def stage_in_memory(
-    graph: Graph, model: CostModel, parts: int, held: int, seed: int = 0
+    graph: Graph,
+    model: CostModel,
+    parts: int,
+    held: int,
+    seed: int = 0,
+    checkpointing: Checkpointing = "auto",
 ) -> tuple[Plan, str] | None:
     """Megatron's best plan of a stage and its topology; None if none fits.
 
     Its limit falls until all `held` micro-batches in flight fit.
     """
     if model.cluster.num_devices == 1:
-        return _alone(graph, model, parts, held, seed)
+        return _alone(graph, model, parts, held, seed, checkpointing)
     whole = limit = model.limit_bytes
     for _ in range(NARROWINGS):
         narrowed = dataclasses.replace(model, memory_limit_bytes=limit)
         ((record, plan),) = written_baselines(
-            graph, narrowed, (parts,), seed, families=MEGATRON
+            graph, narrowed, (parts,), seed, checkpointing, MEGATRON
         ).values()
         if plan is None:
             return None
@@ -193,10 +207,15 @@ def stage_in_memory(
 
 
 def _alone(
-    graph: Graph, model: CostModel, parts: int, held: int, seed: int
+    graph: Graph,
+    model: CostModel,
+    parts: int,
+    held: int,
+    seed: int,
+    checkpointing: Checkpointing,
 ) -> tuple[Plan, str] | None:
     """On one device only recomputation is open."""
-    for recompute in (False, True):
+    for recompute in (False,) if checkpointing == "none" else (False, True):
         try:
             plan = plan_stage(graph, model, parts, held, recompute=recompute, seed=seed, zero=False)
         except ValueError:

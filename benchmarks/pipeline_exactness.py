@@ -1,6 +1,6 @@
 """How far training in pipeline stages is from one process: `make bench-pipeline-exactness`.
 
-    python -m benchmarks.pipeline_exactness [--meshes 2x2 4x1 4x2] [--models dense ...] [--text]
+    python -m benchmarks.pipeline_exactness [--meshes 2x2 4x1 4x2] [--models dense ...] [--missing]
 
 Runs the matrix of tests/backend/pipeline_cases.py, one job for each mesh, model and set of numbers
 of micro-batches, and writes the largest relative differences of losses and of the trained state to
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import re
 from pathlib import Path
@@ -27,6 +28,7 @@ WHAT = {
     "transformer": "a transformer with tied weights",
     "ladder": "a U-shaped model with long skips",
 }
+_KEY = ("nodes", "gpus", "model", "stages", "micro_batches")
 _LINE = re.compile(r"stages=.* loss (\S+) state (\S+)")
 
 
@@ -42,6 +44,11 @@ def differences(nodes: int, gpus: int, cases: list[Case]) -> list[dict[str, Any]
         {**case, "loss": loss, "state": state, "date": today}
         for case, (loss, state) in zip(cases, apart, strict=True)
     ]
+
+
+def key_of(case: Case) -> tuple[Any, ...]:
+    """What tells a case from the others."""
+    return (*(case[name] for name in _KEY), title(case))
 
 
 def title(options: Case) -> str:
@@ -86,25 +93,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--meshes", nargs="+", default=[f"{n}x{g}" for n, g in MESHES])
     parser.add_argument("--models", nargs="+", default=list(MODELS))
-    parser.add_argument("--text", action="store_true", help="of the cases that were run")
+    parser.add_argument("--missing", action="store_true", help="only what has no result yet")
     args = parser.parse_args()
     path = FOLDER / "exactness.json"
     rows = json.loads(path.read_text()) if path.exists() else []
-    for mesh in () if args.text else args.meshes:
+    for mesh, model, counts in itertools.product(args.meshes, args.models, COUNTS):
         nodes, gpus = map(int, mesh.split("x"))
-        for model in args.models:
-            for counts in COUNTS:
-                cases = cases_of(model, nodes, gpus, counts)
-                mine = (nodes, gpus, model)
-                rows = [
-                    row
-                    for row in rows
-                    if (row["nodes"], row["gpus"], row["model"]) != mine
-                    or row["micro_batches"] not in counts
-                ] + differences(nodes, gpus, cases)
-                print(mesh, model, counts, len(cases), "cases", flush=True)
-                write_atomically(path, json.dumps(rows, indent=1) + "\n")
-                write_atomically(FOLDER / "exactness.md", markdown(rows))
+        cases = cases_of(model, nodes, gpus, counts)
+        keys = {key_of(case) for case in cases}
+        if args.missing and keys <= {key_of(row) for row in rows}:
+            continue
+        others = [row for row in rows if key_of(row) not in keys]
+        rows = others + differences(nodes, gpus, cases)
+        print(mesh, model, counts, len(cases), "cases", flush=True)
+        write_atomically(path, "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
+        write_atomically(FOLDER / "exactness.md", markdown(rows))
     write_atomically(FOLDER / "exactness.md", markdown(rows))
     print(markdown(rows))
 
