@@ -173,27 +173,19 @@ class StagePrices:
         searched = self._searched.setdefault(shape, {})
         if micro_batches in searched:
             return False
-        if shape not in self._searches:
-            model = dataclasses.replace(self.model, cluster=self.model.cluster.with_shape(*shape))
-            self._searches[shape] = StageSearch(
-                self.cut, self._short, model, self._recompute, self._space
-            )
-        stages, layers = self._stages(shape), len(self.cut.layers)
-        length = -(-layers // stages)
-        start = min(layers // 2, layers - length)
+        stages, run = self._stages(shape), self._middle(shape)
         others = [n for n in self._counts if n != micro_batches]
         # fewer, larger micro-batches divide as these do
         other = max((n for n in others if n < micro_batches), default=min(others, default=None))
         held = in_flight(self._schedule, stages, stages, micro_batches)
         is_large = shape[0] * shape[1] > LARGE
         passes = micro_batches + stages - 1
-        found = searched[micro_batches] = self._searches[shape].answers(
-            micro_batches, other, held, range(start, start + length),
-            self._best_s / passes if is_large else np.inf,
-        )  # fmt: skip
+        found = searched[micro_batches] = self._search_of(shape).answers(
+            micro_batches, other, held, run, self._best_s / passes if is_large else np.inf
+        )
         self._runs = {key: runs for key, runs in self._runs.items() if key[0] != shape}
         if is_large:
-            runs = [s.answer.runs(0.0)[start, start + length][None, None] for s in found]
+            runs = [s.answer.runs(0.0)[run.start, run.stop][None, None] for s in found]
             for limit in (np.inf, self.model.limit_bytes):
                 best = _fastest(runs, micro_batches, held, limit)[0, 0]
                 whole_s = float(passes * (best[0] + best[1]) + best[2])
@@ -202,6 +194,31 @@ class StagePrices:
                 else:
                     self._free_s[shape] = min(self._free_s.get(shape, np.inf), whole_s)
         return True
+
+    def keeping_count(self, shape: Shape) -> int | None:
+        """The least number of micro-batches in which no block may have to be run again."""
+        stages, run = self._stages(shape), self._middle(shape)
+        for count in self._counts:
+            plain = Recomputation(micro_graph(self._short.graph, count))
+            held = in_flight(self._schedule, stages, stages, count)
+            if self._search_of(shape).may_fit(plain, held, run):
+                return count
+        return None
+
+    def _search_of(self, shape: Shape) -> StageSearch:
+        if shape not in self._searches:
+            model = dataclasses.replace(self.model, cluster=self.model.cluster.with_shape(*shape))
+            self._searches[shape] = StageSearch(
+                self.cut, self._short, model, self._recompute, self._space
+            )
+        return self._searches[shape]
+
+    def _middle(self, shape: Shape) -> range:
+        """The layers of a stage in the middle of a pipeline on equal sub-meshes."""
+        layers = len(self.cut.layers)
+        length = -(-layers // self._stages(shape))
+        start = min(layers // 2, layers - length)
+        return range(start, start + length)
 
     def pair_prices(self, shape: Shape) -> PairPrices | None:
         """What is known of redistributions on a sub-mesh that has been searched."""

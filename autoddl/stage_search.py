@@ -206,7 +206,7 @@ class StageSearch:
         found: list[Searched] = []
         plain = Recomputation(micro_graph(self.short.graph, parts))
         blocks = repeated_blocks(plain.graph) if self._recompute else ()
-        if not blocks or self._may_fit(plain, held, run):
+        if not blocks or self.may_fit(plain, (held + 1) // 2, run):
             found = self._over_prices(plain, parts, other, held, run, beat_s)
             first, last = (s.answer.run(run.start, run.stop, 0.0) for s in (found[0], found[-1]))
             slower = _seconds(last, parts) / _seconds(first, parts)
@@ -217,15 +217,15 @@ class StageSearch:
             found += self._over_prices(again, parts, other, held, run, beat_s)
         return found
 
-    def _may_fit(self, plain: Recomputation, held: int, run: range) -> bool:
-        """Whether half of the micro-batches in flight could be held, were all divided evenly."""
+    def may_fit(self, plain: Recomputation, held: int, run: range) -> bool:
+        """Whether layers `run` with `held` micro-batches fit, were all divided evenly."""
         params = sum(
             float(plain.graph.tensors[p.outputs[0]].spec.bytes) for p in plain.graph.params
         )
         params *= self.model.parameter_copies / self.model.cluster.mesh.size
         kept = least_bytes(plain.graph, self.model) - params
         share = len(run) / len(self.short.stands_for)
-        return share * (params + (held + 1) // 2 * kept) <= self.limit_bytes
+        return share * (params + held * kept) <= self.limit_bytes
 
     def _over_prices(
         self,

@@ -141,7 +141,8 @@ def _ranked(
     """The partitions, the best first: its stages have been searched in its micro-batches.
 
     Those searched in more do not show how well fewer, larger ones would do, nor those in fewer
-    anything of more, so of the best its neighbours are searched as well.
+    anything of more, so of the best its neighbours are searched as well, and if it runs blocks
+    again, also as many as might do without.
     """
     refined = 0
     while True:
@@ -149,6 +150,9 @@ def _ranked(
         best = ranked[0].micro_batches
         shapes = sorted({stage.shape for stage in ranked[0].stages})
         near = [n for n in others if n != best and best / 2 <= n <= best * 2]
+        if any(stage.price.work_bytes > 0 for stage in ranked[0].stages):
+            keeping = {prices.keeping_count(shape) for shape in shapes}
+            near += [n for n in others if n in keeping and n not in (best, *near)]
         for count in (best, *near):
             anew = [prices.refine(shape, count) for shape in shapes]
             refined += any(anew)

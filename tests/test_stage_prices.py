@@ -11,7 +11,7 @@ from autoddl.pipeline.cut import cut_graph
 from autoddl.stage_prices import StagePrices
 from autoddl.stage_search import Answer, Searched
 from tests.clusters import cluster
-from tests.graphs import mlp, tied
+from tests.graphs import attention, mlp, tied
 
 MACHINE = cluster("gcp_a100", 2, 2)
 
@@ -39,6 +39,16 @@ def test_one_number_is_searched_until_more_are_asked_for(monkeypatch):
     assert known[0].forward_s > known[1].forward_s  # type: ignore[union-attr]
     assert prices.refine((2, 2), 8) and not prices.refine((2, 2), 8)
     assert list(prices._searched[2, 2]) == [2, 8]
+
+
+def test_more_micro_batches_may_do_without_recomputation():
+    """The least number with which what is in flight fits, were all divided evenly."""
+    cut, counts = cut_graph(attention(4, 64, 16, 32, 4)), (1, 2, 4, 8, 16, 32, 64)
+    model = CostModel(MACHINE)
+    limits = {1e9: 1, 1e6: 4, 5e5: 8, 3e5: 16, 2e5: 32, 1e5: None}
+    for limit, count in limits.items():
+        limited = dataclasses.replace(model, memory_limit_bytes=limit)
+        assert StagePrices(cut, limited, counts).keeping_count((1, 2)) == count
 
 
 def test_a_number_that_the_splits_do_not_divide_has_no_price():
