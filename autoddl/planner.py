@@ -20,6 +20,7 @@ from .attempts import Attempts, Checkpointing, Found
 from .baselines import FAMILIES, Baseline, BaselinePricer, Family
 from .blocks import repeated_blocks
 from .cluster.spec import Cluster
+from .collector import paused_collector
 from .cost.comm import CommRule
 from .cost.model import CostModel
 from .cost.recompute import Blocks, Recomputation
@@ -43,6 +44,7 @@ _NEAR = 5e-4  # relative gap that "auto" leaves open where memory binds
 _PROVING = ("auto", "exact", "integer", "exhaustive")
 
 
+@paused_collector()
 def find_plan(
     graph: Graph,
     cluster: Cluster,

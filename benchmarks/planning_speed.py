@@ -123,7 +123,7 @@ def _measured(case: Case) -> dict[str, Any]:
     from autoddl.cluster.spec import Cluster
     from autoddl.sbp.counted import Counted
     from autoddl.sbp.redistribute import PathTable
-    from autoddl.search import branch, class_bounds, narrow, symmetric
+    from autoddl.search import branch, class_bounds, floors, narrow, refine, symmetric
     from autoddl.search.tables import TableBuilder
 
     graph = _graph(case)
@@ -134,10 +134,15 @@ def _measured(case: Case) -> dict[str, Any]:
     for owner, name, phase in (
         (TableBuilder, "prepare", "strategies"),
         (TableBuilder, "build", "tables"),
+        (TableBuilder, "parts", "tables"),
         (PathTable, "seconds_of", "path prices"),
         (Counted, "seconds", "bounds of paths"),
         (symmetric, "eliminate", "elimination"),
-        (symmetric, "Contexts", "reduced costs"),
+        (floors, "eliminate", "elimination"),
+        (floors, "floors", "reduced costs"),
+        (floors, "Contexts", "reduced costs"),
+        (refine, "eliminate", "elimination"),
+        (refine, "Contexts", "reduced costs"),
         (class_bounds, "eliminate", "elimination"),
         (class_bounds, "Contexts", "reduced costs"),
         (branch, "eliminate", "elimination"),
@@ -145,7 +150,7 @@ def _measured(case: Case) -> dict[str, Any]:
         (narrow, "Contexts", "reduced costs"),
         (narrow, "least_within", "fronts"),
         (attempts, "account", "account"),
-        (attempts, "memory_peak", "fullest moment"),
+        (attempts, "needed_bytes", "fullest moment"),
         (attempts, "place", "placements"),
         (planner, "write_plan", "writing the plan"),
     ):

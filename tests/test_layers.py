@@ -17,6 +17,7 @@ PACKAGE = "autoddl"
 
 LAYERS: dict[str, tuple[str, ...]] = {
     "files": (),
+    "collector": (),
     "sbp.placement": (),
     "sbp.mesh": (),
     "sbp.layout": ("sbp.placement", "sbp.mesh"),
@@ -50,7 +51,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "precision": ("graph", "cluster"),
     "look": ("search",),
     "attempts": ("blocks", "look"),
-    "planner": ("attempts", "baselines", "plans"),
+    "planner": ("attempts", "baselines", "plans", "collector"),
     "renamed": ("plans",),
     "stage_account": ("plans",),
     "stage_memory": ("search",),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,8 +71,9 @@ class Placement:
         raise ValueError(f"{text!r} is not a placement; expected S<dim>, B or P")
 
 
+@lru_cache(maxsize=256)
 def S(dim: int) -> Placement:
-    """Split along tensor dim `dim`."""
+    """Split along tensor dim `dim`. One object for each: equal placements are mostly the same."""
     if dim < 0:
         raise ValueError(f"a split dim must be 0 or more, got {dim}")
     return Placement(dim)
@@ -79,6 +81,7 @@ def S(dim: int) -> Placement:
 
 B = Placement(_BROADCAST_CODE)
 P = Placement(_PARTIAL_CODE)
+_BY_CODE = {B.code: B, P.code: P}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ class NdSbp:
 
     @staticmethod
     def from_codes(codes: Iterable[int]) -> NdSbp:
-        return NdSbp(tuple(Placement(int(code)) for code in codes))
+        return NdSbp(tuple(_BY_CODE.get(int(code)) or S(int(code)) for code in codes))
 
     @property
     def codes(self) -> NDArray[np.int8]:
