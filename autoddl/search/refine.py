@@ -13,11 +13,11 @@ So few tables are priced between many strategies, and most where only one or two
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..cost.gap import ROUNDING
 from .eliminate import eliminate
@@ -28,8 +28,7 @@ from .tables import Rows, TableBuilder
 _MUCH = 0.1  # of what the bound of the choice that is farthest off says too little
 _TIGHT = 1e-5  # relative: bounds are in single precision
 
-_Edge = tuple[int, int, int]  # edge table, strategies
-_Node = tuple[int, int]  # node table, strategy
+_Entry = tuple[int, ...]  # a table, and the strategies of each of its variables
 
 
 @dataclass
@@ -37,10 +36,10 @@ class _Exact:
     """Exact seconds of single entries of the tables of `builder`, each priced once."""
 
     builder: TableBuilder
-    edges: dict[_Edge, float] = field(default_factory=dict)
-    nodes: dict[_Node, float] = field(default_factory=dict)
+    edges: dict[_Entry, float] = field(default_factory=dict)
+    nodes: dict[_Entry, float] = field(default_factory=dict)
 
-    def price(self, edges: Sequence[_Edge], nodes: Sequence[_Node]) -> None:
+    def price(self, edges: Sequence[_Entry], nodes: Sequence[_Entry]) -> None:
         new = [edge for edge in dict.fromkeys(edges) if edge not in self.edges]
         others = [node for node in dict.fromkeys(nodes) if node not in self.nodes]
         pairs, singles = self.builder.parts(
@@ -63,10 +62,14 @@ def possible(
     """
     exact, problem, best = _Exact(builder.among(rows, builder.prices)), bounds, ceiling
     kept = [np.arange(len(own)) for own in rows]
+    # restriction leaves the edges and their tables' numbers as they are
+    ends = {e.table: (bounds.nodes[e.first], bounds.nodes[e.second]) for e in bounds.edges}
+    every = np.array([(e.table, e.first, e.second) for e in bounds.edges], dtype=np.int64)
+    every = every.reshape(-1, 3).T
     while True:
         state = eliminate(problem, 0.0, frozenset())
         choice = state.expand({})
-        edges, nodes, cost = _compared(problem, choice, kept, exact)
+        edges, nodes, cost = _compared(problem, every, ends, choice, kept, exact)
         best = min(best, cost)
         contexts = Contexts(state, nodes_only=True)
         stays = [
@@ -81,26 +84,36 @@ def possible(
             len(which) < len(cost) for which, cost in zip(stays, problem.node_cost, strict=True)
         ):
             problem = problem.restricted(stays)
-        problem = _refined(problem, kept, exact, edges, nodes)
+        problem = _refined(problem, ends, kept, exact, edges, nodes)
 
 
 def _compared(
-    problem: Problem, choice: Choice, kept: Sequence[Rows], exact: _Exact
+    problem: Problem,
+    edges: Rows,
+    ends: Mapping[int, tuple[int, int]],
+    choice: Choice,
+    kept: Sequence[Rows],
+    exact: _Exact,
 ) -> tuple[list[int], list[int], float]:
-    """Edge tables and node tables that say much less of a choice than is exact; its exact cost."""
-    numbers = [int(kept[t][s]) for t, s in zip(problem.nodes, choice.tolist(), strict=True)]
-    pairs = Counter((e.table, numbers[e.first], numbers[e.second]) for e in problem.edges)
-    singles = Counter(zip(problem.nodes, numbers, strict=True))
+    """Edge tables and node tables that say much less of a choice than is exact; its exact cost.
+
+    edges: [3, m] table, first and second of each; ends: of each edge table its node tables
+    """
+    numbers = np.array(
+        [kept[t][s] for t, s in zip(problem.nodes, choice.tolist(), strict=True)], dtype=np.int64
+    )
+    table, first, second = edges
+    pairs = _counted(table, numbers[first], numbers[second])
+    singles = _counted(np.array(problem.nodes), numbers)
     exact.price(list(pairs), list(singles))
     cost = sum(times * exact.edges[edge] for edge, times in pairs.items())
     cost += sum(times * exact.nodes[node] for node, times in singles.items())
-    place = [{int(number): at for at, number in enumerate(own)} for own in kept]
-    ends = _ends(problem)
+    place = [dict(zip(own.tolist(), range(len(own)), strict=True)) for own in kept]
     edges_s, nodes_s = np.zeros(len(problem.edge_cost)), np.zeros(len(problem.node_cost))
     for edge, times in pairs.items():
-        table, first, second = edge
-        at = place[ends[table][0]][first], place[ends[table][1]][second]
-        edges_s[table] += times * _excess(exact.edges[edge], float(problem.edge_cost[table][at]))
+        number, left, right = edge
+        at = place[ends[number][0]][left], place[ends[number][1]][right]
+        edges_s[number] += times * _excess(exact.edges[edge], float(problem.edge_cost[number][at]))
     for node, times in singles.items():
         bound = float(problem.node_cost[node[0]][place[node[0]][node[1]]])
         nodes_s[node[0]] += times * _excess(exact.nodes[node], bound)
@@ -112,9 +125,10 @@ def _compared(
     )
 
 
-def _ends(problem: Problem) -> dict[int, tuple[int, int]]:
-    """Of each edge table the node tables of its ends."""
-    return {e.table: (problem.nodes[e.first], problem.nodes[e.second]) for e in problem.edges}
+def _counted(*columns: NDArray[np.int64]) -> dict[tuple[int, ...], int]:
+    """How often each row stands there."""
+    rows, times = np.unique(np.stack(columns, axis=1), axis=0, return_counts=True)
+    return dict(zip(map(tuple, rows.tolist()), times.tolist(), strict=True))
 
 
 def _excess(cost: float, bound: float) -> float:
@@ -123,13 +137,13 @@ def _excess(cost: float, bound: float) -> float:
 
 def _refined(
     problem: Problem,
+    ends: Mapping[int, tuple[int, int]],
     kept: Sequence[Rows],
     exact: _Exact,
     edges: Sequence[int],
     nodes: Sequence[int],
 ) -> Problem:
     """With exact seconds in these edge tables and node tables."""
-    ends = _ends(problem)
     pairs, singles = exact.builder.parts(
         [(table, kept[ends[table][0]], kept[ends[table][1]]) for table in edges],
         [(table, kept[table]) for table in nodes],
