@@ -98,10 +98,17 @@ def test_timeout(tmp_path):
     assert status == 124
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_to_the_launcher_ends_the_ranks(tmp_path, number, status):
+@pytest.mark.parametrize(
+    ("number", "status", "first"),
+    [(signal.SIGINT, 130, ""), (signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "import oneflow")],
+)
+def test_a_signal_to_the_launcher_ends_the_ranks(tmp_path, number, status, first):
+    """Also with OneFlow's own handler, which ends a process at once."""
+    if first:
+        pytest.importorskip("oneflow", reason="needs OneFlow")
     path = script(tmp_path, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
-    code = f"from autoddl.backend.oneflow.launch import *\nsys.exit(run_processes({path}, 1))"
+    launch = "from autoddl.backend.oneflow.launch import *"
+    code = f"{first}\n{launch}\nsys.exit(run_processes({path}, 1))"
     with subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,

@@ -75,7 +75,7 @@ def run_processes(
     processes: list[subprocess.Popen[str]] = []
     readers: list[threading.Thread] = []
     try:
-        with _raise_on_sigterm():
+        with _signals_raise():
             port = free_port()
             for rank in range(nproc):
                 host, local_rank = divmod(rank, nproc // len(hosts))
@@ -250,8 +250,8 @@ class _Terminated(Exception):
 
 
 @contextlib.contextmanager
-def _raise_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into an exception, so that the ranks do not outlive their launcher."""
+def _signals_raise() -> Iterator[None]:
+    """Turn SIGTERM and Ctrl-C into exceptions, so that the ranks do not outlive their launcher."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -260,6 +260,9 @@ def _raise_on_sigterm() -> Iterator[None]:
         raise _Terminated
 
     previous = signal.signal(signal.SIGTERM, raise_terminated)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # OneFlow, once imported, has one of its own in its place, which ends the process at once
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
