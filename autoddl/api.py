@@ -209,7 +209,7 @@ def parallelize(
     from .backend.oneflow.trainer import build_trainer
 
     install_guard()
-    check_device(precision if plan is None else plan.precision)
+    check_device(precision if plan is None else plan.precision, isinstance(plan, StagedPlan))
     check_world_size(cluster)
     traced = trace_with_state(model, *example, loss=loss)
     if plan is None:

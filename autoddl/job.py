@@ -112,7 +112,7 @@ def _checked_plan(job: TrainJob) -> Plan | StagedPlan:
     from .backend.oneflow.half import check_device
 
     plan = None if job.plan_file is None else load_plan(job.plan_file)
-    check_device(job.precision if plan is None else plan.precision)
+    check_device(job.precision if plan is None else plan.precision, isinstance(plan, StagedPlan))
     graph = trace_entry(job.model, job.batch)
     if plan is None:
         return find_plan(

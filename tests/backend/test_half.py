@@ -6,6 +6,7 @@ flow = pytest.importorskip("oneflow", reason="needs OneFlow")
 
 import autoddl  # noqa: E402
 from autoddl.backend.oneflow.groups import Groups  # noqa: E402
+from autoddl.backend.oneflow.half import check_device  # noqa: E402
 from autoddl.backend.oneflow.loss_scale import LossScaler  # noqa: E402
 from tests.backend.small_models import OPTIMIZERS, build  # noqa: E402
 from tests.clusters import cluster  # noqa: E402
@@ -25,6 +26,12 @@ def test_the_cpu_refuses_and_says_why():
             model, cluster("gcp_a100", 1, 1), example=batch(0, 8), loss=loss,
             optimizer=OPTIMIZERS["adam"], precision="float16",
         )  # fmt: skip
+
+
+def test_stages_in_float16_are_refused_on_any_device():
+    with pytest.raises(ValueError, match="has stages, whose losses autoddl does not scale"):
+        check_device("float16", in_stages=True)
+    check_device("float32", in_stages=True)
 
 
 def test_the_scale_falls_at_once_and_grows_slowly():

@@ -5,8 +5,10 @@ from __future__ import annotations
 import oneflow as flow
 
 
-def check_device(precision: str) -> None:
-    """ValueError unless this machine's devices can compute in `precision`."""
+def check_device(precision: str, in_stages: bool = False) -> None:
+    """ValueError unless this machine's devices can run plans in `precision`."""
+    if in_stages:
+        check_stages(precision)
     if precision == "float32" or flow.cuda.is_available():
         return
     raise ValueError(
