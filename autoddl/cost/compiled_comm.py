@@ -6,7 +6,8 @@ between all devices, which packs what each device sends and receives:
 
     out (2 p + [p > 1]),   p the devices whose summands are added up
 
-What ends in Partial where it did not start there is no collective: it goes through the host.
+What ends in Partial where it did not start there is no collective: it goes through the host, as
+does what stays Partial on one axis unless the other one has a collective of its own.
 """
 
 from __future__ import annotations
@@ -47,7 +48,15 @@ def num_changes(source: NdSbp, target: NdSbp) -> int:
 
 def goes_through_host(source: NdSbp, target: NdSbp) -> bool:
     """True if the compiler has no collective for the change."""
-    return any(t.is_partial and not s.is_partial for s, t in zip(source, target, strict=True))
+    if any(t.is_partial and not s.is_partial for s, t in zip(source, target, strict=True)):
+        return True
+    axes = _merged(source, target)
+    if len(axes) != 2 or not any(t.is_partial for _, t in axes):
+        return False
+    (s0, t0), (s1, t1) = axes
+    if s0 == t0:
+        return not (t1.is_broadcast or (s1.is_split and t1.is_split))
+    return not (s1 == t1 and s0.is_partial and t0.is_broadcast)
 
 
 def collective_workspace(

@@ -328,27 +328,28 @@ class StepTape:
         """The name of `tensor`, which is `name` and placed as `source`, after `steps`."""
         if not steps:
             return name
-        spec = self.graph.tensors[tensor].spec
         for kind, start, nd in self._route(source, steps):
-            before, after = self._local_bytes(spec, start), self._local_bytes(spec, nd)
-            if self.compiled and self._leaves_chain(start, nd):
-                # into a buffer of its own; what it leaves behind is not reused
-                workspace = collective_workspace(start, nd, before, after, self.mesh)
-                through_host = goes_through_host(start, nd)
-                self.tape.keep("redistribution", after + (0 if through_host else workspace))
-                self.tape.kept.add(name)
-                name = self.name(f"always:{what}")
-            elif self.compiled:
-                workspace = collective_workspace(start, nd, before, after, self.mesh)
-                how: Transfer = "implied" if kind == "slice" else transfer
-                name = self.new(
-                    f"{kind} of {what}", [name], after, "redistribution", workspace, "", how
-                )
-            elif kind != "slice":
-                name = self.new(
-                    f"{kind} of {what}", [name], after, "redistribution", transfer=transfer
-                )
+            name = self.moved(f"{kind} of {what}", tensor, name, (kind, start, nd), transfer)
         return name
+
+    def moved(self, what: str, tensor: str, name: str, way: Way, transfer: Transfer) -> str:
+        """The name of `tensor`, which is `name`, after one way."""
+        kind, start, nd = way
+        spec = self.graph.tensors[tensor].spec
+        before, after = self._local_bytes(spec, start), self._local_bytes(spec, nd)
+        if not self.compiled:
+            if kind == "slice":
+                return name
+            return self.new(what, [name], after, "redistribution", transfer=transfer)
+        workspace = collective_workspace(start, nd, before, after, self.mesh)
+        if self._leaves_chain(start, nd):
+            # into a buffer of its own; what it leaves behind is not reused
+            through_host = goes_through_host(start, nd)
+            self.tape.keep("redistribution", after + (0 if through_host else workspace))
+            self.tape.kept.add(name)
+            return self.name(f"always:{what}")
+        how: Transfer = "implied" if kind == "slice" else transfer
+        return self.new(what, [name], after, "redistribution", workspace, "", how)
 
     def _leaves_chain(self, source: NdSbp, target: NdSbp) -> bool:
         """True if the compiler has no collective on the mesh of the step for the change."""

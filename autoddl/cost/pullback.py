@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from ..graph import Op
 from ..planned import PlannedOp
 from ..sbp.placement import NdSbp
-from .compiled_comm import collective_workspace
 from .forward import VIEWS
 
 if TYPE_CHECKING:
@@ -74,13 +73,11 @@ class OpPullback:
         return self._gathered(self.dy(), self.op.outputs[0], nd)
 
     def _gathered(self, name: str, tensor: str, nd: NdSbp) -> str:
-        mesh, whole = self.step.mesh, NdSbp.broadcast(len(nd))
+        whole = NdSbp.broadcast(len(nd))
         if nd == whole:
             return name
-        before, after = self.step.bytes_of(tensor, nd), self.step.bytes_of(tensor, whole)
-        workspace = collective_workspace(nd, whole, before, after, mesh)
-        what = f"gathering of {tensor}"
-        return self.step.new(what, [name], after, "redistribution", workspace, "", "implied")
+        way = "all_gather", nd, whole
+        return self.step.moved(f"gathering of {tensor}", tensor, name, way, "implied")
 
     def temporary(
         self, reads: Sequence[str], size: float, workspace: float = 0, over: str = ""

@@ -45,6 +45,21 @@ def test_what_becomes_partial_goes_through_the_host():
     assert not goes_through_host(parse("(P, S0)"), parse("(P, B)"))
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "through"),
+    [
+        ("(P, P)", "(S0, P)", True),  # no reduce-scatter along one axis of two
+        ("(P, P)", "(P, S0)", True),
+        ("(S0, P)", "(B, P)", True),
+        ("(P, P)", "(B, P)", False),
+        ("(P, S0)", "(P, S1)", False),
+        ("(P, P)", "(S0, S0)", False),  # sent and received
+    ],
+)
+def test_what_stays_partial_needs_a_collective_along_the_other_axis(source, target, through):
+    assert goes_through_host(parse(source), parse(target)) == through
+
+
 def test_axes_that_all_tensors_label_alike_are_one():
     alike = PlannedOp("a", (parse("(S0, S0, B)"),), (parse("(S0, S0, P)"),), (None,), (None,))
     assert merged_axes([alike], 3) == ((0, 1), (2,))
