@@ -40,8 +40,6 @@ def columns(
     again = again or Recomputation(graph)
     one = account(graph, model, 1, ops, edges, again)
     two = account(graph, model, 2, ops, edges, again)
-    works = [sum(one[name].inside_bytes for name in block) for block in again.blocks]
-    fullest = works.index(max(works)) if works else -1
     found = {}
     for op in graph.ops:
         placed = ops[op.name]
@@ -49,7 +47,7 @@ def columns(
         first, second = one[op.name], two[op.name]
         compute = second.compute_s - first.compute_s
         moved = second.communication_s - first.communication_s
-        counted = first.inside_bytes if again.block_of.get(op.name) == fullest else 0.0
+        counted = first.counted_bytes if op.name in again.block_of else 0.0
         found[op.name] = np.array(
             [
                 forward_s + moved / 2,

@@ -83,8 +83,8 @@ class UnionTables(GroupTables):
         compute_s, memory_bytes = self._compute_and_memory(group, table)
         table = dataclasses.replace(table, compute_s=compute_s, memory_bytes=memory_bytes)
         for _, rows, prices, stage, stored in self._stored_ports(group, table):
-            whole = prices.memory_bytes(0, prices.stored(()))
-            memory_bytes[rows] += prices.memory_bytes(stage, stored) - whole
+            whole = prices.memory_bytes(0, prices.stored(()), 1.0)
+            memory_bytes[rows] += prices.memory_bytes(stage, stored, float(stage < 3)) - whole
         return table
 
     def _sync_seconds(self, group: Group, table: GroupTable) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ what comes after them if that is more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -23,7 +23,7 @@ from ..sbp.redistribute import Step, device_intra_bytes, nic_bytes, nic_messages
 from ..sbp.rules import find_rule, signatures_of
 from ..sbp.signature import Inner, OpSpec
 from .forward import extra_shares, lasting_shares
-from .gradients import is_shared, last_counts, last_of_blocks, last_product, reader_of
+from .gradients import is_shared, last_counts, last_product, reader_of
 from .measured import times_of
 from .model import CostModel
 from .operator import compute_seconds, inner_count, inner_seconds, reduced_spec, saved_bytes
@@ -65,6 +65,7 @@ class Cost:
     memory_bytes: float = 0.0
     fixed_bytes: float = 0.0
     inside_bytes: float = 0.0
+    counted_bytes: float = 0.0
     nic_messages: float = 0.0  # in which the NIC's bytes travel
 
     @property
@@ -82,6 +83,7 @@ class Cost:
         self.memory_bytes += other.memory_bytes
         self.fixed_bytes += other.fixed_bytes
         self.inside_bytes += other.inside_bytes
+        self.counted_bytes += other.counted_bytes
         self.nic_messages += other.nic_messages
         self.nic_bytes.add(other.nic_bytes)
         self.intra_bytes.add(other.intra_bytes)
@@ -107,14 +109,13 @@ def account(
     trips = _Trips(model)
     # bytes by operator of each block, and of what comes after them
     inside: list[dict[str, float]] = [{} for _ in (*again.blocks, "tail") if again.blocks]
-    block_products = last_of_blocks(graph, again)
     for op in graph.ops:
         cost, passes = costs[op.name], again.passes(op.name)
         _add_operator(cost, graph, trips, micro_batches, passes, op, ops[op.name])
         extra = _extra_bytes(graph, mesh, op, ops[op.name])
         within = extra if again.leaves(op) else cost.memory_bytes + extra
         cost.memory_bytes += extra
-        if op.name in block_products:
+        if op.name in again.last_products:
             gradients = _gradient_bytes(graph, mesh, op, ops[op.name])
             cost.memory_bytes += gradients
             within += gradients
@@ -140,6 +141,10 @@ def account(
                 cost.memory_bytes += copy
                 cost.fixed_bytes += copy if is_param else 0.0
                 within += 0.0 if is_param else copy
+            if edge.zero_stage == 3 and op.name in again.last_products:  # it is gathered again
+                copy = _local_bytes(spec, ops[op.name].ins[index], mesh)
+                cost.memory_bytes += copy
+                within += copy
             back = ops[op.name].grad_ins[index]
             if edge.backward and back is not None:
                 cause = "gradient_sync" if is_param else "backward"
@@ -148,6 +153,9 @@ def account(
                     whole, apart = (_local_bytes(spec, nd, mesh) for nd in (back, given))
                     cost.memory_bytes += whole - apart
                     cost.fixed_bytes += whole - apart
+        if op.name in again.done:
+            cost.memory_bytes -= within
+            within = 0.0
         if op.name in again.place_of:
             cost.inside_bytes = inside[again.place_of[op.name]][op.name] = within
     if last is not None:
@@ -156,12 +164,34 @@ def account(
             kept = _kept_bytes(graph, mesh, reader, ops[reader.name])
             added = max(added - kept, _gradient_bytes(graph, mesh, reader, ops[reader.name]))
         costs[last.name].memory_bytes += added
-    sizes = [sum(block.values()) for block in inside]
+    fullest = _fullest(graph, again, inside, costs)
     for number, block in enumerate(inside):
-        if number != sizes.index(max(sizes)):
-            for name, within in block.items():
+        for name, within in block.items():
+            if number == fullest:
+                costs[name].counted_bytes = within
+            else:
                 costs[name].memory_bytes -= within
     return costs
+
+
+def _fullest(
+    graph: Graph,
+    again: Recomputation,
+    inside: Sequence[Mapping[str, float]],
+    costs: Mapping[str, Cost],
+) -> int:
+    """The number of the block (or tail) of whose backward pass the memory is that counts.
+
+    What leaves later ones is gone then, so of equal blocks it is the last one. In stages of a
+    pipeline other micro-batches keep it.
+    """
+    sizes = [sum(block.values()) for block in inside]
+    if not (again.in_flight or graph.is_stage):
+        left = 0.0
+        for number, block in enumerate(inside):
+            left += sum(costs[n].memory_bytes - costs[n].fixed_bytes - w for n, w in block.items())
+            sizes[number] += left
+    return sizes.index(max(sizes)) if sizes else -1
 
 
 def total(costs: Iterable[Cost]) -> Cost:

@@ -18,7 +18,7 @@ from ..graph import Graph, Op
 from ..sbp.rules import find_rule
 from .forward import VIEWS
 from .operator import computes
-from .recompute import Recomputation
+from .recompute import is_product
 
 
 def is_shared(graph: Graph, tensor: str) -> bool:
@@ -34,24 +34,7 @@ def last_counts(graph: Graph, micro_batches: int, recomputes: bool) -> bool:
 
 def last_product(graph: Graph) -> Op | None:
     """The last product or convolution that is trained."""
-    return next((op for op in reversed(graph.ops) if _is_product(graph, op)), None)
-
-
-def last_of_blocks(graph: Graph, again: Recomputation) -> frozenset[str]:
-    """The last product of each block, whose gradients count as memory."""
-    if graph.is_stage:
-        return frozenset()
-    found = {
-        again.block_of[op.name]: op.name
-        for op in graph.ops
-        if op.name in again.block_of and _is_product(graph, op)
-    }
-    return frozenset(found.values())
-
-
-def _is_product(graph: Graph, op: Op) -> bool:
-    rule = find_rule(op.kind)
-    return rule is not None and rule.heavy and any(o in graph.needs_grad for o in op.outputs)
+    return next((op for op in reversed(graph.ops) if is_product(graph, op)), None)
 
 
 def reader_of(graph: Graph, product: Op) -> Op | None:

@@ -4,6 +4,7 @@
               (but for parameters, which travel once a step) and its own collectives
     memory    what leaves a block is kept like any activation; what stays inside, a_b for block b,
               is there for one block at a time:  max_b a_b  instead of  sum_b a_b
+              They count as the last product of the block begins its backward pass (`gradients`).
               What comes after the last block, the tail, is gone before the first one is run again,
               and counts like the inside of one more block.
 
@@ -53,6 +54,29 @@ class Recomputation:
         after = max(n for n, name in enumerate(names) if name in self.block_of) + 1
         tail = (op.name for op in self.graph.ops[after:] if op.kind not in SOURCE_KINDS)
         return {**self.block_of, **dict.fromkeys(tail, len(self.blocks))}
+
+    @cached_property
+    def last_products(self) -> Mapping[str, int]:
+        """The last trained product or convolution of each block -> its block; none in a stage."""
+        if self.graph.is_stage:
+            return {}
+        found = {
+            self.block_of[op.name]: op.name
+            for op in self.graph.ops
+            if op.name in self.block_of and is_product(self.graph, op)
+        }
+        return {name: block for block, name in found.items()}
+
+    @cached_property
+    def done(self) -> frozenset[str]:
+        """What comes after the last product of its block: gone as that one's backward pass runs."""
+        if self.in_flight:
+            return frozenset()
+        return frozenset(
+            name
+            for product, block in self.last_products.items()
+            for name in self.blocks[block][self.blocks[block].index(product) + 1 :]
+        )
 
     def passes(self, op: str) -> int:
         """How often the forward pass of an operator is run."""
@@ -106,12 +130,20 @@ class Recomputation:
 
     def weight(self, op: str) -> float:
         """Of what an operator keeps inside its block or in the tail; 1 before these."""
+        if op in self.done:
+            return 0.0
         place = self.place_of.get(op)
         return 1.0 if place is None else self.weights[place]
 
     def key(self, op: Op) -> tuple[int, float, bool]:
         """Equal for operators that cost the same, all else being equal."""
         return self.passes(op.name), self.weight(op.name), self.leaves(op)
+
+
+def is_product(graph: Graph, op: Op) -> bool:
+    """True for a product or convolution with a gradient."""
+    rule = find_rule(op.kind)
+    return rule is not None and rule.heavy and any(o in graph.needs_grad for o in op.outputs)
 
 
 def _is_view(op: Op) -> bool:

@@ -190,13 +190,12 @@ class StoragePrices:
     def stored(self, axes: tuple[int, ...]) -> Codes:
         return stored_codes(self.spec, self.needed, self.given, axes, self.comm.mesh)
 
-    def memory_bytes(self, stage: int, stored: Codes) -> Floats:
-        """[n] of weight, gradient, optimiser slots and gathered copy."""
+    def memory_bytes(self, stage: int, stored: Codes, held: float) -> Floats:
+        """[n] of weight, gradient, optimiser slots and, so much as it is `held`, gathered copy."""
         whole, apart = self._bytes(self.needed), self._bytes(stored)
         memory = self.copies * apart
         is_split = self._gathered(stored).any(axis=1)
-        if stage < 3:
-            memory += np.where(is_split, whole, 0.0)
+        memory += held * np.where(is_split, whole, 0.0)
         if stage == 1:
             memory += whole - apart
         return memory

@@ -324,7 +324,11 @@ class GroupTables:
                 prices = self._storage_prices(port, table)
                 op = group.ops[port.op]
                 spec, passes = self.graph.spec(op), self.again.passes(op.name)
-                found.append(StoragePort.make(spec, port.index, prices, passes, self.storages))
+                is_last = op.name in self.again.last_products
+                held = self.again.weight(op.name) if is_last else 0.0
+                found.append(
+                    StoragePort.make(spec, port.index, prices, passes, held, self.storages)
+                )
         return found
 
     def _storage_prices(self, port: Port, table: GroupTable) -> StoragePrices:

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from ..cost.forward import extra_shares, lasting_shares
-from ..cost.gradients import last_counts, last_of_blocks, last_product, reader_of
+from ..cost.gradients import last_counts, last_product, reader_of
 from ..cost.operator import saved_bytes
 from ..graph import Op
 from .group import Group, Grouping, rule_of
@@ -50,13 +50,14 @@ class LastMemory:
     def concerns(self, group: Group) -> bool:
         """Such a group has tables of its own."""
         return any(
-            op in (self._product, self._reader) or op.name in self._of_blocks for op in group.ops
+            op in (self._product, self._reader) or op.name in self.tables.again.last_products
+            for op in group.ops
         )
 
     def of_group(self, group: Group, table: GroupTable) -> GroupTable:
         """`table` with what depends on the one group alone."""
         for op in group.ops:
-            if op.name in self._of_blocks:
+            if op.name in self.tables.again.last_products:
                 added = self.tables.again.weight(op.name) * self._gradients(group, table, op)
                 table = dataclasses.replace(table, memory_bytes=table.memory_bytes + added)
         if self._product not in group.ops or not self._counts:
@@ -80,11 +81,6 @@ class LastMemory:
         product = self._gradients(*given, maker)
         reader, kept = self._gradients(*wanted, self._reader), self._kept(*wanted, self._reader)
         return np.maximum(product[:, None] - kept, reader)
-
-    @cached_property
-    def _of_blocks(self) -> frozenset[str]:
-        tables = self.tables
-        return last_of_blocks(tables.graph, tables.again)
 
     @property
     def _counts(self) -> bool:

@@ -28,6 +28,7 @@ class StoragePort:
     """Input `index` of an operator that is a trained parameter with one reader.
 
     passes: forward passes of the operator for each micro-batch
+    held:   how much counts of what stage 3 gathers for the operator
     stored: axes that may split it -> its placements [strategies, axis]
     """
 
@@ -35,20 +36,28 @@ class StoragePort:
     index: int
     prices: StoragePrices
     passes: int
+    held: float
     stored: Mapping[tuple[int, ...], Codes]
 
     @staticmethod
     def make(
-        op: OpSpec, index: int, prices: StoragePrices, passes: int, storages: Sequence[Storage]
+        op: OpSpec,
+        index: int,
+        prices: StoragePrices,
+        passes: int,
+        held: float,
+        storages: Sequence[Storage],
     ) -> StoragePort:
         stored = {axes: prices.stored(axes) for axes in dict.fromkeys(s.axes for s in storages)}
-        return StoragePort(op, index, prices, passes, stored)
+        return StoragePort(op, index, prices, passes, held, stored)
 
     def stage(self, storage: Storage) -> int:
         return stage_at(self.op, self.index, storage.stage)
 
     def memory_bytes(self, storage: Storage) -> Table:
-        return self.prices.memory_bytes(self.stage(storage), self.stored[storage.axes])
+        stage, stored = self.stage(storage), self.stored[storage.axes]
+        held = self.held if stage == 3 else 1.0
+        return self.prices.memory_bytes(stage, stored, held)
 
     def seconds(self, storage: Storage, micro_batches: int, whole_s: Table) -> Table:
         stored = self.stored[storage.axes]
