@@ -32,8 +32,7 @@ CASES: tuple[tuple[str, int, str, Checkpointing], ...] = (
     ("mlp", 1, "sgd", "none"),
     ("mlp", 2, "adam", "none"),
     ("mlp", 1, "sgd", "all"),
-    ("gpt", 1, "adam", "none"),
-    ("gpt", 2, "sgd", "none"),
+    ("gpt", 1, "sgd", "none"),
     ("attention", 1, "momentum", "none"),
     ("deep", 1, "sgd", "none"),
     ("deep", 1, "sgd", "all"),
@@ -48,7 +47,8 @@ def resident(what: str) -> int:
     raise ValueError(f"no {what} in /proc/self/status")
 
 
-def model_of(name: str) -> Any:
+def model_of(name: str, micro_batches: int) -> Any:
+    """A model, its inputs and target, and its loss."""
     import oneflow as flow
     import oneflow.nn as nn
 
@@ -58,10 +58,11 @@ def model_of(name: str) -> Any:
         layers: list[Any] = []
         for _ in range(6):
             layers += [nn.Linear(2048, 2048), nn.ReLU()]
-        data = flow.randn(4096, 2048), flow.randn(4096, 2048)
+        rows = 2048 * micro_batches
+        data = flow.randn(rows, 2048), flow.randn(rows, 2048)
         return nn.Sequential(*layers), data, nn.MSELoss()
     if name == "gpt":
-        model, batch = Gpt(1, 1024, 8, 512, vocabulary=2048), 16
+        model, batch = Gpt(1, 1024, 8, 512, vocabulary=2048), 8 * micro_batches
     else:
         model, batch = Gpt(4 if name == "deep" else 2, 512, 4, 256, vocabulary=64), 32
     tokens = flow.randint(0, 64, (batch, model.position.shape[0]))
@@ -114,11 +115,10 @@ def measure(
     small = tiny, (flow.randn(8, 8), flow.randn(8, 8)), flow.nn.MSELoss()
     trainer_of(small, 1).step(*small[1])  # libraries and threads are there now
     before = resident("VmRSS")
-    model, example, loss = model_of(name)
+    model, example, loss = model_of(name, micro_batches)
     own = sum(p.numel() * 4 for p in model.parameters())
     trainer = trainer_of((model, example, loss), micro_batches)
-    for _ in range(2):
-        trainer.step(*example).numpy()
+    trainer.step(*example).numpy()
     Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
     trainer.step(*example).numpy()
     plan = trainer.plan

@@ -73,6 +73,15 @@ def test_the_prediction_is_near_with_recomputed_blocks(micro_batches):
     assert exact_memory(plan).total < 0.9 * exact_memory(plan.keeping_all()).total
 
 
+@pytest.mark.parametrize("limit", [3.5e6, pytest.param(2.8e6, marks=pytest.mark.full)])
+def test_split_parameters_with_micro_batches_keep_to_the_limit(limit):
+    plan = planned(memory_limit_bytes=limit)
+    assert plan.micro_batches > 1
+    assert {1, 2, 3} & {edge.zero_stage for edge in plan.edges.values()}
+    check(plan)
+    assert exact_memory(plan).total <= 1.05 * limit
+
+
 def test_a_block_waits_for_its_gradient_before_it_is_run_again():
     """first -> second -> tail -> loss; nn.Graph lets the second's copy wait for its first pass."""
     job = job_pb.Job()
