@@ -145,6 +145,7 @@ class StepTape:
     extras: set[str] = field(default_factory=set)  # names of what operators keep beside outputs
     counter: int = 0
     _parts: dict[NdSbp, int] = field(default_factory=dict)
+    _whole: dict[str, int] = field(default_factory=dict)
     _routes: dict[tuple[NdSbp, tuple[Step, ...]], list[Way]] = field(default_factory=dict)
 
     @property
@@ -205,13 +206,19 @@ class StepTape:
 
     def bytes_of(self, tensor: str, nd: NdSbp) -> float:
         """Local bytes of a tensor of the graph that is placed as `nd`."""
-        return self._local_bytes(self.graph.tensors[tensor].spec, nd)
+        whole = self._whole.get(tensor)
+        if whole is None:
+            whole = self._whole[tensor] = self.graph.tensors[tensor].spec.bytes
+        return whole / self._num_parts(nd)
 
     def _local_bytes(self, spec: TensorSpec, nd: NdSbp) -> float:
+        return spec.bytes / self._num_parts(nd)
+
+    def _num_parts(self, nd: NdSbp) -> int:
         parts = self._parts.get(nd)
         if parts is None:
             parts = self._parts[nd] = shards(nd, self.mesh)
-        return spec.bytes / parts
+        return parts
 
     # ---- forward
 

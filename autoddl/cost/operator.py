@@ -57,9 +57,12 @@ def compute_seconds(
 
 def saved_bytes(op: OpSpec, rule: Rule, out_bytes: Array, has_grad: bool) -> Array:
     """Bytes of the operator's outputs that stay until its backward pass."""
-    arrives = op.kind == "stage_input"
-    kept = arrives or (has_grad and computes(op, rule))
-    return out_bytes if kept else np.zeros_like(out_bytes)
+    return out_bytes if is_saved(op, rule, has_grad) else np.zeros_like(out_bytes)
+
+
+def is_saved(op: OpSpec, rule: Rule, has_grad: bool) -> bool:
+    """Whether the operator's outputs stay until its backward pass."""
+    return op.kind == "stage_input" or (has_grad and computes(op, rule))
 
 
 def reduced_spec(op: OpSpec, inner: Inner) -> TensorSpec:

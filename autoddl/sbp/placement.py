@@ -97,6 +97,9 @@ class NdSbp:
     def __hash__(self) -> int:
         return self._hash
 
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, NdSbp) and self.placements == other.placements)
+
     @staticmethod
     def of(*placements: Placement) -> NdSbp:
         return NdSbp(tuple(placements))

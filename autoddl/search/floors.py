@@ -27,6 +27,7 @@ from .marginals import Contexts
 from .problem import Choice, Problem, Table
 
 _FEW = 40  # strategies of each node table among which a good choice is sought
+_REPEATED = 2  # uses of an edge table, on average: beyond, shared messages bound too little
 _WORTH = 0.7  # of the strategies: if more are left, all are as well eliminated
 
 _Role = tuple[int, tuple[tuple[int, bool], ...]]  # node table; edge tables, whether it is the first
@@ -50,10 +51,9 @@ def near_optimum(problem: Problem, margin: float) -> Scores | None:
 
     With memory ignored. None if elimination leaves variables over.
     """
-    every = [np.arange(len(cost)) for cost in problem.node_cost]
-    size = sum(map(len, every))
-    kept, valid = every, math.inf
-    if margin < math.inf:
+    kept, valid = [np.arange(len(cost)) for cost in problem.node_cost], math.inf
+    reduced = problem
+    if margin < math.inf and len(problem.edges) <= _REPEATED * len(problem.edge_cost):
         below = floors(problem)
         few = [np.sort(floor.argsort(kind="stable")[:_FEW]) for floor in below]
         state = eliminate(problem.restricted(few), 0.0, frozenset())
@@ -61,9 +61,9 @@ def near_optimum(problem: Problem, margin: float) -> Scores | None:
             return None
         ceiling = state.constant * (1 + margin)
         near = [np.flatnonzero(floor <= ceiling) for floor in below]
-        if sum(map(len, near)) <= _WORTH * size:
-            kept, valid = near, ceiling
-    state = eliminate(problem.restricted(kept), 0.0, frozenset())
+        if sum(map(len, near)) <= _WORTH * sum(map(len, kept)):
+            kept, valid, reduced = near, ceiling, problem.restricted(near)
+    state = eliminate(reduced, 0.0, frozenset())
     return None if state.node else _scores(problem, kept, state, valid)
 
 

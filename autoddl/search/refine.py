@@ -25,7 +25,7 @@ from .marginals import Contexts
 from .problem import Choice, Problem, Table
 from .tables import Rows, TableBuilder
 
-_MUCH = 0.1  # of what the bound of the choice that is farthest off says too little
+_MUCH = 0.01  # of what the bound of the choice that is farthest off says too little
 _TIGHT = 1e-5  # relative: bounds are in single precision
 
 _Entry = tuple[int, ...]  # a table, and the strategies of each of its variables

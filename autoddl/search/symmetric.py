@@ -2,12 +2,13 @@
 
 1. Strategies that differ only in the order of such axes are a class: they compute alike, and
    `sbp.counted` bounds the redistributions between two classes from below. For the problem of the
-   classes, elimination tells the least score of a choice through each class (`marginals`), which no
-   real choice through it falls below.
-2. The strategies of the classes within a ceiling near the least score are priced exactly, and the
-   best choice among them is found. If it costs no more than the ceiling, no class left out has a
-   better one: it is the optimum of all strategies. Else its cost is the ceiling, and once more. The
-   first ceiling is the highest of a few that leaves few strategies.
+   classes, elimination tells the least score of a choice through each class (`floors`, which leaves
+   out first what messages rule out), which no real choice through it falls below.
+2. The strategies of the classes within a ceiling near the least score are narrowed down, prices
+   made exact where their bounds mislead (`refine`). If the best choice among them costs no more
+   than the ceiling, no class left out has a better one: it is the optimum of all strategies. Else
+   its cost is the ceiling, and once more. The first ceiling is the highest of a few that leaves few
+   strategies. What is left in the end is priced exactly.
 
 There are far fewer classes than strategies, and mostly the bounds are within 0.3 % of the optimum,
 so that few strategies are left.
@@ -34,9 +35,9 @@ from .refine import possible
 from .tables import Others, TableBuilder, Tables
 
 _MIN_AXES = 5  # on fewer axes there are few strategies
-_CEILINGS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)  # relative, above the least score
+_CEILINGS = (1e-4, 3e-4, 1e-3, 2e-3, 5e-3, 1.6e-2)  # relative, above the least score
 _MARGIN = 0.02  # above the least score, a little more than the highest ceiling
-_FEW = 0.2  # of the strategies
+_FEW = 0.22  # of the strategies
 _MOST = 0.6  # of the strategies: more are as well priced all
 _SHOWN = 2  # classes of each table to find the next best in
 _TOO_LARGE = 1.1  # times the limit: what the bounds choose; the optimum will hardly fit

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cost.model import CostModel
-from ..cost.operator import saved_bytes
+from ..cost.operator import is_saved
 from ..cost.recompute import Recomputation
 from ..cost.storage import WHOLE, Storage
 from ..graph import Graph
@@ -130,8 +130,8 @@ def least_bytes(graph: Graph, model: CostModel, again: Recomputation | None = No
         elif op.name not in graph.free_ops:
             has_grad = any(out in graph.needs_grad for out in op.outputs)
             kept = 1.0 if again.leaves(op) else again.weight(op.name)
-            saved = saved_bytes(graph.spec(op), rule_of(op), np.array(outs), has_grad)
-            total += kept * float(saved)
+            if is_saved(graph.spec(op), rule_of(op), has_grad):
+                total += kept * outs
     return total / model.cluster.mesh.size
 
 
