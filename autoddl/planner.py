@@ -40,7 +40,7 @@ from .search.pair_prices import PairPrices
 from .search.problem import SearchResult
 from .search.tables import build_tables
 
-_NEAR = 5e-4  # relative gap that "auto" leaves open where memory binds
+_NEAR = 5e-4  # relative gap that "auto" closes only if that is quick, where memory binds
 _PROVING = ("auto", "exact", "integer", "exhaustive")
 
 

@@ -28,7 +28,7 @@ class Budget:
     clock:       what the seconds are of; `time.process_time` counts only the processor's
     beat_s:      a solution that costs this much or more is of no use; a search that sees that it
                  cannot do better may give up
-    near:        relative gap at which a search may stop, as it need not be closed
+    near:        relative gap that need not be closed: little time goes into it
 
     A search whose budget ends returns the best choice so far. `seconds` makes the result depend on
     the machine; without it equal seeds give equal results.
