@@ -149,6 +149,7 @@ def _measured(case: Case) -> dict[str, Any]:
         (narrow, "eliminate", "elimination"),
         (narrow, "Contexts", "reduced costs"),
         (narrow, "least_within", "fronts"),
+        (narrow, "least_by_counts", "counts"),
         (attempts, "account", "account"),
         (attempts, "needed_bytes", "fullest moment"),
         (attempts, "place", "placements"),

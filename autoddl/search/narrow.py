@@ -4,7 +4,8 @@
 2. A choice within the limit that costs less than the best so far scores less than best + p limit.
    So a strategy goes unless some choice through it does (`marginals`): it cannot be in an optimum.
 3. With the few strategies left, the best price again, and again.
-4. What gap is left is closed exactly by elimination with fronts (`fronts`).
+4. What gap is left is closed by elimination with fronts (`fronts`) below rising ceilings, or, once
+   these are long, by an integer program if it is small (`counts`); before, dominated strategies go.
 
 `narrow` offers what it finds and raises the bound of the proof, up to the optimum itself.
 """
