@@ -98,13 +98,11 @@ class Found:
         """
         tables = self.tables
         graph, model, parts = tables.grouping.graph, tables.model, tables.micro_batches
-        swept = not graph.is_stage and model.limit_bytes < math.inf
         needed = self.result.memory
-        if again.blocks != tables.again.blocks or (again.blocks and not swept):
-            # of the insides of blocks the tables count but a part
-            costs = {} if swept else account(graph, model, parts, *self.placed, again)
+        if again.blocks or tables.again.blocks:  # of whose insides the tables count but a part
+            costs = account(graph, model, parts, *self.placed, again)
             needed = total(costs.values()).memory_bytes
-        if swept:
+        if not graph.is_stage and model.limit_bytes < math.inf:
             step = graph, model.cluster.mesh, parts, model.optimizer, *self.placed, again
             needed = max(needed, needed_bytes(*step, model.limit_bytes))
         return needed - model.limit_bytes
