@@ -35,7 +35,6 @@ CASES: tuple[tuple[str, int, str, Checkpointing], ...] = (
     ("gpt", 1, "sgd", "none"),
     ("attention", 1, "momentum", "none"),
     ("deep", 1, "sgd", "none"),
-    ("deep", 1, "sgd", "all"),
 )
 
 
