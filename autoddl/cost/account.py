@@ -136,7 +136,8 @@ def account(
             for cause, times in zip(("forward", "backward"), forward, strict=True):
                 _add_path(cost, trips.along(spec, given, edge.forward), times, cause)
             stays = bool(edge.forward) and edge.forward[-1].kind != "to_partial"
-            if stays and edge.zero_stage < 3:
+            # readers of a buffer cut out what they need; the sweep counts it while it lives
+            if stays and edge.zero_stage < 3 and producer.kind != "buffer":
                 copy = _local_bytes(spec, ops[op.name].ins[index], mesh)
                 cost.memory_bytes += copy
                 cost.fixed_bytes += copy if is_param else 0.0
