@@ -54,6 +54,7 @@ CHECKPOINTING: tuple[Checkpointing, ...] = ("auto", "none", "all")
 _NEAR_FREE = 0.05
 _NARROWINGS = 8
 _LOOSENINGS = 5
+_QUICK = 5_000  # strategies of all variables: a search takes a fraction of a second
 _REPAIR = 0.005  # more seconds than without lowering the limit: not worth a search
 _REFINEMENTS = 3
 _WORTH_SEARCH = 1.15  # times the cost of the best look with, or without, recomputation
@@ -291,9 +292,10 @@ class Attempts:
         """What was searched, or the best within a lower limit whose fullest moment fits.
 
         What does not fit lowers the limit by its excess, which another plan may not have: so where
-        much time was lost, limits in between are tried.
+        much time was lost, or nothing is so small, limits in between are tried; the latter only
+        where that is quick.
         """
-        first, large, last = searched[1], math.inf, searched
+        first, large, last, floor = searched[1], math.inf, searched, 0.0
 
         def found(which: Searched) -> Found:
             tables, result = which
@@ -306,14 +308,19 @@ class Attempts:
             fits = found(last)
             if fits.excess_bytes <= 0:
                 break
+            if last[1].end != "done":
+                return None
             large = min(large, last[1].memory)
             limit = last[1].memory - fits.excess_bytes * (1 + tries / 2)
-            if limit <= 0 or last[1].end != "done":
-                return None
+            if limit <= floor:
+                limit = (floor + large) / 2
             smaller = lowered(*last, limit)
-            if smaller is None:
+            if smaller is not None:
+                last = smaller
+            elif sum(last[0].problem.sizes()) <= _QUICK:
+                floor = limit
+            else:
                 return None
-            last = smaller
         else:
             return None
         for _ in range(_LOOSENINGS):

@@ -9,6 +9,7 @@ pytest.importorskip("oneflow", reason="traces OneFlow models")
 
 from autoddl.backend.oneflow.entries import trace_entry  # noqa: E402
 from autoddl.planner import find_plan  # noqa: E402
+from benchmarks.memory import graph_of  # noqa: E402
 from tests.clusters import cluster  # noqa: E402
 
 
@@ -37,3 +38,14 @@ def test_a_gpt_of_sixteen_billion_parameters_fits_128_nodes_of_piz_daint():
     assert 4 * sum(graph.tensors[op.outputs[0]].spec.numel for op in graph.params) > 16e9
     tops = {layer.topology for layer in plan.layers if layer.name.endswith(".mlp.fc1")}
     assert all("R:" not in topology for topology in tops)
+
+
+def test_where_nothing_is_small_enough_for_a_whole_step_down_there_is_something_in_between():
+    """A limit lowered by the whole excess of the best plan by sums admits nothing."""
+    graph, where, limit = graph_of("dlrm 8x100k"), cluster("gcp_a100", 2, 2), 458.673e6
+    plan, eight = (
+        find_plan(graph, where, memory_limit_bytes=limit, micro_batches=parts, baselines=False)
+        for parts in (None, 8)
+    )
+    assert plan.cost.iteration_s <= eight.cost.iteration_s * (1 + 1e-9)
+    assert max(plan.memory_peak(runtime).bytes for runtime in ("executor", "graph")) <= limit
