@@ -14,10 +14,11 @@ from .backend.need import BackendMissing, need_oneflow
 from .cluster.spec import Cluster
 from .cost.comm import CommRule
 from .graph import Graph
+from .new_plan import Stages, new_plan
 from .planner import find_plan
 from .plans import Plan
 from .search.group_table import Space
-from .staged_plan import StagedPlan
+from .staged_plan import StagedPlan, loads_plan
 from .staged_planner import find_staged_plan
 
 __all__ = ["BackendMissing", "parallelize", "plan", "plan_stages", "trace"]
@@ -56,6 +57,7 @@ def plan(
     restarts: int = 32,
     budget_seconds: float | None = None,
     budget_evaluations: int | None = None,
+    gap: float | None = None,
     split_channels: bool = False,
     zero: bool = True,
     baselines: bool = True,
@@ -80,6 +82,7 @@ def plan(
         restarts=restarts,
         budget_seconds=budget_seconds,
         budget_evaluations=budget_evaluations,
+        gap=gap,
         space=Space(split_channels=split_channels, zero=zero),
         zero=zero,
         baselines=baselines,
@@ -136,10 +139,13 @@ def parallelize(
     loss: Callable[..., Any],
     optimizer: Callable[[list[Any]], Any],
     plan: StagedPlan,
+    stages: None = None,
+    schedule: str = "1f1b",
     seed: int = 0,
     micro_batches: int | None = None,
     memory_limit_bytes: float | None = None,
     search: str = "auto",
+    gap: float | None = None,
     checkpointing: Checkpointing = "auto",
     precision: str = "float32",
     per_shard_batchnorm: bool = False,
@@ -156,15 +162,41 @@ def parallelize(
     loss: Callable[..., Any],
     optimizer: Callable[[list[Any]], Any],
     plan: Plan | None = None,
+    stages: None = None,
+    schedule: str = "1f1b",
     seed: int = 0,
     micro_batches: int | None = None,
     memory_limit_bytes: float | None = None,
     search: str = "auto",
+    gap: float | None = None,
     checkpointing: Checkpointing = "auto",
     precision: str = "float32",
     per_shard_batchnorm: bool = False,
     debug: bool = False,
 ) -> Trainer: ...
+
+
+@overload
+def parallelize(
+    model: Any,
+    cluster: Cluster,
+    *,
+    example: Sequence[Any],
+    loss: Callable[..., Any],
+    optimizer: Callable[[list[Any]], Any],
+    plan: Plan | StagedPlan | None = None,
+    stages: Stages | None = None,
+    schedule: str = "1f1b",
+    seed: int = 0,
+    micro_batches: int | None = None,
+    memory_limit_bytes: float | None = None,
+    search: str = "auto",
+    gap: float | None = None,
+    checkpointing: Checkpointing = "auto",
+    precision: str = "float32",
+    per_shard_batchnorm: bool = False,
+    debug: bool = False,
+) -> Trainer | PipelineTrainer: ...
 
 
 def parallelize(
@@ -175,10 +207,13 @@ def parallelize(
     loss: Callable[..., Any],
     optimizer: Callable[[list[Any]], Any],
     plan: Plan | StagedPlan | None = None,
+    stages: Stages | None = None,
+    schedule: str = "1f1b",
     seed: int = 0,
     micro_batches: int | None = None,
     memory_limit_bytes: float | None = None,
     search: str = "auto",
+    gap: float | None = None,
     checkpointing: Checkpointing = "auto",
     precision: str = "float32",
     per_shard_batchnorm: bool = False,
@@ -191,10 +226,11 @@ def parallelize(
     example:   the model's positional inputs of one global batch, then the target
     loss:      (output, target) -> scalar; with micro-batches, a mean over the rows of the batch
     micro_batches: parts of the batch whose gradients are accumulated; None takes as few as fit
-    plan:      with stages (`plan_stages`), each rank trains its own stage's part of the model
+    plan:      None for a new one; with stages, each rank trains its own stage's part of the model
+    stages:    of the new plan, a pipeline of so many under `schedule`; "auto" for as many as pay
     optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`
     seed:      of the search and of dropout
-    checkpointing, precision: as in `planner.find_plan`; float16 needs CUDA devices
+    search, gap, checkpointing, precision: as in `planner.find_plan`; float16 needs CUDA devices
     per_shard_batchnorm: statistics of each shard instead of the whole batch
     debug:     after each operator, assert the planned placements and equal replicas
 
@@ -208,28 +244,37 @@ def parallelize(
     from .backend.oneflow.trace import trace_with_state
     from .backend.oneflow.trainer import build_trainer
 
+    if plan is not None and stages is not None:
+        raise ValueError(
+            "`plan` says by itself in how many stages the model is trained; leave `stages` out, or "
+            "plan anew"
+        )
     install_guard()
-    check_device(precision if plan is None else plan.precision, isinstance(plan, StagedPlan))
+    in_stages = isinstance(plan, StagedPlan) or stages is not None
+    check_device(precision if plan is None else plan.precision, in_stages)
     check_world_size(cluster)
     traced = trace_with_state(model, *example, loss=loss)
     if plan is None:
         kind = optimizer_kind(optimizer)
 
         def make() -> str:
-            found = find_plan(
+            found = new_plan(
                 traced.graph,
                 cluster,
+                stages,
+                schedule,
+                checkpointing,
                 seed=seed,
                 optimizer=kind,
                 micro_batches=micro_batches,
                 memory_limit_bytes=memory_limit_bytes,
                 search=search,
-                checkpointing=checkpointing,
+                gap=gap,
                 precision=precision,
             )
             return found.dumps()
 
-        plan = Plan.loads(share_text(make))
+        plan = loads_plan(share_text(make))
     else:
         plan.check_model(traced.graph)
         plan.check_cluster(cluster)

@@ -17,6 +17,7 @@ from .commands.memory import memory
 from .commands.options import (
     BATCH,
     CLUSTER,
+    GAP,
     GB,
     JSON,
     MODEL,
@@ -30,9 +31,11 @@ from .commands.options import (
     traced,
 )
 from .commands.stages import (
+    STAGES,
+    WHOLE_STAGES,
     explain_stages,
-    plan_stages,
     refuse_with_stages,
+    schedule_option,
     show_any_plan,
     stage_options,
 )
@@ -40,6 +43,7 @@ from .commands.stages import (
 if TYPE_CHECKING:
     from .attempts import Checkpointing
     from .cost.comm import CommRule
+    from .new_plan import Stages
     from .plans import Plan
 
 
@@ -105,6 +109,7 @@ def trace(model: str, output: str, batch: int | None) -> None:
         "autoddl plan models.vgg:vgg13 --cluster gcp_a100.json --json",
         "autoddl plan gpt.json --cluster laptop.json --stages 2 --schedule eager-1f1b",
         "autoddl plan gpt.json --cluster laptop.json --search integer --budget-seconds 60",
+        "autoddl plan gpt.json --cluster gcp_a100.json --nodes 128 --gap 1%",
     )
 )
 @MODEL
@@ -128,6 +133,7 @@ def trace(model: str, output: str, batch: int | None) -> None:
     "--budget-evaluations", type=click.IntRange(1),
     help="Likewise; unlike seconds, the same on every machine.",
 )  # fmt: skip
+@GAP
 @click.option(
     "--comm-rule", type=click.Choice(["shared_nic", "plain"]), default="shared_nic",
     show_default=True, help="plain: the paper's prices, as if no two groups shared a NIC.",
@@ -155,7 +161,7 @@ def plan(
     seed: int,
     batch: int | None,
     micro_batches: int | None,
-    stages: str | None,
+    stages: Stages | None,
     schedule: str,
     delay: int | None,
     chunks: int,
@@ -164,6 +170,7 @@ def plan(
     search: str,
     budget_seconds: float | None,
     budget_evaluations: int | None,
+    gap: float | None,
     comm_rule: CommRule,
     baselines: bool,
     checkpointing: Checkpointing,
@@ -180,12 +187,15 @@ def plan(
         refuse_with_stages(
             budget_seconds=budget_seconds,
             budget_evaluations=budget_evaluations,
+            gap=gap is not None,
             checkpointing=checkpointing != "auto",
         )
     graph = graph_of(model, batch)
     limit = None if memory_limit_gb is None else int(memory_limit_gb * GB)
     if stages is not None:
-        staged = plan_stages(
+        from .new_plan import new_plan
+
+        staged = new_plan(
             graph,
             cluster,
             stages,
@@ -215,6 +225,7 @@ def plan(
         search=search,
         budget_seconds=budget_seconds,
         budget_evaluations=budget_evaluations,
+        gap=gap,
         comm_rule=comm_rule,
         baselines=baselines,
         checkpointing=checkpointing,
@@ -283,6 +294,7 @@ def explain(
     epilog=examples(
         "autoddl train models.gpt:gpt_small --cluster laptop.json --steps 10",
         "autoddl train models.gpt:gpt_small --cluster laptop.json --plan plan.json",
+        "autoddl train models.gpt:gpt_small --cluster laptop.json --stages 2 --schedule eager-1f1b",
         "python -m oneflow.distributed.launch --nproc_per_node 4 --master_port 29500 \\",
         "    -m autoddl train models.gpt:gpt_small --cluster laptop.json",
     ),
@@ -293,6 +305,8 @@ def explain(
 @click.option("--plan", "plan_file", metavar="FILE", help="Run this plan instead of a new one.")
 @click.option("--steps", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--lr", type=float, default=1e-3, show_default=True, help="Learning rate.")
+@STAGES
+@schedule_option(WHOLE_STAGES)
 @OPTIMIZER
 @PRECISION
 @BATCH
@@ -301,8 +315,10 @@ def train_command(**options: Any) -> None:
     """Train MODEL on made-up data, one process per device of the cluster.
 
     Starts the processes itself, unless a launcher has started this one as a rank. With --plan, the
-    plan says in which precision.
+    plan says in which precision and in how many stages.
     """
+    if options["plan_file"] and options["stages"] is not None:
+        raise ValueError("--stages are of a new plan; leave it or --plan out")
     from .job import TrainJob, train
 
     cluster = load_cluster(

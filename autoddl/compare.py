@@ -177,12 +177,14 @@ def compare(
     comm_rule: CommRule = "shared_nic",
     zero: bool = True,
     precision: str = "float32",
+    gap: float | None = None,
     rival: Chosen | str | None = None,
     stages: bool = False,
 ) -> Comparison:
     """Our plan and every known scheme; the options and errors are those of `find_plan`.
 
     zero:  False: our plan stores parameters whole, as AutoDDL's own space does
+    gap:   of our plan on one mesh
     rival: the placements that OneFlow's own planner chose, or why there are none; it knows float32
     stages: our plan may have pipeline stages, and Megatron in stages is one scheme more
 
@@ -201,7 +203,7 @@ def compare(
         "comm_rule": comm_rule,
         "precision": precision,
     }
-    plan = find_plan(graph, cluster, **options, zero=zero)
+    plan = find_plan(graph, cluster, **options, zero=zero, gap=gap)
     ours = Scheme(OURS, OWN_TOPOLOGY, plan, plan.cost.memory_bytes)
     others = [_scheme(*found) for found in baseline_plans(graph, cluster, **options).values()]
     model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes, precision)

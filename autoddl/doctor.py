@@ -43,7 +43,7 @@ def examine() -> list[Check]:
     """All checks, in the order in which to mend what fails."""
     installed = installed_versions()
     checks = [python_check(sys.version_info[:2], platform.system(), platform.machine())]
-    needed = ("numpy", "scipy", "click", "rich", "jinja2")
+    needed = ("numpy", "scipy", "numba", "click", "rich", "jinja2")
     checks += [planner_check(name, installed) for name in needed]
     checks += oneflow_checks(installed, can_have_oneflow())
     if "oneflow" in installed:

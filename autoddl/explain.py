@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,6 +54,12 @@ def format_bytes(n: float) -> str:
             return f"{n:.0f} B" if unit == "B" else f"{n:.3g} {unit}"
         n /= 1000
     raise AssertionError
+
+
+def format_at_least(n: float) -> str:
+    """Rounded up: a limit of so many bytes admits `n`. 1531 -> '1.54 kB'."""
+    digit = 10.0 ** max(0, math.floor(math.log10(n)) - 2)
+    return format_bytes(math.ceil(n / digit) * digit)
 
 
 def format_seconds(s: float) -> str:

@@ -16,7 +16,7 @@ from .backend.need import need_oneflow
 from .backend.oneflow.guard import install_guard, rank
 from .backend.oneflow.launch import run_processes
 from .cluster.spec import Cluster
-from .planner import find_plan
+from .new_plan import Stages, new_plan
 from .plans import Plan
 from .staged_plan import StagedPlan, load_plan
 from .synthetic import synthetic_batches
@@ -26,7 +26,7 @@ from .synthetic import synthetic_batches
 class TrainJob:
     """What to train and how; `model` is module:function.
 
-    plan_file: None for a new plan, in `precision`
+    plan_file: None for a new plan, in `precision`, and in stages if `stages` says so
     """
 
     model: str
@@ -38,6 +38,8 @@ class TrainJob:
     batch: int | None = None
     seed: int = 0
     precision: str = "float32"
+    stages: Stages | None = None
+    schedule: str = "1f1b"
 
     def command(self, folder: str) -> list[str]:
         """The arguments of a rank, with the plan and the cluster from files in `folder`."""
@@ -95,6 +97,8 @@ def train_rank(job: TrainJob) -> None:
         plan=plan,
         seed=job.seed,
         precision=job.precision,
+        stages=job.stages,
+        schedule=job.schedule,
     )
     made = trainer.plan
     seconds = made.iteration_s if isinstance(made, StagedPlan) else made.cost.iteration_s
@@ -112,12 +116,14 @@ def _checked_plan(job: TrainJob) -> Plan | StagedPlan:
     from .backend.oneflow.half import check_device
 
     plan = None if job.plan_file is None else load_plan(job.plan_file)
-    check_device(job.precision if plan is None else plan.precision, isinstance(plan, StagedPlan))
+    in_stages = isinstance(plan, StagedPlan) or job.stages is not None
+    check_device(job.precision if plan is None else plan.precision, in_stages)
     graph = trace_entry(job.model, job.batch)
     if plan is None:
-        return find_plan(
-            graph, job.cluster, seed=job.seed, optimizer=job.optimizer, precision=job.precision
-        )
+        return new_plan(
+            graph, job.cluster, job.stages, job.schedule,
+            seed=job.seed, optimizer=job.optimizer, precision=job.precision,
+        )  # fmt: skip
     plan.check_model(graph)
     plan.check_cluster(job.cluster)
     return plan

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .cost.model import CostModel
 from .cost.recompute import Blocks, Recomputation
@@ -29,6 +29,8 @@ _CAP = 100
 _MIN_AXES = 5
 _NEAR = 0.003  # so much more a bound might be
 _SEARCHED = 0.75  # of the way from `free_s` to `seconds`, where searches end at least
+WORTH_LOOK = 1.1  # times the cost of the best look: no further look
+_WRONG = 1.1  # times what it said: a look was wrong
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ class Look:
     bounds: ClassBounds | None = None
 
     @property
+    def key(self) -> tuple[int, Blocks]:
+        return self.parts, self.blocks
+
+    @property
     def least_s(self) -> float:
         """What a search will hardly go below; never if this is a bound."""
         if self.bounds is not None:
@@ -54,12 +60,16 @@ class Look:
 
 @dataclass
 class Looker:
-    """micro: number of micro-batches -> the graph of one, with forks."""
+    """micro: number of micro-batches -> the graph of one, with forks.
+
+    corrections: seconds that a search found where looks were wrong
+    """
 
     micro: Callable[[int], Graph]
     model: CostModel
     space: Space
     prices: PairPrices
+    corrections: dict[tuple[int, Blocks], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._prices = PairPrices(self.model.cluster.mesh, self.model.comm.price)
@@ -78,7 +88,13 @@ class Looker:
         elif known.bounds is not None:
             known = self._bounded(known.bounds.raised(enough, _NEAR), blocks)
         self._known[parts, blocks] = known
-        return known
+        found_s = self.corrections.get((parts, blocks), 0.0)
+        return known if known.seconds >= found_s else dataclasses.replace(known, seconds=found_s)
+
+    def correct(self, look: Look, found_s: float) -> None:
+        """Of a look that was wrong the seconds that a search found count from now on."""
+        if found_s > look.seconds * _WRONG:
+            self.corrections[look.key] = found_s
 
     def binds(self, parts: int) -> bool:
         """Whether a look has shown that memory binds there without recomputation."""
@@ -135,12 +151,19 @@ class Looker:
             if not 0 <= position < len(counts):
                 return math.inf
             if position not in seen:
-                seen[position] = self.look(counts[position], blocks, enough)
+                least = min((look.seconds for look in seen.values()), default=math.inf)
+                most_s = min(enough, least * WORTH_LOOK)
+                if is_out(position) or self._is_too_large(counts[position], blocks, most_s):
+                    return math.inf
+                seen[position] = self.look(counts[position], blocks, most_s)
             return seen[position].seconds
 
+        def is_out(position: int) -> bool:
+            return self._free_floor(counts[position], blocks) >= enough
+
         at = first
-        while at > 0 and enough <= cost(at) and enough <= seen[at].free_s < math.inf:
-            at -= 1  # more micro-batches never cost less, memory ignored
+        while at > 0 and enough <= cost(at) and is_out(at):
+            at -= 1
         if at == first:
             while at + 1 < len(counts) and (cost(at + 1) < cost(at) or cost(at) == math.inf):
                 at += 1
@@ -148,3 +171,40 @@ class Looker:
             while cost(at - 1) < cost(at):
                 at -= 1
         return list(seen.values())
+
+    def _free_floor(self, parts: int, blocks: Blocks) -> float:
+        """Seconds that no plan falls below, by the looks so far.
+
+        Memory ignored, more micro-batches or running blocks again never cost less.
+        """
+        fewer = (k for k in self._known.values() if k.parts <= parts and k.blocks in ((), blocks))
+        return max((k.free_s for k in fewer if k.free_s < math.inf), default=0.0)
+
+    def _is_too_large(self, parts: int, blocks: Blocks, enough: float) -> bool:
+        """Whether a look at fewer micro-batches shows that within the limit it takes `enough`.
+
+        In k times as many a choice takes no less time, and no less than a k-th of the memory: so
+        what the fewer take within k times the limit bounds it, too.
+        """
+        if (parts, blocks) in self._known:
+            return False
+        fewer = [k for k in self._known.values() if k.parts < parts and k.blocks == blocks]
+        look = max(fewer, key=lambda k: k.parts, default=None)
+        if look is None or look.bounds is None or look.seconds <= look.free_s:
+            return False
+        limit = look.bounds.problem.memory_limit * parts / look.parts
+        return enough < math.inf and look.bounds.within(limit, enough).bound >= enough
+
+    def is_below_all(self, parts: int, blocks: Blocks, least: int) -> bool:
+        """Whether it takes less without `blocks` than recomputing them, in `least` or more parts.
+
+        False where looks are no bounds.
+        """
+        if not self.has_classes:
+            return False
+        self.look(least, blocks, 0.0)
+        most_s = self._free_floor(least, blocks)
+        if self._free_floor(parts, ()) >= most_s or self._is_too_large(parts, (), most_s):
+            return False
+        look = self.look(parts, (), most_s)
+        return look.bounds is not None and look.seconds < most_s

@@ -13,19 +13,21 @@ import dataclasses
 import functools
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from .attempts import Attempts, Checkpointing, Found
+from .attempts import Attempts, Checkpointing
 from .baselines import FAMILIES, Baseline, BaselinePricer, Family
 from .blocks import repeated_blocks
 from .cluster.spec import Cluster
 from .collector import paused_collector
 from .cost.comm import CommRule
 from .cost.model import CostModel
-from .cost.recompute import Blocks, Recomputation
-from .explain import format_bytes
+from .explain import format_at_least, format_bytes
+from .found import Found
 from .graph import Graph
+from .look import Looker
 from .planned import PlannedBaseline
 from .plans import Plan, SearchRecord
 from .precision import check_precision, in_precision
@@ -33,12 +35,13 @@ from .search.algorithms import find_algorithm
 from .search.alternatives import next_best
 from .search.budget import Budget
 from .search.certify import free_bound
-from .search.eliminate import eliminate
-from .search.group_table import WHOLE_SPACE, NoStrategy, Space
+from .search.group_table import WHOLE_SPACE, Space
 from .search.layers import describe_layers
 from .search.pair_prices import PairPrices
-from .search.problem import SearchResult
-from .search.tables import build_tables
+from .search.problem import Choice
+from .search.tables import Tables
+from .searches import Searches
+from .smallest import smallest
 
 _NEAR = 5e-4  # relative gap that "auto" closes only if that is quick, where memory binds
 _PROVING = ("auto", "exact", "integer", "exhaustive")
@@ -58,6 +61,7 @@ def find_plan(
     restarts: int = 32,
     budget_seconds: float | None = None,
     budget_evaluations: int | None = None,
+    gap: float | None = None,
     space: Space = WHOLE_SPACE,
     zero: bool = True,
     baselines: bool = True,
@@ -76,6 +80,9 @@ def find_plan(
     budget_seconds:     of the search, which then returns the best so far; the plan depends on the
                         machine if they run out
     budget_evaluations: of the search, likewise; the plan does not depend on the machine
+    gap:                at which the search may end, such as 0.01 for at most 1 % above the lower
+                        bound; 0 proves what it can. None: 0, but "auto" closes a gap of 0.05 %
+                        only where that is quick. Only for a search that proves a bound
     space:              which strategies are searched; a baseline restricts them
     zero:               False: parameters are stored whole where they are Broadcast, as in AutoDDL's
                         own space; the schemes named ZeRO are priced all the same, and not taken
@@ -105,7 +112,14 @@ def find_plan(
         restarts,
         float("inf") if budget_evaluations is None else budget_evaluations,
         float("inf") if budget_seconds is None else budget_seconds,
+        gap=gap or 0.0,
+        near=_NEAR if gap is None and search == "auto" else 0.0,
     )
+    if gap and search not in _PROVING:
+        raise ValueError(
+            f"the search {search!r} proves no bound, so it cannot keep to a gap; leave the gap "
+            f"out, or use one of {', '.join(_PROVING)}"
+        )
     prices = PairPrices(cluster.mesh, model.comm.price)
 
     forked = graph.with_forks()
@@ -116,10 +130,10 @@ def find_plan(
 
     counts = micro_batch_counts(graph, micro_batches)
     proves = search in ("auto", "exact")
-    near = _NEAR if search == "auto" else 0.0
-    attempts = Attempts(micro, counts, model, algorithm, budget, space, prices, seed, proves, near)
+    looker = Looker(micro, model, space, prices)
+    attempts = Attempts(counts, Searches(looker, algorithm, budget, seed, proves))
     best = attempts.best(checkpointing)
-    rivals: tuple[Baseline, ...] = ()
+    pricer: BaselinePricer | None = None
     if (
         baselines
         and checkpointing != "all"
@@ -128,17 +142,24 @@ def find_plan(
         and graph.loss
     ):
         blocks = () if checkpointing == "none" else attempts.blocks
-        rivals = BaselinePricer(micro, counts, model, seed, blocks=blocks).all()
+        pricer = BaselinePricer(micro, counts, model, seed, blocks=blocks)
+    rivals = () if pricer is None else pricer.all()
     records = tuple(rival.record for rival in rivals)
     allowed = [rival for rival in rivals if zero or "ZeRO" not in rival.record.name]
     nearest = min(allowed, key=lambda rival: rival.seconds, default=None)
     if nearest is not None and nearest.seconds < _cost_to_beat(best):
         return _write_baseline(nearest, records, seed, time.perf_counter() - started)
     if best is None:
-        blocks = () if checkpointing == "none" else attempts.blocks
-        least = _least(graph, model, counts, space, prices, blocks)
+        least = smallest(attempts, checkpointing)
         if least.excess_bytes > 0 or search not in _PROVING:
-            raise ValueError(_none_found(graph, least, len(counts) > 1, search))
+            smaller = pricer and pricer.smallest(least.needed_bytes)
+            if smaller is not None and smaller.needed_bytes <= model.limit_bytes:
+                found = smaller.record
+                records = tuple(found if r.name == found.name else r for r in records)
+                plan = _write_baseline(smaller, records, seed, time.perf_counter() - started)
+                return dataclasses.replace(plan, memory_limit_bytes=model.limit_bytes)
+            named = _Footprint.of(smaller or least)
+            raise ValueError(_none_found(graph, model, named, len(counts) > 1, search))
         best = least
     return write_plan(best, records, seed, time.perf_counter() - started)
 
@@ -275,62 +296,46 @@ def written_baselines(
     }
 
 
-def _least(
-    graph: Graph,
-    model: CostModel,
-    counts: Sequence[int],
-    space: Space,
-    prices: PairPrices,
-    blocks: Blocks,
-) -> Found:
-    """The plan of the least bytes, added up, whatever it costs.
+@dataclass(frozen=True)
+class _Footprint:
+    """What a choice needs of a device, and the tables that it is of."""
 
-    counts: ascending; the last one at which `space` leaves each group a strategy is taken
-    """
-    unlimited = dataclasses.replace(model, memory_limit_bytes=float("inf"))
-    micro = micro_graph(graph, counts[-1])
-    again = Recomputation(micro, blocks)
-    try:
-        tables = build_tables(micro, unlimited, counts[-1], space, prices, again)
-    except NoStrategy:
-        if len(counts) == 1:
-            raise
-        return _least(graph, model, counts[:-1], space, prices, blocks)
-    assert tables is not None
-    problem = tables.problem
-    price = 1e6 / model.limit_bytes  # seconds per byte: memory outweighs any time
-    choice = eliminate(problem, price, frozenset()).expand_greedily()
-    result = SearchResult(choice, *problem.evaluate(choice), 1, "least memory")
-    limited = dataclasses.replace(problem, memory_limit=model.limit_bytes)
-    tables = dataclasses.replace(tables, model=model, problem=limited)
-    return Found(tables, result, prices.paths)
+    tables: Tables
+    choice: Choice
+    needed_bytes: float
+
+    @classmethod
+    def of(cls, found: Found | Baseline) -> _Footprint:
+        choice = found.result.choice if isinstance(found, Found) else found.choice
+        assert found.tables is not None and choice is not None
+        return cls(found.tables, choice, found.needed_bytes)
 
 
-def _none_found(graph: Graph, least: Found, chose_parts: bool, search: str) -> str:
+def _none_found(
+    graph: Graph, model: CostModel, least: _Footprint, chose_parts: bool, search: str
+) -> str:
     """How much is missing, on which layers, and what would help."""
-    tables, model, parts = least.tables, least.tables.model, least.tables.micro_batches
-    limit = model.limit_bytes
-    needed = limit + least.excess_bytes
+    tables, limit, needed = least.tables, model.limit_bytes, least.needed_bytes
     if needed <= limit:
         return (
             f"the search {search!r} found no plan within the memory limit of {format_bytes(limit)} "
-            f"a device, but there is one of {format_bytes(needed)}; give it a larger budget, or "
+            f"a device, but there is one of {format_at_least(needed)}; give it a larger budget, or "
             "search with 'auto'"
         )
     sizes = [
-        (tables.memory_of(least.result.choice, number), group.head)
+        (tables.memory_of(least.choice, number), group.head)
         for number, group in enumerate(tables.grouping.groups)
     ]
     largest = sorted(sizes, key=lambda item: -item[0])[:3]
     layers = ", ".join(f"{op.module or op.name} {format_bytes(size)}" for size, op in largest)
     helps = ["more devices", "devices with more memory", "an optimizer with less state"]
-    if not chose_parts and graph.batch > parts:
+    if not chose_parts and graph.batch > tables.micro_batches:
         helps.insert(0, "more micro-batches")
     again = " and recomputed blocks" if tables.again.blocks else ""
     return (
         f"no plan fits the memory limit of {format_bytes(limit)} a device: the smallest found "
-        f"needs {format_bytes(needed)}, {format_bytes(needed - limit)} too much, with "
-        f"{parts} micro-batches{again} on {model.cluster}. "
+        f"needs {format_at_least(needed)}, {format_bytes(needed - limit)} too much, with "
+        f"{tables.micro_batches} micro-batches{again} on {model.cluster}. "
         f"The largest layers are "
         f"{layers}. What would help: {', '.join(helps)}"
     )

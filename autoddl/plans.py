@@ -20,8 +20,9 @@ from .cluster.spec import Cluster
 from .cost.account import Cost, account, total
 from .cost.extrapolation import Extrapolated, extrapolated_steps
 from .cost.gap import relative_gap
-from .cost.lifetime import Runtime, memory_peak
+from .cost.memory_peak import Runtime, memory_peak
 from .cost.model import CostModel
+from .cost.planned_step import PlannedStep
 from .cost.products import ProductBytes, product_bytes
 from .cost.recompute import Blocks, Recomputation
 from .cost.savings import Savings, savings
@@ -116,6 +117,14 @@ class Plan:
         return Recomputation(self.graph, self.recomputed)
 
     @cached_property
+    def step(self) -> PlannedStep:
+        """What runs on each device."""
+        return PlannedStep(
+            self.graph, self.mesh, self.micro_batches, self.optimizer, self.ops, self.edges,
+            self.again,
+        )  # fmt: skip
+
+    @cached_property
     def cost(self) -> Cost:
         """The cost of one iteration on one device."""
         return total(self.costs.values())
@@ -164,10 +173,7 @@ class Plan:
 
     def memory_peak(self, runtime: Runtime = "graph") -> Peak:
         """The fullest moment of a step on one device, by the lifetimes of its tensors."""
-        return memory_peak(
-            self.graph, self.mesh, self.micro_batches, self.optimizer, self.ops, self.edges,
-            runtime, self.again,
-        )  # fmt: skip
+        return memory_peak(self.step, runtime)
 
     @cached_property
     def peak_bytes(self) -> int | None:

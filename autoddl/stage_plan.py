@@ -16,11 +16,11 @@ import time
 
 import numpy as np
 
-from .attempts import Found
 from .blocks import repeated_blocks
 from .cost.model import CostModel
 from .cost.recompute import Recomputation
 from .explain import format_bytes
+from .found import Found
 from .graph import Graph
 from .planner import micro_graph, write_plan
 from .plans import Plan

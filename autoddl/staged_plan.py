@@ -273,7 +273,11 @@ class StagedPlan:
 
     def save(self, path: str | Path) -> None:
         """Write JSON; the file is replaced only when it is whole."""
-        write_atomically(path, json.dumps(self.to_json(), indent=1))
+        write_atomically(path, self.dumps())
+
+    def dumps(self) -> str:
+        """The file's text; `loads_plan` inverts it."""
+        return json.dumps(self.to_json(), indent=1)
 
     # ---- words
 
@@ -327,13 +331,18 @@ class StagedPlan:
         return simulate(self.schedule, free).bubble
 
 
+def loads_plan(text: str) -> Plan | StagedPlan:
+    """Read what `dumps` of either wrote. Raises ValueError if it is not a whole plan."""
+    data = json.loads(text)
+    if not isinstance(data, dict):
+        raise ValueError("not a plan file: the JSON is no object")
+    return StagedPlan.from_json(data) if data.get("kind") == STAGED else Plan.from_json(data)
+
+
 def load_plan(path: str | Path) -> Plan | StagedPlan:
     """Read a plan, with stages or without. ValueError names the file and what is wrong with it."""
     try:
-        data = json.loads(Path(path).read_text())
-        if not isinstance(data, dict):
-            raise ValueError("not a plan file: the JSON is no object")
-        return StagedPlan.from_json(data) if data.get("kind") == STAGED else Plan.from_json(data)
+        return loads_plan(Path(path).read_text())
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from error
     except ValueError as error:

@@ -49,7 +49,7 @@ def plans(graph: Graph, where: Cluster, share: float) -> Iterator[Plan]:
 def needs(plan: Plan) -> tuple[int, ...]:
     """Predicted bytes of the executor's step, and of the compiled one where there is one."""
     executor = plan.memory_peak("executor").bytes
-    return (executor, plan.memory_peak().bytes) if compiles(plan.ops, plan.mesh) else (executor,)
+    return (executor, plan.memory_peak().bytes) if compiles(plan.step) else (executor,)
 
 
 def measure(plan: Plan) -> dict[str, Any]:

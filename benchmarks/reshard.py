@@ -21,7 +21,6 @@ from typing import Any
 from autoddl.cluster.spec import Cluster
 from autoddl.files import write_atomically
 from autoddl.pipeline.reshard.plan import ReshardPlan, plan_reshard
-from autoddl.pipeline.reshard.shared_links import shared_seconds
 from autoddl.pipeline.reshard.strategies import Strategy
 from autoddl.sbp.layout import TensorSpec
 from benchmarks.table2 import CASES, Case
@@ -59,7 +58,7 @@ def measure(cluster: Cluster, case: Case, spec: TensorSpec) -> dict[str, Any]:
         for route in ROUTES
     }
     ours = plans["broadcast"]
-    seconds = {name: shared_seconds(plan) for name, plan in plans.items()}
+    seconds = {name: plan.shared_s for name, plan in plans.items()}
     return {
         "case": case.number,
         "what": str(case),

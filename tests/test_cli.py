@@ -131,6 +131,9 @@ def test_options_reach_the_planner(graph):
     assert few["end"] == "budget" and few["evaluations"] <= 50
     soon = figures("--search", "random", "--budget-seconds", "0.05", "--no-baselines")["search"]
     assert soon["end"] == "budget"
+    tight = ("--memory-limit-gb", "0.004", "--no-baselines")
+    exact, rough = (figures(*tight, "--gap", gap)["search"]["gap"] for gap in ("0", "20%"))
+    assert exact < rough <= 0.2
     plain = figures(
         "--gpus-per-node", "4", "--search", "random", "--comm-rule", "plain", "--no-baselines"
     )
@@ -156,6 +159,11 @@ def test_mistakes_in_what_is_planned(graph, tmp_path):
     assert "did you mean models.gpt:gpt_small?" in refusal("plan", "models.gpt:gpt_smal", *cluster)
     assert "x>=1" in refusal("plan", graph, *cluster, "--nodes", "0")
     assert "x>0" in refusal("plan", graph, *cluster, "--budget-seconds", "0")
+    assert "such as 1% or 0.01" in refusal("plan", graph, *cluster, "--gap", "small")
+    assert "less than 100%" in refusal("plan", graph, *cluster, "--gap", "100%")
+    assert "proves no bound" in refusal(
+        "plan", graph, *cluster, "--gap", "1%", "--search", "random"
+    )
     assert "'guess'" in refusal("plan", graph, *cluster, "--search", "guess")
     assert "too much" in refusal("plan", graph, *cluster, "--memory-limit-gb", "0.0001")
     assert "does not divide" in refusal("plan", graph, *cluster, "--micro-batches", "7")

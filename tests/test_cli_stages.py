@@ -83,6 +83,8 @@ def test_mistakes(graph, plan, tmp_path):
     words = ("--stages", "2", "--budget-seconds", "3", "--checkpointing", "all")
     told = refusal("plan", graph, *cluster, *words)
     assert "--budget-seconds and --checkpointing cannot go with --stages" in told
+    told = refusal("plan", graph, *cluster, "--stages", "2", "--gap", "0")
+    assert "--gap cannot go with --stages" in told
     words = ("--stages", "2", "--schedule", "interleaved-1f1b")
     assert "--chunks" in refusal("plan", graph, *cluster, *words)
     assert "plans without stages" in refusal("explain", plan, "--layer", "fc0")

@@ -38,6 +38,19 @@ def test_four_processes_train_like_one():
     assert losses(together.stdout) == pytest.approx(losses(alone.stdout), rel=1e-4)
 
 
+def test_a_pipeline_is_planned_and_trained_like_one_process():
+    alone = train("--nodes", "1", "--gpus-per-node", "1", "--steps", "2")
+    staged = train("--stages", "2", "--schedule", "eager-1f1b", "--steps", "2")
+    assert staged.returncode == 0, staged.stdout + staged.stderr
+    assert len(losses(alone.stdout)) == 2
+    assert losses(staged.stdout) == pytest.approx(losses(alone.stdout), rel=1e-4)
+
+
+def test_a_plan_has_its_own_stages():
+    refused = train("--plan", "plan.json", "--stages", "2")
+    assert refused.returncode == 2 and "leave it or --plan out" in refused.stderr
+
+
 def test_a_launcher_may_start_the_ranks():
     words = ("-m", "autoddl", "train", MODEL, "--cluster", LAPTOP, "--nodes", "1", "--steps", "2")
     code = (

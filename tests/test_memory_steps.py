@@ -30,7 +30,7 @@ def test_plans_are_found_until_none_exists(name):
             break
         peak = plan.memory_peak("executor").bytes
         assert peak <= limit
-        assert plan.memory_peak("graph").bytes <= limit or not compiles(plan.ops, plan.mesh)
+        assert plan.memory_peak("graph").bytes <= limit or not compiles(plan.step)
         stages |= {edge.zero_stage for edge in plan.edges.values()}
         parts.add(plan.micro_batches)
         steps += 1
@@ -44,9 +44,27 @@ def test_plans_are_found_until_none_exists(name):
     assert found is not None, text
     smallest = float(found[1]) * UNITS[found[2]]
     assert smallest > limit
-    # what the error calls the smallest is a plan (its number is rounded to three digits)
-    least = find_plan(graph, where, memory_limit_bytes=1.01 * smallest, baselines=False)
-    assert least.memory_peak("executor").bytes <= 1.01 * smallest
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("mlp", (2, 2)), ("attention", (1, 4)), ("attention", (2, 1))]
+)
+def test_what_a_refusal_calls_the_smallest_is_a_plan_and_less_is_refused(name, shape):
+    graph, where = CASES[name][0], cluster("gcp_a100", *shape)
+    smallest = refused(graph, where, 1.0)
+    plan = find_plan(graph, where, memory_limit_bytes=smallest)
+    assert plan.memory_peak("executor").bytes <= smallest
+    assert plan.memory_peak("graph").bytes <= smallest or not compiles(plan.step)
+    assert refused(graph, where, 0.95 * smallest) == smallest
+
+
+def refused(graph, where, limit) -> float:
+    """The footprint that is named, bytes."""
+    with pytest.raises(ValueError) as error:
+        find_plan(graph, where, memory_limit_bytes=limit)
+    found = re.search(r"smallest found needs ([\d.]+) (\w+),", str(error.value))
+    assert found is not None, error.value
+    return float(found[1]) * UNITS[found[2]]
 
 
 def test_what_fits_a_lower_limit_is_found_at_a_higher_one():

@@ -132,6 +132,19 @@ def test_memory_is_a_hard_limit():
         assert plan.cost.iteration_s >= free.cost.iteration_s * (1 - 1e-6)
 
 
+def test_a_gap_ends_the_search_early_and_is_kept():
+    graph, where = mlp(4096, (256,) * 9), cluster("piz_daint", 32, 1)
+    whole = find_plan(graph, where, baselines=False).cost.memory_bytes
+    for share in (0.9, 0.7, 0.5):
+        options = {"memory_limit_bytes": share * whole, "baselines": False}
+        exact = find_plan(graph, where, gap=0.0, **options)
+        rough = find_plan(graph, where, gap=0.1, **options)
+        rough.verify()
+        assert rough.gap is not None and rough.gap <= 0.1
+        assert rough.search.evaluations < exact.search.evaluations
+        assert rough.cost.iteration_s <= exact.cost.iteration_s * 1.1
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -142,6 +155,9 @@ def test_memory_is_a_hard_limit():
         ({"micro_batches": 0}, "at least 1"),
         ({"memory_limit_bytes": -1.0}, "positive"),
         ({"restarts": 0}, "at least one"),
+        ({"gap": -0.01}, "at least 0"),
+        ({"gap": float("nan")}, "at least 0"),
+        ({"gap": 0.01, "search": "random"}, "proves no bound"),
     ],
 )
 def test_bad_options_are_named(options, words):

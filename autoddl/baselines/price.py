@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from ..cost.model import CostModel
 from ..cost.needed import needed_bytes
+from ..cost.planned_step import PlannedStep
 from ..cost.recompute import Blocks, Recomputation
 from ..cost.storage import Storage
 from ..graph import Graph
@@ -33,6 +34,7 @@ from .families import FAMILIES, Family, Variant, variants
 from .tables import SchemeTables, least_memories
 
 _TIGHTENINGS = 4  # of a topology in one number of micro-batches
+_CLEARLY = 0.03  # less memory
 _SURE = 0.5  # of the limit: no fullest moment is so far above the sum
 
 
@@ -60,12 +62,16 @@ class Baseline:
         model, graph = self.tables.model, self.tables.grouping.graph
         if graph.is_stage:
             return 0.0
-        ops, edges = self.placed()
-        needed = needed_bytes(
-            graph, model.cluster.mesh, self.tables.micro_batches, model.optimizer, ops, edges,
-            self.tables.again, model.limit_bytes,
-        )  # fmt: skip
-        return needed - model.limit_bytes
+        mesh, parts, again = model.cluster.mesh, self.tables.micro_batches, self.tables.again
+        step = PlannedStep(graph, mesh, parts, model.optimizer, *self.placed(), again)
+        return needed_bytes(step, model.limit_bytes) - model.limit_bytes
+
+    @property
+    def needed_bytes(self) -> float:
+        """Of a device, at the fullest moment. Only of a baseline that fits."""
+        assert self.tables is not None and self.record.memory_bytes is not None
+        limit = self.tables.model.limit_bytes
+        return max(self.record.memory_bytes, limit + self.excess_bytes)
 
     @property
     def seconds(self) -> float:
@@ -106,6 +112,22 @@ class BaselinePricer:
             return ()
         tried = {family: variants(family, self._mesh) for family in self.families}
         return tuple(self._best(family, found) for family, found in tried.items() if found)
+
+    def smallest(self, below_bytes: float) -> Baseline | None:
+        """What needs the least, by lower and lower limits, if that is below so many bytes.
+
+        Only of schemes that store parameters whole: the others' storages the search has, too.
+        """
+        families = [family for family in self.families if not family.split_stored]
+        least: Baseline | None = None
+        while True:
+            model = replace(self.model, memory_limit_bytes=below_bytes * (1 - _CLEARLY))
+            found = replace(self, model=model, families=families).all()
+            fitting = [baseline for baseline in found if baseline.record.fits]
+            if not fitting:
+                return least
+            least = min(fitting, key=lambda baseline: baseline.needed_bytes)
+            below_bytes = least.needed_bytes
 
     def _best(self, family: Family, found: Sequence[Variant]) -> Baseline:
         plain = self._best_with(family, found, ())

@@ -14,6 +14,7 @@ import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -87,7 +88,7 @@ class Cluster:
         # The same checks serve a file, a direct call and `with_shape`.
         _parse(self.to_json())
 
-    @property
+    @cached_property
     def mesh(self) -> Mesh:
         return Mesh(self.nodes, self.gpus_per_node)
 

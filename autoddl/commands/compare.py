@@ -10,6 +10,7 @@ import click
 from .options import (
     BATCH,
     CLUSTER,
+    GAP,
     GB,
     JSON,
     MODEL,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     show_default=True, help="plain: the paper's prices, as if no two groups shared a NIC.",
 )  # fmt: skip
 @PRECISION
+@GAP
 @click.option(
     "--rival", is_flag=True,
     help="Ask OneFlow's own planner (nn.Graph's enable_auto_parallel) too; takes a while.",
@@ -74,6 +76,7 @@ def compare(
     optimizer: str,
     comm_rule: CommRule,
     precision: str,
+    gap: float | None,
     rival: bool,
     rival_seconds: float,
     stages: bool,
@@ -97,6 +100,7 @@ def compare(
         memory_limit_bytes=None if memory_limit_gb is None else memory_limit_gb * GB,
         comm_rule=comm_rule,
         precision=precision,
+        gap=gap,
         rival=_rival(graph, cluster, optimizer, rival_seconds) if rival else None,
         stages=stages,
     )

@@ -38,6 +38,30 @@ PRECISION = click.option(
 )  # fmt: skip
 
 
+class _Share(click.ParamType):
+    """A share as a number or in per cent."""
+
+    name = "share"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        text = str(value).strip()
+        try:
+            share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        except ValueError:
+            self.fail(f"a share such as 1% or 0.01, got {value!r}", param, ctx)
+        if not 0 <= share < 1:
+            self.fail(f"a share of at least 0 and less than 100%, got {value!r}", param, ctx)
+        return share
+
+
+GAP = click.option(
+    "--gap", type=_Share(), metavar="SHARE",
+    help="At which the search may end: 1% for a plan at most 1% above its lower bound.",
+)  # fmt: skip
+
+
 def shape_options(command: Command) -> Command:
     """--nodes and --gpus-per-node: the machine of the file in another size."""
     gpus = click.option("--gpus-per-node", type=click.IntRange(1), help="Instead of the file's.")

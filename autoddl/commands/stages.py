@@ -3,40 +3,47 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
-    from ..cluster import Cluster
-    from ..graph import Graph
+    from ..new_plan import Stages
     from ..plans import Plan
     from ..staged_plan import StagedPlan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "zb-h1", "interleaved-1f1b")
+WHOLE_STAGES = ("gpipe", "1f1b", "eager-1f1b", "zb-h1")
+SCHEDULES = (*WHOLE_STAGES, "interleaved-1f1b")
 
 
-def _number_or_auto(context: click.Context, option: click.Parameter, value: str | None) -> Any:
-    """The option as it is; refused before a model is traced for nothing."""
-    if value not in (None, "auto") and not str(value).isdecimal():
+def _number_or_auto(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> Stages | None:
+    """Refused before a model is traced for nothing."""
+    if value is None or value == "auto":
+        return value
+    if not value.isdecimal():
         raise click.BadParameter(f"a number or auto, got {value!r}", context, option)
-    return value
+    return int(value)
+
+
+STAGES = click.option(
+    "--stages", metavar="N|auto", callback=_number_or_auto,
+    help="Cut the model into pipeline stages; auto: as many as pay.",
+)  # fmt: skip
+
+
+def schedule_option(schedules: Sequence[str]) -> Callable[[Command], Command]:
+    return click.option(
+        "--schedule", type=click.Choice(schedules), default="1f1b", show_default=True,
+        help="Of the stages.",
+    )  # fmt: skip
 
 
 def stage_options(command: Command) -> Command:
     """--stages, --schedule, --delay and --chunks."""
-    stages = click.option(
-        "--stages",
-        metavar="N|auto",
-        callback=_number_or_auto,
-        help="Cut the model into pipeline stages; auto: as many as pay.",
-    )
-    schedule = click.option(
-        "--schedule", type=click.Choice(SCHEDULES), default="1f1b", show_default=True,
-        help="Of the stages.",
-    )  # fmt: skip
     delay = click.option(
         "--delay", type=click.IntRange(0), help="Weight gradients so many backward passes late."
     )
@@ -44,7 +51,7 @@ def stage_options(command: Command) -> Command:
         "--chunks", type=click.IntRange(1), default=1, show_default=True,
         help="Parts of the model on each stage, for interleaved-1f1b.",
     )  # fmt: skip
-    return stages(schedule(delay(chunks(command))))
+    return STAGES(schedule_option(SCHEDULES)(delay(chunks(command))))
 
 
 def refuse_with_stages(**options: Any) -> None:
@@ -52,16 +59,6 @@ def refuse_with_stages(**options: Any) -> None:
     given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
     if given:
         raise ValueError(f"{' and '.join(given)} cannot go with --stages; leave one of them out")
-
-
-def plan_stages(
-    graph: Graph, cluster: Cluster, stages: str, schedule: str, **options: Any
-) -> Plan | StagedPlan:
-    """As `find_staged_plan`, for a number of `stages` or auto."""
-    from ..staged_planner import find_staged_plan
-
-    count = None if stages == "auto" else int(stages)
-    return find_staged_plan(graph, cluster, stages=count, schedule=schedule, **options)
 
 
 def show_any_plan(found: Plan | StagedPlan, as_json: bool) -> None:

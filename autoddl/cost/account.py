@@ -9,7 +9,7 @@ what comes after them if that is more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -26,7 +26,8 @@ from .forward import extra_shares, lasting_shares
 from .gradients import is_shared, last_counts, last_product, reader_of
 from .measured import times_of
 from .model import CostModel
-from .operator import compute_seconds, inner_count, inner_seconds, reduced_spec, saved_bytes
+from .operator import compute_seconds, inner_count, inner_seconds, is_saved, reduced_spec
+from .planned_step import shards
 from .recompute import Recomputation
 from .storage import edge_times
 
@@ -203,10 +204,7 @@ def total(costs: Iterable[Cost]) -> Cost:
 
 
 def _local_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> float:
-    parts = 1
-    for placement, extent in zip(nd, mesh.extents, strict=True):
-        parts *= extent if placement.is_split else 1
-    return spec.bytes / parts
+    return spec.bytes / shards(nd, mesh)
 
 
 def _kept_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> float:
@@ -269,9 +267,9 @@ def _add_operator(
         cost.memory_bytes += out_bytes * (times if whole_batch else 1)
         return
     if op.name not in graph.free_ops:
-        forward_s, backward_s = operator_seconds(graph, model, op, placed)
+        forward_s, backward_s = trips.seconds(graph, op, placed)
         cost.compute_s += times * (passes * forward_s + backward_s)
-        cost.memory_bytes += float(saved_bytes(spec, rule, np.array([out_bytes]), has_grad)[0])
+        cost.memory_bytes += out_bytes if is_saved(spec, rule, has_grad) else 0.0
     if placed.inner_axes:
         inner = inner_of(graph, op)
         reduced = reduced_spec(spec, inner)
@@ -335,10 +333,23 @@ class _Trip:
 
 @dataclass
 class _Trips:
-    """Trips on one machine, each worked out once: equal blocks make the same ones."""
+    """Trips and computations on one machine, each once: equal blocks make the same ones."""
 
     model: CostModel
+    _seconds: dict[Hashable, tuple[float, float]] = field(default_factory=dict)
     _known: dict[tuple[TensorSpec, NdSbp, tuple[Step, ...]], _Trip] = field(default_factory=dict)
+
+    def seconds(self, graph: Graph, op: Op, placed: PlannedOp) -> tuple[float, float]:
+        """`operator_seconds`."""
+        # what was measured is known by more than this; an opaque part's attributes are of any type
+        if op.kind == "opaque" or self.model.cluster.device.operators:
+            return operator_seconds(graph, self.model, op, placed)
+        spec, attrs = graph.spec(op), tuple(sorted(op.attrs.items()))
+        has_grad = any(o in graph.needs_grad for o in op.outputs)
+        key = op.kind, attrs, spec.inputs, spec.outputs, placed.ins, placed.outs, has_grad
+        if key not in self._seconds:
+            self._seconds[key] = operator_seconds(graph, self.model, op, placed)
+        return self._seconds[key]
 
     def along(self, spec: TensorSpec, source: NdSbp, steps: tuple[Step, ...]) -> _Trip:
         key = spec, source, steps

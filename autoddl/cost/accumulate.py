@@ -6,12 +6,8 @@ and its parameter updated; the mean is taken in the update (`allow_fuse_model_up
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from .lifetime import StepTape
 from .tape import Tape
-
-if TYPE_CHECKING:
-    from .lifetime import StepTape
 
 
 def late(step: StepTape) -> Tape:

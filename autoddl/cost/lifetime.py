@@ -20,150 +20,43 @@ Two programs run a plan, and they hold different things:
                 stage 3 it is gathered before each pass of its one reader, which is then the only
                 one alive. From stage 2 on its gradient is reduced as soon as it is there.
 
-`memory_peak` builds the step's tape and sweeps it.
+`StepTape` writes the step down as a tape, which `memory_peak.memory_peak` sweeps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Literal
 
-from ..graph import Graph, Op
-from ..planned import PlannedEdge, PlannedOp
-from ..sbp.layout import TensorSpec
-from ..sbp.mesh import Mesh
-from ..sbp.placement import B, NdSbp
+from ..graph import Op
+from ..planned import PlannedOp
+from ..sbp.placement import NdSbp
 from ..sbp.redistribute import Step
 from ..sbp.steps import placed_after
-from .accumulate import late
 from .backward import pull_back
-from .chains import ChainRule, compiled_peak, holds_anything
-from .compiled_comm import (
-    MOST_AXES,
-    collective_workspace,
-    goes_through_host,
-    merged_axes,
-    num_changes,
-)
 from .forward import IN_PLACE, VIEWS, extra_bytes, workspace_bytes
 from .memory import OPTIMIZER_SLOTS
 from .pullback import OpPullback
-from .recompute import Recomputation
-from .tape import Peak, Tape, Transfer
+from .step_tensors import StepTensors
+from .tape import Tape, Transfer
 
-Runtime = Literal["graph", "executor"]
-RUNTIMES: tuple[Runtime, ...] = ("graph", "executor")
 STATE_BYTES = 4  # an element of the optimiser's state, float32 also where parameters are shorter
-Key = tuple[str, int]
-Way = tuple[str, NdSbp, NdSbp]  # kind, placement before, placement after
-
-
-def memory_peak(
-    graph: Graph,
-    mesh: Mesh,
-    micro_batches: int,
-    optimizer: str,
-    ops: Mapping[str, PlannedOp],
-    edges: Mapping[Key, PlannedEdge],
-    runtime: Runtime = "graph",
-    again: Recomputation | None = None,
-) -> Peak:
-    """The fullest moment of a step on one device, under the placements `ops` and steps `edges`.
-
-    again: which blocks are run again before their backward pass
-    """
-    if runtime not in RUNTIMES:
-        raise ValueError(f"unknown runtime {runtime!r}; use one of {', '.join(RUNTIMES)}")
-    again = again or Recomputation(graph)
-    if runtime == "executor":
-        step = StepTape(graph, mesh, micro_batches, optimizer, ops, edges, again)
-        return step.build().sweep()
-    peaks = compiled_peaks(graph, mesh, micro_batches, optimizer, ops, edges, again)
-    return min(peaks.values(), key=lambda peak: peak.bytes)
-
-
-def compiled_peaks(
-    graph: Graph,
-    mesh: Mesh,
-    micro_batches: int,
-    optimizer: str,
-    ops: Mapping[str, PlannedOp],
-    edges: Mapping[Key, PlannedEdge],
-    again: Recomputation,
-) -> dict[ChainRule, Peak]:
-    """The fullest moment of a compiled step, for each way to chain that may be the best."""
-    rules: tuple[ChainRule, ...] = ("tasks",)
-    if micro_batches > 1:
-        whole = len(merged_axes(ops.values(), mesh.num_axes)) == 1
-        rules = ("operators",) if whole else ("operators", "tasks")
-    peaks: dict[ChainRule, Peak] = {}
-    for rule in rules:
-        step = StepTape(graph, mesh, micro_batches, optimizer, ops, edges, again, rule)
-        tape, after = step.build(), late(step)
-        rule = "apart" if rule == "operators" and not holds_anything(after) else rule
-        peaks[rule] = compiled_peak(tape, after, micro_batches, rule)
-    return peaks
-
-
-def local_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> float:
-    """Bytes of an even shard."""
-    return spec.bytes / shards(nd, mesh)
-
-
-def shards(nd: NdSbp, mesh: Mesh) -> int:
-    """Into how many different parts the devices hold a tensor."""
-    parts = 1
-    for placement, extent in zip(nd, mesh.extents, strict=True):
-        parts *= extent if placement.is_split else 1
-    return parts
 
 
 @dataclass
-class StepTape:
-    """Builds the tape of a step.
+class StepTape(StepTensors):
+    """Builds the tape of the step `plan`."""
 
-    chains: how the compiler chains operators; "" for the runtime "executor"
-    """
-
-    graph: Graph
-    mesh: Mesh
-    micro_batches: int
-    optimizer: str
-    ops: Mapping[str, PlannedOp]
-    edges: Mapping[Key, PlannedEdge]
-    again: Recomputation
-    chains: ChainRule | Literal[""] = ""
-    tape: Tape = field(default_factory=Tape)
-    received: dict[Key, str] = field(default_factory=dict)
-    arrived: dict[str, str] = field(default_factory=dict)  # tensor -> name of its gradient
     # parameter -> its gradient's placement, and the steps still to come after the last part
     owed: dict[str, tuple[NdSbp, tuple[Step, ...]]] = field(default_factory=dict)
     accumulated: list[str] = field(default_factory=list)  # parameters, as their gradients come
-    newest: dict[str, str] = field(default_factory=dict)  # tensor -> its name, made again
-    extras: set[str] = field(default_factory=set)  # names of what operators keep beside outputs
-    counter: int = 0
-    _parts: dict[NdSbp, int] = field(default_factory=dict)
-    _whole: dict[str, int] = field(default_factory=dict)
-    _routes: dict[tuple[NdSbp, tuple[Step, ...]], list[Way]] = field(default_factory=dict)
-
-    @property
-    def compiled(self) -> bool:
-        """True for the runtime "graph"."""
-        return bool(self.chains)
-
-    @cached_property
-    def num_axes(self) -> int:
-        """Axes of the mesh that the compiler sees."""
-        return len(merged_axes(self.ops.values(), self.mesh.num_axes))
 
     def build(self) -> Tape:
-        for op in self.graph.ops:
+        for op in self.plan.graph.ops:
             self._forward(op)
         made_again: set[int] = set()
-        for op in reversed(self.graph.ops):
-            block = self.again.block_of.get(op.name)
+        for op in reversed(self.plan.graph.ops):
+            block = self.plan.again.block_of.get(op.name)
             if block is not None and block not in made_again:
                 made_again.add(block)
                 self._run_again(block)
@@ -177,55 +70,12 @@ class StepTape:
             self._synchronise()
         return self.tape
 
-    # ---- names
-
-    def name(self, what: str) -> str:
-        """A new name."""
-        self.counter += 1
-        return f"{what}#{self.counter}"
-
-    def new(
-        self,
-        what: str,
-        reads: Sequence[str],
-        size: float,
-        cause: str,
-        workspace: float = 0,
-        over: str = "",
-        transfer: Transfer = "",
-    ) -> str:
-        """Append an action that makes one tensor; gives the tensor's name."""
-        name = self.name(what)
-        places = {name: over} if over else None
-        self.tape.act(what, reads, [(name, size, cause)], workspace, places, transfer)
-        return name
-
-    def value(self, tensor: str) -> str:
-        """The name under which a tensor of the graph was made last."""
-        return self.newest.get(tensor, tensor)
-
-    def bytes_of(self, tensor: str, nd: NdSbp) -> float:
-        """Local bytes of a tensor of the graph that is placed as `nd`."""
-        whole = self._whole.get(tensor)
-        if whole is None:
-            whole = self._whole[tensor] = self.graph.tensors[tensor].spec.bytes
-        return whole / self._num_parts(nd)
-
-    def _local_bytes(self, spec: TensorSpec, nd: NdSbp) -> float:
-        return spec.bytes / self._num_parts(nd)
-
-    def _num_parts(self, nd: NdSbp) -> int:
-        parts = self._parts.get(nd)
-        if parts is None:
-            parts = self._parts[nd] = shards(nd, self.mesh)
-        return parts
-
     # ---- forward
 
     def _run_again(self, number: int) -> None:
         """The forward pass of a block, once the gradient of what leaves it is there."""
-        block = frozenset(self.again.blocks[number])
-        members = [op for op in self.graph.ops if op.name in block]
+        block = frozenset(self.plan.again.blocks[number])
+        members = [op for op in self.plan.graph.ops if op.name in block]
         given = [self.arrived[o] for op in members for o in op.outputs if o in self.arrived]
         made: set[str] = set()
         for op in members:
@@ -235,19 +85,19 @@ class StepTape:
 
     def _forward(self, op: Op, after: Sequence[str] = (), again: bool = False) -> None:
         """Of `again`, outputs get new names; it starts when the tensors `after` are there."""
-        planned = self.ops[op.name]
+        planned = self.plan.ops[op.name]
         if op.kind in ("param", "buffer", "input"):
             self._source(op, planned)
             return
         names = []
         for index, tensor in enumerate(op.inputs):
-            given = self.ops[self.graph.producers[tensor].name]
-            source = given.outs[self.graph.producers[tensor].outputs.index(tensor)]
-            edge = self.edges.get((op.name, index))
+            given = self.plan.ops[self.plan.graph.producers[tensor].name]
+            source = given.outs[self.plan.graph.producers[tensor].outputs.index(tensor)]
+            edge = self.plan.edges.get((op.name, index))
             steps = edge.forward if edge else ()
             start = self.value(tensor)
             stage = edge.zero_stage if edge else 0
-            if again and self.graph.producers[tensor].kind == "param" and stage < 3:
+            if again and self.plan.graph.producers[tensor].kind == "param" and stage < 3:
                 name = self.received[op.name, index]
             elif self._is_gathered_before(op, index):
                 name = self.name(f"always:{tensor}")
@@ -261,7 +111,7 @@ class StepTape:
         if op.kind == "loss":
             self.tape.act(op.name, names)
             return
-        spec = self.graph.spec(op)
+        spec = self.plan.graph.spec(op)
         ins = [self.bytes_of(t, nd) for t, nd in zip(op.inputs, planned.ins, strict=True)]
         outs = [self.bytes_of(t, nd) for t, nd in zip(op.outputs, planned.outs, strict=True)]
         if again:
@@ -275,20 +125,16 @@ class StepTape:
             return
         makes = [(t, n, "activations") for t, n in zip(results, outs, strict=True)]
         extra = extra_bytes(spec, ins, outs)
-        if extra and any(o in self.graph.needs_grad for o in op.outputs):
+        if extra and any(o in self.plan.graph.needs_grad for o in op.outputs):
             makes.append((self.value(self.extra_of(op)), extra, "activations"))
             self.extras.add(self.value(self.extra_of(op)))
         over = {first: names[0]} if op.kind in IN_PLACE and self.compiled else {}
         self.tape.act(what, [*names, *after], makes, workspace_bytes(spec, ins), over)
 
-    def extra_of(self, op: Op) -> str:
-        """What stands for that which an operator keeps beside its outputs."""
-        return f"{op.name}:kept"
-
     def _is_gathered_before(self, op: Op, index: int) -> bool:
         """True for a parameter that the executor fetches at the start of a step, and keeps."""
-        edge = self.edges.get((op.name, index))
-        is_param = self.graph.producers[op.inputs[index]].kind == "param"
+        edge = self.plan.edges.get((op.name, index))
+        is_param = self.plan.graph.producers[op.inputs[index]].kind == "param"
         return is_param and not self.compiled and edge is not None and edge.zero_stage < 3
 
     def _is_view(self, op: Op, names: Sequence[str]) -> bool:
@@ -303,96 +149,23 @@ class StepTape:
         size = self.bytes_of(tensor, nd)
         self.tape.view(tensor, f"always:{tensor}")
         if op.kind == "input":
-            self.tape.keep("inputs", size * self.micro_batches)
-            if self.micro_batches > 1 and self.compiled:
+            self.tape.keep("inputs", size * self.plan.micro_batches)
+            if self.plan.micro_batches > 1 and self.compiled:
                 self.tape.keep("inputs", size)
             return
         self.tape.keep("parameters", size)
-        if tensor in self.graph.needs_grad:
+        if tensor in self.plan.graph.needs_grad:
             self._keep_state(tensor, size)
 
     def _keep_state(self, tensor: str, size: float) -> None:
-        spec = self.graph.tensors[tensor].spec
+        spec = self.plan.graph.tensors[tensor].spec
         slot = size / spec.item_bytes * max(STATE_BYTES, spec.item_bytes)
-        for _ in range(OPTIMIZER_SLOTS[self.optimizer]):
+        for _ in range(OPTIMIZER_SLOTS[self.plan.optimizer]):
             self.tape.keep("optimizer", slot)
         if spec.item_bytes < STATE_BYTES:
             self.tape.keep("optimizer", slot)  # the master copy that is updated
             if not self.compiled:  # the optimizer's own, set after the last micro-batch
                 self.tape.keep("gradients", slot)
-
-    # ---- redistributions
-
-    def travel(
-        self,
-        what: str,
-        tensor: str,
-        name: str,
-        source: NdSbp,
-        steps: Sequence[Step],
-        transfer: Transfer = "planned",
-    ) -> str:
-        """The name of `tensor`, which is `name` and placed as `source`, after `steps`."""
-        if not steps:
-            return name
-        for kind, start, nd in self._route(source, steps):
-            name = self.moved(f"{kind} of {what}", tensor, name, (kind, start, nd), transfer)
-        return name
-
-    def moved(self, what: str, tensor: str, name: str, way: Way, transfer: Transfer) -> str:
-        """The name of `tensor`, which is `name`, after one way."""
-        kind, start, nd = way
-        spec = self.graph.tensors[tensor].spec
-        before, after = self._local_bytes(spec, start), self._local_bytes(spec, nd)
-        if not self.compiled:
-            if kind == "slice":
-                return name
-            return self.new(what, [name], after, "redistribution", transfer=transfer)
-        workspace = collective_workspace(start, nd, before, after, self.mesh)
-        if self._leaves_chain(start, nd):
-            # into a buffer of its own; what it leaves behind is not reused
-            through_host = goes_through_host(start, nd)
-            self.tape.keep("redistribution", after + (0 if through_host else workspace))
-            self.tape.kept.add(name)
-            return self.name(f"always:{what}")
-        how: Transfer = "implied" if kind == "slice" else transfer
-        return self.new(what, [name], after, "redistribution", workspace, "", how)
-
-    def _leaves_chain(self, source: NdSbp, target: NdSbp) -> bool:
-        """True if the compiler has no collective on the mesh of the step for the change."""
-        if goes_through_host(source, target):
-            return True
-        # more than two axes are not compiled at all, and taken as if each had its collectives
-        reduced = self.num_axes == MOST_AXES and num_changes(source, target) == 1
-        return reduced and self.chains == "operators"
-
-    def _route(self, source: NdSbp, steps: Sequence[Step]) -> list[Way]:
-        """The ways from `source`.
-
-        OneFlow's compiler makes them one, the executor takes them as they are planned.
-        """
-        key = source, tuple(steps)
-        if key not in self._routes:
-            self._routes[key] = self._new_route(*key)
-        return self._routes[key]
-
-    def _new_route(self, source: NdSbp, steps: Sequence[Step]) -> list[Way]:
-        target = placed_after(source, steps)
-        if self.compiled:
-            return self._compiled_route(source, target, [step.kind for step in steps])
-        route: list[Way] = []
-        for step in steps:
-            route.append((step.kind, source, step.apply(source)))
-            source = step.apply(source)
-        return route
-
-    def _compiled_route(self, source: NdSbp, target: NdSbp, kinds: Sequence[str]) -> list[Way]:
-        """What becomes Partial is whole on these axes first, and then goes through the host."""
-        pairs = zip(source, target, strict=True)
-        whole = NdSbp(tuple(B if t.is_partial and s.is_split else s for s, t in pairs))
-        if whole != source:
-            return [("all_gather", source, whole), ("to_partial", whole, target)]
-        return [("/".join(dict.fromkeys(kinds)), source, target)]
 
     # ---- backward
 
@@ -402,8 +175,8 @@ class StepTape:
         if before is None:
             self.arrived[tensor] = gradient
             return
-        producer = self.graph.producers[tensor]
-        nd = nd or self.ops[producer.name].grad_outs[producer.outputs.index(tensor)]
+        producer = self.plan.graph.producers[tensor]
+        nd = nd or self.plan.ops[producer.name].grad_outs[producer.outputs.index(tensor)]
         assert nd is not None
         self.arrived[tensor] = self.new(
             f"sum of gradients of {tensor}", [before, gradient], self.bytes_of(tensor, nd),
@@ -417,16 +190,16 @@ class StepTape:
             pull_back(pull)
         else:
             pull.all_at_once()
-        planned = self.ops[op.name]
+        planned = self.plan.ops[op.name]
         for index, tensor in enumerate(op.inputs):
             gradient, nd = pull.given.get(index), planned.grad_ins[index]
             if gradient is None or nd is None:
                 continue
-            producer = self.graph.producers[tensor]
+            producer = self.plan.graph.producers[tensor]
             if producer.kind == "param":
                 self._use(op, index, gradient, nd)
                 continue
-            edge = self.edges.get((op.name, index))
+            edge = self.plan.edges.get((op.name, index))
             what = f"gradient of input {index} of {op.name}"
             steps = edge.backward if edge else ()
             self._arrive(tensor, self.travel(what, tensor, gradient, nd, steps))
@@ -434,9 +207,9 @@ class StepTape:
     def _fetch_again(self, op: Op) -> None:
         """What the executor has forgotten after the forward pass (ZeRO's stage 3)."""
         for index, tensor in enumerate(op.inputs):
-            edge = self.edges.get((op.name, index))
+            edge = self.plan.edges.get((op.name, index))
             if edge is not None and edge.zero_stage == 3 and not self.compiled:
-                (nd,) = self.ops[self.graph.producers[tensor].name].outs
+                (nd,) = self.plan.ops[self.plan.graph.producers[tensor].name].outs
                 what = f"input {index} of {op.name}, again"
                 name = self.travel(what, tensor, tensor, nd, edge.forward)
                 self.received[op.name, index] = name
@@ -444,7 +217,7 @@ class StepTape:
     def _use(self, op: Op, index: int, gradient: str, nd: NdSbp) -> None:
         """The gradient of one use of a parameter, on its way to the update or the accumulator."""
         tensor = op.inputs[index]
-        edge = self.edges.get((op.name, index))
+        edge = self.plan.edges.get((op.name, index))
         steps = edge.backward if edge else ()
         what = f"gradient of {tensor}"
         if not self.compiled:
@@ -452,14 +225,14 @@ class StepTape:
                 gradient = self.travel(what, tensor, gradient, nd, steps)
                 nd = placed_after(nd, steps)
             self.tape.act(f"accumulation of {tensor}", [gradient])
-            if self.micro_batches == 1:
+            if self.plan.micro_batches == 1:
                 self.tape.kept.add(gradient)
             else:
                 self.tape.keep("gradients", self.bytes_of(tensor, nd))
             return
-        if self.micro_batches == 1 or (edge and edge.forward):
+        if self.plan.micro_batches == 1 or (edge and edge.forward):
             # what waits to be added to another use's gradient is reduced just before
-            waits = len(self.graph.consumers[tensor]) > 1 or not (edge and edge.forward)
+            waits = len(self.plan.graph.consumers[tensor]) > 1 or not (edge and edge.forward)
             implied: Transfer = "implied" if waits else "planned"
             gradient = self.travel(what, tensor, gradient, nd, steps, implied)
             nd, steps = placed_after(nd, steps), ()
@@ -477,15 +250,15 @@ class StepTape:
         (tensor,) = op.outputs
         if tensor not in self.owed:
             return
-        added: Transfer = "added" if self.micro_batches > 1 else ""
+        added: Transfer = "added" if self.plan.micro_batches > 1 else ""
         self.tape.act(f"update of {tensor}", [self.arrived[tensor]], transfer=added)
-        if self.micro_batches == 1:
+        if self.plan.micro_batches == 1:
             return
         if self.chains == "tasks":
             self.tape.kept.add(self.arrived[tensor])  # the accumulator is in no chain of tasks
         # as the optimizer takes it: nn.Graph adds up gradients of its float32 variables
         size = self.bytes_of(tensor, self.owed[tensor][0])
-        item_bytes = self.graph.tensors[tensor].spec.item_bytes
+        item_bytes = self.plan.graph.tensors[tensor].spec.item_bytes
         self.tape.keep("gradients", size / item_bytes * max(STATE_BYTES, item_bytes))
         self.accumulated.append(tensor)
 
@@ -494,15 +267,16 @@ class StepTape:
 
         Nothing else changes meanwhile, so of gradients that travel alike the first one tells all.
         """
+        plan, graph = self.plan, self.plan.graph
         seen: set[tuple[int, NdSbp, tuple[Step, ...]]] = set()
-        for op in reversed(self.graph.params):
+        for op in reversed(graph.params):
             (tensor,) = op.outputs
-            uses = self.graph.consumers[tensor] if tensor in self.graph.needs_grad else ()
+            uses = graph.consumers[tensor] if tensor in graph.needs_grad else ()
             for user, index in uses:
-                edge, nd = self.edges.get((user.name, index)), self.ops[user.name].grad_ins[index]
+                edge, nd = plan.edges.get((user.name, index)), plan.ops[user.name].grad_ins[index]
                 if edge is None or nd is None or edge.zero_stage > 1:
                     continue
-                alike = self.graph.tensors[tensor].spec.bytes, nd, edge.backward
+                alike = graph.tensors[tensor].spec.bytes, nd, edge.backward
                 if alike not in seen:
                     seen.add(alike)
                     start = self.new(f"gradient of {tensor}", (), 0.0, "gradients")

@@ -8,36 +8,21 @@ operator runs collectives of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ..graph import Graph
-from ..planned import PlannedEdge, PlannedOp
-from ..sbp.mesh import Mesh
-from .compiled_comm import MOST_AXES, merged_axes
-from .lifetime import Key, memory_peak
-from .recompute import Recomputation
+from .compiled_comm import MOST_AXES
+from .memory_peak import memory_peak
+from .planned_step import PlannedStep
 
 
-def needed_bytes(
-    graph: Graph,
-    mesh: Mesh,
-    micro_batches: int,
-    optimizer: str,
-    ops: Mapping[str, PlannedOp],
-    edges: Mapping[Key, PlannedEdge],
-    again: Recomputation,
-    limit_bytes: float,
-) -> int:
+def needed_bytes(plan: PlannedStep, limit_bytes: float) -> int:
     """Bytes of a device; if the executor alone exceeds the limit, its bytes."""
-    step = graph, mesh, micro_batches, optimizer, ops, edges
-    executor = memory_peak(*step, "executor", again).bytes
-    if executor > limit_bytes or not compiles(ops, mesh):
+    executor = memory_peak(plan, "executor").bytes
+    if executor > limit_bytes or not compiles(plan):
         return executor
-    return max(executor, memory_peak(*step, "graph", again).bytes)
+    return max(executor, memory_peak(plan, "graph").bytes)
 
 
-def compiles(ops: Mapping[str, PlannedOp], mesh: Mesh) -> bool:
+def compiles(plan: PlannedStep) -> bool:
     """True if nn.Graph can compile the placements; some kinds of operators it still refuses."""
-    if any(op.inner_axes for op in ops.values()):
+    if any(op.inner_axes for op in plan.ops.values()):
         return False
-    return len(merged_axes(ops.values(), mesh.num_axes)) <= MOST_AXES
+    return len(plan.compiled_axes) <= MOST_AXES

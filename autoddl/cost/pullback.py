@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ..graph import Op
 from ..planned import PlannedOp
 from ..sbp.placement import NdSbp
 from .forward import VIEWS
-
-if TYPE_CHECKING:
-    from .lifetime import StepTape
+from .step_tensors import StepTensors
 
 
 @dataclass
 class OpPullback:
     """`given`: input index -> the name of the gradient that has been worked out."""
 
-    step: StepTape
+    step: StepTensors
     op: Op
     given: dict[int, str] = field(default_factory=dict)
 
@@ -37,7 +34,7 @@ class OpPullback:
 
     @property
     def planned(self) -> PlannedOp:
-        return self.step.ops[self.op.name]
+        return self.step.plan.ops[self.op.name]
 
     def x(self, index: int) -> str:
         return self.step.received[self.op.name, index]
@@ -53,7 +50,8 @@ class OpPullback:
 
     def wants(self, index: int) -> bool:
         tensor = self.op.inputs[index]
-        return tensor in self.step.graph.needs_grad and self.planned.grad_ins[index] is not None
+        needs_grad = tensor in self.step.plan.graph.needs_grad
+        return needs_grad and self.planned.grad_ins[index] is not None
 
     def bytes_x(self, index: int) -> float:
         return self.step.bytes_of(self.op.inputs[index], self.planned.ins[index])
@@ -62,7 +60,7 @@ class OpPullback:
         return self.step.bytes_of(self.op.outputs[index], self.planned.outs[index])
 
     def bytes_whole(self, index: int) -> float:
-        return float(self.step.graph.tensors[self.op.inputs[index]].spec.bytes)
+        return float(self.step.plan.graph.tensors[self.op.inputs[index]].spec.bytes)
 
     def whole_x(self, index: int) -> str:
         return self._gathered(self.x(index), self.op.inputs[index], self.planned.ins[index])

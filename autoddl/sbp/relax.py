@@ -6,7 +6,8 @@ holds for all v exactly when the lengths are those of the cheapest ways. A round
 end at different nodes, for all starts in one array operation; rounds follow one another in the
 order in which steps mostly do, so that few sweeps over all rounds reach the fixed point. After the
 first sweep only edges are looked at whose source has changed since. For a few starts the rounds are
-not worth their number, and each is searched on its own.
+not worth their number, and each is searched on its own. Compiled loops (`compiled`) relax one edge
+after the other in the same order: as rounding keeps the order of sums, the fixed point is the same.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
+from ..compiled import COMPILER
 from .edges import KIND_INDEX, STAY, Floats, Ints, end_axes
 from .states import StateGraph
 from .steps import StepKind
@@ -39,6 +41,8 @@ Reals = NDArray[np.floating[Any]]
 _FEW_STARTS = 40  # are searched one by one
 _CHUNK = 320  # starts in one array at most
 _WORTH_THREADS = 2_000_000  # edges times starts
+_ARRAYS_S = 5e-9  # an edge and a start on arrays
+_LANES = 128  # starts in one array of compiled loops
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,22 @@ def follow(
     if len(starts) <= _FEW_STARTS:
         return _one_by_one(num_nodes, src, dst, weights, starts, which)
     known = order_of_edges()
+    loops = COMPILER.worth(relax, _ARRAYS_S * len(src) * len(starts))
+    if loops is not None:
+        return _by_weights(loops, num_nodes, src, dst, weights, known.order, starts, which)
+    return on_arrays(num_nodes, src, dst, weights, known, starts, which)
+
+
+def on_arrays(
+    num_nodes: int,
+    src: Ints,
+    dst: Ints,
+    weights: Reals,
+    known: Rounds,
+    starts: Ints,
+    which: Ints,
+) -> Reals:
+    """`follow` by rounds."""
     found = np.empty((len(starts), num_nodes), weights.dtype)
     order, bounds = known.order, known.bounds
     there = np.isfinite(weights).any(axis=1)[order]
@@ -144,6 +164,54 @@ def follow(
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(fill, chunks))
     return found
+
+
+def _by_weights(
+    loops: Callable[[Ints, Ints, Reals, Ints, Reals], None],
+    num_nodes: int,
+    src: Ints,
+    dst: Ints,
+    weights: Reals,
+    order: Ints,
+    starts: Ints,
+    which: Ints,
+) -> Reals:
+    """`follow` by compiled loops over starts of one number at a time."""
+    found = np.empty((len(starts), num_nodes), weights.dtype)
+    for number in np.unique(which).tolist():
+        there = order[np.isfinite(weights[order, number])]
+        edges = src[there], dst[there], weights[there, number]
+        every = np.flatnonzero(which == number)
+        for low in range(0, len(every), _LANES):
+            own = every[low : low + _LANES]
+            length = np.empty((num_nodes, len(own)), weights.dtype)
+            loops(*edges, starts[own], length)
+            found[own] = length.T
+    return found
+
+
+def relax(src: Ints, dst: Ints, weights: Reals, starts: Ints, length: Reals) -> None:
+    """Into `length` [nodes, starts] those of the cheapest ways; to be compiled."""
+    nodes, lanes = length.shape
+    length[:] = np.inf
+    changed = np.full(nodes, -2)  # sweep of a node's last change
+    for lane in range(lanes):
+        length[starts[lane], lane] = 0.0
+        changed[starts[lane]] = 0
+    sweep, last = 0, 0
+    while last == sweep:
+        sweep += 1
+        for edge in range(len(src)):
+            if changed[src[edge]] < sweep - 1:
+                continue
+            here, there, weight = length[src[edge]], length[dst[edge]], weights[edge]
+            better = False
+            for lane in range(lanes):
+                reach = here[lane] + weight
+                better |= reach < there[lane]
+                there[lane] = min(reach, there[lane])
+            if better:
+                changed[dst[edge]] = last = sweep
 
 
 def _one_by_one(

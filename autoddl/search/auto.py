@@ -14,7 +14,6 @@ import math
 
 import numpy as np
 
-from ..cost.gap import relative_gap
 from .branch import Proof, prove
 from .budget import Budget
 from .coordinate_descent import descend_with_restarts
@@ -82,7 +81,7 @@ def _search_further(
     smaller = prune(problem) if sum(problem.sizes()) <= _PROGRAM_COLUMNS else None
     if (
         smaller is not None
-        and relative_gap(run.cost, proof.bound) > 0
+        and not run.is_good(proof.bound)
         and program_columns(smaller.problem) <= _PROGRAM_COLUMNS
     ):
         with Progress(
@@ -91,6 +90,7 @@ def _search_further(
                 1,
                 min(run.remaining.evaluations, _PROGRAM_NODES),
                 run.remaining.seconds,
+                gap=run.budget.gap,
                 clock=run.budget.clock,
             ),
         ) as inner:

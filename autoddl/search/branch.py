@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..cost.gap import ROUNDING, relative_gap
+from ..cost.gap import ROUNDING
 from .budget import Budget
 from .coordinate_descent import descend_with_restarts
 from .descend import descend
@@ -93,13 +93,15 @@ def prove(problem: Problem, rng: np.random.Generator, run: Progress, proof: Proo
         run.offer(smallest)
         run.offer(descend(problem, smallest, spend=lambda: run.spend(0))[0])
     if limited and cheapest is not None and run.best is not None:
+        if run.is_good(proof.bound):
+            return
         price = narrow(problem, run, proof.raise_bound, cheapest, run.best, drawn)
-        if relative_gap(run.cost, proof.bound) <= run.budget.near:
+        if run.is_good(proof.bound, max(run.budget.gap, run.budget.near)):
             return
         if problem.num_variables > _TREE_VARIABLES:
             return
         relaxations.append(_relax(problem, price, run))
-    if proof.bound >= run.budget.beat_s:
+    if proof.bound >= run.budget.beat_s or run.is_good(proof.bound):
         return
     if limited and memory is None:
         memory = _relax(_memory_only(problem), 0.0, run)
@@ -110,8 +112,8 @@ def prove(problem: Problem, rng: np.random.Generator, run: Progress, proof: Proo
     for part in _CEILINGS:
         ceiling = low + part * (run.cost - low) if math.isfinite(run.cost) else math.inf
         tree.search(ceiling)
-        proof.raise_bound(min(ceiling, run.cost * (1 - 2 * ROUNDING)))
-        if run.cost <= ceiling:
+        proof.raise_bound(min(ceiling, run.to_beat * (1 - 2 * ROUNDING)))
+        if run.cost <= ceiling or run.is_good(proof.bound):
             return
 
 
@@ -188,9 +190,10 @@ def _relax(problem: Problem, price: float, run: Progress) -> _Relaxation:
     rest = np.zeros(problem.num_variables + 1)
     rest[: len(left) + 1] = np.cumsum(least[::-1])[::-1]
     order = [*left]
-    for removal in reversed(state.removed):
+    for removal in reversed(state.order.removed):
         order.append(removal.variable)
-        tables.append((removal.node, removal.neighbours))
+        sides = tuple((other, state.tables[edge]) for other, edge in removal.neighbours)
+        tables.append((state.tables[removal.node], sides))
     shift = -price * problem.memory_limit if price > 0 else 0.0
     return _Relaxation(state, tuple(order), tuple(tables), rest, shift)
 
@@ -230,7 +233,7 @@ class _Tree:
                 stack.append(self._level(choice, depth + 1, values))
 
     def _worth(self, bound: float, ceiling: float) -> bool:
-        return bound < math.inf and bound <= ceiling and bound < self.run.cost * (1 - ROUNDING)
+        return bound < math.inf and bound <= ceiling and bound < self.run.to_beat * (1 - ROUNDING)
 
     def _level(self, choice: Choice, depth: int, before: list[float]) -> _Level:
         self.run.spend()

@@ -28,7 +28,9 @@ class Budget:
     clock:       what the seconds are of; `time.process_time` counts only the processor's
     beat_s:      a solution that costs this much or more is of no use; a search that sees that it
                  cannot do better may give up
-    near:        relative gap that need not be closed: little time goes into it
+    gap:         relative gap at which a search may end
+    near:        relative gap that is closed further only where that is quick
+    enough_s:    a solution that costs so little is good enough, whatever the search can prove
 
     A search whose budget ends returns the best choice so far. `seconds` makes the result depend on
     the machine; without it equal seeds give equal results.
@@ -38,7 +40,9 @@ class Budget:
     evaluations: float = math.inf
     seconds: float = math.inf
     beat_s: float = math.inf
+    gap: float = 0.0
     near: float = 0.0
+    enough_s: float = -math.inf
     clock: Callable[[], float] = time.perf_counter
 
     def __post_init__(self) -> None:
@@ -48,6 +52,11 @@ class Budget:
             raise ValueError(f"a search needs at least one evaluation, got {self.evaluations}")
         if not self.seconds > 0:
             raise ValueError(f"a search needs more than {self.seconds} seconds")
+        if not 0 <= self.gap < math.inf:
+            raise ValueError(
+                "the gap that a search may leave is at least 0, such as 0.01 for 1 %, "
+                f"got {self.gap}"
+            )
 
     def less(self, spent: Sequence[Spent], beat_s: float) -> Budget:
         """What is left after searches that took so much, to beat another cost."""

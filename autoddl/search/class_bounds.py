@@ -10,14 +10,14 @@ members counts. So of any price p >= 0 of memory (`dual`)
 
 and the best price of the few classes bounds the cost of all strategies: a number of micro-batches
 is ruled out before any path is priced. At that price the least score through each class
-(`marginals`) tells which strategies a choice within `slack` of the bound can have; `tables` prices
-these alone.
+(`marginals`) tells which strategies a choice within `slack` of the bound can have (`kept`);
+`tables` prices these alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -29,8 +29,9 @@ from ..cost.recompute import Recomputation
 from ..graph import Graph
 from ..sbp.counted import Counted
 from .axis_classes import AxisClasses, Codes, counted
-from .dual import Dual, bracketed_price, score_bound
+from .dual import Dual, score_bound
 from .eliminate import eliminate
+from .few_first import price_by_few
 from .group_table import Space
 from .marginals import Contexts
 from .pair_prices import PairPrices
@@ -38,7 +39,7 @@ from .problem import Choice, Problem, Table
 from .storage_table import StorageTable
 from .tables import TableBuilder, Tables
 
-_NEAR = 2e-5  # of the bound: so little more may be had
+CLOSE = 2e-5  # of the bound: so little more may be had
 _SLACKS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3)
 _FEW = 0.15  # of the strategies
 
@@ -48,6 +49,7 @@ class ClassBounds:
     """builder: of all strategies, prepared; problem: of the classes; free: its cheapest choice.
 
     dual: a price of memory and a bound; near: how far the bound may be from the best, relative
+    built: tables of some strategies, known ones
     """
 
     builder: TableBuilder
@@ -56,6 +58,7 @@ class ClassBounds:
     free: Choice
     dual: Dual
     near: float = np.inf
+    built: dict[bytes, Tables] = field(default_factory=dict)
 
     @property
     def bound(self) -> float:
@@ -76,7 +79,7 @@ class ClassBounds:
     def _scores(self) -> tuple[float, list[Table]]:
         state = eliminate(self.problem, self.dual.price, frozenset())
         contexts = Contexts(state, nodes_only=True)
-        return state.constant, [contexts.through(state.nodes[n]) for n in range(len(self.classes))]
+        return state.constant, [contexts.through(n) for n in range(len(self.classes))]
 
     def kept(self, slack: float) -> list[NDArray[np.int64]]:
         """Of each node table the strategies that choices below `ceiling(slack)` may have."""
@@ -93,30 +96,30 @@ class ClassBounds:
         return _SLACKS[0]
 
     def ceiling(self, slack: float) -> float:
-        """No choice within the limit that `tables(slack)` leaves out costs less."""
+        """No choice within the limit that `kept(slack)` leaves out costs less."""
         return self.bound * (1 + slack)
 
-    def tables(self, slack: float, prices: PairPrices) -> Tables:
-        return self.builder.among(self.kept(slack), prices).build()
+    def tables(self, kept: Sequence[NDArray[np.int64]], prices: PairPrices) -> Tables:
+        """Of some strategies."""
+        key = b"".join(own.tobytes() for own in kept)
+        if key not in self.built:
+            self.built[key] = self.builder.among(kept, prices).build()
+        return self.built[key]
 
-    def within(self, limit_bytes: float) -> ClassBounds:
-        """The same with another limit."""
+    def within(self, limit_bytes: float, enough: float = np.inf) -> ClassBounds:
+        """The same with another limit, at its best price or one whose bound is `enough`."""
         problem = replace(self.problem, memory_limit=limit_bytes)
         start = Dual(self.dual.price, -np.inf)
-        return replace(self, problem=problem, dual=start, near=np.inf).raised(np.inf)
+        return replace(self, problem=problem, dual=start, near=np.inf).raised(enough)
 
-    def raised(self, enough: float, near: float = _NEAR) -> ClassBounds:
+    def raised(self, enough: float, near: float = CLOSE) -> ClassBounds:
         """The same at the best price of memory, or at one whose bound is `enough`.
 
         near: so much may the bound fall short of the best one, relative to itself
         """
         if self.bound >= enough or self.near <= near:
             return self
-
-        def solve(price: float) -> Choice:
-            return eliminate(self.problem, price, frozenset()).expand({})
-
-        dual = bracketed_price(self.problem, solve, self.free, self.dual, enough, near)
+        dual = price_by_few(self.problem, self.free, self.dual, enough, near)
         return replace(self, dual=dual, near=np.inf if enough <= dual.bound < np.inf else near)
 
 

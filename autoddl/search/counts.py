@@ -19,6 +19,7 @@ Ways of which no choice below a ceiling can be made (`marginals`) are left out.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,9 +28,10 @@ from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 from scipy.sparse import csr_matrix
 
 from ..cost.gap import ROUNDING
-from .eliminate import Elimination, Operation
+from .eliminate import Elimination
 from .marginals import Contexts
 from .problem import Choice, Problem, Table
+from .removals import Making
 
 Numbers = NDArray[np.int64]
 _MEMORY_SCALE = 1e5  # of the limit's row: the solver's tolerance is a small part of it
@@ -63,13 +65,13 @@ def least_by_counts(
     nodes: of the solver's tree, at most
     """
     ceiling = best + price * problem.memory_limit
-    program = _Program(contexts, ceiling + ROUNDING * abs(ceiling))
-    program.own(state, problem)
-    for operation in state.tape:
-        program.add(operation)
+    program = _Program(state.tables, contexts, ceiling + ROUNDING * abs(ceiling))
+    program.own(problem)
+    for making in state.order.makings:
+        program.add(making)
         if program.columns > columns:
             return None
-    for root in state.roots:
+    for root in state.order.roots:
         program.use(root)
     if not all(len(root.makes) for root in program.roots):
         return Counted(math.inf, None)
@@ -95,8 +97,9 @@ class _Ways:
 
 @dataclass
 class _Program:
-    """Rows by entry that may be used, columns by way."""
+    """Rows by entry that may be used, columns by way; tables are known by their slots."""
 
+    tables: Sequence[Table]
     contexts: Contexts
     ceiling: float
     rows: int = 0
@@ -108,42 +111,41 @@ class _Program:
     _costs: list[Table] = field(default_factory=list)
     _memories: list[Table] = field(default_factory=list)
 
-    def own(self, state: Elimination, problem: Problem) -> None:
+    def own(self, problem: Problem) -> None:
         """Columns for the problem's own tables."""
-        tables = [
-            *zip(state.nodes, problem.node_cost, problem.node_memory, strict=True),
-            *zip(state.pairs, problem.edge_cost, problem.edge_memory, strict=True),
-        ]
-        for table, cost, memory in tables:
-            alive = self._alive(table)
+        costs = [*problem.node_cost, *problem.edge_cost]
+        memories = [*problem.node_memory, *problem.edge_memory]
+        for slot, (cost, memory) in enumerate(zip(costs, memories, strict=True)):
+            alive = self._alive(slot)
             columns = self._add(cost.ravel()[alive], memory.ravel()[alive])
-            self._put(self.row_of[id(table)][alive], columns, 1.0)
+            self._put(self.row_of[slot][alive], columns, 1.0)
 
-    def add(self, operation: Operation) -> None:
-        """Columns for the ways in which an operation makes entries."""
-        if operation.kind == "transpose":
-            rows, columns = operation.args[0].shape
+    def add(self, making: Making) -> None:
+        """Columns for the ways in which entries are made."""
+        out, args = self.tables[making.out], [self.tables[slot] for slot in making.args]
+        if making.kind == "transpose":
+            rows, columns = args[0].shape
             made = np.arange(rows * columns)
             row, column = np.divmod(made, rows)  # of what is made
-            self._make(operation, made, (column * columns + row,), made)
-        elif operation.kind == "add":
-            made = np.arange(operation.out.size)
-            self._make(operation, made, (made, made), made)
-        elif operation.kind == "absorb":
-            node, edge, leaf = operation.args
-            room = self.ceiling - self.contexts.of(operation.out) - node
+            self._make(making, made, (column * columns + row,), made)
+        elif making.kind == "add":
+            made = np.arange(out.size)
+            self._make(making, made, (made, made), made)
+        elif making.kind == "absorb":
+            node, edge, leaf = args
+            room = self.ceiling - self.contexts.of(making.out) - node
             row, strategy = np.nonzero(edge + leaf <= room[:, None])
             used = row, row * edge.shape[1] + strategy, strategy
-            self._make(operation, row, used, strategy)
+            self._make(making, row, used, strategy)
         else:
-            left, _, right = operation.args
-            row, strategy, column = self._triples(operation)
+            left, _, right = args
+            row, strategy, column = self._triples(args, self.contexts.of(making.out))
             used = row * left.shape[1] + strategy, strategy, strategy * right.shape[1] + column
-            self._make(operation, row * right.shape[1] + column, used, strategy)
+            self._make(making, row * right.shape[1] + column, used, strategy)
 
-    def _triples(self, operation: Operation) -> tuple[Numbers, Numbers, Numbers]:
-        left, node, right = operation.args
-        room = self.ceiling - self.contexts.of(operation.out)
+    def _triples(self, args: Sequence[Table], context: Table) -> tuple[Numbers, Numbers, Numbers]:
+        left, node, right = args
+        room = self.ceiling - context
         found: list[tuple[Numbers, ...]] = []
         step = max(1, _CUBE // max(1, right.size))
         for low in range(0, len(left), step):
@@ -154,34 +156,34 @@ class _Program:
         return row, strategy, column
 
     def _make(
-        self, operation: Operation, made: Numbers, used: tuple[Numbers, ...], strategy: Numbers
+        self, making: Making, made: Numbers, used: tuple[Numbers, ...], strategy: Numbers
     ) -> None:
-        self._alive(operation.out)
-        rows = [self.row_of[id(operation.out)][made]]
-        rows += [self.row_of[id(t)][e] for t, e in zip(operation.args, used, strict=True)]
+        self._alive(making.out)
+        rows = [self.row_of[making.out][made]]
+        rows += [self.row_of[slot][e] for slot, e in zip(making.args, used, strict=True)]
         alive = np.logical_and.reduce([row >= 0 for row in rows])
         nothing = np.zeros(int(alive.sum()))
         columns = self._add(nothing, nothing)
         for row, sign in zip(rows, (1.0, -1.0, -1.0, -1.0), strict=False):
             self._put(row[alive], columns, sign)
         first = self.columns - len(columns)
-        self.ways[id(operation.out)] = _Ways(first, made[alive], strategy[alive])
+        self.ways[making.out] = _Ways(first, made[alive], strategy[alive])
 
-    def use(self, root: Table) -> None:
+    def use(self, root: int) -> None:
         """Columns for the use of an entry of the last table of a component."""
-        alive = np.flatnonzero(self.row_of[id(root)] >= 0)
+        alive = np.flatnonzero(self.row_of[root] >= 0)
         columns = self._add(np.zeros(len(alive)), np.zeros(len(alive)))
-        self._put(self.row_of[id(root)][alive], columns, -1.0)
+        self._put(self.row_of[root][alive], columns, -1.0)
         self.roots.append(_Ways(self.columns - len(columns), np.zeros_like(alive), alive))
 
-    def _alive(self, table: Table) -> Numbers:
+    def _alive(self, slot: int) -> Numbers:
         """Entries of a table that choices below the ceiling may use; gives them rows."""
-        alive = np.flatnonzero(self.contexts.through(table).ravel() <= self.ceiling)
-        if id(table) not in self.row_of:
-            rows = np.full(table.size, -1)
+        alive = np.flatnonzero(self.contexts.through(slot).ravel() <= self.ceiling)
+        if slot not in self.row_of:
+            rows = np.full(self.tables[slot].size, -1)
             rows[alive] = self.rows + np.arange(len(alive))
             self.rows += len(alive)
-            self.row_of[id(table)] = rows
+            self.row_of[slot] = rows
         return alive
 
     def _add(self, cost: Table, memory: Table) -> Numbers:
@@ -221,9 +223,7 @@ def _decoded(program: _Program, state: Elimination, counts: Numbers) -> Choice:
     """The choice whose uses of entries are those of the columns `counts`."""
     left = counts.copy()
     absorbed = {
-        tuple(map(id, operation.args)): operation.out
-        for operation in state.tape
-        if operation.kind == "absorb"
+        making.args: making.out for making in state.order.makings if making.kind == "absorb"
     }
 
     def taken(ways: _Ways, entry: int) -> int:
@@ -235,17 +235,18 @@ def _decoded(program: _Program, state: Elimination, counts: Numbers) -> Choice:
         return int(ways.strategy[column - ways.first])
 
     choice = np.full(state.num_variables, -1, dtype=np.int64)
-    last = [removal.variable for removal in state.removed if not removal.neighbours]
+    last = [removal.variable for removal in state.order.removed if not removal.neighbours]
     for variable, ways in zip(last, program.roots, strict=True):
         choice[variable] = taken(ways, 0)
-    for removal in reversed(state.removed):
+    for removal in reversed(state.order.removed):
         at = [int(choice[other]) for other, _ in removal.neighbours]
         if len(at) == 1:
             ((_, edge),) = removal.neighbours
-            made = absorbed[id(removal.before), id(edge), id(removal.node)]
-            choice[removal.variable] = taken(program.ways[id(made)], at[0])
+            assert removal.before is not None
+            made = absorbed[removal.before, edge, removal.node]
+            choice[removal.variable] = taken(program.ways[made], at[0])
         elif at:
             assert removal.made is not None
-            entry = at[0] * removal.made.shape[1] + at[1]
-            choice[removal.variable] = taken(program.ways[id(removal.made)], entry)
+            entry = at[0] * state.tables[removal.made].shape[1] + at[1]
+            choice[removal.variable] = taken(program.ways[removal.made], entry)
     return choice

@@ -15,28 +15,25 @@ from .problem import Choice, Problem, Table
 def prefix_totals(problem: Problem, head: Choice, tail: Choice) -> tuple[Table, Table]:
     """(cost, memory) [variables + 1] of the choices that take `head` for the first k variables."""
     size = problem.num_variables
-    steps = np.zeros((2, size + 2))  # differences of the totals from k to k + 1
-    tables = (
-        (problem.node_cost, problem.edge_cost),
-        (problem.node_memory, problem.edge_memory),
-    )
-    for row, (nodes, edges) in zip(steps, tables, strict=True):
-        for variable, table in enumerate(problem.nodes):
-            row[0] += nodes[table][tail[variable]]
-            row[variable + 1] += nodes[table][head[variable]] - nodes[table][tail[variable]]
-        for edge in problem.edges:
-            table = edges[edge.table]
-            low, high = min(edge.first, edge.second), max(edge.first, edge.second)
-            mixed = [tail[edge.first], tail[edge.second]]
-            mixed[0 if edge.first == low else 1] = head[low]
-            both_tail = table[tail[edge.first], tail[edge.second]]
-            both_head = table[head[edge.first], head[edge.second]]
-            between = table[mixed[0], mixed[1]]
-            row[0] += both_tail
-            row[low + 1] += between - both_tail
-            row[high + 1] += both_head - between
-    cost, memory = np.cumsum(steps[:, : size + 1], axis=1)
-    return cost, memory
+    ends = np.array([(edge.first, edge.second) for edge in problem.edges], dtype=np.int64)
+    low, high = ends.reshape(-1, 2).T
+    # of what k on each term counts: those of the tail from the start, what the head changes later
+    variables = np.stack([np.zeros(size, dtype=np.int64), np.arange(size) + 1], axis=1)
+    between = np.stack([np.zeros_like(low), low + 1, high + 1], axis=1)
+    start = np.concatenate([variables.ravel(), between.ravel()])
+    totals = []
+    for tails, heads, mixed in zip(
+        problem.terms(tail, tail, tail),
+        problem.terms(head, head, head),
+        problem.terms(tail, head, tail),
+        strict=True,
+    ):
+        nodes = np.stack([tails[:size], heads[:size] - tails[:size]], axis=1).ravel()
+        tails, heads, mixed = tails[size:], heads[size:], mixed[size:]
+        edges = np.stack([tails, mixed - tails, heads - mixed], axis=1).ravel()
+        steps = np.bincount(start, np.concatenate([nodes, edges]), minlength=size + 2)
+        totals.append(np.cumsum(steps[: size + 1]))
+    return totals[0], totals[1]
 
 
 def crossing(problem: Problem, first: Choice, second: Choice) -> Choice | None:

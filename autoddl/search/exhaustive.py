@@ -44,7 +44,7 @@ def exhaustive(problem: Problem, rng: np.random.Generator, budget: Budget) -> Se
             )
         ordered = Ordered.of(smaller.problem, search_order(smaller.problem))
         enumerate_all(ordered, run, smaller.original)
-    return run.result("exhaustive", run.cost if run.end == "done" else -math.inf)
+    return run.result("exhaustive", run.to_beat if run.end == "done" else -math.inf)
 
 
 def search_order(problem: Problem) -> list[int]:
@@ -128,7 +128,7 @@ def enumerate_all(ordered: Ordered, run: Progress, original: Callable[[Choice], 
         depth = len(stack) - 1
         following = level.next
         if following == len(level.order) or (
-            level.costs[following] + ordered.rest[depth + 1, 0] >= run.cost
+            level.costs[following] + ordered.rest[depth + 1, 0] >= run.to_beat
             or level.costs[following] == np.inf
         ):
             stack.pop()

@@ -75,8 +75,8 @@ def _scores(
     )
     contexts = Contexts(state, nodes_only=True)
     through = tuple(np.full(len(cost), np.inf) for cost in problem.node_cost)
-    for scores, own, node in zip(through, kept, state.nodes, strict=True):
-        scores[own] = contexts.through(node)
+    for table, (scores, own) in enumerate(zip(through, kept, strict=True)):
+        scores[own] = contexts.through(table)
     return Scores(choice, problem.evaluate(choice)[0], through, valid)
 
 

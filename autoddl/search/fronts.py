@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cost.gap import ROUNDING
-from .eliminate import Elimination, Operation
+from .eliminate import Elimination
 from .marginals import Contexts
 from .problem import Choice, Problem, Table
+from .removals import Making, Program
 
 Pairs = NDArray[np.float64]  # [n, 2]: cost, memory
 Numbers = NDArray[np.int64]
@@ -240,50 +241,52 @@ def least_within(
     ceiling = best + price * problem.memory_limit
     ceiling += ROUNDING * abs(ceiling)
     sums = _Sums(price, ceiling, work, loss)
-    made: dict[int, Fronts] = {}
-    first = [
-        (state.nodes, problem.node_cost, problem.node_memory),
-        (state.pairs, problem.edge_cost, problem.edge_memory),
-    ]
-    for tables, costs, memories in first:
-        for table, cost, memory in zip(tables, costs, memories, strict=True):
-            alive = np.flatnonzero(contexts.through(table).ravel() <= ceiling)
-            pairs = np.stack([cost.ravel()[alive], memory.ravel()[alive]], axis=1)
-            made[id(table)] = Fronts.of(table.size, alive, pairs, price)
-    uses = _uses(state)
-    for operation in state.tape:
-        sums.uses = uses[id(operation.out)]
-        made[id(operation.out)] = _made(operation, made, contexts, sums)
+    made: list[Fronts] = []  # by slot
+    costs = [*problem.node_cost, *problem.edge_cost]
+    memories = [*problem.node_memory, *problem.edge_memory]
+    for slot, (cost, memory) in enumerate(zip(costs, memories, strict=True)):
+        alive = np.flatnonzero(contexts.through(slot).ravel() <= ceiling)
+        pairs = np.stack([cost.ravel()[alive], memory.ravel()[alive]], axis=1)
+        made.append(Fronts.of(cost.size, alive, pairs, price))
+    uses = _uses(state.order)
+    for making in state.order.makings:
+        sums.uses = uses[making.out]
+        made.append(_made(making, state.tables, made, contexts, sums))
     return Least(_Walk(problem, state, made).choose(best), work - sums.left)
 
 
-def _uses(state: Elimination) -> dict[int, int]:
-    """Table -> how many of its entries a choice uses."""
-    uses: dict[int, int] = {}
-    for root in state.roots:
-        uses[id(root)] = uses.get(id(root), 0) + 1
-    for operation in reversed(state.tape):
-        count = uses.setdefault(id(operation.out), 0)
-        for arg in operation.args:
-            uses[id(arg)] = uses.get(id(arg), 0) + count
+def _uses(order: Program) -> list[int]:
+    """Of each slot's table, how many of its entries a choice uses."""
+    uses = [0] * order.slots
+    for root in order.roots:
+        uses[root] += 1
+    for making in reversed(order.makings):
+        for arg in making.args:
+            uses[arg] += uses[making.out]
     return uses
 
 
-def _made(operation: Operation, made: dict[int, Fronts], contexts: Contexts, sums: _Sums) -> Fronts:
-    """The fronts of the table that an operation makes."""
-    fronts = [made[id(arg)] for arg in operation.args]
-    shape = operation.args[0].shape
-    if operation.kind == "transpose":
+def _made(
+    making: Making,
+    tables: Sequence[Table],
+    made: Sequence[Fronts],
+    contexts: Contexts,
+    sums: _Sums,
+) -> Fronts:
+    """The fronts of the table that is made. tables, made: by slot"""
+    fronts, args = [made[slot] for slot in making.args], [tables[slot] for slot in making.args]
+    shape = args[0].shape
+    if making.kind == "transpose":
         (old,) = fronts
         row, column = np.divmod(old.entry, shape[1])
         size = shape[0] * shape[1]
         return Fronts.of(size, column * shape[0] + row, old.pairs, sums.price)
-    context = contexts.of(operation.out)
-    if operation.kind == "add":
+    context = contexts.of(making.out)
+    if making.kind == "add":
         both = np.intersect1d(fronts[0].entry, fronts[1].entry)
         return sums.fronts(context, fronts[0], fronts[1], (both, both, both))
-    if operation.kind == "absorb":
-        node, edge, leaf = operation.args
+    if making.kind == "absorb":
+        node, edge, _ = args
         inner = _alive(fronts[1], fronts[2], 1, edge.shape)
         rest = (context + node)[:, None] + np.zeros(edge.shape)
         onward = sums.fronts(rest, fronts[1], fronts[2], inner)
@@ -292,12 +295,11 @@ def _made(operation: Operation, made: dict[int, Fronts], contexts: Contexts, sum
         is_there = fronts[0].start[row + 1] > fronts[0].start[row]
         entries, row = entries[is_there], row[is_there]
         return sums.fronts(context, onward, fronts[0], (entries, row, row))
-    left, node, right = operation.args
+    _, node, right = args
     inner = _alive(fronts[2], fronts[1], 0, right.shape)
-    onward = sums.fronts(contexts.of(right) - node[:, None], fronts[2], fronts[1], inner)
-    return sums.fronts(
-        context, fronts[0], onward, _triples(operation, context, fronts[0], onward, sums)
-    )
+    rest = contexts.of(making.args[2]) - node[:, None]
+    onward = sums.fronts(rest, fronts[2], fronts[1], inner)
+    return sums.fronts(context, fronts[0], onward, _triples(args, context, fronts[0], onward, sums))
 
 
 def _alive(
@@ -312,10 +314,10 @@ def _alive(
 
 
 def _triples(
-    operation: Operation, context: Table, first: Fronts, onward: Fronts, sums: _Sums
+    args: Sequence[Table], context: Table, first: Fronts, onward: Fronts, sums: _Sums
 ) -> tuple[Numbers, Numbers, Numbers]:
     """Entries (i, s) of the left side, (s, j) of the right one, and (i, j), of low enough score."""
-    left, node, right = operation.args
+    left, node, right = args
     rows, inner = left.shape
     columns = right.shape[1]
     onto = np.full(left.shape, np.inf)
@@ -341,10 +343,10 @@ class _Walk:
 
     problem: Problem
     state: Elimination
-    fronts: dict[int, Fronts]
+    fronts: Sequence[Fronts]  # by slot
 
     def choose(self, best: float) -> Choice | None:
-        roots = [self.fronts[id(root)] for root in self.state.roots]
+        roots = [self.fronts[root] for root in self.state.order.roots]
         totals = np.zeros((1, 2))
         for root in roots:
             totals = _sums(totals, root.pairs)
@@ -358,24 +360,25 @@ class _Walk:
         choice = np.full(state.num_variables, -1, dtype=np.int64)
         nodes: dict[int, Pairs] = {}  # the pair that each chosen variable's scores stand for
         edges: dict[frozenset[int], Pairs] = {}
-        roots = [r for r in state.removed if not r.neighbours]
-        fronts = [self.fronts[id(root.node)] for root in roots]
+        roots = [r for r in state.order.removed if not r.neighbours]
+        fronts = [self.fronts[root.node] for root in roots]
         _, picked = _decompose(target, [(0, [front.pairs for front in fronts])])
         for root, front, (number, pair) in zip(roots, fronts, picked, strict=True):
             choice[root.variable], nodes[root.variable] = front.entry[number], pair
-        for removal in reversed(state.removed):
+        for removal in reversed(state.order.removed):
             variable, others = removal.variable, [other for other, _ in removal.neighbours]
             if not others:
                 continue
             at = [int(choice[other]) for other in others]
-            wide = len(removal.node)
+            wide = len(state.tables[removal.node])
             before = np.zeros((1, 2))
             if removal.before is not None:
-                number = at[0] if len(at) == 1 else at[0] * removal.before.shape[1] + at[1]
-                before = self.fronts[id(removal.before)].at(number)
+                columns = state.tables[removal.before].shape[-1]
+                number = at[0] if len(at) == 1 else at[0] * columns + at[1]
+                before = self.fronts[removal.before].at(number)
             whole = nodes[others[0]] if len(others) == 1 else edges.pop(frozenset(others))
-            own = self.fronts[id(removal.node)]
-            sides = [self.fronts[id(edge)] for _, edge in removal.neighbours]
+            own = self.fronts[removal.node]
+            sides = [self.fronts[edge] for _, edge in removal.neighbours]
             options = []
             for strategy in range(wide):
                 here = [side.at(row * wide + strategy) for side, row in zip(sides, at, strict=True)]

@@ -99,7 +99,9 @@ class Program:
         least = self.problem.least()[0]
         return least if 0 < least < math.inf else 1.0
 
-    def solve(self, excluded: list[Choice], seconds: float, nodes: float) -> OptimizeResult:
+    def solve(
+        self, excluded: list[Choice], seconds: float, nodes: float, gap: float
+    ) -> OptimizeResult:
         """HiGHS's answer, with the choices `excluded` cut off."""
         usable = np.isfinite(self.cost)
         constraints = [LinearConstraint(self.rows, self.right, self.right)]  # type: ignore[arg-type]
@@ -110,7 +112,8 @@ class Program:
             cut = np.zeros(len(self.cost))
             cut[[numbers[s] for numbers, s in zip(self.x, choice, strict=True)]] = 1.0
             constraints.append(LinearConstraint(csr_matrix(cut), -np.inf, len(choice) - 1))
-        options: dict[str, float] = {"mip_rel_gap": ROUNDING / 10}
+        # the solver's gap is relative to the cost, ours to the bound
+        options: dict[str, float] = {"mip_rel_gap": max(ROUNDING / 10, gap / (1 + gap))}
         if seconds < math.inf:
             options["time_limit"] = seconds
         if nodes < math.inf:
@@ -171,7 +174,7 @@ def solve_program(smaller: Pruned, run: Progress) -> float:
     while True:
         run.spend()
         left = run.remaining
-        answer = program.solve(excluded, left.seconds, left.evaluations)
+        answer = program.solve(excluded, left.seconds, left.evaluations, left.gap)
         nodes = getattr(answer, "mip_node_count", None) or 0
         run.evaluations += int(min(nodes, run.budget.evaluations - run.evaluations))
         if answer.status == _INFEASIBLE:

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .eliminate import Elimination, Products
+from .eliminate import Elimination
+from .min_plus import min_plus
 from .problem import Table
 
 
@@ -30,61 +31,60 @@ class Contexts:
 
     def __init__(self, state: Elimination, *, nodes_only: bool = False) -> None:
         assert not state.node, "variables are left"
-        self._of: dict[int, Table] = {}
-        self._wanted = {id(table) for table in state.nodes}
-        for operation in state.tape:
-            if any(id(table) in self._wanted for table in operation.args):
-                self._wanted.add(id(operation.out))
-        if not nodes_only:
-            self._wanted |= {id(table) for op in state.tape for table in (op.out, *op.args)}
-        products = Products()
-        for root in state.roots:
-            self._give(root, np.full(len(root), state.constant - root.min()))
-        for operation in reversed(state.tape):
-            context = self._of.get(id(operation.out))
+        self._tables = state.tables
+        self._of: dict[int, Table] = {}  # by slot
+        order = state.order
+        self._wanted = set(range(order.sizes[0] if nodes_only else order.slots))
+        for making in order.makings:
+            if not self._wanted.isdisjoint(making.args):
+                self._wanted.add(making.out)
+        for root in order.roots:
+            table = state.tables[root]
+            self._give(root, np.full(len(table), state.constant - table.min()))
+        for making in reversed(order.makings):
+            context = self._of.get(making.out)
             if context is None:
                 continue
-            args = operation.args
-            if operation.kind == "transpose":
-                self._give(args[0], context.T)
-            elif operation.kind == "add":
-                self._give(args[0], context + args[1])
-                self._give(args[1], context + args[0])
-            elif operation.kind == "absorb":
-                node, edge, leaf = args
-                self._give(node, context + (edge + leaf).min(axis=1))
+            tables = [state.tables[slot] for slot in making.args]
+            if making.kind == "transpose":
+                self._give(making.args[0], context.T)
+            elif making.kind == "add":
+                first, second = making.args
+                self._give(first, context + tables[1])
+                self._give(second, context + tables[0])
+            elif making.kind == "absorb":
+                node, edge, leaf = tables
+                for_node, for_edge, for_leaf = making.args
+                self._give(for_node, context + (edge + leaf).min(axis=1))
                 rest = (context + node)[:, None] + edge
-                self._give(leaf, rest.min(axis=0))
-                self._give(edge, (context + node)[:, None] + leaf)
+                self._give(for_leaf, rest.min(axis=0))
+                self._give(for_edge, (context + node)[:, None] + leaf)
             else:
-                left, node, right = args
-                turned = tuple(map(np.ascontiguousarray, (context.T, left.T, right.T)))
-                context_t, left_t, right_t = turned
-                wants_right = id(right) in self._wanted
-                wants_left = id(left) in self._wanted or not wants_right  # one tells the node's
+                left, node, right = tables
+                for_left, for_node, for_right = making.args
+                wants_right = for_right in self._wanted
+                wants_left = for_left in self._wanted or not wants_right  # one tells the node's
                 if wants_left:
-                    none = np.zeros(context.shape[1])
-                    through = products.min_plus(context, none, right_t, context_t, right)
-                    self._give(left, through + node)
-                    self._give(node, (through + left).min(axis=0))
+                    through = min_plus(context, np.zeros(context.shape[1]), right.T)
+                    self._give(for_left, through + node)
+                    self._give(for_node, (through + left).min(axis=0))
                 if wants_right:
-                    none = np.zeros(context.shape[0])
-                    onward = products.min_plus(left_t, none, context, left, context_t)
-                    self._give(right, onward + node[:, None])
+                    onward = min_plus(left.T, np.zeros(context.shape[0]), context)
+                    self._give(for_right, onward + node[:, None])
                     if not wants_left:
-                        self._give(node, (onward + right).min(axis=1))
+                        self._give(for_node, (onward + right).min(axis=1))
 
-    def _give(self, table: Table, context: Table) -> None:
-        if id(table) not in self._wanted:
+    def _give(self, slot: int, context: Table) -> None:
+        if slot not in self._wanted:
             return
-        known = self._of.get(id(table))
-        self._of[id(table)] = context if known is None else np.minimum(known, context)
+        known = self._of.get(slot)
+        self._of[slot] = context if known is None else np.minimum(known, context)
 
-    def of(self, table: Table) -> Table:
+    def of(self, slot: int) -> Table:
         """Context of each entry; inf for a table that no solution uses, or that is not wanted."""
-        found = self._of.get(id(table))
-        return np.full(table.shape, np.inf) if found is None else found
+        found = self._of.get(slot)
+        return np.full(self._tables[slot].shape, np.inf) if found is None else found
 
-    def through(self, table: Table) -> Table:
+    def through(self, slot: int) -> Table:
         """The least score of a solution through each entry."""
-        return table + self.of(table)
+        return self._tables[slot] + self.of(slot)

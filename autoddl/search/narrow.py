@@ -12,23 +12,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..cost.gap import ROUNDING, relative_gap
 from .counts import least_by_counts
 from .crossing import crossing
 from .descend import descend
 from .dual import Dual, best_price, score_bound
-from .eliminate import Elimination, eliminate
+from .eliminate import eliminate
 from .fronts import TooMany, least_within
-from .marginals import Contexts
-from .problem import Choice, Problem, Table
+from .problem import Choice, Problem
 from .progress import Progress
-from .prune import prune_tables
+from .view import View, good_view
 
 _NEAR = 0.001  # relative gap from which on strategies are dropped
 _WORK = 60_000_000  # pairs of cost and memory
@@ -45,66 +43,18 @@ _WORTH = 0.9  # of the strategies: another round drops too few
 _SKETCH_PRICES = (0.0, 0.1, 0.3, 1.0, 10.0)  # times the cost for the whole limit
 _LIKELY_STRATEGIES = 40
 _SKETCHES = 5
-_SKETCH_STRATEGIES = 25  # of each node table at each of these prices
-
-
-@dataclass
-class _View:
-    """The problem with the strategies `kept` of each node table."""
-
-    whole: Problem
-    kept: list[NDArray[np.int64]]
-
-    def __post_init__(self) -> None:
-        self.problem = self.whole.restricted(self.kept)
-        self._last: tuple[float, Elimination] | None = None
-
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.kept))
-
-    def eliminated(self, price: float) -> Elimination:
-        if self._last is None or self._last[0] != price:
-            self._last = price, eliminate(self.problem, price, frozenset())
-            self._contexts: Contexts | None = None
-        return self._last[1]
-
-    def contexts(self, price: float) -> Contexts:
-        state = self.eliminated(price)
-        if self._contexts is None:
-            self._contexts = Contexts(state)
-        return self._contexts
-
-    def some(self, masks: Sequence[NDArray[np.bool_]]) -> _View:
-        return _View(
-            self.whole, [numbers[mask] for numbers, mask in zip(self.kept, masks, strict=True)]
-        )
-
-    def undominated(self) -> _View:
-        """The same optimum."""
-        stay = prune_tables(self.problem)
-        return _View(self.whole, [n[k] for n, k in zip(self.kept, stay, strict=True)])
-
-    def original(self, choice: Choice) -> Choice:
-        return np.array(
-            [self.kept[t][s] for t, s in zip(self.whole.nodes, choice, strict=True)],
-            dtype=np.int64,
-        )
 
 
 @dataclass(frozen=True)
 class Sketch:
     """A view of few strategies, and the best price of memory there."""
 
-    view: _View
+    view: View
     price: float
 
     def with_choice(self, choice: Choice, run: Progress, free: Choice) -> Sketch:
         """The sketch with the strategies of a choice, and its best price; offers what it finds."""
-        chosen = [set(numbers.tolist()) for numbers in self.view.kept]
-        for table, strategy in zip(self.view.whole.nodes, choice.tolist(), strict=True):
-            chosen[table].add(strategy)
-        view = _View(self.view.whole, [np.array(sorted(c), dtype=np.int64) for c in chosen])
+        view = self.view.with_choice(choice)
         assert run.best is not None
         return Sketch(view, _priced(view, run, free, run.best, _NEAR / 10).price)
 
@@ -115,7 +65,7 @@ def sketch(problem: Problem, run: Progress, free: Choice) -> Sketch | None:
     free: the choice of least cost, which exceeds the limit. None if nothing among them fits.
     """
     unit = problem.evaluate(free)[0] / problem.memory_limit
-    view = _good(problem, [unit * factor for factor in _SKETCH_PRICES], free)
+    view = good_view(problem, [unit * factor for factor in _SKETCH_PRICES]).with_choice(free)
     heavy = eliminate(view.problem, 1e6 / problem.memory_limit, frozenset())
     smallest = view.original(heavy.expand({}))
     if not run.offer(smallest):
@@ -128,38 +78,12 @@ def may_fit(problem: Problem) -> bool:
 
     For problems without costs. True if elimination does not reach them whole.
     """
-    view = _good(problem, [1.0], None)
+    view = good_view(problem, [1.0])
     for part in (view.problem, problem):
         state = eliminate(part, 1.0, frozenset())
         if state.node or state.constant <= problem.memory_limit * (1 + 2 * ROUNDING):
             return True
     return False
-
-
-def _good(problem: Problem, prices: Sequence[float], free: Choice | None) -> _View:
-    """The strategies of least scores at each price, and those of `free`."""
-    chosen: list[set[int]] = [set() for _ in problem.node_cost]
-    if free is not None:
-        for table, strategy in zip(problem.nodes, free.tolist(), strict=True):
-            chosen[table].add(strategy)
-    for price in prices:
-        for table, scores in enumerate(_least_scores(problem, price)):
-            chosen[table].update(scores.argsort(kind="stable")[:_SKETCH_STRATEGIES].tolist())
-    return _View(problem, [np.array(sorted(c), dtype=np.int64) for c in chosen])
-
-
-def _least_scores(problem: Problem, price: float) -> list[Table]:
-    """Scores of each node table's strategies, with the least of each of their edges."""
-    nodes = [c + price * m for c, m in zip(problem.node_cost, problem.node_memory, strict=True)]
-    seen: set[tuple[int, int, bool]] = set()
-    for edge in problem.edges:
-        for variable, axis in ((edge.first, 1), (edge.second, 0)):
-            key = problem.nodes[variable], edge.table, axis == 1
-            if key not in seen:
-                seen.add(key)
-                scores = problem.edge_cost[edge.table] + price * problem.edge_memory[edge.table]
-                nodes[key[0]] = nodes[key[0]] + scores.min(axis=axis)
-    return nodes
 
 
 def narrow(
@@ -175,17 +99,19 @@ def narrow(
     free: the choice of least cost, which exceeds the limit; smallest: one that fits
     drawn: where to begin
     """
-    view = _View(problem, [np.arange(len(c)) for c in problem.node_cost])
+    view = View(problem, [np.arange(len(c)) for c in problem.node_cost])
     dual = Dual(0.0, score_bound(problem, free, 0.0))
-    near = _NEAR
+    near = max(_NEAR, run.budget.gap)
     if drawn is not None:
         dual = _approached(view, run, raise_bound, free, drawn, dual)
-        if dual.bound >= run.budget.beat_s or relative_gap(run.cost, dual.bound) == 0.0:
+        if dual.bound >= run.budget.beat_s or run.is_good(dual.bound):
             return dual.price
         _priced(_likely(view, dual.price), run, free, smallest, _NEAR / 10)
-        smaller = _dropped(view, run, dual.price, run.cost)
+        if run.is_good(dual.bound):
+            return dual.price
+        smaller = _dropped(view, run, dual.price, run.to_beat)
         if smaller is None:
-            raise_bound(run.cost)
+            raise_bound(run.to_beat)
             return dual.price
         if smaller.size < view.size / 2:
             view, near = smaller, 0.0
@@ -194,11 +120,11 @@ def narrow(
         if found.bound > dual.bound:
             dual = found
         raise_bound(dual.bound)
-        if relative_gap(run.cost, dual.bound) == 0.0 or dual.bound >= run.budget.beat_s:
+        if run.is_good(dual.bound) or dual.bound >= run.budget.beat_s:
             return dual.price
-        smaller = _dropped(view, run, dual.price, run.cost)
+        smaller = _dropped(view, run, dual.price, run.to_beat)
         if smaller is None:  # nothing can be better than the best
-            raise_bound(run.cost)
+            raise_bound(run.to_beat)
             return dual.price
         done = near == 0.0 and smaller.size > _WORTH * view.size
         view, near = smaller, 0.0
@@ -211,7 +137,7 @@ def narrow(
 
 
 def _approached(
-    view: _View,
+    view: View,
     run: Progress,
     raise_bound: Callable[[float], None],
     free: Choice,
@@ -219,6 +145,7 @@ def _approached(
     dual: Dual,
 ) -> Dual:
     """A bound near the best cost: solutions of all strategies complete the sketch in turn."""
+    near = max(5 * _NEAR, run.budget.gap)
     for _ in range(_SKETCHES):
         run.spend()
         price = drawn.price
@@ -227,26 +154,26 @@ def _approached(
         found = Dual(price, min(score_bound(view.whole, choice, price), run.cost))
         raise_bound(found.bound)
         dual = max(dual, found, key=lambda d: d.bound)
-        if dual.bound >= run.budget.beat_s or relative_gap(run.cost, dual.bound) <= 5 * _NEAR:
+        if dual.bound >= run.budget.beat_s or run.is_good(dual.bound, near):
             break
         drawn = drawn.with_choice(choice, run, free)
-        if relative_gap(run.cost, dual.bound) <= 5 * _NEAR or drawn.price == price:
+        if run.is_good(dual.bound, near) or drawn.price == price:
             break
     return dual
 
 
-def _likely(view: _View, price: float) -> _View:
+def _likely(view: View, price: float) -> View:
     """Of each table the strategies that solutions of the least scores use."""
-    state, contexts = view.eliminated(price), view.contexts(price)
+    contexts = view.contexts(price)
     masks = []
-    for table in state.nodes:
+    for table in range(len(view.kept)):
         through = contexts.through(table)
         last = np.sort(through)[min(_LIKELY_STRATEGIES, len(through)) - 1]
         masks.append(through <= last)
     return view.some(masks)
 
 
-def _priced(view: _View, run: Progress, free: Choice, smallest: Choice, near: float) -> Dual:
+def _priced(view: View, run: Progress, free: Choice, smallest: Choice, near: float) -> Dual:
     """The best price on `view`, or one whose bound is as near as `near` to the best cost."""
     whole = view.whole
 
@@ -266,36 +193,37 @@ def _priced(view: _View, run: Progress, free: Choice, smallest: Choice, near: fl
         for candidate in candidates:
             if run.offer(candidate):
                 run.offer(descend(whole, candidate, spend=lambda: run.spend(0))[0])
-        return bound >= run.budget.beat_s or relative_gap(run.cost, bound) <= near
+        return bound >= run.budget.beat_s or run.is_good(bound, near)
 
-    if view.size < sum(map(len, whole.node_cost)):
+    is_part = view.size < sum(map(len, whole.node_cost))
+    if is_part:
         free = solve(0.0)
         if whole.evaluate(free)[1] <= whole.memory_limit:
             run.offer(free)
-            return Dual(0.0, min(score_bound(whole, free, 0.0), run.cost))
+            return Dual(0.0, min(score_bound(whole, free, 0.0), run.to_beat))
     found = best_price(whole, solve, enough, free, smallest)
-    return Dual(found.price, min(found.bound, run.cost))
+    return Dual(found.price, min(found.bound, run.to_beat if is_part else run.cost))
 
 
-def _dropped(view: _View, run: Progress, price: float, cost: float) -> _View | None:
+def _dropped(view: View, run: Progress, price: float, cost: float) -> View | None:
     """`view` without the strategies of which nothing that costs less than `cost` can be made."""
     run.spend()
-    state, contexts = view.eliminated(price), view.contexts(price)
+    contexts = view.contexts(price)
     ceiling = cost + price * view.whole.memory_limit
     ceiling += ROUNDING * abs(ceiling)
-    masks = [contexts.through(table) <= ceiling for table in state.nodes]
+    masks = [contexts.through(table) <= ceiling for table in range(len(view.kept))]
     if any(not masks[table].any() for table in set(view.whole.nodes)):
         return None
     return view.some(masks)
 
 
-def _close(view: _View, run: Progress, raise_bound: Callable[[float], None], dual: Dual) -> None:
+def _close(view: View, run: Progress, raise_bound: Callable[[float], None], dual: Dual) -> None:
     """Search `view` by fronts below rising ceilings; by counts once these become long."""
-    bound, gap, part = dual.bound, run.cost - dual.bound, _FIRST_CEILING
+    bound, gap, part = dual.bound, run.to_beat - dual.bound, _FIRST_CEILING
     counted = False
     work = _WORK if relative_gap(run.cost, bound) > run.budget.near else _LITTLE_WORK
     while True:
-        ceiling = min(bound + part * gap, run.cost)
+        ceiling = min(bound + part * gap, run.to_beat)
         smaller = _undominated(view, run, dual.price, ceiling)
         if smaller is not None:
             state, contexts = smaller.eliminated(dual.price), smaller.contexts(dual.price)
@@ -310,7 +238,7 @@ def _close(view: _View, run: Progress, raise_bound: Callable[[float], None], dua
                 return
             if found.choice is not None:  # the cheapest of all that cost less than the ceiling
                 run.offer(smaller.original(found.choice))
-                raise_bound(run.cost - loss)
+                raise_bound(min(run.cost, ceiling) - loss)
                 return
             raise_bound(ceiling - loss)
             if found.work > _LONG and not counted:
@@ -320,29 +248,30 @@ def _close(view: _View, run: Progress, raise_bound: Callable[[float], None], dua
         else:
             found = None
             raise_bound(ceiling)
-        if ceiling == run.cost:
+        if ceiling == run.to_beat:
             return
         part *= _RISE if found is None or found.work <= _LONG else _SMALL_RISE
 
 
-def _undominated(view: _View, run: Progress, price: float, cost: float) -> _View | None:
+def _undominated(view: View, run: Progress, price: float, cost: float) -> View | None:
     smaller = _dropped(view, run, price, cost)
     return None if smaller is None else smaller.undominated()
 
 
-def _count(view: _View, run: Progress, raise_bound: Callable[[float], None], dual: Dual) -> bool:
+def _count(view: View, run: Progress, raise_bound: Callable[[float], None], dual: Dual) -> bool:
     """Search `view` by an integer program; False if that is too large."""
-    smaller = _undominated(view, run, dual.price, run.cost)
+    to_beat = run.to_beat
+    smaller = _undominated(view, run, dual.price, to_beat)
     if smaller is None:
-        raise_bound(run.cost)
+        raise_bound(to_beat)
         return True
     state, contexts = smaller.eliminated(dual.price), smaller.contexts(dual.price)
     found = least_by_counts(
-        smaller.problem, state, contexts, dual.price, run.cost, _COLUMNS, _PROGRAM_NODES
+        smaller.problem, state, contexts, dual.price, to_beat, _COLUMNS, _PROGRAM_NODES
     )
     if found is None:
         return False
     if found.choice is not None:
         run.offer(smaller.original(found.choice))
-    raise_bound(min(found.bound, run.cost))
+    raise_bound(min(found.bound, to_beat, run.cost))
     return True

@@ -118,13 +118,44 @@ class Problem:
 
     def evaluate(self, choice: Choice) -> tuple[float, float]:
         """(cost in seconds, memory in bytes) of a choice."""
-        cost = sum(float(self.node_cost[t][s]) for t, s in zip(self.nodes, choice, strict=True))
-        memory = sum(float(self.node_memory[t][s]) for t, s in zip(self.nodes, choice, strict=True))
-        for edge in self.edges:
-            at = choice[edge.first], choice[edge.second]
-            cost += float(self.edge_cost[edge.table][at])
-            memory += float(self.edge_memory[edge.table][at])
-        return cost, memory
+        costs, memories = self.terms(choice, choice, choice)
+        return _in_turn(costs), _in_turn(memories)
+
+    def terms(self, nodes: Choice, firsts: Choice, seconds: Choice) -> tuple[Table, Table]:
+        """(cost, memory) of each variable, then of each edge.
+
+        Variables are as in `nodes`, an edge's ends as in `firsts` and `seconds`.
+        """
+        found = np.empty((2, len(self.nodes) + len(self.edges)))
+        variables, edges = self._uses
+        for table, own in variables:
+            at = nodes[own]
+            found[0, own], found[1, own] = self.node_cost[table][at], self.node_memory[table][at]
+        for table, own, first, second in edges:
+            at = firsts[first], seconds[second]
+            found[0, own], found[1, own] = self.edge_cost[table][at], self.edge_memory[table][at]
+        return found[0], found[1]
+
+    @cached_property
+    def _uses(self) -> tuple[list[tuple[int, Choice]], list[tuple[int, Choice, Choice, Choice]]]:
+        """Each node table's variables, and each edge table's edges with their ends.
+
+        Edges are numbered on after the variables.
+        """
+        nodes = np.array(self.nodes, dtype=np.int64)
+        edges = np.array([(e.table, e.first, e.second) for e in self.edges], dtype=np.int64)
+        edges = edges.reshape(-1, 3)
+        variables = [(table, np.flatnonzero(nodes == table)) for table in sorted(set(self.nodes))]
+        ends = []
+        for table in np.unique(edges[:, 0]).tolist():
+            own = np.flatnonzero(edges[:, 0] == table)
+            ends.append((table, own + len(nodes), edges[own, 1], edges[own, 2]))
+        return variables, ends
+
+
+def _in_turn(terms: Table) -> float:
+    """Their sum, from the first to the last."""
+    return float(np.cumsum(terms)[-1]) if len(terms) else 0.0
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from ..cost.gap import relative_gap
 from .budget import Budget
 from .problem import Choice, CurvePoint, Problem, SearchEnd, SearchResult
 
@@ -93,6 +94,21 @@ class Progress:
     def is_over(self) -> bool:
         """Whether the budget is used up."""
         return self.evaluations >= self.budget.evaluations or self.seconds > self.budget.seconds
+
+    @property
+    def to_beat(self) -> float:
+        """A choice that costs as much is not worth looking for: the best one's gap is allowed."""
+        return self.cost / (1 + self.budget.gap)
+
+    def is_good(self, bound: float, gap: float | None = None) -> bool:
+        """Whether the best so far is good enough, as no choice costs less than `bound`.
+
+        gap: at which it is; None: the budget's
+        """
+        if self.cost <= self.budget.enough_s:
+            return True
+        allowed = self.budget.gap if gap is None else gap
+        return relative_gap(self.cost / (1 + allowed), bound) == 0.0
 
     def adopt(self, inner: Progress) -> None:
         """Count the work of a search within this one, and take over its best choice."""

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from .problem import Choice, Edge, Problem, Table
 
 Kept = NDArray[np.int64]
-_CHUNK_ELEMENTS = 4_000_000
+_FIRST_COLUMNS = 32
+_CHUNK_ELEMENTS = 100_000  # that are compared at once
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,22 @@ def prune_tables(problem: Problem) -> list[Kept]:
         (edge.table, problem.nodes[edge.first], problem.nodes[edge.second])
         for edge in problem.edges
     )
-    changed = True
-    while changed:
-        changed = False
+    around: list[set[int]] = [{number} for number in range(len(kept))]
+    for _, first, second in sides:
+        around[first].add(second)
+        around[second].add(first)
+    todo = set(range(len(kept)))
+    while todo:
         for number, mine in enumerate(kept):
-            if len(mine) < 2:
+            if number not in todo or len(mine) < 2:
+                todo.discard(number)
                 continue
+            todo.discard(number)
             tables = (problem.node_cost, problem.node_memory)
             columns = [table[number][mine, None] for table in tables]
             for table, first, second in sides:
+                if number not in (first, second):
+                    continue
                 for values in (problem.edge_cost[table], problem.edge_memory[table]):
                     if number == first:
                         columns.append(values[np.ix_(mine, kept[second])])
@@ -76,25 +84,24 @@ def prune_tables(problem: Problem) -> list[Kept]:
             stay = undominated(np.unique(np.hstack(columns), axis=1))
             if len(stay) < len(mine):
                 kept[number] = mine[stay]
-                changed = True
+                todo |= around[number]
     return kept
 
 
 def undominated(features: Table) -> Kept:
     """Numbers of the rows [n, features] that no other row is at most equal to in every column."""
-    order = np.lexsort((np.arange(len(features)), features.sum(axis=1)))
-    remaining, found = order, []
+    remaining = np.lexsort((np.arange(len(features)), features.sum(axis=1)))
+    found: list[int] = []
     while len(remaining):
         # The least sum of all that remain: nothing left dominates it, but for an equal one later.
-        first = remaining[0]
+        first, rest = remaining[0], remaining[1:]
         found.append(first)
-        rest = remaining[1:]
-        step = max(1, _CHUNK_ELEMENTS // max(1, features.shape[1]))
-        alive = [
-            ~(features[first] <= features[rest[i : i + step]]).all(axis=1)
-            for i in range(0, len(rest), step)
-        ]
-        remaining = rest[np.concatenate(alive)] if alive else rest
+        worse, low, high = np.arange(len(rest)), 0, _FIRST_COLUMNS
+        while len(worse) and low < features.shape[1]:  # a few columns tell most rows apart
+            own = features[first, low:high]
+            worse = worse[(own <= features[rest[worse], low:high]).all(axis=1)]
+            low, high = high, high + max(high, _CHUNK_ELEMENTS // max(1, len(worse)))
+        remaining = np.delete(rest, worse)
     return np.sort(np.array(found, dtype=np.int64))
 
 

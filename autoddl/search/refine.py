@@ -73,8 +73,8 @@ def possible(
         best = min(best, cost)
         contexts = Contexts(state, nodes_only=True)
         stays = [
-            np.flatnonzero(contexts.through(scores) <= best * (1 + ROUNDING))
-            for scores in state.nodes
+            np.flatnonzero(contexts.through(table) <= best * (1 + ROUNDING))
+            for table in range(len(kept))
         ]
         assert all(map(len, stays)), "the best choice is left out by its own bound"
         kept = [own[which] for own, which in zip(kept, stays, strict=True)]

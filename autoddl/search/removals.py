@@ -33,7 +33,7 @@ class Making:
 
 
 @dataclass(frozen=True)
-class Removing:
+class Removal:
     """A variable, the slot of its scores, and its neighbours with the edges [neighbour's, its own].
 
     With one neighbour `before` are that one's scores until then; with two, of the first and second,
@@ -49,23 +49,30 @@ class Removing:
 
 @dataclass
 class Program:
-    """node, edges: slots of the variables that remain; roots: of the last one of each component."""
+    """node, edges: slots of the variables that remain; roots: of the last one of each component.
 
-    slots: int
+    sizes: the problem's numbers of node and edge tables
+    """
+
+    sizes: tuple[int, int]
     node: dict[int, int]
     edges: dict[int, dict[int, int]]
     makings: list[Making] = field(default_factory=list)
-    removed: list[Removing] = field(default_factory=list)
+    removed: list[Removal] = field(default_factory=list)
     roots: list[int] = field(default_factory=list)
     products: int = 0
     _known: dict[tuple[Kind, tuple[int, ...]], int] = field(default_factory=dict)
+
+    @property
+    def slots(self) -> int:
+        """Number of tables."""
+        return sum(self.sizes) + len(self.makings)
 
     def make(self, kind: Kind, *args: int) -> int:
         """The slot of that table."""
         slot = self._known.get((kind, args))
         if slot is None:
             slot = self._known[kind, args] = self.slots
-            self.slots += 1
             self.makings.append(Making(kind, slot, args))
             self.products += kind == "product"
             if kind == "transpose":
@@ -97,7 +104,7 @@ class Program:
             before = self.edges[first].get(second)
             made = self.make("product", left, node, neighbours[1][1])
             self.connect(first, second, made)
-        self.removed.append(Removing(variable, node, towards, before, made))
+        self.removed.append(Removal(variable, node, towards, before, made))
 
 
 @lru_cache(maxsize=8)
@@ -108,7 +115,7 @@ def program(
 
     nodes, edges: of the problem; sizes: its numbers of node and edge tables
     """
-    order = Program(sum(sizes), dict(enumerate(nodes)), {v: {} for v in range(len(nodes))})
+    order = Program(sizes, dict(enumerate(nodes)), {v: {} for v in range(len(nodes))})
     for edge in edges:
         order.connect(edge.first, edge.second, sizes[0] + edge.table)
     while True:

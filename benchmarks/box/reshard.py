@@ -23,7 +23,6 @@ from autoddl.cluster.link import Link
 from autoddl.cluster.spec import Cluster
 from autoddl.files import write_atomically
 from autoddl.pipeline.reshard.plan import ReshardPlan, plan_reshard
-from autoddl.pipeline.reshard.shared_links import shared_seconds
 from autoddl.pipeline.reshard.unit_tasks import End
 from autoddl.pipeline.submesh import SubMesh
 from autoddl.sbp.layout import TensorSpec
@@ -111,7 +110,7 @@ def measure(cluster: Cluster, rate: str, repeats: int) -> tuple[Cluster, list[di
                 "case": case,
                 "route": route,
                 "scheduled_s": plan.seconds,
-                "priced_s": shared_seconds(plan),
+                "priced_s": plan.shared_s,
                 "measured_s": statistics.median(times),
                 "samples_s": times,
                 "bound_s": plan.bound_s,

@@ -36,6 +36,14 @@ def run(folder: Path, text: str, nproc: int, **options) -> tuple[int, str]:
     return status, out.getvalue()
 
 
+def launched(*words: str, stderr: int | None = None) -> subprocess.Popen[str]:
+    """A launcher whose output is read."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
+    )
+
+
 def test_every_rank_gets_its_place(tmp_path):
     status, out = run(tmp_path, SHOW, 3, env={"EXTRA": "more"})
     assert status == 0
@@ -109,12 +117,7 @@ def test_a_signal_to_the_launcher_ends_the_ranks(tmp_path, number, status, first
     path = script(tmp_path, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
     launch = "from autoddl.backend.oneflow.launch import *"
     code = f"{first}\n{launch}\nsys.exit(run_processes({path}, 1))"
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    ) as launcher:
+    with launched("-c", code) as launcher:
         assert launcher.stdout is not None
         rank = int(launcher.stdout.readline())
         launcher.send_signal(number)
@@ -126,12 +129,7 @@ def test_ranks_do_not_outlive_a_launcher_that_is_killed(tmp_path):
     text = "import time; print(os.getpid(), flush=True); time.sleep(600)"
     path = script(tmp_path, LISTEN + text)
     code = f"from autoddl.backend.oneflow.launch import *\nrun_processes({path}, 2, prefix=False)"
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    ) as launcher:
+    with launched("-c", code) as launcher:
         assert launcher.stdout is not None
         ranks = [int(launcher.stdout.readline()) for _ in range(2)]
         launcher.kill()
@@ -149,13 +147,7 @@ def test_ranks_do_not_outlive_oneflows_launcher(tmp_path):
     )
     command = ["-m", "oneflow.distributed.launch", "--nproc_per_node", "2",
                "--master_port", str(free_port())]  # fmt: skip
-    with subprocess.Popen(
-        [sys.executable, *command, *path],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    ) as launcher:
+    with launched(*command, *path, stderr=subprocess.DEVNULL) as launcher:
         assert launcher.stdout is not None
         said = (line.strip() for line in launcher.stdout)
         numbers = (int(line) for line in said if line.isdigit())
@@ -178,12 +170,7 @@ def test_a_second_interrupt_does_not_spare_the_ranks(tmp_path):
         f"try: run_processes({script(tmp_path, text)}, 1)\n"
         "except KeyboardInterrupt: time.sleep(600)\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    ) as launcher:
+    with launched("-c", code) as launcher:
         assert launcher.stdout is not None
         rank = int(launcher.stdout.readline())
         for _ in range(2):

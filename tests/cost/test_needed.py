@@ -19,10 +19,7 @@ def planned(letters, nodes=2, gpus=2, **options) -> Plan:
 
 
 def needed(plan: Plan, limit: float = math.inf) -> int:
-    return needed_bytes(
-        plan.graph, plan.mesh, plan.micro_batches, plan.optimizer, plan.ops, plan.edges,
-        plan.again, limit,
-    )  # fmt: skip
+    return needed_bytes(plan.step, limit)
 
 
 def test_the_larger_of_both_counts():
@@ -44,6 +41,6 @@ def test_what_the_executor_cannot_hold_is_not_compiled():
 )
 def test_meshes_of_two_axes_compile(letters, nodes, gpus, expected):
     plan = planned(letters, nodes, gpus)
-    assert compiles(plan.ops, plan.mesh) == expected
+    assert compiles(plan.step) == expected
     if not expected:
         assert needed(plan) == plan.memory_peak("executor").bytes

@@ -5,16 +5,19 @@ import pytest
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
+from autoddl.compiled import COMPILER
 from autoddl.sbp import relax
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.relax import Rounds, lengths
 from autoddl.sbp.states import StateGraph
 
 
-@pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.parametrize("how", ["arrays", "threads", "loops"])
 @pytest.mark.parametrize("backwards", [False, True])
-def test_lengths_are_those_of_the_cheapest_ways(monkeypatch, backwards, threads):
-    monkeypatch.setattr(relax, "_WORTH_THREADS", 0 if threads else 10**12)
+def test_lengths_are_those_of_the_cheapest_ways(monkeypatch, backwards, how):
+    monkeypatch.setattr(COMPILER, "arrays_s", 10.0 if how == "loops" else -1e9)
+    monkeypatch.setattr(relax, "_FEW_STARTS", 0)
+    monkeypatch.setattr(relax, "_WORTH_THREADS", 0 if how == "threads" else 10**12)
     monkeypatch.setattr(relax, "_CHUNK", 8)
     graph = StateGraph.core(Mesh(4, 2), 2)
     size = len(graph.codes)
@@ -42,3 +45,20 @@ def test_no_round_has_two_edges_to_one_node():
         edges = rounds.order[low:high]
         assert len(set(ends[edges])) == len(edges) > 0
         assert len(set(keys[edges])) == 1
+
+
+@pytest.mark.parametrize("precision", [np.float32, np.float64])
+def test_compiled_loops_and_arrays_give_the_same_bits(monkeypatch, precision):
+    rng = np.random.default_rng(3)
+    nodes, starts = 60, np.arange(50)
+    src, dst = rng.integers(0, nodes, (2, 300))
+    weights = rng.random((300, 3)).astype(precision)
+    weights[rng.random(weights.shape) < 0.2] = np.inf
+    weights[rng.random(weights.shape) < 0.1] = 0.0
+    asked = nodes, src, dst, weights, lambda: Rounds.of(src % 7, dst), starts, starts // 20
+    monkeypatch.setattr(COMPILER, "arrays_s", 0.0)
+    expected = relax.follow(*asked)
+    monkeypatch.setattr(COMPILER, "arrays_s", 10.0)
+    found = relax.follow(*asked)
+    assert found.dtype == precision
+    assert np.isfinite(found).any() and np.array_equal(found, expected)

@@ -59,6 +59,35 @@ def test_conforms(name, seed, shape, slack):
     assert evaluations == sorted(evaluations) and evaluations[-1] <= result.evaluations
 
 
+@pytest.mark.parametrize("name", PROVE)
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 10_000),
+    shape=st.sampled_from(list(SHAPES)),
+    slack=SLACKS,
+    gap=st.sampled_from([0.01, 0.1, 0.5]),
+)
+def test_keeps_to_the_gap(name, seed, shape, slack, gap):
+    problem, best = limited(seed, shape, slack)
+    exact, rough = run(name, problem), run(name, problem, Budget(restarts=16, gap=gap))
+    if rough is None:
+        assert exact is None
+        return
+    assert best * (1 - 1e-12) <= rough.cost <= best * (1 + gap) * (1 + TOLERANCE)
+    assert rough.lower_bound <= best * (1 + 1e-12)
+    assert rough.gap <= gap + 4 * TOLERANCE
+    assert exact is not None and rough.evaluations <= exact.evaluations
+
+
+@pytest.mark.parametrize("name", ("auto", "exact"))
+def test_a_choice_that_is_good_enough_ends_the_search(name):
+    problem, best = limited(3, "residual", 1.02)
+    enough = run(name, problem, Budget(enough_s=2 * best))
+    exact = run(name, problem)
+    assert enough is not None and enough.cost <= 2 * best
+    assert exact is not None and enough.evaluations < exact.evaluations
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 @settings(max_examples=20)
 @given(

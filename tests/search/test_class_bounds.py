@@ -59,7 +59,7 @@ def test_bounds_and_what_they_leave_within_limits(name, shares):
         assert 0.9 * found.cost < bounds.bound <= found.cost
         assert bounds.free_s <= found.free_cost
         slack = found.cost / bounds.bound - 1 + 1e-9
-        few = bounds.tables(slack, prices)
+        few = bounds.tables(bounds.kept(slack), prices)
         assert best(few.problem).cost == pytest.approx(found.cost, rel=1e-6)
         assert sum(few.problem.sizes()) < sum(tables.problem.sizes())
 
@@ -86,3 +86,25 @@ def test_bounds_rise_as_the_limit_falls_and_may_stop_early():
     enough = (free.bound + before.bound) / 2
     early = dataclasses.replace(before, dual=free.dual, near=np.inf).raised(enough)
     assert enough <= early.bound <= before.bound * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_fewer_micro_batches_in_more_memory_bound_more_of_them(name):
+    """k times the micro-batches take no less time, and no less than a k-th of the memory."""
+    where = cluster("gcp_a100", 8, 4)
+    free, _ = bounded(name, where, 1e15, 1)
+    memory = free.problem.evaluate(free.free)[1]
+    for share in (0.5, 0.2, 0.05):
+        one, _ = bounded(name, where, share * memory, 1)
+        for parts in (2, 4):
+            more, _ = bounded(name, where, share * memory, parts)
+            assert one.within(parts * share * memory).bound <= more.bound * (1 + 1e-4)
+            assert free.free_s <= more.free_s * (1 + 1e-6)
+
+
+def test_within_another_limit_a_bound_may_be_enough():
+    free, _ = bounded("attention", cluster("gcp_a100", 4, 2), 1e15)
+    limit = 0.5 * free.problem.evaluate(free.free)[1]
+    whole = free.within(limit).bound
+    enough = (free.bound + whole) / 2
+    assert enough <= free.within(limit, enough).bound <= whole * (1 + 1e-4)

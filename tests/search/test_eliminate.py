@@ -2,16 +2,9 @@ import numpy as np
 import pytest
 
 from autoddl.search.certify import free_bound
-from autoddl.search.eliminate import eliminate, min_plus
+from autoddl.search.eliminate import eliminate
 from autoddl.search.problem import Edge, Problem
 from tests.search.brute_force import SHAPES, optimum, random_problem
-
-
-def test_min_plus_is_the_definition():
-    rng = np.random.default_rng(0)
-    left, node, right = rng.random((4, 5)), rng.random(5), rng.random((5, 3))
-    expected = np.min(left[:, :, None] + node[None, :, None] + right[None, :, :], axis=1)
-    assert min_plus(left, node, right) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("shape", ["chain", "residual", "forest"])
@@ -60,6 +53,6 @@ def test_a_chain_of_equal_blocks_costs_the_logarithm_of_its_length():
             (node,), (node * 0,), (edge,), (edge * 0,), (0,) * length,
             tuple(Edge(i, i + 1, 0) for i in range(length - 1)),
         )  # fmt: skip
-        return eliminate(problem, 0.0, frozenset()).products
+        return eliminate(problem, 0.0, frozenset()).order.products
 
     assert products(256) <= products(64) + 8

@@ -51,10 +51,10 @@ def test_through_an_entry_is_the_least_score_of_the_choices_that_use_it(shape):
         contexts = Contexts(state)
         scores = [(c, np.dot(problem.evaluate(c), (1, 0.5))) for c in all_choices(problem)]
         of_nodes = Contexts(state, nodes_only=True)
-        for table, scores_of in enumerate(state.nodes):
-            through = contexts.through(scores_of)
-            np.testing.assert_allclose(of_nodes.through(scores_of), through, rtol=1e-6)
-            for strategy in range(len(scores_of)):
+        for table in range(len(problem.node_cost)):
+            through = contexts.through(table)
+            np.testing.assert_allclose(of_nodes.through(table), through, rtol=1e-6)
+            for strategy in range(len(through)):
                 expected = min(
                     score
                     for choice, score in scores
@@ -63,8 +63,8 @@ def test_through_an_entry_is_the_least_score_of_the_choices_that_use_it(shape):
                     )
                 )
                 assert through[strategy] == pytest.approx(expected, rel=1e-6)
-        for number, table in enumerate(state.pairs):
-            through = contexts.through(table)
+        for number, table in enumerate(problem.edge_cost):
+            through = contexts.through(len(problem.node_cost) + number)
             used = [e for e in problem.edges if e.table == number]
             for entry in np.ndindex(table.shape):
                 expected = min(

@@ -155,20 +155,30 @@ class Executor:
         for node in self._program.nodes:
             if with_gradient and node.block is not None and node.block not in done.kept:
                 done.kept[node.block] = {}
-            received = self._received(node, inputs, parameters, done)
-            if node.kernel is None:
-                if node.op.kind == "loss":
-                    (done.loss,) = received
-                else:
-                    done.values[sent_key(node.op.attrs["tensor"])] = received[0]
-                done.records.append(None)
-                continue
-            keeps = with_gradient and node.block is None
-            record, outputs = self._run(node, received, keeps)
-            self._update(node)
-            done.records.append(record)
-            done.values.update(zip(node.op.outputs, outputs, strict=True))
+            self._pass(node, inputs, parameters, with_gradient, done)
         return done
+
+    def _pass(
+        self,
+        node: Node,
+        inputs: Values,
+        parameters: dict[Key, flow.Tensor],
+        with_gradient: bool,
+        done: Pass,
+    ) -> None:
+        """One operator; nothing but `done` holds a tensor of it afterwards."""
+        received = self._received(node, inputs, parameters, done)
+        if node.kernel is None:
+            if node.op.kind == "loss":
+                (done.loss,) = received
+            else:
+                done.values[sent_key(node.op.attrs["tensor"])] = received[0]
+            done.records.append(None)
+            return
+        record, outputs = self._run(node, received, with_gradient and node.block is None)
+        self._update(node)
+        done.records.append(record)
+        done.values.update(zip(node.op.outputs, outputs, strict=True))
 
     def _received(
         self, node: Node, inputs: Values, parameters: dict[Key, flow.Tensor], done: Pass
@@ -238,40 +248,63 @@ class Executor:
         for node in reversed(self._program.nodes):
             if node.block in done.kept:
                 self._run_again(node.block, done, parameters)
-            record = done.records.pop()
-            if not node.carries_gradient:
-                continue
-            later: tuple[int, ...] = ()
-            if node.kernel is None:
-                given: Sequence[flow.Tensor | None]
-                if node.op.kind == "loss":
-                    assert done.loss is not None
-                    given = [flow.full_like(done.loss, share)]
-                else:
-                    assert returned is not None
-                    given = [returned[node.op.attrs["tensor"]]]
+            if node.carries_gradient:
+                given = self._given(node, done, share, arrived, returned, delayed)
+                self._hand_on(node, *given, arrived, gradients)
+                del given  # before the next operator runs
             else:
-                assert record is not None
-                taken = [
-                    arrived.pop(name, None) if takes else None
-                    for name, takes in zip(node.op.outputs, node.takes, strict=True)
-                ]
-                self._check(node, "gradient of output", taken, node.planned.grad_outs)
-                if delayed is not None:
-                    later = _can_wait(node, record)
-                if delayed is not None and later:
-                    delayed.append(Delayed(node, record, taken, later))
-                given = product(record, taken, later)
-            self._check_gradients(node, given)
-            for index, (edge, gradient) in enumerate(zip(node.edges, given, strict=True)):
-                if not edge.carries_gradient or index in later:
-                    continue
-                assert gradient is not None
-                if edge.source.kind == "param":
-                    _keep(gradients, edge, gradient)
-                else:
-                    _add(arrived, edge.tensor, edge.backward(gradient))
+                done.records.pop()
         return arrived
+
+    def _given(
+        self,
+        node: Node,
+        done: Pass,
+        share: float,
+        arrived: Values,
+        returned: Mapping[str, flow.Tensor] | None,
+        delayed: list[Delayed] | None,
+    ) -> tuple[Sequence[flow.Tensor | None], tuple[int, ...]]:
+        """The gradients of an operator's inputs, and the inputs whose gradients come later.
+
+        Its record and the gradients of its outputs are gone then.
+        """
+        record = done.records.pop()
+        if node.op.kind == "loss":
+            assert done.loss is not None
+            return [flow.full_like(done.loss, share)], ()
+        if node.kernel is None:
+            assert returned is not None
+            return [returned[node.op.attrs["tensor"]]], ()
+        assert record is not None
+        taken = [
+            arrived.pop(name, None) if takes else None
+            for name, takes in zip(node.op.outputs, node.takes, strict=True)
+        ]
+        self._check(node, "gradient of output", taken, node.planned.grad_outs)
+        later = () if delayed is None else _can_wait(node, record)
+        if delayed is not None and later:
+            delayed.append(Delayed(node, record, taken, later))
+        return product(record, taken, later), later
+
+    def _hand_on(
+        self,
+        node: Node,
+        given: Sequence[flow.Tensor | None],
+        later: tuple[int, ...],
+        arrived: Values,
+        gradients: Accumulated[Key],
+    ) -> None:
+        """Add the gradients of an operator's inputs to those of parameter uses and of producers."""
+        self._check_gradients(node, given)
+        for index, (edge, gradient) in enumerate(zip(node.edges, given, strict=True)):
+            if not edge.carries_gradient or index in later:
+                continue
+            assert gradient is not None
+            if edge.source.kind == "param":
+                _keep(gradients, edge, gradient)
+            else:
+                _add(arrived, edge.tensor, edge.backward(gradient))
 
     def _backward_weights(self, delayed: Sequence[Delayed], gradients: Accumulated[Key]) -> None:
         """Take the gradients that `_backward` has left, and add them to those of parameter uses."""

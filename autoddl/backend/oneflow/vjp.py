@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import oneflow as flow
+from oneflow._oneflow_internal.autograd import grad
+from oneflow.framework.tensor_tuple_util import convert_to_tensor_tuple
 
 from .detach import detached
 from .kernels.by_input import product_gradient
@@ -99,10 +101,20 @@ def product(
     if record.vjp is not None:
         return record.vjp(gradients)
     roots = [(y, g) for y, g in zip(record.roots, gradients, strict=True) if g is not None]
-    if roots:
-        flow.autograd.backward([y for y, _ in roots], [g for _, g in roots])
+    # autograd refuses leaves that no operator has read; such a one may itself be a root
+    found: dict[int, flow.Tensor] = {}
+    for y, g in roots:
+        if y.is_leaf:
+            found[id(y)] = found[id(y)] + g if id(y) in found else g
+    roots = [(y, g) for y, g in roots if not y.is_leaf or y.grad_fn is not None]
+    leaves = [leaf for leaf in record.leaves if leaf is not None and leaf.grad_fn is not None]
+    if roots and leaves:
+        tensors = [y for y, _ in roots], leaves, [g for _, g in roots]
+        # as autograd has worked them out: `Tensor.grad` and `autograd.grad` are copies
+        taken = grad(*map(convert_to_tensor_tuple, tensors), False, False)
+        found |= {id(leaf): g for leaf, g in zip(leaves, taken, strict=True) if g is not None}
     # an input that no output depends on has got no gradient
     return [
-        None if leaf is None else flow.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        None if leaf is None else found[id(leaf)] if id(leaf) in found else flow.zeros_like(leaf)
         for leaf in record.leaves
     ]

@@ -42,7 +42,8 @@ class Scheduled:
 class ReshardPlan:
     """Deliveries in the order in which they are issued.
 
-    strategy: of all of them; seconds: until the last one is there; evaluations: spent on it
+    strategy: of all of them; seconds: until the last one is there in the scheduling problem;
+    evaluations: spent on it
     """
 
     spec: TensorSpec
@@ -70,6 +71,11 @@ class ReshardPlan:
             into += more_in
             out += more_out
         return into, out
+
+    @cached_property
+    def shared_s(self) -> float:
+        """Until the last move has ended, where messages share the links (`shared_links`)."""
+        return shared_seconds(self.moves(), self.cluster)
 
     @cached_property
     def bound_bytes(self) -> Counter[int]:
@@ -127,7 +133,7 @@ def _in_rounds(plan: ReshardPlan) -> ReshardPlan:
     devices = {n: (d.sender, *d.task.receivers) for n, d in enumerate(deliveries)}
     order = in_rounds(sorted(devices, key=lambda n: deliveries[n].task.box), devices)
     other = dataclasses.replace(plan, scheduled=tuple(plan.scheduled[n] for n in order))
-    return min(plan, other, key=shared_seconds)
+    return min(plan, other, key=lambda p: p.shared_s)
 
 
 def bound_bytes(tasks: Iterator[UnitTask]) -> Counter[int]:

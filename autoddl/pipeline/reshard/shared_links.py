@@ -13,27 +13,27 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
+from ...cluster.spec import Cluster
 from ..submesh import Device
+from .strategies import Move
+from .unit_tasks import UnitTask
 
-if TYPE_CHECKING:
-    from .plan import ReshardPlan
 
-
-def shared_seconds(plan: ReshardPlan) -> float:
-    """Until the last move has ended."""
+def shared_seconds(ordered: Iterable[tuple[UnitTask, Move]], cluster: Cluster) -> float:
+    """Until the last move has ended, if they are issued in this order."""
     queues: dict[Device, deque[int]] = {}
     moves = []
-    for number, (task, move) in enumerate(plan.moves()):
+    for number, (task, move) in enumerate(ordered):
         moves.append((move.sender, move.receiver, (move.stop - move.start) * task.item_bytes))
         for device in (move.sender, move.receiver):
             queues.setdefault(device, deque()).append(number)
-    inter, intra = plan.cluster.inter, plan.cluster.intra
+    inter, intra = cluster.inter, cluster.intra
     now = 0.0
     latency: dict[int, float] = {}  # running moves that carry no bytes yet: when they begin to
     left: dict[int, float] = {}  # bytes of those that do
-    _start(set(queues), queues, moves, plan, latency, now)
+    _start(set(queues), queues, moves, cluster, latency, now)
     while latency or left:
         rates = _rates(left, moves, inter.beta_s_per_byte, intra.beta_s_per_byte)
         step = min(
@@ -53,7 +53,7 @@ def shared_seconds(plan: ReshardPlan) -> float:
             for device in moves[n][:2]:
                 queues[device].popleft()
                 free.add(device)
-        _start(free, queues, moves, plan, latency, now)
+        _start(free, queues, moves, cluster, latency, now)
     assert not any(queues.values()), "the plan's moves wait for one another"
     return now
 
@@ -62,7 +62,7 @@ def _start(
     free: set[Device],
     queues: dict[Device, deque[int]],
     moves: list[tuple[Device, Device, int]],
-    plan: ReshardPlan,
+    cluster: Cluster,
     latency: dict[int, float],
     now: float,
 ) -> None:
@@ -73,7 +73,7 @@ def _start(
         n = queues[device][0]
         sender, receiver, _ = moves[n]
         if n not in latency and queues[sender][0] == queues[receiver][0] == n:
-            link = plan.cluster.intra if sender[0] == receiver[0] else plan.cluster.inter
+            link = cluster.intra if sender[0] == receiver[0] else cluster.inter
             latency[n] = now + link.transfer_latency_s
 
 

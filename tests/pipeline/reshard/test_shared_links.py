@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from autoddl.cluster.link import Link
 from autoddl.pipeline.reshard.plan import plan_reshard
 from autoddl.pipeline.reshard.rounds import in_rounds
-from autoddl.pipeline.reshard.shared_links import shared_seconds
 from autoddl.pipeline.reshard.strategies import STRATEGIES
 from autoddl.pipeline.reshard.unit_tasks import End
 from autoddl.pipeline.submesh import SubMesh
@@ -25,9 +24,7 @@ ONE = SubMesh(0, 1, 0, 1)
 
 
 def seconds(source, target, numel, strategy="broadcast", machine=MACHINE):
-    return shared_seconds(
-        plan_reshard(TensorSpec((numel,)), source, target, machine, strategy=strategy)
-    )
+    return plan_reshard(TensorSpec((numel,)), source, target, machine, strategy=strategy).shared_s
 
 
 def test_one_message_takes_its_latency_and_its_bytes():
@@ -70,8 +67,8 @@ def test_slices_of_one_device_each_go_in_rounds():
         TensorSpec((64, 64)), *case.ends(), MACHINE, strategy="broadcast", order="naive"
     )
     assert len(plan.scheduled) == 64
-    assert shared_seconds(plan) < 1.05 * plan.bound_s
-    assert shared_seconds(naive) > 1.4 * plan.bound_s
+    assert plan.shared_s < 1.05 * plan.bound_s
+    assert naive.shared_s > 1.4 * plan.bound_s
 
 
 @given(reshardings(), st.sampled_from(STRATEGIES))
@@ -79,7 +76,7 @@ def test_slices_of_one_device_each_go_in_rounds():
 def test_never_below_the_bound(drawn, strategy):
     spec, source, target = drawn
     plan = plan_reshard(spec, source, target, cluster(), strategy=strategy, budget=300)
-    assert shared_seconds(plan) >= plan.bound_s * (1 - 1e-9)
+    assert plan.shared_s >= plan.bound_s * (1 - 1e-9)
 
 
 @given(st.lists(st.sets(st.integers(0, 5), min_size=1, max_size=3), max_size=12))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from ....cost.compiled_comm import MOST_AXES, merged_axes
+from ....cost.compiled_comm import MOST_AXES
 from ....plans import Plan
 
 
 def compiled_axes(plan: Plan) -> tuple[tuple[int, ...], ...]:
     """The atomic axes of each axis of the merged mesh. ValueError if there are more than two."""
-    groups = merged_axes(plan.ops.values(), plan.mesh.num_axes)
+    groups = plan.step.compiled_axes
     if len(groups) > MOST_AXES:
         extents = " x ".join(str(merged_extent(plan, group)) for group in groups)
         raise ValueError(

@@ -14,7 +14,7 @@ from pathlib import Path
 import oneflow as flow
 from oneflow.framework.config_util import _set_resource_attr
 
-from ....cost.lifetime import compiled_peaks
+from ....cost.memory_peak import compiled_peaks
 from ....plans import Plan
 from .again import run_again_late
 from .as_cuda import compiled_for_cuda
@@ -41,9 +41,7 @@ def compile_plan(plan: Plan, result: Path) -> None:
 
 def _set_chains(plan: Plan) -> None:
     """Let OneFlow chain operators as needs the least memory by the model."""
-    peaks = compiled_peaks(
-        plan.graph, plan.mesh, plan.micro_batches, plan.optimizer, plan.ops, plan.edges, plan.again
-    )
+    peaks = compiled_peaks(plan.step)
     rule = min(peaks, key=lambda rule: peaks[rule].bytes)
     os.environ["ENABLE_LOGICAL_CHAIN"] = str(rule != "tasks").lower()
     os.environ["ENABLE_ACC_CHAIN_MERGE"] = str(rule == "operators").lower()

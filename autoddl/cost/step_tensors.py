@@ -1,0 +1,143 @@
+"""The tensors of a planned step by name, on its tape: what makes them and how they travel.
+
+A tensor of the graph is on the tape under its own name, under a new one if it is made again, and
+under one more for each placement that it travels to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..graph import Op
+from ..sbp.layout import TensorSpec
+from ..sbp.placement import NdSbp
+from ..sbp.redistribute import Step
+from .chains import ChainRule
+from .compiled_comm import MOST_AXES, collective_workspace, goes_through_host, num_changes
+from .planned_step import Key, PlannedStep, shards
+from .routes import Way, compiled_route, planned_route
+from .tape import Tape, Transfer
+
+
+@dataclass
+class StepTensors:
+    """Of the step `plan`.
+
+    chains:   how the compiler chains operators; "" for the runtime "executor"
+    received: reader and input -> name
+    """
+
+    plan: PlannedStep
+    chains: ChainRule | Literal[""] = ""
+    tape: Tape = field(default_factory=Tape)
+    received: dict[Key, str] = field(default_factory=dict)
+    arrived: dict[str, str] = field(default_factory=dict)  # tensor -> name of its gradient
+    newest: dict[str, str] = field(default_factory=dict)  # tensor -> its name, made again
+    extras: set[str] = field(default_factory=set)  # names of what operators keep beside outputs
+    counter: int = 0
+    _parts: dict[NdSbp, int] = field(default_factory=dict)
+    _whole: dict[str, int] = field(default_factory=dict)
+    _routes: dict[tuple[NdSbp, tuple[Step, ...]], tuple[Way, ...]] = field(default_factory=dict)
+
+    @property
+    def compiled(self) -> bool:
+        """True for the runtime "graph"."""
+        return bool(self.chains)
+
+    def name(self, what: str) -> str:
+        """A new name."""
+        self.counter += 1
+        return f"{what}#{self.counter}"
+
+    def new(
+        self,
+        what: str,
+        reads: Sequence[str],
+        size: float,
+        cause: str,
+        workspace: float = 0,
+        over: str = "",
+        transfer: Transfer = "",
+    ) -> str:
+        """Append an action that makes one tensor; gives the tensor's name."""
+        name = self.name(what)
+        places = {name: over} if over else None
+        self.tape.act(what, reads, [(name, size, cause)], workspace, places, transfer)
+        return name
+
+    def value(self, tensor: str) -> str:
+        """The name under which a tensor of the graph was made last."""
+        return self.newest.get(tensor, tensor)
+
+    def bytes_of(self, tensor: str, nd: NdSbp) -> float:
+        """Local bytes of a tensor of the graph that is placed as `nd`."""
+        whole = self._whole.get(tensor)
+        if whole is None:
+            whole = self._whole[tensor] = self.plan.graph.tensors[tensor].spec.bytes
+        return whole / self._num_parts(nd)
+
+    def _local_bytes(self, spec: TensorSpec, nd: NdSbp) -> float:
+        return spec.bytes / self._num_parts(nd)
+
+    def _num_parts(self, nd: NdSbp) -> int:
+        parts = self._parts.get(nd)
+        if parts is None:
+            parts = self._parts[nd] = shards(nd, self.plan.mesh)
+        return parts
+
+    def extra_of(self, op: Op) -> str:
+        """What stands for that which an operator keeps beside its outputs."""
+        return f"{op.name}:kept"
+
+    # ---- redistributions
+
+    def travel(
+        self,
+        what: str,
+        tensor: str,
+        name: str,
+        source: NdSbp,
+        steps: Sequence[Step],
+        transfer: Transfer = "planned",
+    ) -> str:
+        """The name of `tensor`, which is `name` and placed as `source`, after `steps`."""
+        if not steps:
+            return name
+        for kind, start, nd in self._route(source, steps):
+            name = self.moved(f"{kind} of {what}", tensor, name, (kind, start, nd), transfer)
+        return name
+
+    def moved(self, what: str, tensor: str, name: str, way: Way, transfer: Transfer) -> str:
+        """The name of `tensor`, which is `name`, after one way."""
+        kind, start, nd = way
+        spec = self.plan.graph.tensors[tensor].spec
+        before, after = self._local_bytes(spec, start), self._local_bytes(spec, nd)
+        if not self.compiled:
+            if kind == "slice":
+                return name
+            return self.new(what, [name], after, "redistribution", transfer=transfer)
+        workspace = collective_workspace(start, nd, before, after, self.plan.mesh)
+        if self._leaves_chain(start, nd):
+            # into a buffer of its own; what it leaves behind is not reused
+            through_host = goes_through_host(start, nd)
+            self.tape.keep("redistribution", after + (0 if through_host else workspace))
+            self.tape.kept.add(name)
+            return self.name(f"always:{what}")
+        how: Transfer = "implied" if kind == "slice" else transfer
+        return self.new(what, [name], after, "redistribution", workspace, "", how)
+
+    def _leaves_chain(self, source: NdSbp, target: NdSbp) -> bool:
+        """True if the compiler has no collective on the mesh of the step for the change."""
+        if goes_through_host(source, target):
+            return True
+        # more than two axes are not compiled at all, and taken as if each had its collectives
+        reduced = len(self.plan.compiled_axes) == MOST_AXES and num_changes(source, target) == 1
+        return reduced and self.chains == "operators"
+
+    def _route(self, source: NdSbp, steps: Sequence[Step]) -> tuple[Way, ...]:
+        key = source, tuple(steps)
+        if key not in self._routes:
+            self._routes[key] = (compiled_route if self.compiled else planned_route)(*key)
+        return self._routes[key]

@@ -1,0 +1,55 @@
+"""The best price of memory where an elimination takes long: few strategies first.
+
+Among few strategies the largest L of `dual` is no less than among all of them, so it bounds the
+largest L of all from above. All strategies at its price bound it from below, and their best choice
+is what the few lack; with that one among them, and again, both bounds meet. (Column generation, G.
+Dantzig and P. Wolfe, 1960.) Mostly the first price will do.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .dual import Dual, bracketed_price, score_bound
+from .eliminate import eliminate
+from .problem import Choice, Problem
+from .view import View, good_view
+
+_PRICES = (0.1, 1.0, 10.0)  # times the cost for the whole limit
+_SHARE = 0.25  # of `near`, among few strategies
+_ROUNDS = 8
+
+
+def price_by_few(problem: Problem, free: Choice, start: Dual, enough: float, near: float) -> Dual:
+    """The best price, near enough, of a problem that elimination reaches whole; inf: nothing fits.
+
+    The arguments are those of `dual.bracketed_price`.
+    """
+    cost, memory = problem.evaluate(free)
+    best = max(start, Dual(0.0, score_bound(problem, free, 0.0)), key=lambda d: d.bound)
+    if memory <= problem.memory_limit or best.bound >= enough:
+        return best
+    unit = cost / problem.memory_limit
+    view = good_view(problem, [unit * factor for factor in _PRICES]).with_choice(free)
+    price = start.price
+    for _ in range(_ROUNDS):
+        few = _of_few(view, price, enough * (1 + near), near * _SHARE)
+        price = few.price
+        choice = eliminate(problem, price, frozenset()).expand({})
+        if few.bound == math.inf and problem.evaluate(choice)[1] > problem.memory_limit:
+            return few
+        found = Dual(price, score_bound(problem, choice, price))
+        best = max(best, found, key=lambda d: d.bound)
+        if best.bound >= enough or few.bound <= best.bound * (1 + near):
+            break
+        view = view.with_choice(choice)
+    return best
+
+
+def _of_few(view: View, price: float, enough: float, near: float) -> Dual:
+    """The best price of a view; price: where to begin, if it is not 0."""
+
+    def solve(price: float) -> Choice:
+        return view.eliminated(price).expand({})
+
+    return bracketed_price(view.problem, solve, solve(0.0), Dual(price, -math.inf), enough, near)

@@ -1,0 +1,40 @@
+import numpy as np
+import pytest
+
+from autoddl.compiled import COMPILER
+from autoddl.search.min_plus import in_loops, min_plus, on_arrays
+
+
+def test_min_plus_is_the_definition():
+    rng = np.random.default_rng(0)
+    left, node, right = rng.random((4, 5)), rng.random(5), rng.random((5, 3))
+    expected = np.min(left[:, :, None] + node[None, :, None] + right[None, :, :], axis=1)
+    assert min_plus(left, node, right) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (3, 0, 2), (0, 3, 2), (2, 3, 0), (7, 4, 5), (9, 6, 17), (70, 80, 90)]
+)
+def test_compiled_code_and_arrays_give_the_same_bits(shape):
+    rows, inner, columns = shape
+    rng = np.random.default_rng(rows)
+    left = rng.random((rows, inner), dtype=np.float32)
+    right = rng.random((inner, columns), dtype=np.float32)
+    left[rng.random(left.shape) < 0.3] = np.inf
+    right[rng.random(right.shape) < 0.3] = np.inf
+    found = np.empty((2, rows, columns), dtype=np.float32)
+    on_arrays(left, right, found[0])
+    COMPILER.compiled(in_loops)(left, right, found[1])
+    expected = (left[:, :, None] + right[None, :, :]).min(axis=1, initial=np.inf)
+    assert np.array_equal(found[0], expected)
+    assert np.array_equal(found[1], expected)
+
+
+def test_loading_compiled_code_in_between_changes_nothing(monkeypatch):
+    rng = np.random.default_rng(1)
+    left, node, right = rng.random((30, 20)), rng.random(20), rng.random((20, 40))
+    left[3] = np.inf
+    monkeypatch.setattr(COMPILER, "arrays_s", 0.0)
+    before = min_plus(left, node, right)
+    monkeypatch.setattr(COMPILER, "arrays_s", 10.0)
+    assert np.array_equal(min_plus(left, node, right), before)
