@@ -15,6 +15,8 @@ import pytest
 from autoddl.backend.oneflow.launch import free_port, run_processes
 
 SHOW = "import os; print(*(os.environ[k] for k in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'EXTRA')))"
+# in one write: lines that ranks print unbuffered, as under OneFlow's launcher, mix with one another
+SAY_PID = r"os.write(1, b'%d\n' % os.getpid())"
 # rank 0 listens as OneFlow's does, so that the launcher goes on
 LISTEN = (
     "import os, socket\n"
@@ -114,7 +116,7 @@ def test_a_signal_to_the_launcher_ends_the_ranks(tmp_path, number, status, first
     """Also with OneFlow's own handler, which ends a process at once."""
     if first:
         pytest.importorskip("oneflow", reason="needs OneFlow")
-    path = script(tmp_path, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
+    path = script(tmp_path, f"import os, time; {SAY_PID}; time.sleep(600)")
     launch = "from autoddl.backend.oneflow.launch import *"
     code = f"{first}\n{launch}\nsys.exit(run_processes({path}, 1))"
     with launched("-c", code) as launcher:
@@ -126,7 +128,7 @@ def test_a_signal_to_the_launcher_ends_the_ranks(tmp_path, number, status, first
 
 
 def test_ranks_do_not_outlive_a_launcher_that_is_killed(tmp_path):
-    text = "import time; print(os.getpid(), flush=True); time.sleep(600)"
+    text = f"import time; {SAY_PID}; time.sleep(600)"
     path = script(tmp_path, LISTEN + text)
     code = f"from autoddl.backend.oneflow.launch import *\nrun_processes({path}, 2, prefix=False)"
     with launched("-c", code) as launcher:
@@ -143,7 +145,7 @@ def test_ranks_do_not_outlive_oneflows_launcher(tmp_path):
         tmp_path,
         "import os, time\n"
         "from autoddl.backend.oneflow.guard import install_guard\n"
-        "install_guard(); print(os.getpid(), flush=True); time.sleep(600)\n",
+        f"install_guard(); {SAY_PID}; time.sleep(600)\n",
     )
     command = ["-m", "oneflow.distributed.launch", "--nproc_per_node", "2",
                "--master_port", str(free_port())]  # fmt: skip
@@ -163,7 +165,7 @@ def test_a_second_interrupt_does_not_spare_the_ranks(tmp_path):
     text = (
         "import os, signal, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "print(os.getpid(), flush=True); time.sleep(600)\n"
+        f"{SAY_PID}; time.sleep(600)\n"
     )
     code = (
         "from autoddl.backend.oneflow.launch import *\n"
