@@ -126,7 +126,7 @@ class Phases:
 
 def _measured(case: Case) -> dict[str, Any]:
     """Plan one case in this process."""
-    from autoddl import attempts, planner
+    from autoddl import found, planner
     from autoddl.cluster.spec import Cluster
     from autoddl.sbp.counted import Counted
     from autoddl.sbp.redistribute import PathTable
@@ -149,9 +149,9 @@ def _measured(case: Case) -> dict[str, Any]:
         (marginals.Contexts, "__init__", "reduced costs"),
         (fronts, "least_within", "fronts"),
         (counts, "least_by_counts", "counts"),
-        (attempts, "account", "account"),
-        (attempts, "needed_bytes", "fullest moment"),
-        (attempts, "place", "placements"),
+        (found, "account", "account"),
+        (found, "needed_bytes", "fullest moment"),
+        (found, "place", "placements"),
         (planner, "write_plan", "writing the plan"),
     ):
         function = getattr(owner, name)
@@ -189,7 +189,7 @@ def _measured(case: Case) -> dict[str, Any]:
         failure = str(error)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     phases.seconds["rest"] = cpu - sum(phases.seconds.values())
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "operators": len(graph.ops),
         "axes": axes,
         **max(strategies, key=lambda counts: counts["strategies"], default={}),
@@ -202,14 +202,14 @@ def _measured(case: Case) -> dict[str, Any]:
     }
     if plan is not None:
         bound = plan.search.lower_bound_s
-        found |= {
+        results |= {
             "iteration_s": plan.cost.iteration_s,
             "micro_batches": plan.micro_batches,
             "lower_bound_s": bound,
             "algorithm": plan.search.algorithm,
             "gap": None if bound is None else max(0.0, plan.cost.iteration_s / bound - 1),
         }
-    return found
+    return results
 
 
 def _table(results: dict[str, dict[str, Any]]) -> str:

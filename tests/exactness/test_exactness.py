@@ -29,9 +29,8 @@ SCHEMES = {
 }
 REPRESENTATIVE = {
     ("gpt", (2, 2), "adam"),
-    ("gpt", (2, 4), "momentum"),
     ("vgg13_small", (2, 2), "momentum"),
-    ("dlrm", (1, 4), "adam"),
+    ("dlrm", (2, 4), "adam"),
     ("vit", (2, 2), "adam"),
 }
 
