@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from .cost.account import account, total
+from .cost.held import held_bytes
 from .cost.needed import needed_bytes
 from .cost.planned_step import PlannedStep
 from .cost.recompute import Blocks, Recomputation
@@ -65,8 +65,8 @@ class Found:
             return self.result.memory
         # the tables count but a part of the insides of recomputed blocks
         graph, parts = tables.grouping.graph, tables.micro_batches
-        costs = account(graph, tables.model, parts, *self.placed, again)
-        return total(costs.values()).memory_bytes
+        held = held_bytes(graph, tables.model, parts, *self.placed, again)
+        return sum(own.memory_bytes for own in held.values())
 
     def _fullest(self, again: Recomputation, limit_bytes: float) -> float:
         """Bytes of a step at its fullest moment, which may be more than what adds up.

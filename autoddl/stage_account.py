@@ -47,15 +47,15 @@ def columns(
         first, second = one[op.name], two[op.name]
         compute = second.compute_s - first.compute_s
         moved = second.communication_s - first.communication_s
-        counted = first.counted_bytes if op.name in again.block_of else 0.0
+        counted = first.held.counted_bytes if op.name in again.block_of else 0.0
         found[op.name] = np.array(
             [
                 forward_s + moved / 2,
                 compute - forward_s + moved / 2,
                 max(2 * first.iteration_s - second.iteration_s, 0.0),
-                first.fixed_bytes,
-                first.memory_bytes - first.fixed_bytes - counted,
-                first.inside_bytes,
+                first.held.fixed_bytes,
+                first.memory_bytes - first.held.fixed_bytes - counted,
+                first.held.inside_bytes,
             ]
         )
     return found

@@ -149,7 +149,7 @@ def _measured(case: Case) -> dict[str, Any]:
         (marginals.Contexts, "__init__", "reduced costs"),
         (fronts, "least_within", "fronts"),
         (counts, "least_by_counts", "counts"),
-        (found, "account", "account"),
+        (found, "held_bytes", "memory added up"),
         (found, "needed_bytes", "fullest moment"),
         (found, "place", "placements"),
         (planner, "write_plan", "writing the plan"),

@@ -2,32 +2,27 @@
 
 Uses the formulas of `cost.operator` and `cost.comm` on the planned steps themselves, so that the
 figures of a plan are those of the program that runs. Bytes through one NIC and between the devices
-of a host follow `sbp.redistribute` (design: the NIC is shared). Of blocks that are run again, what
-stays inside is there for one at a time: it counts for the operators of the fullest block, or of
-what comes after them if that is more.
+of a host follow `sbp.redistribute` (design: the NIC is shared); memory is that of `held`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from ..graph import Graph, Op
+from ..graph import SOURCE_KINDS, Graph, Op
 from ..planned import PlannedEdge, PlannedOp
 from ..sbp.layout import TensorSpec
-from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, P
 from ..sbp.redistribute import Step, device_intra_bytes, nic_bytes, nic_messages, path_cost
 from ..sbp.rules import find_rule, signatures_of
-from ..sbp.signature import Inner, OpSpec
-from .forward import extra_shares, lasting_shares
-from .gradients import is_shared, last_counts, last_product, reader_of
+from ..sbp.signature import Inner
+from .held import Held, held_bytes, local_bytes
 from .measured import times_of
 from .model import CostModel
-from .operator import compute_seconds, inner_count, inner_seconds, is_saved, reduced_spec
-from .planned_step import shards
+from .operator import compute_seconds, inner_count, inner_seconds, reduced_spec
 from .recompute import Recomputation
 from .storage import edge_times
 
@@ -51,23 +46,19 @@ class Traffic:
 
 @dataclass
 class Cost:
-    """Cost of an operator, a layer or a plan: one iteration (all micro-batches) on one device.
-
-    fixed_bytes:  of `memory_bytes`, parameters, their state and what is gathered of them
-    inside_bytes: of operators of a block that is run again, what is there only while it is at work,
-                  and of what comes after the blocks; `memory_bytes` counts the most that is there
-    """
+    """Cost of an operator, a layer or a plan: one iteration (all micro-batches) on one device."""
 
     compute_s: float = 0.0
     inter_s: Traffic = field(default_factory=Traffic)  # seconds of collectives between nodes
     intra_s: Traffic = field(default_factory=Traffic)  # seconds of those inside a node
     nic_bytes: Traffic = field(default_factory=Traffic)
     intra_bytes: Traffic = field(default_factory=Traffic)
-    memory_bytes: float = 0.0
-    fixed_bytes: float = 0.0
-    inside_bytes: float = 0.0
-    counted_bytes: float = 0.0
+    held: Held = field(default_factory=Held)
     nic_messages: float = 0.0  # in which the NIC's bytes travel
+
+    @property
+    def memory_bytes(self) -> float:
+        return self.held.memory_bytes
 
     @property
     def communication_s(self) -> float:
@@ -81,10 +72,7 @@ class Cost:
         self.compute_s += other.compute_s
         self.inter_s.add(other.inter_s)
         self.intra_s.add(other.intra_s)
-        self.memory_bytes += other.memory_bytes
-        self.fixed_bytes += other.fixed_bytes
-        self.inside_bytes += other.inside_bytes
-        self.counted_bytes += other.counted_bytes
+        self.held.add(other.held)
         self.nic_messages += other.nic_messages
         self.nic_bytes.add(other.nic_bytes)
         self.intra_bytes.add(other.intra_bytes)
@@ -102,98 +90,30 @@ def account(
 
     again: which blocks are run again before their backward pass
     """
-    mesh = model.cluster.mesh
     again = again or Recomputation(graph)
-    last = last_product(graph) if last_counts(graph, micro_batches, bool(again.blocks)) else None
-    reader = None if last is None else reader_of(graph, last)
-    costs = {op.name: Cost() for op in graph.ops}
+    costs = {
+        name: Cost(held=held)
+        for name, held in held_bytes(graph, model, micro_batches, ops, edges, again).items()
+    }
     trips = _Trips(model)
-    # bytes by operator of each block, and of what comes after them
-    inside: list[dict[str, float]] = [{} for _ in (*again.blocks, "tail") if again.blocks]
     for op in graph.ops:
         cost, passes = costs[op.name], again.passes(op.name)
         _add_operator(cost, graph, trips, micro_batches, passes, op, ops[op.name])
-        extra = _extra_bytes(graph, mesh, op, ops[op.name])
-        within = extra if again.leaves(op) else cost.memory_bytes + extra
-        cost.memory_bytes += extra
-        if op.name in again.last_products:
-            gradients = _gradient_bytes(graph, mesh, op, ops[op.name])
-            cost.memory_bytes += gradients
-            within += gradients
         for index, name in enumerate(op.inputs):
-            producer = graph.producers[name]
-            accumulated = ops[op.name].grad_ins[index]
-            if is_shared(graph, name) and accumulated is not None:
-                own = _local_bytes(graph.tensors[name].spec, accumulated, mesh)
-                cost.memory_bytes += own
-                cost.fixed_bytes += own
             edge = edges.get((op.name, index))
             if edge is None:
                 continue
-            spec = graph.tensors[name].spec
+            producer, spec = graph.producers[name], graph.tensors[name].spec
             given = ops[producer.name].outs[producer.outputs.index(name)]
             is_param = producer.kind == "param"
             forward, backward = edge_times(is_param, edge.zero_stage, micro_batches, passes)
             for cause, times in zip(("forward", "backward"), forward, strict=True):
                 _add_path(cost, trips.along(spec, given, edge.forward), times, cause)
-            stays = bool(edge.forward) and edge.forward[-1].kind != "to_partial"
-            # readers of a buffer cut out what they need; the sweep counts it while it lives
-            if stays and edge.zero_stage < 3 and producer.kind != "buffer":
-                copy = _local_bytes(spec, ops[op.name].ins[index], mesh)
-                cost.memory_bytes += copy
-                cost.fixed_bytes += copy if is_param else 0.0
-                within += 0.0 if is_param else copy
-            if edge.zero_stage == 3 and op.name in again.last_products:  # it is gathered again
-                copy = _local_bytes(spec, ops[op.name].ins[index], mesh)
-                cost.memory_bytes += copy
-                within += copy
             back = ops[op.name].grad_ins[index]
             if edge.backward and back is not None:
                 cause = "gradient_sync" if is_param else "backward"
                 _add_path(cost, trips.along(spec, back, edge.backward), backward, cause)
-                if edge.zero_stage == 1:
-                    whole, apart = (_local_bytes(spec, nd, mesh) for nd in (back, given))
-                    cost.memory_bytes += whole - apart
-                    cost.fixed_bytes += whole - apart
-        if op.name in again.done:
-            cost.memory_bytes -= within
-            within = 0.0
-        if op.name in again.place_of:
-            cost.inside_bytes = inside[again.place_of[op.name]][op.name] = within
-    if last is not None:
-        added = _gradient_bytes(graph, mesh, last, ops[last.name])
-        if reader is not None:
-            kept = _kept_bytes(graph, mesh, reader, ops[reader.name])
-            added = max(added - kept, _gradient_bytes(graph, mesh, reader, ops[reader.name]))
-        costs[last.name].memory_bytes += added
-    fullest = _fullest(graph, again, inside, costs)
-    for number, block in enumerate(inside):
-        for name, within in block.items():
-            if number == fullest:
-                costs[name].counted_bytes = within
-            else:
-                costs[name].memory_bytes -= within
     return costs
-
-
-def _fullest(
-    graph: Graph,
-    again: Recomputation,
-    inside: Sequence[Mapping[str, float]],
-    costs: Mapping[str, Cost],
-) -> int:
-    """The number of the block (or tail) of whose backward pass the memory is that counts.
-
-    What leaves later ones is gone then, so of equal blocks it is the last one. In stages of a
-    pipeline other micro-batches keep it.
-    """
-    sizes = [sum(block.values()) for block in inside]
-    if not (again.in_flight or graph.is_stage):
-        left = 0.0
-        for number, block in enumerate(inside):
-            left += sum(costs[n].memory_bytes - costs[n].fixed_bytes - w for n, w in block.items())
-            sizes[number] += left
-    return sizes.index(max(sizes)) if sizes else -1
 
 
 def total(costs: Iterable[Cost]) -> Cost:
@@ -203,49 +123,6 @@ def total(costs: Iterable[Cost]) -> Cost:
     return whole
 
 
-def _local_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> float:
-    return spec.bytes / shards(nd, mesh)
-
-
-def _kept_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> float:
-    """Bytes of the outputs of `op` and of what it keeps beside them."""
-    outs = zip(op.outputs, placed.outs, strict=True)
-    kept = sum(_local_bytes(graph.tensors[t].spec, nd, mesh) for t, nd in outs)
-    return kept + _extra_bytes(graph, mesh, op, placed)
-
-
-def _extra_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> float:
-    """Bytes kept for the backward pass of `op` beside its inputs and outputs."""
-    if op.name in graph.free_ops or not any(o in graph.needs_grad for o in op.outputs):
-        return 0.0
-    return _shares_bytes(graph.spec(op), lasting_shares(graph.spec(op)), mesh, placed)
-
-
-def _shares_bytes(
-    spec: OpSpec, shares: tuple[float, float], mesh: Mesh, placed: PlannedOp
-) -> float:
-    of_input, of_output = shares
-    found = 0.0
-    if of_input:
-        found += of_input * _local_bytes(spec.inputs[0], placed.ins[0], mesh)
-    if of_output:
-        found += of_output * _local_bytes(spec.outputs[0], placed.outs[0], mesh)
-    return found
-
-
-def _gradient_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> float:
-    """Bytes of the gradients of `op` during its backward pass, and of what goes with that."""
-    spec = graph.spec(op)
-    (all_in, all_out), (in_, out) = extra_shares(spec), lasting_shares(spec)
-    found = _shares_bytes(spec, (all_in - in_, all_out - out), mesh, placed)
-    grads = zip((*op.outputs, *op.inputs), (*placed.grad_outs, *placed.grad_ins), strict=True)
-    return found + sum(
-        _local_bytes(graph.tensors[name].spec, nd, mesh)
-        for name, nd in grads
-        if name in graph.needs_grad and nd is not None
-    )
-
-
 def _add_operator(
     cost: Cost, graph: Graph, trips: _Trips, times: int, passes: int, op: Op, placed: PlannedOp
 ) -> None:
@@ -253,29 +130,17 @@ def _add_operator(
     spec, rule = graph.spec(op), find_rule(op.kind)
     assert rule is not None, f"{op.name} has no rule"
     has_grad = any(o in graph.needs_grad for o in op.outputs)
-    out_bytes = sum(
-        _local_bytes(t, nd, mesh) for t, nd in zip(spec.outputs, placed.outs, strict=True)
-    )
-    if op.kind == "param":
-        (tensor,) = op.outputs
-        copies = model.parameter_copies if tensor in graph.needs_grad else 1
-        cost.memory_bytes += out_bytes * (copies - is_shared(graph, tensor))
-        cost.fixed_bytes = cost.memory_bytes
-        return
-    if op.kind in ("input", "buffer"):  # the whole batch is there all the time
-        whole_batch = op.kind == "input" and not graph.is_stage
-        cost.memory_bytes += out_bytes * (times if whole_batch else 1)
+    if op.kind in SOURCE_KINDS:
         return
     if op.name not in graph.free_ops:
         forward_s, backward_s = trips.seconds(graph, op, placed)
         cost.compute_s += times * (passes * forward_s + backward_s)
-        cost.memory_bytes += out_bytes if is_saved(spec, rule, has_grad) else 0.0
     if placed.inner_axes:
         inner = inner_of(graph, op)
         reduced = reduced_spec(spec, inner)
         source = placed.ins[inner.tensor]
         nd = NdSbp(tuple(B if p.is_split and p.dim in inner.dims else p for p in source))
-        local = np.array([_local_bytes(reduced, nd, mesh)])
+        local = np.array([local_bytes(reduced, nd, mesh)])
         axes = placed.inner_axes
         seconds = times * float(inner_seconds(model.comm, inner, axes, local, has_grad)[0])
         both = inner_count(inner, has_grad)
@@ -302,7 +167,7 @@ def operator_seconds(
         if any(nd[axis].is_split for nd in (*placed.ins, *placed.outs)):
             share *= extent
     tensors = zip((*spec.inputs, *spec.outputs), (*placed.ins, *placed.outs), strict=True)
-    moved = sum(_local_bytes(t, nd, mesh) for t, nd in tensors)
+    moved = sum(local_bytes(t, nd, mesh) for t, nd in tensors)
     device = model.cluster.device
     times = times_of(device, graph, op)
 
