@@ -32,14 +32,14 @@ class Compiler:
         return self.compiled(loops) if self.arrays_s > _LOADING_S else None
 
     def compiled(self, loops: Loops) -> Loops:
-        """For each combination of types when it is first called."""
+        """For each combination of types when it is first called; they run beside other threads."""
         if loops not in self._known:
             import numba
 
             try:
-                self._known[loops] = numba.njit(cache=True)(loops)
+                self._known[loops] = numba.njit(cache=True, nogil=True)(loops)
             except RuntimeError:  # there is nowhere to keep it for the next time
-                self._known[loops] = numba.njit(loops)
+                self._known[loops] = numba.njit(nogil=True)(loops)
         return cast(Loops, self._known[loops])
 
 

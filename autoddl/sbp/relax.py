@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ for _place, _kind in enumerate(_ORDER):
     PLACE[KIND_INDEX[_kind]] = _place
 _GROWS = np.isin(np.arange(STAY + 1), [KIND_INDEX["slice"], KIND_INDEX["reduce_scatter"]])
 Reals = NDArray[np.floating[Any]]
+Part = TypeVar("Part")
 _FEW_STARTS = 40  # are searched one by one
 _CHUNK = 320  # starts in one array at most
 _WORTH_THREADS = 2_000_000  # edges times starts
@@ -146,9 +147,7 @@ def on_arrays(
     slices = [slice(a, b) for a, b in zip(begin.tolist(), end.tolist(), strict=True) if a < b]
     ways = _Ways(num_nodes, src[order], dst[order], weights[order], slices)
 
-    threads = os.cpu_count() or 1
-    if len(order) * len(starts) < _WORTH_THREADS:
-        threads = 1
+    threads = _threads(len(order) * len(starts))
     turns = -(-len(starts) // (threads * _CHUNK))
     size = -(-len(starts) // (threads * turns))
 
@@ -156,13 +155,7 @@ def on_arrays(
         part = slice(first, first + size)
         found[part] = ways.from_starts(starts[part], which[part]).T
 
-    chunks = range(0, len(starts), size)
-    if threads == 1:
-        for first in chunks:
-            fill(first)
-    else:  # NumPy computes without the interpreter's lock; each thread fills rows of its own
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(fill, chunks))
+    _in_threads(fill, range(0, len(starts), size), threads)
     return found
 
 
@@ -178,16 +171,36 @@ def _by_weights(
 ) -> Reals:
     """`follow` by compiled loops over starts of one number at a time."""
     found = np.empty((len(starts), num_nodes), weights.dtype)
+    parts: list[tuple[tuple[Ints, Ints, Reals], Ints]] = []
     for number in np.unique(which).tolist():
         there = order[np.isfinite(weights[order, number])]
         edges = src[there], dst[there], weights[there, number]
-        every = np.flatnonzero(which == number)
-        for low in range(0, len(every), _LANES):
-            own = every[low : low + _LANES]
-            length = np.empty((num_nodes, len(own)), weights.dtype)
-            loops(*edges, starts[own], length)
-            found[own] = length.T
+        own = np.flatnonzero(which == number)
+        parts += [(edges, own[low : low + _LANES]) for low in range(0, len(own), _LANES)]
+
+    def fill(part: tuple[tuple[Ints, Ints, Reals], Ints]) -> None:
+        edges, own = part
+        length = np.empty((num_nodes, len(own)), weights.dtype)
+        loops(*edges, starts[own], length)
+        found[own] = length.T
+
+    _in_threads(fill, parts, _threads(len(order) * len(starts)))
     return found
+
+
+def _threads(work: int) -> int:
+    """How many threads are worth it. work: edges times starts"""
+    return (os.cpu_count() or 1) if work >= _WORTH_THREADS else 1
+
+
+def _in_threads(fill: Callable[[Part], None], parts: Iterable[Part], threads: int) -> None:
+    """Call `fill` with each part, which does so without the interpreter's lock."""
+    if threads == 1:
+        for part in parts:
+            fill(part)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(fill, parts))
 
 
 def relax(src: Ints, dst: Ints, weights: Reals, starts: Ints, length: Reals) -> None:

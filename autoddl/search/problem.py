@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ..cost.gap import ROUNDING as ROUNDING
 from ..cost.gap import relative_gap as relative_gap
 
-Table = NDArray[np.float64]
+Table = NDArray[np.floating[Any]]
 Choice = NDArray[np.int64]
 SearchEnd = Literal["done", "budget", "interrupted"]
 

@@ -18,16 +18,27 @@ def test_min_plus_is_the_definition():
 def test_compiled_code_and_arrays_give_the_same_bits(shape):
     rows, inner, columns = shape
     rng = np.random.default_rng(rows)
-    left = rng.random((rows, inner), dtype=np.float32)
-    right = rng.random((inner, columns), dtype=np.float32)
+    left, right = rng.random((rows, inner)), rng.random((inner, columns))
     left[rng.random(left.shape) < 0.3] = np.inf
     right[rng.random(right.shape) < 0.3] = np.inf
-    found = np.empty((2, rows, columns), dtype=np.float32)
-    on_arrays(left, right, found[0])
-    COMPILER.compiled(in_loops)(left, right, found[1])
-    expected = (left[:, :, None] + right[None, :, :]).min(axis=1, initial=np.inf)
-    assert np.array_equal(found[0], expected)
-    assert np.array_equal(found[1], expected)
+    node = rng.random(inner) * 1e3
+    found = on_arrays(left, node, right)
+    assert found.dtype == np.float32
+    assert np.array_equal(COMPILER.compiled(in_loops)(left, node, right), found)
+    weighted = left + node
+    expected = (weighted[:, :, None] + right[None, :, :]).min(axis=1, initial=np.inf)
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_tables_may_be_turned_and_in_single_precision(monkeypatch, which):
+    rng = np.random.default_rng(which)
+    left, node, right = rng.random((9, 6)), rng.random(6), rng.random((17, 6)).T
+    left, right = (
+        table.astype(np.float32) if which & bit else table for table, bit in ((left, 1), (right, 2))
+    )
+    monkeypatch.setattr(COMPILER, "arrays_s", 10.0)
+    assert np.array_equal(min_plus(left, node, right), on_arrays(left, node, right))
 
 
 def test_loading_compiled_code_in_between_changes_nothing(monkeypatch):
