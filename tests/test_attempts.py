@@ -72,18 +72,6 @@ def test_explain_says_what_it_saves_and_costs():
     assert "run forward again" not in kept.explain()
 
 
-def test_blocks_of_unknown_or_repeated_operators_are_refused():
-    found = plan(micro_batches=1, checkpointing="all")
-    for blocks, reason in (
-        ((("nothing",),), "no operator"),
-        ((("fc0.weight",),), "no operator"),
-        ((("relu0",), ("relu0",)), "two blocks"),
-    ):
-        text = dataclasses.replace(found, recomputed=blocks).dumps()
-        with pytest.raises(ValueError, match=reason):
-            Plan.loads(text)
-
-
 def test_wrong_options():
     with pytest.raises(ValueError, match="unknown checkpointing 'some'"):
         plan(checkpointing="some")

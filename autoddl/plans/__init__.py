@@ -1,0 +1,7 @@
+"""The plan: the only hand-over from planning to the runtime."""
+
+from ..planned import PlannedEdge, PlannedLayer, PlannedOp
+from .plan import Plan
+from .search_record import SearchRecord
+
+__all__ = ["Plan", "PlannedEdge", "PlannedLayer", "PlannedOp", "SearchRecord"]

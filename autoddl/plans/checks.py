@@ -1,0 +1,93 @@
+"""Whether a plan is whole and consistent, and whether it is for a given model and cluster."""
+
+from __future__ import annotations
+
+from ..cluster.spec import Cluster
+from ..cost.recompute import Blocks
+from ..graph import SOURCE_KINDS, Graph
+from ..planned import PlannedEdge
+from ..precision import in_precision
+from ..sbp.placement import NdSbp
+from ..sbp.redistribute import Step
+from .figures import PlanFigures
+
+NOT_RECOMPUTED = (*SOURCE_KINDS, "stage_input", "stage_output", "loss")
+
+
+def check_model(plan: PlanFigures, graph: Graph) -> None:
+    """ValueError unless `plan` is for `graph`, a freshly traced model."""
+    try:
+        ours = in_precision(graph, plan.precision)
+        ours = ours.with_batch(plan.graph.batch) if graph.batch else ours
+        same = ours.with_forks().fingerprint == plan.graph.fingerprint
+    except ValueError:
+        same = False
+    if not same:
+        theirs = {op.name for op in graph.with_forks().ops}
+        mine = {op.name for op in plan.graph.ops}
+        differing = sorted(theirs ^ mine)[:3]
+        hint = f" (first differences: {', '.join(differing)})" if differing else ""
+        raise ValueError(
+            f"the plan is for another model than the one given: it was made for "
+            f"{plan.graph.name!r} with {len(mine)} operators, the given model has "
+            f"{len(theirs)}{hint}; the sizes or attributes may differ too. Plan this model anew"
+        )
+
+
+def check_cluster(plan: PlanFigures, cluster: Cluster) -> None:
+    """ValueError unless `plan` is for a cluster of the same shape."""
+    mine = (plan.cluster.nodes, plan.cluster.gpus_per_node)
+    given = (cluster.nodes, cluster.gpus_per_node)
+    if mine != given:
+        raise ValueError(
+            f"the plan is for {mine[0]} x {mine[1]} devices, the cluster has "
+            f"{given[0]} x {given[1]}; plan for this cluster, or give the cluster as "
+            f"cluster.with_shape(nodes={mine[0]}, gpus_per_node={mine[1]})"
+        )
+
+
+def verify(plan: PlanFigures) -> None:
+    """ValueError unless every path leads from its producer's placement to its reader's.
+
+    And unless what is recomputed are blocks of the graph's operators.
+    """
+    _verify_blocks(plan.graph, plan.recomputed)
+    for op in plan.graph.ops:
+        for index, name in enumerate(op.inputs):
+            producer = plan.graph.producers[name]
+            out = producer.outputs.index(name)
+            edge = plan.edges.get((op.name, index), PlannedEdge(op.name, index))
+            where = f"input {index} of {op.name}"
+            produced, read = plan.ops[producer.name].outs[out], plan.ops[op.name].ins[index]
+            _verify_path(produced, edge.forward, read, where)
+            given, wanted = (
+                plan.ops[op.name].grad_ins[index],
+                plan.ops[producer.name].grad_outs[out],
+            )
+            if name in plan.graph.needs_grad and given is not None and wanted is not None:
+                _verify_path(given, edge.backward, wanted, f"gradient of {where}")
+
+
+def _verify_blocks(graph: Graph, recomputed: Blocks) -> None:
+    kinds = {op.name: op.kind for op in graph.ops}
+    seen: set[str] = set()
+    for name in (name for block in recomputed for name in block):
+        if kinds.get(name, "param") in NOT_RECOMPUTED:
+            raise ValueError(f"the plan recomputes {name!r}, which is no operator of its graph")
+        if name in seen:
+            raise ValueError(f"the plan recomputes {name!r} in two blocks")
+        seen.add(name)
+
+
+def _verify_path(source: NdSbp, steps: tuple[Step, ...], target: NdSbp, where: str) -> None:
+    nd = source
+    try:
+        for step in steps:
+            nd = step.apply(nd)
+    except AssertionError as error:
+        raise ValueError(f"the plan is inconsistent at {where}: {error}") from error
+    if nd != target:
+        raise ValueError(
+            f"the plan is inconsistent at {where}: its steps lead from {source} to {nd}, "
+            f"not to {target}"
+        )

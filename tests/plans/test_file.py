@@ -1,0 +1,74 @@
+import json
+
+import pytest
+
+from autoddl.planner import find_plan
+from autoddl.plans import Plan
+from tests.clusters import cluster
+from tests.graphs import tied
+from tests.plans.example import PLAN
+
+
+def test_a_plan_file_gives_the_plan_again(tmp_path):
+    file = tmp_path / "plan.json"
+    PLAN.save(file)
+    again = Plan.load(file)
+    assert again.dumps() == PLAN.dumps()
+    assert again.cost.iteration_s == PLAN.cost.iteration_s
+    assert again.explain() == PLAN.explain()
+
+
+def damaged(**changes):
+    data = PLAN.to_json()
+    for key, value in changes.items():
+        if value is None:
+            del data[key]
+        else:
+            data[key] = value
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "Expecting"),
+        ("[]", "no object"),
+        (damaged(version=99), "version 99"),
+        (damaged(ops=None), "ops"),
+        (damaged(ops={}), "places no operator"),
+        (damaged(edges=[["block0.fc2/matmul", 0, ["all_gather[0] S0->S1"], []]]), "not a step"),
+        (damaged(graph={"version": 1}), "graph"),
+        (damaged(search={"algorithm": "x", "luck": 1}), "plan the model again"),
+    ],
+)
+def test_a_damaged_file_is_named_and_explained(tmp_path, text, words):
+    file = tmp_path / "bad.json"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=words) as error:
+        Plan.load(file)
+    assert "bad.json" in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ValueError, match="none.json"):
+        Plan.load(tmp_path / "none.json")
+
+
+def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
+    file = tmp_path / "plan.json"
+    PLAN.save(file)
+    before = file.read_text()
+    monkeypatch.setattr("os.replace", lambda *a: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        PLAN.save(file)
+    assert file.read_text() == before
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_how_a_search_ended_is_kept():
+    plan = find_plan(
+        tied(64, 32), cluster("piz_daint", 4, 1), search="random", budget_evaluations=3
+    )
+    assert (plan.search.end, plan.search.evaluations) == ("budget", 3)
+    assert "until its budget ended" in plan.explain()
+    assert Plan.loads(plan.dumps()).search == plan.search
