@@ -17,8 +17,6 @@ from .lines import fit_lines
 from .record import DeviceTimes, Record, Timing
 from .schedule import Point
 
-RATES_WITHIN = 0.2  # of the largest matmuls' FLOP/s that count for a device's one number
-
 
 def fit_record(record: Record) -> Fit:
     """Fit the links to the record's finished points; ValueError if there are too few of them."""

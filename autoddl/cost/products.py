@@ -173,7 +173,7 @@ class _Values:
         self.all: list[_Value] = []
         self.divided: list[Op] = []
         for op in graph.ops:
-            self._add(op, _is_divided(op, ops[op.name], mesh))
+            self._add(op, _is_divided(ops[op.name], mesh))
         used: set[str] = set()
         for value in self.all:
             if value.readers and not value.is_param:
@@ -259,7 +259,7 @@ def _fresh(value: _Value | None) -> tuple[str, ...]:
     return () if value is None else value.fresh
 
 
-def _is_divided(op: Op, placed: PlannedOp, mesh: Mesh) -> bool:
+def _is_divided(placed: PlannedOp, mesh: Mesh) -> bool:
     """Whether every device does 1/p of the operator's work."""
     return all(
         any(nd[axis].is_split for nd in (*placed.ins, *placed.outs))

@@ -25,7 +25,7 @@ from functools import cached_property
 from .action import Action
 from .costs import Costs
 from .schedule import Schedule
-from .tasks import Pass, Task, Transfer, actions_of, needs, task_of
+from .tasks import Pass, Task, actions_of, needs, task_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,37 +68,6 @@ class Timeline:
     def peak_stash(self) -> tuple[int, ...]:
         """Per stage, the most forward passes that were not yet through their backward pass."""
         return tuple(int(peak_stash(actions)) for actions in self.schedule.actions)
-
-    @cached_property
-    def peak_inbox(self) -> tuple[int, ...]:
-        """Per stage, the most activations that had arrived and not yet been used."""
-        peaks = []
-        for stage in range(self.schedule.stages):
-            changes = []
-            for span in self.spans:
-                if span.stage != stage:
-                    continue
-                if span.action.kind == "RF":
-                    changes.append((span.end_s, 1))
-                elif span.action.kind == "F":
-                    changes.append((span.start_s, -len(self._sent_to(stage, span.action.chunk))))
-            peaks.append(_highest(changes))
-        return tuple(peaks)
-
-    def _sent_to(self, stage: int, chunk: int) -> list[int]:
-        part = self.schedule.part(stage, chunk)
-        return [u for u in self.schedule.sources[part] if self.schedule.crosses((u, part))]
-
-    @cached_property
-    def transfer_order(self) -> tuple[Transfer, ...]:
-        """All transfers of all stages in one order, by start, that every stage's queue keeps.
-
-        A rank that issues its transfers in this order never waits for one that waits for it.
-        """
-        starts = {(span.stage, span.action): span.start_s for span in self.spans}
-        order = [t for t in sorted_tasks(self.schedule) if isinstance(t, Transfer)]
-        # a stable sort: equal starts stay in an order in which each follows what it waits for
-        return tuple(sorted(order, key=lambda t: starts[next(actions_of(self.schedule, t))]))
 
 
 def simulate(schedule: Schedule, costs: Costs, overlap: bool = True) -> Timeline:
@@ -197,11 +166,3 @@ def sorted_tasks(schedule: Schedule, overlap: bool = True) -> list[Task]:
     if stuck:
         raise Deadlock(dict(stuck))
     return order
-
-
-def _highest(changes: list[tuple[float, int]]) -> int:
-    level = peak = 0
-    for _, change in sorted(changes):
-        level += change
-        peak = max(peak, level)
-    return peak

@@ -30,8 +30,8 @@ CAUSES = ("forward", "backward", "gradient_sync")
 CAUSE_NAMES = {"forward": "forward", "backward": "backward", "gradient_sync": "gradients"}
 
 
-def page(plan: Plan, timeline_svg: str = "") -> str:
-    """The page's HTML. `timeline_svg`: a pipeline's timeline, to be shown as it is."""
+def page(plan: Plan) -> str:
+    """The page's HTML."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -42,7 +42,7 @@ def page(plan: Plan, timeline_svg: str = "") -> str:
         lstrip_blocks=True,
     )
     template = environment.get_template("page.html.j2")
-    return template.render(**view(plan), timeline_svg=timeline_svg)
+    return template.render(**view(plan))
 
 
 def view(plan: Plan) -> dict[str, Any]:

@@ -122,11 +122,6 @@ class StateGraph:
             edges = edges[:, ~is_divisible(codes, edges, mesh, ndim)]
         return StateGraph(mesh, ndim, codes, *edges)
 
-    @property
-    def is_full(self) -> bool:
-        """True if every state of the mesh is in the graph."""
-        return len(self.codes) == (self.ndim + 2) ** self.mesh.num_axes
-
     @cached_property
     def halfway(self) -> Halfway:
         """States that edges may go through in two steps."""

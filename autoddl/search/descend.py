@@ -14,12 +14,10 @@ def descend(
     start: Choice,
     max_sweeps: int = 50,
     spend: Callable[[], None] | None = None,
-    offer: Callable[[Choice], object] | None = None,
 ) -> tuple[Choice, int]:
     """From `start` down to a fixed point under the hard memory limit; (choice, line searches).
 
     spend: called before each line search, may raise to end the descent
-    offer: given every choice that fits, on the way down
     """
     choice = start.copy()
     memory = problem.evaluate(choice)[1]
@@ -44,8 +42,6 @@ def descend(
                 memory += float(mem[best] - mem[now])
                 choice[variable] = best
                 changed = True
-                if offer is not None and memory <= problem.memory_limit:
-                    offer(choice)
         if not changed:
             break
     return choice, searches

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 NOISE = 0.03  # how far behind another "as fast" may lie
-RATIO = 0.15  # how far a predicted ratio may be from the measured one
 GAP = 1.25  # a gap to the second best that the model must not promise in vain
 
 

@@ -29,8 +29,6 @@ from .stage_executor import StageExecutor
 from .transfers import CommThread, Resharding
 from .world import broadcast
 
-Send = Callable[[flow.Tensor], None]
-
 
 @dataclass(frozen=True)
 class _Run:

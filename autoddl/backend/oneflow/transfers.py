@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import oneflow as flow
@@ -36,14 +35,6 @@ class CommThread:
 
     def __call__(self) -> AbstractContextManager[Any]:
         return asyncs.thread(self._thread) if self._thread else nullcontext()
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What a rank does for a plan, worked out once."""
-
-    moves: tuple[tuple[UnitTask, Move], ...]
-    box: tuple[slice, ...]  # this rank's shard: of the source, or wanted of the target
 
 
 class Resharding:
