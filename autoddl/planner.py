@@ -228,7 +228,7 @@ def _write_baseline(
     """A baseline as a plan; it carries no bound, as it was not found by the search."""
     tables = found.tables
     assert tables is not None
-    ops, edges = found.placed()
+    ops, edges = found.placed
     model = tables.model
     return Plan(
         graph=tables.grouping.graph,

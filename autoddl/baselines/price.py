@@ -24,6 +24,7 @@ from ..cost.storage import Storage
 from ..graph import Graph
 from ..planned import PlannedBaseline, PlannedEdge, PlannedOp
 from ..sbp.mesh import Mesh
+from ..sbp.redistribute import PathTable
 from ..search.algorithms import find_algorithm
 from ..search.budget import Budget
 from ..search.placements import place, split_storage
@@ -42,8 +43,9 @@ _SURE = 0.5  # of the limit: no fullest moment is so far above the sum
 class Baseline:
     """A family at its best: what the plan records of it, and how to write it down as a plan.
 
-    tables, choice, variant: None if no topology of the family fits
+    tables, choice, variant, paths: None if no topology of the family fits
     storage: of each parameter of one reader, by its tensor
+    paths:   of the model's mesh and prices
     """
 
     record: PlannedBaseline
@@ -51,8 +53,9 @@ class Baseline:
     tables: Tables | None = None
     choice: Choice | None = None
     storage: Mapping[str, Storage] = field(default_factory=dict)
+    paths: PathTable | None = None
 
-    @property
+    @cached_property
     def excess_bytes(self) -> float:
         """By how much a step's fullest moment exceeds the limit. Only of a baseline that fits.
 
@@ -63,7 +66,7 @@ class Baseline:
         if graph.is_stage:
             return 0.0
         mesh, parts, again = model.cluster.mesh, self.tables.micro_batches, self.tables.again
-        step = PlannedStep(graph, mesh, parts, model.optimizer, *self.placed(), again)
+        step = PlannedStep(graph, mesh, parts, model.optimizer, *self.placed, again)
         return needed_bytes(step, model.limit_bytes) - model.limit_bytes
 
     @property
@@ -79,12 +82,13 @@ class Baseline:
         found = self.record.iteration_s
         return float("inf") if found is None else found
 
+    @cached_property
     def placed(
         self,
     ) -> tuple[Mapping[str, PlannedOp], Mapping[tuple[str, int], PlannedEdge]]:
         """The placements of operators and the steps between them. Only of a baseline that fits."""
         assert self.variant is not None and self.tables is not None and self.choice is not None
-        ops, edges = place(self.tables, self.choice)
+        ops, edges = place(self.tables, self.choice, self.paths)
         comm = self.tables.model.comm
         return split_storage(self.tables.grouping.graph, comm, self.storage, ops, edges)
 
@@ -227,6 +231,10 @@ class BaselinePricer:
         return CoarsePrices(self.model.comm, self._topologies)
 
     @cached_property
+    def _paths(self) -> PathTable:
+        return PathTable(self._mesh, self.model.comm.price)
+
+    @cached_property
     def _letters(self) -> dict[str, Mapping[str, str]]:
         graph = self.micro(self.counts[0])
         return {f.name: {} if f.letters is None else f.letters(graph) for f in self.families}
@@ -258,4 +266,5 @@ class BaselinePricer:
             result.cost,
             result.cost - compute_s,
         )
-        return Baseline(record, variant, made.tables, choice, made.storage(choice))
+        storage = made.storage(choice)
+        return Baseline(record, variant, made.tables, choice, storage, self._paths)
