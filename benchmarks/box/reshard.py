@@ -109,8 +109,8 @@ def measure(cluster: Cluster, rate: str, repeats: int) -> tuple[Cluster, list[di
             {
                 "case": case,
                 "route": route,
-                "scheduled_s": plan.seconds,
-                "priced_s": plan.shared_s,
+                "scheduled_s": plan.scheduled_s,
+                "priced_s": plan.seconds,
                 "measured_s": statistics.median(times),
                 "samples_s": times,
                 "bound_s": plan.bound_s,

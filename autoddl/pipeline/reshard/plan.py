@@ -2,8 +2,9 @@
 
     plan_reshard(spec, End(place, nd), End(place, nd), cluster)
 
-tries every strategy (or the one given), lets `order` choose senders and order, and takes the
-cheapest. `ReshardPlan.seconds` is what the partition of a model into stages pays for a cut;
+tries every strategy (or the one given), lets `order` choose senders and order by the scheduling
+problem (`load`), and takes the plan that is the cheapest where messages share the links
+(`shared_links`): `ReshardPlan.seconds`, what a pipeline's simulation pays for a transfer.
 `bound_bytes` is what no plan can save: each receiving host takes each byte that it lacks once.
 """
 
@@ -42,8 +43,7 @@ class Scheduled:
 class ReshardPlan:
     """Deliveries in the order in which they are issued.
 
-    strategy: of all of them; seconds: until the last one is there in the scheduling problem;
-    evaluations: spent on it
+    strategy: of all of them; evaluations: spent on the scheduling problem
     """
 
     spec: TensorSpec
@@ -52,7 +52,6 @@ class ReshardPlan:
     cluster: Cluster
     strategy: Strategy
     scheduled: tuple[Scheduled, ...]
-    seconds: float
     evaluations: int
 
     def moves(self) -> Iterator[tuple[UnitTask, Move]]:
@@ -73,9 +72,14 @@ class ReshardPlan:
         return into, out
 
     @cached_property
-    def shared_s(self) -> float:
-        """Until the last move has ended, where messages share the links (`shared_links`)."""
+    def seconds(self) -> float:
+        """The price: until the last move has ended, where messages share the links."""
         return shared_seconds(self.moves(), self.cluster)
+
+    @property
+    def scheduled_s(self) -> float:
+        """The scheduling problem's answer, where a task has its links to itself; no price."""
+        return max((item.end_s for item in self.scheduled), default=0.0)
 
     @cached_property
     def bound_bytes(self) -> Counter[int]:
@@ -117,9 +121,11 @@ def plan_reshard(
     tasks = unit_tasks(spec, source, target)
     chosen = STRATEGIES if strategy is None else (strategy,)
     plans = [_plan(tasks, spec, source, target, cluster, s, order, budget, seed) for s in chosen]
+    if order == "ensemble":
+        plans = [_in_rounds(plan) for plan in plans]
+    least = min(plan.seconds for plan in plans)
     # broadcast is last and carries the fewest bytes: it wins a tie
-    best = min(reversed(plans), key=lambda p: p.seconds)
-    return _in_rounds(best) if order == "ensemble" else best
+    return next(p for p in reversed(plans) if p.seconds <= least * (1 + 1e-9))
 
 
 def _in_rounds(plan: ReshardPlan) -> ReshardPlan:
@@ -133,7 +139,7 @@ def _in_rounds(plan: ReshardPlan) -> ReshardPlan:
     devices = {n: (d.sender, *d.task.receivers) for n, d in enumerate(deliveries)}
     order = in_rounds(sorted(devices, key=lambda n: deliveries[n].task.box), devices)
     other = dataclasses.replace(plan, scheduled=tuple(plan.scheduled[n] for n in order))
-    return min(plan, other, key=lambda p: p.shared_s)
+    return min(plan, other, key=lambda p: p.seconds)
 
 
 def bound_bytes(tasks: Iterator[UnitTask]) -> Counter[int]:
@@ -178,9 +184,8 @@ def _plan(
             scheduled.append(Scheduled(delivery, start, end))
             start = end
     return ReshardPlan(
-        spec, source, target, cluster, strategy, tuple(scheduled),
-        assignment.seconds, assignment.evaluations,
-    )  # fmt: skip
+        spec, source, target, cluster, strategy, tuple(scheduled), assignment.evaluations
+    )
 
 
 def _options(task: UnitTask, strategy: Strategy, cluster: Cluster) -> list[tuple[Delivery, Option]]:

@@ -64,13 +64,12 @@ def test_delivers_the_layout_and_carries_what_it_prices(drawn, strategy, order):
         assert delivered.into[host] >= least
         if strategy in ("broadcast", "local_all_gather"):
             assert delivered.into[host] == least
-    assert plan.seconds >= plan.bound_s * (1 - 1e-9)
+    assert plan.scheduled_s >= plan.bound_s * (1 - 1e-9)
     _check_times(plan)
 
 
 def _check_times(plan):
     """Deliveries that share a host's link in one direction do not overlap."""
-    assert plan.seconds == pytest.approx(max((s.end_s for s in plan.scheduled), default=0))
     for a, b in itertools.combinations(plan.scheduled, 2):
         (in_a, out_a), (in_b, out_b) = a.delivery.nic_bytes(), b.delivery.nic_bytes()
         if in_a.keys() & in_b.keys() or out_a.keys() & out_b.keys():
