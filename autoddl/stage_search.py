@@ -145,10 +145,6 @@ class Answer:
             tuple((n, a + part * (b - a), size) for (n, a, size), (_, b, _) in pairs),
         )
 
-    @property
-    def recomputes(self) -> bool:
-        return bool(self.works.any())
-
 
 @dataclass(frozen=True)
 class Searched:

@@ -8,20 +8,16 @@ over four devices and SGD. Most plans give the same bytes each time.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from ....plans import Plan
+from ..alone import last_lines, run_alone
 from .lazy_ops import why_not
 from .merge import compiled_axes
 from .read import DeviceMemory, Register, read_fullest
 from .replay import JOB_PREFIX
-
-_RANK_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
 
 
 @dataclass(frozen=True)
@@ -111,38 +107,18 @@ def exact_memory(plan: Plan, timeout_s: float = 600.0) -> ExactMemory:
     with tempfile.TemporaryDirectory(prefix="autoddl-memory-") as folder:
         path = Path(folder)
         plan.save(path / "plan.json")
-        command = [sys.executable, "-m", f"{__package__}.worker", "plan.json", "result.json"]
-        output = path / "output"
-        with open(output, "w") as log:
-            status = subprocess.run(
-                command, cwd=folder, env=_environment(folder), stdout=log, stderr=log,
-                timeout=timeout_s, check=False,
-            ).returncode  # fmt: skip
+        status = run_alone(f"{__package__}.worker", ["plan.json", "result.json"], path, timeout_s)
         found = sorted(path.glob(f"log/**/job_{JOB_PREFIX}*_plan"))
         if not found or not (path / "result.json").exists():
             raise ValueError(
-                f"OneFlow could not compile this plan (status {status}): {_reason(output)}"
+                f"OneFlow could not compile this plan (status {status}): {_reason(path)}"
             )
         device = read_fullest(found[0])
         facts = json.loads((path / "result.json").read_text())
-    if not device.variables:
-        raise ValueError(f"OneFlow's plan is not whole (status {status}): {_reason(output)}")
+        if not device.variables:
+            raise ValueError(f"OneFlow's plan is not whole (status {status}): {_reason(path)}")
     return ExactMemory(device, facts["names"], tuple(facts["differing"]))
 
 
-def _environment(folder: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if k not in _RANK_VARIABLES}
-    paths = [str(Path(__file__).parents[4]), kept.get("PYTHONPATH", "")]
-    return {
-        **kept,
-        "PYTHONPATH": os.pathsep.join(p for p in paths if p),
-        "GLOG_log_dir": f"{folder}/log",
-        "GLOG_minloglevel": "3",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-
-
-def _reason(output: Path) -> str:
-    """The last lines that the process wrote."""
-    lines = [line.strip() for line in output.read_text(errors="replace").splitlines()]
-    return " | ".join([line for line in lines if line][-4:])[-600:] or "it said nothing"
+def _reason(folder: Path) -> str:
+    return last_lines(folder, 4)[-600:] or "it said nothing"

@@ -6,10 +6,8 @@ its process ends by a crash even when it succeeds, as no device is there.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,10 +19,10 @@ from google.protobuf import text_format
 from ....graph import Graph, Op
 from ....sbp.mesh import Mesh
 from ....sbp.placement import B, NdSbp, P, Placement, S
+from ..alone import last_lines, run_alone
 from ..memory_plan.lazy_ops import why_not
 from .model import merged_axes
 
-_RANK_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
 _LATE_REASONS = "cuDNN"  # operators that fail only after OneFlow's planner has chosen
 
 # operator -> (placements of its inputs, of its outputs)
@@ -98,36 +96,13 @@ def _label(label: Any) -> Placement:
 
 def _run(graph: Graph, mesh: Mesh, optimizer: str, timeout_s: float, folder: Path) -> Any:
     graph.save(folder / "graph.json")
-    command = [
-        sys.executable, "-m", f"{__package__}.worker", "graph.json",
-        str(mesh.nodes), str(mesh.gpus_per_node), optimizer,
-    ]  # fmt: skip
-    output = folder / "output"
-    with open(output, "w") as log:
-        try:
-            status = subprocess.run(
-                command, cwd=folder, env=_environment(folder), stdout=log, stderr=log,
-                timeout=timeout_s, check=False,
-            ).returncode  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise ValueError(
-                f"OneFlow's planner had not ended after {timeout_s:g} seconds"
-            ) from None
+    arguments = ["graph.json", str(mesh.nodes), str(mesh.gpus_per_node), optimizer]
+    try:
+        status = run_alone(f"{__package__}.worker", arguments, folder, timeout_s)
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"OneFlow's planner had not ended after {timeout_s:g} seconds") from None
     for file in sorted(folder.glob("log/**/optimized_job*")):
         job = job_pb.Job()
         text_format.Parse(file.read_text(), job)
         return job
-    last = [line for line in output.read_text(errors="replace").splitlines() if line.strip()][-3:]
-    raise ValueError(f"OneFlow's planner failed (status {status}): {' | '.join(last)[-400:]}")
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if k not in _RANK_VARIABLES}
-    paths = [str(Path(__file__).parents[4]), kept.get("PYTHONPATH", "")]
-    return {
-        **kept,
-        "PYTHONPATH": os.pathsep.join(p for p in paths if p),
-        "GLOG_log_dir": f"{folder}/log",
-        "GLOG_minloglevel": "3",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
+    raise ValueError(f"OneFlow's planner failed (status {status}): {last_lines(folder, 3)[-400:]}")
