@@ -34,10 +34,12 @@ from ..sbp.placement import NdSbp
 from ..sbp.redistribute import Step
 from ..sbp.steps import placed_after
 from .backward import pull_back
+from .executed import kept_bytes, meanwhile_bytes, pull_at_once
 from .forward import IN_PLACE, VIEWS, extra_bytes, workspace_bytes
 from .memory import OPTIMIZER_SLOTS
 from .pullback import OpPullback
 from .step_tensors import StepTensors
+from .strides import view_strides
 from .tape import Tape, Transfer
 
 STATE_BYTES = 4  # an element of the optimiser's state, float32 also where parameters are shorter
@@ -119,17 +121,27 @@ class StepTape(StepTensors):
             self.newest.update({tensor: self.name(tensor) for tensor in made})
         what = f"{op.name} again" if again else op.name
         (first, *_) = results = [self.value(tensor) for tensor in op.outputs]
+        self._note_strides(op, names)
         if self._is_view(op, names):
             self.tape.act(what, [*names, *after])
             self.tape.view(first, names[0])
             return
         makes = [(t, n, "activations") for t, n in zip(results, outs, strict=True)]
-        extra = extra_bytes(spec, ins, outs)
+        workspace = workspace_bytes(spec, ins)
+        if self.compiled:
+            extra = extra_bytes(spec, ins, outs)
+        else:
+            copies = [
+                self.copied_bytes(name, tensor, nd)
+                for name, tensor, nd in zip(names, op.inputs, planned.ins, strict=True)
+            ]
+            extra = kept_bytes(spec, planned, ins, outs, copies)
+            workspace += meanwhile_bytes(spec, ins, copies)
         if extra and any(o in self.plan.graph.needs_grad for o in op.outputs):
             makes.append((self.value(self.extra_of(op)), extra, "activations"))
             self.extras.add(self.value(self.extra_of(op)))
         over = {first: names[0]} if op.kind in IN_PLACE and self.compiled else {}
-        self.tape.act(what, [*names, *after], makes, workspace_bytes(spec, ins), over)
+        self.tape.act(what, [*names, *after], makes, workspace, over)
 
     def _is_gathered_before(self, op: Op, index: int) -> bool:
         """True for a parameter that the executor fetches at the start of a step, and keeps."""
@@ -138,11 +150,18 @@ class StepTape(StepTensors):
         return is_param and not self.compiled and edge is not None and edge.zero_stage < 3
 
     def _is_view(self, op: Op, names: Sequence[str]) -> bool:
-        views = VIEWS if self.compiled else VIEWS | {"transpose", "narrow", "slice", "expand"}
+        if not self.compiled:
+            return self.value(op.outputs[0]) in self.strides
         # what comes from outside the compiled order is copied when it is first looked at
-        return op.kind in views and not (
-            self.compiled and self.tape.root(names[0]).startswith("always:")
-        )
+        return op.kind in VIEWS and not self.tape.root(names[0]).startswith("always:")
+
+    def _note_strides(self, op: Op, names: Sequence[str]) -> None:
+        """Of the executor's views."""
+        spec = self.plan.graph.spec(op)
+        if names and not self.compiled:
+            strides = view_strides(spec, self.strides_of(names[0], op.inputs[0]))
+            if strides is not None:
+                self.strides[self.value(op.outputs[0])] = strides
 
     def _source(self, op: Op, planned: PlannedOp) -> None:
         (tensor,), (nd,) = op.outputs, planned.outs
@@ -189,7 +208,7 @@ class StepTape(StepTensors):
         if self.compiled:
             pull_back(pull)
         else:
-            pull.all_at_once()
+            pull_at_once(pull)
         planned = self.plan.ops[op.name]
         for index, tensor in enumerate(op.inputs):
             gradient, nd = pull.given.get(index), planned.grad_ins[index]

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from ..graph import Op
 from ..planned import PlannedOp
 from ..sbp.placement import NdSbp
-from .forward import VIEWS
+from ..sbp.signature import OpSpec
 from .step_tensors import StepTensors
+from .strides import Strides
 
 
 @dataclass
@@ -98,27 +99,30 @@ class OpPullback:
         self.step.tape.view(name, source)
         self.given[index] = name
 
-    def all_at_once(self) -> None:
-        """Autograd of one operator: every input and output is there, all gradients come out."""
-        reads = [*map(self.x, range(self.num_inputs)), *map(self.y, range(self.num_outputs))]
-        reads += [self.dy(o) for o in range(self.num_outputs) if self.dy(o)]
-        extra = self.extra()
-        if extra in self.step.extras:
-            reads.append(extra)
-        if self.kind in VIEWS or self.kind in ("add_n", "broadcast_add", "bias_add"):
-            self.step.tape.act(f"backward of {self.op.name}", reads)
-            for index in range(self.num_inputs):
-                if self.bytes_x(index) < self.bytes_y():
-                    self.give(index, [self.dy()])
-                else:
-                    self.give_view(index, self.dy())
-            return
-        makes = []
-        for index in range(self.num_inputs):
-            nd = self.planned.grad_ins[index]
-            if self.wants(index) and nd is not None:
-                name = self.step.name(f"gradient of input {index} of {self.op.name}")
-                size = self.step.bytes_of(self.op.inputs[index], nd)
-                makes.append((name, size, "gradients"))
-                self.given[index] = name
-        self.step.tape.act(f"backward of {self.op.name}", reads, makes)
+    # ---- the executor's
+
+    @property
+    def spec(self) -> OpSpec:
+        return self.step.plan.graph.spec(self.op)
+
+    def new_gradient(self, index: int) -> tuple[str, float, str]:
+        """The gradient of a wanted input, to be made: name, bytes and cause."""
+        nd = self.planned.grad_ins[index]
+        assert nd is not None
+        name = self.step.name(f"gradient of input {index} of {self.op.name}")
+        self.given[index] = name
+        return name, self.step.bytes_of(self.op.inputs[index], nd), "gradients"
+
+    def strides_dy(self) -> Strides:
+        return self.step.strides_of(self.dy(), self.op.outputs[0])
+
+    def copied_x(self, index: int) -> float:
+        """Bytes of a contiguous copy of an input; 0 if it is contiguous itself."""
+        return self.step.copied_bytes(self.x(index), self.op.inputs[index], self.planned.ins[index])
+
+    def copied_dy(self, index: int) -> float:
+        """The same of the gradient of an output."""
+        nd = self.planned.grad_outs[index]
+        if nd is None:
+            return 0.0
+        return self.step.copied_bytes(self.dy(index), self.op.outputs[index], nd)

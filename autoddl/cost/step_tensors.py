@@ -18,6 +18,7 @@ from .chains import ChainRule
 from .compiled_comm import MOST_AXES, collective_workspace, goes_through_host, num_changes
 from .planned_step import Key, PlannedStep, shards
 from .routes import Way, compiled_route, planned_route
+from .strides import Strides, contiguous, is_contiguous
 from .tape import Tape, Transfer
 
 
@@ -35,6 +36,7 @@ class StepTensors:
     received: dict[Key, str] = field(default_factory=dict)
     arrived: dict[str, str] = field(default_factory=dict)  # tensor -> name of its gradient
     newest: dict[str, str] = field(default_factory=dict)  # tensor -> its name, made again
+    strides: dict[str, Strides] = field(default_factory=dict)  # of views, the executor's
     extras: set[str] = field(default_factory=set)  # names of what operators keep beside outputs
     counter: int = 0
     _parts: dict[NdSbp, int] = field(default_factory=dict)
@@ -86,6 +88,18 @@ class StepTensors:
         if parts is None:
             parts = self._parts[nd] = shards(nd, self.plan.mesh)
         return parts
+
+    def strides_of(self, name: str, tensor: str) -> Strides:
+        """Of `tensor`, which is `name`; those of the whole, as if it were not split."""
+        return self.strides.get(name) or contiguous(self.plan.graph.tensors[tensor].spec.shape)
+
+    def copied_bytes(self, name: str, tensor: str, nd: NdSbp) -> float:
+        """Local bytes of a contiguous copy of `tensor`, which is `name`; 0 if it needs none."""
+        shape = self.plan.graph.tensors[tensor].spec.shape
+        strides = self.strides.get(name)
+        if strides is None or is_contiguous(shape, strides):
+            return 0.0
+        return self.bytes_of(tensor, nd)
 
     def extra_of(self, op: Op) -> str:
         """What stands for that which an operator keeps beside its outputs."""

@@ -10,8 +10,8 @@ import oneflow as flow
 
 
 def detached(x: flow.Tensor) -> flow.Tensor:
-    """`x` without its history; a copy if it is a view that begins inside its storage."""
-    if x.storage_offset():
-        with flow.no_grad():
-            return x.clone()
-    return x.detach()
+    """`x` without its history, in the same memory."""
+    if not x.storage_offset():
+        return x.detach()
+    with flow.no_grad():
+        return x.narrow(0, 0, x.shape[0]) if x.ndim else x.clone()

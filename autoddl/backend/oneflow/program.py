@@ -16,6 +16,7 @@ from ...sbp.rules import find_rule
 from .groups import Groups
 from .kernels import KERNELS
 from .kernels.by_input import BY_INPUT
+from .kernels.lean import LEAN
 from .kernels.registry import Context, Kernel, OpaqueFn, RunState
 from .redistribute import LocalFn, prepare
 
@@ -118,7 +119,7 @@ def compile_program(
         for index, name in enumerate(op.inputs):
             last[name] = (op.name, index)
     kept = wanted or frozenset()
-    kernels = KERNELS | BY_INPUT if by_input else KERNELS
+    kernels = KERNELS | LEAN | (BY_INPUT if by_input else {})
     block_of = {name: number for number, block in enumerate(blocks) for name in block}
     nodes = []
     for op in chosen:

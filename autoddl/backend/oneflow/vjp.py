@@ -11,7 +11,7 @@ from oneflow._oneflow_internal.autograd import grad
 from oneflow.framework.tensor_tuple_util import convert_to_tensor_tuple
 
 from .detach import detached
-from .kernels.by_input import product_gradient
+from .kernels.product import product_gradient
 from .kernels.registry import ByInput, Context, Explicit, Kernel, Vjp
 
 

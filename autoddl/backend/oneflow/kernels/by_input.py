@@ -18,7 +18,7 @@ from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
 from ..detach import detached
-from .product import convolve
+from .product import convolve, product_gradient
 from .registry import ByInput, Context, Kernel
 
 _TRANSPOSED = {"conv1d": _C.deconv1d, "conv2d": _C.deconv2d, "conv3d": _C.deconv3d}
@@ -36,19 +36,6 @@ def matmul(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput:
     with flow.no_grad():
         transposed = attrs["transpose_a"], attrs["transpose_b"]
         return ByInput([_C.matmul(a, b, *transposed, attrs["alpha"])], gradient)
-
-
-def product_gradient(a: Tensor, b: Tensor, attrs: Attrs, dy: Tensor, index: int) -> Tensor:
-    """da (index 0) or db (1)."""
-    ta, tb, alpha = attrs["transpose_a"], attrs["transpose_b"], attrs["alpha"]
-    flat = not ta and b.ndim == 2
-    with flow.no_grad():
-        if index == 0:
-            da = _C.matmul(b, dy, tb, True, alpha) if ta else _C.matmul(dy, b, False, not tb, alpha)
-            return _sum_to(da, a)
-        x, g = (a.reshape(-1, a.shape[-1]), dy.reshape(-1, dy.shape[-1])) if flat else (a, dy)
-        db = _C.matmul(g, x, True, ta, alpha) if tb else _C.matmul(x, g, not ta, False, alpha)
-        return _sum_to(db, b)
 
 
 def convolution(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput:
@@ -85,12 +72,3 @@ BY_INPUT: dict[str, Kernel] = {
     **dict.fromkeys(("matmul", "broadcast_matmul", "batch_matmul"), matmul),
     **dict.fromkeys(_TRANSPOSED, convolution),
 }
-
-
-def _sum_to(gradient: Tensor, like: Tensor) -> Tensor:
-    """`gradient`, summed over the dims that `like` lacks or has of size 1."""
-    missing = gradient.ndim - like.ndim
-    if missing:
-        gradient = gradient.sum(dim=tuple(range(missing)))
-    wide = [d for d in range(like.ndim) if like.shape[d] == 1 and gradient.shape[d] != 1]
-    return gradient.sum(dim=wide, keepdim=True) if wide else gradient

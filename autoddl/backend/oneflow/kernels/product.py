@@ -47,3 +47,25 @@ def convolve(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
         groups=attrs["groups"],
         channel_pos=attrs["data_format"],
     )
+
+
+def product_gradient(a: Tensor, b: Tensor, attrs: Attrs, dy: Tensor, index: int) -> Tensor:
+    """da (index 0) or db (1)."""
+    ta, tb, alpha = attrs["transpose_a"], attrs["transpose_b"], attrs["alpha"]
+    flat = not ta and b.ndim == 2
+    with flow.no_grad():
+        if index == 0:
+            da = _C.matmul(b, dy, tb, True, alpha) if ta else _C.matmul(dy, b, False, not tb, alpha)
+            return _sum_to(da, a)
+        x, g = (a.reshape(-1, a.shape[-1]), dy.reshape(-1, dy.shape[-1])) if flat else (a, dy)
+        db = _C.matmul(g, x, True, ta, alpha) if tb else _C.matmul(x, g, not ta, False, alpha)
+        return _sum_to(db, b)
+
+
+def _sum_to(gradient: Tensor, like: Tensor) -> Tensor:
+    """`gradient`, summed over the dims that `like` lacks or has of size 1."""
+    missing = gradient.ndim - like.ndim
+    if missing:
+        gradient = gradient.sum(dim=tuple(range(missing)))
+    wide = [d for d in range(like.ndim) if like.shape[d] == 1 and gradient.shape[d] != 1]
+    return gradient.sum(dim=wide, keepdim=True) if wide else gradient

@@ -23,13 +23,14 @@ def dropout(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit:
     generator.manual_seed(ctx.random_seed())
     with flow.no_grad():
         drawn = flow.rand(*x.shape, generator=generator, device=x.device)
+        kept = drawn >= rate
+        del drawn
         factor = 1.0 / (1.0 - rate) if rate < 1.0 else 0.0
-        mask = (drawn >= rate).to(x.dtype) * factor
-        y = x * mask
+        y = x * (kept.to(x.dtype) * factor)
 
     def vjp(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
         (dy,) = grads
         assert dy is not None
-        return [dy * mask]
+        return [dy * (kept.to(dy.dtype) * factor)]
 
     return Explicit([y], vjp)

@@ -1,0 +1,98 @@
+"""What an operator holds as the executor runs it, where that differs from OneFlow's nn.Graph.
+
+forward
+    view      the output shares its input's memory, unless a reshape takes a copy
+    strided   inputs that are no contiguous tensors are copied for a kernel, and the copies kept if
+              its backward pass reads them; a product keeps the views themselves
+    kept      bytes beside inputs and outputs: of a variance nothing, of a LayerNorm what it scales
+backward, all gradients at once
+    view      reads only the gradient, of which its own is a view, unless that takes a copy
+    product   reads its inputs
+    others    OneFlow's autograd of the operator: all inputs and outputs are there
+
+A sum's gradients are the one that comes. Of an input that was stretched the gradient is a sum; it
+needs a workspace of what it sums up. Where that is a product or a difference, it is there as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..planned import PlannedOp
+from ..sbp.signature import OpSpec
+from .backward import READS_INPUTS
+from .forward import extra_bytes
+from .pullback import OpPullback
+from .strides import RESHAPES, SAME, gradient_strides
+
+PRODUCTS = frozenset({"matmul", "broadcast_matmul", "batch_matmul"})
+_NOTHING_KEPT = RESHAPES | SAME | {"transpose"}
+_SUMS = frozenset({"broadcast_add", "bias_add", "add_n"})
+_TERMS = {"expand": 1, "broadcast_sub": 2, "broadcast_mul": 2, "broadcast_div": 2}
+_LIKE_INPUT = frozenset({"narrow", "var", "dropout"})  # zeros, x less its mean, or a mask
+
+
+def kept_bytes(
+    op: OpSpec,
+    planned: PlannedOp,
+    ins: Sequence[float],
+    outs: Sequence[float],
+    copies: Sequence[float],
+) -> float:
+    """Bytes that the forward pass keeps beside inputs and outputs, of these local bytes.
+
+    copies: bytes that it takes to make the inputs contiguous
+    """
+    found = sum(copies) if op.kind in READS_INPUTS else 0.0
+    if op.kind == "var" and not planned.inner_axes:
+        return found
+    if op.kind == "layer_norm" and len(ins) > 1:
+        found += outs[0]
+    return found + extra_bytes(op, ins, outs)
+
+
+def meanwhile_bytes(op: OpSpec, ins: Sequence[float], copies: Sequence[float]) -> float:
+    """Bytes that the forward pass needs beside those and `forward.workspace_bytes`."""
+    found = 0.0 if op.kind in READS_INPUTS else sum(copies)
+    return found + (ins[0] if op.kind == "dropout" else 0.0)
+
+
+def pull_at_once(op: OpPullback) -> None:
+    """Append the backward pass to the step's tape."""
+    if op.kind in _NOTHING_KEPT:
+        _pull_view(op)
+        return
+    inputs, outputs = range(op.num_inputs), range(op.num_outputs)
+    reads = [*map(op.x, inputs), *(op.dy(o) for o in outputs if op.dy(o))]
+    if op.kind not in PRODUCTS:
+        reads += map(op.y, outputs)
+    if op.extra() in op.step.extras:
+        reads.append(op.extra())
+    makes = []
+    workspace = op.bytes_x(0) if op.kind in _LIKE_INPUT else 0.0
+    for index in filter(op.wants, inputs):
+        is_stretched = op.bytes_x(index) < op.bytes_y()
+        hands_on = op.kind in _SUMS or (op.kind == "broadcast_sub" and index == 0)
+        if hands_on and not is_stretched:
+            op.give_view(index, op.dy())
+            continue
+        makes.append(op.new_gradient(index))
+        if is_stretched and (op.kind in _SUMS or op.kind in _TERMS):
+            workspace = max(workspace, _TERMS.get(op.kind, 1) * op.bytes_y())
+    copies = [op.copied_dy(o) for o in outputs]
+    if op.kind in PRODUCTS:  # one after the other
+        workspace += max(*copies, *map(op.copied_x, inputs))
+    else:
+        workspace += sum(copies)
+    op.step.tape.act(f"backward of {op.op.name}", reads, makes, workspace)
+
+
+def _pull_view(op: OpPullback) -> None:
+    if not op.wants(0):
+        return
+    strides = gradient_strides(op.spec, op.strides_dy())
+    if strides is None:
+        op.give(0, [op.dy()], workspace=op.bytes_x(0))
+    else:
+        op.give_view(0, op.dy())
+        op.step.strides[op.given[0]] = strides
