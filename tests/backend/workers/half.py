@@ -16,6 +16,7 @@ import oneflow as flow
 from autoddl.backend.oneflow import trainer as trainer_module
 from autoddl.backend.oneflow.groups import Groups
 from autoddl.backend.oneflow.guard import rank
+from autoddl.backend.oneflow.kernels.lean import LEAN
 from autoddl.backend.oneflow.kernels.registry import KERNELS, Explicit
 from autoddl.backend.oneflow.loss_scale import LossScaler, all_finite
 from autoddl.backend.oneflow.trace import trace_with_state
@@ -96,14 +97,16 @@ def one_rank_is_enough(optimizers):
 
 def halves(optimizers):
     trainer_module.check_device = lambda precision: None
-    known = dict(KERNELS)
+    known = [(kernels, dict(kernels)) for kernels in (KERNELS, LEAN)]
     for optimizer in optimizers:
         wide, _, _ = train("stack", "float32", optimizer, 4, 2)
-        KERNELS.update({name: widened(kernel, name) for name, kernel in known.items()})
+        for kernels, own in known:
+            kernels.update({name: widened(kernel, name) for name, kernel in own.items()})
         got, state, used = train("stack", "float16", optimizer, 4, 2)
         assert used and used.scale == 2.0**16 and used.skipped == 0
         again, state_again, _ = train("stack", "float16", optimizer, 4, 2, again=True)
-        KERNELS.update(known)
+        for kernels, own in known:
+            kernels.update(own)
         assert all(value.dtype == np.float32 for value in state.values())
         assert got == again and all(np.array_equal(state[k], state_again[k]) for k in state)
         worst = max(abs(a / b - 1) for a, b in zip(got, wide, strict=True))

@@ -19,6 +19,7 @@ from autoddl.backend.oneflow.detach import detached
 from autoddl.backend.oneflow.groups import Groups
 from autoddl.backend.oneflow.guard import install_guard, rank
 from autoddl.backend.oneflow.kernels import KERNELS
+from autoddl.backend.oneflow.kernels.lean import LEAN
 from autoddl.backend.oneflow.kernels.registry import Context, RunState
 from autoddl.backend.oneflow.vjp import product, run_kernel
 from autoddl.planned import PlannedOp
@@ -68,7 +69,8 @@ class Runner:
             flow.tensor(cut(a, nd, self.mesh)[self.rank]) for a, nd in zip(arrays, ins, strict=True)
         ]
         wanted = [nd is not None for nd in grad_ins]
-        record, results = run_kernel(KERNELS[op.kind], context, attrs, mine, wanted)
+        kernel = (KERNELS | LEAN)[op.kind]
+        record, results = run_kernel(kernel, context, attrs, mine, wanted)
         updates = dict(context.updates)
         if record is None:
             return results, updates, [None] * len(mine)
