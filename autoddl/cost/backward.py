@@ -82,16 +82,6 @@ class Pullback(Protocol):
 
 Rule = Callable[[Pullback], None]
 RULES: dict[str, Rule] = {}
-_OF_INPUT = (
-    "gelu", "fast_gelu", "quick_gelu", "tanh", "silu", "mish", "selu", "softsign", "hardswish",
-    "hardsigmoid", "leaky_relu", "softplus", "elu", "celu", "softshrink", "threshold", "log",
-    "log_sigmoid", "sqrt", "rsqrt", "square", "abs", "reciprocal", "scalar_pow", "erf", "sin",
-    "cos", "clip_by_scalar", "clip_by_scalar_min", "clip_by_scalar_max",
-)  # fmt: skip
-# kinds whose backward pass reads what the forward pass read
-READS_INPUTS = frozenset(
-    {*_OF_INPUT, "broadcast_mul", "broadcast_div", "conv1d", "conv2d", "conv3d"}
-)
 
 
 def pulls(*kinds: str) -> Callable[[Rule], Rule]:
@@ -202,7 +192,10 @@ def _by_output(op: Pullback) -> None:
     op.give(0, [op.dy(), op.y()])
 
 
-@pulls(*_OF_INPUT)
+@pulls("gelu", "fast_gelu", "quick_gelu", "tanh", "silu", "mish", "selu", "softsign", "hardswish",
+       "hardsigmoid", "leaky_relu", "softplus", "elu", "celu", "softshrink", "threshold", "log",
+       "log_sigmoid", "sqrt", "rsqrt", "square", "abs", "reciprocal", "scalar_pow", "erf", "sin",
+       "cos", "clip_by_scalar", "clip_by_scalar_min", "clip_by_scalar_max")  # fmt: skip
 def _by_input(op: Pullback) -> None:
     op.give(0, [op.dy(), op.x(0)])
 

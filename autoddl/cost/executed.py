@@ -2,8 +2,8 @@
 
 forward
     view      the output shares its input's memory, unless a reshape takes a copy
-    strided   inputs that are no contiguous tensors are copied for a kernel, and the copies kept if
-              its backward pass reads them; a product keeps the views themselves
+    strided   inputs that are not contiguous are copied for a kernel, and autograd keeps the copies,
+              unless its backward pass needs no input; a product keeps the views themselves
     kept      bytes beside inputs and outputs: of a variance nothing, of a LayerNorm what it scales
 backward, all gradients at once
     view      reads only the gradient, of which its own is a view, unless that takes a copy
@@ -20,12 +20,15 @@ from collections.abc import Sequence
 
 from ..planned import PlannedOp
 from ..sbp.signature import OpSpec
-from .backward import READS_INPUTS
 from .forward import extra_bytes
 from .pullback import OpPullback
 from .strides import RESHAPES, SAME, gradient_strides
 
 PRODUCTS = frozenset({"matmul", "broadcast_matmul", "batch_matmul"})
+_COPIES_FORGOTTEN = PRODUCTS | RESHAPES | {
+    "relu", "sigmoid", "softmax", "log_softmax", "broadcast_add", "bias_add", "add_n",
+    "broadcast_sub", "scalar_mul", "scalar_add", "scalar_div", "dropout", "layer_norm",
+}  # fmt: skip
 _NOTHING_KEPT = RESHAPES | SAME | {"transpose"}
 _SUMS = frozenset({"broadcast_add", "bias_add", "add_n"})
 _TERMS = {"expand": 1, "broadcast_sub": 2, "broadcast_mul": 2, "broadcast_div": 2}
@@ -43,7 +46,7 @@ def kept_bytes(
 
     copies: bytes that it takes to make the inputs contiguous
     """
-    found = sum(copies) if op.kind in READS_INPUTS else 0.0
+    found = 0.0 if op.kind in _COPIES_FORGOTTEN else sum(copies)
     if op.kind == "var" and not planned.inner_axes:
         return found
     if op.kind == "layer_norm" and len(ins) > 1:
@@ -53,7 +56,7 @@ def kept_bytes(
 
 def meanwhile_bytes(op: OpSpec, ins: Sequence[float], copies: Sequence[float]) -> float:
     """Bytes that the forward pass needs beside those and `forward.workspace_bytes`."""
-    found = 0.0 if op.kind in READS_INPUTS else sum(copies)
+    found = sum(copies) if op.kind in _COPIES_FORGOTTEN else 0.0
     return found + (ins[0] if op.kind == "dropout" else 0.0)
 
 

@@ -39,7 +39,7 @@ from .forward import IN_PLACE, VIEWS, extra_bytes, workspace_bytes
 from .memory import OPTIMIZER_SLOTS
 from .pullback import OpPullback
 from .step_tensors import StepTensors
-from .strides import view_strides
+from .strides import VIEW_KINDS, view_strides
 from .tape import Tape, Transfer
 
 STATE_BYTES = 4  # an element of the optimiser's state, float32 also where parameters are shorter
@@ -157,11 +157,12 @@ class StepTape(StepTensors):
 
     def _note_strides(self, op: Op, names: Sequence[str]) -> None:
         """Of the executor's views."""
-        spec = self.plan.graph.spec(op)
-        if names and not self.compiled:
-            strides = view_strides(spec, self.strides_of(names[0], op.inputs[0]))
-            if strides is not None:
-                self.strides[self.value(op.outputs[0])] = strides
+        if op.kind not in VIEW_KINDS or self.compiled:
+            return
+        given = self.strides_of(names[0], op.inputs[0])
+        strides = view_strides(self.plan.graph.spec(op), given)
+        if strides is not None:
+            self.strides[self.value(op.outputs[0])] = strides
 
     def _source(self, op: Op, planned: PlannedOp) -> None:
         (tensor,), (nd,) = op.outputs, planned.outs

@@ -14,7 +14,7 @@ from ..sbp.signature import OpSpec
 Strides = tuple[int, ...]
 RESHAPES = frozenset({"reshape", "squeeze", "expand_dims", "flatten"})
 SAME = frozenset({"fork", "identity"})
-STRIDED = frozenset({"transpose", "narrow", "expand"})
+VIEW_KINDS = RESHAPES | SAME | {"transpose", "narrow", "expand"}
 
 
 def contiguous(shape: Sequence[int]) -> Strides:

@@ -6,7 +6,7 @@ from autoddl.baselines import data_parallel
 from autoddl.planner import find_plan
 from autoddl.plans import Plan
 from tests.clusters import cluster
-from tests.graphs import attention, mlp, tied
+from tests.graphs import Builder, attention, mlp, tied
 
 ROWS, WIDTH, F = 1024, 256, 4  # sizes whose tensors are whole units
 ACT = ROWS * WIDTH * F
@@ -112,6 +112,67 @@ def test_the_executor_synchronises_equal_gradients_one_after_the_other(layers):
     assert " of gradient of " in peak.moment
     assert peak.by_cause["redistribution"] == WEIGHT
     assert peak.by_cause["gradients"] == peak.always["parameters"] == layers * (WEIGHT + BIAS)
+
+
+def on_one(graph, **options):
+    """The executor's fullest moment on one device."""
+    return planned(graph, optimizer="sgd", **options).memory_peak("executor")
+
+
+def test_the_executor_keeps_what_operators_make_and_views_are_free():
+    """Of each layer of attention: q, k and v together, scores, softmax, the joined heads, output.
+
+    Heads that are joined are a copy, and what it is made of is gone then.
+    """
+    batch, length, width, heads = 8, 64, 128, 4
+
+    def activations(layers: int) -> int:
+        return on_one(attention(layers, batch, length, width, heads)).by_cause["activations"]
+
+    rows, weights = batch * length * width * F, batch * heads * length * length * F
+    assert activations(6) - activations(3) == 3 * (3 * rows + 2 * weights + rows + rows)
+
+
+def test_the_executor_sums_up_a_bias_gradient_in_a_workspace():
+    b = Builder(ROWS)
+    peak = on_one(b.graph(b.linear("fc", b.input(0, (ROWS, WIDTH)), WIDTH), "linear"))
+    assert peak.moment == "backward of fc/add"
+    assert peak.by_cause["activations"] == 2 * ACT and peak.by_cause["workspace"] == ACT
+    assert peak.by_cause["gradients"] == ACT + BIAS
+
+
+def test_the_executor_sums_up_the_gradient_of_a_factor_beside_the_product():
+    b = Builder(ROWS)
+    x = b.op("add", "scalar_add", (b.param("x", (ROWS, WIDTH)),), (ROWS, WIDTH), operand=1.0)
+    y = b.op("mul", "broadcast_mul", (x, b.param("factor", (WIDTH,))), (ROWS, WIDTH))
+    peak = on_one(b.graph(y, "scaled"))
+    assert peak.moment == "backward of mul"
+    assert peak.by_cause["activations"] == 2 * ACT and peak.by_cause["workspace"] == 2 * ACT
+    assert peak.by_cause["gradients"] == 2 * ACT + BIAS
+
+
+@pytest.mark.parametrize(("kind", "copies"), [("gelu", 1), ("relu", 0)])
+def test_a_kernel_that_reads_its_input_backward_keeps_a_copy_of_a_strided_one(kind, copies):
+    """Two of these on a transposed tensor, each its output's sum; both outputs are kept."""
+
+    def activations(transposed: bool) -> int:
+        b = Builder(ROWS)
+        x = b.op("add", "scalar_add", (b.param("x", (ROWS, WIDTH)),), (ROWS, WIDTH), operand=1.0)
+        if transposed:
+            x = b.op("turned", "transpose", (x,), (WIDTH, ROWS), perm=(1, 0))
+        return on_one(b.graph(b.unary(kind, x, kind), kind)).by_cause["activations"]
+
+    assert activations(True) - activations(False) == copies * ACT
+
+
+def test_a_variance_keeps_nothing_in_the_executor():
+    b = Builder(ROWS)
+    x = b.op("add", "scalar_add", (b.param("x", (ROWS, WIDTH)),), (ROWS, WIDTH), operand=1.0)
+    y = b.op("var", "var", (x,), (ROWS,), dim=(1,), unbiased=True, keepdim=False)
+    plan = planned(b.graph(y, "var"), optimizer="sgd")
+    peak = plan.memory_peak("executor")
+    assert peak.moment == "backward of var" and peak.by_cause["workspace"] == ACT
+    assert peak.by_cause["activations"] == ACT + ROWS * F
 
 
 def test_an_unknown_runtime_is_refused():
