@@ -5,7 +5,8 @@ peak of its resident memory in a step, less what it held before the model was th
 model's own parameters (the executor works on copies).
 
     held   what the process takes; OneFlow's allocator keeps freed blocks for later tensors
-    live   the same if it gives free blocks back after every operator: the tensors themselves
+    live   the same if it gives free blocks back after every operator: the tensors themselves, and
+           the rest of the blocks that they share
 
 OneFlow allocates blocks of whole 2 MB where a tensor has 10 MB or more, and of 2 or 20 MB for
 smaller ones to share, so the tensors of the cases are large, or few.

@@ -15,7 +15,8 @@ Two programs run a plan, and they hold different things:
                 (`accumulate` says what follows). A slice is a collective, and a change to Partial
                 goes through the host, into a buffer of its own.
     "executor"  autoddl's own: each operator's inputs and outputs are kept until its backward pass,
-                parameters' gradients until the end of the step; views and slices are free. A
+                parameters' gradients until the end of the step; views and slices are free
+                (`executed` says what else an operator holds, and what it needs meanwhile). A
                 parameter that is stored split is gathered before the step and kept; in ZeRO's
                 stage 3 it is gathered before each pass of its one reader, which is then the only
                 one alive. From stage 2 on its gradient is reduced as soon as it is there.

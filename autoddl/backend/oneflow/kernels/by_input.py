@@ -1,7 +1,7 @@
 """Heavy operators whose backward pass has two halves: for their inputs, and for their weights.
 
 A schedule that delays weight gradients (ZB-H1, or `delay`) runs these in the place of the kernels
-of the same kinds, whose gradients autograd takes all at once:
+of the same kinds, whose gradients come all at once:
 
     y = alpha a b             da = alpha dy b^T              db = alpha a^T dy
     y = conv(x, w)            dx = transposed conv(dy, w)    dw by autograd, which sees w alone
