@@ -1,4 +1,4 @@
-"""Prices of stages on large sub-meshes: one search, and a line through two accounts of it."""
+"""Prices of stages; on large sub-meshes one search, and a line through two accounts of it."""
 
 import dataclasses
 
@@ -8,12 +8,16 @@ import pytest
 from autoddl import stage_prices
 from autoddl.cost.model import CostModel
 from autoddl.pipeline.cut import cut_graph
+from autoddl.planner import find_plan
+from autoddl.stage_account import plan_price
 from autoddl.stage_prices import StagePrices
-from autoddl.stage_search import Answer, Searched
+from autoddl.stage_search import Answer, Searched, shorten
 from tests.clusters import cluster
 from tests.graphs import attention, mlp, tied
 
 MACHINE = cluster("gcp_a100", 2, 2)
+MLP = mlp(16, (32, 64, 64, 64, 32))
+DEEP = attention(8, 8, 6, 16, 2)
 
 
 def test_other_numbers_of_micro_batches_lie_on_the_line(monkeypatch):
@@ -99,3 +103,43 @@ def test_all_runs_at_once():
                 else:
                     assert each[first, last] == float("inf")
     assert 0 < fits < 9
+
+
+def test_price_of_all_layers_is_the_plans_own():
+    """On one device nothing is chosen, so the sums over layers are the account of the plan."""
+    machine = cluster("gcp_a100", 1, 1)
+    prices = StagePrices(cut_graph(MLP), CostModel(machine))
+    whole = prices.price(0, 4, (1, 1), 4, 1)
+    plan = find_plan(MLP, machine, micro_batches=4)
+    assert dataclasses.astuple(whole) == pytest.approx(dataclasses.astuple(plan_price(plan)))
+    cost = plan.cost
+    assert 4 * (whole.forward_s + whole.backward_s) + whole.once_s == pytest.approx(
+        cost.iteration_s
+    )
+    last_gradients = 4 * (4 * 64 + 64 * 32)  # of the last product's input and weight
+    other_data = 3 * 4 * 4 * 32  # of the micro-batches that are not in flight
+    assert whole.memory_bytes(1) == pytest.approx(cost.memory_bytes - last_gradients - other_data)
+    parts = [prices.price(a, b, (1, 1), 4, 1) for a, b in ((0, 1), (1, 3), (3, 4))]
+    for name in ("forward_s", "backward_s", "fixed_bytes", "stash_bytes"):
+        assert sum(getattr(p, name) for p in parts) == pytest.approx(getattr(whole, name))
+
+
+def test_equal_layers_are_priced_once():
+    """The shortened model's prices are what the search of all of it gives, but for the joints."""
+    cut = cut_graph(DEEP, most_layers=8)
+    short = shorten(cut)
+    assert len(short.graph.ops) < len(DEEP.ops)
+    assert sorted(n for layers in short.stands_for.values() for n in layers) == list(range(8))
+    found = StagePrices(cut, CostModel(MACHINE)).price(0, 8, (2, 2), 1, 1)
+    plan = find_plan(DEEP, MACHINE, micro_batches=1)
+    assert found.forward_s + found.backward_s + found.once_s == pytest.approx(
+        plan.cost.iteration_s, rel=0.15
+    )
+
+
+def test_a_smaller_memory_gets_a_smaller_answer():
+    free = StagePrices(cut_graph(MLP), CostModel(MACHINE)).price(0, 4, (2, 2), 1, 1)
+    model = CostModel(MACHINE, memory_limit_bytes=0.6 * free.memory_bytes(1))
+    tight = StagePrices(cut_graph(MLP), model).price(0, 4, (2, 2), 1, 1)
+    assert tight.memory_bytes(1) <= model.limit_bytes
+    assert tight.forward_s + tight.backward_s + tight.once_s >= free.forward_s

@@ -1,4 +1,4 @@
-"""Plans with stages: prices, choice, memory, file, words."""
+"""Plans with stages: which are chosen."""
 
 import dataclasses
 import json
@@ -11,9 +11,7 @@ from autoddl.cost.model import CostModel
 from autoddl.pipeline.cut import cut_graph
 from autoddl.planner import find_plan
 from autoddl.plans import Plan
-from autoddl.stage_account import plan_price
 from autoddl.stage_prices import StagePrices
-from autoddl.stage_search import shorten
 from autoddl.staged_plan import StagedPlan
 from autoddl.staged_planner import find_staged_plan
 from autoddl.summary import summary_json
@@ -23,46 +21,6 @@ from tests.pipeline.test_cut import u_shaped
 
 MLP = mlp(16, (32, 64, 64, 64, 32))
 DEEP = attention(8, 8, 6, 16, 2)
-
-
-@pytest.fixture(scope="module")
-def staged():
-    plan = find_staged_plan(MLP, cluster("laptop", 2, 2), stages=2, micro_batches=4)
-    assert isinstance(plan, StagedPlan)
-    return plan
-
-
-def test_price_of_all_layers_is_the_plans_own():
-    """On one device nothing is chosen, so the sums over layers are the account of the plan."""
-    machine = cluster("gcp_a100", 1, 1)
-    prices = StagePrices(cut_graph(MLP), CostModel(machine))
-    whole = prices.price(0, 4, (1, 1), 4, 1)
-    plan = find_plan(MLP, machine, micro_batches=4)
-    assert dataclasses.astuple(whole) == pytest.approx(dataclasses.astuple(plan_price(plan)))
-    cost = plan.cost
-    assert 4 * (whole.forward_s + whole.backward_s) + whole.once_s == pytest.approx(
-        cost.iteration_s
-    )
-    last_gradients = 4 * (4 * 64 + 64 * 32)  # of the last product's input and weight
-    other_data = 3 * 4 * 4 * 32  # of the micro-batches that are not in flight
-    assert whole.memory_bytes(1) == pytest.approx(cost.memory_bytes - last_gradients - other_data)
-    parts = [prices.price(a, b, (1, 1), 4, 1) for a, b in ((0, 1), (1, 3), (3, 4))]
-    for name in ("forward_s", "backward_s", "fixed_bytes", "stash_bytes"):
-        assert sum(getattr(p, name) for p in parts) == pytest.approx(getattr(whole, name))
-
-
-def test_equal_layers_are_priced_once():
-    """The shortened model's prices are what the search of all of it gives, but for the joints."""
-    machine = cluster("gcp_a100", 2, 2)
-    cut = cut_graph(DEEP, most_layers=8)
-    short = shorten(cut)
-    assert len(short.graph.ops) < len(DEEP.ops)
-    assert sorted(n for layers in short.stands_for.values() for n in layers) == list(range(8))
-    found = StagePrices(cut, CostModel(machine)).price(0, 8, (2, 2), 1, 1)
-    plan = find_plan(DEEP, machine, micro_batches=1)
-    assert found.forward_s + found.backward_s + found.once_s == pytest.approx(
-        plan.cost.iteration_s, rel=0.15
-    )
 
 
 def test_tied_weights_count_in_every_stage_that_has_them():
@@ -75,60 +33,6 @@ def test_tied_weights_count_in_every_stage_that_has_them():
     plan = find_staged_plan(tied(8, 16), machine, stages=2, micro_batches=2)
     assert plan.travel.shared_params == {"weight": (0, 1)}
     assert "weight is held by stages 0, 1" in plan.explain()
-
-
-def test_a_smaller_memory_gets_a_smaller_answer():
-    machine = cluster("gcp_a100", 2, 2)
-    free = StagePrices(cut_graph(MLP), CostModel(machine)).price(0, 4, (2, 2), 1, 1)
-    model = CostModel(machine, memory_limit_bytes=0.6 * free.memory_bytes(1))
-    tight = StagePrices(cut_graph(MLP), model).price(0, 4, (2, 2), 1, 1)
-    assert tight.memory_bytes(1) <= model.limit_bytes
-    assert tight.forward_s + tight.backward_s + tight.once_s >= free.forward_s
-
-
-def test_stages_are_planned_on_their_own_devices(staged):
-    staged.verify()
-    assert [s.plan.cluster.num_devices for s in staged.stages] == [2, 2]
-    assert staged.micro_batches == 4 and staged.batch == 16
-    (link,) = staged.travel.links
-    assert (link.source, link.target) == (0, 1)
-    forward, backward = staged.travel.reshards[link]
-    assert forward.source.place == staged.stages[0].place == backward.target.place
-    assert forward.spec.shape[0] == 4
-    assert staged.iteration_s >= staged.timeline.makespan_s > 0
-    assert all(
-        m <= s.plan.memory_limit_bytes
-        for m, s in zip(staged.memory_bytes, staged.stages, strict=True)
-    )
-
-
-def test_file_is_whole_and_the_same_again(staged, tmp_path):
-    staged.save(tmp_path / "plan.json")
-    data = json.loads((tmp_path / "plan.json").read_text())
-    again = StagedPlan.from_json(data)
-    assert again.to_json() == staged.to_json()
-    assert again.iteration_s == staged.iteration_s
-    assert (
-        find_staged_plan(MLP, cluster("laptop", 2, 2), stages=2, micro_batches=4).to_json()
-        == staged.to_json()
-    )
-    for change, message in (
-        ({"version": 9}, "not a plan with stages of version 1"),
-        ({"layers": data["layers"][1:]}, "are not the 3 layers in order"),
-        ({"cluster": {**data["cluster"], "nodes": 3}}, "every device of laptop 3x2"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            StagedPlan.from_json({**data, **change})
-    del data["graph"]
-    with pytest.raises(ValueError, match="not a whole plan file"):
-        StagedPlan.from_json(data)
-
-
-def test_words(staged):
-    text = staged.explain()
-    assert "2 stages, 1f1b" in text and "bubble" in text
-    assert "stage 0: layers 0-" in text and "with 2 micro-batches in flight" in text
-    assert "stage 0 -> 1:" in text and "at least" in text
 
 
 def test_interleaved_parts_share_a_stage():
@@ -196,24 +100,6 @@ def test_the_number_of_stages_is_chosen():
 def test_bad_input(options, message):
     with pytest.raises(ValueError, match=message):
         find_staged_plan(MLP, cluster("laptop", 2, 2), **options)
-
-
-def test_running_blocks_again_belongs_to_the_backward_pass():
-    plan = find_plan(MLP, cluster("gcp_a100", 1, 2), checkpointing="all", baselines=False)
-    assert plan.recomputed
-    again, kept = plan_price(plan), plan_price(plan.keeping_all())
-    assert again.forward_s == pytest.approx(kept.forward_s)
-    assert again.backward_s > kept.backward_s and again.stash_bytes < kept.stash_bytes
-
-
-def test_stages_with_one_plan_are_explained_once():
-    plan = find_staged_plan(DEEP, cluster("gcp_a100", 4, 1), stages=4, micro_batches=4)
-    assert isinstance(plan, StagedPlan)
-    assert plan.same_as[:2] == (0, 1) and set(plan.same_as[2:]) & {0, 1, 2} == {1}
-    assert plan.explain().count("\nthe plan of stage 1") == plan.same_as[2:].count(1)
-    assert [dataclasses.astuple(p) for p in plan.prices] == [
-        pytest.approx(dataclasses.astuple(plan_price(stage.plan))) for stage in plan.stages
-    ]
 
 
 @pytest.mark.full
