@@ -91,7 +91,7 @@ def prove(problem: Problem, rng: np.random.Generator, run: Progress, proof: Proo
             return
         smallest = memory.state.expand_greedily()
         run.offer(smallest)
-        run.offer(descend(problem, smallest, spend=lambda: run.spend(0))[0])
+        run.offer(descend(problem, smallest, spend=run.check)[0])
     if limited and cheapest is not None and run.best is not None:
         if run.is_good(proof.bound):
             return

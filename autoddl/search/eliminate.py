@@ -82,11 +82,16 @@ def eliminate(problem: Problem, memory_price: float, keep: frozenset[int]) -> El
 
     memory_price: seconds per byte that a unit of memory is charged (a Lagrange multiplier).
     """
+    sizes = len(problem.node_cost), len(problem.edge_cost)
+    order = program(problem.nodes, problem.edges, sizes, keep)
+    return eliminated(problem, memory_price, order)
+
+
+def eliminated(problem: Problem, memory_price: float, order: Program) -> Elimination:
+    """`eliminate` in an order of the problem's variables."""
     costs = [*problem.node_cost, *problem.edge_cost]
     memories = [*problem.node_memory, *problem.edge_memory]
     tables = [c + memory_price * m for c, m in zip(costs, memories, strict=True)]
-    sizes = len(problem.node_cost), len(problem.edge_cost)
-    order = program(problem.nodes, problem.edges, sizes, keep)
     for making in order.makings:
         args = [tables[slot] for slot in making.args]
         if making.kind == "transpose":

@@ -1,41 +1,48 @@
 """The optimum within a memory limit, by elimination with sets of (cost, memory) for numbers.
 
 At a price of memory elimination keeps the least score of each entry of each table. Here an entry
-keeps its front: every pair (cost, memory) of which no other is better in both, so that the limit
-can be decided at the end. Fronts stay short because most pairs can never be part of a choice better
-than the best known: the pair's score and the entry's context (`marginals`, the least score of the
-rest) must together stay below that one's.
+keeps its front: every pair (cost, memory) of which no other is better in both (`pareto`), so that
+the limit can be decided at the end. Fronts stay short because most pairs can never be part of a
+choice better than the best known: the pair's score and the entry's context (`marginals`, the least
+score of the rest) must together stay below that one's.
 
-`least_within` runs through the operations of one elimination and back.
+`least_within` runs through the operations of one elimination and back. Of the last sum only the
+cheapest within the limit is made: for each pair of the one side, with that of the most memory that
+the limit leaves for the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..compiled import COMPILER
 from ..cost.gap import ROUNDING
 from .eliminate import Elimination
 from .marginals import Contexts
+from .pareto import (
+    Fronts,
+    Matches,
+    Numbers,
+    Pairs,
+    TooMany,
+    counts_below,
+    in_loops,
+    on_arrays,
+    undominated,
+)
 from .problem import Choice, Problem, Table
 from .removals import Making, Program
 
-Pairs = NDArray[np.float64]  # [n, 2]: cost, memory
-Numbers = NDArray[np.int64]
-_CHUNK = 2_000_000  # pairs that are looked at together
-
-
-_BINS = 20_000  # of memory, of an entry
+Loops = Callable[..., tuple[int, Numbers, Pairs]]
+_ARRAYS_S = 5e-8  # a sum on arrays, many of which need not be made
 _LONG = 50_000  # pairs, of which a small loss is allowed
 _SHARE = 1 / 8  # of the loss that is left
+_LEAST_LOSS = 0.1  # of the loss: with less left, none is allowed
 _CUBE = 4_000_000  # sums of three tables' entries that are looked at together
-
-
-class TooMany(Exception):
-    """The fronts have more pairs than may be looked at."""
+_MARGIN = 1e-12  # relative: sums of memory differ by as much by their order
 
 
 @dataclass(frozen=True)
@@ -44,37 +51,6 @@ class Least:
 
     choice: Choice | None
     work: int
-
-
-@dataclass(frozen=True)
-class Fronts:
-    """The fronts of a table's entries, which are numbered as in its `ravel()`.
-
-    entry: [n] ascending; pairs: [n, 2]; of an entry by ascending score. start: [entries + 1]
-    """
-
-    entry: Numbers
-    pairs: Pairs
-    score: Table
-    start: Numbers
-
-    @staticmethod
-    def of(size: int, entry: Numbers, pairs: Pairs, price: float) -> Fronts:
-        score = pairs[:, 0] + price * pairs[:, 1]
-        order = np.lexsort((score, entry))
-        entry = entry[order]
-        start = np.searchsorted(entry, np.arange(size + 1))
-        return Fronts(entry, pairs[order], score[order], start)
-
-    def extreme(self, least: np.ufunc) -> Table:
-        """Least (or most, by np.maximum) memory of each entry; any number for one without pairs."""
-        found = np.zeros(len(self.start) - 1)
-        entries = np.flatnonzero(self.start[1:] > self.start[:-1])
-        found[entries] = least.reduceat(self.pairs[:, 1], self.start[entries])
-        return found
-
-    def at(self, entry: int) -> Pairs:
-        return self.pairs[self.start[entry] : self.start[entry + 1]]
 
 
 @dataclass
@@ -92,6 +68,9 @@ class _Sums:
     loss: float = 0.0
     uses: int = 0
 
+    def __post_init__(self) -> None:
+        self._least_loss = self.loss * _LEAST_LOSS
+
     def count(self, pairs: int) -> None:
         self.left -= pairs
         if self.left < 0:
@@ -104,120 +83,56 @@ class _Sums:
 
         context: of the entries made
         """
-        one, two, made = at
-        rest = context.ravel()[made]
-        lengths = first.start[one + 1] - first.start[one]
-        match = np.repeat(np.arange(len(one)), lengths)
-        number = _within(lengths) + np.repeat(first.start[one], lengths)
-        # how many pairs of the second, in the order of scores, keep each of the first's below
-        room = self.ceiling - rest[match] - first.score[number]
-        counts = _counts_below(second, two[match], room)
-        self.count(int(counts.sum()) + len(match))
-        ends = np.cumsum(counts)
-        step = 0.0
-        if self.loss > 0 and self.uses > 0 and counts.sum() > _LONG:
+        room = self.ceiling - context.ravel()[at[2]]
+        matches = Matches(first, second, *at, room)
+        sums = int((first.lengths[at[0]] * second.lengths[at[1]]).sum())
+        loops = COMPILER.worth(in_loops, _ARRAYS_S * sums)
+        looked, entry, pairs = (
+            on_arrays(matches, self.left) if loops is None else self._looped(loops, matches)
+        )
+        self.count(looked)
+        if looked > _LONG and self.uses > 0 and self.loss > self._least_loss:
             step = self.loss * _SHARE / self.uses
             self.loss -= step * self.uses
-        stairs = _Stairs.of(first, second, at, int(counts.sum()))
-        entries: list[Numbers] = []
-        pairs: list[Pairs] = []
-        low = 0
-        while low < len(match):
-            before = ends[low - 1] if low else 0
-            high = max(low + 1, int(np.searchsorted(ends, before + _CHUNK)))
-            some = counts[low:high]
-            a = np.repeat(number[low:high], some)
-            b = np.repeat(second.start[two[match[low:high]]], some) + _within(some)
-            entry = np.repeat(made[match[low:high]], some)
-            keep, summed = stairs.below(entry, first.pairs[a] + second.pairs[b])
-            entry = entry[keep]
-            keep = _undominated(entry, summed, 0.0)
-            entries.append(entry[keep])
-            pairs.append(summed[keep])
-            low = high
-        return self._joined(context.size, entries, pairs, step)
+            keep = undominated(entry, pairs, step)
+            entry, pairs = entry[keep], pairs[keep]
+        return Fronts.of(context.size, entry, pairs, self.price)
 
-    def _joined(
-        self, size: int, entries: Sequence[Numbers], pairs: Sequence[Pairs], step: float
+    def _looped(self, loops: Loops, matches: Matches) -> tuple[int, Numbers, Pairs]:
+        first, second = matches.first, matches.second
+        order = matches.made.argsort(kind="stable")
+        arrays = (matches.one, matches.two, matches.made, matches.room)
+        return loops(
+            *(array[order] for array in arrays),
+            (first.start, second.start),
+            (np.ascontiguousarray(first.pairs), np.ascontiguousarray(second.pairs)),
+            (first.score, second.score),
+            self.left,
+        )
+
+    def cheapest(
+        self,
+        most: float,
+        size: int,
+        first: Fronts,
+        second: Fronts,
+        at: tuple[Numbers, Numbers, Numbers],
     ) -> Fronts:
-        entry = np.concatenate([np.zeros(0, np.int64), *entries])
-        every = np.concatenate([np.zeros((0, 2)), *pairs])
-        if len(entries) > 1 or step > 0:
-            keep = _undominated(entry, every, step)
-            entry, every = entry[keep], every[keep]
-        return Fronts.of(size, entry, every, self.price)
+        """`fronts` of so many entries, but of each only the cheapest sum of at most `most` memory.
 
-
-@dataclass
-class _Stairs:
-    """Least costs of what was seen, by entry and bin of memory: drops most dominated pairs fast."""
-
-    entries: Numbers
-    low: Table
-    scale: Table
-    least: Table
-
-    @staticmethod
-    def of(
-        first: Fronts, second: Fronts, at: tuple[Numbers, Numbers, Numbers], total: int
-    ) -> _Stairs:
-        one, two, made = at
-        entries, local = np.unique(made, return_inverse=True)
-        low, high = np.full(len(entries), np.inf), np.full(len(entries), -np.inf)
-        np.minimum.at(low, local, first.extreme(np.minimum)[one] + second.extreme(np.minimum)[two])
-        np.maximum.at(high, local, first.extreme(np.maximum)[one] + second.extreme(np.maximum)[two])
-        bins = max(2, min(_BINS, total // max(1, len(entries))))
-        scale = (bins - 1) * 0.999 / np.maximum(high - low, 1.0)
-        return _Stairs(entries, low, scale, np.full((len(entries), bins), np.inf))
-
-    def below(self, entry: Numbers, pairs: Pairs) -> tuple[Numbers, Pairs]:
-        """Those of which no other has its bin and cost beaten; their numbers, and the pairs."""
-        local = np.searchsorted(self.entries, entry)
-        bins = self.least.shape[1]
-        place = ((pairs[:, 1] - self.low[local]) * self.scale[local]).astype(np.int64)
-        place += local * bins + 1
-        flat = self.least.reshape(-1)
-        # `least` at a bin: of all bins before it
-        np.minimum.at(flat, place, pairs[:, 0])
-        np.minimum.accumulate(self.least, axis=1, out=self.least)
-        keep = np.flatnonzero(pairs[:, 0] < flat[place - 1])
-        return keep, pairs[keep]
-
-
-def _within(lengths: Numbers) -> Numbers:
-    """0, 1, ... for each length."""
-    ends = np.cumsum(lengths)
-    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
-
-
-def _counts_below(fronts: Fronts, entry: Numbers, most: Table) -> Numbers:
-    """Of each of the entries, how many pairs score at most `most`."""
-    every = np.sort(fronts.score)
-    rank = np.searchsorted(every, fronts.score)
-    wide = len(every) + 1
-    keys = fronts.entry * wide + rank
-    limits = entry * wide + np.searchsorted(every, most, side="right")
-    return np.searchsorted(keys, limits) - fronts.start[entry]
-
-
-def _undominated(entry: Numbers, pairs: Pairs, step: float) -> Numbers:
-    """Numbers of the pairs of each entry of which no other is better in both.
-
-    step: costs are rounded down to multiples of this
-    """
-    order = np.lexsort((pairs[:, 0], pairs[:, 1], entry))
-    if not len(order):
-        return order
-    entry, cost = entry[order], pairs[order, 0]
-    if step > 0:
-        rank = np.floor((cost - cost.min()) / step).astype(np.int64)
-        wide = int(rank.max()) + 1
-    else:
-        rank = np.unique(cost, return_inverse=True)[1].ravel()
-        wide = len(rank) + 1
-    falling = rank - entry * wide
-    least = np.minimum.accumulate(falling)
-    return order[np.concatenate(([True], falling[1:] < least[:-1]))]
+        That is of a pair of the first and the second's of the most memory that it leaves.
+        """
+        matches = Matches(first, second, *at, np.zeros(0))
+        match, number = matches.numbers
+        self.count(len(number) + len(second.pairs))
+        two, made = matches.two[match], matches.made[match]
+        counts = counts_below(second, second.pairs[:, 1], two, most - first.pairs[number, 1])
+        fits = np.flatnonzero(counts)
+        at_most = second.start[two[fits]] + counts[fits] - 1
+        summed = first.pairs[number[fits]] + second.pairs[at_most]
+        order = np.lexsort((summed[:, 0], made[fits]))
+        entry, best = np.unique(made[fits][order], return_index=True)
+        return Fronts.of(size, entry, summed[order[best]], self.price)
 
 
 def least_within(
@@ -228,6 +143,7 @@ def least_within(
     best: float,
     work: int,
     loss: float = 0.0,
+    check: Callable[[], None] = lambda: None,
 ) -> Least:
     """The cheapest choice within the limit if it costs less than `best`, else None.
 
@@ -236,6 +152,7 @@ def least_within(
 
     state:    of the problem, complete, at that price of memory; contexts: its
     work:     pairs to look at, at most
+    check:    called now and then, may raise
     Raises TooMany.
     """
     ceiling = best + price * problem.memory_limit
@@ -248,10 +165,13 @@ def least_within(
         alive = np.flatnonzero(contexts.through(slot).ravel() <= ceiling)
         pairs = np.stack([cost.ravel()[alive], memory.ravel()[alive]], axis=1)
         made.append(Fronts.of(cost.size, alive, pairs, price))
-    uses = _uses(state.order)
+    uses, last = _uses(state.order), max(state.order.roots, default=-1)
+    limit = problem.memory_limit * (1 - 2 * _MARGIN)
     for making in state.order.makings:
+        check()
         sums.uses = uses[making.out]
-        made.append(_made(making, state.tables, made, contexts, sums))
+        most = _most_memory(state.order, made, limit) if making.out == last else None
+        made.append(_made(making, state.tables, made, contexts, sums, most))
     return Least(_Walk(problem, state, made).choose(best), work - sums.left)
 
 
@@ -266,21 +186,34 @@ def _uses(order: Program) -> list[int]:
     return uses
 
 
+def _most_memory(order: Program, made: Sequence[Fronts], limit: float) -> float | None:
+    """Memory that the other roots leave for the last one, if it decides alone; else None."""
+    others = [made[root] for root in sorted(order.roots)[:-1] if root < len(made)]
+    if len(others) < len(order.roots) - 1 or any(len(front.pairs) != 1 for front in others):
+        return None
+    return limit - sum(float(front.pairs[0, 1]) for front in others)
+
+
 def _made(
     making: Making,
     tables: Sequence[Table],
     made: Sequence[Fronts],
     contexts: Contexts,
     sums: _Sums,
+    most: float | None,
 ) -> Fronts:
-    """The fronts of the table that is made. tables, made: by slot"""
+    """The fronts of the table that is made.
+
+    tables, made: by slot; most: of entries only the cheapest of at most so much memory are asked
+    """
     fronts, args = [made[slot] for slot in making.args], [tables[slot] for slot in making.args]
     shape = args[0].shape
     if making.kind == "transpose":
         (old,) = fronts
         row, column = np.divmod(old.entry, shape[1])
-        size = shape[0] * shape[1]
-        return Fronts.of(size, column * shape[0] + row, old.pairs, sums.price)
+        entry = column * shape[0] + row
+        order = entry.argsort(kind="stable")
+        return Fronts.of(old.start.size - 1, entry[order], old.pairs[order], sums.price)
     context = contexts.of(making.out)
     if making.kind == "add":
         both = np.intersect1d(fronts[0].entry, fronts[1].entry)
@@ -294,6 +227,8 @@ def _made(
         row = entries // edge.shape[1]
         is_there = fronts[0].start[row + 1] > fronts[0].start[row]
         entries, row = entries[is_there], row[is_there]
+        if most is not None:
+            return sums.cheapest(most, len(node), onward, fronts[0], (entries, row, row))
         return sums.fronts(context, onward, fronts[0], (entries, row, row))
     _, node, right = args
     inner = _alive(fronts[2], fronts[1], 0, right.shape)
@@ -350,7 +285,7 @@ class _Walk:
         totals = np.zeros((1, 2))
         for root in roots:
             totals = _sums(totals, root.pairs)
-        fits = totals[totals[:, 1] <= self.problem.memory_limit * (1 - 1e-12)]
+        fits = totals[totals[:, 1] <= self.problem.memory_limit * (1 - _MARGIN)]
         if not len(fits) or fits[:, 0].min() >= best:
             return None
         return self._expand(fits[fits[:, 0].argmin()])

@@ -4,8 +4,9 @@
 2. A choice within the limit that costs less than the best so far scores less than best + p limit.
    So a strategy goes unless some choice through it does (`marginals`): it cannot be in an optimum.
 3. With the few strategies left, the best price again, and again.
-4. What gap is left is closed by elimination with fronts (`fronts`) below rising ceilings, or, once
-   these are long, by an integer program if it is small (`counts`); before, dominated strategies go.
+4. What gap is left is closed by elimination with fronts (`fronts`) below rising ceilings, along the
+   network (`along`), or, once these are long, by an integer program if it is small (`counts`);
+   before, dominated strategies go.
 
 `narrow` offers what it finds and raises the bound of the proof, up to the optimum itself.
 """
@@ -18,19 +19,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..cost.gap import ROUNDING, relative_gap
+from .along import eliminated_along, loosened
 from .counts import least_by_counts
 from .crossing import crossing
 from .descend import descend
 from .dual import Dual, best_price, score_bound
 from .eliminate import eliminate
 from .fronts import TooMany, least_within
+from .marginals import Contexts
 from .problem import Choice, Problem
 from .progress import Progress
 from .view import View, good_view
 
 _NEAR = 0.001  # relative gap from which on strategies are dropped
-_WORK = 60_000_000  # pairs of cost and memory
-_LITTLE_WORK = 5_000_000  # where the gap need not be closed
+_WORK = 5_000_000_000  # pairs of cost and memory
+_SOME_WORK = 500_000_000  # where a gap is allowed, but not this one
+_LITTLE_WORK = 100_000_000  # where the gap need not be closed
+_QUICK_WORK = 5_000_000  # of the first ceiling there; above it the next ceiling rises little
 _LONG = 300_000  # pairs: an integer program may be faster
 _COLUMNS = 8_000  # of the integer program
 _PROGRAM_NODES = 200
@@ -192,7 +197,7 @@ def _priced(view: View, run: Progress, free: Choice, smallest: Choice, near: flo
             candidates += [] if joined is None else [joined]
         for candidate in candidates:
             if run.offer(candidate):
-                run.offer(descend(whole, candidate, spend=lambda: run.spend(0))[0])
+                run.offer(descend(whole, candidate, spend=run.check)[0])
         return bound >= run.budget.beat_s or run.is_good(bound, near)
 
     is_part = view.size < sum(map(len, whole.node_cost))
@@ -221,16 +226,19 @@ def _close(view: View, run: Progress, raise_bound: Callable[[float], None], dual
     """Search `view` by fronts below rising ceilings; by counts once these become long."""
     bound, gap, part = dual.bound, run.to_beat - dual.bound, _FIRST_CEILING
     counted = False
-    work = _WORK if relative_gap(run.cost, bound) > run.budget.near else _LITTLE_WORK
+    near = run.budget.near
+    is_near = relative_gap(run.cost, bound) <= near
+    work = _QUICK_WORK if is_near else _SOME_WORK if near > 0 else _WORK
     while True:
         ceiling = min(bound + part * gap, run.to_beat)
         smaller = _undominated(view, run, dual.price, ceiling)
         if smaller is not None:
-            state, contexts = smaller.eliminated(dual.price), smaller.contexts(dual.price)
+            loose = loosened(smaller.problem)
+            state = eliminated_along(loose, dual.price)
             loss = _LOSS * ceiling
             try:
                 found = least_within(
-                    smaller.problem, state, contexts, dual.price, ceiling, work, loss
+                    loose, state, Contexts(state), dual.price, ceiling, work, loss, run.check
                 )
             except TooMany:
                 if not counted:
@@ -250,7 +258,8 @@ def _close(view: View, run: Progress, raise_bound: Callable[[float], None], dual
             raise_bound(ceiling)
         if ceiling == run.to_beat:
             return
-        part *= _RISE if found is None or found.work <= _LONG else _SMALL_RISE
+        part *= _RISE if found is None or found.work <= _QUICK_WORK else _SMALL_RISE
+        work = max(work, _LITTLE_WORK)
 
 
 def _undominated(view: View, run: Progress, price: float, cost: float) -> View | None:

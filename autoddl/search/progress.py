@@ -69,6 +69,10 @@ class Progress:
         """What is left, at least one evaluation, for a search inside this one."""
         return self.budget.less([self], self.budget.beat_s)
 
+    def check(self) -> None:
+        """Raises Ended if the budget is used up."""
+        self.spend(0)
+
     def spend(self, evaluations: int = 1) -> None:
         """Count evaluations about to be made. Raises Ended if the budget does not allow them."""
         if self.evaluations + evaluations > self.budget.evaluations:

@@ -63,6 +63,14 @@ class Program:
     products: int = 0
     _known: dict[tuple[Kind, tuple[int, ...]], int] = field(default_factory=dict)
 
+    @staticmethod
+    def of(nodes: tuple[int, ...], edges: tuple[Edge, ...], sizes: tuple[int, int]) -> Program:
+        """All variables and edges of a problem; sizes: its numbers of node and edge tables."""
+        order = Program(sizes, dict(enumerate(nodes)), {v: {} for v in range(len(nodes))})
+        for edge in edges:
+            order.connect(edge.first, edge.second, sizes[0] + edge.table)
+        return order
+
     @property
     def slots(self) -> int:
         """Number of tables."""
@@ -106,6 +114,21 @@ class Program:
             self.connect(first, second, made)
         self.removed.append(Removal(variable, node, towards, before, made))
 
+    def remove_in_rounds(self, keep: frozenset[int]) -> None:
+        """Remove what has at most two neighbours outside `keep`, in rounds of non-neighbours."""
+        while True:
+            blocked: set[int] = set()
+            ready = sorted(
+                (v for v in self.node if v not in keep and len(self.edges[v]) <= 2),
+                key=lambda v: (len(self.edges[v]), v),
+            )
+            for variable in ready:
+                if variable not in blocked and len(self.edges[variable]) <= 2:
+                    blocked.update(self.edges[variable])
+                    self.remove(variable)
+            if not ready:
+                return
+
 
 @lru_cache(maxsize=8)
 def program(
@@ -115,18 +138,6 @@ def program(
 
     nodes, edges: of the problem; sizes: its numbers of node and edge tables
     """
-    order = Program(sizes, dict(enumerate(nodes)), {v: {} for v in range(len(nodes))})
-    for edge in edges:
-        order.connect(edge.first, edge.second, sizes[0] + edge.table)
-    while True:
-        blocked: set[int] = set()
-        ready = sorted(
-            (v for v in order.node if v not in keep and len(order.edges[v]) <= 2),
-            key=lambda v: (len(order.edges[v]), v),
-        )
-        for variable in ready:
-            if variable not in blocked and len(order.edges[variable]) <= 2:
-                blocked.update(order.edges[variable])
-                order.remove(variable)
-        if not ready:
-            return order
+    order = Program.of(nodes, edges, sizes)
+    order.remove_in_rounds(keep)
+    return order

@@ -1,0 +1,272 @@
+"""Sums of fronts without those that another one beats in both cost and memory.
+
+Fronts are long arrays of pairs (cost, memory), in the order of memory. There are two ways to the
+same sums, bit for bit: arrays, which make many sums and sort them, and loops to be compiled
+(`compiled`), which merge one shifted front after another into the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .problem import Table
+
+Pairs = NDArray[np.float64]  # [n, 2]: cost, memory
+Numbers = NDArray[np.int64]
+_CHUNK = 2_000_000  # pairs that are looked at together
+_BINS = 20_000  # of memory, of an entry
+
+
+class TooMany(Exception):
+    """The fronts have more pairs than may be looked at."""
+
+
+@dataclass(frozen=True)
+class Fronts:
+    """The fronts of a table's entries, which are numbered as in its `ravel()`.
+
+    entry: [n] ascending; pairs: [n, 2], of an entry the more memory, the less cost; their score
+    start: [entries + 1]
+    """
+
+    entry: Numbers
+    pairs: Pairs
+    score: Table
+    start: Numbers
+
+    @staticmethod
+    def of(size: int, entry: Numbers, pairs: Pairs, price: float) -> Fronts:
+        """Of so many entries, given in their order."""
+        start = np.searchsorted(entry, np.arange(size + 1))
+        return Fronts(entry, pairs, pairs[:, 0] + price * pairs[:, 1], start)
+
+    @cached_property
+    def by_score(self) -> Numbers:
+        """Numbers of the pairs of each entry by ascending score."""
+        return np.lexsort((self.score, self.entry))
+
+    @property
+    def lengths(self) -> Numbers:
+        return np.diff(self.start)
+
+    def extreme(self, least: np.ufunc) -> Table:
+        """Least (or most, by np.maximum) memory of each entry; any number for one without pairs."""
+        found = np.zeros(len(self.start) - 1)
+        entries = np.flatnonzero(self.start[1:] > self.start[:-1])
+        found[entries] = least.reduceat(self.pairs[:, 1], self.start[entries])
+        return found
+
+    def at(self, entry: int) -> Pairs:
+        return self.pairs[self.start[entry] : self.start[entry + 1]]
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Entries `one` of `first` and `two` of `second`, of which sums make the entries `made`.
+
+    room: the most that the sums may score
+    """
+
+    first: Fronts
+    second: Fronts
+    one: Numbers
+    two: Numbers
+    made: Numbers
+    room: Table
+
+    @cached_property
+    def numbers(self) -> tuple[Numbers, Numbers]:
+        """Each match with each pair of its entry of the first: number of match and pair."""
+        lengths = self.first.lengths[self.one]
+        match = np.repeat(np.arange(len(self.one)), lengths)
+        return match, within(lengths) + np.repeat(self.first.start[self.one], lengths)
+
+
+def on_arrays(matches: Matches, most: int) -> tuple[int, Numbers, Pairs]:
+    """How many pairs were looked at; entries and pairs of the sums' fronts. Raises TooMany."""
+    first, second = matches.first, matches.second
+    match, number = matches.numbers
+    # how many pairs of the second, in the order of scores, keep each of the first's below
+    room = matches.room[match] - first.score[number]
+    two, made = matches.two[match], matches.made[match]
+    counts = counts_below(second, second.score[second.by_score], two, room)
+    looked = int(counts.sum()) + len(match)
+    if looked > most:
+        raise TooMany
+    ends = np.cumsum(counts)
+    stairs = _Stairs.of(matches, looked)
+    entries: list[Numbers] = [np.zeros(0, np.int64)]
+    pairs: list[Pairs] = [np.zeros((0, 2))]
+    low = 0
+    while low < len(match):
+        before = ends[low - 1] if low else 0
+        high = max(low + 1, int(np.searchsorted(ends, before + _CHUNK)))
+        some = counts[low:high]
+        a = np.repeat(number[low:high], some)
+        b = second.by_score[np.repeat(second.start[two[low:high]], some) + within(some)]
+        entry = np.repeat(made[low:high], some)
+        keep, summed = stairs.below(entry, first.pairs[a] + second.pairs[b])
+        entry = entry[keep]
+        keep = undominated(entry, summed)
+        entries.append(entry[keep])
+        pairs.append(summed[keep])
+        low = high
+    entry, summed = np.concatenate(entries), np.concatenate(pairs)
+    if len(entries) > 2:
+        keep = undominated(entry, summed)
+        entry, summed = entry[keep], summed[keep]
+    return looked, entry, summed
+
+
+def in_loops(
+    one: Numbers,
+    two: Numbers,
+    made: Numbers,
+    room: Table,
+    starts: tuple[Numbers, Numbers],
+    pairs: tuple[Pairs, Pairs],
+    scores: tuple[Table, Table],
+    most: int,
+) -> tuple[int, Numbers, Pairs]:
+    """The same, to be compiled; `made` ascends. More than `most` are looked at: too many."""
+    entries, found, total = np.empty(1024, np.int64), np.empty((1024, 2)), 0
+    here, there, length = np.empty((1024, 2)), np.empty((1024, 2)), 0  # of the entry at hand
+    looked = 0
+    for match in range(len(made)):
+        low, high = starts[0][one[match]], starts[0][one[match] + 1]
+        bottom, top = starts[1][two[match]], starts[1][two[match] + 1]
+        looked += high - low
+        is_first_long = high - low > top - bottom
+        shorts = range(bottom, top) if is_first_long else range(low, high)
+        longs = range(low, high) if is_first_long else range(bottom, top)
+        for short in shorts:
+            if length + len(longs) > len(there):
+                there = np.empty((2 * (length + len(longs)), 2))
+            before, at, end, least = looked, 0, 0, np.inf
+            for long in longs:
+                a, b = (long, short) if is_first_long else (short, long)
+                if scores[1][b] > room[match] - scores[0][a]:
+                    continue
+                looked += 1
+                cost, memory = pairs[0][a, 0] + pairs[1][b, 0], pairs[0][a, 1] + pairs[1][b, 1]
+                while at < length and (
+                    here[at, 1] < memory or (here[at, 1] == memory and here[at, 0] <= cost)
+                ):
+                    if here[at, 0] < least:
+                        least = here[at, 0]
+                        if end > 0 and there[end - 1, 1] == here[at, 1]:
+                            end -= 1
+                        there[end, 0], there[end, 1] = least, here[at, 1]
+                        end += 1
+                    at += 1
+                if cost < least:
+                    least = cost
+                    if end > 0 and there[end - 1, 1] == memory:  # rounded, these may be alike
+                        end -= 1
+                    there[end, 0], there[end, 1] = cost, memory
+                    end += 1
+            if looked == before:
+                continue
+            if looked > most:
+                return looked, entries[:0], found[:0]
+            for rest in range(at, length):
+                if here[rest, 0] < least:
+                    least = here[rest, 0]
+                    if end > 0 and there[end - 1, 1] == here[rest, 1]:
+                        end -= 1
+                    there[end, 0], there[end, 1] = least, here[rest, 1]
+                    end += 1
+            here, there, length = there, here, end
+        if match + 1 == len(made) or made[match + 1] != made[match]:
+            if total + length > len(entries):
+                more = 2 * (total + length)
+                longer, wider = np.empty(more, np.int64), np.empty((more, 2))
+                for n in range(total):
+                    longer[n], wider[n, 0], wider[n, 1] = entries[n], found[n, 0], found[n, 1]
+                entries, found = longer, wider
+            for n in range(length):
+                entries[total], found[total, 0], found[total, 1] = (
+                    made[match],
+                    here[n, 0],
+                    here[n, 1],
+                )
+                total += 1
+            length = 0
+    return looked, entries[:total], found[:total]
+
+
+@dataclass
+class _Stairs:
+    """Least costs of what was seen, by entry and bin of memory: drops most dominated pairs fast."""
+
+    entries: Numbers
+    low: Table
+    scale: Table
+    least: Table
+
+    @staticmethod
+    def of(matches: Matches, total: int) -> _Stairs:
+        first, second, one, two = matches.first, matches.second, matches.one, matches.two
+        entries, local = np.unique(matches.made, return_inverse=True)
+        low, high = np.full(len(entries), np.inf), np.full(len(entries), -np.inf)
+        np.minimum.at(low, local, first.extreme(np.minimum)[one] + second.extreme(np.minimum)[two])
+        np.maximum.at(high, local, first.extreme(np.maximum)[one] + second.extreme(np.maximum)[two])
+        bins = max(2, min(_BINS, total // max(1, len(entries))))
+        scale = (bins - 1) * 0.999 / np.maximum(high - low, 1.0)
+        return _Stairs(entries, low, scale, np.full((len(entries), bins), np.inf))
+
+    def below(self, entry: Numbers, pairs: Pairs) -> tuple[Numbers, Pairs]:
+        """Those of which no other has its bin and cost beaten; their numbers, and the pairs."""
+        local = np.searchsorted(self.entries, entry)
+        bins = self.least.shape[1]
+        place = ((pairs[:, 1] - self.low[local]) * self.scale[local]).astype(np.int64)
+        place += local * bins + 1
+        flat = self.least.reshape(-1)
+        # `least` at a bin: of all bins before it
+        np.minimum.at(flat, place, pairs[:, 0])
+        np.minimum.accumulate(self.least, axis=1, out=self.least)
+        keep = np.flatnonzero(pairs[:, 0] < flat[place - 1])
+        return keep, pairs[keep]
+
+
+def within(lengths: Numbers) -> Numbers:
+    """0, 1, ... for each length."""
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
+
+
+def counts_below(fronts: Fronts, values: Table, entry: Numbers, most: Table) -> Numbers:
+    """Of each of the entries, how many pairs have a value of at most `most`.
+
+    values: of the pairs, ascending in each entry
+    """
+    every = np.sort(values)
+    rank = np.searchsorted(every, values)
+    wide = len(every) + 1
+    keys = fronts.entry * wide + rank
+    limits = entry * wide + np.searchsorted(every, most, side="right")
+    return np.searchsorted(keys, limits) - fronts.start[entry]
+
+
+def undominated(entry: Numbers, pairs: Pairs, step: float = 0.0) -> Numbers:
+    """Numbers of the pairs of each entry of which no other is better in both, by memory.
+
+    step: costs are rounded down to multiples of this
+    """
+    order = np.lexsort((pairs[:, 0], pairs[:, 1], entry))
+    if not len(order):
+        return order
+    entry, cost = entry[order], pairs[order, 0]
+    if step > 0:
+        rank = np.floor((cost - cost.min()) / step).astype(np.int64)
+        wide = int(rank.max()) + 1
+    else:
+        rank = np.unique(cost, return_inverse=True)[1].ravel()
+        wide = len(rank) + 1
+    falling = rank - entry * wide
+    least = np.minimum.accumulate(falling)
+    return order[np.concatenate(([True], falling[1:] < least[:-1]))]
