@@ -53,7 +53,7 @@ def _remove_from_cycles(order: Program, length: int) -> bool:
     ready = []
     for variable, others in order.edges.items():
         hangs = len(others) == 1 and len(order.edges[next(iter(others))]) > 2
-        if hangs or (len(others) == 2 and _is_near(order, variable, *others, length - 2)):
+        if hangs or (len(others) == 2 and _is_near(order, variable, length - 2)):
             ready.append(variable)
     blocked: set[int] = set()
     for variable in ready:
@@ -63,8 +63,9 @@ def _remove_from_cycles(order: Program, length: int) -> bool:
     return bool(ready)
 
 
-def _is_near(order: Program, variable: int, start: int, end: int, steps: int) -> bool:
-    """Whether so many edges lead from `start` to `end`, without `variable`."""
+def _is_near(order: Program, variable: int, steps: int) -> bool:
+    """Whether so many edges lead from one neighbour of `variable` to the other, past it."""
+    start, end = order.edges[variable]
     seen, last = {variable, start}, [start]
     for _ in range(steps):
         last = [other for at in last for other in order.edges[at]]

@@ -139,7 +139,7 @@ def in_loops(
     for match in range(len(made)):
         low, high = starts[0][one[match]], starts[0][one[match] + 1]
         bottom, top = starts[1][two[match]], starts[1][two[match] + 1]
-        looked += high - low
+        looked += int(high - low)
         is_first_long = high - low > top - bottom
         shorts = range(bottom, top) if is_first_long else range(low, high)
         longs = range(low, high) if is_first_long else range(bottom, top)

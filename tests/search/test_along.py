@@ -36,6 +36,11 @@ def within(problem, state, price, best, loss=0.0):
     return least_within(problem, state, Contexts(state), price, best, 10**8, loss)
 
 
+def chosen(found):
+    assert found.choice is not None
+    return found.choice
+
+
 def test_every_order_gives_the_same_least_score():
     for problem in problems():
         rounds, along = eliminate(problem, 0.7, frozenset()), eliminated_along(problem, 0.7)
@@ -51,8 +56,7 @@ def test_fronts_along_find_the_optimum_within_the_limit():
         for price in (0.0, 1.0):
             state = eliminated_along(problem, price)
             found = within(problem, state, price, best * 1.1 + 1e-9)
-            assert found.choice is not None
-            cost, memory = problem.evaluate(found.choice)
+            cost, memory = problem.evaluate(chosen(found))
             assert memory <= problem.memory_limit
             assert cost == pytest.approx(best)
             assert within(problem, state, price, best * 0.99).choice is None
@@ -74,7 +78,7 @@ def test_along_a_deep_network_fronts_have_fewer_pairs():
     problem = deep(40)
     rounds, along = eliminate(problem, 2.0, frozenset()), eliminated_along(problem, 2.0)
     slow, fast = within(problem, rounds, 2.0, 1e3), within(problem, along, 2.0, 1e3)
-    costs = [problem.evaluate(found.choice)[0] for found in (slow, fast)]
+    costs = [problem.evaluate(chosen(found))[0] for found in (slow, fast)]
     assert costs[0] == pytest.approx(costs[1])
     assert fast.work < 0.7 * slow.work
 
@@ -83,10 +87,10 @@ def test_many_small_losses_stay_small(monkeypatch):
     monkeypatch.setattr(fronts, "_LONG", 3)
     problem = deep(200)
     state = eliminated_along(problem, 2.0)
-    exact = problem.evaluate(within(problem, state, 2.0, 1e3).choice)[0]
+    exact = problem.evaluate(chosen(within(problem, state, 2.0, 1e3)))[0]
     for loss in (1e-4, 1e-2, 1.0):
         found = within(problem, state, 2.0, 1e3, loss * exact)
-        cost, memory = problem.evaluate(found.choice)
+        cost, memory = problem.evaluate(chosen(found))
         assert memory <= problem.memory_limit
         assert exact - 1e-9 <= cost <= exact * (1 + loss) + 1e-9
 
