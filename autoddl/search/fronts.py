@@ -83,7 +83,7 @@ class _Sums:
 
         context: of the entries made
         """
-        room = self.ceiling - context.ravel()[at[2]]
+        room = self.ceiling - context.ravel()[at[2]].astype(np.float64)
         matches = Matches(first, second, *at, room)
         sums = int((first.lengths[at[0]] * second.lengths[at[1]]).sum())
         loops = COMPILER.worth(in_loops, _ARRAYS_S * sums)
