@@ -144,6 +144,27 @@ class Searches:
     def _fitting(self, searched: Searched, lowered: Lowered) -> Found | None:
         """What was searched, or the best within a lower limit whose fullest moment fits.
 
+        Or what the search had found before, if that fits and is better.
+        """
+        tables, first = searched
+        fits = self._narrowed(searched, lowered)
+        most_s = math.inf if fits is None else fits.seconds
+        for choice in first.earlier if first.end == "done" else ():
+            cost, memory = tables.problem.evaluate(choice)
+            if not first.cost < cost < most_s:
+                break
+            bound = min(first.lower_bound, cost)
+            result = dataclasses.replace(
+                first, choice=choice, cost=cost, memory=memory, lower_bound=bound
+            )
+            before = Found(tables, result, self.looker.prices.paths)
+            if before.excess_bytes <= 0:
+                return before
+        return fits
+
+    def _narrowed(self, searched: Searched, lowered: Lowered) -> Found | None:
+        """What was searched, or the best within a lower limit whose fullest moment fits.
+
         What does not fit lowers the limit by its excess, which another plan may not have: so where
         much time was lost, or nothing is so small, limits in between are tried; the latter only
         where that is quick.

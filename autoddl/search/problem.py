@@ -179,6 +179,7 @@ class SearchResult:
     curve:       each improvement; costs fall
     end:         "done", or what stopped the search: its budget or the user
     seconds:     that the search took
+    earlier:     the last choices that were the best before this one, the cheapest first
     """
 
     choice: Choice
@@ -191,6 +192,7 @@ class SearchResult:
     curve: tuple[CurvePoint, ...] = ()
     end: SearchEnd = "done"
     seconds: float = 0.0
+    earlier: tuple[Choice, ...] = ()
 
     @property
     def gap(self) -> float:

@@ -20,6 +20,8 @@ from ..cost.gap import relative_gap
 from .budget import Budget
 from .problem import Choice, CurvePoint, Problem, SearchEnd, SearchResult
 
+_EARLIER = 2  # choices that are remembered
+
 
 class Ended(Exception):
     """The budget is used up; `Progress` catches it."""
@@ -27,7 +29,10 @@ class Ended(Exception):
 
 @dataclass
 class Progress:
-    """cost, memory: of `best`; free_cost: of the cheapest choice offered, memory ignored."""
+    """cost, memory: of `best`; free_cost: of the cheapest choice offered, memory ignored.
+
+    earlier: the last choices that were the best, the latest first
+    """
 
     problem: Problem
     budget: Budget
@@ -38,6 +43,7 @@ class Progress:
     evaluations: int = 0
     end: SearchEnd = "done"
     curve: list[CurvePoint] = field(default_factory=list)
+    earlier: tuple[Choice, ...] = ()
 
     def __post_init__(self) -> None:
         self._started = self.budget.clock()
@@ -90,9 +96,15 @@ class Progress:
         self.free_cost = min(self.free_cost, cost)
         if not (memory <= self.problem.memory_limit and cost < self.cost):
             return False
+        self._remember(())
         self.best, self.cost, self.memory = choice.copy(), cost, memory
         self.curve.append(CurvePoint(self.evaluations, self.seconds, cost))
         return True
+
+    def _remember(self, later: tuple[Choice, ...]) -> None:
+        """The best so far is no longer, as were, in another search, the choices `later`."""
+        best = () if self.best is None else (self.best,)
+        self.earlier = (*later, *best, *self.earlier)[:_EARLIER]
 
     @property
     def is_over(self) -> bool:
@@ -127,6 +139,7 @@ class Progress:
         self.evaluations += inner.evaluations
         self.free_cost = min(self.free_cost, inner.free_cost)
         if inner.best is not None and inner.cost < self.cost:
+            self._remember(inner.earlier)
             self.best, self.cost, self.memory = inner.best, inner.cost, inner.memory
 
     def result(
@@ -146,4 +159,5 @@ class Progress:
             tuple(self.curve),
             self.end,
             self.seconds,
+            self.earlier,
         )

@@ -1,6 +1,7 @@
 """Every algorithm of the table against brute force on random small problems."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -205,3 +206,26 @@ def test_a_budget_is_checked():
 def test_unknown_algorithm_names_the_known():
     with pytest.raises(ValueError, match="coordinate_descent"):
         find_algorithm("simulated annealing")
+
+
+def test_a_search_remembers_the_last_choices_that_were_the_best():
+    problem = random_problem(np.random.default_rng(3), 5, SHAPES["clique"])
+    choices = sorted(
+        (np.array(c) for c in itertools.product(*map(range, problem.sizes()))),
+        key=lambda c: -problem.evaluate(c)[0],
+    )[-6:]
+
+    def found(run):
+        return [problem.evaluate(choice)[0] for choice in run.result("some").earlier]
+
+    costs = [problem.evaluate(choice)[0] for choice in choices]
+    with Progress(problem, Budget()) as outer, Progress(problem, Budget()) as inner:
+        for choice in choices[:3]:
+            outer.offer(choice)
+        assert found(outer) == [costs[1], costs[0]]
+        outer.offer(choices[0])
+        inner.offer(choices[4])
+        inner.offer(choices[5])
+        outer.adopt(inner)
+    assert outer.cost == costs[5]
+    assert found(outer) == [costs[4], costs[2]]

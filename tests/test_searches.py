@@ -1,0 +1,64 @@
+"""What becomes of a search whose best choice does not fit at its fullest moment."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autoddl import searches
+from autoddl.search.budget import Budget
+from autoddl.search.problem import Problem, SearchResult
+from autoddl.searches import Searches
+
+PROBLEM = Problem((np.arange(1.0, 6.0),), (np.zeros(5),), (), (), (0,), ())  # cost: strategy + 1
+
+
+@dataclass
+class Fits:
+    """In place of `Found`: only these strategies fit at their fullest moment."""
+
+    tables: Any
+    result: SearchResult
+    paths: None
+    strategies = frozenset({2, 4})
+
+    @property
+    def seconds(self) -> float:
+        return self.result.cost
+
+    @property
+    def excess_bytes(self) -> float:
+        return 0.0 if int(self.result.choice[0]) in self.strategies else 1.0
+
+
+def result(strategy: int, *earlier: int) -> SearchResult:
+    best, *before = (np.array([s]) for s in (strategy, *earlier))
+    return SearchResult(best, strategy + 1.0, 0.0, 1, "some", 0.5, earlier=tuple(before))
+
+
+@pytest.mark.parametrize(
+    ("first", "lowered", "cost"),
+    [
+        (result(2, 4), None, 3.0),  # fits
+        (result(0, 1, 2), 4, 3.0),  # found before, and better than within a lower limit
+        (result(0, 4), 2, 3.0),  # found before, but worse
+        (result(0, 1, 2), None, 3.0),  # nothing within a lower limit
+        (result(0, 1, 3), None, None),  # nothing fits
+    ],
+)
+def test_what_was_found_before_is_used_if_it_fits_and_is_better(monkeypatch, first, lowered, cost):
+    monkeypatch.setattr(searches, "Found", Fits)
+    monkeypatch.setattr(searches, "_QUICK", 0)
+    looker: Any = SimpleNamespace(
+        prices=SimpleNamespace(paths=None), model=SimpleNamespace(limit_bytes=1.0)
+    )
+    tables: Any = SimpleNamespace(problem=PROBLEM)
+    algorithm: Any = None
+    several = Searches(looker, algorithm, Budget(), 0)
+    fitting = several._fitting(
+        (tables, first), lambda *_: None if lowered is None else (tables, result(lowered))
+    )
+    assert (None if fitting is None else fitting.seconds) == cost
+    assert fitting is None or fitting.result.lower_bound == 0.5
