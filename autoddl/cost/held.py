@@ -2,8 +2,9 @@
 
 Parameters with their state and gradients, activations that a backward pass needs, copies of
 redistributed inputs. Of blocks that are run again (`recompute`), what stays inside is there for one
-at a time: it counts for the operators of the fullest block, or of what comes after them if that is
-more. `held_bytes` gives the table; a step's fullest moment is another matter (`memory_peak`).
+at a time: of the largest, the mean counts (`Recomputation.weights`), so that a plan's sum is that
+of the search. `held_bytes` gives the table; whether a step fits, its fullest moment tells
+(`memory_peak`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Held:
 
     fixed_bytes:  of `memory_bytes`, parameters, their state and what is gathered of them
     inside_bytes: of operators of a block that is run again, what is there only while it is at work,
-                  and of what comes after the blocks; `memory_bytes` counts the most that is there
+                  and of what comes after the blocks; `memory_bytes` has `counted_bytes` of it
     """
 
     memory_bytes: float = 0.0
@@ -86,13 +87,10 @@ def held_bytes(
             kept = _kept_bytes(graph, mesh, reader, ops[reader.name])
             added = max(added - kept, _gradient_bytes(graph, mesh, reader, ops[reader.name]))
         held[last.name].memory_bytes += added
-    fullest = _fullest(graph, again, inside, held)
-    for number, block in enumerate(inside):
+    for share, block in zip(_shares(graph, again, inside), inside, strict=True):
         for name, within in block.items():
-            if number == fullest:
-                held[name].counted_bytes = within
-            else:
-                held[name].memory_bytes -= within
+            held[name].counted_bytes = share * within
+            held[name].memory_bytes -= (1 - share) * within
     return held
 
 
@@ -158,24 +156,19 @@ def _add_input(
     return within
 
 
-def _fullest(
-    graph: Graph,
-    again: Recomputation,
-    inside: Sequence[Mapping[str, float]],
-    held: Mapping[str, Held],
-) -> int:
-    """The number of the block (or tail) of whose backward pass the memory is that counts.
+def _shares(
+    graph: Graph, again: Recomputation, inside: Sequence[Mapping[str, float]]
+) -> Sequence[float]:
+    """How much counts of what is inside each block that is run again, and of the tail.
 
-    What leaves later ones is gone then, so of equal blocks it is the last one. In stages of a
-    pipeline other micro-batches keep it.
+    As in the search; in stages of a pipeline, whose fullest moment nothing else tells, the block
+    that holds the most.
     """
+    if not again.in_flight and not graph.is_stage:
+        return again.weights if inside else ()
     sizes = [sum(block.values()) for block in inside]
-    if not (again.in_flight or graph.is_stage):
-        left = 0.0
-        for number, block in enumerate(inside):
-            left += sum(held[n].memory_bytes - held[n].fixed_bytes - w for n, w in block.items())
-            sizes[number] += left
-    return sizes.index(max(sizes)) if sizes else -1
+    largest = sizes.index(max(sizes)) if sizes else -1
+    return [float(number == largest) for number in range(len(sizes))]
 
 
 def local_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> float:
