@@ -228,7 +228,8 @@ class Searches:
                 tables = bounds.tables(kept, self.looker.prices)
                 limit = bounds.problem.memory_limit
                 problem = dataclasses.replace(tables.problem, memory_limit=limit)
-                result = self._search(problem, beat_s, bounds.bound * (1 + gap))
+                useful_s = math.inf if size == bounds.size else ceiling
+                result = self._search(problem, beat_s, bounds.bound * (1 + gap), useful_s)
             every = size == bounds.size
             if tables is None or result is None:
                 if every or ceiling >= beat_s:
@@ -237,9 +238,10 @@ class Searches:
                 continue
             bound = result.lower_bound if every else min(result.lower_bound, ceiling)
             bound = max(bound, bounds.bound)
-            wanted = min(result.cost / (1 + gap), result.lower_bound * (1 + ROUNDING))
+            wanted = result.cost / (1 + gap)
             is_good = result.cost <= bound * (1 + gap)
-            if every or is_good or ceiling >= min(wanted, beat_s) or result.end != "done":
+            most_s = min(wanted, result.lower_bound * (1 + ROUNDING), beat_s)
+            if every or is_good or ceiling >= most_s or result.end != "done":
                 return tables, dataclasses.replace(result, lower_bound=bound)
             slack = max(2 * slack, wanted / bounds.bound - 1 + 1e-6)
         return None
@@ -257,12 +259,16 @@ class Searches:
         return bound * (1 + self.budget.gap)
 
     def _search(
-        self, problem: Problem, beat_s: float, enough_s: float = -math.inf
+        self,
+        problem: Problem,
+        beat_s: float,
+        enough_s: float = -math.inf,
+        useful_s: float = math.inf,
     ) -> SearchResult | None:
-        """enough_s: a choice that costs so little is good enough"""
+        """enough_s: a choice that costs so little is good enough; useful_s: so high a bound is"""
         rng = np.random.default_rng(self.seed)
         budget = self.budget.less(self.results, beat_s)
-        budget = dataclasses.replace(budget, enough_s=enough_s)
+        budget = dataclasses.replace(budget, enough_s=enough_s, useful_s=useful_s)
         result = self.algorithm(problem, rng, budget)
         self.results.extend([] if result is None else [result])
         return result

@@ -31,6 +31,7 @@ class Budget:
     gap:         relative gap at which a search may end
     near:        relative gap that is closed further only where that is quick
     enough_s:    a solution that costs so little is good enough, whatever the search can prove
+    useful_s:    a lower bound that reaches this need not be raised
 
     A search whose budget ends returns the best choice so far. `seconds` makes the result depend on
     the machine; without it equal seeds give equal results.
@@ -43,6 +44,7 @@ class Budget:
     gap: float = 0.0
     near: float = 0.0
     enough_s: float = -math.inf
+    useful_s: float = math.inf
     clock: Callable[[], float] = time.perf_counter
 
     def __post_init__(self) -> None:

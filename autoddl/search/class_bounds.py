@@ -41,7 +41,7 @@ from .tables import TableBuilder, Tables
 
 CLOSE = 2e-5  # of the bound: so little more may be had
 _SLACKS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3)
-_FEW = 0.15  # of the strategies
+_FEW = 0.2  # of the strategies
 
 
 @dataclass

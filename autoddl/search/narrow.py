@@ -137,7 +137,8 @@ def narrow(
             smallest = run.best
         if done:
             break
-    _close(view, run, raise_bound, dual)
+    if dual.bound < run.budget.useful_s:
+        _close(view, run, raise_bound, dual)
     return dual.price
 
 
