@@ -44,3 +44,16 @@ def test_meshes_of_two_axes_compile(letters, nodes, gpus, expected):
     assert compiles(plan.step) == expected
     if not expected:
         assert needed(plan) == plan.memory_peak("executor").bytes
+
+
+@pytest.mark.parametrize(("nodes", "counts_more"), [(1, False), (2, True)])
+def test_where_chains_are_not_known_the_compiled_step_counts_a_little_more(nodes, counts_more):
+    """Blocks are run again, micro-batches accumulated, on one axis and on two."""
+    graph = mlp(1024, (1024,) * 4)
+    where = cluster("gcp_a100", nodes, 2)
+    letters = ("S0", "S1")[:nodes]
+    space = forced(graph, where.mesh, letters)
+    plan = find_plan(graph, where, space=space, micro_batches=4, checkpointing="all")
+    assert plan.recomputed and compiles(plan.step)
+    peaks = [plan.memory_peak(runtime).bytes for runtime in ("executor", "graph")]
+    assert (needed(plan) > max(peaks)) == counts_more
