@@ -101,6 +101,14 @@ class Searches:
         searched = self._search_few(bounds, beat_s)
         if searched is None:
             return None
+        gap = self.budget.gap
+        if gap > 0 and Found(*searched, self.looker.prices.paths).excess_bytes > 0:
+            # blocks are planned less alike, the earlier a search ends, and the fullest is fuller
+            if self._is_crowded(bounds) and self._leaves_nothing(bounds, searched):
+                return None
+            budget = dataclasses.replace(self.budget, gap=0.0, near=max(self.budget.near, gap))
+            thorough = dataclasses.replace(self, budget=budget)
+            searched = thorough._search_few(bounds, beat_s) or searched
         first = searched[1]
 
         def lowered(tables: Tables, result: SearchResult, limit: float) -> Searched | None:
@@ -123,7 +131,11 @@ class Searches:
         if self.budget.gap >= _ROUGH or bounds.size <= _QUICK or not self._is_crowded(bounds):
             return False
         searched = self._search_few(bounds, beat_s, _ROUGH)
-        if searched is None or searched[1].end != "done":
+        return searched is not None and self._leaves_nothing(bounds, searched)
+
+    def _leaves_nothing(self, bounds: ClassBounds, searched: Searched) -> bool:
+        """Whether a limit lowered by most of what the fullest moment exceeds it admits nothing."""
+        if searched[1].end != "done":
             return False
         excess = Found(*searched, self.looker.prices.paths).excess_bytes
         limit = searched[1].memory - excess * _SURE
