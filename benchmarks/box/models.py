@@ -32,8 +32,8 @@ def chain(batch: int | None = None) -> Entry:
 
 
 def wide_chain(batch: int | None = None) -> Entry:
-    """8 equal dense layers of width 1024 on 2048 rows, for pipelines that compute."""
-    return _chain(8, 1024, batch or 2048)
+    """16 equal dense layers of width 1024 on 2048 rows, for pipelines that compute."""
+    return _chain(16, 1024, batch or 2048)
 
 
 def _chain(depth: int, width: int, rows: int) -> Entry:
