@@ -151,7 +151,7 @@ class Attempts:
             first = 0 if blocks else 1
             if not blocks and is_short:  # begin in the middle of what is left
                 first = min((len(self.counts) - low) // 2, len(counts) - 1)
-            enough = min(least * WORTH_LOOK, beat_s)
+            enough = min(least * self.looker.worth_look, beat_s)
             found = self.looker.around_best(counts, first, blocks, enough)
             least = min([least, *(look.seconds for look in found)])
             looks += found

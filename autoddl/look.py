@@ -75,6 +75,7 @@ class Looker:
         self._prices = PairPrices(self.model.cluster.mesh, self.model.comm.price)
         self._space = dataclasses.replace(self.space, cap=min(self.space.cap, _CAP))
         self._known: dict[tuple[int, Blocks], Look] = {}
+        self._in_more: dict[tuple[int, int, Blocks], ClassBounds] = {}  # known, not known
         self._price = 0.0  # of memory, the last one
 
     def look(self, parts: int, blocks: Blocks, enough: float = math.inf) -> Look:
@@ -92,9 +93,17 @@ class Looker:
         return known if known.seconds >= found_s else dataclasses.replace(known, seconds=found_s)
 
     def correct(self, look: Look, found_s: float) -> None:
-        """Of a look that was wrong the seconds that a search found count from now on."""
-        if found_s > look.seconds * _WRONG:
+        """Of a bound, or a look that was wrong, what a search found counts from now on."""
+        if look.bounds is not None or found_s > look.seconds * _WRONG:
             self.corrections[look.key] = found_s
+
+    @property
+    def worth_look(self) -> float:
+        """Times the seconds of the best look: what takes more is not looked at for the time being.
+
+        A bound that a search has confirmed rules others out; other looks may be wrong.
+        """
+        return 1.0 if self.has_classes else WORTH_LOOK
 
     def binds(self, parts: int) -> bool:
         """Whether a look has shown that memory binds there without recomputation."""
@@ -152,8 +161,9 @@ class Looker:
                 return math.inf
             if position not in seen:
                 least = min((look.seconds for look in seen.values()), default=math.inf)
-                most_s = min(enough, least * WORTH_LOOK)
-                if is_out(position) or self._is_too_large(counts[position], blocks, most_s):
+                most_s = min(enough, least * self.worth_look)
+                floor = self._free_floor(counts[position], blocks)
+                if floor >= most_s or self._is_too_large(counts[position], blocks, most_s):
                     return math.inf
                 seen[position] = self.look(counts[position], blocks, most_s)
             return seen[position].seconds
@@ -162,7 +172,7 @@ class Looker:
             return self._free_floor(counts[position], blocks) >= enough
 
         at = first
-        while at > 0 and enough <= cost(at) and is_out(at):
+        while enough <= cost(at) and at > 0 and is_out(at):
             at -= 1
         if at == first:
             while at + 1 < len(counts) and (cost(at + 1) < cost(at) or cost(at) == math.inf):
@@ -181,19 +191,17 @@ class Looker:
         return max((k.free_s for k in fewer if k.free_s < math.inf), default=0.0)
 
     def _is_too_large(self, parts: int, blocks: Blocks, enough: float) -> bool:
-        """Whether a look at fewer micro-batches shows that within the limit it takes `enough`.
-
-        In k times as many a choice takes no less time, and no less than a k-th of the memory: so
-        what the fewer take within k times the limit bounds it, too.
-        """
-        if (parts, blocks) in self._known:
+        """Whether a look at fewer micro-batches shows that within the limit it takes `enough`."""
+        if (parts, blocks) in self._known or enough == math.inf:
             return False
         fewer = [k for k in self._known.values() if k.parts < parts and k.blocks == blocks]
         look = max(fewer, key=lambda k: k.parts, default=None)
         if look is None or look.bounds is None or look.seconds <= look.free_s:
             return False
-        limit = look.bounds.problem.memory_limit * parts / look.parts
-        return enough < math.inf and look.bounds.within(limit, enough).bound >= enough
+        key = look.parts, parts, blocks
+        bounds = self._in_more.get(key) or look.bounds.in_more(parts)
+        self._in_more[key] = bounds.raised(enough, _NEAR)
+        return self._in_more[key].bound >= enough
 
     def is_below_all(self, parts: int, blocks: Blocks, least: int) -> bool:
         """Whether it takes less without `blocks` than recomputing them, in `least` or more parts.

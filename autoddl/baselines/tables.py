@@ -109,9 +109,7 @@ class UnionTables(GroupTables):
             every, op = self._storage_prices(port, table), self.graph.spec(group.ops[port.op])
             for storage, found in by_storage.items():
                 rows = np.array(found, dtype=np.int64)
-                prices = dataclasses.replace(
-                    every, needed=every.needed[rows], given=every.given[rows]
-                )
+                prices = every.some(rows)
                 stored = prices.stored(storage.axes)
                 yield port, rows, prices, stage_at(op, port.index, storage.stage), stored
 

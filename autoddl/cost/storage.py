@@ -18,7 +18,7 @@ split are all-reduced after the reduce-scatter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,6 +186,10 @@ class StoragePrices:
     _known: dict[bytes, tuple[Floats, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+
+    def some(self, rows: Ints) -> StoragePrices:
+        """For these strategies only."""
+        return replace(self, needed=self.needed[rows], given=self.given[rows])
 
     def stored(self, axes: tuple[int, ...]) -> Codes:
         return stored_codes(self.spec, self.needed, self.given, axes, self.comm.mesh)

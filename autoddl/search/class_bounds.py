@@ -32,11 +32,11 @@ from .axis_classes import AxisClasses, Codes, counted
 from .dual import Dual, score_bound
 from .eliminate import eliminate
 from .few_first import price_by_few
-from .group_table import Space
+from .group_table import GroupTable, Space
 from .marginals import Contexts
 from .pair_prices import PairPrices
 from .problem import Choice, Problem, Table
-from .storage_table import StorageTable
+from .storage_table import StorageTable, with_storage
 from .tables import TableBuilder, Tables
 
 CLOSE = 2e-5  # of the bound: so little more may be had
@@ -48,12 +48,15 @@ _FEW = 0.2  # of the strategies
 class ClassBounds:
     """builder: of all strategies, prepared; problem: of the classes; free: its cheapest choice.
 
+    whole: the problem without storages; groups: of all strategies, with bounds of their own seconds
     dual: a price of memory and a bound; near: how far the bound may be from the best, relative
     built: tables of some strategies, known ones
     """
 
     builder: TableBuilder
     classes: tuple[AxisClasses, ...]
+    whole: Problem
+    groups: tuple[GroupTable, ...]
     problem: Problem
     free: Choice
     dual: Dual
@@ -112,6 +115,25 @@ class ClassBounds:
         start = Dual(self.dual.price, -np.inf)
         return replace(self, problem=problem, dual=start, near=np.inf).raised(enough)
 
+    def in_more(self, micro_batches: int) -> ClassBounds:
+        """Bounds of so many micro-batches, a multiple of these, to be `raised`.
+
+        In k times as many a choice takes no less time, its storages what they take, and no less
+        than a k-th of the memory, of what belongs to parameters all.
+        """
+        parts = replace(self.builder.tables, micro_batches=micro_batches)
+        groups = [replace(t, storage=parts.storage(t)) if t.ports else t for t in self.groups]
+        share = self.builder.micro_batches / micro_batches
+        nodes, edges = _lasting(self.builder)
+        whole = replace(
+            self.whole,
+            node_memory=_shared(self.whole.node_memory, share, nodes),
+            edge_memory=_shared(self.whole.edge_memory, share, edges),
+        )
+        problem = _stored(whole, groups, self.classes)
+        start = Dual(self.dual.price, -np.inf)
+        return replace(self, problem=problem, dual=start, near=np.inf)
+
     def raised(self, enough: float, near: float = CLOSE) -> ClassBounds:
         """The same at the best price of memory, or at one whose bound is `enough`.
 
@@ -143,43 +165,53 @@ def class_bounds(
     builder = TableBuilder(graph, model, micro_batches, space, prices, again)
     builder.prepare()
     classes = tuple(AxisClasses.of_rows(t.assign, least.classes) for t in builder.group_tables)
-    problem = _class_problem(builder, classes, least)
+    whole, groups = _class_problem(builder, classes, least)
+    problem = _stored(whole, groups, classes)
     state = eliminate(problem, 0.0, frozenset())
     if state.node:
         return None
     free = state.expand({})
     start = Dual(price, score_bound(problem, free, 0.0))
-    return ClassBounds(builder, classes, problem, free, start)
+    return ClassBounds(builder, classes, whole, tuple(groups), problem, free, start)
 
 
 def _class_problem(
     builder: TableBuilder, classes: Sequence[AxisClasses], least: Counted
-) -> Problem:
-    among = builder.among([c.first for c in classes], least)
-    tables = among.build()
-    problem = tables.problem
-    edge_cost, edge_memory = list(problem.edge_cost), list(problem.edge_memory)
-    for number, wire in enumerate(among.wires.values()):
+) -> tuple[Problem, list[GroupTable]]:
+    """The problem without storages, and the tables of all strategies with bounds of their own."""
+    few = builder.among([c.first for c in classes], least)
+    every = builder.among([np.arange(len(c.of)) for c in classes], least)
+    few.ask()
+    tables = every.priced()
+    firsts = [replace(t, storage=None).some(c.first) for t, c in zip(tables, classes, strict=True)]
+    problem = few.joined(firsts).problem
+    edge_memory = list(problem.edge_memory)
+    for number, wire in enumerate(few.wires.values()):
         agree = _agree(wire.given, wire.wanted, least.classes)
         added = 0.0 if wire.added is None else wire.added
         edge_memory[number] = np.where(agree, added, edge_memory[number])
-    every = builder.among([np.arange(len(c.of)) for c in classes], least)
-    number, leaf = len(among.wires), len(classes)
-    node_cost, node_memory = list(problem.node_cost), list(problem.node_memory)
-    for group, table, own in zip(every.owners, every.group_tables, classes, strict=True):
-        storage = every.tables.priced(group, table).storage
-        if storage is not None:
-            edge_cost[number], edge_memory[number] = _least_storage(storage, own)
-            node_cost[leaf] = node_memory[leaf] = np.zeros(edge_cost[number].shape[1])
-            number, leaf = number + 1, leaf + 1
-    assert number == len(edge_cost) and leaf == len(node_cost)
-    return replace(
-        problem,
-        node_cost=tuple(node_cost),
-        node_memory=tuple(node_memory),
-        edge_cost=tuple(edge_cost),
-        edge_memory=tuple(edge_memory),
-    )
+    return replace(problem, edge_memory=tuple(edge_memory)), tables
+
+
+def _stored(
+    problem: Problem, tables: Sequence[GroupTable], classes: Sequence[AxisClasses]
+) -> Problem:
+    """The problem of the classes with what no member's storages fall below."""
+    storages = [
+        t.storage and _least_storage(t.storage, c) for t, c in zip(tables, classes, strict=True)
+    ]
+    return with_storage(problem, storages)[0]
+
+
+def _lasting(builder: TableBuilder) -> tuple[set[int], set[int]]:
+    """The node tables and edge tables of parameters, whose memory no micro-batch shares."""
+    nodes = {number for number, group in enumerate(builder.owners) if group.head.kind == "param"}
+    return nodes, {number for number, key in enumerate(builder.wires) if key[0] in nodes}
+
+
+def _shared(memory: Sequence[Table], share: float, lasting: set[int]) -> tuple[Table, ...]:
+    """The share of each table's bytes, of `lasting` ones all."""
+    return tuple(m if number in lasting else share * m for number, m in enumerate(memory))
 
 
 def _agree(given: Codes, wanted: Codes, axes: Sequence[tuple[int, ...]]) -> NDArray[np.bool_]:
@@ -191,12 +223,14 @@ def _agree(given: Codes, wanted: Codes, axes: Sequence[tuple[int, ...]]) -> NDAr
     return agree
 
 
-def _least_storage(storage: StorageTable, classes: AxisClasses) -> tuple[Table, Table]:
-    """[classes, storages] seconds and bytes that no member falls below; inf s for what none has."""
+def _least_storage(storage: StorageTable, classes: AxisClasses) -> StorageTable:
+    """Of the classes seconds and bytes that no member falls below; inf s for what none has."""
     shape = len(classes.first), len(storage.storages)
     seconds, memory = np.full(shape, np.inf), np.full(shape, np.inf)
     for k in range(storage.which.shape[1]):
         at = classes.of, storage.which[:, k]
         np.minimum.at(seconds, at, storage.seconds[:, k])
         np.minimum.at(memory, at, storage.memory_bytes[:, k])
-    return seconds, np.where(np.isfinite(memory), memory, 0.0)
+    which = np.broadcast_to(np.arange(shape[1]), shape)
+    memory = np.where(np.isfinite(memory), memory, 0.0)
+    return StorageTable(storage.storages, which, seconds, memory)

@@ -69,8 +69,10 @@ WHOLE_SPACE = Space(zero=True)
 class GroupTable:
     """All strategies of a group: `assign[k, axis]` numbers its composite signature there.
 
-    storage: of its trained parameters, which then count neither in `sync_s` nor in `memory_bytes`;
-             None if they are stored whole. `stored_bytes` [strategies, storages] is known before it
+    ports:   trained parameters that may be stored split, which then count neither in `sync_s` nor
+             in `memory_bytes`; `stored_bytes` [strategies, storages] of all
+    whole_s: of each port, seconds of the synchronisation of its gradient if it is stored whole
+    storage: of all ports
     """
 
     composites: tuple[CompositeSignature, ...]
@@ -79,7 +81,9 @@ class GroupTable:
     inner_s: Table
     sync_s: Table
     memory_bytes: Table
+    ports: tuple[StoragePort, ...] = ()
     stored_bytes: Table | None = None
+    whole_s: tuple[Table, ...] = ()
     storage: StorageTable | None = None
 
     @staticmethod
@@ -99,7 +103,9 @@ class GroupTable:
             self.inner_s[rows],
             self.sync_s[rows],
             self.memory_bytes[rows],
+            tuple(port.some(rows) for port in self.ports),
             stored,
+            tuple(seconds[rows] for seconds in self.whole_s),
         )
 
     @property
@@ -189,6 +195,7 @@ class GroupTables:
             table,
             compute_s=compute_s,
             memory_bytes=memory_bytes,
+            ports=ports,
             stored_bytes=memory_table(ports, self.storages) if ports else None,
         )
 
@@ -316,7 +323,7 @@ class GroupTables:
     def storages(self) -> tuple[Storage, ...]:
         return storages(self.mesh, self.micro_batches) if self._zero else (WHOLE,)
 
-    def _storage_ports(self, group: Group, table: GroupTable) -> list[StoragePort]:
+    def _storage_ports(self, group: Group, table: GroupTable) -> tuple[StoragePort, ...]:
         """The trained parameters of the group, if they may be stored split."""
         found = []
         for port in group.sources if self._zero else ():
@@ -329,7 +336,7 @@ class GroupTables:
                 found.append(
                     StoragePort.make(spec, port.index, prices, passes, held, self.storages)
                 )
-        return found
+        return tuple(found)
 
     def _storage_prices(self, port: Port, table: GroupTable) -> StoragePrices:
         return StoragePrices(
@@ -358,14 +365,18 @@ class GroupTables:
     def priced(self, group: Group, table: GroupTable) -> GroupTable:
         """`local` with the seconds of the group's own communication."""
         inner_s = self._inner_seconds(group, table)
-        ports = self._storage_ports(group, table)
-        if not ports:
+        if not table.ports:
             return dataclasses.replace(
                 table, inner_s=inner_s, sync_s=self._sync_seconds(group, table)
             )
-        whole_s = [self._whole_seconds(p, table) for p in group.sources if self._is_trained(p)]
-        storage = storage_table(ports, self.storages, self.micro_batches, whole_s)
-        return dataclasses.replace(table, inner_s=inner_s, storage=storage)
+        trained = [port for port in group.sources if self._is_trained(port)]
+        whole_s = tuple(self._whole_seconds(port, table) for port in trained)
+        table = dataclasses.replace(table, inner_s=inner_s, whole_s=whole_s)
+        return dataclasses.replace(table, storage=self.storage(table))
+
+    def storage(self, table: GroupTable) -> StorageTable:
+        """Of a table with ports of which `whole_s` is known."""
+        return storage_table(table.ports, self.storages, self.micro_batches, table.whole_s)
 
     def _inner_seconds(self, group: Group, table: GroupTable) -> Table:
         """All-reduces inside operators, each over the axes that carry the inner signature."""

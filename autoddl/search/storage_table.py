@@ -51,6 +51,11 @@ class StoragePort:
         stored = {axes: prices.stored(axes) for axes in dict.fromkeys(s.axes for s in storages)}
         return StoragePort(op, index, prices, passes, held, stored)
 
+    def some(self, rows: NDArray[np.int64]) -> StoragePort:
+        """For these strategies only."""
+        stored = {axes: codes[rows] for axes, codes in self.stored.items()}
+        return replace(self, prices=self.prices.some(rows), stored=stored)
+
     def stage(self, storage: Storage) -> int:
         return stage_at(self.op, self.index, storage.stage)
 

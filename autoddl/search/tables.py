@@ -247,16 +247,27 @@ class TableBuilder:
         return may_fit(problem)
 
     def build(self) -> Tables:
-        grouping, wires = self.grouping, self.wires
-        self._ask(wires.values(), zip(self.owners, self.group_tables, strict=True))
-        self.group_tables = [
+        self.ask()
+        return self.joined(self.priced())
+
+    def ask(self) -> None:
+        """Announce what `priced` and `joined` need."""
+        self._ask(self.wires.values(), zip(self.owners, self.group_tables, strict=True))
+
+    def priced(self) -> list[GroupTable]:
+        """The groups' tables with the seconds of their own communication."""
+        return [
             self.tables.priced(group, table)
             for group, table in zip(self.owners, self.group_tables, strict=True)
         ]
+
+    def joined(self, groups: Sequence[GroupTable]) -> Tables:
+        """Of the groups' priced tables, with what lies between them."""
+        grouping, wires = self.grouping, self.wires
         priced = [self._price(wire) for wire in wires.values()]
         problem = Problem(
-            node_cost=tuple(map(self._node_seconds, self.group_tables)),
-            node_memory=tuple(t.memory_bytes for t in self.group_tables),
+            node_cost=tuple(map(self._node_seconds, groups)),
+            node_memory=tuple(t.memory_bytes for t in groups),
             edge_cost=tuple(cost for cost, _ in priced),
             edge_memory=tuple(memory for _, memory in priced),
             nodes=tuple(self.nodes),
@@ -268,11 +279,11 @@ class TableBuilder:
             ),
             memory_limit=self.model.limit_bytes,
         )
-        problem, variables = with_storage(problem, [t.storage for t in self.group_tables])
+        problem, variables = with_storage(problem, [t.storage for t in groups])
         return Tables(
             grouping,
             problem,
-            tuple(self.group_tables),
+            tuple(groups),
             variables,
             self.model,
             self.micro_batches,
