@@ -6,10 +6,14 @@ of one label to another, at the price that depends on how many of each class the
 has such a path of the same price in its shadow: the cheapest of these is a lower bound. There are
 far fewer of them: on six axes of extent 2 a matrix has 84 counted states for 4096.
 
+Sizes are forgotten as well, but for the bytes of the whole tensor: any dim may be split any number
+of times. Then a step may leave the dims alone that neither the sources nor the targets split: what
+it splits along one of these can be split along another instead. So tensors are alike that have as
+many dims which are split, and as many bytes; and all these dims may swap names, so that a search
+begins at one start of those that then are equal.
+
 The counted states are all of them if they are few, else those of the core (`states`) and of what is
 asked for: every state that a real path can visit. Prices must depend on extents and links only.
-Dims that divide alike may swap names (`symmetry`), so a search begins at one start of those that
-then are equal.
 """
 
 from __future__ import annotations
@@ -21,20 +25,27 @@ from functools import cached_property
 
 import numpy as np
 
-from .counted_states import CLOSED_DIMS, CountedGraph, CountedStates, peeled_class
-from .edges import KIND_INDEX, Bools, Codes, Floats, Ints
+from .counted_states import CLOSED_DIMS, CountedGraph, CountedStates, Replaced, peeled_class
+from .edges import KIND_INDEX, Codes, Floats, Ints
 from .layout import TensorSpec
 from .mesh import Mesh
-from .needless import GROWS, SHRINKS, is_needless
+from .needless import GROWS, SHRINKS
 from .redistribute import PriceFn
 from .relax import follow
-from .states import local_bytes
 from .steps import FREE_KINDS, STEP_KINDS
-from .symmetry import alike_dims, dual, names_by_rank
+from .symmetry import dual, names_by_rank
 
 _TIE = 1e-12
 _SINGLE = 2e-6  # relative error of a sum of single precision
 _FREE = tuple(KIND_INDEX[kind] for kind in FREE_KINDS)
+
+
+@dataclass(frozen=True)
+class _Sort:
+    """What bounds know of a tensor: how many of its dims are split, and its bytes."""
+
+    dims: int
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -55,7 +66,7 @@ class _Way:
 
 @dataclass(eq=False)
 class _Found:
-    """Seconds from some states to all of a graph, for one tensor; rows: by the state's word."""
+    """Seconds from some states to all of a graph, for one sort; rows: by the state's word."""
 
     graph: CountedGraph
     rows: dict[int, int] = field(default_factory=dict)
@@ -69,14 +80,14 @@ class _Found:
         known = all(word in self.rows for word in way.asked.tolist())
         return known and all(map(self.graph.has, way.ends))
 
-    def pick(self, way: _Way) -> Floats:
-        """[n, m]"""
+    def between(self, way: _Way) -> Floats:
+        """From each distinct start to each distinct end."""
         at = np.array([self.rows[word] for word in way.asked.tolist()], dtype=np.int64)
         found = np.empty((len(at), len(way.ends[0])))
         for called, ends in enumerate(way.ends):
             own = np.flatnonzero(way.called == called)
             found[own] = self.table[0][at[own, None], np.searchsorted(self.graph.words, ends)]
-        return found[way.start_of[:, None], way.end_of]
+        return found
 
 
 @dataclass
@@ -87,10 +98,8 @@ class Counted:
     price: PriceFn
     _asked: dict[int, dict[bytes, Ints]] = field(default_factory=dict, repr=False)
     _graphs: dict[int, CountedGraph] = field(default_factory=dict, repr=False)
-    _open: dict[int, list[tuple[TensorSpec, Codes, Codes]]] = field(
-        default_factory=dict, repr=False
-    )
-    _found: dict[TensorSpec, _Found] = field(default_factory=dict, repr=False)
+    _open: dict[int, list[tuple[_Sort, Codes, Codes]]] = field(default_factory=dict, repr=False)
+    _found: dict[_Sort, _Found] = field(default_factory=dict, repr=False)
     _known_ways: dict[Hashable, _Way] = field(default_factory=dict, repr=False)
     _words: dict[tuple[int, bytes], tuple[Ints, Ints]] = field(default_factory=dict, repr=False)
 
@@ -124,13 +133,7 @@ class Counted:
 
     def ask(self, spec: TensorSpec, sources: Codes, targets: Codes) -> None:
         """Announce that `seconds` will be called with these."""
-        ndim = len(spec.shape)
-        asked = self._asked.setdefault(ndim, {})
-        for codes in (sources, targets):
-            key = codes.tobytes()
-            if key not in asked:
-                asked[key] = np.unique(self._states.shadow(codes, ndim))
-        self._open.setdefault(ndim, []).append((spec, sources, targets))
+        self._ask(*_sorted(spec, sources, targets))
 
     def ask_rows(self, spec: TensorSpec, given: Codes, kept: Codes) -> None:
         """Announce that `row_seconds` will be called with these."""
@@ -139,73 +142,82 @@ class Counted:
 
     def seconds(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Floats:
         """[n, m] seconds that no path from a source to a target falls below."""
-        ways = self._ways(spec, sources, targets)
-        known = self._found.get(spec)
-        if known is None or not any(map(known.has, ways)):
-            self.ask(spec, sources, targets)
-            self._answer(len(spec.shape))
-            known = self._found[spec]
-        number = next(n for n, way in enumerate(ways) if known.has(way))
-        found = known.pick(ways[number])
-        return found.T if number else found
+        found, way, swapped = self._answer(*_sorted(spec, sources, targets))
+        seconds = found.between(way)[way.start_of[:, None], way.end_of]
+        return seconds.T if swapped else seconds
 
     def row_seconds(self, spec: TensorSpec, given: Codes, kept: Codes) -> Floats:
         """[n] the same from each row of `given` to the same row of `kept`."""
         first, inverse = _distinct(given, kept)
-        return np.diagonal(self.seconds(spec, given[first], kept[first]))[inverse]
+        found, way, _ = self._answer(*_sorted(spec, given[first], kept[first]))
+        return found.between(way)[way.start_of, way.end_of][inverse]
 
-    def _answer(self, ndim: int) -> None:
-        """One search for all that was asked for tensors of as many dims, whatever their sizes."""
-        graph = self._graph(ndim)
-        new: dict[TensorSpec, dict[int, None]] = {}
-        for spec, sources, targets in self._open.pop(ndim):
-            known = self._found.get(spec)
+    def _ask(self, sort: _Sort, sources: Codes, targets: Codes) -> None:
+        asked = self._asked.setdefault(sort.dims, {})
+        for codes in (sources, targets):
+            key = codes.tobytes()
+            if key not in asked:
+                asked[key] = np.unique(self._states.shadow(codes, sort.dims))
+        self._open.setdefault(sort.dims, []).append((sort, sources, targets))
+
+    def _answer(self, sort: _Sort, sources: Codes, targets: Codes) -> tuple[_Found, _Way, bool]:
+        """What is known, and which of it is wanted; whether paths are read backwards."""
+        ways = self._ways(sort.dims, sources, targets)
+        known = self._found.get(sort)
+        if known is None or not any(map(known.has, ways)):
+            self._ask(sort, sources, targets)
+            self._search_all(sort.dims)
+            known = self._found[sort]
+        number = next(n for n, way in enumerate(ways) if known.has(way))
+        return known, ways[number], number > 0
+
+    def _search_all(self, dims: int) -> None:
+        """One search for all that was asked for of as many dims, whatever the bytes."""
+        graph = self._graph(dims)
+        new: dict[_Sort, dict[int, None]] = {}
+        for sort, sources, targets in self._open.pop(dims):
+            known = self._found.get(sort)
             if known is None or known.graph is not graph:
-                known = self._found[spec] = _Found(graph)
-            also = new.setdefault(spec, {})
-            ways = self._ways(spec, sources, targets)
+                known = self._found[sort] = _Found(graph)
+            also = new.setdefault(sort, {})
+            ways = self._ways(dims, sources, targets)
             starts = [[w for w in way.asked.tolist() if w not in known.rows] for way in ways]
             least = min(starts, key=lambda words: len({*words} - also.keys()))
             also.update(dict.fromkeys(least))
-        new = {spec: words for spec, words in new.items() if words}
+        new = {sort: words for sort, words in new.items() if words}
         if new:
             asked = [np.array(list(words), dtype=np.int64) for words in new.values()]
-            for spec, words, rows in zip(
-                new, asked, self._search(graph, list(new), asked), strict=True
-            ):
-                self._found[spec].add(words, rows)
+            rows = self._search(graph, [sort.bytes for sort in new], asked)
+            for sort, words, own in zip(new, asked, rows, strict=True):
+                self._found[sort].add(words, own)
 
-    def _ways(self, spec: TensorSpec, sources: Codes, targets: Codes) -> list[_Way]:
+    def _ways(self, dims: int, sources: Codes, targets: Codes) -> list[_Way]:
         """What may be searched for an answer: paths, or their duals."""
-        ndim = len(spec.shape)
-        alike = alike_dims(spec.shape, self.mesh) if ndim <= CLOSED_DIMS else ()
-        ways = [self._way(ndim, alike, sources, targets)]
-        if self._has_duals(spec):
-            ways.append(self._way(ndim, alike, dual(targets), dual(sources)))
+        ways = [self._way(dims, sources, targets)]
+        if self._is_dual:
+            ways.append(self._way(dims, dual(targets), dual(sources)))
         return ways
 
-    def _way(
-        self, ndim: int, alike: tuple[tuple[int, ...], ...], starts: Codes, ends: Codes
-    ) -> _Way:
-        """The distinct counts of starts and ends; dims that divide alike swap names."""
-        key = ndim, alike, starts.tobytes(), ends.tobytes()
+    def _way(self, dims: int, starts: Codes, ends: Codes) -> _Way:
+        """The distinct counts of starts and ends; the dims swap names, if they are not many."""
+        key = dims, starts.tobytes(), ends.tobytes()
         if key in self._known_ways:
             return self._known_ways[key]
-        words, start_of = self._distinct(ndim, starts)
-        last, end_of = self._distinct(ndim, ends)
-        if not alike:
+        words, start_of = self._distinct(dims, starts)
+        last, end_of = self._distinct(dims, ends)
+        if not 1 < dims <= CLOSED_DIMS:
             nothing = np.zeros(len(words), dtype=np.int64)
             way = _Way(words, nothing, start_of, [last], end_of)
             return self._known_ways.setdefault(key, way)
-        counts, counts_last = self._states.counts(words, ndim), self._states.counts(last, ndim)
-        seldom = np.zeros((len(words), ndim), dtype=np.int64)
+        counts, counts_last = self._states.counts(words, dims), self._states.counts(last, dims)
+        seldom = np.zeros((len(words), dims), dtype=np.int64)
         for number, axes in enumerate(self.classes):
             seldom = seldom * (len(axes) + 1) - counts[:, number, 2:]
-        every = names_by_rank(seldom, ndim, alike)
-        numbers = every @ ndim ** np.arange(ndim)
+        every = names_by_rank(seldom, dims, (tuple(range(dims)),))
+        numbers = every @ dims ** np.arange(dims)
         _, first, called = np.unique(numbers, return_index=True, return_inverse=True)
         names = every[first]
-        powers = self._states.powers(ndim)
+        powers = self._states.powers(dims)
         asked, renamed = words.copy(), []
         for number, new in enumerate(names):
             swapped = powers[:, [0, 1, *(new + 2)]]
@@ -223,55 +235,33 @@ class Counted:
             self._words[key] = found
         return self._words[key]
 
-    def _has_duals(self, spec: TensorSpec) -> bool:
-        """Whether a path read backwards costs the same (`symmetry`)."""
-        return spec.is_float and self._is_dual
-
     @cached_property
     def _is_dual(self) -> bool:
+        """Whether a path read backwards costs the same (`symmetry`)."""
         gather, scatter = (self._prices[KIND_INDEX[k]] for k in ("all_gather", "reduce_scatter"))
         return bool((gather == scatter).all())
 
     def _search(
-        self, graph: CountedGraph, specs: Sequence[TensorSpec], starts: Sequence[Ints]
+        self, graph: CountedGraph, sizes: Sequence[int], starts: Sequence[Ints]
     ) -> list[Floats]:
-        """For each tensor [starts, states]; all by one search."""
-        prices = self._prices[graph.kind, graph.many]
-        parts, sums = self._divisible
-        sums = (graph.kind == KIND_INDEX["all_reduce"]) & sums[graph.many]
-        parts, to_partial = parts[graph.kind, graph.many], graph.kind == KIND_INDEX["to_partial"]
-        weights = np.empty((len(graph.src), len(specs)), dtype=np.float32)  # half the time
-        evens, needless = [], {}
-        for number, spec in enumerate(specs):
-            bytes_, even = local_bytes(spec, graph.parts)
-            evens.append(even)
-            own = prices[:, 0] + prices[:, 1] * np.maximum(bytes_[graph.src], bytes_[graph.dst])
-            if not spec.is_float:
-                own[to_partial] = np.inf
-            key = even.tobytes()
-            if key not in needless:
-                needless[key] = is_needless(graph.halfway, parts, sums, even)
-                needless[key] |= ~(even[graph.src] & even[graph.dst])
-            own[needless[key]] = np.inf
-            weights[:, number] = own
+        """For tensors of so many bytes [starts, states]; all by one search."""
+        alpha_s, s_per_byte = self._prices[graph.kind, graph.many].T
+        s_per_byte = s_per_byte / np.minimum(graph.shards[graph.src], graph.shards[graph.dst])
+        weights = np.empty((len(graph.src), len(sizes)), dtype=np.float32)  # half the time
+        for own, size in zip(weights.T, sizes, strict=True):
+            own[:] = alpha_s + s_per_byte * size
         rows = [np.searchsorted(graph.words, words) for words in starts]
-        which = np.repeat(np.arange(len(specs)), [len(own) for own in rows])
+        which = np.repeat(np.arange(len(sizes)), [len(own) for own in rows])
         edges = graph.src, graph.dst, weights
         lengths = follow(
             len(graph.words), *edges, lambda: graph.rounds, np.concatenate(rows), which
         )
-        found = []
-        for number, (own, even) in enumerate(zip(rows, evens, strict=True)):
-            # what was rounded up is taken off again
-            seconds = lengths[which == number].astype(np.float64) * (1 - _SINGLE)
-            seconds[~even[own]] = np.inf
-            seconds[:, ~even] = np.inf
-            found.append(seconds)
-        return found
+        # what was rounded up is taken off again
+        seconds = lengths.astype(np.float64) * (1 - _SINGLE)
+        return np.split(seconds, np.flatnonzero(np.diff(which)) + 1)
 
     @cached_property
-    def _divisible(self) -> tuple[Bools, Bools]:
-        """[kinds, k] what a step along one axis and one along the rest replace; [k] all-reduces."""
+    def _replaced(self) -> Replaced:
         row_of = {tuple(many): row for row, many in enumerate(self._states.numbers.tolist())}
         extents = np.array([self.mesh.extents[axes[0]] for axes in self.classes], dtype=float)
         parts = np.zeros((len(STEP_KINDS), len(self._states.numbers)), dtype=bool)
@@ -296,15 +286,31 @@ class Counted:
         scatter, gather, both = (
             self._prices[KIND_INDEX[k]] for k in ("reduce_scatter", "all_gather", "all_reduce")
         )
-        return parts, (scatter + gather <= both * (1 + _TIE)).all(axis=1)
+        return Replaced(parts, (scatter + gather <= both * (1 + _TIE)).all(axis=1))
 
-    def _graph(self, ndim: int) -> CountedGraph:
+    def _graph(self, dims: int) -> CountedGraph:
         """The graph with all that was asked for so far."""
-        known = self._graphs.get(ndim)
-        if known is not None and all(map(known.has, self._asked[ndim].values())):
+        known = self._graphs.get(dims)
+        if known is not None and all(map(known.has, self._asked[dims].values())):
             return known
-        self._graphs[ndim] = self._states.graph(ndim, self._asked[ndim].values())
-        return self._graphs[ndim]
+        asked = self._asked[dims].values()
+        self._graphs[dims] = self._states.graph(dims, asked, self._replaced)
+        return self._graphs[dims]
+
+
+def _sorted(spec: TensorSpec, sources: Codes, targets: Codes) -> tuple[_Sort, Codes, Codes]:
+    """Without the dims that no state splits; one stays, along which sums may be scattered."""
+    ndim = len(spec.shape)
+    split = np.zeros(ndim + 2, dtype=bool)
+    for codes in (sources, targets):
+        split[codes + np.int8(2)] = True
+    split[2:3] |= not split[2:].any()
+    names = np.cumsum(split[2:], dtype=np.int8) - np.int8(1)
+    labels = np.concatenate([np.array([-2, -1], dtype=np.int8), names])
+    dims = int(split[2:].sum())
+    if dims < ndim:
+        sources, targets = (labels[codes + np.int8(2)] for codes in (sources, targets))
+    return _Sort(dims, spec.bytes), sources, targets
 
 
 def _distinct(given: Codes, kept: Codes) -> tuple[Ints, Ints]:

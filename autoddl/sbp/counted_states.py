@@ -15,9 +15,9 @@ from functools import cached_property
 
 import numpy as np
 
-from .edges import KIND_INDEX, KIND_TABLE, Codes, Ints, finder
+from .edges import KIND_INDEX, KIND_TABLE, Bools, Codes, Ints, finder
 from .mesh import Mesh
-from .needless import GROWS, SHRINKS, Halfway
+from .needless import GROWS
 from .relax import PLACE, Rounds
 from .states import core_codes, without_a_label
 from .steps import STEP_KINDS
@@ -25,23 +25,35 @@ from .symmetry import dual
 
 CLOSED_DIMS = 4  # of a tensor whose dims may swap names
 _FEW_STATES = 2000
+_ALL_REDUCE = KIND_INDEX["all_reduce"]
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """Which steps two others replace at no higher price (`needless`).
+
+    parts: [kinds, k] those along several axes, by one along one axis and one along the rest
+    sums:  [k] all-reduces, by a reduce-scatter and an all-gather
+    """
+
+    parts: Bools
+    sums: Bools
 
 
 @dataclass(frozen=True, eq=False)
 class CountedGraph:
-    """Counted states as ascending words, and the steps between them.
+    """Counted states as ascending words, and the steps between them that others do not replace.
 
-    parts: [n, dims] into which each splits each dim
-    many:  per edge, the row of `CountedStates.numbers`
+    shards: [n] into how many shards each splits the tensor
+    many:   per edge, the row of `CountedStates.numbers`
     """
 
     words: Ints
-    parts: Ints
+    shards: Ints
     src: Ints
     dst: Ints
     kind: Ints
     many: Ints
-    halfway: Halfway
     rounds: Rounds
 
     def has(self, words: Ints) -> bool:
@@ -104,7 +116,7 @@ class CountedStates:
         rows = np.concatenate(found)
         return self.words(np.concatenate([rows, dual(rows)]), ndim)
 
-    def graph(self, ndim: int, asked: Iterable[Ints]) -> CountedGraph:
+    def graph(self, ndim: int, asked: Iterable[Ints], replaced: Replaced) -> CountedGraph:
         """Of all states if they are few, else of those of the core and of the words `asked`."""
         labels = ndim + 2
         sizes = [len(axes) for axes in self.classes]
@@ -119,9 +131,9 @@ class CountedStates:
                 )
                 words = (words[:, None] + more).ravel()
         else:
-            core = self.words(core_codes(self.mesh, ndim), ndim)
+            core = self.words(core_codes(self.mesh, ndim, paired=True), ndim)
             words = self._closed(np.concatenate([core, *asked]), ndim)
-        return self._build(ndim, np.unique(words))
+        return self._build(ndim, np.unique(words), replaced)
 
     def counts(self, words: Ints, ndim: int) -> Ints:
         """[n, classes, labels]: the inverse of `words`."""
@@ -144,16 +156,11 @@ class CountedStates:
             [(counts[:, :, [0, 1, *order]] * powers).sum(axis=(1, 2)) for order in orders]
         )
 
-    def _build(self, ndim: int, words: Ints) -> CountedGraph:
+    def _build(self, ndim: int, words: Ints, replaced: Replaced) -> CountedGraph:
         powers, labels = self.powers(ndim), ndim + 2
         counts = self.counts(words, ndim)
         extents = np.array([self.mesh.extents[axes[0]] for axes in self.classes])
-        parts = (extents[:, None] ** counts[:, :, 2:]).prod(axis=1)
-        peeled = {
-            kind: np.array([peeled_class(many, kind) for many in self.numbers])
-            for kind in (*GROWS, *SHRINKS)
-        }
-
+        shards = (extents ** counts[:, :, 2:].sum(axis=2)).prod(axis=1)
         rows = finder(words, math.prod((len(axes) + 1) ** (labels - 1) for axes in self.classes))
         enough = []
         for source in range(labels):
@@ -161,29 +168,33 @@ class CountedStates:
             for own, number in zip(counts[:, :, source].T, self.numbers.T, strict=True):
                 held &= own[:, None] >= number
             enough.append(np.nonzero(held))
-        edges, parted, summed = [], [], []
+        edges = []
         for source, target in itertools.permutations(range(labels), 2):
+            kind = int(KIND_TABLE[min(source - 2, 0), min(target - 2, 0)])
             change = powers[:, target] - powers[:, source]
             src, many = enough[source]
+            through = np.zeros(len(src), dtype=bool)  # there is a state to go through instead
+            if kind == _ALL_REDUCE:
+                for split in powers.T[2:]:
+                    to_split = self.numbers @ (split - powers[:, source])
+                    through |= rows(words[src] + to_split[many]) >= 0
+                through &= replaced.sums[many]
+            elif replaced.parts[kind].any():
+                several = np.flatnonzero(replaced.parts[kind, many])
+                one = change[self._peeled(kind)[many[several]]]
+                through[several] = rows(words[src[several]] + one) >= 0
+            src, many = src[~through], many[~through]
             dst = rows(words[src] + (self.numbers @ change)[many])
-            src, many, dst = src[dst >= 0], many[dst >= 0], dst[dst >= 0]
-            kind = int(KIND_TABLE[min(source - 2, 0), min(target - 2, 0)])
+            there = dst >= 0
+            src, many, dst = src[there], many[there], dst[there]
             edges.append(np.stack([src, dst, np.full(len(src), kind), many]))
-            half = np.full(len(src), -1)
-            if kind in peeled:
-                several = self.numbers[many].sum(axis=1) > 1
-                one = change[peeled[kind][many[several]]]
-                half[several] = rows(words[src[several]] + one)
-            parted.append(half)
-            through = np.full((ndim, len(src)), -1)
-            for dim in range(ndim if kind == KIND_INDEX["all_reduce"] else 0):
-                to_split = self.numbers @ (powers[:, dim + 2] - powers[:, source])
-                through[dim] = rows(words[src] + to_split[many])
-            summed.append(through)
         src, dst, kind, many = np.concatenate(edges, axis=1)
-        halfway = Halfway(np.concatenate(parted), np.concatenate(summed, axis=1))
         rounds = Rounds.of(_turn(counts.sum(axis=1)[src], kind), dst)
-        return CountedGraph(words, parts, src, dst, kind, many, halfway, rounds)
+        return CountedGraph(words, shards, src, dst, kind, many, rounds)
+
+    def _peeled(self, kind: int) -> Ints:
+        """[k] the class of the axis that goes first."""
+        return np.array([peeled_class(many, kind) for many in self.numbers])
 
 
 def _turn(held: Ints, kind: Ints) -> Ints:

@@ -44,11 +44,13 @@ def core_size(mesh: Mesh) -> int:
     return LARGE_CORE if mesh.num_axes <= 6 else SMALL_CORE
 
 
-def core_codes(mesh: Mesh, ndim: int) -> Codes:
+def core_codes(mesh: Mesh, ndim: int, *, paired: bool = False) -> Codes:
     """All states if there are few, else the simplest ones, [n, axes] in ascending order of words.
 
     Simple are few changes of label from an axis to the next one of the same link class, and among
     these no label in two runs. Whole levels of simplicity are taken up to `core_size`.
+
+    paired: of as many changes with no label in two runs and with one, both or none
     """
     num_axes, num_labels = mesh.num_axes, ndim + 2
     if num_labels**num_axes <= FULL_STATES:
@@ -64,7 +66,8 @@ def core_codes(mesh: Mesh, ndim: int) -> Codes:
         for repeated in (False, True):
             labels = {n: _run_labels(n, num_labels, repeated) for n in {len(c) + 1 for c in runs}}
             size = sum(len(labels[len(cuts) + 1]) for cuts in runs)
-            if levels and sum(map(len, levels)) + size > core_size(mesh):
+            full = sum(map(len, levels)) + size > core_size(mesh)
+            if levels and full and not (paired and repeated):
                 return _ascending(levels, ndim)
             levels.extend(
                 np.repeat(labels[len(cuts) + 1], np.diff((0, *cuts, num_axes)), axis=1)
