@@ -25,7 +25,7 @@ from functools import cached_property
 
 import numpy as np
 
-from .counted_states import CLOSED_DIMS, CountedGraph, CountedStates, Replaced, peeled_class
+from .counted_states import CLOSED_DIMS, CountedGraph, CountedStates, Replaced
 from .edges import KIND_INDEX, Codes, Floats, Ints
 from .layout import TensorSpec
 from .mesh import Mesh
@@ -254,7 +254,7 @@ class Counted:
         which = np.repeat(np.arange(len(sizes)), [len(own) for own in rows])
         edges = graph.src, graph.dst, weights
         lengths = follow(
-            len(graph.words), *edges, lambda: graph.rounds, np.concatenate(rows), which
+            len(graph.words), *edges, lambda: graph.phases, np.concatenate(rows), which
         )
         # what was rounded up is taken off again
         seconds = lengths.astype(np.float64) * (1 - _SINGLE)
@@ -262,31 +262,31 @@ class Counted:
 
     @cached_property
     def _replaced(self) -> Replaced:
-        row_of = {tuple(many): row for row, many in enumerate(self._states.numbers.tolist())}
+        numbers = self._states.numbers
+        row_of = {tuple(many): row for row, many in enumerate(numbers.tolist())}
         extents = np.array([self.mesh.extents[axes[0]] for axes in self.classes], dtype=float)
-        parts = np.zeros((len(STEP_KINDS), len(self._states.numbers)), dtype=bool)
-        for row, many in enumerate(self._states.numbers):
-            if many.sum() < 2:
-                continue
-            for kind in (*GROWS, *SHRINKS):
-                one = np.zeros_like(many)
-                one[peeled_class(many, kind)] = 1
-                rest = many - one
-                if kind in _FREE:
-                    parts[kind, row] = True
-                    continue
-                first = self._prices[kind, row_of[tuple(one)]].copy()
-                other = self._prices[kind, row_of[tuple(rest)]].copy()
-                if kind in GROWS:  # a scatter leaves less for the second step
-                    other[1] /= (extents**one).prod()
-                else:
-                    first[1] /= (extents**rest).prod()
-                whole = self._prices[kind, row] * (1 + _TIE)
-                parts[kind, row] = (first + other <= whole).all()
-        scatter, gather, both = (
-            self._prices[KIND_INDEX[k]] for k in ("reduce_scatter", "all_gather", "all_reduce")
+        shards = (extents**numbers).prod(axis=1)
+        apart = np.full((len(STEP_KINDS), len(numbers)), -1)
+        scatter, gather, swap, both = (
+            self._prices[KIND_INDEX[kind]]
+            for kind in ("reduce_scatter", "all_gather", "all_to_all", "all_reduce")
         )
-        return Replaced(parts, (scatter + gather <= both * (1 + _TIE)).all(axis=1))
+        swaps = True
+        for row, many in enumerate(numbers):
+            for kind, number in itertools.product((*GROWS, *SHRINKS), np.flatnonzero(many)):
+                one = np.zeros_like(many)
+                one[number] = 1
+                alone, prices = row_of[tuple(one)], self._prices[kind]
+                rest = row_of.get(tuple(many - one))
+                others = np.zeros(2) if rest is None else prices[rest]
+                whole = prices[row] * (1 + _TIE)
+                after_scatter = prices[alone] + others / [1.0, shards[alone]]
+                if rest is not None and (after_scatter <= whole).all():
+                    apart[kind, row] = number
+                if kind not in _FREE:
+                    instead = others / [1.0, shards[alone]] + swap[alone] / [1.0, shards[row]]
+                    swaps &= bool((instead <= whole).all())
+        return Replaced(apart, (scatter + gather <= both * (1 + _TIE)).all(axis=1), swaps)
 
     def _graph(self, dims: int) -> CountedGraph:
         """The graph with all that was asked for so far."""

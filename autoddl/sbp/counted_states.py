@@ -3,6 +3,17 @@
 Of a counted state is known how often each label stands on each class of axes (of one extent and
 link class). It is a number, its *word*, with a digit for each class and label but the last. A step
 takes some axes of each class from one label to another; which they are is forgotten.
+
+Where all states are there, no all-reduce is needed and all-to-alls are cheap enough (`Replaced`),
+some cheapest path has its steps in the order of `_PHASES`:
+
+- An axis that is sliced after it was gathered is as well left out of the gather and moved by an
+  all-to-all. So only what was Broadcast from the start is sliced, and as well at once: then all
+  other steps have fewer bytes.
+- Read backwards, that is why nothing becomes Partial but at the end.
+- In between, axes go from Partial to a split by reduce-scatters, from one split to another, and
+  from a split to Broadcast by all-gathers, each axis in this order. Two neighbouring steps that are
+  the other way round have different axes; if they change places, none has more bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +28,7 @@ import numpy as np
 
 from .edges import KIND_INDEX, KIND_TABLE, Bools, Codes, Ints, finder
 from .mesh import Mesh
-from .needless import GROWS
+from .needless import SHRINKS
 from .relax import PLACE, Rounds
 from .states import core_codes, without_a_label
 from .steps import STEP_KINDS
@@ -26,18 +37,26 @@ from .symmetry import dual
 CLOSED_DIMS = 4  # of a tensor whose dims may swap names
 _FEW_STATES = 2000
 _ALL_REDUCE = KIND_INDEX["all_reduce"]
+_PHASES = tuple(
+    KIND_INDEX[kind]
+    for kind in ("slice", "reduce_scatter", "all_to_all", "all_gather", "to_partial")
+)
 
 
 @dataclass(frozen=True)
 class Replaced:
     """Which steps two others replace at no higher price (`needless`).
 
-    parts: [kinds, k] those along several axes, by one along one axis and one along the rest
+    apart: [kinds, k] those along several axes, by one along an axis of this class, the first of a
+           scatter or the last of a gather, and one along the rest; -1 if not
     sums:  [k] all-reduces, by a reduce-scatter and an all-gather
+    swaps: any axis of a reduce-scatter or an all-gather may be left out of it, and be moved by an
+           all-to-all, after or before it, at no higher price in all
     """
 
-    parts: Bools
+    apart: Ints
     sums: Bools
+    swaps: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +65,7 @@ class CountedGraph:
 
     shards: [n] into how many shards each splits the tensor
     many:   per edge, the row of `CountedStates.numbers`
+    phases: some cheapest path has the edges of each before those of the next
     """
 
     words: Ints
@@ -54,7 +74,7 @@ class CountedGraph:
     dst: Ints
     kind: Ints
     many: Ints
-    rounds: Rounds
+    phases: tuple[Rounds, ...]
 
     def has(self, words: Ints) -> bool:
         at = np.minimum(np.searchsorted(self.words, words), len(self.words) - 1)
@@ -120,20 +140,21 @@ class CountedStates:
         """Of all states if they are few, else of those of the core and of the words `asked`."""
         labels = ndim + 2
         sizes = [len(axes) for axes in self.classes]
-        if math.prod(math.comb(size + labels - 1, labels - 1) for size in sizes) <= _FEW_STATES:
-            words = np.zeros(1, dtype=np.int64)
-            for size, powers in zip(sizes, self.powers(ndim), strict=True):
-                more = np.array(
-                    [
-                        powers[list(held)].sum()
-                        for held in itertools.combinations_with_replacement(range(labels), size)
-                    ]
-                )
-                words = (words[:, None] + more).ravel()
-        else:
+        if math.prod(math.comb(size + labels - 1, labels - 1) for size in sizes) > _FEW_STATES:
             core = self.words(core_codes(self.mesh, ndim, paired=True), ndim)
-            words = self._closed(np.concatenate([core, *asked]), ndim)
-        return self._build(ndim, np.unique(words), replaced)
+            words = np.unique(self._closed(np.concatenate([core, *asked]), ndim))
+            return self._build(ndim, words, replaced, False)
+        words = np.zeros(1, dtype=np.int64)
+        for size, powers in zip(sizes, self.powers(ndim), strict=True):
+            more = np.array(
+                [
+                    powers[list(held)].sum()
+                    for held in itertools.combinations_with_replacement(range(labels), size)
+                ]
+            )
+            words = (words[:, None] + more).ravel()
+        in_phases = ndim > 0 and replaced.swaps and bool(replaced.sums.all())
+        return self._build(ndim, np.sort(words), replaced, in_phases)
 
     def counts(self, words: Ints, ndim: int) -> Ints:
         """[n, classes, labels]: the inverse of `words`."""
@@ -156,7 +177,7 @@ class CountedStates:
             [(counts[:, :, [0, 1, *order]] * powers).sum(axis=(1, 2)) for order in orders]
         )
 
-    def _build(self, ndim: int, words: Ints, replaced: Replaced) -> CountedGraph:
+    def _build(self, ndim: int, words: Ints, replaced: Replaced, in_phases: bool) -> CountedGraph:
         powers, labels = self.powers(ndim), ndim + 2
         counts = self.counts(words, ndim)
         extents = np.array([self.mesh.extents[axes[0]] for axes in self.classes])
@@ -179,22 +200,31 @@ class CountedStates:
                     to_split = self.numbers @ (split - powers[:, source])
                     through |= rows(words[src] + to_split[many]) >= 0
                 through &= replaced.sums[many]
-            elif replaced.parts[kind].any():
-                several = np.flatnonzero(replaced.parts[kind, many])
-                one = change[self._peeled(kind)[many[several]]]
-                through[several] = rows(words[src[several]] + one) >= 0
+            else:
+                apart = replaced.apart[kind, many]
+                several = np.flatnonzero(apart >= 0)
+                moved = change[apart[several]]
+                if kind in SHRINKS:
+                    moved = (self.numbers @ change)[many[several]] - moved
+                through[several] = rows(words[src[several]] + moved) >= 0
             src, many = src[~through], many[~through]
             dst = rows(words[src] + (self.numbers @ change)[many])
             there = dst >= 0
             src, many, dst = src[there], many[there], dst[there]
             edges.append(np.stack([src, dst, np.full(len(src), kind), many]))
         src, dst, kind, many = np.concatenate(edges, axis=1)
-        rounds = Rounds.of(_turn(counts.sum(axis=1)[src], kind), dst)
-        return CountedGraph(words, shards, src, dst, kind, many, rounds)
+        turn = _turn(counts.sum(axis=1)[src], kind)
+        if in_phases:
+            phases = tuple(_rounds_of(np.flatnonzero(kind == k), turn, dst) for k in _PHASES)
+        else:
+            phases = (Rounds.of(turn, dst),)
+        return CountedGraph(words, shards, src, dst, kind, many, phases)
 
-    def _peeled(self, kind: int) -> Ints:
-        """[k] the class of the axis that goes first."""
-        return np.array([peeled_class(many, kind) for many in self.numbers])
+
+def _rounds_of(edges: Ints, turn: Ints, dst: Ints) -> Rounds:
+    """Of some edges."""
+    own = Rounds.of(turn[edges], dst[edges])
+    return Rounds(edges[own.order], own.bounds)
 
 
 def _turn(held: Ints, kind: Ints) -> Ints:
@@ -209,9 +239,3 @@ def _turn(held: Ints, kind: Ints) -> Ints:
     turns[KIND_INDEX["to_partial"]] = partial
     turns[[KIND_INDEX["reduce_scatter"], KIND_INDEX["all_reduce"]]] = axes - partial
     return PLACE[kind] * (axes + 1) + np.take_along_axis(turns, kind[None], axis=0)[0]
-
-
-def peeled_class(many: Ints, kind: int) -> int:
-    """The class of the axis that goes first: splits grow from the first, shrink from the last."""
-    present = np.flatnonzero(many)
-    return int(present[0] if kind in GROWS else present[-1])

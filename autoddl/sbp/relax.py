@@ -8,13 +8,16 @@ order in which steps mostly do, so that few sweeps over all rounds reach the fix
 first sweep only edges are looked at whose source has changed since. For a few starts the rounds are
 not worth their number, and each is searched on its own. Compiled loops (`compiled`) relax one edge
 after the other in the same order: as rounding keeps the order of sums, the fixed point is the same.
+
+Where it is known that some cheapest way has all its edges of one sort before those of the next, the
+edges of each sort are a phase of their own: no phase is gone back to (`follow`).
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -26,7 +29,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
 from ..compiled import COMPILER
-from .edges import KIND_INDEX, STAY, Floats, Ints, end_axes
+from .edges import KIND_INDEX, STAY, Bools, Floats, Ints, end_axes
 from .states import StateGraph
 from .steps import StepKind
 
@@ -69,17 +72,17 @@ class Rounds:
 
 
 @lru_cache(maxsize=32)
-def rounds(graph: StateGraph, *, backwards: bool) -> Rounds:
-    """The edges as most paths have them: tensors shrink, move and grow.
+def rounds(graph: StateGraph, *, backwards: bool) -> tuple[Rounds]:
+    """The edges as most paths have them, in one phase: tensors shrink, move and grow.
 
     Splits grow from the first axis on and shrink from the last.
     """
     if not len(graph.src):
-        return Rounds.of(graph.kind, graph.dst)
+        return (Rounds.of(graph.kind, graph.dst),)
     axes = graph.mesh.num_axes
     first, last = (ends[graph.mask] for ends in end_axes(axes))
     keys = PLACE[graph.kind] * axes + np.where(_GROWS[graph.kind], first, axes - 1 - last)
-    return Rounds.of(-keys, graph.src) if backwards else Rounds.of(keys, graph.dst)
+    return (Rounds.of(-keys, graph.src) if backwards else Rounds.of(keys, graph.dst),)
 
 
 def lengths(
@@ -111,20 +114,22 @@ def follow(
     src: Ints,
     dst: Ints,
     weights: Reals,
-    order_of_edges: Callable[[], Rounds],
+    order_of_edges: Callable[[], Sequence[Rounds]],
     starts: Ints,
     which: Ints,
 ) -> Reals:
     """[starts, nodes] lengths along edges from `src` to `dst`.
 
     weights: [edges, k], of which a start takes those of number `which`; lengths are as precise
+    order_of_edges: by phases, of which some cheapest way has each before the next
     """
     if len(starts) <= _FEW_STARTS:
         return _one_by_one(num_nodes, src, dst, weights, starts, which)
     known = order_of_edges()
     loops = COMPILER.worth(relax, _ARRAYS_S * len(src) * len(starts))
     if loops is not None:
-        return _by_weights(loops, num_nodes, src, dst, weights, known.order, starts, which)
+        order = [phase.order for phase in known]
+        return _by_weights(loops, num_nodes, src, dst, weights, order, starts, which)
     return on_arrays(num_nodes, src, dst, weights, known, starts, which)
 
 
@@ -133,58 +138,60 @@ def on_arrays(
     src: Ints,
     dst: Ints,
     weights: Reals,
-    known: Rounds,
+    phases: Sequence[Rounds],
     starts: Ints,
     which: Ints,
 ) -> Reals:
     """`follow` by rounds."""
     found = np.empty((len(starts), num_nodes), weights.dtype)
-    order, bounds = known.order, known.bounds
-    there = np.isfinite(weights).any(axis=1)[order]
-    kept = np.concatenate([[0], np.cumsum(there)])[bounds]
-    order = order[there]
-    begin, end = kept[:-1], kept[1:]
-    slices = [slice(a, b) for a, b in zip(begin.tolist(), end.tolist(), strict=True) if a < b]
-    ways = _Ways(num_nodes, src[order], dst[order], weights[order], slices)
+    is_there = np.isfinite(weights).any(axis=1)
+    ways = [_Ways.of(src, dst, weights, phase, is_there) for phase in phases]
 
-    threads = _threads(len(order) * len(starts))
+    threads = _threads(sum(len(phase.src) for phase in ways) * len(starts))
     turns = -(-len(starts) // (threads * _CHUNK))
     size = -(-len(starts) // (threads * turns))
 
     def fill(first: int) -> None:
         part = slice(first, first + size)
-        found[part] = ways.from_starts(starts[part], which[part]).T
+        own = starts[part]
+        length = np.full((num_nodes, len(own)), np.inf, weights.dtype)
+        length[own, np.arange(len(own))] = 0.0
+        for phase in ways:
+            phase.relax(length, which[part])
+        found[part] = length.T
 
     _in_threads(fill, range(0, len(starts), size), threads)
     return found
 
 
 def _by_weights(
-    loops: Callable[[Ints, Ints, Reals, Ints, Reals], None],
+    loops: Callable[[Ints, Ints, Reals, Reals], None],
     num_nodes: int,
     src: Ints,
     dst: Ints,
     weights: Reals,
-    order: Ints,
+    phases: Sequence[Ints],
     starts: Ints,
     which: Ints,
 ) -> Reals:
     """`follow` by compiled loops over starts of one number at a time."""
     found = np.empty((len(starts), num_nodes), weights.dtype)
-    parts: list[tuple[tuple[Ints, Ints, Reals], Ints]] = []
+    parts: list[tuple[list[tuple[Ints, Ints, Reals]], Ints]] = []
     for number in np.unique(which).tolist():
-        there = order[np.isfinite(weights[order, number])]
-        edges = src[there], dst[there], weights[there, number]
+        there = [order[np.isfinite(weights[order, number])] for order in phases]
+        edges = [(src[some], dst[some], weights[some, number]) for some in there]
         own = np.flatnonzero(which == number)
         parts += [(edges, own[low : low + _LANES]) for low in range(0, len(own), _LANES)]
 
-    def fill(part: tuple[tuple[Ints, Ints, Reals], Ints]) -> None:
-        edges, own = part
-        length = np.empty((num_nodes, len(own)), weights.dtype)
-        loops(*edges, starts[own], length)
+    def fill(part: tuple[list[tuple[Ints, Ints, Reals]], Ints]) -> None:
+        phases, own = part
+        length = np.full((num_nodes, len(own)), np.inf, weights.dtype)
+        length[starts[own], np.arange(len(own))] = 0.0
+        for edges in phases:
+            loops(*edges, length)
         found[own] = length.T
 
-    _in_threads(fill, parts, _threads(len(order) * len(starts)))
+    _in_threads(fill, parts, _threads(len(src) * len(starts)))
     return found
 
 
@@ -203,14 +210,14 @@ def _in_threads(fill: Callable[[Part], None], parts: Iterable[Part], threads: in
             list(pool.map(fill, parts))
 
 
-def relax(src: Ints, dst: Ints, weights: Reals, starts: Ints, length: Reals) -> None:
-    """Into `length` [nodes, starts] those of the cheapest ways; to be compiled."""
+def relax(src: Ints, dst: Ints, weights: Reals, length: Reals) -> None:
+    """Into `length` [nodes, starts], that of ways so far, what edges shorten; to be compiled."""
     nodes, lanes = length.shape
-    length[:] = np.inf
     changed = np.full(nodes, -2)  # sweep of a node's last change
-    for lane in range(lanes):
-        length[starts[lane], lane] = 0.0
-        changed[starts[lane]] = 0
+    for node in range(nodes):
+        for lane in range(lanes):
+            if length[node, lane] < np.inf:
+                changed[node] = 0
     sweep, last = 0, 0
     while last == sweep:
         sweep += 1
@@ -247,25 +254,34 @@ def _one_by_one(
 
 @dataclass(frozen=True)
 class _Ways:
-    num_nodes: int
+    """The edges of a phase, round after round."""
+
     src: Ints
     dst: Ints
     weights: Reals
     rounds: list[slice]
 
-    def from_starts(self, starts: Ints, which: Ints) -> Reals:
-        """[nodes, starts]"""
-        count = len(starts)
+    @staticmethod
+    def of(src: Ints, dst: Ints, weights: Reals, phase: Rounds, is_there: Bools) -> _Ways:
+        """Without the edges that are not there."""
+        there = is_there[phase.order]
+        kept = np.concatenate([[0], np.cumsum(there)])[phase.bounds]
+        order = phase.order[there]
+        begin, end = kept[:-1].tolist(), kept[1:].tolist()
+        slices = [slice(a, b) for a, b in zip(begin, end, strict=True) if a < b]
+        return _Ways(src[order], dst[order], weights[order], slices)
+
+    def relax(self, length: Reals, which: Ints) -> None:
+        """Into `length` [nodes, starts], that of ways so far, what the edges shorten."""
+        count = length.shape[1]
         first = np.flatnonzero(np.diff(which, prepend=-1))
         runs = [
             (slice(a, b), int(which[a])) for a, b in itertools.pairwise([*first.tolist(), count])
         ]
-        length = np.full((self.num_nodes, count), np.inf, self.weights.dtype)
-        length[starts, np.arange(count)] = 0.0
         most = max((edges.stop - edges.start for edges in self.rounds), default=0)
         reach_of, known_of = np.empty((2, most, count), self.weights.dtype)
-        changed = np.zeros(self.num_nodes, dtype=np.int64)  # time of a node's last change
-        changed[starts] = 1
+        # time of a node's last change
+        changed = (length.min(axis=1, initial=np.inf) < np.inf).astype(np.int64)
         looked = [0] * len(self.rounds)  # time at which a round was last relaxed
         now, last = 1, 1
         while True:
@@ -295,4 +311,4 @@ class _Ways:
                     length[to] = reach.take(better, axis=0)
                     changed[to] = now
             if all(last <= look for look in looked):
-                return length
+                return

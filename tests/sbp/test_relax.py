@@ -55,7 +55,7 @@ def test_compiled_loops_and_arrays_give_the_same_bits(monkeypatch, precision):
     weights = rng.random((300, 3)).astype(precision)
     weights[rng.random(weights.shape) < 0.2] = np.inf
     weights[rng.random(weights.shape) < 0.1] = 0.0
-    asked = nodes, src, dst, weights, lambda: Rounds.of(src % 7, dst), starts, starts // 20
+    asked = nodes, src, dst, weights, lambda: (Rounds.of(src % 7, dst),), starts, starts // 20
     monkeypatch.setattr(COMPILER, "arrays_s", 0.0)
     expected = relax.follow(*asked)
     monkeypatch.setattr(COMPILER, "arrays_s", 10.0)
