@@ -5,6 +5,7 @@ import pytest
 
 from autoddl.cost.comm import CommModel
 from autoddl.sbp.counted import Counted
+from autoddl.sbp.counted_states import CountedStates, Replaced
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.redistribute import PathTable
 from autoddl.sbp.symmetry import rename
@@ -103,3 +104,76 @@ def test_dims_that_divide_alike_may_swap_names():
         renamed = [rename(codes, np.array(names, dtype=np.int8)) for codes in (sources, targets)]
         swapped = Counted(where.mesh, CommModel(where).price).seconds(spec, *renamed)
         np.testing.assert_allclose(swapped, found, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("machine", "nodes", "gpus"), [("gcp_a100", 8, 4), ("gcp_a100", 12, 6), ("laptop", 8, 4)]
+)
+def test_no_path_falls_below_the_bound_where_dims_stay_whole(machine, nodes, gpus):
+    """A path may split a dim that neither its start nor its end splits."""
+    where, spec = cluster(machine, nodes, gpus), TensorSpec((24, 72, 6, 144), "float32")
+    price = CommModel(where).price
+    rng = np.random.default_rng(4)
+    sources, targets = (states(rng, 12, where.mesh.num_axes, 4) for _ in range(2))
+    counted, table = Counted(where.mesh, price), PathTable(where.mesh, price)
+    for whole in ((1, 2, 3), (1,), (0, 3), (0, 1, 2, 3)):
+        some = [np.where(np.isin(codes, whole), np.int8(-1), codes) for codes in (sources, targets)]
+        exact, bound = table.seconds(spec, *some), counted.seconds(spec, *some)
+        assert np.isfinite(exact).any()
+        assert (bound <= exact * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize(
+    ("machine", "nodes", "gpus", "dims"),
+    [
+        ("gcp_a100", 16, 4, 2),
+        ("gcp_a100", 12, 6, 2),
+        ("piz_daint", 32, 1, 3),
+        ("laptop", 8, 4, 2),
+        ("gcp_a100", 8, 8, 1),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2**12, 2**22, 2**34])
+def test_without_the_steps_that_others_replace_and_in_phases_seconds_are_the_same(
+    monkeypatch, machine, nodes, gpus, dims, size
+):
+    where = cluster(machine, nodes, gpus)
+    price, axes = CommModel(where).price, where.mesh.num_axes
+    sources, targets = (states(np.random.default_rng(5), 60, axes, dims) for _ in range(2))
+    spec = TensorSpec((size, *(1,) * (dims - 1)), "float32")
+    graphs = []
+    graph_of = CountedStates.graph
+
+    def graph(*args):
+        graphs.append(graph_of(*args))
+        return graphs[-1]
+
+    def whole(states, ndim, asked, replaced):
+        every = Replaced(np.full_like(replaced.apart, -1), replaced.sums & False, False)
+        return graph(states, ndim, asked, every)
+
+    monkeypatch.setattr(CountedStates, "graph", graph)
+    found = Counted(where.mesh, price).seconds(spec, sources, targets)
+    monkeypatch.setattr(CountedStates, "graph", whole)
+    expected = Counted(where.mesh, price).seconds(spec, sources, targets)
+    few, every = graphs
+    assert len(few.phases) == 5 and len(every.phases) == 1
+    assert len(few.src) < len(every.src)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-15)
+
+
+def test_phases_need_cheap_all_to_alls():
+    where = cluster("gcp_a100", 16, 4)
+    model = CommModel(where)
+
+    def price(kind, axes):
+        alpha_s, s_per_byte = model.price(kind, axes)
+        return (alpha_s, 100 * s_per_byte) if kind == "all_to_all" else (alpha_s, s_per_byte)
+
+    spec = TensorSpec((1024, 1024), "float32")
+    sources, targets = (states(np.random.default_rng(6), 40, 6, 2) for _ in range(2))
+    counted = Counted(where.mesh, price)
+    found = counted.seconds(spec, sources, targets)
+    assert len(counted._graph(2).phases) == 1
+    exact = PathTable(where.mesh, price).seconds(spec, sources, targets)
+    assert (found <= exact * (1 + 1e-9)).all()
