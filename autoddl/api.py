@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from .attempts import Checkpointing
 from .backend.need import BackendMissing, need_oneflow
 from .cluster.spec import Cluster
 from .cost.comm import CommRule
+from .cost.recompute import Checkpointing
 from .graph import Graph
 from .new_plan import Stages, new_plan
 from .planner import find_plan

@@ -18,19 +18,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
 from .blocks import repeated_blocks
 from .cost.account import Cost, account, total
-from .cost.recompute import Blocks, Recomputation
+from .cost.recompute import CHECKPOINTING, Blocks, Checkpointing, Recomputation
 from .found import NEAR_FREE, Found
 from .look import WORTH_LOOK, Look, Looker
 from .search.group_table import NoStrategy
 from .search.tables import least_bytes
 from .searches import Searches
 
-Checkpointing = Literal["auto", "none", "all"]
-CHECKPOINTING: tuple[Checkpointing, ...] = ("auto", "none", "all")
 _REFINEMENTS = 3
 _WORTH_SEARCH = 1.15  # times the cost of the best look with, or without, recomputation
 _WORTH_FAMILY = 1.5  # times the cost of the best look of all

@@ -41,8 +41,8 @@ from .commands.stages import (
 )
 
 if TYPE_CHECKING:
-    from .attempts import Checkpointing
     from .cost.comm import CommRule
+    from .cost.recompute import Checkpointing
     from .new_plan import Stages
     from .plans import Plan
 

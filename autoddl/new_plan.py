@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from .attempts import Checkpointing
 from .cluster.spec import Cluster
+from .cost.recompute import Checkpointing
 from .graph import Graph
 from .planner import find_plan
 from .plans import Plan

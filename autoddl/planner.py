@@ -17,13 +17,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .attempts import Attempts, Checkpointing
-from .baselines import FAMILIES, Baseline, BaselinePricer, Family
+from .attempts import Attempts
+from .baselines import FAMILIES, Baseline, BaselinePricer, Family, tried_again
 from .blocks import repeated_blocks
 from .cluster.spec import Cluster
 from .collector import paused_collector
 from .cost.comm import CommRule
 from .cost.model import CostModel
+from .cost.recompute import Checkpointing
 from .explain import format_at_least, format_bytes
 from .found import Found
 from .graph import Graph
@@ -141,8 +142,8 @@ def find_plan(
         and space.min_weight_shards == 1
         and graph.loss
     ):
-        blocks = () if checkpointing == "none" else attempts.blocks
-        pricer = BaselinePricer(micro, counts, model, seed, blocks=blocks)
+        again = tried_again(attempts.blocks, checkpointing)
+        pricer = BaselinePricer(micro, counts, model, seed, again)
     rivals = () if pricer is None else pricer.all()
     records = tuple(rival.record for rival in rivals)
     allowed = [rival for rival in rivals if zero or "ZeRO" not in rival.record.name]
@@ -285,8 +286,8 @@ def written_baselines(
     counts: numbers of micro-batches, ascending
     """
     micro = functools.cache(functools.partial(micro_graph, graph))
-    blocks = () if checkpointing == "none" else repeated_blocks(micro(counts[0]))
-    pricer = BaselinePricer(micro, counts, model, seed, blocks, families)
+    again = tried_again(repeated_blocks(micro(counts[0])), checkpointing)
+    pricer = BaselinePricer(micro, counts, model, seed, again, families)
     return {
         rival.record.name: (
             rival.record,

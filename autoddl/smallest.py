@@ -14,8 +14,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from .attempts import Attempts, Checkpointing
-from .cost.recompute import Blocks, Recomputation
+from .attempts import Attempts
+from .cost.recompute import Blocks, Checkpointing, Recomputation
 from .found import Found
 from .sbp.redistribute import PathTable
 from .search.eliminate import eliminate

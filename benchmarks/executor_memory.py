@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autoddl.attempts import Checkpointing
+from autoddl.cost.recompute import Checkpointing
 from autoddl.files import write_atomically
 
 ROOT = Path(__file__).parents[1]

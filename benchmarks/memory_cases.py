@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autoddl.attempts import Checkpointing
 from autoddl.baselines import data_parallel, megatron
 from autoddl.cluster.spec import Cluster
+from autoddl.cost.recompute import Checkpointing
 from autoddl.graph import Graph
 from autoddl.planner import find_plan
 from autoddl.plans import Plan

@@ -12,12 +12,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from autoddl.attempts import Checkpointing
 from autoddl.backend.oneflow.entries import trace_entry
 from autoddl.baselines import data_parallel
 from autoddl.box import Box
 from autoddl.cluster import Cluster
 from autoddl.cost.compute import at_rate
+from autoddl.cost.recompute import Checkpointing
 from autoddl.files import write_atomically
 from autoddl.graph import Graph
 from autoddl.planner import baseline_plans, find_plan

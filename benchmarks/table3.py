@@ -26,12 +26,12 @@ from typing import Any
 
 import oneflow as flow
 
-from autoddl.attempts import Checkpointing
 from autoddl.backend.oneflow.meta import storage_free
 from autoddl.backend.oneflow.trace import trace
 from autoddl.blocks import repeated_blocks
 from autoddl.cluster.spec import Cluster
 from autoddl.cost.model import CostModel
+from autoddl.cost.recompute import Checkpointing
 from autoddl.files import write_atomically
 from autoddl.graph import Graph
 from autoddl.megatron_stages import (

@@ -5,7 +5,7 @@ finds each family's best topology (`families.py`) from small tables of its own.
 """
 
 from .families import FAMILIES, Family, Variant, variants
-from .price import Baseline, BaselinePricer
+from .price import Baseline, BaselinePricer, tried_again
 from .spaces import LETTERS, Chosen, chosen, data_parallel, forced, megatron
 
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "data_parallel",
     "forced",
     "megatron",
+    "tried_again",
     "variants",
 ]

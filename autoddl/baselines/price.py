@@ -9,7 +9,6 @@ baseline and a searched plan are compared by one ruler.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,7 +18,7 @@ import numpy as np
 from ..cost.model import CostModel
 from ..cost.needed import needed_bytes
 from ..cost.planned_step import PlannedStep
-from ..cost.recompute import Blocks, Recomputation
+from ..cost.recompute import Blocks, Checkpointing, Recomputation
 from ..cost.storage import Storage
 from ..graph import Graph
 from ..planned import PlannedBaseline, PlannedEdge, PlannedOp
@@ -27,14 +26,18 @@ from ..sbp.mesh import Mesh
 from ..sbp.redistribute import PathTable
 from ..search.algorithms import find_algorithm
 from ..search.budget import Budget
+from ..search.certify import free_bound
+from ..search.narrow import may_fit
 from ..search.placements import place, split_storage
-from ..search.problem import Choice
+from ..search.problem import Choice, Problem
 from ..search.tables import Tables
 from .coarse import CoarsePrices
 from .families import FAMILIES, Family, Variant, variants
-from .tables import SchemeTables, least_memories
+from .fastest import fastest
+from .tables import Rows, SchemeTables, least_memories
 
 _TIGHTENINGS = 4  # of a topology in one number of micro-batches
+_GAP = 5e-4  # at most so much above the scheme's optimum where memory binds
 _CLEARLY = 0.03  # less memory
 _SURE = 0.5  # of the limit: no fullest moment is so far above the sum
 
@@ -93,13 +96,31 @@ class Baseline:
         return split_storage(self.tables.grouping.graph, comm, self.storage, ops, edges)
 
 
+def tried_again(blocks: Blocks, checkpointing: Checkpointing) -> tuple[Blocks, ...]:
+    """What a pricer tries to run again: nothing, or all of `blocks`, or one and the other."""
+    if not blocks or checkpointing == "none":
+        return ((),)
+    return (blocks,) if checkpointing == "all" else ((), blocks)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A topology in `parts` micro-batches; lowered: how often its limit has been."""
+
+    variant: Variant
+    parts: int
+    blocks: Blocks
+    limit: float
+    lowered: int = 0
+
+
 @dataclass(frozen=True)
 class BaselinePricer:
     """Prices the baselines of a graph under `model`.
 
     micro: number of micro-batches -> the graph of one, with forks
     counts: numbers of micro-batches to try, ascending
-    blocks: what may be run again, all or none; the names are the same at any number
+    again: what is run again, one or the other; the names are the same at any number
     families: what to try
     """
 
@@ -107,7 +128,7 @@ class BaselinePricer:
     counts: Sequence[int]
     model: CostModel
     seed: int = 0
-    blocks: Blocks = ()
+    again: Sequence[Blocks] = ((),)
     families: Sequence[Family] = FAMILIES
 
     def all(self) -> tuple[Baseline, ...]:
@@ -134,31 +155,34 @@ class BaselinePricer:
             below_bytes = least.needed_bytes
 
     def _best(self, family: Family, found: Sequence[Variant]) -> Baseline:
-        plain = self._best_with(family, found, ())
-        if not self.blocks or plain.record.fits and plain.record.micro_batches == self.counts[0]:
-            return plain
-        again = self._best_with(family, found, self.blocks)
-        fitting = [baseline for baseline in (plain, again) if baseline.record.fits]
-        return min(fitting or [again], key=lambda baseline: baseline.seconds)
+        ways, best = self._ways(found, self.again[0]), None
+        if len(self.again) == 1 or any(own[0].parts == self.counts[0] for own in ways if own):
+            best = self._fastest(ways)
+        for blocks in self.again[1:]:
+            if best is None or best.record.micro_batches > self.counts[0]:
+                ways += self._ways(found, blocks)
+                best = self._fastest(ways)
+        return best or self._smallest_of(family, found, self.again[-1])
 
-    def _best_with(self, family: Family, found: Sequence[Variant], blocks: Blocks) -> Baseline:
-        limit = self.model.limit_bytes
-        solved: list[Baseline] = []
+    def _ways(self, found: Sequence[Variant], blocks: Blocks) -> list[list[_Way]]:
+        """Of each topology that divides the batch, in as many micro-batches as its memory takes."""
+        limit, every = self.model.limit_bytes, []
+        for variant in found:
+            counts = self._divided(variant)
+            if counts:
+                needed = least_memories(self._known(blocks)[: len(counts)], counts, variant)
+                fits = (n for n, size in zip(counts, needed, strict=True) if size <= limit)
+                every.append([_Way(variant, parts, blocks, limit) for parts in fits])
+        return every
+
+    def _smallest_of(self, family: Family, found: Sequence[Variant], blocks: Blocks) -> Baseline:
+        """What is told of a family that does not fit: about what it needs."""
         least: list[tuple[float, int, Variant]] = []  # bytes, micro-batches
         for variant in found:
             counts = self._divided(variant)
-            if not counts:
-                continue
-            needed = least_memories(self._known(blocks)[: len(counts)], counts, variant)
-            least.append((float(needed[-1]), counts[-1], variant))
-            for parts in (n for n, size in zip(counts, needed, strict=True) if size <= limit):
-                baseline = self._solve(variant, parts, limit, blocks)
-                if baseline is not None:
-                    solved.append(baseline)
-                    break
-        best = self._within(solved, blocks)
-        if best is not None:
-            return best
+            if counts:
+                needed = least_memories(self._known(blocks)[: len(counts)], counts, variant)
+                least.append((float(needed[-1]), counts[-1], variant))
         if not least:
             topology = found[0].topology(self._mesh)
             return Baseline(PlannedBaseline(family.name, topology, 1, None))
@@ -169,32 +193,29 @@ class BaselinePricer:
     def _topology(self, variant: Variant, blocks: Blocks) -> str:
         return variant.topology(self._mesh) + (", blocks run again" if blocks else "")
 
-    def _within(self, solved: list[Baseline], blocks: Blocks) -> Baseline | None:
-        """The fastest whose fullest moment keeps to the limit.
+    def _fastest(self, topologies: Sequence[Sequence[_Way]]) -> Baseline | None:
+        """The fastest whose fullest moment keeps to the limit."""
+        return fastest(topologies, self._bound, self._solve, self._may_fit, self._smaller)
 
-        One that exceeds it is solved again under a limit that is lowered by as much, a few times,
-        then with more micro-batches.
+    def _smaller(self, way: _Way, found: Baseline) -> list[_Way] | None:
+        """A limit that is lowered by what the fullest moment exceeds it, then more micro-batches.
+
+        None if the fullest moment keeps to the limit.
         """
-        limit = self.model.limit_bytes
-        tries: Counter[tuple[Variant, int]] = Counter()
-        while solved:
-            best = min(solved, key=lambda baseline: baseline.seconds)
-            variant, parts = best.variant, best.record.micro_batches
-            memory = best.record.memory_bytes
-            assert memory is not None and variant is not None
-            excess = best.excess_bytes if memory > limit * _SURE else 0.0
-            if excess <= 0:
-                return best
-            solved.remove(best)
-            tries[variant, parts] += 1
-            tighter = None
-            if tries[variant, parts] <= _TIGHTENINGS:
-                tighter = self._solve(variant, parts, memory - excess, blocks)
-            for more in self._divided(variant):
-                if tighter is None and more > parts:
-                    tighter = self._solve(variant, more, limit, blocks)
-            solved += [] if tighter is None else [tighter]
-        return None
+        limit, memory = self.model.limit_bytes, found.record.memory_bytes
+        assert memory is not None
+        excess = found.excess_bytes if memory > limit * _SURE else 0.0
+        if excess <= 0:
+            return None
+        ways = [
+            _Way(way.variant, parts, way.blocks, limit)
+            for parts in self._divided(way.variant)
+            if parts > way.parts
+        ]
+        limit = memory - excess * 2**way.lowered
+        if way.lowered < _TIGHTENINGS and limit > 0:
+            ways.insert(0, replace(way, limit=limit, lowered=way.lowered + 1))
+        return ways
 
     def _divided(self, variant: Variant) -> tuple[int, ...]:
         """The numbers of micro-batches whose rows divide over the scheme's data axes."""
@@ -240,17 +261,37 @@ class BaselinePricer:
         return {f.name: {} if f.letters is None else f.letters(graph) for f in self.families}
 
     @cached_property
+    def _solved(self) -> dict[_Way, Baseline]:
+        return {}
+
+    @cached_property
     def _made(self) -> dict[tuple[int, bool], SchemeTables]:
         return {}
 
-    def _solve(self, variant: Variant, parts: int, limit: float, blocks: Blocks) -> Baseline | None:
-        """The best plan of the scheme whose bytes add up to `limit` at most; None if none does."""
-        if limit <= 0:
-            return None
-        made = self._tables(parts, blocks)
-        problem, rows = made.problem(variant, limit)
+    def _problem(self, way: _Way) -> tuple[Problem, list[Rows]]:
+        return self._tables(way.parts, way.blocks).problem(way.variant, way.limit)
+
+    def _bound(self, way: _Way) -> float:
+        return free_bound(self._problem(way)[0])
+
+    def _may_fit(self, way: _Way) -> bool:
+        problem, _ = self._problem(way)
+        nodes, edges = (
+            tuple(map(np.zeros_like, c)) for c in (problem.node_cost, problem.edge_cost)
+        )
+        return may_fit(replace(problem, node_cost=nodes, edge_cost=edges))
+
+    def _solve(self, way: _Way, beat_s: float) -> Baseline | None:
+        """The best plan of the way whose bytes add up to its limit at most; None if none does.
+
+        If it takes `beat_s` or more, it may be any plan or none.
+        """
+        if way in self._solved:
+            return self._solved[way]
+        made, variant, parts = self._tables(way.parts, way.blocks), way.variant, way.parts
+        problem, rows = self._problem(way)
         solve = find_algorithm("auto")
-        result = solve(problem, np.random.default_rng(self.seed), Budget())
+        result = solve(problem, np.random.default_rng(self.seed), Budget(beat_s=beat_s, gap=_GAP))
         if result is None:
             return None
         choice = np.array([r[s] for r, s in zip(rows, result.choice, strict=True)])
@@ -260,11 +301,14 @@ class BaselinePricer:
         )
         record = PlannedBaseline(
             variant.family.name,
-            self._topology(variant, blocks),
+            self._topology(variant, way.blocks),
             parts,
             result.memory,
             result.cost,
             result.cost - compute_s,
         )
         storage = made.storage(choice)
-        return Baseline(record, variant, made.tables, choice, storage, self._paths)
+        found = Baseline(record, variant, made.tables, choice, storage, self._paths)
+        if result.cost < beat_s:
+            self._solved[way] = found
+        return found

@@ -21,11 +21,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from ..graph import SOURCE_KINDS, Graph, Op
 from ..sbp.rules import find_rule
 
 Blocks = tuple[tuple[str, ...], ...]
+Checkpointing = Literal["auto", "none", "all"]
+CHECKPOINTING: tuple[Checkpointing, ...] = ("auto", "none", "all")
 
 
 @dataclass(frozen=True)

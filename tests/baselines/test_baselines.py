@@ -136,7 +136,7 @@ def test_memory_at_any_number_of_micro_batches_follows_from_the_first_three(agai
     graph, counts = residual(4, 256, 64), (1, 2, 4, 8, 16)
     blocks = repeated_blocks(micro_graph(graph, 1)) if again else ()
     model = CostModel(cluster("piz_daint", 4, 1))
-    pricer = BaselinePricer(lambda n: micro_graph(graph, n), counts, model, blocks=blocks)
+    pricer = BaselinePricer(lambda n: micro_graph(graph, n), counts, model, again=(blocks,))
     for family in FAMILIES:
         for variant in variants(family, model.cluster.mesh):
             tables = [pricer._tables(parts, blocks) for parts in counts]

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("oneflow", reason="traces OneFlow models")
 
-from autoddl.attempts import Checkpointing  # noqa: E402
 from autoddl.backend.oneflow.entries import trace_entry  # noqa: E402
 from autoddl.baselines import data_parallel, megatron  # noqa: E402
+from autoddl.cost.recompute import Checkpointing  # noqa: E402
 from autoddl.graph import Graph  # noqa: E402
 from autoddl.planner import baseline_plans, find_plan  # noqa: E402
 from tests.clusters import cluster  # noqa: E402
