@@ -2,9 +2,10 @@
 
 `BaselinePricer` tries every family of `families.py` on every topology, with as few micro-batches
 as its memory allows, and searches what the scheme leaves open (where light operators run, which
-redistributions) exactly. Where memory binds, it tries the same with the model's repeated blocks run
-again before their backward pass, and keeps the faster. The prices are those of the search, so a
-baseline and a searched plan are compared by one ruler.
+redistributions) to 0.05 % of the optimum, as near as our own plans. Where memory binds, it tries
+the same with the model's repeated blocks run again before their backward pass, and keeps the
+faster. The prices are those of the search, so a baseline and a searched plan are compared by one
+ruler. Of a family the topologies that cannot be the fastest are not solved whole (`fastest`).
 """
 
 from __future__ import annotations
