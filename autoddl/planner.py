@@ -92,7 +92,7 @@ def find_plan(
     checkpointing:      which of the model's repeated blocks keep only their inputs and are run
                         again before their backward pass: "none", "all", or "auto" for as few as
                         make the fastest plan that fits. The known schemes recompute all or none,
-                        whichever is faster
+                        whichever is faster where "auto" leaves it open
     precision:          "float32", or "float16" for mixed precision (see `precision`) where the
                         machine file says how fast the device is in it
 
@@ -135,13 +135,7 @@ def find_plan(
     attempts = Attempts(counts, Searches(looker, algorithm, budget, seed, proves))
     best = attempts.best(checkpointing)
     pricer: BaselinePricer | None = None
-    if (
-        baselines
-        and checkpointing != "all"
-        and space.allowed is None
-        and space.min_weight_shards == 1
-        and graph.loss
-    ):
+    if baselines and space.allowed is None and space.min_weight_shards == 1 and graph.loss:
         again = tried_again(attempts.blocks, checkpointing)
         pricer = BaselinePricer(micro, counts, model, seed, again)
     rivals = () if pricer is None else pricer.all()

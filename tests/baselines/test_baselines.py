@@ -131,6 +131,14 @@ def test_where_memory_binds_a_scheme_runs_its_blocks_again():
         assert not without[name][0].fits
 
 
+def test_where_all_blocks_are_run_again_the_schemes_do_so_too():
+    graph, where = residual(4, 256, 64), cluster("piz_daint", 4, 1)
+    plan = find_plan(graph, where, checkpointing="all")
+    fitting = [record for record in plan.baselines if record.iteration_s is not None]
+    assert fitting and all("blocks run again" in record.topology for record in fitting)
+    assert all(plan.cost.iteration_s <= r.iteration_s * (1 + 1e-5) for r in fitting)
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_memory_at_any_number_of_micro_batches_follows_from_the_first_three(again):
     graph, counts = residual(4, 256, 64), (1, 2, 4, 8, 16)
