@@ -4,7 +4,8 @@ At a price of memory elimination keeps the least score of each entry of each tab
 keeps its front: every pair (cost, memory) of which no other is better in both (`pareto`), so that
 the limit can be decided at the end. Fronts stay short because most pairs can never be part of a
 choice better than the best known: the pair's score and the entry's context (`marginals`, the least
-score of the rest) must together stay below that one's.
+score of the rest) must together stay below that one's. That holds at any price: one far from the
+best price rules out pairs whose memory the rest cannot make up for.
 
 `least_within` runs through the operations of one elimination and back. Of the last sum only the
 cheapest within the limit is made: for each pair of the one side, with that of the most memory that
@@ -17,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..compiled import COMPILER
 from ..cost.gap import ROUNDING
@@ -43,6 +45,20 @@ _SHARE = 1 / 8  # of the loss that is left
 _LEAST_LOSS = 0.1  # of the loss: with less left, none is allowed
 _CUBE = 4_000_000  # sums of three tables' entries that are looked at together
 _MARGIN = 1e-12  # relative: sums of memory differ by as much by their order
+
+
+@dataclass(frozen=True)
+class AtPrice:
+    """contexts: of a complete elimination of the problem at that price of memory."""
+
+    price: float
+    contexts: Contexts
+
+    def allows(self, fronts: Fronts, slot: int, best: float, limit: float) -> NDArray[np.bool_]:
+        """The pairs of the table of `slot` of which a choice of at most `best` may be made."""
+        scores = fronts.pairs[:, 0] + self.price * fronts.pairs[:, 1]
+        rest = self.contexts.of(slot).ravel()[fronts.entry]
+        return scores + rest <= _ceiling(best, self.price, limit)
 
 
 @dataclass(frozen=True)
@@ -144,6 +160,7 @@ def least_within(
     work: int,
     loss: float = 0.0,
     check: Callable[[], None] = lambda: None,
+    others: Sequence[AtPrice] = (),
 ) -> Least:
     """The cheapest choice within the limit if it costs less than `best`, else None.
 
@@ -153,10 +170,10 @@ def least_within(
     state:    of the problem, complete, at that price of memory; contexts: its
     work:     pairs to look at, at most
     check:    called now and then, may raise
+    others:   at other prices, of eliminations in the same order
     Raises TooMany.
     """
-    ceiling = best + price * problem.memory_limit
-    ceiling += ROUNDING * abs(ceiling)
+    ceiling = _ceiling(best, price, problem.memory_limit)
     sums = _Sums(price, ceiling, work, loss)
     made: list[Fronts] = []  # by slot
     costs = [*problem.node_cost, *problem.edge_cost]
@@ -171,8 +188,17 @@ def least_within(
         check()
         sums.uses = uses[making.out]
         most = _most_memory(state.order, made, limit) if making.out == last else None
-        made.append(_made(making, state.tables, made, contexts, sums, most))
+        found = _made(making, state.tables, made, contexts, sums, most)
+        for other in others if making.kind != "transpose" else ():
+            found = found.some(other.allows(found, making.out, best, problem.memory_limit), price)
+        made.append(found)
     return Least(_Walk(problem, state, made).choose(best), work - sums.left)
+
+
+def _ceiling(cost: float, price: float, limit: float) -> float:
+    """What a choice within the limit scores at most that costs no more than `cost`."""
+    ceiling = cost + price * limit
+    return ceiling + ROUNDING * abs(ceiling)
 
 
 def _uses(order: Program) -> list[int]:

@@ -25,7 +25,7 @@ from .crossing import crossing
 from .descend import descend
 from .dual import Dual, best_price, score_bound
 from .eliminate import eliminate
-from .fronts import TooMany, least_within
+from .fronts import AtPrice, TooMany, least_within
 from .marginals import Contexts
 from .problem import Choice, Problem
 from .progress import Progress
@@ -41,6 +41,7 @@ _COLUMNS = 8_000  # of the integer program
 _PROGRAM_NODES = 200
 _LOSS = 2 * ROUNDING  # relative: costs that differ by less count as equal
 _FIRST_CEILING = 1 / 16  # of the way from the bound to the best cost
+_OTHER_PRICES = (0.5, 2.0)  # times the best price: they rule out pairs of extreme memory
 _RISE = 3.0
 _SMALL_RISE = 1.4
 _ROUNDS = 4
@@ -236,11 +237,14 @@ def _close(view: View, run: Progress, raise_bound: Callable[[float], None], dual
         if smaller is not None:
             loose = loosened(smaller.problem)
             state = eliminated_along(loose, dual.price)
+            others = [
+                AtPrice(price, Contexts(eliminated_along(loose, price)))
+                for price in (factor * dual.price for factor in _OTHER_PRICES)
+            ]
             loss = _LOSS * ceiling
+            options = Contexts(state), dual.price, ceiling, work, loss, run.check, others
             try:
-                found = least_within(
-                    loose, state, Contexts(state), dual.price, ceiling, work, loss, run.check
-                )
+                found = least_within(loose, state, *options)
             except TooMany:
                 if not counted:
                     _count(view, run, raise_bound, dual)

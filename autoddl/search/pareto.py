@@ -44,6 +44,12 @@ class Fronts:
         start = np.searchsorted(entry, np.arange(size + 1))
         return Fronts(entry, pairs, pairs[:, 0] + price * pairs[:, 1], start)
 
+    def some(self, keep: NDArray[np.bool_], price: float) -> Fronts:
+        """Of as many entries, with these pairs only."""
+        if keep.all():
+            return self
+        return Fronts.of(len(self.start) - 1, self.entry[keep], self.pairs[keep], price)
+
     @cached_property
     def by_score(self) -> Numbers:
         """Numbers of the pairs of each entry by ascending score."""
