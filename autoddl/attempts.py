@@ -25,7 +25,7 @@ from .cost.recompute import CHECKPOINTING, Blocks, Checkpointing, Recomputation
 from .found import NEAR_FREE, Found
 from .look import WORTH_LOOK, Look, Looker
 from .search.group_table import NoStrategy
-from .search.tables import least_bytes
+from .search.least_bytes import LeastBytes
 from .searches import Searches
 
 _REFINEMENTS = 3
@@ -198,10 +198,11 @@ class Attempts:
         if blocks in self._first_fits:
             return self._first_fits[blocks]
 
+        model, whole = self.looker.model, self.looker.micro(1)
+        least = LeastBytes.of(whole, model, Recomputation(whole, blocks))
+
         def may_fit(position: int) -> bool:
-            graph = self.looker.micro(self.counts[position])
-            needed = least_bytes(graph, self.looker.model, Recomputation(graph, blocks))
-            return needed <= self.looker.model.limit_bytes
+            return least.within(self.counts[position]) <= model.limit_bytes
 
         low, high = 0, len(self.counts)
         if high == 1 or may_fit(0):

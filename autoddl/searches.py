@@ -26,9 +26,10 @@ from .search.algorithms import Algorithm
 from .search.budget import Budget
 from .search.class_bounds import CLOSE, ClassBounds
 from .search.descend import descend
+from .search.least_bytes import least_bytes
 from .search.problem import Problem, SearchResult
 from .search.symmetric import cheapest_tables
-from .search.tables import Tables, build_tables, least_bytes
+from .search.tables import Tables, build_tables
 from .search.tighten import tighten
 
 _NARROWINGS = 8

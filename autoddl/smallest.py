@@ -20,8 +20,9 @@ from .found import Found
 from .sbp.redistribute import PathTable
 from .search.eliminate import eliminate
 from .search.group_table import NoStrategy
+from .search.least_bytes import least_bytes
 from .search.problem import SearchResult
-from .search.tables import Tables, build_tables, least_bytes
+from .search.tables import Tables, build_tables
 
 _BYTES_ALONE_S = 1e6  # worth of all bytes that outweighs any time
 _FIRST = 2.0  # times the seconds of the choice of the least bytes: worth of all bytes then

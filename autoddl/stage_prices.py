@@ -32,8 +32,8 @@ from .pipeline.cut import CutGraph
 from .pipeline.partition import Shape, StagePrice, in_flight
 from .planner import micro_graph
 from .search.group_table import Space
+from .search.least_bytes import least_bytes
 from .search.pair_prices import PairPrices
-from .search.tables import least_bytes
 from .stage_search import Answer, Searched, StageSearch, shorten
 
 Array = NDArray[np.float64]

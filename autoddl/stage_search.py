@@ -40,10 +40,11 @@ from .planner import micro_graph
 from .sbp.placement import Placement
 from .search.eliminate import eliminate
 from .search.group_table import Space
+from .search.least_bytes import least_bytes
 from .search.pair_prices import PairPrices
 from .search.placements import place
 from .search.problem import Choice, Problem
-from .search.tables import Tables, build_tables, least_bytes
+from .search.tables import Tables, build_tables
 from .stage_account import Columns, columns
 from .stage_memory import with_in_flight
 

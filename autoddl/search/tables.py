@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cost.model import CostModel
-from ..cost.operator import is_saved
 from ..cost.recompute import Recomputation
 from ..cost.storage import WHOLE, Storage
 from ..graph import Graph
@@ -114,25 +113,6 @@ def build_tables(
         graph, model, micro_batches, space, prices, again or Recomputation(graph)
     )
     return builder.build() if builder.prepare() and builder.fits() else None
-
-
-def least_bytes(graph: Graph, model: CostModel, again: Recomputation | None = None) -> float:
-    """Bytes that each device needs at least, however evenly the graph is divided."""
-    again = again or Recomputation(graph)
-    total = 0.0
-    for op in graph.ops:
-        outs = float(sum(graph.tensors[out].spec.bytes for out in op.outputs))
-        if op.kind == "param":
-            trained = op.outputs[0] in graph.needs_grad
-            total += outs * (model.parameter_copies if trained else 1)
-        elif op.kind == "input":
-            total += outs if graph.consumers[op.outputs[0]] else 0.0
-        elif op.name not in graph.free_ops:
-            has_grad = any(out in graph.needs_grad for out in op.outputs)
-            kept = 1.0 if again.leaves(op) else again.weight(op.name)
-            if is_saved(graph.spec(op), rule_of(op), has_grad):
-                total += kept * outs
-    return total / model.cluster.mesh.size
 
 
 EdgePart = tuple[int, Rows, Rows]  # edge table, strategies of the first and of the second
