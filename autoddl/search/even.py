@@ -55,6 +55,11 @@ class Even:
             for most, count in zip(mosts, axes, strict=True)
         )
 
+    def unlimited(self, symbols: Iterable[int]) -> tuple[int, ...]:
+        """Those signatures that may stand on any number of axes."""
+        limited = [np.frombuffer(which, dtype=bool) for which, _ in self.limits]
+        return tuple(symbol for symbol in symbols if not any(which[symbol] for which in limited))
+
     def __call__(self, assign: NDArray[np.int16]) -> NDArray[np.bool_]:
         """Mask of the rows of `assign` [n, axes] (the first ones, if not all)."""
         mask = np.ones(len(assign), dtype=bool)

@@ -91,13 +91,32 @@ def block_sequences(
     return rows
 
 
-def _num_sequences(
-    symbols: tuple[int, ...], leading: frozenset[int], length: int, restriction: Restriction
-) -> int:
-    """How many `block_sequences` there are."""
+@lru_cache(maxsize=512)
+def num_sequences(symbols: int, leading: int, length: int, restriction: Restriction) -> int:
+    """How many `block_sequences` there are of so many symbols, some of which split the batch."""
+    distinct, total = restriction.distinct, 0
+    for blocks in range(1, min(length, restriction.blocks) + 1):
+        if restriction.leading_first:
+            others = symbols - leading
+            orders = _num_orders(others, blocks, distinct)
+            orders += leading * _num_orders(others, blocks - 1, distinct - 1)
+        else:
+            orders = _num_orders(symbols, blocks, distinct)
+        total += orders * math.comb(length - 1, blocks - 1)
+    return total
+
+
+def _num_orders(symbols: int, blocks: int, distinct: int) -> int:
+    """Sequences in which neighbours differ, of at most so many distinct symbols.
+
+    Of those of m symbols, all that have each of them remain by inclusion and exclusion.
+    """
+    if blocks == 0:
+        return 1
     return sum(
-        len(orders) * math.comb(length - 1, blocks - 1)
-        for blocks, orders in enumerate(_orders(symbols, leading, length, restriction), start=1)
+        math.comb(symbols, m)
+        * sum((-1) ** (m - k) * math.comb(m, k) * k * (k - 1) ** (blocks - 1) for k in range(m + 1))
+        for m in range(1, min(distinct, blocks) + 1)
     )
 
 
@@ -201,15 +220,21 @@ def _restricted(
     partial = np.zeros((1, 0), dtype=np.int16)
     lengths = (mesh.num_axes,) if restriction.across else runs(mesh)
     kinds = symbols, leading
+    counts = len(symbols), len(leading.intersection(symbols))
+    if isinstance(feasible, Even):  # those of signatures without limits are all there
+        free = feasible.unlimited(symbols)
+        few = len(free), len(leading.intersection(free))
+        if math.prod(num_sequences(*few, length, restriction) for length in lengths) > most:
+            return None
     for number, length in enumerate(lengths):
         if count_block_sequences(len(symbols), length, restriction) > _MAX_GENERATED:
             return None
-        size = len(partial) * _num_sequences(*kinds, length, restriction)
+        size = len(partial) * num_sequences(*counts, length, restriction)
         if size > _MAX_GENERATED:
             return None
         all_divide = isinstance(feasible, Even) and not feasible.binds(partial.shape[1] + length)
         if all_divide and number + 1 < len(lengths):
-            after = _num_sequences(*kinds, lengths[number + 1], restriction)
+            after = num_sequences(*counts, lengths[number + 1], restriction)
             if size * after > _MAX_GENERATED:
                 return None
         last = number + 1 == len(lengths)

@@ -17,6 +17,7 @@ from autoddl.search.space import (
     assignments,
     block_sequences,
     count_block_sequences,
+    num_sequences,
     runs,
 )
 from autoddl.search.tables import build_tables
@@ -56,7 +57,20 @@ def test_block_sequences_are_all_that_the_restriction_allows(length, restriction
         ):
             expected.add(row)
     assert found == expected
+    assert len(found) == num_sequences(3, 1, length, restriction)
     assert len(found) <= count_block_sequences(3, length, restriction)
+
+
+@pytest.mark.parametrize("length", [1, 4, 6])
+def test_sequences_are_counted_without_being_made(length):
+    for restriction, symbols, leading in itertools.product(
+        (Restriction(9, 9, False), Restriction(4, 4, True), Restriction(2, 3, True)),
+        ((), (0,), (0, 1), (0, 1, 2, 3)),
+        (frozenset(), frozenset({1, 3})),
+    ):
+        made = block_sequences(symbols, leading, length, restriction)
+        given = len(symbols), len(leading.intersection(symbols)), length, restriction
+        assert len(made) == num_sequences(*given)
 
 
 def test_a_small_mesh_has_every_feasible_assignment():
