@@ -26,11 +26,13 @@ Two programs run a plan, and they hold different things:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ..graph import Op
-from ..planned import PlannedOp
+from ..planned import PlannedEdge, PlannedOp
 from ..sbp.placement import NdSbp
 from ..sbp.redistribute import Step
 from ..sbp.steps import placed_after
@@ -75,10 +77,19 @@ class StepTape(StepTensors):
 
     # ---- forward
 
+    @cached_property
+    def _members(self) -> dict[int, list[Op]]:
+        """The operators of each block that is run again."""
+        found: dict[int, list[Op]] = defaultdict(list)
+        for op in self.plan.graph.ops:
+            number = self.plan.again.block_of.get(op.name)
+            if number is not None:
+                found[number].append(op)
+        return found
+
     def _run_again(self, number: int) -> None:
         """The forward pass of a block, once the gradient of what leaves it is there."""
-        block = frozenset(self.plan.again.blocks[number])
-        members = [op for op in self.plan.graph.ops if op.name in block]
+        members = self._members[number]
         given = [self.arrived[o] for op in members for o in op.outputs if o in self.arrived]
         made: set[str] = set()
         for op in members:
@@ -92,31 +103,10 @@ class StepTape(StepTensors):
         if op.kind in ("param", "buffer", "input"):
             self._source(op, planned)
             return
-        names = []
-        for index, tensor in enumerate(op.inputs):
-            given = self.plan.ops[self.plan.graph.producers[tensor].name]
-            source = given.outs[self.plan.graph.producers[tensor].outputs.index(tensor)]
-            edge = self.plan.edges.get((op.name, index))
-            steps = edge.forward if edge else ()
-            start = self.value(tensor)
-            stage = edge.zero_stage if edge else 0
-            if again and self.plan.graph.producers[tensor].kind == "param" and stage < 3:
-                name = self.received[op.name, index]
-            elif self._is_gathered_before(op, index):
-                name = self.name(f"always:{tensor}")
-                moves = any(kind != "slice" for kind, _, _ in self._route(source, steps))
-                size = self.bytes_of(tensor, planned.ins[index])
-                self.tape.keep("redistribution", size if moves else 0)
-            else:
-                name = self.travel(f"input {index} of {op.name}", tensor, start, source, steps)
-            self.received[op.name, index] = name
-            names.append(name)
+        names = [self._receive(op, index, again) for index in range(len(op.inputs))]
         if op.kind == "loss":
             self.tape.act(op.name, names)
             return
-        spec = self.plan.graph.spec(op)
-        ins = [self.bytes_of(t, nd) for t, nd in zip(op.inputs, planned.ins, strict=True)]
-        outs = [self.bytes_of(t, nd) for t, nd in zip(op.outputs, planned.outs, strict=True)]
         if again:
             made = (*op.outputs, self.extra_of(op))
             self.newest.update({tensor: self.name(tensor) for tensor in made})
@@ -127,6 +117,9 @@ class StepTape(StepTensors):
             self.tape.act(what, [*names, *after])
             self.tape.view(first, names[0])
             return
+        spec = self.plan.graph.spec(op)
+        ins = [self.bytes_of(t, nd) for t, nd in zip(op.inputs, planned.ins, strict=True)]
+        outs = [self.bytes_of(t, nd) for t, nd in zip(op.outputs, planned.outs, strict=True)]
         makes = [(t, n, "activations") for t, n in zip(results, outs, strict=True)]
         workspace = workspace_bytes(spec, ins)
         if self.compiled:
@@ -144,11 +137,39 @@ class StepTape(StepTensors):
         over = {first: names[0]} if op.kind in IN_PLACE and self.compiled else {}
         self.tape.act(what, [*names, *after], makes, workspace, over)
 
-    def _is_gathered_before(self, op: Op, index: int) -> bool:
-        """True for a parameter that the executor fetches at the start of a step, and keeps."""
+    def _receive(self, op: Op, index: int, again: bool) -> str:
+        """The name of an input, which travels to where the operator needs it."""
+        tensor = op.inputs[index]
         edge = self.plan.edges.get((op.name, index))
-        is_param = self.plan.graph.producers[op.inputs[index]].kind == "param"
-        return is_param and not self.compiled and edge is not None and edge.zero_stage < 3
+        if edge is None:
+            name = self.value(tensor)
+        elif edge.zero_stage < 3 and self.plan.graph.producers[tensor].kind == "param":
+            name = self._receive_parameter(op, edge, again)
+        else:
+            what = f"input {index} of {op.name}"
+            name = self.travel(what, tensor, self.value(tensor), self._given(tensor), edge.forward)
+        self.received[op.name, index] = name
+        return name
+
+    def _receive_parameter(self, op: Op, edge: PlannedEdge, again: bool) -> str:
+        """Of a parameter that stays; the executor fetches it at the start of a step."""
+        tensor = op.inputs[edge.index]
+        if again:
+            return self.received[op.name, edge.index]
+        source = self._given(tensor)
+        if self.compiled:
+            what = f"input {edge.index} of {op.name}"
+            return self.travel(what, tensor, self.value(tensor), source, edge.forward)
+        name = self.name(f"always:{tensor}")
+        moves = any(kind != "slice" for kind, _, _ in self._route(source, edge.forward))
+        size = self.bytes_of(tensor, self.plan.ops[op.name].ins[edge.index])
+        self.tape.keep("redistribution", size if moves else 0)
+        return name
+
+    def _given(self, tensor: str) -> NdSbp:
+        """How its producer places a tensor."""
+        producer = self.plan.graph.producers[tensor]
+        return self.plan.ops[producer.name].outs[producer.outputs.index(tensor)]
 
     def _is_view(self, op: Op, names: Sequence[str]) -> bool:
         if not self.compiled:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..graph import Op
-from ..sbp.layout import TensorSpec
 from ..sbp.placement import NdSbp
 from ..sbp.redistribute import Step
 from .chains import ChainRule
@@ -80,9 +79,6 @@ class StepTensors:
             whole = self._whole[tensor] = self.plan.graph.tensors[tensor].spec.bytes
         return whole / self._num_parts(nd)
 
-    def _local_bytes(self, spec: TensorSpec, nd: NdSbp) -> float:
-        return spec.bytes / self._num_parts(nd)
-
     def _num_parts(self, nd: NdSbp) -> int:
         parts = self._parts.get(nd)
         if parts is None:
@@ -126,12 +122,12 @@ class StepTensors:
     def moved(self, what: str, tensor: str, name: str, way: Way, transfer: Transfer) -> str:
         """The name of `tensor`, which is `name`, after one way."""
         kind, start, nd = way
-        spec = self.plan.graph.tensors[tensor].spec
-        before, after = self._local_bytes(spec, start), self._local_bytes(spec, nd)
+        if not self.compiled and kind == "slice":
+            return name
+        after = self.bytes_of(tensor, nd)
         if not self.compiled:
-            if kind == "slice":
-                return name
             return self.new(what, [name], after, "redistribution", transfer=transfer)
+        before = self.bytes_of(tensor, start)
         workspace = collective_workspace(start, nd, before, after, self.plan.mesh)
         if self._leaves_chain(start, nd):
             # into a buffer of its own; what it leaves behind is not reused

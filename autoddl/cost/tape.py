@@ -67,7 +67,7 @@ class Tape:
     """Actions in order; `always` counts bytes that live through the step, by cause."""
 
     actions: list[Action] = field(default_factory=list)
-    views: dict[str, str] = field(default_factory=dict)  # name -> the name whose place it shares
+    views: dict[str, str] = field(default_factory=dict)  # name -> the root whose place it shares
     kept: set[str] = field(default_factory=set)  # names that live until the end
     always: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
@@ -88,7 +88,7 @@ class Tape:
 
     def view(self, name: str, source: str) -> None:
         """Let `name` share the place of `source`."""
-        self.views[name] = source
+        self.views[name] = self.root(source)
 
     def keep(self, cause: str, size: float) -> None:
         """Count `size` bytes that are there all the time."""
@@ -96,9 +96,7 @@ class Tape:
 
     def root(self, name: str) -> str:
         """The name that `name` is a view of."""
-        while name in self.views:
-            name = self.views[name]
-        return name
+        return self.views.get(name, name)
 
     def sweep(self, packed: bool = False) -> Peak:
         """The peak of the step; `packed`: with what is lost if every place has a fixed offset."""
