@@ -8,7 +8,7 @@ mask (axis a is bit a).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 import numpy as np
@@ -18,10 +18,10 @@ from .mesh import Mesh
 from .placement import Placement
 from .steps import STEP_KINDS, step_kind
 
-_PAIRS_PER_LOOK = 0.6  # of states, in the time of one look at a state and a mask
+_FEW_PAIRS = 300_000  # of states, which are looked at one by one
 _PAIR_ROWS = 128
-_LOOKS = 1 << 20  # at a state and a mask, in one array
 _TABLE_WORDS = 1 << 21
+_TABLE_SHARE = 256  # words for each one that is known
 
 Codes = NDArray[np.int8]
 Ints = NDArray[np.int64]
@@ -56,16 +56,11 @@ def edges_between(sources: Codes, targets: Codes, ndim: int) -> Ints:
     """[4, m]: the legal steps from rows of `sources` to rows of `targets`, both ascending.
 
     Source row, target row, kind index and axes mask of each, sorted. It is `steps.is_legal` for
-    many states at once. The rule is the same for a step and its reverse, so the fewer are asked.
+    many states at once.
     """
-    few = max(len(sources), len(targets)) < _PAIRS_PER_LOOK * (1 << sources.shape[1])
-    if few and sources.shape[1]:
-        src, dst, source, target, mask = _changes_by_pairs(sources, targets, ndim)
-    elif len(sources) > len(targets):
-        targets, sources = sources, targets
-        dst, src, target, source, mask = _changes(sources, targets, ndim)
-    else:
-        src, dst, source, target, mask = _changes(sources, targets, ndim)
+    few = len(sources) * len(targets) < _FEW_PAIRS and sources.shape[1]
+    changes = _changes_by_pairs if few else _changes
+    src, dst, source, target, mask = changes(sources, targets, ndim)
     kind = KIND_TABLE[np.minimum(source, 0), np.minimum(target, 0)]
     return sorted_edges(np.stack([src, dst, kind, mask]))
 
@@ -101,48 +96,72 @@ def is_divisible(codes: Codes, edges: Ints, mesh: Mesh, ndim: int) -> Bools:
 def _changes(states: Codes, others: Codes, ndim: int) -> Ints:
     """[5, m]: row of `states`, row of `others`, label in each, mask of the axes that differ.
 
-    With the axes of each label as a mask: a step takes axes that carry the label of its first one,
-    and no later axis may carry the split that it takes them from, or to.
+    The rule is the same for a step and its reverse, so steps to a split are found from their ends.
+    """
+    away = _from_splits(states, others, ndim, range(-2, ndim))
+    if others is states:
+        towards = away[:, away[3] < 0]
+    else:
+        towards = _from_splits(others, states, ndim, (-2, -1))
+    whole = [_between_whole(states, others, ndim, *labels) for labels in ((-2, -1), (-1, -2))]
+    return np.concatenate([away, towards[[1, 0, 3, 2, 4]], *whole], axis=1)
+
+
+def _from_splits(states: Codes, others: Codes, ndim: int, labels: Iterable[int]) -> Ints:
+    """[5, m]: row of `states`, row of `others`, split in the former, label in the latter, mask.
+
+    A split is left from its last axes on, and no later axis than the first of these may carry the
+    split that they are taken to.
     """
     num_axes = states.shape[1]
     row_of = finder(words(others, ndim), (ndim + 2) ** num_axes)
-    powers, own = _powers(num_axes, ndim), words(states, ndim)
-    small = np.int16 if num_axes < 15 else np.int64
-    bits = (1 << np.arange(num_axes)).astype(small)
-    masks = np.arange(1, 1 << num_axes).astype(small)
-    first_bit = masks & -masks
-    first_axis = end_axes(num_axes)[0][1:]
-    moved = (masks[:, None] >> np.arange(num_axes) & 1) @ powers
+    own = words(states, ndim)
+    held = (states[:, :, None] == np.arange(-2, ndim, dtype=np.int8)).transpose(2, 0, 1)
+    onwards = _summed_onwards(held, 1 << np.arange(num_axes))
+    moved = _summed_onwards(held, _powers(num_axes, ndim))
+    here, first = np.nonzero(states >= 0)
+    label = states[here, first].astype(np.int64)
+    mask, power = onwards[label + 2, here, first], moved[label + 2, here, first]
     found = [np.empty((5, 0), dtype=np.int64)]
-    step = max(1, _LOOKS // len(masks)) if num_axes else 1
-    for begin in range(0, len(states) if num_axes else 0, step):
-        some = states[begin : begin + step]
-        held = (some[:, :, None] == np.arange(-2, ndim)).transpose(0, 2, 1) @ bits
-        alike = np.take_along_axis(held, some.astype(np.int64) + 2, axis=1)
-        # a split is left from its last axes on: no other one that it holds comes after the first
-        split = np.where(some < 0, small(0), alike)
-        alike, split = alike.take(first_axis, axis=1), split.take(first_axis, axis=1)
-        movable = (masks & ~alike) == 0
-        movable &= (split & ~masks) < first_bit
-        row, number = np.divmod(np.flatnonzero(movable), len(masks))
-        label = some[row, first_axis[number]].astype(np.int64)
-        here = row + begin
-        for other in range(-2, ndim):
-            legal = label != other
-            if other >= 0:
-                legal &= held[row, other + 2] < first_bit[number]
-            at = np.flatnonzero(legal)
-            there = row_of(own[here[at]] + (other - label[at]) * moved[number[at]])
-            at, there = at[there >= 0], there[there >= 0]
-            to = np.full(len(at), other)
-            along = masks[number[at]].astype(np.int64)
-            found.append(np.stack([here[at], there, label[at], to, along]))
+    for other in labels if num_axes else ():
+        legal = label != other
+        if other >= 0:
+            legal &= onwards[other + 2, here, first] == 0
+        at = np.flatnonzero(legal)
+        there = row_of(own[here[at]] + (other - label[at]) * power[at])
+        at, there = at[there >= 0], there[there >= 0]
+        found.append(np.stack([here[at], there, label[at], np.full(len(at), other), mask[at]]))
     return np.concatenate(found, axis=1)
+
+
+def _summed_onwards(held: Bools, numbers: Ints) -> Ints:
+    """[labels, states, axes]: the numbers of the axes that carry a label, from each axis on."""
+    return np.where(held, numbers, 0)[:, :, ::-1].cumsum(axis=2)[:, :, ::-1]
+
+
+def _between_whole(states: Codes, others: Codes, ndim: int, label: int, other: int) -> Ints:
+    """[5, m] as `_from_splits`, where any axes go from one label that is no split to another."""
+    num_axes = states.shape[1]
+    row_of = finder(words(others, ndim), (ndim + 2) ** num_axes)
+    bits = 1 << np.arange(num_axes)
+    held, holds = np.unique((states == label) @ bits, return_inverse=True)
+    masks = np.arange(1, 1 << num_axes)
+    which, number = np.nonzero(masks & ~held[:, None] == 0)
+    # each state with each part of the axes that carry the label
+    first = np.searchsorted(which, np.arange(len(held)))
+    parts = np.bincount(which, minlength=len(held))[holds]
+    here = np.repeat(np.arange(len(states)), parts)
+    place = np.arange(len(here)) - np.repeat(np.cumsum(parts) - parts, parts)
+    mask = masks[number[first[holds[here]] + place]]
+    moved = (np.arange(1 << num_axes)[:, None] >> np.arange(num_axes) & 1) @ _powers(num_axes, ndim)
+    there = row_of(words(states, ndim)[here] + (other - label) * moved[mask])
+    here, there, mask = here[there >= 0], there[there >= 0], mask[there >= 0]
+    return np.stack([here, there, np.full_like(here, label), np.full_like(here, other), mask])
 
 
 def finder(known: Ints, count: int) -> Callable[[Ints], Ints]:
     """A function from words, all below `count`, to their places in `known`, or -1."""
-    if count <= _TABLE_WORDS:
+    if count <= min(_TABLE_WORDS, _TABLE_SHARE * len(known)):
         table = np.full(count, -1, dtype=np.int32)
         table[known] = np.arange(len(known))
         return table.take
@@ -155,7 +174,7 @@ def finder(known: Ints, count: int) -> Callable[[Ints], Ints]:
 
 
 def _changes_by_pairs(states: Codes, others: Codes, ndim: int) -> Ints:
-    """`_changes` from a look at every pair: quicker if there are more masks than states.
+    """`_changes` from a look at every pair: quicker between few states.
 
     Where two states differ, the labels of each are equal if the sum of their squares times their
     number is the square of their sum. Sums over the axes with equal labels are matrix products.
