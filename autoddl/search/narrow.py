@@ -227,19 +227,25 @@ def _dropped(view: View, run: Progress, price: float, cost: float) -> View | Non
 def _close(view: View, run: Progress, raise_bound: Callable[[float], None], dual: Dual) -> None:
     """Search `view` by fronts below rising ceilings; by counts once these become long."""
     bound, gap, part = dual.bound, run.to_beat - dual.bound, _FIRST_CEILING
-    counted = False
+    counted, looked = False, 0
     near = run.budget.near
     is_near = relative_gap(run.cost, bound) <= near
     work = _QUICK_WORK if is_near else _SOME_WORK if near > 0 else _WORK
+    alive = _dropped(view, run, dual.price, run.to_beat)
+    if alive is None:
+        raise_bound(run.to_beat)
+        return
+    alive = alive.undominated()  # so it stays below a lower ceiling
     while True:
         ceiling = min(bound + part * gap, run.to_beat)
-        smaller = _undominated(view, run, dual.price, ceiling)
+        smaller = _dropped(alive, run, dual.price, ceiling)
         if smaller is not None:
             loose = loosened(smaller.problem)
             state = eliminated_along(loose, dual.price)
             others = [
                 AtPrice(price, Contexts(eliminated_along(loose, price)))
                 for price in (factor * dual.price for factor in _OTHER_PRICES)
+                if looked > _LONG
             ]
             loss = _LOSS * ceiling
             options = Contexts(state), dual.price, ceiling, work, loss, run.check, others
@@ -247,35 +253,31 @@ def _close(view: View, run: Progress, raise_bound: Callable[[float], None], dual
                 found = least_within(loose, state, *options)
             except TooMany:
                 if not counted:
-                    _count(view, run, raise_bound, dual)
+                    _count(alive, run, raise_bound, dual)
                 return
             if found.choice is not None:  # the cheapest of all that cost less than the ceiling
                 run.offer(smaller.original(found.choice))
                 raise_bound(min(run.cost, ceiling) - loss)
                 return
             raise_bound(ceiling - loss)
-            if found.work > _LONG and not counted:
+            looked = found.work
+            if looked > _LONG and not counted:
                 counted = True
-                if _count(view, run, raise_bound, dual):
+                if _count(alive, run, raise_bound, dual):
                     return
         else:
-            found = None
+            looked = 0
             raise_bound(ceiling)
         if ceiling == run.to_beat:
             return
-        part *= _RISE if found is None or found.work <= _QUICK_WORK else _SMALL_RISE
+        part *= _RISE if looked <= _QUICK_WORK else _SMALL_RISE
         work = max(work, _LITTLE_WORK)
-
-
-def _undominated(view: View, run: Progress, price: float, cost: float) -> View | None:
-    smaller = _dropped(view, run, price, cost)
-    return None if smaller is None else smaller.undominated()
 
 
 def _count(view: View, run: Progress, raise_bound: Callable[[float], None], dual: Dual) -> bool:
     """Search `view` by an integer program; False if that is too large."""
     to_beat = run.to_beat
-    smaller = _undominated(view, run, dual.price, to_beat)
+    smaller = _dropped(view, run, dual.price, to_beat)
     if smaller is None:
         raise_bound(to_beat)
         return True
