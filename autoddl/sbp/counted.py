@@ -175,20 +175,21 @@ class Counted:
         """One search for all that was asked for of as many dims, whatever the bytes."""
         graph = self._graph(dims)
         new: dict[_Sort, dict[int, None]] = {}
-        for sort, sources, targets in self._open.pop(dims):
+        asked = [(sort, self._ways(dims, *codes)) for sort, *codes in self._open.pop(dims)]
+        # what few starts answer comes first: they are shared by what needs many either way
+        for sort, ways in sorted(asked, key=lambda a: min(len(way.asked) for way in a[1])):
             known = self._found.get(sort)
             if known is None or known.graph is not graph:
                 known = self._found[sort] = _Found(graph)
             also = new.setdefault(sort, {})
-            ways = self._ways(dims, sources, targets)
             starts = [[w for w in way.asked.tolist() if w not in known.rows] for way in ways]
             least = min(starts, key=lambda words: len({*words} - also.keys()))
             also.update(dict.fromkeys(least))
         new = {sort: words for sort, words in new.items() if words}
         if new:
-            asked = [np.array(list(words), dtype=np.int64) for words in new.values()]
-            rows = self._search(graph, [sort.bytes for sort in new], asked)
-            for sort, words, own in zip(new, asked, rows, strict=True):
+            starts = [np.array(list(words), dtype=np.int64) for words in new.values()]
+            rows = self._search(graph, [sort.bytes for sort in new], starts)
+            for sort, words, own in zip(new, starts, rows, strict=True):
                 self._found[sort].add(words, own)
 
     def _ways(self, dims: int, sources: Codes, targets: Codes) -> list[_Way]:
