@@ -92,9 +92,10 @@ def lengths(
 
     backwards: ways from the ends to the starts
     """
-    if len(starts) <= _FEW_STARTS and not backwards and np.isfinite(weights).all():
+    if len(starts) <= _FEW_STARTS and np.isfinite(weights).all():
         nodes = len(graph.codes)
         matrix = csr_matrix((weights, *graph.by_source), shape=(nodes, nodes))
+        matrix = csr_matrix(matrix.T) if backwards else matrix
         return dijkstra(matrix, indices=starts)[:, ends]
     src, dst = (graph.dst, graph.src) if backwards else (graph.src, graph.dst)
     edges = src, dst, weights[:, None]
