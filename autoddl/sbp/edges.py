@@ -58,9 +58,16 @@ def edges_between(sources: Codes, targets: Codes, ndim: int) -> Ints:
     Source row, target row, kind index and axes mask of each, sorted. It is `steps.is_legal` for
     many states at once.
     """
-    few = len(sources) * len(targets) < _FEW_PAIRS and sources.shape[1]
-    changes = _changes_by_pairs if few else _changes
-    src, dst, source, target, mask = changes(sources, targets, ndim)
+    pairs = len(sources) * len(targets)
+    if not pairs or not sources.shape[1]:
+        return np.empty((4, 0), dtype=np.int64)
+    if pairs >= _FEW_PAIRS:
+        changes = _changes(sources, targets, ndim)
+    elif len(sources) <= len(targets):
+        changes = _changes_by_pairs(sources, targets, ndim)
+    else:  # the rule is the same for a step and its reverse
+        changes = _changes_by_pairs(targets, sources, ndim)[[1, 0, 3, 2, 4]]
+    src, dst, source, target, mask = changes
     kind = KIND_TABLE[np.minimum(source, 0), np.minimum(target, 0)]
     return sorted_edges(np.stack([src, dst, kind, mask]))
 
@@ -123,7 +130,7 @@ def _from_splits(states: Codes, others: Codes, ndim: int, labels: Iterable[int])
     label = states[here, first].astype(np.int64)
     mask, power = onwards[label + 2, here, first], moved[label + 2, here, first]
     found = [np.empty((5, 0), dtype=np.int64)]
-    for other in labels if num_axes else ():
+    for other in labels:
         legal = label != other
         if other >= 0:
             legal &= onwards[other + 2, here, first] == 0
