@@ -8,6 +8,7 @@ have taken as long as the loading would. What has been computed is counted, not 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
@@ -30,6 +31,10 @@ class Compiler:
         """
         self.arrays_s += arrays_s
         return self.compiled(loops) if self.arrays_s > _LOADING_S else None
+
+    def expect_much(self) -> None:
+        """So much is to be computed that the arrays need not show first that loading pays."""
+        self.arrays_s = math.inf
 
     def compiled(self, loops: Loops) -> Loops:
         """For each combination of types when it is first called; they run beside other threads."""

@@ -30,3 +30,9 @@ def test_loops_are_compiled_where_nothing_can_be_kept(monkeypatch):
 
     monkeypatch.setattr(numba, "njit", without_a_place)
     assert Compiler().compiled(doubled)(np.ones(4)) == 8.0
+
+
+def test_loops_are_compiled_at_once_where_much_is_expected():
+    compiler = Compiler()
+    compiler.expect_much()
+    assert compiler.worth(doubled, 0.0) is not None
