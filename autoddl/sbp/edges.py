@@ -18,8 +18,7 @@ from .mesh import Mesh
 from .placement import Placement
 from .steps import STEP_KINDS, step_kind
 
-_FEW_PAIRS = 300_000  # of states, which are looked at one by one
-_PAIR_ROWS = 128
+_REVERSED = [1, 0, 3, 2, 4]
 _TABLE_WORDS = 1 << 21
 _TABLE_SHARE = 256  # words for each one that is known
 
@@ -56,17 +55,14 @@ def edges_between(sources: Codes, targets: Codes, ndim: int) -> Ints:
     """[4, m]: the legal steps from rows of `sources` to rows of `targets`, both ascending.
 
     Source row, target row, kind index and axes mask of each, sorted. It is `steps.is_legal` for
-    many states at once.
+    many states at once. The rule is the same for a step and its reverse, so the fewer are asked.
     """
-    pairs = len(sources) * len(targets)
-    if not pairs or not sources.shape[1]:
+    if not len(sources) or not len(targets) or not sources.shape[1]:
         return np.empty((4, 0), dtype=np.int64)
-    if pairs >= _FEW_PAIRS:
+    if len(sources) <= len(targets):
         changes = _changes(sources, targets, ndim)
-    elif len(sources) <= len(targets):
-        changes = _changes_by_pairs(sources, targets, ndim)
-    else:  # the rule is the same for a step and its reverse
-        changes = _changes_by_pairs(targets, sources, ndim)[[1, 0, 3, 2, 4]]
+    else:
+        changes = _changes(targets, sources, ndim)[_REVERSED]
     src, dst, source, target, mask = changes
     kind = KIND_TABLE[np.minimum(source, 0), np.minimum(target, 0)]
     return sorted_edges(np.stack([src, dst, kind, mask]))
@@ -101,21 +97,16 @@ def is_divisible(codes: Codes, edges: Ints, mesh: Mesh, ndim: int) -> Bools:
 
 
 def _changes(states: Codes, others: Codes, ndim: int) -> Ints:
-    """[5, m]: row of `states`, row of `others`, label in each, mask of the axes that differ.
-
-    The rule is the same for a step and its reverse, so steps to a split are found from their ends.
-    """
-    away = _from_splits(states, others, ndim, range(-2, ndim))
-    if others is states:
-        towards = away[:, away[3] < 0]
-    else:
-        towards = _from_splits(others, states, ndim, (-2, -1))
-    whole = [_between_whole(states, others, ndim, *labels) for labels in ((-2, -1), (-1, -2))]
-    return np.concatenate([away, towards[[1, 0, 3, 2, 4]], *whole], axis=1)
+    """[5, m]: row of `states`, row of `others`, label in each, mask of the axes that differ."""
+    away = _from_splits(states, others, ndim)
+    if others is not states:
+        return np.concatenate([away, _from_whole(states, others, ndim, range(-2, ndim))], axis=1)
+    towards = away[:, away[3] < 0][_REVERSED]
+    return np.concatenate([away, towards, _from_whole(states, others, ndim, (-2, -1))], axis=1)
 
 
-def _from_splits(states: Codes, others: Codes, ndim: int, labels: Iterable[int]) -> Ints:
-    """[5, m]: row of `states`, row of `others`, split in the former, label in the latter, mask.
+def _from_splits(states: Codes, others: Codes, ndim: int) -> Ints:
+    """The changes of axes that are split in `states`.
 
     A split is left from its last axes on, and no later axis than the first of these may carry the
     split that they are taken to.
@@ -130,7 +121,7 @@ def _from_splits(states: Codes, others: Codes, ndim: int, labels: Iterable[int])
     label = states[here, first].astype(np.int64)
     mask, power = onwards[label + 2, here, first], moved[label + 2, here, first]
     found = [np.empty((5, 0), dtype=np.int64)]
-    for other in labels:
+    for other in range(-2, ndim):
         legal = label != other
         if other >= 0:
             legal &= onwards[other + 2, here, first] == 0
@@ -146,24 +137,41 @@ def _summed_onwards(held: Bools, numbers: Ints) -> Ints:
     return np.where(held, numbers, 0)[:, :, ::-1].cumsum(axis=2)[:, :, ::-1]
 
 
-def _between_whole(states: Codes, others: Codes, ndim: int, label: int, other: int) -> Ints:
-    """[5, m] as `_from_splits`, where any axes go from one label that is no split to another."""
+def _from_whole(states: Codes, others: Codes, ndim: int, labels: Iterable[int]) -> Ints:
+    """The changes of axes that are not split in `states`, to some labels.
+
+    Any of them may change, but to a split only what comes after all axes that carry it.
+    """
     num_axes = states.shape[1]
     row_of = finder(words(others, ndim), (ndim + 2) ** num_axes)
-    bits = 1 << np.arange(num_axes)
-    held, holds = np.unique((states == label) @ bits, return_inverse=True)
-    masks = np.arange(1, 1 << num_axes)
-    which, number = np.nonzero(masks & ~held[:, None] == 0)
-    # each state with each part of the axes that carry the label
-    first = np.searchsorted(which, np.arange(len(held)))
-    parts = np.bincount(which, minlength=len(held))[holds]
-    here = np.repeat(np.arange(len(states)), parts)
+    own, bits, masks = words(states, ndim), 1 << np.arange(num_axes), np.arange(1 << num_axes)
+    moved = (masks[:, None] >> np.arange(num_axes) & 1) @ _powers(num_axes, ndim)
+    found = [np.empty((5, 0), dtype=np.int64)]
+    for label in (-2, -1):
+        here, mask = _parts((states == label) @ bits, masks[1:])
+        for other in labels:
+            if other == label:
+                continue
+            at = slice(None)
+            if other >= 0:
+                at = np.flatnonzero(((states == other) @ bits)[here] < (mask & -mask))
+            there = row_of(own[here[at]] + (other - label) * moved[mask[at]])
+            known = np.flatnonzero(there >= 0)
+            ends = here[at][known], there[known]
+            both = [np.full(len(known), side) for side in (label, other)]
+            found.append(np.stack([*ends, *both, mask[at][known]]))
+    return np.concatenate(found, axis=1)
+
+
+def _parts(held: Ints, masks: Ints) -> tuple[Ints, Ints]:
+    """Each row of `held`, masks, with each of the masks that are part of it."""
+    each, of = np.unique(held, return_inverse=True)
+    which, number = np.nonzero(masks & ~each[:, None] == 0)
+    count = np.bincount(which, minlength=len(each))
+    first, parts = (np.cumsum(count) - count)[of], count[of]
+    here = np.repeat(np.arange(len(held)), parts)
     place = np.arange(len(here)) - np.repeat(np.cumsum(parts) - parts, parts)
-    mask = masks[number[first[holds[here]] + place]]
-    moved = (np.arange(1 << num_axes)[:, None] >> np.arange(num_axes) & 1) @ _powers(num_axes, ndim)
-    there = row_of(words(states, ndim)[here] + (other - label) * moved[mask])
-    here, there, mask = here[there >= 0], there[there >= 0], mask[there >= 0]
-    return np.stack([here, there, np.full_like(here, label), np.full_like(here, other), mask])
+    return here, masks[number[first[here] + place]]
 
 
 def finder(known: Ints, count: int) -> Callable[[Ints], Ints]:
@@ -178,46 +186,6 @@ def finder(known: Ints, count: int) -> Callable[[Ints], Ints]:
         return np.where(known[at] == wanted, at, -1)
 
     return find
-
-
-def _changes_by_pairs(states: Codes, others: Codes, ndim: int) -> Ints:
-    """`_changes` from a look at every pair: quicker between few states.
-
-    Where two states differ, the labels of each are equal if the sum of their squares times their
-    number is the square of their sum. Sums over the axes with equal labels are matrix products.
-    """
-    labels = np.arange(-2, ndim, dtype=np.float32)
-    own, known = (
-        (codes[:, :, None] == labels).reshape(len(codes), codes.shape[1] * len(labels))
-        for codes in (states, others)
-    )
-    own, known = own.astype(np.float32), known.astype(np.float32).T
-    first_power = np.tile(labels, states.shape[1])
-    powers = first_power, first_power**2
-    found = [np.empty((5, 0), dtype=np.int64)]
-    for first in range(0, len(states), _PAIR_ROWS):
-        part = own[first : first + _PAIR_ROWS]
-        number = states.shape[1] - part @ known
-        equal = [(part * power) @ known for power in powers]
-        legal = number > 0
-        for total, square in (
-            [(part @ power)[:, None] for power in powers],
-            [power @ known for power in powers],
-        ):
-            legal &= (square - equal[1]) * number == (total - equal[0]) ** 2
-        here, there = np.nonzero(legal)
-        here = here + first
-        differs = states[here] != others[there]
-        axis = differs.argmax(axis=1)
-        label = states[here, axis].astype(np.int64)
-        other = others[there, axis].astype(np.int64)
-        after = (np.arange(states.shape[1]) > axis[:, None]) & ~differs
-        held = np.where(after, states[here], np.int8(-1))
-        blocked = (held >= 0) & ((held == label[:, None]) | (held == other[:, None]))
-        free = ~blocked.any(axis=1)
-        mask = differs @ (1 << np.arange(states.shape[1], dtype=np.int64))
-        found.append(np.stack([here, there, label, other, mask])[:, free])
-    return np.concatenate(found, axis=1)
 
 
 def sorted_edges(edges: Ints) -> Ints:
