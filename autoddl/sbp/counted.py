@@ -53,14 +53,14 @@ class _Way:
     """What is asked of a search, by distinct counts.
 
     asked:  words of the starts, renamed; called: which of the renamings each has
-    ends:   words of the ends under each renaming
+    ends:   [renamings, ends] words
     start_of, end_of: the number of each state that was asked for
     """
 
     asked: Ints
     called: Ints
     start_of: Ints
-    ends: list[Ints]
+    ends: Ints
     end_of: Ints
 
 
@@ -78,16 +78,13 @@ class _Found:
 
     def has(self, way: _Way) -> bool:
         known = all(word in self.rows for word in way.asked.tolist())
-        return known and all(map(self.graph.has, way.ends))
+        return known and self.graph.has(way.ends)
 
     def between(self, way: _Way) -> Floats:
         """From each distinct start to each distinct end."""
         at = np.array([self.rows[word] for word in way.asked.tolist()], dtype=np.int64)
-        found = np.empty((len(at), len(way.ends[0])))
-        for called, ends in enumerate(way.ends):
-            own = np.flatnonzero(way.called == called)
-            found[own] = self.table[0][at[own, None], np.searchsorted(self.graph.words, ends)]
-        return found
+        to = np.searchsorted(self.graph.words, way.ends)
+        return self.table[0][at[:, None], to[way.called]]
 
 
 @dataclass
@@ -208,7 +205,7 @@ class Counted:
         last, end_of = self._distinct(dims, ends)
         if not 1 < dims <= CLOSED_DIMS:
             nothing = np.zeros(len(words), dtype=np.int64)
-            way = _Way(words, nothing, start_of, [last], end_of)
+            way = _Way(words, nothing, start_of, last[None], end_of)
             return self._known_ways.setdefault(key, way)
         counts, counts_last = self._states.counts(words, dims), self._states.counts(last, dims)
         seldom = np.zeros((len(words), dims), dtype=np.int64)
@@ -218,13 +215,10 @@ class Counted:
         numbers = every @ dims ** np.arange(dims)
         _, first, called = np.unique(numbers, return_index=True, return_inverse=True)
         names = every[first]
-        powers = self._states.powers(dims)
-        asked, renamed = words.copy(), []
-        for number, new in enumerate(names):
-            swapped = powers[:, [0, 1, *(new + 2)]]
-            own = called == number
-            asked[own] = (counts[own] * swapped).sum(axis=(1, 2))
-            renamed.append((counts_last * swapped).sum(axis=(1, 2)))
+        labels = np.hstack([np.tile([0, 1], (len(names), 1)), names + 2])
+        powers = self._states.powers(dims)[:, labels].transpose(1, 0, 2)
+        asked = (counts * powers[called]).sum(axis=(1, 2))
+        renamed = np.tensordot(powers, counts_last, axes=((1, 2), (1, 2)))
         way = _Way(asked, called, start_of, renamed, end_of)
         return self._known_ways.setdefault(key, way)
 

@@ -101,7 +101,7 @@ class PathTable:
     _rows: dict[tuple[Lean, int, int], Floats] = field(default_factory=dict, repr=False)
     _leans: dict[tuple[StateGraph, Hashable, bool], Lean] = field(default_factory=dict, repr=False)
     _group_prices: dict[tuple[bytes, bool], Floats] = field(default_factory=dict, repr=False)
-    _two: dict[tuple[int, int, bool], tuple[bool, bool]] = field(default_factory=dict, repr=False)
+    _two: dict[tuple[int, int], tuple[bool, bool]] = field(default_factory=dict, repr=False)
     _paths: dict[tuple[TensorSpec, NdSbp, NdSbp], tuple[Step, ...]] = field(
         default_factory=dict, repr=False
     )
@@ -184,7 +184,7 @@ class PathTable:
         if ndim not in self._dual:
             gather, scatter = KIND_INDEX["all_gather"], KIND_INDEX["reduce_scatter"]
             self._dual[ndim] = all(
-                self._price(gather, int(mask), spec) == self._price(scatter, int(mask), spec)
+                self._price(gather, int(mask)) == self._price(scatter, int(mask))
                 for kind, mask in self._graph_of(ndim).groups[0]
                 if kind in (gather, scatter)
             )
@@ -240,30 +240,31 @@ class PathTable:
             prices = self._prices_of(graph, spec)
             parts = sums = np.zeros(len(prices), dtype=bool)
             if self.mesh.num_axes > _FEW_AXES:
-                parts, sums = self._replaced(graph, spec)
+                parts, sums = self._replaced(graph)
             self._leans[key] = lean_edges(graph, spec.shape, prices, parts, sums)
         return self._leans[key]
 
     def _prices_of(self, graph: StateGraph, spec: TensorSpec) -> Floats:
         """[groups, 2] latency and seconds per byte of each of the graph's groups of edges."""
-        key = graph.groups[0].tobytes(), spec.is_float
+        groups = graph.groups[0]
+        key = groups.tobytes(), spec.is_float
         if key not in self._group_prices:
-            groups = graph.groups[0].tolist()
-            prices = [self._price(kind, mask, spec) for kind, mask in groups]
-            self._group_prices[key] = np.array(prices).reshape(-1, 2)
+            prices = np.array([self._price(*group) for group in groups.tolist()]).reshape(-1, 2)
+            if not spec.is_float:
+                prices[groups[:, 0] == KIND_INDEX["to_partial"], 0] = np.inf
+            self._group_prices[key] = prices
         return self._group_prices[key]
 
-    def _replaced(self, graph: StateGraph, spec: TensorSpec) -> tuple[Bools, Bools]:
+    def _replaced(self, graph: StateGraph) -> tuple[Bools, Bools]:
         """[groups] which steps two along fewer axes replace, and which all-reduces two others."""
-        keys = [(kind, mask, spec.is_float) for kind, mask in graph.groups[0].tolist()]
-        for kind, mask, is_float in keys:
-            if (kind, mask, is_float) not in self._two:
-                both = self._parts(kind, mask, spec), self._sums(kind, mask, spec)
-                self._two[kind, mask, is_float] = both
+        keys = list(map(tuple, graph.groups[0].tolist()))
+        for key in keys:
+            if key not in self._two:
+                self._two[key] = self._parts(*key), self._sums(*key)
         parts, sums = np.array([self._two[key] for key in keys], dtype=bool).reshape(-1, 2).T
         return parts, sums
 
-    def _parts(self, kind_index: int, mask: int, spec: TensorSpec) -> bool:
+    def _parts(self, kind_index: int, mask: int) -> bool:
         """True if a step along one axis and one along the rest cost no more than one along all."""
         if not mask & (mask - 1) or kind_index not in (*GROWS, *SHRINKS):
             return False
@@ -273,9 +274,9 @@ class PathTable:
         grows = kind_index in GROWS
         axis = axes[0] if grows else axes[-1]
         rest = mask & ~(1 << axis)
-        alpha, beta = self._price(kind_index, mask, spec)
-        alpha_one, beta_one = self._price(kind_index, 1 << axis, spec)
-        alpha_rest, beta_rest = self._price(kind_index, rest, spec)
+        alpha, beta = self._price(kind_index, mask)
+        alpha_one, beta_one = self._price(kind_index, 1 << axis)
+        alpha_rest, beta_rest = self._price(kind_index, rest)
         # A scatter leaves less for the second step, a gather ends its first with less.
         if grows:
             beta_rest /= self.mesh.extent([axis])
@@ -284,13 +285,13 @@ class PathTable:
         tie = 1 + _TIE
         return alpha_one + alpha_rest <= alpha * tie and beta_one + beta_rest <= beta * tie
 
-    def _sums(self, kind_index: int, mask: int, spec: TensorSpec) -> bool:
+    def _sums(self, kind_index: int, mask: int) -> bool:
         """True if a reduce-scatter and an all-gather cost no more than the all-reduce."""
         if kind_index != KIND_INDEX["all_reduce"]:
             return False
-        whole = self._price(kind_index, mask, spec)
-        scatter = self._price(KIND_INDEX["reduce_scatter"], mask, spec)
-        gather = self._price(KIND_INDEX["all_gather"], mask, spec)
+        whole = self._price(kind_index, mask)
+        scatter = self._price(KIND_INDEX["reduce_scatter"], mask)
+        gather = self._price(KIND_INDEX["all_gather"], mask)
         return all(
             first + second <= limit * (1 + _TIE)
             for first, second, limit in zip(scatter, gather, whole, strict=True)
@@ -342,9 +343,7 @@ class PathTable:
             weights[~(even[src] & even[dst])] = np.inf
         return weights
 
-    def _price(self, kind_index: int, mask: int, spec: TensorSpec) -> tuple[float, float]:
-        if kind_index == KIND_INDEX["to_partial"] and not spec.is_float:
-            return np.inf, 0.0
+    def _price(self, kind_index: int, mask: int) -> tuple[float, float]:
         key = kind_index, mask
         if key not in self._prices:
             if kind_index == STAY or STEP_KINDS[kind_index] in FREE_KINDS:
