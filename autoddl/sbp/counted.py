@@ -84,7 +84,7 @@ class _Found:
         """From each distinct start to each distinct end."""
         at = np.array([self.rows[word] for word in way.asked.tolist()], dtype=np.int64)
         to = np.searchsorted(self.graph.words, way.ends)
-        return self.table[0][at[:, None], to[way.called]]
+        return self.table[0].take(at[:, None] * len(self.graph.words) + to[way.called])
 
 
 @dataclass
@@ -140,7 +140,7 @@ class Counted:
     def seconds(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Floats:
         """[n, m] seconds that no path from a source to a target falls below."""
         found, way, swapped = self._answer(*_sorted(spec, sources, targets))
-        seconds = found.between(way)[way.start_of[:, None], way.end_of]
+        seconds = found.between(way).take(way.start_of, axis=0).take(way.end_of, axis=1)
         return seconds.T if swapped else seconds
 
     def row_seconds(self, spec: TensorSpec, given: Codes, kept: Codes) -> Floats:
