@@ -144,6 +144,7 @@ def _measured(case: Case) -> dict[str, Any]:
         (TableBuilder, "parts", "tables"),
         (PathTable, "seconds_of", "path prices"),
         (Counted, "seconds", "bounds of paths"),
+        (Counted, "row_seconds", "bounds of paths"),
         (eliminate, "eliminate", "elimination"),
         (floors, "floors", "reduced costs"),
         (marginals.Contexts, "__init__", "reduced costs"),

@@ -25,6 +25,7 @@ from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
 from ..cost.storage import WHOLE, Storage
 from ..graph import Graph
+from ..sbp.edges import words
 from ..sbp.layout import TensorSpec
 from .group import Group, Grouping, Port, make_groups, rule_of
 from .group_table import WHOLE_SPACE, Codes, GroupTable, GroupTables, Space, grad_in, grad_out
@@ -368,16 +369,19 @@ class TableBuilder:
 
     def _price(self, wire: _Wire) -> tuple[Table, Table]:
         """(seconds, bytes) for each pair of strategies."""
-        cost = wire.passes * self.prices.seconds(wire.spec, wire.given, wire.wanted)
+        cost = self.prices.seconds(wire.spec, wire.given, wire.wanted)
+        if wire.passes != 1:
+            cost = wire.passes * cost
         if wire.back_given is not None and wire.back_wanted is not None:
-            cost = cost + self.prices.seconds(wire.spec, wire.back_given, wire.back_wanted).T
-        return wire.times * cost, self._copies(wire)
+            cost += self.prices.seconds(wire.spec, wire.back_given, wire.back_wanted).T
+        if wire.times != 1:
+            cost *= wire.times
+        return cost, self._copies(wire)
 
     def _copies(self, wire: _Wire) -> Table:
         """Bytes of an edge, mostly of the redistributed input, for each pair of strategies."""
-        differs = np.zeros((len(wire.given), len(wire.wanted)), dtype=bool)
-        for axis in range(self.tables.mesh.num_axes):
-            differs |= wire.given[:, axis][:, None] != wire.wanted[:, axis][None, :]
+        given, wanted = (words(c, len(wire.spec.shape)) for c in (wire.given, wire.wanted))
+        differs = given[:, None] != wanted
         copies = self.tables.local_bytes(wire.spec, wire.wanted)
         found = np.where(differs, wire.kept * copies[None, :], 0.0)
         return found if wire.added is None else found + wire.added
