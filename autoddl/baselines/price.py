@@ -10,6 +10,7 @@ ruler. Of a family the topologies that cannot be the fastest are not solved whol
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -170,10 +171,13 @@ class BaselinePricer:
         limit, every = self.model.limit_bytes, []
         for variant in found:
             counts = self._divided(variant)
-            if counts:
+            if not counts:
+                continue
+            first = [self._tables(counts[0], blocks)]
+            if least_memories(first, counts[:1], variant)[0] > limit:
                 needed = least_memories(self._known(blocks)[: len(counts)], counts, variant)
-                fits = (n for n, size in zip(counts, needed, strict=True) if size <= limit)
-                every.append([_Way(variant, parts, blocks, limit) for parts in fits])
+                counts = tuple(n for n, size in zip(counts, needed, strict=True) if size <= limit)
+            every.append([_Way(variant, parts, blocks, limit) for parts in counts])
         return every
 
     def _smallest_of(self, family: Family, found: Sequence[Variant], blocks: Blocks) -> Baseline:
@@ -223,7 +227,7 @@ class BaselinePricer:
         rows = self.micro(1).batch
         devices = self._mesh.extent(variant.data_axes(self._mesh))
         counts = tuple(n for n in self.counts if (rows // n) % devices == 0)
-        return counts if counts and self._known(())[0].divides(variant) else ()
+        return counts if counts and self._tables(self.counts[0], ()).divides(variant) else ()
 
     @property
     def _mesh(self) -> Mesh:
@@ -272,10 +276,18 @@ class BaselinePricer:
     def _problem(self, way: _Way) -> tuple[Problem, list[Rows]]:
         return self._tables(way.parts, way.blocks).problem(way.variant, way.limit)
 
+    def _divides(self, way: _Way) -> bool:
+        """Whether the data axes divide every group of operators."""
+        return self._tables(way.parts, way.blocks).divides(way.variant)
+
     def _bound(self, way: _Way) -> float:
+        if not self._divides(way):
+            return math.inf
         return free_bound(self._problem(way)[0])
 
     def _may_fit(self, way: _Way) -> bool:
+        if not self._divides(way):
+            return False
         problem, _ = self._problem(way)
         nodes, edges = (
             tuple(map(np.zeros_like, c)) for c in (problem.node_cost, problem.edge_cost)
@@ -289,6 +301,8 @@ class BaselinePricer:
         """
         if way in self._solved:
             return self._solved[way]
+        if not self._divides(way):
+            return None
         made, variant, parts = self._tables(way.parts, way.blocks), way.variant, way.parts
         problem, rows = self._problem(way)
         solve = find_algorithm("auto")
