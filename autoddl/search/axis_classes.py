@@ -25,10 +25,10 @@ class AxisClasses:
     @staticmethod
     def of_rows(assign: Codes, axes: Sequence[tuple[int, ...]]) -> AxisClasses:
         """axes: those that are interchangeable."""
-        _, first, of = np.unique(
-            counted(assign, axes), axis=0, return_index=True, return_inverse=True
-        )
-        return AxisClasses(first, of.ravel())
+        rows = np.ascontiguousarray(counted(assign, axes) + 1, dtype=np.uint8)
+        keys = rows.view(f"S{rows.shape[1]}").ravel()  # no byte of them is zero
+        _, first, of = np.unique(keys, return_index=True, return_inverse=True)
+        return AxisClasses(first, of)
 
     def members(
         self, scores: Table, ceiling: float, at_least: int = _ALTERNATIVES
