@@ -96,14 +96,10 @@ class Problem:
 
     def restricted(self, keep: Sequence[NDArray[np.int64]]) -> Problem:
         """The problem with the strategies `keep[t]` only of each node table t."""
-        nodes = self.nodes
-        keys = [(edge.table, nodes[edge.first], nodes[edge.second]) for edge in self.edges]
-        number_of = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        edges = self.edges
+        number_of, edges = self._sides, self.edges
         if any(key[0] != number for key, number in number_of.items()):
             edges = tuple(
-                Edge(edge.first, edge.second, number_of[key])
-                for edge, key in zip(edges, keys, strict=True)
+                Edge(edge.first, edge.second, number_of[self._side(edge)]) for edge in edges
             )
         return dataclasses.replace(
             self,
@@ -115,6 +111,16 @@ class Problem:
             ),
             edges=edges,
         )
+
+    def _side(self, edge: Edge) -> tuple[int, int, int]:
+        """Its table, and the node tables of its ends."""
+        return edge.table, self.nodes[edge.first], self.nodes[edge.second]
+
+    @cached_property
+    def _sides(self) -> dict[tuple[int, int, int], int]:
+        """The distinct ones of all edges, numbered in order of appearance."""
+        distinct = dict.fromkeys(map(self._side, self.edges))
+        return {side: number for number, side in enumerate(distinct)}
 
     def evaluate(self, choice: Choice) -> tuple[float, float]:
         """(cost in seconds, memory in bytes) of a choice."""
