@@ -18,8 +18,8 @@ from .commands.options import (
     BATCH,
     CLUSTER,
     GAP,
-    GB,
     JSON,
+    MEMORY_LIMIT,
     MODEL,
     OPTIMIZER,
     PRECISION,
@@ -119,7 +119,7 @@ def trace(model: str, output: str, batch: int | None) -> None:
 @BATCH
 @click.option("--micro-batches", type=click.IntRange(1), help="Instead of what memory asks for.")
 @stage_options
-@click.option("--memory-limit-gb", type=float, help="Per device, instead of all that it has.")
+@MEMORY_LIMIT
 @OPTIMIZER
 @click.option(
     "--search", default="auto", show_default=True, metavar="NAME",
@@ -165,7 +165,7 @@ def plan(
     schedule: str,
     delay: int | None,
     chunks: int,
-    memory_limit_gb: float | None,
+    memory_limit_bytes: float | None,
     optimizer: str,
     search: str,
     budget_seconds: float | None,
@@ -191,7 +191,6 @@ def plan(
             checkpointing=checkpointing != "auto",
         )
     graph = graph_of(model, batch)
-    limit = None if memory_limit_gb is None else int(memory_limit_gb * GB)
     if stages is not None:
         from .new_plan import new_plan
 
@@ -205,7 +204,7 @@ def plan(
             seed=seed,
             optimizer=optimizer,
             micro_batches=micro_batches,
-            memory_limit_bytes=limit,
+            memory_limit_bytes=memory_limit_bytes,
             search=search,
             comm_rule=comm_rule,
             precision=precision,
@@ -221,7 +220,7 @@ def plan(
         seed=seed,
         optimizer=optimizer,
         micro_batches=micro_batches,
-        memory_limit_bytes=limit,
+        memory_limit_bytes=memory_limit_bytes,
         search=search,
         budget_seconds=budget_seconds,
         budget_evaluations=budget_evaluations,

@@ -20,6 +20,7 @@ from .cost.account import Cost, Traffic
 from .cost.comm import CommRule
 from .cost.model import CostModel
 from .explain import unfit_text
+from .files import json_number
 from .graph import Graph
 from .megatron_stages import megatron_in_stages
 from .planned import PlannedBaseline
@@ -157,7 +158,7 @@ class Comparison:
             },
             "batch": self.graph.batch,
             "optimizer": model.optimizer,
-            "memory_limit_bytes": model.limit_bytes,
+            "memory_limit_bytes": json_number(model.limit_bytes),
             "schemes": [scheme.to_json() for scheme in self.schemes],
             "closest": None if closest is None else closest.name,
         }

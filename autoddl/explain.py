@@ -36,6 +36,8 @@ class LayerRow:
 
 def format_bytes(n: float) -> str:
     """1536 -> '1.54 kB' (decimal units)."""
+    if n == math.inf:
+        return "unlimited memory"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(n) < 1000 or unit == "TB":
             return f"{n:.0f} B" if unit == "B" else f"{n:.3g} {unit}"

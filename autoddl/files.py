@@ -1,7 +1,8 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and what JSON does not know."""
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -23,3 +24,8 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
     except BaseException:
         Path(partial).unlink(missing_ok=True)
         raise
+
+
+def json_number(number: float) -> float | None:
+    """The number, or None (null) if it is infinite, which JSON does not know."""
+    return number if math.isfinite(number) else None

@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any
 
 from .cost.account import Cost
+from .files import json_number
 from .plans import Plan
 from .staged_plan import StagedPlan
 
@@ -43,7 +44,7 @@ def _of_plan(plan: Plan) -> dict[str, Any]:
             "per_device_intra": _traffic(cost, "intra_bytes"),
         },
         "memory_bytes": cost.memory_bytes,
-        "memory_limit_bytes": plan.memory_limit_bytes,
+        "memory_limit_bytes": json_number(plan.memory_limit_bytes),
         "peak_bytes": plan.peak_bytes,
         "savings": plan.savings.to_json(),
         "timed_operators": dataclasses.asdict(plan.timed),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import platform
 import resource
@@ -182,7 +183,7 @@ def _measured(case: Case) -> dict[str, Any]:
     wall, cpu = time.perf_counter(), time.process_time()
     failure, plan = "", None
     try:
-        limit = 1e15 if case.free else None
+        limit = math.inf if case.free else None
         plan = planner.find_plan(
             graph, cluster, baselines=False, memory_limit_bytes=limit, gap=case.gap
         )

@@ -124,6 +124,7 @@ def test_options_reach_the_planner(graph):
     assert figures("--micro-batches", "4")["micro_batches"] == 4
     assert figures("--optimizer", "sgd")["memory_bytes"] < figures()["memory_bytes"]
     assert figures("--memory-limit-gb", "0.5")["memory_limit_bytes"] == 5e8
+    assert figures("--memory-limit-gb", "inf")["memory_limit_bytes"] is None
     assert figures("--search", "random", "--no-baselines")["search"]["algorithm"] == "random"
     few = figures(
         "--search", "metropolis_hastings", "--budget-evaluations", "50", "--no-baselines"
@@ -166,6 +167,9 @@ def test_mistakes_in_what_is_planned(graph, tmp_path):
     )
     assert "'guess'" in refusal("plan", graph, *cluster, "--search", "guess")
     assert "too much" in refusal("plan", graph, *cluster, "--memory-limit-gb", "0.0001")
+    for words in ("-1", "0", "nan", "much"):
+        told = refusal("plan", graph, *cluster, "--memory-limit-gb", words)
+        assert "a number of gigabytes such as 16, or inf" in told
     assert "does not divide" in refusal("plan", graph, *cluster, "--micro-batches", "7")
     missing = str(tmp_path / "no" / "folder" / "plan.json")
     assert missing.rsplit("/", 1)[0] in refusal("plan", graph, *cluster, "-o", missing)

@@ -11,8 +11,8 @@ from .options import (
     BATCH,
     CLUSTER,
     GAP,
-    GB,
     JSON,
+    MEMORY_LIMIT,
     MODEL,
     OPTIMIZER,
     PRECISION,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @SEED
 @BATCH
 @click.option("--micro-batches", type=click.IntRange(1), help="For all schemes alike.")
-@click.option("--memory-limit-gb", type=float, help="Per device, instead of all that it has.")
+@MEMORY_LIMIT
 @OPTIMIZER
 @click.option(
     "--comm-rule", type=click.Choice(["shared_nic", "plain"]), default="shared_nic",
@@ -72,7 +72,7 @@ def compare(
     seed: int,
     batch: int | None,
     micro_batches: int | None,
-    memory_limit_gb: float | None,
+    memory_limit_bytes: float | None,
     optimizer: str,
     comm_rule: CommRule,
     precision: str,
@@ -97,7 +97,7 @@ def compare(
         seed=seed,
         optimizer=optimizer,
         micro_batches=micro_batches,
-        memory_limit_bytes=None if memory_limit_gb is None else memory_limit_gb * GB,
+        memory_limit_bytes=memory_limit_bytes,
         comm_rule=comm_rule,
         precision=precision,
         gap=gap,

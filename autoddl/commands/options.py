@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,6 +36,29 @@ OPTIMIZER = click.option(
 PRECISION = click.option(
     "--precision", type=click.Choice(["float32", "float16"]), default="float32",
     show_default=True, help="float16: mixed precision, with master weights and loss scaling.",
+)  # fmt: skip
+
+
+class _Gigabytes(click.ParamType):
+    """Gigabytes as bytes."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            size = float(value) * GB
+        except ValueError:
+            size = math.nan
+        if not size > 0:
+            self.fail(f"a number of gigabytes such as 16, or inf, got {value!r}", param, ctx)
+        return int(size) if math.isfinite(size) else size
+
+
+MEMORY_LIMIT = click.option(
+    "--memory-limit-gb", "memory_limit_bytes", type=_Gigabytes(), metavar="GB",
+    help="Per device, instead of all that it has; inf for no limit.",
 )  # fmt: skip
 
 

@@ -6,10 +6,12 @@ The same inputs and seed give the same bytes: measured times of the search are n
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from ..cluster.spec import Cluster
+from ..files import json_number
 from ..graph import Graph
 from ..planned import PlannedBaseline, PlannedEdge, PlannedLayer, PlannedOp
 from ..sbp.placement import NdSbp
@@ -29,7 +31,7 @@ def to_json(plan: PlanFigures) -> dict[str, Any]:
         "seed": plan.seed,
         "optimizer": plan.optimizer,
         "comm_rule": plan.comm_rule,
-        "memory_limit_bytes": plan.memory_limit_bytes,
+        "memory_limit_bytes": json_number(plan.memory_limit_bytes),
         "micro_batches": plan.micro_batches,
         "precision": plan.precision,
         "recomputed": [list(block) for block in plan.recomputed],
@@ -110,6 +112,7 @@ def from_json(kind: type[AnyPlan], data: Mapping[str, Any]) -> AnyPlan:
         layers = tuple(
             PlannedLayer(**{**layer, "ops": tuple(layer["ops"])}) for layer in data["layers"]
         )
+        limit = data["memory_limit_bytes"]
         plan = kind(
             graph=Graph.from_json(data["graph"]),
             cluster=Cluster.from_json(data["cluster"]),
@@ -117,7 +120,7 @@ def from_json(kind: type[AnyPlan], data: Mapping[str, Any]) -> AnyPlan:
             seed=data["seed"],
             optimizer=data["optimizer"],
             comm_rule=data["comm_rule"],
-            memory_limit_bytes=data["memory_limit_bytes"],
+            memory_limit_bytes=math.inf if limit is None else limit,
             ops=ops,
             edges=edges,
             layers=layers,

@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 
@@ -72,3 +73,15 @@ def test_how_a_search_ended_is_kept():
     assert (plan.search.end, plan.search.evaluations) == ("budget", 3)
     assert "until its budget ended" in plan.explain()
     assert Plan.loads(plan.dumps()).search == plan.search
+
+
+def test_a_plan_without_a_memory_limit_is_kept_in_plain_json():
+    plan = find_plan(tied(64, 32), cluster("piz_daint", 4, 1), memory_limit_bytes=math.inf)
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    text = plan.dumps()
+    assert json.loads(text, parse_constant=refuse)["memory_limit_bytes"] is None
+    assert Plan.loads(text).memory_limit_bytes == math.inf
+    assert "of unlimited memory a device" in plan.explain()
