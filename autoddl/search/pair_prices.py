@@ -26,6 +26,7 @@ from ..sbp.symmetry import dual
 from .problem import Table
 
 Codes = NDArray[np.int8]
+Keys = NDArray[np.bytes_]
 _Summed = tuple[Codes, Codes, Table, NDArray[np.int64]]
 
 
@@ -45,12 +46,12 @@ class Prices(Protocol):
 class _Answers:
     """Seconds from each of `sources` to each of `targets`, both in ascending order of keys."""
 
-    sources: NDArray[np.bytes_]
-    targets: NDArray[np.bytes_]
+    sources: Keys
+    targets: Keys
     seconds: Table
 
-    def find(self, sources: Codes, targets: Codes) -> Table | None:
-        rows, columns = _find(self.sources, _keys(sources)), _find(self.targets, _keys(targets))
+    def find(self, sources: Keys, targets: Keys) -> Table | None:
+        rows, columns = _find(self.sources, sources), _find(self.targets, targets)
         if rows is None or columns is None:
             return None
         return self.seconds[rows[:, None], columns]
@@ -157,11 +158,17 @@ class PairPrices:
         return self._find(spec, sources, targets)
 
     def _find(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Table | None:
-        for answers in self._answers.get(spec, ()):
-            found = answers.find(sources, targets)
+        known = self._answers.get(spec)
+        if known is None:
+            return None
+        asked = _keys(sources), _keys(targets)
+        mirrors = self._mirrors(spec)
+        mirrored = (_keys(dual(targets)), _keys(dual(sources))) if mirrors else asked
+        for answers in known:
+            found = answers.find(*asked)
             if found is not None:
                 return found
-            found = answers.find(dual(targets), dual(sources)) if self._mirrors(spec) else None
+            found = answers.find(*mirrored) if mirrors else None
             if found is not None and self.paths.has_duals(spec, sources, targets):
                 return found.T
         return None
@@ -202,13 +209,13 @@ class PairPrices:
         return codes.view(np.int8).reshape(-1, self.mesh.num_axes)
 
 
-def _keys(codes: Codes) -> NDArray[np.bytes_]:
+def _keys(codes: Codes) -> Keys:
     """One key of bytes per row; no byte is zero, which would be lost at the end of a key."""
     shifted = np.ascontiguousarray(codes + np.int8(3))
     return shifted.view(f"S{codes.shape[1]}").reshape(len(codes))
 
 
-def _find(known: NDArray[np.bytes_], wanted: NDArray[np.bytes_]) -> NDArray[np.int64] | None:
+def _find(known: Keys, wanted: Keys) -> NDArray[np.int64] | None:
     """Positions of `wanted` in the ascending `known`; None if any is missing."""
     at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
     return at if (known[at] == wanted).all() else None
