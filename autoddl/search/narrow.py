@@ -36,10 +36,11 @@ _WORK = 5_000_000_000  # pairs of cost and memory
 _SOME_WORK = 500_000_000  # where a gap is allowed, but not this one
 _LITTLE_WORK = 100_000_000  # where the gap need not be closed
 _QUICK_WORK = 5_000_000  # of the first ceiling there; above it the next ceiling rises little
-_LONG = 300_000  # pairs: an integer program may be faster
+_LONG = 300_000  # pairs: other prices are worth their eliminations
+_VERY_LONG = 3_000_000  # pairs: an integer program may be faster
 _COLUMNS = 8_000  # of the integer program
 _PROGRAM_NODES = 200
-_LOSS = 2 * ROUNDING  # relative: costs that differ by less count as equal
+_LOSS = ROUNDING  # relative: costs that differ by less count as equal
 _FIRST_CEILING = 1 / 16  # of the way from the bound to the best cost
 _OTHER_PRICES = (0.5, 2.0)  # times the best price: they rule out pairs of extreme memory
 _RISE = 3.0
@@ -261,7 +262,7 @@ def _close(view: View, run: Progress, raise_bound: Callable[[float], None], dual
                 return
             raise_bound(ceiling - loss)
             looked = found.work
-            if looked > _LONG and not counted:
+            if looked > _VERY_LONG and not counted:
                 counted = True
                 if _count(alive, run, raise_bound, dual):
                     return
