@@ -2,7 +2,8 @@
 
 Where memory binds, it decides how many micro-batches are best and whether to recompute, and what a
 search finds differs by factors. So a lower bound (`search.class_bounds`), or on few axes a search
-among `_CAP` strategies of each group, tells which of the possibilities are worth a search.
+among `_CAP` strategies of each group, tells which of the possibilities are worth a search. Where
+what is known of fewer micro-batches rules a number out (`ClassBounds.in_more`), none is taken.
 """
 
 from __future__ import annotations
