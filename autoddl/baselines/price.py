@@ -40,6 +40,7 @@ from .tables import Rows, SchemeTables, least_memories
 
 _TIGHTENINGS = 4  # of a topology in one number of micro-batches
 _GAP = 5e-4  # at most so much above the scheme's optimum where memory binds
+_ROUGH = 0.05  # to tell which topology may be the fastest
 _CLEARLY = 0.03  # less memory
 _SURE = 0.5  # of the limit: no fullest moment is so far above the sum
 
@@ -49,6 +50,7 @@ class Baseline:
     """A family at its best: what the plan records of it, and how to write it down as a plan.
 
     tables, choice, variant, paths: None if no topology of the family fits
+    least_s: seconds that no plan of the topology falls below
     storage: of each parameter of one reader, by its tensor
     paths:   of the model's mesh and prices
     """
@@ -59,6 +61,7 @@ class Baseline:
     choice: Choice | None = None
     storage: Mapping[str, Storage] = field(default_factory=dict)
     paths: PathTable | None = None
+    least_s: float = 0.0
 
     @cached_property
     def excess_bytes(self) -> float:
@@ -80,6 +83,11 @@ class Baseline:
         assert self.tables is not None and self.record.memory_bytes is not None
         limit = self.tables.model.limit_bytes
         return max(self.record.memory_bytes, limit + self.excess_bytes)
+
+    @property
+    def is_fastest(self) -> bool:
+        """Of its topology, as far as is of interest."""
+        return self.seconds <= self.least_s * (1 + _GAP)
 
     @property
     def seconds(self) -> float:
@@ -294,7 +302,7 @@ class BaselinePricer:
         )
         return may_fit(replace(problem, node_cost=nodes, edge_cost=edges))
 
-    def _solve(self, way: _Way, beat_s: float) -> Baseline | None:
+    def _solve(self, way: _Way, beat_s: float, roughly: bool) -> Baseline | None:
         """The best plan of the way whose bytes add up to its limit at most; None if none does.
 
         If it takes `beat_s` or more, it may be any plan or none.
@@ -306,7 +314,8 @@ class BaselinePricer:
         made, variant, parts = self._tables(way.parts, way.blocks), way.variant, way.parts
         problem, rows = self._problem(way)
         solve = find_algorithm("auto")
-        result = solve(problem, np.random.default_rng(self.seed), Budget(beat_s=beat_s, gap=_GAP))
+        budget = Budget(beat_s=beat_s, gap=_ROUGH if roughly else _GAP)
+        result = solve(problem, np.random.default_rng(self.seed), budget)
         if result is None:
             return None
         choice = np.array([r[s] for r, s in zip(rows, result.choice, strict=True)])
@@ -323,7 +332,8 @@ class BaselinePricer:
             result.cost - compute_s,
         )
         storage = made.storage(choice)
-        found = Baseline(record, variant, made.tables, choice, storage, self._paths)
-        if result.cost < beat_s:
+        least_s = result.lower_bound
+        found = Baseline(record, variant, made.tables, choice, storage, self._paths, least_s)
+        if found.is_fastest:
             self._solved[way] = found
         return found
