@@ -243,6 +243,7 @@ def _write_baseline(
     )
 
 
+@paused_collector()
 def baseline_plans(
     graph: Graph,
     cluster: Cluster,

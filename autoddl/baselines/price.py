@@ -274,6 +274,11 @@ class BaselinePricer:
         return {f.name: {} if f.letters is None else f.letters(graph) for f in self.families}
 
     @cached_property
+    def _problems(self) -> dict[_Way, tuple[Problem, list[Rows]]]:
+        """At the whole limit."""
+        return {}
+
+    @cached_property
     def _solved(self) -> dict[_Way, Baseline]:
         return {}
 
@@ -282,7 +287,13 @@ class BaselinePricer:
         return {}
 
     def _problem(self, way: _Way) -> tuple[Problem, list[Rows]]:
-        return self._tables(way.parts, way.blocks).problem(way.variant, way.limit)
+        """The search problem of a way, and its strategies as rows of the scheme's tables."""
+        key = replace(way, limit=self.model.limit_bytes, lowered=0)
+        if key not in self._problems:
+            tables = self._tables(way.parts, way.blocks)
+            self._problems[key] = tables.problem(way.variant, key.limit)
+        problem, rows = self._problems[key]
+        return replace(problem, memory_limit=way.limit), rows
 
     def _divides(self, way: _Way) -> bool:
         """Whether the data axes divide every group of operators."""
