@@ -9,7 +9,16 @@ from autoddl.blocks import repeated_blocks
 from autoddl.cli import main
 from autoddl.compare import MEGATRON_STAGES, OURS, compare, received_bytes
 from autoddl.cost.model import CostModel
-from autoddl.megatron_stages import climb, equal_parts, even_cut, megatron_in_stages
+from autoddl.megatron_stages import (
+    MEGATRON,
+    climb,
+    equal_parts,
+    even_cut,
+    megatron_in_stages,
+    stage_in_memory,
+)
+from autoddl.planner import written_baselines
+from autoddl.stage_account import plan_price
 from autoddl.staged_plan import StagedPlan
 from tests.clusters import MACHINES, cluster
 from tests.graphs import attention, mlp
@@ -107,3 +116,34 @@ def test_compare_in_stages_is_never_behind_and_counts_the_transfers(tmp_path):
     told = CliRunner().invoke(main, [*words[:-1], "--plot", str(tmp_path / "bars.png")])
     assert MEGATRON_STAGES in told.output and "bubble" in told.output
     assert (tmp_path / "bars.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("share", [0.6, 0.9])
+def test_a_stage_is_as_fast_as_any_limit_makes_it(share):
+    """Against a scan of limits, with blocks run again and without."""
+    parts = held = 4
+    cut = even_cut(GRAPH, repeated_blocks(GRAPH), 2)
+    stage, where = cut.stage(0, 1), cluster("piz_daint", 4, 1)
+
+    def planned(limit, checkpointing):
+        model = CostModel(where, memory_limit_bytes=limit)
+        return written_baselines(
+            stage, model, (parts,), checkpointing=checkpointing, families=MEGATRON
+        )["Megatron"][1]
+
+    free = planned(None, "none")
+    assert free is not None
+    whole = share * plan_price(free).memory_bytes(held)
+    found = stage_in_memory(stage, CostModel(where, memory_limit_bytes=whole), parts, held)
+    scanned = (
+        planned(whole * n / 20, checkpointing)
+        for n in range(1, 21)
+        for checkpointing in ("none", "all")
+    )
+    fitting = [p for p in scanned if p and plan_price(p).memory_bytes(held) <= whole]
+    assert (found is None) == (not fitting)
+    if found is not None:
+        plan, _ = found
+        assert plan_price(plan).memory_bytes(held) <= whole
+        least = min(p.cost.iteration_s for p in fitting)
+        assert plan.cost.iteration_s <= least * 1.01
