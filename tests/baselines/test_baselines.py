@@ -1,10 +1,20 @@
 """Every known scheme beside every plan: what it costs, and that ours is no worse."""
 
+import math
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoddl.baselines import FAMILIES, BaselinePricer, data_parallel, megatron, variants
+from autoddl.baselines import (
+    FAMILIES,
+    BaselinePricer,
+    data_parallel,
+    megatron,
+    tried_again,
+    variants,
+)
 from autoddl.baselines.tables import least_memories
 from autoddl.blocks import repeated_blocks
 from autoddl.cost.model import CostModel
@@ -12,6 +22,8 @@ from autoddl.planner import baseline_plans, find_plan, micro_graph
 from autoddl.plans import Plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import S
+from autoddl.search.auto import auto
+from autoddl.search.budget import Budget
 from autoddl.summary import summary_json
 from tests.clusters import cluster
 from tests.graphs import attention, mlp, residual, tied
@@ -228,3 +240,29 @@ def test_the_pricer_takes_the_counts_it_is_given():
     model = CostModel(cluster("piz_daint", 4, 1))
     pricer = BaselinePricer(lambda parts: micro_graph(WIDE, parts), (4,), model)
     assert {rival.record.micro_batches for rival in pricer.all()} == {4}
+
+
+@pytest.mark.parametrize("share", [0.4, 0.6, 0.8, 1.5])
+def test_a_family_is_as_fast_as_its_topologies_solved_exactly(share, monkeypatch):
+    """But for the gap that is allowed; by the sum of memory, whatever the fullest moment."""
+    monkeypatch.setattr(BaselinePricer, "_smaller", lambda pricer, way, found: None)
+    graph, where, counts = residual(4, 256, 64), cluster("piz_daint", 4, 2), (1, 2, 4, 8)
+    needed = [b.memory_bytes for b in find_plan(graph, where).baselines]
+    model = CostModel(where, memory_limit_bytes=share * min(filter(None, needed)))
+    again = tried_again(repeated_blocks(micro_graph(graph, 1)), "auto")
+    pricer = BaselinePricer(lambda n: micro_graph(graph, n), counts, model, again=again)
+
+    def exact(ways):
+        results = (
+            auto(pricer._problem(way)[0], np.random.default_rng(0), Budget()) for way in ways
+        )
+        return next((result.cost for result in results if result), math.inf)
+
+    for family in FAMILIES:
+        tried = variants(family, model.cluster.mesh)
+        topologies = [ways for blocks in again for ways in pricer._ways(tried, blocks)]
+        least = min(map(exact, topologies), default=math.inf)
+        found = pricer._best(family, tried)
+        assert found.record.fits == (least < math.inf)
+        if found.record.fits:
+            assert least * (1 - 1e-6) <= found.seconds <= least * (1 + 5e-4)
