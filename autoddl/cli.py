@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -48,17 +49,38 @@ if TYPE_CHECKING:
 
 
 class Errors(click.Group):
-    """Shows what the user can mend as one message on stderr, and ends with status 2."""
+    """Shows what the user can mend as one message on stderr, and ends with status 2.
+
+    And our warnings likewise: which line of ours they were raised from does not help.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                return super().invoke(ctx)
         except (ValueError, OSError, ImportError) as error:
             if ctx.params.get("debug"):
                 raise
             click.secho("Error: ", fg="red", nl=False, err=True)
             click.echo(str(error), err=True)
             ctx.exit(2)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if category.__module__.partition(".")[0] == __package__:
+        click.secho("Warning: ", fg="yellow", nl=False, err=True)
+        click.echo(str(message), err=True)
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+        click.echo(text, nl=False, err=True)
 
 
 @click.group(cls=Errors, context_settings={"help_option_names": ["-h", "--help"]})

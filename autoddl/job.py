@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,8 +85,11 @@ def train(job: TrainJob) -> int:
 def train_rank(job: TrainJob) -> None:
     """The part of one rank. Rank 0 prints the losses."""
     from .backend.oneflow import entries
+    from .backend.oneflow.opaque import OpaqueWarning
 
     install_guard()
+    if job.plan_file is not None:  # making or checking the plan has said it
+        warnings.simplefilter("ignore", OpaqueWarning)
     plan = None if job.plan_file is None else load_plan(job.plan_file)
     model, example, loss = entries.build_entry(job.model, job.batch, job.seed)
     trainer = parallelize(

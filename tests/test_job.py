@@ -14,8 +14,10 @@ LAPTOP = str(ROOT / "calibration" / "machines" / "laptop.json")
 MODEL = "models.gpt:gpt_small"
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
+def run(*words: str, **added: str) -> subprocess.CompletedProcess[str]:
+    """added: to the environment"""
     clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
+    clean |= added
     return subprocess.run(
         [sys.executable, *words], cwd=ROOT, env=clean, capture_output=True, text=True, timeout=240
     )
@@ -117,3 +119,18 @@ def test_a_plan_with_stages_trains_like_one_device(tmp_path):
     assert losses(together.stdout) == pytest.approx(losses(alone.stdout), rel=1e-5)
     other = train("--plan", plan)
     assert other.returncode == 2 and "the plan is for 2 x 1 devices" in other.stderr
+
+
+def test_an_operator_without_a_rule_is_told_once(tmp_path: Path):
+    (tmp_path / "upward.py").write_text(
+        "import oneflow as flow\n"
+        "def upward():\n"
+        "    model = flow.nn.Sequential(flow.nn.ConvTranspose2d(1, 1, 2), flow.nn.Flatten())\n"
+        "    target = flow.zeros(8, dtype=flow.int64)\n"
+        "    return model, (flow.randn(8, 1, 2, 2), target), flow.nn.CrossEntropyLoss()\n"
+    )
+    words = ("-m", "autoddl", "train", "upward:upward", "--cluster", LAPTOP, "--steps", "1")
+    done = run(*words, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if "deconv2d" in line]
+    assert len(told) == 1 and told[0].startswith("Warning: 0 runs as one replicated operator")

@@ -25,6 +25,7 @@ from ...sbp.layout import TensorSpec
 from .batch import Scaling, compare, same_values
 from .emit import emit
 from .errors import check_example, check_loss, check_model, check_trainable, explain_failure
+from .guard import rank
 from .job import LazyJob, build_job
 from .meta import shape_only
 from .opaque import Collapsed, OpaqueCall, OpaqueWarning, collapse
@@ -228,6 +229,9 @@ def _scaling(source: _Source, attempt: _Attempt) -> Scaling:
 
 
 def _warn(graph: Graph, reasons: Mapping[str, str]) -> None:
+    """Once in a job, by its first rank."""
+    if rank() != 0:
+        return
     for op in graph.ops:
         if op.kind == "opaque" and op.module in reasons:
             moved = sum(graph.tensors[name].spec.numel for name in (*op.inputs, *op.outputs))
