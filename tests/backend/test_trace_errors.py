@@ -46,6 +46,17 @@ class _Part(nn.Module):
         (lambda x: F.mse_loss(x, flow.ones(4, 9)), r"\(4, 8\) and \(4, 9\) do not broadcast"),
         (lambda x: flow.maximum(x, flow.ones(3, 1)), "do not broadcast"),
         (lambda x: flow.ones(3, 8) > x, "do not broadcast"),
+        (lambda x: flow.logaddexp(x, flow.ones(3, 8)), "do not broadcast"),
+        (lambda x: F.triplet_margin_loss(x, x, flow.ones(3, 8)), "do not broadcast"),
+        (lambda x: nn.MarginRankingLoss()(x, x, flow.ones(3, 8)), "do not broadcast"),
+        (lambda x: nn.PairwiseDistance()(x, flow.ones(3, 8)), "do not broadcast"),
+        (lambda x: x.unsqueeze(1) @ flow.ones(3, 8, 1), "batch dims that do not broadcast"),
+        (
+            lambda x: flow.baddbmm(flow.ones(3, 1, 1), x.unsqueeze(1), x.unsqueeze(2)),
+            r"shapes \(3, 1, 1\) and \(4, 1, 8\) and \(4, 8, 1\) do not fit in baddbmm",
+        ),
+        (lambda x: nn.Conv2d(1, 1, 2)(x.unsqueeze(1)), "have not 4 dims each"),
+        (lambda x: nn.ConvTranspose1d(1, 1, 2)(x), r"\(batch, channels, 1 of the window\)"),
     ],
 )
 def test_a_failing_submodule_is_named(function, message):

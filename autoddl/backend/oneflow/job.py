@@ -23,9 +23,9 @@ import oneflow.nn as nn
 from oneflow.framework import graph_build_util, session_context
 from oneflow.nn.graph.graph_config import GraphConfig
 
-from .broadcast_guard import broadcasts_checked
 from .nested import take_tensors
 from .recorder import LOSS, Call, Recorder
+from .shape_guard import shapes_checked
 
 _job_numbers = itertools.count()
 
@@ -83,7 +83,7 @@ def build_job(
         job = LazyJob(job_pb.Job(), [], {}, {}, [f"in{i}/out" for i in range(len(lazy))])
         _feed_state(model, job)
         recorder = Recorder(model, job.calls, boundaries)
-        with recorder.recording(), broadcasts_checked():
+        with recorder.recording(), shapes_checked():
             result = recorder.run("", model, lazy[: len(inputs)], {})
             if loss is not None:
                 value = recorder.run(LOSS, loss, [result, lazy[-1]], {})
