@@ -122,15 +122,15 @@ def test_a_plan_with_stages_trains_like_one_device(tmp_path):
 
 
 def test_an_operator_without_a_rule_is_told_once(tmp_path: Path):
-    (tmp_path / "upward.py").write_text(
-        "import oneflow as flow\n"
-        "def upward():\n"
-        "    model = flow.nn.Sequential(flow.nn.ConvTranspose2d(1, 1, 2), flow.nn.Flatten())\n"
-        "    target = flow.zeros(8, dtype=flow.int64)\n"
-        "    return model, (flow.randn(8, 1, 2, 2), target), flow.nn.CrossEntropyLoss()\n"
+    (tmp_path / "mirrored.py").write_text(
+        "from oneflow import int64, nn, randn, zeros\n"
+        "def mirrored():\n"
+        "    pad = nn.ReflectionPad2d(1)\n"
+        "    model = nn.Sequential(nn.Conv2d(1, 1, 2), pad, nn.Flatten(), nn.Linear(16, 4))\n"
+        "    return model, (randn(8, 1, 3, 3), zeros(8, dtype=int64)), nn.CrossEntropyLoss()\n"
     )
-    words = ("-m", "autoddl", "train", "upward:upward", "--cluster", LAPTOP, "--steps", "1")
+    words = ("-m", "autoddl", "train", "mirrored:mirrored", "--cluster", LAPTOP, "--steps", "1")
     done = run(*words, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     assert done.returncode == 0, done.stderr
-    told = [line for line in done.stderr.splitlines() if "deconv2d" in line]
-    assert len(told) == 1 and told[0].startswith("Warning: 0 runs as one replicated operator")
+    told = [line for line in done.stderr.splitlines() if "reflection_pad2d" in line]
+    assert len(told) == 1 and told[0].startswith("Warning: 1 runs as one replicated operator")

@@ -120,7 +120,8 @@ def _is_stretched(op: Pullback, index: int) -> bool:
 
 
 @pulls("matmul", "broadcast_matmul", "batch_matmul", "matrix_vector_product", "dot",
-       "vector_matrix_product", "conv1d", "conv2d", "conv3d")  # fmt: skip
+       "vector_matrix_product", "conv1d", "conv2d", "conv3d",
+       "deconv1d", "deconv2d", "deconv3d")  # fmt: skip
 def _product(op: Pullback) -> None:
     for index in (1, 0):
         if op.wants(index):

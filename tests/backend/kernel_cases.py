@@ -153,6 +153,14 @@ PRODUCTS = [
          real(6, 4, 3, 3)),
     _one("conv2d", lambda x, w: F.conv2d(x, w, groups=2), IMAGE, real(6, 2, 3, 3)),
     _one("conv3d", lambda x, w: F.conv3d(x, w), real(2, 2, 4, 4, 4), real(3, 2, 2, 2, 2)),
+    _one("deconv1d", lambda x, w: _C.deconv1d(x, w, None, 1, 0, 0, 1, 1), real(2, 4, 8),
+         real(4, 6, 3)),
+    _one("deconv2d", lambda x, w: _C.deconv2d(x, w, None, 2, (1, 0), (1, 0), 1, 2), IMAGE,
+         real(4, 6, 3, 3)),
+    _one("deconv2d", lambda x, w: _C.deconv2d(x, w, None, 1, 0, 0, 2, 1), IMAGE,
+         real(4, 3, 3, 3)),
+    _one("deconv3d", lambda x, w: _C.deconv3d(x, w, None, 2, 0, 0, 1, 1), real(2, 2, 3, 3, 3),
+         real(2, 3, 2, 2, 2)),
 ]  # fmt: skip
 
 POOLS = [

@@ -171,16 +171,28 @@ def test_dropout_follows_the_seed():
     assert losses(1) != losses(2)
 
 
-class Strange(nn.Module):
-    """Holds an operator that autoddl has no rule for, and dropout."""
+class Mirrored(nn.Module):
+    """An operator that autoddl has no rule for, and a parameter."""
 
     def __init__(self):
         super().__init__()
-        self.back = nn.ConvTranspose1d(1, 1, 3, padding=1)
+        self.weight = nn.Parameter(flow.ones(4))
+
+    def forward(self, x):
+        padded = nn.functional.pad(x.reshape(-1, 1, 2, 4) * self.weight, (1, 1, 1, 1), "reflect")
+        return padded[:, :, :2, :4].reshape(-1, 8)
+
+
+class Strange(nn.Module):
+    """Holds such an operator, and dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.back = Mirrored()
         self.dropout = nn.Dropout(0.5)
 
     def forward(self, x):
-        return self.dropout(self.back(x.unsqueeze(1)).squeeze(1))
+        return self.dropout(self.back(x))
 
 
 class WithOpaque(nn.Module):

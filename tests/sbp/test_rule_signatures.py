@@ -42,6 +42,14 @@ SAID = {
         B, P -> P ; B -> P, B
         B, B -> B ; B -> B, B
     """,
+    "deconv2d-padded": """
+        S0, B -> S0 ; S0 -> S0, P
+        B, S1 -> S1 ; S1 -> P, S1
+        S1, S0 -> P ; B -> S1, S0
+        P, B -> P ; B -> B, P
+        B, P -> P ; B -> P, B
+        B, B -> B ; B -> B, B
+    """,
     "bias_add-channels": """
         S0, B -> S0 ; S0 -> S0, P
         S1, S0 -> S1 ; S1 -> S1, S0
@@ -205,6 +213,7 @@ FLOPS = {
     "matmul-tn": 2 * 4 * 12 * 6,
     "batch_matmul-3d": 2 * 6 * 4 * 8 * 12,
     "conv2d-padded": 2 * (4 * 12 * 5 * 3) * (6 * 3 * 3),
+    "deconv2d-strided": 2 * (4 * 6 * 3 * 3) * (2 * 3 * 3),
     "conv2d-groups": 2 * (2 * 24 * 3 * 3) * (3 * 3 * 3),
     "max_pool_2d": (4 * 6 * 3 * 4) * 4,
     "relu": 4 * 6 * 12,
@@ -230,7 +239,8 @@ def test_layers_and_views():
     heavy = {kind for kind, rule in RULES.items() if rule.heavy}
     assert heavy == {
         "matmul", "broadcast_matmul", "batch_matmul", "matrix_vector_product",
-        "vector_matrix_product", "conv1d", "conv2d", "conv3d", "gather", "embedding", "opaque",
+        "vector_matrix_product", "conv1d", "conv2d", "conv3d",
+        "deconv1d", "deconv2d", "deconv3d", "gather", "embedding", "opaque",
     }  # fmt: skip
     views = {kind for kind, rule in RULES.items() if rule.is_view}
     assert views == {

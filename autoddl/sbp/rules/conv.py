@@ -1,4 +1,4 @@
-"""Convolutions: the batch, the output channels or the input channels are split.
+"""Convolutions and transposed ones: the batch, the output or the input channels are split.
 
 With several groups the channels are split at group boundaries only: each device convolves whole
 groups, and the extents that carry that signature must divide their number (`Signature.limit`).
@@ -41,6 +41,42 @@ def conv(op: OpSpec) -> Iterator[Signature]:
         yield natural(op, (S(0), B), (S(0),))
     elif op.attrs["groups"] == 1:
         yield from splits(op, (("n", "c", *window), ("f", "c", *window)), (("n", "f", *window),))
+    else:
+        yield natural(op, (S(0), B), (S(0),))
+        yield natural(op, (S(1), S(0)), (S(1),), limit=op.attrs["groups"])
+    yield from partials(op, (0,), (1,))
+    yield replicated(op)
+
+
+def _transposed_flops(op: OpSpec) -> float:
+    taps = math.prod(op.inputs[1].shape[1:])  # output channels of a group times the kernel's size
+    return 2.0 * op.inputs[0].numel * taps
+
+
+def _transposed_attrs(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -> Attrs:
+    """As for `conv`; a transposed one's weight has the output channels of a group second."""
+    del outs
+    groups = op.attrs["groups"]
+    if groups > 1:
+        groups = groups * ins[1][0] // op.inputs[1].shape[0]
+    return {**op.attrs, "filters": ins[1][1] * groups, "groups": groups}
+
+
+@rule(
+    "deconv1d", "deconv2d", "deconv3d",
+    local_attrs=_transposed_attrs, flops=_transposed_flops, heavy=True,
+)  # fmt: skip
+def transposed_conv(op: OpSpec) -> Iterator[Signature]:
+    """(in [n, c, ...], weight [c, f / groups, ...]) -> out [n, f, ...].
+
+    OneFlow 0.9.0 has no module with channels last, whose weight's layout is in doubt.
+    """
+    window = (None,) * (len(op.inputs[0].shape) - 2)
+    if op.attrs.get("data_format", "channels_first") == "channels_last":
+        yield replicated(op)
+        return
+    if op.attrs["groups"] == 1:
+        yield from splits(op, (("n", "c", *window), ("c", "f", *window)), (("n", "f", *window),))
     else:
         yield natural(op, (S(0), B), (S(0),))
         yield natural(op, (S(1), S(0)), (S(1),), limit=op.attrs["groups"])

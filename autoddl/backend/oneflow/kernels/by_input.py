@@ -18,10 +18,8 @@ from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
 from ..detach import detached
-from .product import convolve, product_gradient
+from .product import TRANSPOSED, convolve, product_gradient
 from .registry import ByInput, Context, Kernel
-
-_TRANSPOSED = {"conv1d": _C.deconv1d, "conv2d": _C.deconv2d, "conv3d": _C.deconv3d}
 
 
 def matmul(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput:
@@ -60,7 +58,7 @@ def convolution(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput
             (dw,) = flow.autograd.grad([y], [weight], [dy])
             return dw
         with flow.no_grad():
-            return _TRANSPOSED[ctx.spec.kind](
+            return TRANSPOSED[ctx.spec.kind](
                 dy, detached(weight), None, strides, padding, rest,
                 attrs["groups"], dilation, attrs["data_format"],
             )  # fmt: skip
@@ -70,5 +68,5 @@ def convolution(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput
 
 BY_INPUT: dict[str, Kernel] = {
     **dict.fromkeys(("matmul", "broadcast_matmul", "batch_matmul"), matmul),
-    **dict.fromkeys(_TRANSPOSED, convolution),
+    **dict.fromkeys(TRANSPOSED, convolution),
 }

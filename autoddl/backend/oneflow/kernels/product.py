@@ -11,6 +11,7 @@ from ....sbp.signature import Attrs
 from .registry import Context, kernel, simple
 
 _CONVOLUTIONS = {"conv1d": _C.conv1d, "conv2d": _C.conv2d, "conv3d": _C.conv3d}
+TRANSPOSED = {"conv1d": _C.deconv1d, "conv2d": _C.deconv2d, "conv3d": _C.deconv3d}
 
 simple(
     {
@@ -47,6 +48,19 @@ def convolve(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Tensor:
         groups=attrs["groups"],
         channel_pos=attrs["data_format"],
     )
+
+
+@kernel(*(f"de{kind}" for kind in TRANSPOSED))
+def transposed_conv(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(in, weight) -> out."""
+    x, weight = inputs
+    apply = TRANSPOSED[ctx.spec.kind.removeprefix("de")]
+    return [
+        apply(
+            x, weight, None, attrs["strides"], attrs["padding_before"], attrs["output_padding"],
+            attrs["groups"], attrs["dilation_rate"], attrs["data_format"],
+        )
+    ]  # fmt: skip
 
 
 def product_gradient(a: Tensor, b: Tensor, attrs: Attrs, dy: Tensor, index: int) -> Tensor:

@@ -24,7 +24,7 @@ Issue = Callable[[Attrs, Sequence[Tensor]], Sequence[Tensor]]
 # a GPU's library has to be asked for the size of its workspace, or it runs without OneFlow's plan
 NEED_DEVICE = {
     kind: "cuDNN must be asked for a convolution's algorithm, on the device"
-    for kind in ("conv1d", "conv2d", "conv3d")
+    for kind in ("conv1d", "conv2d", "conv3d", "deconv1d", "deconv2d", "deconv3d")
 }
 
 
