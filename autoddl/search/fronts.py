@@ -44,6 +44,7 @@ _LONG = 50_000  # pairs, of which a small loss is allowed
 _SHARE = 1 / 8  # of the loss that is left
 _LEAST_LOSS = 0.1  # of the loss: with less left, none is allowed
 _CUBE = 4_000_000  # sums of three tables' entries that are looked at together
+_NEAR = 1e-6  # relative: a sum that was made of others, made again
 _MARGIN = 1e-12  # relative: sums of memory differ by as much by their order
 
 
@@ -323,9 +324,11 @@ class _Walk:
         edges: dict[frozenset[int], Pairs] = {}
         roots = [r for r in state.order.removed if not r.neighbours]
         fronts = [self.fronts[root.node] for root in roots]
-        _, picked = _decompose(target, [(0, [front.pairs for front in fronts])])
-        for root, front, (number, pair) in zip(roots, fronts, picked, strict=True):
-            choice[root.variable], nodes[root.variable] = front.entry[number], pair
+        falling = [np.argsort(-front.pairs[:, 0]) for front in fronts]
+        columns = zip(fronts, falling, strict=True)
+        _, picked = _nearest(target, [front.pairs[order] for front, order in columns])
+        for root, front, order, (number, pair) in zip(roots, fronts, falling, picked, strict=True):
+            choice[root.variable], nodes[root.variable] = front.entry[order[number]], pair
         for removal in reversed(state.order.removed):
             variable, others = removal.variable, [other for other, _ in removal.neighbours]
             if not others:
@@ -368,24 +371,44 @@ def _sums(*parts: Pairs) -> Pairs:
 def _decompose(
     whole: Pairs, options: Sequence[tuple[int, Sequence[Pairs]]]
 ) -> tuple[int, list[tuple[int, Pairs]]]:
-    """The option, and the number and pair of each of its parts, whose sum is nearest to `whole`."""
-    scale = np.abs(whole) + 1e-300
-    best, found = np.inf, (-1, [])
+    """The option, and the number and pair of each of its parts, whose sum is nearest to `whole`.
+
+    The parts are fronts: the more memory, the less cost.
+    """
+    best, found = _NEAR, (-1, [])
     for name, parts in options:
-        largest = max(range(len(parts)), key=lambda n: len(parts[n]))
-        others = [part for n, part in enumerate(parts) if n != largest]
-        rest = whole - _sums(*others)
-        order = np.argsort(parts[largest][:, 0])
-        near = np.searchsorted(parts[largest][order, 0], rest[:, 0])
-        for shift in (-1, 0, 1):  # costs of a front differ, so its pair is the nearest in cost
-            number = order[np.clip(near + shift, 0, len(order) - 1)]
-            error = (np.abs(parts[largest][number] - rest) / scale).sum(axis=1)
-            at = int(error.argmin())
-            if error[at] < best:
-                best = float(error[at])
-                index = list(np.unravel_index(at, tuple(map(len, others))))
-                index.insert(largest, number[at])
-                picked = zip(parts, index, strict=True)
-                found = name, [(int(i), part[i]) for part, i in picked]
-    assert best < 1e-6, "the parts of a pair are among the fronts that it was made of"
+        if _reaches(whole, parts):
+            error, picked = _nearest(whole, parts)
+            if error < best:
+                best, found = error, (name, picked)
+    assert best < _NEAR, "the parts of a pair are among the fronts that it was made of"
     return found
+
+
+def _reaches(whole: Pairs, parts: Sequence[Pairs]) -> bool:
+    """Whether `whole` is, nearly, between the ends of the sums of these fronts."""
+    cost, memory = whole.tolist()
+    most_cost, least_memory = sum(part[0] for part in parts).tolist()
+    least_cost, most_memory = sum(part[-1] for part in parts).tolist()
+    cost_slack, memory_slack = _NEAR * abs(cost), _NEAR * abs(memory)
+    return (
+        least_cost - cost_slack <= cost <= most_cost + cost_slack
+        and least_memory - memory_slack <= memory <= most_memory + memory_slack
+    )
+
+
+def _nearest(whole: Pairs, parts: Sequence[Pairs]) -> tuple[float, list[tuple[int, Pairs]]]:
+    """How far, relatively, and the number and pair of each part; of falling costs."""
+    scale = np.abs(whole) + 1e-300
+    largest = max(range(len(parts)), key=lambda n: len(parts[n]))
+    others = [part for n, part in enumerate(parts) if n != largest]
+    rest, rising = whole - _sums(*others), parts[largest][::-1]
+    before = np.searchsorted(rising[:, 0], rest[:, 0]) - 1
+    # costs differ, so the pair is the nearest in cost
+    number = np.clip(before + np.arange(3)[:, None], 0, len(rising) - 1)
+    error = (np.abs(rising[number] - rest) / scale).sum(axis=2)
+    shift, at = np.unravel_index(int(error.argmin()), error.shape)
+    index = [int(i) for i in np.unravel_index(at, tuple(map(len, others)))]
+    index.insert(largest, len(rising) - 1 - int(number[shift, at]))
+    picked = zip(parts, index, strict=True)
+    return float(error[shift, at]), [(i, part[i]) for part, i in picked]
