@@ -100,7 +100,7 @@ class Tape:
 
     def sweep(self, packed: bool = False) -> Peak:
         """The peak of the step; `packed`: with what is lost if every place has a fixed offset."""
-        last = self._last_reads()
+        last = self.last_reads()
         size, cause, made_at = self._sizes()
         place, death = self._places(last, size)
         own = {key: number for key, number in made_at.items() if place[key] == key}
@@ -148,7 +148,7 @@ class Tape:
                 size[key], cause[key], made_at[key] = count, why, number
         return size, cause, made_at
 
-    def _last_reads(self) -> dict[str, int]:
+    def last_reads(self) -> dict[str, int]:
         """Root name -> the last action that reads it or a view of it (or makes it)."""
         last: dict[str, int] = {}
         for number, action in enumerate(self.actions):
