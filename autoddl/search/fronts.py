@@ -387,9 +387,9 @@ def _decompose(
 
 def _reaches(whole: Pairs, parts: Sequence[Pairs]) -> bool:
     """Whether `whole` is, nearly, between the ends of the sums of these fronts."""
+    ends = [(*part[0].tolist(), *part[-1].tolist()) for part in parts]
+    most_cost, least_memory, least_cost, most_memory = map(sum, zip(*ends, strict=True))
     cost, memory = whole.tolist()
-    most_cost, least_memory = sum(part[0] for part in parts).tolist()
-    least_cost, most_memory = sum(part[-1] for part in parts).tolist()
     cost_slack, memory_slack = _NEAR * abs(cost), _NEAR * abs(memory)
     return (
         least_cost - cost_slack <= cost <= most_cost + cost_slack
