@@ -61,10 +61,10 @@ class Found:
     def _added_up(self, again: Recomputation) -> float:
         """Bytes of a step as the tables add them up."""
         tables = self.tables
-        if not again.blocks and not tables.again.blocks:
-            return self.result.memory
-        # the tables count but a part of the insides of recomputed blocks
         graph, parts = tables.grouping.graph, tables.micro_batches
+        is_searched = again.blocks == tables.again.blocks
+        if is_searched and not (again.blocks and graph.is_stage):
+            return self.result.memory
         held = held_bytes(graph, tables.model, parts, *self.placed, again)
         return sum(own.memory_bytes for own in held.values())
 
