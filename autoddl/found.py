@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from .cost.held import held_bytes
 from .cost.needed import needed_bytes
 from .cost.planned_step import PlannedStep
@@ -17,6 +19,7 @@ from .search.problem import SearchResult
 from .search.tables import Tables
 
 NEAR_FREE = 0.05
+_WORKED_OUT = ("placed", "excess_bytes", "needed_bytes")
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,15 @@ class Found:
     tables: Tables
     result: SearchResult
     paths: PathTable
+
+    def knowing(self, other: Found | None) -> Found:
+        """With what has been worked out of `other`, if that is the same choice."""
+        if other is None or other.tables is not self.tables:
+            return self
+        if np.array_equal(other.result.choice, self.result.choice):
+            known = ((name, other.__dict__.get(name)) for name in _WORKED_OUT)
+            self.__dict__.update((name, value) for name, value in known if value is not None)
+        return self
 
     @property
     def seconds(self) -> float:

@@ -60,6 +60,7 @@ class Searches:
     seed: int
     proves: bool = False
     results: list[SearchResult] = field(default_factory=list)
+    _last: Found | None = field(default=None, init=False, repr=False)
 
     def attempt(self, parts: int, beat_s: float, blocks: Blocks) -> Found | None:
         """A search; its limit falls until what it counts only in part fits as well.
@@ -103,7 +104,7 @@ class Searches:
         if searched is None:
             return None
         gap = self.budget.gap
-        if gap > 0 and Found(*searched, self.looker.prices.paths).excess_bytes > 0:
+        if gap > 0 and self._found(*searched).excess_bytes > 0:
             # blocks are planned less alike, the earlier a search ends, and the fullest is fuller
             if self._is_crowded(bounds) and self._leaves_nothing(bounds, searched):
                 return None
@@ -134,11 +135,16 @@ class Searches:
         searched = self._search_few(bounds, beat_s, _ROUGH)
         return searched is not None and self._leaves_nothing(bounds, searched)
 
+    def _found(self, tables: Tables, result: SearchResult) -> Found:
+        """Of the last choice that was asked for, its excess is known."""
+        self._last = Found(tables, result, self.looker.prices.paths).knowing(self._last)
+        return self._last
+
     def _leaves_nothing(self, bounds: ClassBounds, searched: Searched) -> bool:
         """Whether a limit lowered by most of what the fullest moment exceeds it admits nothing."""
         if searched[1].end != "done":
             return False
-        excess = Found(*searched, self.looker.prices.paths).excess_bytes
+        excess = self._found(*searched).excess_bytes
         limit = searched[1].memory - excess * _SURE
         return excess > 0 and bounds.within(limit).bound == math.inf
 
@@ -187,8 +193,7 @@ class Searches:
         def found(which: Searched) -> Found:
             tables, result = which
             bound = min(first.lower_bound, result.cost)
-            replaced = dataclasses.replace(result, lower_bound=bound)
-            return Found(tables, replaced, self.looker.prices.paths)
+            return self._found(tables, dataclasses.replace(result, lower_bound=bound))
 
         limit = self.looker.model.limit_bytes
         for tries in range(_NARROWINGS):
