@@ -1,5 +1,6 @@
 """What becomes of a search whose best choice does not fit at its fullest moment."""
 
+import dataclasses
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from autoddl import searches
+from autoddl.found import Found
 from autoddl.search.budget import Budget
 from autoddl.search.problem import Problem, SearchResult
 from autoddl.searches import Searches
@@ -31,6 +33,9 @@ class Fits:
     @property
     def excess_bytes(self) -> float:
         return 0.0 if int(self.result.choice[0]) in self.strategies else 1.0
+
+    def knowing(self, other):
+        return self
 
 
 def result(strategy: int, *earlier: int) -> SearchResult:
@@ -62,3 +67,14 @@ def test_what_was_found_before_is_used_if_it_fits_and_is_better(monkeypatch, fir
     )
     assert (None if fitting is None else fitting.seconds) == cost
     assert fitting is None or fitting.result.lower_bound == 0.5
+
+
+def test_what_is_known_of_a_choice_is_known_with_another_bound():
+    tables: Any = SimpleNamespace()
+    paths: Any = None
+    known = Found(tables, result(2), paths)
+    known.__dict__["excess_bytes"] = 7.0  # as if it had been worked out
+    bounded = dataclasses.replace(result(2), lower_bound=1.0)
+    assert Found(tables, bounded, paths).knowing(known).excess_bytes == 7.0
+    others = Found(tables, result(3), paths), Found(SimpleNamespace(), result(2), paths)  # type: ignore
+    assert all("excess_bytes" not in vars(other.knowing(known)) for other in others)
