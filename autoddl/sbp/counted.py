@@ -240,17 +240,18 @@ class Counted:
         self, graph: CountedGraph, sizes: Sequence[int], starts: Sequence[Ints]
     ) -> list[Floats]:
         """For tensors of so many bytes [starts, states]; all by one search."""
-        alpha_s, s_per_byte = self._prices[graph.kind, graph.many].T
-        s_per_byte = s_per_byte / np.minimum(graph.shards[graph.src], graph.shards[graph.dst])
-        weights = np.empty((len(graph.src), len(sizes)), dtype=np.float32)  # half the time
-        for own, size in zip(weights.T, sizes, strict=True):
+        kind, many, shards = graph.groups[0]
+        alpha_s, s_per_byte = self._prices[kind, many].T
+        s_per_byte = s_per_byte / shards
+        prices = np.empty((len(kind), len(sizes)), dtype=np.float32)  # half the time
+        for own, size in zip(prices.T, sizes, strict=True):
             own[:] = alpha_s + s_per_byte * size
         rows = [np.searchsorted(graph.words, words) for words in starts]
         which = np.repeat(np.arange(len(sizes)), [len(own) for own in rows])
-        edges = graph.src, graph.dst, weights
         lengths = follow(
-            len(graph.words), *edges, lambda: graph.phases, np.concatenate(rows), which
-        )
+            len(graph.words), graph.src, graph.dst, prices,
+            lambda: graph.phases, np.concatenate(rows), which, graph.groups[1],
+        )  # fmt: skip
         # what was rounded up is taken off again
         seconds = lengths.astype(np.float64) * (1 - _SINGLE)
         return np.split(seconds, np.flatnonzero(np.diff(which)) + 1)

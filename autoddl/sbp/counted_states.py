@@ -76,6 +76,17 @@ class CountedGraph:
     many: Ints
     phases: tuple[Rounds, ...]
 
+    @cached_property
+    def groups(self) -> tuple[Ints, Ints]:
+        """The distinct (kind, many, fewer shards of both ends) [3, m], and which each edge has."""
+        shards, level = np.unique(self.shards, return_inverse=True)
+        shape = len(STEP_KINDS), int(self.many.max(initial=0)) + 1, len(shards)
+        fewer = np.minimum(level[self.src], level[self.dst])
+        keys = (self.kind * shape[1] + self.many) * shape[2] + fewer
+        present = np.bincount(keys, minlength=math.prod(shape)) > 0
+        kind, many, level = np.unravel_index(np.flatnonzero(present), shape)
+        return np.stack([kind, many, shards[level]]), (np.cumsum(present) - 1)[keys]
+
     def has(self, words: Ints) -> bool:
         at = np.minimum(np.searchsorted(self.words, words), len(self.words) - 1)
         return bool((self.words[at] == words).all())
@@ -224,7 +235,7 @@ class CountedStates:
 def _rounds_of(edges: Ints, turn: Ints, dst: Ints) -> Rounds:
     """Of some edges."""
     own = Rounds.of(turn[edges], dst[edges])
-    return Rounds(edges[own.order], own.bounds)
+    return Rounds(edges[own.order], own.bounds, own.turns)
 
 
 def _turn(held: Ints, kind: Ints) -> Ints:

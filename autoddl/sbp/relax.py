@@ -3,11 +3,12 @@
     length[v, start] = min over edges u -> v of length[u, start] + weight(u, v)
 
 holds for all v exactly when the lengths are those of the cheapest ways. A round relaxes edges that
-end at different nodes, for all starts in one array operation; rounds follow one another in the
-order in which steps mostly do, so that few sweeps over all rounds reach the fixed point. After the
-first sweep only edges are looked at whose source has changed since. For a few starts the rounds are
-not worth their number, and each is searched on its own. Compiled loops (`compiled`) relax one edge
-after the other in the same order: as rounding keeps the order of sums, the fixed point is the same.
+end at different nodes, for all starts in one array operation; the rounds of a turn take the least
+for its ends together. Turns follow one another in the order in which steps mostly do, so that few
+sweeps over all of them reach the fixed point. After the first sweep only edges are looked at whose
+source has changed since, and maybe others of their turn. For a few starts the rounds are not worth
+their number, and each is searched on its own. Compiled loops (`compiled`) relax one edge after the
+other in the same order: as rounding keeps the order of sums, the fixed point is the same.
 
 Where it is known that some cheapest way has all its edges of one sort before those of the next, the
 edges of each sort are a phase of their own: no phase is gone back to (`follow`).
@@ -47,28 +48,41 @@ _CHUNK = 320  # starts in one array at most
 _WORTH_THREADS = 2_000_000  # edges times starts
 _ARRAYS_S = 5e-9  # an edge and a start on arrays
 _LANES = 128  # starts in one array of compiled loops
+_MOST = 0.5  # of the edges of a turn: if more are active, all are as well relaxed
+_FEW_ROWS = 4  # edges for each row of prices: then it pays to have these for each start
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """An order of edges: round r has the edges `order[bounds[r] : bounds[r + 1]]`."""
+    """An order of edges: round r has the edges `order[bounds[r] : bounds[r + 1]]`.
+
+    turns: the first round of each key. Of the ends of that round, the later ones of the key have
+           the first few, in the same order.
+    """
 
     order: Ints
     bounds: Ints
+    turns: Ints
 
     @staticmethod
     def of(keys: Ints, ends: Ints) -> Rounds:
         """Edges by ascending keys; of each key the first edges to all ends, then the second, ..."""
-        order = np.lexsort((ends, keys))
+        order = np.argsort(keys * (int(ends.max(initial=0)) + 1) + ends, kind="stable")
         new = np.ones(len(order), dtype=bool)
         new[1:] = (keys[order[1:]] != keys[order[:-1]]) | (ends[order[1:]] != ends[order[:-1]])
-        place = np.arange(len(order))
-        rank = place - np.maximum.accumulate(np.where(new, place, 0))
-        again = np.lexsort((rank, keys[order]))
+        firsts = np.flatnonzero(new)
+        number = np.diff(firsts, append=len(order))  # of edges to one end
+        rank = np.arange(len(order)) - np.repeat(firsts, number)
+        most = int(number.max(initial=0)) + 1
+        by_rank = (keys[order] * most + rank) * most - np.repeat(number, number)
+        again = np.argsort(by_rank, kind="stable")
         order, rank = order[again], rank[again]
-        starts = np.ones(len(order), dtype=bool)
-        starts[1:] = (keys[order[1:]] != keys[order[:-1]]) | (rank[1:] != rank[:-1])
-        return Rounds(order, np.append(np.flatnonzero(starts), len(order)))
+        turns = np.ones(len(order), dtype=bool)
+        turns[1:] = keys[order[1:]] != keys[order[:-1]]
+        starts = turns.copy()
+        starts[1:] |= rank[1:] != rank[:-1]
+        bounds = np.append(np.flatnonzero(starts), len(order))
+        return Rounds(order, bounds, np.flatnonzero(turns[bounds[:-1]]))
 
 
 @lru_cache(maxsize=32)
@@ -114,48 +128,53 @@ def follow(
     num_nodes: int,
     src: Ints,
     dst: Ints,
-    weights: Reals,
+    prices: Reals,
     order_of_edges: Callable[[], Sequence[Rounds]],
     starts: Ints,
     which: Ints,
+    priced: Ints | None = None,
 ) -> Reals:
     """[starts, nodes] lengths along edges from `src` to `dst`.
 
-    weights: [edges, k], of which a start takes those of number `which`; lengths are as precise
+    prices: [rows, k], of which a start takes those of number `which`; lengths are as precise
     order_of_edges: by phases, of which some cheapest way has each before the next
+    priced: the row of each edge; without it there is one for each edge
     """
+    if priced is None:
+        priced = np.arange(len(src))
+    edges = src, dst, prices, priced
     if len(starts) <= _FEW_STARTS:
-        return _one_by_one(num_nodes, src, dst, weights, starts, which)
+        return _one_by_one(num_nodes, *edges, starts, which)
     known = order_of_edges()
     loops = COMPILER.worth(relax, _ARRAYS_S * len(src) * len(starts))
     if loops is not None:
         order = [phase.order for phase in known]
-        return _by_weights(loops, num_nodes, src, dst, weights, order, starts, which)
-    return on_arrays(num_nodes, src, dst, weights, known, starts, which)
+        return _by_weights(loops, num_nodes, *edges, order, starts, which)
+    return on_arrays(num_nodes, *edges, known, starts, which)
 
 
 def on_arrays(
     num_nodes: int,
     src: Ints,
     dst: Ints,
-    weights: Reals,
+    prices: Reals,
+    priced: Ints,
     phases: Sequence[Rounds],
     starts: Ints,
     which: Ints,
 ) -> Reals:
     """`follow` by rounds."""
-    found = np.empty((len(starts), num_nodes), weights.dtype)
-    is_there = np.isfinite(weights).any(axis=1)
-    ways = [_Ways.of(src, dst, weights, phase, is_there) for phase in phases]
+    found = np.empty((len(starts), num_nodes), prices.dtype)
+    ways = [_Ways.of(src, dst, prices, priced, phase) for phase in phases]
 
-    threads = _threads(sum(len(phase.src) for phase in ways) * len(starts))
+    threads = _threads(len(src) * len(starts))
     turns = -(-len(starts) // (threads * _CHUNK))
     size = -(-len(starts) // (threads * turns))
 
     def fill(first: int) -> None:
         part = slice(first, first + size)
         own = starts[part]
-        length = np.full((num_nodes, len(own)), np.inf, weights.dtype)
+        length = np.full((num_nodes, len(own)), np.inf, prices.dtype)
         length[own, np.arange(len(own))] = 0.0
         for phase in ways:
             phase.relax(length, which[part])
@@ -170,23 +189,25 @@ def _by_weights(
     num_nodes: int,
     src: Ints,
     dst: Ints,
-    weights: Reals,
+    prices: Reals,
+    priced: Ints,
     phases: Sequence[Ints],
     starts: Ints,
     which: Ints,
 ) -> Reals:
     """`follow` by compiled loops over starts of one number at a time."""
-    found = np.empty((len(starts), num_nodes), weights.dtype)
+    found = np.empty((len(starts), num_nodes), prices.dtype)
     parts: list[tuple[list[tuple[Ints, Ints, Reals]], Ints]] = []
     for number in np.unique(which).tolist():
-        there = [order[np.isfinite(weights[order, number])] for order in phases]
-        edges = [(src[some], dst[some], weights[some, number]) for some in there]
+        weights = prices[:, number].take(priced)
+        there = [order[np.isfinite(weights[order])] for order in phases]
+        edges = [(src[some], dst[some], weights[some]) for some in there]
         own = np.flatnonzero(which == number)
         parts += [(edges, own[low : low + _LANES]) for low in range(0, len(own), _LANES)]
 
     def fill(part: tuple[list[tuple[Ints, Ints, Reals]], Ints]) -> None:
         phases, own = part
-        length = np.full((num_nodes, len(own)), np.inf, weights.dtype)
+        length = np.full((num_nodes, len(own)), np.inf, prices.dtype)
         length[starts[own], np.arange(len(own))] = 0.0
         for edges in phases:
             loops(*edges, length)
@@ -236,17 +257,24 @@ def relax(src: Ints, dst: Ints, weights: Reals, length: Reals) -> None:
 
 
 def _one_by_one(
-    num_nodes: int, src: Ints, dst: Ints, weights: Reals, starts: Ints, which: Ints
+    num_nodes: int,
+    src: Ints,
+    dst: Ints,
+    prices: Reals,
+    priced: Ints,
+    starts: Ints,
+    which: Ints,
 ) -> Reals:
-    found = np.empty((len(starts), num_nodes), weights.dtype)
+    found = np.empty((len(starts), num_nodes), prices.dtype)
     if (src[1:] < src[:-1]).any():
         order = np.argsort(src, kind="stable")
-        src, dst, weights = src[order], dst[order], weights[order]
+        src, dst, priced = src[order], dst[order], priced[order]
     nodes = np.arange(num_nodes + 1)
     for number in np.unique(which).tolist():
-        there = np.isfinite(weights[:, number])
+        weights = prices[:, number].take(priced)
+        there = np.isfinite(weights)
         begins = np.searchsorted(src[there], nodes)
-        edges = weights[there, number], dst[there], begins  # explicit zeros are free steps
+        edges = weights[there], dst[there], begins  # explicit zeros are free steps
         own = which == number
         matrix = csr_matrix(edges, shape=(num_nodes, num_nodes))
         found[own] = dijkstra(matrix, indices=starts[own])
@@ -254,62 +282,131 @@ def _one_by_one(
 
 
 @dataclass(frozen=True)
-class _Ways:
-    """The edges of a phase, round after round."""
+class _Turn:
+    """Edges of one key, round after round.
+
+    ends:   all their ends; slots: of each edge, the place of its end there
+    priced: of each edge, the row of its prices
+    """
 
     src: Ints
-    dst: Ints
-    weights: Reals
+    priced: Ints
+    ends: Ints
+    slots: Ints
     rounds: list[slice]
+    is_free: bool
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """The edges of a phase, turn after turn."""
+
+    turns: list[_Turn]
+    prices: Reals
 
     @staticmethod
-    def of(src: Ints, dst: Ints, weights: Reals, phase: Rounds, is_there: Bools) -> _Ways:
+    def of(src: Ints, dst: Ints, prices: Reals, priced: Ints, phase: Rounds) -> _Ways:
         """Without the edges that are not there."""
-        there = is_there[phase.order]
-        kept = np.concatenate([[0], np.cumsum(there)])[phase.bounds]
-        order = phase.order[there]
-        begin, end = kept[:-1].tolist(), kept[1:].tolist()
-        slices = [slice(a, b) for a, b in zip(begin, end, strict=True) if a < b]
-        return _Ways(src[order], dst[order], weights[order], slices)
+        is_there, is_free = np.isfinite(prices).any(axis=1), (prices == 0).all(axis=1)
+        bounds = phase.bounds.tolist()
+        turns = []
+        for first, last in itertools.pairwise([*phase.turns.tolist(), len(bounds) - 1]):
+            edges = phase.order[bounds[first] : bounds[last]]
+            ends = dst[phase.order[bounds[first] : bounds[first + 1]]]
+            cuts = np.array(bounds[first : last + 1]) - bounds[first]
+            there = is_there[priced[edges]]
+            if not there.all():
+                cuts = np.concatenate([[0], np.cumsum(there)])[cuts]
+                edges = edges[there]
+            place = np.empty(int(ends.max()) + 1, dtype=np.int64)
+            place[ends] = np.arange(len(ends))
+            rounds = [slice(a, b) for a, b in itertools.pairwise(cuts.tolist()) if a < b]
+            free = bool(is_free[priced[edges]].all())
+            turns.append(_Turn(src[edges], priced[edges], ends, place[dst[edges]], rounds, free))
+        return _Ways(turns, prices)
 
     def relax(self, length: Reals, which: Ints) -> None:
         """Into `length` [nodes, starts], that of ways so far, what the edges shorten."""
-        count = length.shape[1]
-        first = np.flatnonzero(np.diff(which, prepend=-1))
-        runs = [
-            (slice(a, b), int(which[a])) for a, b in itertools.pairwise([*first.tolist(), count])
-        ]
-        most = max((edges.stop - edges.start for edges in self.rounds), default=0)
-        reach_of, known_of = np.empty((2, most, count), self.weights.dtype)
+        added = _Added.of(self.prices, which, self.turns)
         # time of a node's last change
         changed = (length.min(axis=1, initial=np.inf) < np.inf).astype(np.int64)
-        looked = [0] * len(self.rounds)  # time at which a round was last relaxed
+        looked = [0] * len(self.turns)  # time at which a turn was last relaxed
         now, last = 1, 1
         while True:
-            for number, edges in enumerate(self.rounds):
+            for number, turn in enumerate(self.turns):
                 if last <= looked[number]:
                     continue
-                src = self.src[edges]
-                active = np.flatnonzero(changed.take(src) > looked[number])
+                active = changed.take(turn.src) > looked[number]
                 looked[number] = now
-                if not len(active):
+                if not active.any():
                     continue
-                dst, weights = self.dst[edges], self.weights[edges]
-                if len(active) < len(src):
-                    src, dst = src.take(active), dst.take(active)
-                    weights = weights.take(active, axis=0)
-                reach, known = reach_of[: len(src)], known_of[: len(src)]
-                length.take(src, axis=0, out=reach, mode="clip")  # "raise" would copy once more
-                length.take(dst, axis=0, out=known, mode="clip")
-                for own, number in runs:
-                    reach[:, own] += weights[:, number, None]
-                np.minimum(reach, known, out=reach)
-                better = np.flatnonzero((reach != known).any(axis=1))
+                before = length.take(turn.ends, axis=0)
+                after = added.least(turn, active, length, before)
+                better = np.flatnonzero((after != before).any(axis=1))
                 if len(better):
                     now += 1
                     last = now
-                    to = dst.take(better)
-                    length[to] = reach.take(better, axis=0)
+                    to = turn.ends.take(better)
+                    length[to] = after.take(better, axis=0)
                     changed[to] = now
             if all(last <= look for look in looked):
                 return
+
+
+@dataclass(frozen=True)
+class _Added:
+    """What edges add, for starts that take prices of some numbers.
+
+    every: [rows, starts] if the rows of prices are few
+    runs:  starts of one number
+    """
+
+    prices: Reals
+    every: Reals | None
+    runs: list[tuple[slice, int]]
+    space: Reals
+
+    @staticmethod
+    def of(prices: Reals, which: Ints, turns: Sequence[_Turn]) -> _Added:
+        first = np.flatnonzero(np.diff(which, prepend=-1))
+        runs = [
+            (slice(a, b), int(which[a]))
+            for a, b in itertools.pairwise([*first.tolist(), len(which)])
+        ]
+        rounds = [edges.stop - edges.start for turn in turns for edges in turn.rounds]
+        few = len(prices) * _FEW_ROWS <= sum(len(turn.src) for turn in turns)
+        every = prices.take(which, axis=1) if few else None
+        space = np.empty((2, max(rounds, default=0), len(which)), prices.dtype)
+        return _Added(prices, every, runs, space)
+
+    def least(self, turn: _Turn, active: Bools, length: Reals, before: Reals) -> Reals:
+        """Of ways to the ends, the least of `before` and of those along active edges at least."""
+        after = before.copy()
+        whole = np.count_nonzero(active) > _MOST * len(active)
+        for edges in turn.rounds:
+            src, priced, slots = turn.src[edges], turn.priced[edges], turn.slots[edges]
+            if not whole:
+                own = np.flatnonzero(active[edges])
+                if not len(own):
+                    continue
+                if len(own) < len(src):
+                    src, priced, slots = src.take(own), priced.take(own), slots.take(own)
+            reach, more = self.space[:, : len(src)]
+            length.take(src, axis=0, out=reach, mode="clip")  # "raise" would copy once more
+            if not turn.is_free:
+                self._add(priced, reach, more)
+            if slots[-1] == len(slots) - 1:
+                best = after[: len(slots)]
+                np.minimum(best, reach, out=best)
+            else:
+                after.take(slots, axis=0, out=more, mode="clip")
+                after[slots] = np.minimum(reach, more, out=reach)
+        return after
+
+    def _add(self, priced: Ints, reach: Reals, space: Reals) -> None:
+        if self.every is not None:
+            reach += self.every.take(priced, axis=0, out=space, mode="clip")
+            return
+        prices = self.prices[priced]
+        for own, number in self.runs:
+            reach[:, own] += prices[:, number, None]
