@@ -9,8 +9,10 @@ an edge from or to a state of so many parts in all, the fewer of the two counted
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .edges import Bools, Floats, Ints
 from .layout import Shape
@@ -35,6 +37,31 @@ class Lean:
         """Seconds of each edge for a tensor of so many bytes."""
         return self.alpha_s + self.s_per_byte * num_bytes
 
+    def joined(self, graph: StateGraph, added: Lean) -> Lean:
+        """The edges of `graph`: those of its first graph, which are these, and the added ones."""
+        assert graph.first is not None
+        src = np.concatenate([self.graph.src, added.graph.src])
+        order = np.argsort(src, kind="stable")
+
+        def both(own: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
+            return np.concatenate([own, others])[order]
+
+        lean = replace(
+            graph,
+            src=src[order],
+            dst=both(self.graph.dst, added.graph.dst),
+            kind=both(self.graph.kind, added.graph.kind),
+            mask=both(self.graph.mask, added.graph.mask),
+            first=None,
+        )
+        return Lean(
+            lean,
+            both(self.edges, len(graph.first.src) + added.edges),
+            both(self.alpha_s, added.alpha_s),
+            both(self.s_per_byte, added.s_per_byte),
+            added.even,
+        )
+
 
 def lean_edges(graph: StateGraph, shape: Shape, prices: Floats, parts: Bools, sums: Bools) -> Lean:
     """What tensors that divide as `shape` need of `graph`.
@@ -48,11 +75,8 @@ def lean_edges(graph: StateGraph, shape: Shape, prices: Floats, parts: Bools, su
     if parts.any() or sums.any():
         needed &= ~is_needless(graph.halfway, parts[group_of], sums[group_of], even)
     edges = np.flatnonzero(needed)
-    if graph.joined_to is not None:  # its edges may be in any order
-        edges = edges[np.argsort(graph.src[edges], kind="stable")]
     src, dst, group_of = graph.src[edges], graph.dst[edges], group_of[edges]
     count = graph.parts.prod(axis=1)
     per_byte = prices[group_of, 1] / np.minimum(count[src], count[dst])
-    kept = {"kind": graph.kind[edges], "mask": graph.mask[edges], "first": None}
-    fewer = replace(graph, src=src, dst=dst, **kept)
+    fewer = replace(graph, src=src, dst=dst, kind=graph.kind[edges], mask=graph.mask[edges])
     return Lean(fewer, edges, prices[group_of, 0], per_byte, even)

@@ -40,11 +40,6 @@ class Halfway:
     parted: Ints
     summed: Ints
 
-    def followed_by(self, other: Halfway) -> Halfway:
-        """Of more edges."""
-        parted = np.concatenate([self.parted, other.parted])
-        return Halfway(parted, np.concatenate([self.summed, other.summed], axis=1))
-
 
 def halfway(codes: Codes, num_core: int, ndim: int, edges: Ints) -> Halfway:
     """Of edges [4, m] between states of which the first `num_core` ones ascend."""

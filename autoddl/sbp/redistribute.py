@@ -227,22 +227,40 @@ class PathTable:
             )
         slack = _TIE * distance[end]
         near = distance <= distance[end] + slack
-        edges = np.flatnonzero(near[graph.src] & near[graph.dst])
-        weights = self._weights(graph, spec, edges, even_only=even_only)
-        is_tight = distance[graph.src[edges]] + weights <= distance[graph.dst[edges]] + slack
-        tight = edges[is_tight]
-        return _fewest(graph, tight, int(start), int(end))
+        order, begins = graph.by_target
+        tight: list[Ints] = []
+        level = np.array([end])
+        reached = np.arange(len(graph.codes)) == end
+        while not reached[start]:
+            assert len(level), "a shortest path consists of tight edges"
+            into = [order[begins[node] : begins[node + 1]] for node in level.tolist()]
+            edges = np.concatenate(into)
+            edges = edges[near[graph.src[edges]]]
+            weights = self._weights(graph, spec, edges, even_only=even_only)
+            is_tight = distance[graph.src[edges]] + weights <= distance[graph.dst[edges]] + slack
+            tight.append(edges[is_tight])
+            sources = np.unique(graph.src[tight[-1]])
+            level = sources[~reached[sources]]
+            reached[level] = True
+        return _fewest(graph, np.sort(np.concatenate(tight)), int(start), int(end))
 
     def _lean(self, graph: StateGraph, spec: TensorSpec) -> Lean:
         """The edges that tensors need which divide as this one."""
         key = graph, divisibility(spec.shape, self.mesh), spec.is_float
         if key not in self._leans:
-            prices = self._prices_of(graph, spec)
-            parts = sums = np.zeros(len(prices), dtype=bool)
-            if self.mesh.num_axes > _FEW_AXES:
-                parts, sums = self._replaced(graph)
-            self._leans[key] = lean_edges(graph, spec.shape, prices, parts, sums)
+            if graph.first is None:
+                self._leans[key] = self._lean_edges(graph, spec)
+            else:
+                added = self._lean_edges(graph.added, spec)
+                self._leans[key] = self._lean(graph.first, spec).joined(graph, added)
         return self._leans[key]
+
+    def _lean_edges(self, graph: StateGraph, spec: TensorSpec) -> Lean:
+        prices = self._prices_of(graph, spec)
+        parts = sums = np.zeros(len(prices), dtype=bool)
+        if self.mesh.num_axes > _FEW_AXES:
+            parts, sums = self._replaced(graph)
+        return lean_edges(graph, spec.shape, prices, parts, sums)
 
     def _prices_of(self, graph: StateGraph, spec: TensorSpec) -> Floats:
         """[groups, 2] latency and seconds per byte of each of the graph's groups of edges."""
@@ -335,12 +353,12 @@ class PathTable:
         self, graph: StateGraph, spec: TensorSpec, edges: Ints, *, even_only: bool
     ) -> Floats:
         """Seconds of some edges; infinite where one is not allowed."""
-        bytes_, even = local_bytes(spec, graph.parts)
-        src, dst = graph.src[edges], graph.dst[edges]
+        ends = (graph.parts[rows[edges]] for rows in (graph.src, graph.dst))
+        (before, even_before), (after, even_after) = (local_bytes(spec, parts) for parts in ends)
         alpha_s, per_byte = self._prices_of(graph, spec)[graph.groups[1][edges]].T
-        weights = alpha_s + per_byte * np.maximum(bytes_[src], bytes_[dst])
+        weights = alpha_s + per_byte * np.maximum(before, after)
         if even_only:
-            weights[~(even[src] & even[dst])] = np.inf
+            weights[~(even_before & even_after)] = np.inf
         return weights
 
     def _price(self, kind_index: int, mask: int) -> tuple[float, float]:

@@ -37,6 +37,7 @@ from .steps import Step, step_kind
 
 FULL_STATES = 4096
 LARGE_CORE, SMALL_CORE = 7000, 5000
+_SHORT = 1 << 16
 
 
 def core_size(mesh: Mesh) -> int:
@@ -128,17 +129,30 @@ class StateGraph:
     @cached_property
     def halfway(self) -> Halfway:
         """States that edges may go through in two steps."""
-        known = 0 if self.first is None else len(self.first.src)
-        edges = np.stack([self.src, self.dst, self.kind, self.mask])[:, known:]
+        edges = np.stack([self.src, self.dst, self.kind, self.mask])
         num_core = len(self.codes) if self.joined_to is None else self.joined_to
-        found = halfway(self.codes, num_core, self.ndim, edges)
-        return found if self.first is None else self.first.halfway.followed_by(found)
+        return halfway(self.codes, num_core, self.ndim, edges)
+
+    @cached_property
+    def added(self) -> StateGraph:
+        """With the edges only that follow those of `first`."""
+        assert self.first is not None
+        edges = (self.src, self.dst, self.kind, self.mask)
+        own = (column[len(self.first.src) :] for column in edges)
+        return StateGraph(self.mesh, self.ndim, self.codes, *own, joined_to=self.joined_to)
 
     @cached_property
     def by_source(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Targets of the edges, and where the edges of each source begin; they must ascend."""
         begins = np.searchsorted(self.src, np.arange(len(self.codes) + 1))
         return self.dst.astype(np.int32), begins.astype(np.int32)
+
+    @cached_property
+    def by_target(self) -> tuple[Ints, Ints]:
+        """The edges by ascending targets, and where those of each target begin."""
+        dst = self.dst.astype(np.uint16) if len(self.codes) <= _SHORT else self.dst  # sorts faster
+        order = np.argsort(dst, kind="stable")
+        return order, np.searchsorted(dst[order], np.arange(len(self.codes) + 1))
 
     @cached_property
     def words(self) -> Ints:
