@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,6 +196,12 @@ def sorted_edges(edges: Ints) -> Ints:
     for column in (kind, mask, dst):
         key = key * (int(column.max(initial=0)) + 1) + column
     return edges[:, np.argsort(key, kind="stable")]
+
+
+def shortest(numbers: Ints) -> NDArray[np.unsignedinteger[Any]]:
+    """From 0 on, in as few bytes as may be: short numbers are sorted several times as fast."""
+    above = numbers - numbers.min(initial=0)
+    return above.astype(np.min_scalar_type(int(above.max(initial=0))))
 
 
 def _powers(num_axes: int, ndim: int) -> Ints:

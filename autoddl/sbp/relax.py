@@ -30,7 +30,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
 from ..compiled import COMPILER
-from .edges import KIND_INDEX, STAY, Bools, Floats, Ints, end_axes
+from .edges import KIND_INDEX, STAY, Bools, Floats, Ints, end_axes, shortest
 from .states import StateGraph
 from .steps import StepKind
 
@@ -67,18 +67,18 @@ class Rounds:
     @staticmethod
     def of(keys: Ints, ends: Ints) -> Rounds:
         """Edges by ascending keys; of each key the first edges to all ends, then the second, ..."""
-        order = np.argsort(keys * (int(ends.max(initial=0)) + 1) + ends, kind="stable")
+        key, end = shortest(keys), shortest(ends)
+        order = np.lexsort((end, key))
         new = np.ones(len(order), dtype=bool)
-        new[1:] = (keys[order[1:]] != keys[order[:-1]]) | (ends[order[1:]] != ends[order[:-1]])
+        new[1:] = (key[order[1:]] != key[order[:-1]]) | (end[order[1:]] != end[order[:-1]])
         firsts = np.flatnonzero(new)
         number = np.diff(firsts, append=len(order))  # of edges to one end
-        rank = np.arange(len(order)) - np.repeat(firsts, number)
-        most = int(number.max(initial=0)) + 1
-        by_rank = (keys[order] * most + rank) * most - np.repeat(number, number)
-        again = np.argsort(by_rank, kind="stable")
+        rank = shortest(np.arange(len(order)) - np.repeat(firsts, number))
+        fewest = shortest(np.repeat(-number, number))
+        again = np.lexsort((fewest, rank, key[order]))
         order, rank = order[again], rank[again]
         turns = np.ones(len(order), dtype=bool)
-        turns[1:] = keys[order[1:]] != keys[order[:-1]]
+        turns[1:] = key[order[1:]] != key[order[:-1]]
         starts = turns.copy()
         starts[1:] |= rank[1:] != rank[:-1]
         bounds = np.append(np.flatnonzero(starts), len(order))

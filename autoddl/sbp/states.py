@@ -26,6 +26,7 @@ from .edges import (
     edges_between,
     is_divisible,
     mask_axes,
+    shortest,
     sorted_edges,
     words,
 )
@@ -37,7 +38,6 @@ from .steps import Step, step_kind
 
 FULL_STATES = 4096
 LARGE_CORE, SMALL_CORE = 7000, 5000
-_SHORT = 1 << 16
 
 
 def core_size(mesh: Mesh) -> int:
@@ -150,9 +150,8 @@ class StateGraph:
     @cached_property
     def by_target(self) -> tuple[Ints, Ints]:
         """The edges by ascending targets, and where those of each target begin."""
-        dst = self.dst.astype(np.uint16) if len(self.codes) <= _SHORT else self.dst  # sorts faster
-        order = np.argsort(dst, kind="stable")
-        return order, np.searchsorted(dst[order], np.arange(len(self.codes) + 1))
+        order = np.argsort(shortest(self.dst), kind="stable")
+        return order, np.searchsorted(self.dst[order], np.arange(len(self.codes) + 1))
 
     @cached_property
     def words(self) -> Ints:

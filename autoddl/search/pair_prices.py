@@ -162,20 +162,16 @@ class PairPrices:
         if known is None:
             return None
         asked = _keys(sources), _keys(targets)
-        mirrors = self._mirrors(spec)
-        mirrored = (_keys(dual(targets)), _keys(dual(sources))) if mirrors else asked
         for answers in known:
             found = answers.find(*asked)
             if found is not None:
                 return found
-            found = answers.find(*mirrored) if mirrors else None
+        mirrored = _keys(dual(targets)), _keys(dual(sources))
+        for answers in known:
+            found = answers.find(*mirrored)
             if found is not None and self.paths.has_duals(spec, sources, targets):
                 return found.T
         return None
-
-    def _mirrors(self, spec: TensorSpec) -> bool:
-        nothing = np.empty((0, self.mesh.num_axes), dtype=np.int8)
-        return self.paths.has_duals(spec, nothing)
 
     def _answer(self, ndim: int) -> None:
         """Price all that was asked for tensors of so many dims."""
