@@ -346,6 +346,16 @@ def test_edges_left_out_change_no_distance(machine, nodes, gpus, shape):
     found = lengths(lean.graph, lean.weights(spec.bytes), sources, targets)
     assert np.isfinite(expected).any()
     np.testing.assert_allclose(found, expected, rtol=1e-9)
+    core = StateGraph.core(where.mesh, len(shape))
+    apart, *asked = core.joined(
+        *codes, ordered=False
+    )  # only what is added to the core is looked at
+    lean = table._lean(apart, spec)
+    assert (np.diff(lean.graph.src) >= 0).all()
+    assert (lean.graph.src == apart.src[lean.edges]).all()
+    assert (lean.graph.dst == apart.dst[lean.edges]).all()
+    found = lengths(lean.graph, lean.weights(spec.bytes), *asked)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize(("machine", "nodes", "gpus"), [("piz_daint", 16, 1), ("gcp_a100", 16, 4)])

@@ -45,6 +45,50 @@ def test_no_round_has_two_edges_to_one_node():
         edges = rounds.order[low:high]
         assert len(set(ends[edges])) == len(edges) > 0
         assert len(set(keys[edges])) == 1
+    assert (np.diff(keys[rounds.order[rounds.bounds[rounds.turns]]]) > 0).all()
+
+
+def test_later_rounds_of_a_turn_end_at_the_first_nodes_of_its_first_round():
+    rng = np.random.default_rng(1)
+    keys, ends = rng.integers(-2, 2, 300), rng.integers(0, 20, 300) ** 2 // 20
+    rounds = Rounds.of(keys, ends)
+    bounds, turns = rounds.bounds, [*rounds.turns, len(rounds.bounds) - 1]
+    for first, last in zip(turns[:-1], turns[1:], strict=True):
+        every = ends[rounds.order[bounds[first] : bounds[first + 1]]]
+        assert {*every} == {*ends[rounds.order[bounds[first] : bounds[last]]]}
+        for number in range(first, last):
+            own = ends[rounds.order[bounds[number] : bounds[number + 1]]]
+            assert (own == every[: len(own)]).all()
+
+
+@pytest.mark.parametrize("number", [8, 150])
+@pytest.mark.parametrize("how", ["one by one", "arrays", "loops"])
+def test_edges_may_share_rows_of_prices(monkeypatch, how, number):
+    monkeypatch.setattr(COMPILER, "arrays_s", 10.0 if how == "loops" else -1e9)
+    monkeypatch.setattr(relax, "_FEW_STARTS", 100 if how == "one by one" else 0)
+    rng = np.random.default_rng(number)
+    nodes, starts = 60, np.arange(50)
+    src, dst = np.divmod(rng.choice(nodes * nodes, 300, replace=False), nodes)
+    rows = rng.random((number, 3)).astype(np.float32)
+    rows[rng.random(len(rows)) < 0.2] = 0.0
+    rows[rng.random(rows.shape) < 0.1] = np.inf
+    priced = rng.integers(0, number, 300)
+
+    def order():
+        return (Rounds.of(src % 7, dst),)
+
+    which = starts // 20
+    found = relax.follow(nodes, src, dst, rows, order, starts, which, priced)
+    for column in range(3):
+        weights = rows[priced, column].astype(float)
+        there = np.isfinite(weights)
+        expected = np.full((nodes, nodes), np.inf)
+        np.minimum.at(expected, (src[there], dst[there]), weights[there])
+        np.fill_diagonal(expected, 0.0)
+        for middle in range(nodes):
+            expected = np.minimum(expected, expected[:, [middle]] + expected[[middle]])
+        own = which == column
+        assert np.allclose(found[own], expected[starts[own]], rtol=1e-5)
 
 
 @pytest.mark.parametrize("precision", [np.float32, np.float64])
