@@ -121,7 +121,7 @@ class Attempts:
     @cached_property
     def blocks(self) -> Blocks:
         """What can be recomputed: names are the same for every number of micro-batches."""
-        return repeated_blocks(self.looker.micro(self.counts[0]))
+        return repeated_blocks(self.looker.micro.graph(self.counts[0]))
 
     def _looks_near_free(self, position: int) -> bool:
         parts = self.counts[position]
@@ -199,7 +199,7 @@ class Attempts:
         if blocks in self._first_fits:
             return self._first_fits[blocks]
 
-        model, whole = self.looker.model, self.looker.micro(1)
+        model, whole = self.looker.model, self.looker.micro.whole
         least = LeastBytes.of(whole, model, Recomputation(whole, blocks))
 
         def may_fit(position: int) -> bool:

@@ -153,6 +153,11 @@ class Graph:
                 constant.update(op.outputs)
         return frozenset(free)
 
+    @cached_property
+    def numbers_of_dims(self) -> frozenset[int]:
+        """That its tensors have."""
+        return frozenset(len(tensor.spec.shape) for tensor in self.tensors.values())
+
     @property
     def params(self) -> tuple[Op, ...]:
         return tuple(op for op in self.ops if op.kind == "param")
@@ -237,14 +242,19 @@ class Graph:
                 )
             return dataclasses.replace(op, attrs=attrs)
 
+        known: dict[tuple[TensorSpec, tuple[int, ...]], TensorSpec] = {}
+
         def scale_tensor(tensor: Tensor) -> Tensor:
             if not tensor.batch_dims:
                 return tensor
-            shape = tuple(
-                scale(n, int(d in tensor.batch_dims), f"dim {d} of {tensor.name}")
-                for d, n in enumerate(tensor.spec.shape)
-            )
-            return dataclasses.replace(tensor, spec=TensorSpec(shape, tensor.spec.dtype))
+            key = tensor.spec, tensor.batch_dims
+            if key not in known:
+                shape = tuple(
+                    scale(n, int(d in tensor.batch_dims), f"dim {d} of {tensor.name}")
+                    for d, n in enumerate(tensor.spec.shape)
+                )
+                known[key] = TensorSpec(shape, tensor.spec.dtype)
+            return Tensor(tensor.name, known[key], tensor.batch_dims)
 
         scaled = dataclasses.replace(
             self,
@@ -252,7 +262,8 @@ class Graph:
             tensors={name: scale_tensor(t) for name, t in self.tensors.items()},
             batch=batch,
         )
-        scaled.__dict__["needs_grad"] = self.needs_grad  # the same names; slow to find out
+        for same in ("needs_grad", "free_ops", "numbers_of_dims"):  # slow to find out
+            scaled.__dict__[same] = getattr(self, same)
         return scaled
 
     def with_forks(self) -> Graph:

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .cost.model import CostModel
 from .cost.recompute import Blocks, Recomputation
-from .graph import Graph
 from .search.budget import Budget
 from .search.class_bounds import ClassBounds, class_bounds
 from .search.descend import descend
 from .search.eliminate import eliminate
 from .search.group_table import NoStrategy, Space
+from .search.micro_batches import MicroBatches
 from .search.narrow import sketch
 from .search.pair_prices import PairPrices
 from .search.progress import Progress
@@ -61,12 +61,9 @@ class Look:
 
 @dataclass
 class Looker:
-    """micro: number of micro-batches -> the graph of one, with forks.
+    """corrections: seconds that a search found where looks were wrong."""
 
-    corrections: seconds that a search found where looks were wrong
-    """
-
-    micro: Callable[[int], Graph]
+    micro: MicroBatches
     model: CostModel
     space: Space
     prices: PairPrices
@@ -112,15 +109,16 @@ class Looker:
         return look is not None and look.seconds > look.free_s
 
     def _look(self, parts: int, blocks: Blocks, enough: float) -> Look:
-        graph = self.micro(parts)
-        again = Recomputation(graph, blocks)
+        grouping = self.micro.grouping(parts)
+        again = Recomputation(grouping.graph, blocks)
         try:
             if self.has_classes:
                 options = self.model, parts, self.space, self.prices, again, self._price
-                bounds = class_bounds(graph, *options)
+                bounds = class_bounds(grouping, *options)
                 if bounds is not None:
                     return self._bounded(bounds.raised(enough, _NEAR), blocks)
-            tables = build_tables(graph, self.model, parts, self._space, self._prices, again)
+            options = self.model, parts, self._space, self._prices, again
+            tables = build_tables(grouping.graph, *options, grouping)
         except NoStrategy:
             tables = None
         if tables is None:

@@ -10,7 +10,6 @@ plan records them. Should one of them be faster than what was found, it is the p
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from .search.budget import Budget
 from .search.certify import free_bound
 from .search.group_table import WHOLE_SPACE, Space
 from .search.layers import describe_layers
+from .search.micro_batches import MicroBatches
 from .search.pair_prices import PairPrices
 from .search.problem import Choice
 from .search.tables import Tables
@@ -123,12 +123,7 @@ def find_plan(
         )
     prices = PairPrices(cluster.mesh, model.comm.price)
 
-    forked = graph.with_forks()
-
-    @functools.cache
-    def micro(parts: int) -> Graph:
-        return forked.with_batch(graph.batch // parts) if parts > 1 else forked
-
+    micro = MicroBatches.of(graph)
     counts = micro_batch_counts(graph, micro_batches)
     proves = search in ("auto", "exact")
     looker = Looker(micro, model, space, prices)
@@ -280,8 +275,8 @@ def written_baselines(
 
     counts: numbers of micro-batches, ascending
     """
-    micro = functools.cache(functools.partial(micro_graph, graph))
-    again = tried_again(repeated_blocks(micro(counts[0])), checkpointing)
+    micro = MicroBatches.of(graph)
+    again = tried_again(repeated_blocks(micro.graph(counts[0])), checkpointing)
     pricer = BaselinePricer(micro, counts, model, seed, again, families)
     return {
         rival.record.name: (

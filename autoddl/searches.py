@@ -68,11 +68,11 @@ class Searches:
         Raises NoStrategy if so small a micro-batch cannot be divided as the space asks.
         """
         looker = self.looker
-        graph = looker.micro(parts)
-        again = Recomputation(graph, blocks)
+        grouping = looker.micro.grouping(parts)
+        again = Recomputation(grouping.graph, blocks)
         options = looker.model, parts, looker.space, looker.prices, again
         if self.proves and not blocks and not looker.binds(parts):
-            cheapest = cheapest_tables(graph, *options)
+            cheapest = cheapest_tables(grouping, *options)
             if cheapest is not None:
                 result = self._search(cheapest.problem, beat_s)
                 found = result and Found(cheapest, result, self.looker.prices.paths)
@@ -82,7 +82,7 @@ class Searches:
             bounds = looker.look(parts, blocks, beat_s).bounds
             if bounds is not None:
                 return self._among_few(bounds, beat_s)
-        tables = build_tables(graph, *options)
+        tables = build_tables(grouping.graph, *options, grouping)
         if tables is None:
             return None
         first = self._search(tables.problem, beat_s)

@@ -56,12 +56,13 @@ def _least_of(attempts: Attempts, blocks: Blocks, least: Found | None) -> Found 
     model = dataclasses.replace(looker.model, memory_limit_bytes=math.inf)
     misses = 0
     for parts in reversed(attempts.counts):
-        graph = looker.micro(parts)
-        again = Recomputation(graph, blocks)
+        grouping = looker.micro.grouping(parts)
+        graph, again = grouping.graph, Recomputation(grouping.graph, blocks)
         if least is not None and least_bytes(graph, model, again) >= least.needed_bytes:
             break
         try:
-            tables = build_tables(graph, model, parts, looker.space, looker.prices, again)
+            options = model, parts, looker.space, looker.prices, again
+            tables = build_tables(graph, *options, grouping)
         except NoStrategy:  # so small a micro-batch cannot be divided as the space asks
             if parts == attempts.counts[0] and least is None:
                 raise

@@ -11,7 +11,7 @@ ruler. Of a family the topologies that cannot be the fastest are not solved whol
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -22,13 +22,13 @@ from ..cost.needed import needed_bytes
 from ..cost.planned_step import PlannedStep
 from ..cost.recompute import Blocks, Checkpointing, Recomputation
 from ..cost.storage import Storage
-from ..graph import Graph
 from ..planned import PlannedBaseline, PlannedEdge, PlannedOp
 from ..sbp.mesh import Mesh
 from ..sbp.redistribute import PathTable
 from ..search.algorithms import find_algorithm
 from ..search.budget import Budget
 from ..search.certify import free_bound
+from ..search.micro_batches import MicroBatches
 from ..search.narrow import may_fit
 from ..search.placements import place, split_storage
 from ..search.problem import Choice, Problem
@@ -128,13 +128,12 @@ class _Way:
 class BaselinePricer:
     """Prices the baselines of a graph under `model`.
 
-    micro: number of micro-batches -> the graph of one, with forks
     counts: numbers of micro-batches to try, ascending
     again: what is run again, one or the other; the names are the same at any number
     families: what to try
     """
 
-    micro: Callable[[int], Graph]
+    micro: MicroBatches
     counts: Sequence[int]
     model: CostModel
     seed: int = 0
@@ -232,7 +231,7 @@ class BaselinePricer:
 
     def _divided(self, variant: Variant) -> tuple[int, ...]:
         """The numbers of micro-batches whose rows divide over the scheme's data axes."""
-        rows = self.micro(1).batch
+        rows = self.micro.whole.batch
         devices = self._mesh.extent(variant.data_axes(self._mesh))
         counts = tuple(n for n in self.counts if (rows // n) % devices == 0)
         return counts if counts and self._tables(self.counts[0], ()).divides(variant) else ()
@@ -248,10 +247,10 @@ class BaselinePricer:
     def _tables(self, parts: int, blocks: Blocks) -> SchemeTables:
         key = parts, bool(blocks)
         if key not in self._made:
-            graph = self.micro(parts)
+            grouping = self.micro.grouping(parts)
             self._made[key] = SchemeTables(
-                Recomputation(graph, blocks), self.model, parts, self._prices, self._topologies,
-                self._letters,
+                grouping, Recomputation(grouping.graph, blocks), self.model, parts, self._prices,
+                self._topologies, self._letters,
             )  # fmt: skip
         return self._made[key]
 
@@ -270,7 +269,7 @@ class BaselinePricer:
 
     @cached_property
     def _letters(self) -> dict[str, Mapping[str, str]]:
-        graph = self.micro(self.counts[0])
+        graph = self.micro.graph(self.counts[0])
         return {f.name: {} if f.letters is None else f.letters(graph) for f in self.families}
 
     @cached_property

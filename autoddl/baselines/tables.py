@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
 from ..cost.storage import WHOLE, Codes, Storage, StoragePrices, stage_at
-from ..search.group import CompositeSignature, Group, Port
+from ..search.group import CompositeSignature, Group, Grouping, Port
 from ..search.group_table import GroupTable, GroupTables, Space
 from ..search.problem import Choice, Edge, Problem, Table
 from ..search.space import Assignments
@@ -191,14 +191,14 @@ class _UnionBuilder(TableBuilder):
 
 
 class SchemeTables:
-    """The tables of all schemes for the graph of `again` (with forks, of one micro-batch)."""
+    """The tables of all schemes for the graph of `grouping` (with forks, of one micro-batch)."""
 
     def __init__(
-        self, again: Recomputation, model: CostModel, micro_batches: int, prices: CoarsePrices,
-        topologies: Sequence[Axes], letters: Letters,
+        self, grouping: Grouping, again: Recomputation, model: CostModel, micro_batches: int,
+        prices: CoarsePrices, topologies: Sequence[Axes], letters: Letters,
     ) -> None:  # fmt: skip
         self._builder = _UnionBuilder(
-            again.graph,
+            grouping,
             model,
             micro_batches,
             Space(),

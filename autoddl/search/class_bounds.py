@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from ..cost.gap import ROUNDING
 from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
-from ..graph import Graph
 from ..sbp.counted import Counted
 from .axis_classes import AxisClasses, Codes, counted
 from .dual import Dual, score_bound
 from .eliminate import eliminate
 from .few_first import price_by_few
+from .group import Grouping
 from .group_table import GroupTable, Space
 from .marginals import Contexts
 from .pair_prices import PairPrices
@@ -146,7 +146,7 @@ class ClassBounds:
 
 
 def class_bounds(
-    graph: Graph,
+    grouping: Grouping,
     model: CostModel,
     micro_batches: int,
     space: Space,
@@ -160,9 +160,9 @@ def class_bounds(
     Raises NoStrategy.
     """
     least = prices.least
-    if not all(least.fits(len(tensor.spec.shape)) for tensor in graph.tensors.values()):
+    if not all(map(least.fits, grouping.graph.numbers_of_dims)):
         return None
-    builder = TableBuilder(graph, model, micro_batches, space, prices, again)
+    builder = TableBuilder(grouping, model, micro_batches, space, prices, again)
     builder.prepare()
     classes = tuple(AxisClasses.of_rows(t.assign, least.classes) for t in builder.group_tables)
     whole, groups = _class_problem(builder, classes, least)

@@ -13,8 +13,8 @@ it. Only a parameter with several uses (tied weights) is a group of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Container, Hashable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..graph import Graph, Op
@@ -69,12 +69,24 @@ class Grouping:
     free:     names of operators whose outputs any device can have in any placement (inputs,
               buffers, constants and what is computed from the latter)
     owner:    operator name -> group number, for grouped operators
+    kinds:    of each group a number, equal for groups that have the same tables
     """
 
     graph: Graph
     groups: tuple[Group, ...]
     free: frozenset[str]
     owner: dict[str, int]
+    kinds: tuple[int, ...]
+
+    def at_batch(self, graph: Graph) -> Grouping:
+        """Of the same model at another batch, where the groups and their kinds are the same."""
+        pairs = zip(self.graph.ops, graph.ops, strict=True)
+        scaled = {op.name: op for known, op in pairs if op is not known}
+        groups = list(self.groups)
+        for number in {self.owner[name] for name in scaled if name in self.owner}:
+            ops = tuple(scaled.get(op.name, op) for op in groups[number].ops)
+            groups[number] = replace(groups[number], ops=ops)
+        return replace(self, graph=graph, groups=tuple(groups))
 
 
 def rule_of(op: Op) -> Rule:
@@ -110,26 +122,32 @@ def make_groups(graph: Graph) -> Grouping:
     ordered = [members[op.name] for op in graph.ops if op.name in members]
     groups = tuple(_make_group(graph, ops, ungrouped) for ops in ordered)
     owner = {op.name: number for number, group in enumerate(groups) for op in group.ops}
-    return Grouping(graph, groups, free, owner)
+    return Grouping(graph, groups, free, owner, _kinds(graph, groups, owner))
 
 
-def _merges(graph: Graph, op: Op, ungrouped: Iterable[str]) -> bool:
+def _merges(graph: Graph, op: Op, ungrouped: Container[str]) -> bool:
     """True if `op` may be planned with its consumer."""
     if op.kind in ("fork", "param", "loss", "opaque") or rule_of(op).heavy or len(op.outputs) != 1:
         return False
     uses = graph.consumers[op.outputs[0]]
     if len(uses) != 1 or uses[0][0].kind in ("loss", "opaque"):
         return False
-    size = graph.tensors[op.outputs[0]].spec.numel
+    size = _size(graph, op.outputs[0])
     same_size = [
         name
         for name in op.inputs
-        if graph.producers[name].name not in ungrouped and graph.tensors[name].spec.numel == size
+        if graph.producers[name].name not in ungrouped and _size(graph, name) == size
     ]
     return len(same_size) == 1
 
 
-def _make_group(graph: Graph, ops: list[Op], ungrouped: Iterable[str]) -> Group:
+def _size(graph: Graph, tensor: str) -> tuple[int, int]:
+    """Equal for tensors that are of one size at every batch."""
+    found = graph.tensors[tensor]
+    return found.spec.numel, len(found.batch_dims)
+
+
+def _make_group(graph: Graph, ops: list[Op], ungrouped: Container[str]) -> Group:
     produced = {out for op in ops for out in op.outputs}
     inputs: list[Port] = []
     sources: list[Port] = []
@@ -148,6 +166,40 @@ def _make_group(graph: Graph, ops: list[Op], ungrouped: Iterable[str]) -> Group:
         or out in graph.outputs
     )
     return Group(tuple(ops), tuple(inputs), tuple(sources), outputs)
+
+
+def _kinds(graph: Graph, groups: Sequence[Group], owner: Container[str]) -> tuple[int, ...]:
+    numbers: dict[Hashable, int] = {}
+    return tuple(numbers.setdefault(_key(graph, group, owner), len(numbers)) for group in groups)
+
+
+def _key(graph: Graph, group: Group, owner: Container[str]) -> Hashable:
+    """Equal for groups that have the same tables, at every batch."""
+    position = {op.name: number for number, op in enumerate(group.ops)}
+    parts: list[Hashable] = []
+    for op in group.ops:
+        spec = graph.spec(op)
+        wiring: list[Hashable] = []
+        for name in op.inputs:
+            producer = graph.producers[name]
+            inside = position.get(producer.name)
+            kind = "external"
+            if inside is not None:
+                kind = "inside"
+            elif producer.name not in owner:
+                kind = producer.kind if producer.kind in ("param", "input") else "free"
+            readers = len(graph.consumers[name]) if producer.kind == "buffer" else 0
+            wiring.append((kind, inside, name in graph.needs_grad, readers))
+        attrs: Hashable = ()
+        if op.kind not in ("param", "opaque"):
+            attrs = tuple(sorted(op.attrs.items())), tuple(sorted(op.batch_attrs.items()))
+        grads = tuple(o in graph.needs_grad for o in op.outputs)
+        # what was measured of an operator is known by the dims that grow with the batch, too
+        growing = tuple(graph.tensors[name].batch_dims for name in (*op.inputs, *op.outputs))
+        parts.append((op.kind, attrs, spec.inputs, spec.outputs, growing, tuple(wiring), grads))
+    # Which outputs are read outside decides which composite signatures are distinct.
+    outputs = tuple((number, index) for number, index, _ in group.outputs)
+    return tuple(parts), outputs
 
 
 def composite_signatures(graph: Graph, group: Group) -> tuple[CompositeSignature, ...]:

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from ..cost.gap import ROUNDING
 from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
-from ..graph import Graph
 from .axis_classes import AxisClasses
 from .eliminate import eliminate
 from .floors import near_optimum
+from .group import Grouping
 from .group_table import Space
 from .pair_prices import PairPrices
 from .refine import possible
@@ -44,7 +44,7 @@ _TOO_LARGE = 1.1  # times the limit: what the bounds choose; the optimum will ha
 
 
 def cheapest_tables(
-    graph: Graph,
+    grouping: Grouping,
     model: CostModel,
     micro_batches: int,
     space: Space,
@@ -59,10 +59,10 @@ def cheapest_tables(
     mesh, least = model.cluster.mesh, prices.least
     if mesh.num_axes < _MIN_AXES or space.allowed is not None:
         return None
-    if not all(least.fits(len(tensor.spec.shape)) for tensor in graph.tensors.values()):
+    if not all(map(least.fits, grouping.graph.numbers_of_dims)):
         return None
     whole = replace(space, zero=False)  # to store parameters split saves memory only
-    builder = TableBuilder(graph, model, micro_batches, whole, prices, again)
+    builder = TableBuilder(grouping, model, micro_batches, whole, prices, again)
     if not builder.prepare():
         return None
     classes = [AxisClasses.of_rows(t.assign, least.classes) for t in builder.group_tables]

@@ -100,19 +100,20 @@ def build_tables(
     space: Space = WHOLE_SPACE,
     prices: PairPrices | None = None,
     again: Recomputation | None = None,
+    grouping: Grouping | None = None,
 ) -> Tables | None:
     """The search problem of `graph` (with forks, at the micro-batch's size) on `model.cluster`.
 
     prices: shared by calls for one model, so that no path is priced twice
     again:  which blocks are run again before their backward pass
+    grouping: of the graph, if it is known
     None if no choice keeps to the memory limit: then no edge is priced.
     Raises ValueError if `space` leaves a group without a strategy.
     """
     if prices is None:
         prices = PairPrices(model.cluster.mesh, model.comm.price)
-    builder = TableBuilder(
-        graph, model, micro_batches, space, prices, again or Recomputation(graph)
-    )
+    again, grouping = again or Recomputation(graph), grouping or make_groups(graph)
+    builder = TableBuilder(grouping, model, micro_batches, space, prices, again)
     return builder.build() if builder.prepare() and builder.fits() else None
 
 
@@ -162,7 +163,7 @@ class _Wire:
 class TableBuilder:
     """`build_tables` in steps: `prepare`, `fits`, `build`."""
 
-    graph: Graph
+    grouping: Grouping
     model: CostModel
     micro_batches: int
     space: Space
@@ -178,6 +179,10 @@ class TableBuilder:
             self.graph, self.model, self.space, self.prices, self.again, self.micro_batches
         )
 
+    @property
+    def graph(self) -> Graph:
+        return self.grouping.graph
+
     def among(self, rows: Sequence[Rows], prices: Prices) -> TableBuilder:
         """After `prepare`: another one of these strategies of each node table."""
         other = replace(
@@ -185,14 +190,13 @@ class TableBuilder:
             prices=prices,
             group_tables=[t.some(r) for t, r in zip(self.group_tables, rows, strict=True)],
         )
-        other.grouping, other.last, other.inputs = self.grouping, self.last, self.inputs
+        other.last, other.inputs = self.last, self.inputs
         return other
 
     def prepare(self) -> bool:
         """Tables without communication; False if no choice can keep to the memory limit."""
-        self.grouping = make_groups(self.graph)
         self.last = LastMemory(self.tables, self.grouping)
-        keys = [self._key(group) for group in self.grouping.groups]
+        keys = list(map(self._key, self.grouping.kinds, self.grouping.groups))
         if self.space.allowed is not None:
             # A restriction may look at names, so equal groups no longer share a table.
             keys = [(key, n) for n, key in enumerate(keys)]
@@ -205,9 +209,8 @@ class TableBuilder:
         least = sum(float(self.group_tables[t].least_bytes.min()) for t in self.nodes)
         return least <= self.model.limit_bytes
 
-    def _key(self, group: Group) -> Hashable:
-        again = tuple(map(self.again.key, group.ops))
-        return _group_key(self.graph, group, self.grouping), again, self.last.concerns(group)
+    def _key(self, kind: int, group: Group) -> Hashable:
+        return kind, tuple(map(self.again.key, group.ops)), self.last.concerns(group)
 
     def fits(self) -> bool:
         """Whether some choice keeps to the memory limit; exact, but for rounding in its favour."""
@@ -385,30 +388,3 @@ class TableBuilder:
         copies = self.tables.local_bytes(wire.spec, wire.wanted)
         found = np.where(differs, wire.kept * copies[None, :], 0.0)
         return found if wire.added is None else found + wire.added
-
-
-def _group_key(graph: Graph, group: Group, grouping: Grouping) -> Hashable:
-    """Equal for groups that have the same tables."""
-    position = {op.name: number for number, op in enumerate(group.ops)}
-    parts: list[Hashable] = []
-    for op in group.ops:
-        spec = graph.spec(op)
-        wiring: list[Hashable] = []
-        for name in op.inputs:
-            producer = graph.producers[name]
-            inside = position.get(producer.name)
-            kind = "external"
-            if inside is not None:
-                kind = "inside"
-            elif producer.name not in grouping.owner:
-                kind = producer.kind if producer.kind in ("param", "input") else "free"
-            readers = len(graph.consumers[name]) if producer.kind == "buffer" else 0
-            wiring.append((kind, inside, name in graph.needs_grad, readers))
-        attrs = tuple(sorted(op.attrs.items())) if op.kind not in ("param", "opaque") else ()
-        grads = tuple(o in graph.needs_grad for o in op.outputs)
-        # what was measured of an operator is known by the dims that grow with the batch, too
-        growing = tuple(graph.tensors[name].batch_dims for name in (*op.inputs, *op.outputs))
-        parts.append((op.kind, attrs, spec.inputs, spec.outputs, growing, tuple(wiring), grads))
-    # Which outputs are read outside decides which composite signatures are distinct.
-    outputs = tuple((number, index) for number, index, _ in group.outputs)
-    return tuple(parts), outputs

@@ -24,6 +24,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import S
 from autoddl.search.auto import auto
 from autoddl.search.budget import Budget
+from autoddl.search.micro_batches import MicroBatches
 from autoddl.summary import summary_json
 from tests.clusters import cluster
 from tests.graphs import attention, mlp, residual, tied
@@ -156,7 +157,7 @@ def test_memory_at_any_number_of_micro_batches_follows_from_the_first_three(agai
     graph, counts = residual(4, 256, 64), (1, 2, 4, 8, 16)
     blocks = repeated_blocks(micro_graph(graph, 1)) if again else ()
     model = CostModel(cluster("piz_daint", 4, 1))
-    pricer = BaselinePricer(lambda n: micro_graph(graph, n), counts, model, again=(blocks,))
+    pricer = BaselinePricer(MicroBatches.of(graph), counts, model, again=(blocks,))
     for family in FAMILIES:
         for variant in variants(family, model.cluster.mesh):
             tables = [pricer._tables(parts, blocks) for parts in counts]
@@ -238,7 +239,7 @@ def test_where_only_split_storage_fits_the_search_finds_it():
 
 def test_the_pricer_takes_the_counts_it_is_given():
     model = CostModel(cluster("piz_daint", 4, 1))
-    pricer = BaselinePricer(lambda parts: micro_graph(WIDE, parts), (4,), model)
+    pricer = BaselinePricer(MicroBatches.of(WIDE), (4,), model)
     assert {rival.record.micro_batches for rival in pricer.all()} == {4}
 
 
@@ -250,7 +251,7 @@ def test_a_family_is_as_fast_as_its_topologies_solved_exactly(share, monkeypatch
     needed = [b.memory_bytes for b in find_plan(graph, where).baselines]
     model = CostModel(where, memory_limit_bytes=share * min(filter(None, needed)))
     again = tried_again(repeated_blocks(micro_graph(graph, 1)), "auto")
-    pricer = BaselinePricer(lambda n: micro_graph(graph, n), counts, model, again=again)
+    pricer = BaselinePricer(MicroBatches.of(graph), counts, model, again=again)
 
     def exact(ways):
         results = (

@@ -11,6 +11,7 @@ from autoddl.planner import micro_graph
 from autoddl.search.auto import auto
 from autoddl.search.budget import Budget
 from autoddl.search.class_bounds import class_bounds
+from autoddl.search.group import make_groups
 from autoddl.search.group_table import WHOLE_SPACE
 from autoddl.search.pair_prices import PairPrices
 from autoddl.search.tables import build_tables
@@ -24,7 +25,7 @@ def bounded(name, where, limit, parts=2):
     model = CostModel(where, memory_limit_bytes=limit)
     micro, prices = micro_graph(GRAPHS[name], parts), PairPrices(where.mesh, model.comm.price)
     again = Recomputation(micro)
-    bounds = class_bounds(micro, model, parts, WHOLE_SPACE, prices, again)
+    bounds = class_bounds(make_groups(micro), model, parts, WHOLE_SPACE, prices, again)
     assert bounds is not None
     return bounds.raised(np.inf), prices
 

@@ -1,7 +1,11 @@
+import pytest
+
+from autoddl.planner import micro_graph
 from autoddl.sbp.placement import B, P, S
 from autoddl.sbp.signature import Signature
 from autoddl.search.group import composite_signatures, make_groups, partial_gradient
-from tests.graphs import attention, mlp, residual, tied
+from autoddl.search.micro_batches import MicroBatches
+from tests.graphs import Builder, attention, mlp, residual, tied
 
 
 def names(grouping):
@@ -66,3 +70,37 @@ def test_partial_gradients_pass_through_replicated_computation_only():
     assert partial_gradient(Signature((S(0),), (S(0),), (S(0),), (S(0),))) is None
     assert partial_gradient(Signature((P,), (P,), (B,), (B,))) is None
     assert partial_gradient(Signature((B,), (B,), (None,), (None,))) is None
+
+
+def shared_bias(batch, width):
+    """One row of activations is as large as the bias, which is a group."""
+    build = Builder(batch)
+    bias, out = build.param("bias", (width,)), build.input(0, (batch, width))
+    for n in range(2):
+        out = build.unary("relu", build.linear(f"fc{n}", out, width, bias=False), f"relu{n}")
+        out = build.op(f"add{n}", "broadcast_add", (out, bias), (batch, width))
+    return build.graph(out, "shared_bias")
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+@pytest.mark.parametrize(
+    "graph", [mlp(8, (8, 16, 16)), shared_bias(4, 8), tied(8, 16), attention(3, 4, 8, 64, 8)]
+)
+def test_groups_at_another_batch_are_those_of_its_graph(graph, parts):
+    found = MicroBatches.of(graph).grouping(parts)
+    graph = micro_graph(graph, parts)
+    assert found == make_groups(graph)
+    assert found.graph.needs_grad == graph.needs_grad
+    assert found.graph.free_ops == graph.free_ops
+    assert found.graph.numbers_of_dims == graph.numbers_of_dims
+
+
+def test_groups_of_one_kind_have_the_same_operators_at_every_batch():
+    micro = MicroBatches.of(attention(3, 4, 8, 64, 8))
+    for parts in (1, 2, 4):
+        grouping = micro.grouping(parts)
+        seen = {}
+        for group, kind in zip(grouping.groups, grouping.kinds, strict=True):
+            specs = [grouping.graph.spec(op) for op in group.ops]
+            assert seen.setdefault(kind, specs) == specs
+        assert len(seen) < len(grouping.groups)

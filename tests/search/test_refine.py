@@ -7,6 +7,7 @@ from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
 from autoddl.planner import micro_graph
 from autoddl.search.eliminate import eliminate
+from autoddl.search.group import make_groups
 from autoddl.search.group_table import Space
 from autoddl.search.pair_prices import PairPrices
 from autoddl.search.refine import possible
@@ -19,7 +20,7 @@ def prepared(where):
     micro = micro_graph(mlp(64, (64, 128, 64)), 1)
     prices = PairPrices(where.mesh, CostModel(where).comm.price)
     model = CostModel(where, memory_limit_bytes=1e15)
-    builder = TableBuilder(micro, model, 1, Space(), prices, Recomputation(micro))
+    builder = TableBuilder(make_groups(micro), model, 1, Space(), prices, Recomputation(micro))
     assert builder.prepare()
     return builder, prices
 

@@ -7,6 +7,7 @@ from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
 from autoddl.planner import find_plan, micro_graph
 from autoddl.search.eliminate import eliminate
+from autoddl.search.group import make_groups
 from autoddl.search.group_table import WHOLE_SPACE, Space
 from autoddl.search.pair_prices import PairPrices
 from autoddl.search.symmetric import cheapest_tables
@@ -25,7 +26,8 @@ def cheapest(graph, where, parts=1, space=WHOLE_SPACE, limit=1e15):
     """(by symmetry, of all strategies)"""
     model = CostModel(where, memory_limit_bytes=limit)
     micro, prices = micro_graph(graph, parts), PairPrices(where.mesh, CostModel(where).comm.price)
-    few = cheapest_tables(micro, model, parts, space, prices, Recomputation(micro))
+    groups, again = make_groups(micro), Recomputation(micro)
+    few = cheapest_tables(groups, model, parts, space, prices, again)
     return few, build_tables(micro, model, parts, space)
 
 
