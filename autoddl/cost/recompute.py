@@ -140,6 +140,8 @@ class Recomputation:
 
     def key(self, op: Op) -> tuple[int, float, bool]:
         """Equal for operators that cost the same, all else being equal."""
+        if op.name not in self.place_of:
+            return 1, 1.0, True
         return self.passes(op.name), self.weight(op.name), self.leaves(op)
 
 

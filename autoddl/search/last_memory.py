@@ -49,10 +49,12 @@ class LastMemory:
 
     def concerns(self, group: Group) -> bool:
         """Such a group has tables of its own."""
-        return any(
-            op in (self._product, self._reader) or op.name in self.tables.again.last_products
-            for op in group.ops
-        )
+        return any(op.name in self._concerned for op in group.ops)
+
+    @cached_property
+    def _concerned(self) -> frozenset[str]:
+        last = (op.name for op in (self._product, self._reader) if op is not None)
+        return frozenset((*last, *self.tables.again.last_products))
 
     def of_group(self, group: Group, table: GroupTable) -> GroupTable:
         """`table` with what depends on the one group alone."""
