@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
-from ..cost.storage import WHOLE, Codes, Storage, StoragePrices, stage_at
+from ..cost.storage import WHOLE, Codes, Storage, StoragePrices, chosen_axes, stage_at
 from ..search.group import CompositeSignature, Group, Grouping, Port
 from ..search.group_table import GroupTable, GroupTables, Space
 from ..search.problem import Choice, Edge, Problem, Table
@@ -57,7 +57,7 @@ class _Rows:
     sections: dict[Section, Rows] = field(default_factory=dict)
 
     def add(self, section: Section, assign: NDArray[np.int16], storages: Sequence[Storage]) -> None:
-        keys = [(tuple(map(int, row)), storage) for row in assign for storage in storages]
+        keys = [(tuple(row), storage) for row in assign.tolist() for storage in storages]
         self.sections[section] = np.array(
             [self.rows.setdefault(key, len(self.rows)) for key in keys], dtype=np.int64
         )
@@ -82,36 +82,36 @@ class UnionTables(GroupTables):
         table = GroupTable.unpriced(composites, assign)
         compute_s, memory_bytes = self._compute_and_memory(group, table)
         table = dataclasses.replace(table, compute_s=compute_s, memory_bytes=memory_bytes)
-        for _, rows, prices, stage, stored in self._stored_ports(group, table):
-            whole = prices.memory_bytes(0, prices.stored(()), 1.0)
-            memory_bytes[rows] += prices.memory_bytes(stage, stored, float(stage < 3)) - whole
+        none = chosen_axes((), self.mesh)
+        for port in filter(self._is_trained, group.sources):
+            for rows, prices, stage, stored in self._split(group, port, table):
+                whole = prices.memory_bytes(0, prices.stored(none), 1.0)
+                memory_bytes[rows] += prices.memory_bytes(stage, stored, float(stage < 3)) - whole
         return table
 
     def _sync_seconds(self, group: Group, table: GroupTable) -> NDArray[np.float64]:
         """As the search's, and of split parameters what their storage costs."""
-        seconds = super()._sync_seconds(group, table)
-        for port, rows, prices, stage, stored in self._stored_ports(group, table):
-            whole_s = self._whole_seconds(port, table)[rows]
-            seconds[rows] += prices.seconds(stage, stored, self.micro_batches, whole_s) - whole_s
+        seconds = np.zeros(len(table.assign))
+        for port in filter(self._is_trained, group.sources):
+            whole_s = self._whole_seconds(port, table)
+            for rows, prices, stage, stored in self._split(group, port, table):
+                whole_s[rows] = prices.seconds(stage, stored, self.micro_batches, whole_s[rows])
+            seconds += whole_s
         return seconds
 
-    def _stored_ports(
-        self, group: Group, table: GroupTable
-    ) -> Iterator[tuple[Port, Rows, StoragePrices, int, Codes]]:
-        """(port, rows, their prices, stage, placements) of what is stored split."""
-        by_storage: dict[Storage, list[int]] = {}
-        for (_, storage), row in self.made[group.head.name].rows.items():
-            by_storage.setdefault(storage, []).append(row)
-        by_storage.pop(WHOLE, None)
-        for port in group.sources if by_storage else ():
-            if not self._is_trained(port):
-                continue
-            every, op = self._storage_prices(port, table), self.graph.spec(group.ops[port.op])
-            for storage, found in by_storage.items():
-                rows = np.array(found, dtype=np.int64)
-                prices = every.some(rows)
-                stored = prices.stored(storage.axes)
-                yield port, rows, prices, stage_at(op, port.index, storage.stage), stored
+    def _split(
+        self, group: Group, port: Port, table: GroupTable
+    ) -> Iterator[tuple[Rows, StoragePrices, int, Codes]]:
+        """(rows, their prices, stage, placements) by stages, where the parameter is split."""
+        storages = [storage for _, storage in self.made[group.head.name].rows]
+        stages = np.array([storage.stage for storage in storages])
+        chosen = np.array([chosen_axes(storage.axes, self.mesh) for storage in storages])
+        every, op = self._storage_prices(port, table), self.graph.spec(group.ops[port.op])
+        for stage in sorted(set(stages[stages > 0].tolist())):
+            rows = np.flatnonzero(stages == stage)
+            prices = every.some(rows)
+            stored = prices.stored(chosen[rows])
+            yield rows, prices, stage_at(op, port.index, stage), stored
 
     def _rows(self, group: Group, composites: Sequence[CompositeSignature]) -> _Rows:
         """The group's strategies in every scheme: one composite on data, one on tensor axes."""
@@ -130,13 +130,19 @@ class UnionTables(GroupTables):
         for k, tensor_axes in enumerate(self.topologies):
             data_axes = tuple(a for a in range(self.mesh.num_axes) if a not in tensor_axes)
 
-            def pairs(on_data: Sequence[int], on_tensor: Sequence[int], k: int = k) -> Assignments:
-                is_tensor = np.isin(np.arange(self.mesh.num_axes), self.topologies[k])
+            is_tensor = np.isin(np.arange(self.mesh.num_axes), tensor_axes)
+
+            def pairs(
+                on_data: Sequence[int],
+                on_tensor: Sequence[int],
+                even: NDArray[np.bool_] = even[k],
+                is_tensor: NDArray[np.bool_] = is_tensor,
+            ) -> Assignments:
                 # one row does not divide, nor need it where no axis is a data axis
                 on_data = numbers[:1] if is_tensor.all() else on_data
-                found = [(d, t) for d in on_data for t in on_tensor if even[k, d, t]]
-                made = [np.where(is_tensor, t, d) for d, t in found]
-                return np.array(made, dtype=np.int16).reshape(-1, self.mesh.num_axes)
+                found = [(d, t) for d in on_data for t in on_tensor if even[d, t]]
+                d, t = np.array(found, dtype=np.int16).reshape(-1, 2, 1).transpose(1, 0, 2)
+                return np.where(is_tensor, t, d)
 
             for is_split in (False, True):
                 stages = (1, 2) if self.micro_batches > 1 else (2,)

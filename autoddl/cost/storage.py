@@ -75,17 +75,19 @@ def stage_at(op: OpSpec, index: int, stage: int) -> int:
     return stage if forgets else min(stage, 2)
 
 
-def stored_codes(
-    spec: TensorSpec, needed: Codes, given: Codes, axes: tuple[int, ...], mesh: Mesh
-) -> Codes:
+def chosen_axes(axes: tuple[int, ...], mesh: Mesh) -> Bools:
+    """[axis] whether it is one of `axes`."""
+    return np.isin(np.arange(mesh.num_axes), axes)
+
+
+def stored_codes(spec: TensorSpec, needed: Codes, given: Codes, chosen: Bools, mesh: Mesh) -> Codes:
     """How parameters are stored that are needed and whose gradients come as in [n, axis] codes.
 
-    Split over those of `axes` that replicate them, along the first dim that divides evenly and of
-    which the pieces follow one another, so that they are gathered by one collective; else whole.
+    Split over those of the chosen axes, of all ([axis]) or of each ([n, axis]), that replicate
+    them, along the first dim that divides evenly and of which the pieces follow one another, so
+    that they are gathered by one collective; else whole.
     """
     kept = np.where(needed == _P, np.int8(_B), needed)
-    chosen = np.zeros(mesh.num_axes, dtype=bool)
-    chosen[list(axes)] = True
     split = chosen & (needed == _B) & (given == _P) & ~(needed == _P).any(axis=1)[:, None]
     open_rows = split.any(axis=1)
     first = split.argmax(axis=1)
@@ -191,8 +193,9 @@ class StoragePrices:
         """For these strategies only."""
         return replace(self, needed=self.needed[rows], given=self.given[rows])
 
-    def stored(self, axes: tuple[int, ...]) -> Codes:
-        return stored_codes(self.spec, self.needed, self.given, axes, self.comm.mesh)
+    def stored(self, chosen: Bools) -> Codes:
+        """[n, axis] placements if split over chosen axes, [axis] of all or [n, axis] of each."""
+        return stored_codes(self.spec, self.needed, self.given, chosen, self.comm.mesh)
 
     def memory_bytes(self, stage: int, stored: Codes, held: float) -> Floats:
         """[n] of weight, gradient, optimiser slots and, so much as it is `held`, gathered copy."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..cost.comm import CommModel
-from ..cost.storage import WHOLE, Storage, stage_at, storage_steps, stored_codes
+from ..cost.storage import WHOLE, Storage, chosen_axes, stage_at, storage_steps, stored_codes
 from ..graph import Graph, Op
 from ..planned import PlannedEdge, PlannedOp
 from ..sbp.layout import TensorSpec
@@ -103,7 +103,8 @@ def split_storage(
 def _split(
     comm: CommModel, spec: TensorSpec, needed: NdSbp, given: NdSbp, axes: tuple[int, ...]
 ) -> _Split:
-    codes = stored_codes(spec, needed.codes[None], given.codes[None], axes, comm.mesh)
+    chosen = chosen_axes(axes, comm.mesh)
+    codes = stored_codes(spec, needed.codes[None], given.codes[None], chosen, comm.mesh)
     stored = NdSbp.from_codes(codes[0])
     if stored == NdSbp(tuple(map(stored_placement, needed))):
         return stored, (), ()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cost.storage import WHOLE, Codes, Storage, StoragePrices, stage_at
+from ..cost.storage import WHOLE, Codes, Storage, StoragePrices, chosen_axes, stage_at
 from ..sbp.signature import OpSpec
 from .problem import Edge, Problem, Table
 
@@ -48,7 +48,8 @@ class StoragePort:
         held: float,
         storages: Sequence[Storage],
     ) -> StoragePort:
-        stored = {axes: prices.stored(axes) for axes in dict.fromkeys(s.axes for s in storages)}
+        chosen = {s.axes: chosen_axes(s.axes, prices.comm.mesh) for s in storages}
+        stored = {axes: prices.stored(where) for axes, where in chosen.items()}
         return StoragePort(op, index, prices, passes, held, stored)
 
     def some(self, rows: NDArray[np.int64]) -> StoragePort:

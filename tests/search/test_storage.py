@@ -8,7 +8,7 @@ import pytest
 from autoddl.cost.account import account, total
 from autoddl.cost.model import CostModel
 from autoddl.cost.savings import stored_whole
-from autoddl.cost.storage import Storage, storage_steps, stored_codes
+from autoddl.cost.storage import Storage, chosen_axes, storage_steps, stored_codes
 from autoddl.planner import find_plan, micro_graph
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.placement import NdSbp
@@ -100,8 +100,9 @@ def test_a_replicated_weight_is_split_along_a_dim_that_nothing_else_splits():
     needed, given = NdSbp.parse("(B, S0, B)"), NdSbp.parse("(P, S0, P)")
 
     def stored(axes):
+        chosen = chosen_axes(axes, mesh)
         return NdSbp.from_codes(
-            stored_codes(spec, needed.codes[None], given.codes[None], axes, mesh)[0]
+            stored_codes(spec, needed.codes[None], given.codes[None], chosen, mesh)[0]
         )
 
     assert str(stored((0, 1, 2))) == "(S1, S0, S1)"
@@ -113,11 +114,25 @@ def test_a_replicated_weight_is_split_along_a_dim_that_nothing_else_splits():
     assert [str(s) for s in backward] == ["reduce_scatter[2] P->S1", "all_reduce[0] P->B"]
 
 
+def test_each_row_is_split_over_axes_of_its_own():
+    rng, mesh = np.random.default_rng(0), cluster("piz_daint", 4, 2).mesh
+    spec = TensorSpec((16, 6), "float32")
+    needed, given = rng.integers(-2, 2, (2, 60, mesh.num_axes), dtype=np.int8)
+    every = np.array([chosen_axes(axes, mesh) for axes in ((), (1,), (0, 2), (0, 1, 2))])
+    which = rng.integers(0, len(every), len(needed))
+    found = stored_codes(spec, needed, given, every[which], mesh)
+    for number, chosen in enumerate(every):
+        alone = stored_codes(spec, needed, given, chosen, mesh)
+        assert (found[which == number] == alone[which == number]).all()
+
+
 def test_a_dim_that_does_not_divide_stays_whole():
     mesh = cluster("piz_daint", 4, 1).mesh
     spec = TensorSpec((6, 7), "float32")
     needed, given = NdSbp.parse("(B, B)"), NdSbp.parse("(P, P)")
-    codes = stored_codes(spec, needed.codes[None], given.codes[None], (0, 1), mesh)
+    codes = stored_codes(
+        spec, needed.codes[None], given.codes[None], chosen_axes((0, 1), mesh), mesh
+    )
     assert (codes[0] == needed.codes).all()
 
 
