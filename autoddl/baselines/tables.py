@@ -56,6 +56,13 @@ class _Rows:
     rows: dict[tuple[tuple[int, ...], Storage], int] = field(default_factory=dict)
     sections: dict[Section, Rows] = field(default_factory=dict)
 
+    @property
+    def storages(self) -> tuple[list[Storage], Rows]:
+        """Those that there are, and which of them each row has."""
+        number: dict[Storage, int] = {}
+        which = [number.setdefault(storage, len(number)) for _, storage in self.rows]
+        return list(number), np.array(which, dtype=np.int64)
+
     def add(self, section: Section, assign: NDArray[np.int16], storages: Sequence[Storage]) -> None:
         keys = [(tuple(row), storage) for row in assign.tolist() for storage in storages]
         self.sections[section] = np.array(
@@ -103,9 +110,9 @@ class UnionTables(GroupTables):
         self, group: Group, port: Port, table: GroupTable
     ) -> Iterator[tuple[Rows, StoragePrices, int, Codes]]:
         """(rows, their prices, stage, placements) by stages, where the parameter is split."""
-        storages = [storage for _, storage in self.made[group.head.name].rows]
-        stages = np.array([storage.stage for storage in storages])
-        chosen = np.array([chosen_axes(storage.axes, self.mesh) for storage in storages])
+        storages, which = self.made[group.head.name].storages
+        stages = np.array([storage.stage for storage in storages])[which]
+        chosen = np.array([chosen_axes(storage.axes, self.mesh) for storage in storages])[which]
         every, op = self._storage_prices(port, table), self.graph.spec(group.ops[port.op])
         for stage in sorted(set(stages[stages > 0].tolist())):
             rows = np.flatnonzero(stages == stage)

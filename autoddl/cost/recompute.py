@@ -117,7 +117,7 @@ class Recomputation:
 
     def leaves(self, op: Op) -> bool:
         """True if the outputs of `op` are kept until all blocks have been run again."""
-        return op.name not in self.place_of or any(o in self.leaving for o in op.outputs)
+        return op.name not in self.place_of or not self.leaving.isdisjoint(op.outputs)
 
     @cached_property
     def weights(self) -> tuple[float, ...]:

@@ -77,7 +77,9 @@ def stage_at(op: OpSpec, index: int, stage: int) -> int:
 
 def chosen_axes(axes: tuple[int, ...], mesh: Mesh) -> Bools:
     """[axis] whether it is one of `axes`."""
-    return np.isin(np.arange(mesh.num_axes), axes)
+    chosen = np.zeros(mesh.num_axes, dtype=bool)
+    chosen[list(axes)] = True
+    return chosen
 
 
 def stored_codes(spec: TensorSpec, needed: Codes, given: Codes, chosen: Bools, mesh: Mesh) -> Codes:

@@ -47,14 +47,13 @@ class LastMemory:
         read = {self.tables.graph.producers[port.tensor].name for port in group.inputs}
         return reader if self._product.name in names | read else None
 
-    def concerns(self, group: Group) -> bool:
-        """Such a group has tables of its own."""
-        return any(op.name in self._concerned for op in group.ops)
-
     @cached_property
-    def _concerned(self) -> frozenset[str]:
-        last = (op.name for op in (self._product, self._reader) if op is not None)
-        return frozenset((*last, *self.tables.again.last_products))
+    def groups(self) -> frozenset[int]:
+        """Numbers of the groups that are concerned, which have tables of their own."""
+        last = [op.name for op in (self._product, self._reader) if op is not None]
+        return frozenset(
+            self.grouping.owner[name] for name in (*last, *self.tables.again.last_products)
+        )
 
     def of_group(self, group: Group, table: GroupTable) -> GroupTable:
         """`table` with what depends on the one group alone."""

@@ -196,11 +196,8 @@ class TableBuilder:
     def prepare(self) -> bool:
         """Tables without communication; False if no choice can keep to the memory limit."""
         self.last = LastMemory(self.tables, self.grouping)
-        keys = list(map(self._key, self.grouping.kinds, self.grouping.groups))
-        if self.space.allowed is not None:
-            # A restriction may look at names, so equal groups no longer share a table.
-            keys = [(key, n) for n, key in enumerate(keys)]
-        for group, key in zip(self.grouping.groups, keys, strict=True):
+        for number, group in enumerate(self.grouping.groups):
+            key = self._key(number)
             if key not in self.node_of_key:
                 self.node_of_key[key] = len(self.owners)
                 self.owners.append(group)
@@ -209,8 +206,12 @@ class TableBuilder:
         least = sum(float(self.group_tables[t].least_bytes.min()) for t in self.nodes)
         return least <= self.model.limit_bytes
 
-    def _key(self, kind: int, group: Group) -> Hashable:
-        return kind, tuple(map(self.again.key, group.ops)), self.last.concerns(group)
+    def _key(self, number: int) -> Hashable:
+        """Equal for groups that share a table."""
+        if self.space.allowed is not None:  # a restriction may look at names
+            return number
+        again = tuple(map(self.again.key, self.grouping.groups[number].ops))
+        return self.grouping.kinds[number], again, number in self.last.groups
 
     def fits(self) -> bool:
         """Whether some choice keeps to the memory limit; exact, but for rounding in its favour."""
