@@ -9,9 +9,9 @@ A step along a coarse axis is one collective, or one for each of its axes in tur
 cheaper: with n bytes in full and axes of extents p_1, p_2, ... an all-gather of the minor axes
 first sees n / (p_1 ... p_j-1) bytes at axis j, in all no more than at once and in fewer rounds.
 
-All topologies are computed side by side, as distances D [topology, source, state]:
+Distances D [topology, source, state] are relaxed by the steps W of each topology:
 
-    D <- min(D, min_m D[., ., m] + W[., m, .])     until nothing changes
+    D <- min(D, min_m D[., ., m] + W[., m, .])     over what changed, until nothing does
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from ..search.pair_prices import PairPrices
 Codes = NDArray[np.int8]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-_CHUNK_ELEMENTS = 2_000_000
 
 
 def coarse_axes(mesh: Mesh, tensor_axes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -150,17 +149,16 @@ class _Meshes:
         return alpha_s, per_byte
 
     def _relax(self, weights: Floats, sources: Ints) -> Floats:
+        """[topology, source, state] seconds of shortest paths."""
         found = weights[:, sources]
-        count, rows, size = found.shape
-        step = max(1, _CHUNK_ELEMENTS // max(1, count * size * size))
-        for start in range(0, rows, step):
-            part = found[:, start : start + step]
-            while True:
-                shorter = (part[:, :, :, None] + weights[:, None]).min(axis=2)
-                if (shorter >= part).all():
-                    break
-                part = np.minimum(part, shorter)
-            found[:, start : start + step] = part
+        for rows, steps in zip(found, weights, strict=True):
+            for seconds in rows:
+                reached = np.flatnonzero(np.isfinite(seconds))
+                while len(reached):  # what became nearer may bring others nearer
+                    tries = (seconds[reached, None] + steps[reached]).min(axis=0)
+                    nearer = tries < seconds
+                    seconds[nearer] = tries[nearer]
+                    reached = np.flatnonzero(nearer)
         return found
 
 

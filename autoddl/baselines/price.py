@@ -36,7 +36,7 @@ from ..search.tables import Tables
 from .coarse import CoarsePrices
 from .families import FAMILIES, Family, Variant, variants
 from .fastest import fastest
-from .tables import Rows, SchemeTables, least_memories
+from .tables import GroupRows, Rows, SchemeTables, least_memories
 
 _TIGHTENINGS = 4  # of a topology in one number of micro-batches
 _GAP = 5e-4  # at most so much above the scheme's optimum where memory binds
@@ -250,7 +250,7 @@ class BaselinePricer:
             grouping = self.micro.grouping(parts)
             self._made[key] = SchemeTables(
                 grouping, Recomputation(grouping.graph, blocks), self.model, parts, self._prices,
-                self._topologies, self._letters,
+                self._topologies, self._letters, self._rows.setdefault(parts, {}),
             )  # fmt: skip
         return self._made[key]
 
@@ -283,6 +283,11 @@ class BaselinePricer:
 
     @cached_property
     def _made(self) -> dict[tuple[int, bool], SchemeTables]:
+        return {}
+
+    @cached_property
+    def _rows(self) -> dict[int, dict[str, GroupRows]]:
+        """Number of micro-batches -> the strategies of the groups, whatever is run again."""
         return {}
 
     def _problem(self, way: _Way) -> tuple[Problem, list[Rows]]:

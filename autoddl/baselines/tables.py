@@ -50,9 +50,10 @@ class Section:
 
 
 @dataclass
-class _Rows:
-    """Strategies as rows of composite numbers, with how parameters are stored."""
+class GroupRows:
+    """A group's strategies as rows of composite numbers, with how parameters are stored."""
 
+    composites: tuple[CompositeSignature, ...]
     rows: dict[tuple[tuple[int, ...], Storage], int] = field(default_factory=dict)
     sections: dict[Section, Rows] = field(default_factory=dict)
 
@@ -75,18 +76,19 @@ class UnionTables(GroupTables):
     """The tables of groups whose strategies are those of the schemes.
 
     topologies: the tensor axes of every scheme
-    made:       head of a group -> its rows, filled by `local`
+    made:       head of a group -> its rows, which `local` adds; whatever is run again
     """
 
     topologies: tuple[Axes, ...] = ()
-    made: dict[str, _Rows] = field(default_factory=dict)
+    made: dict[str, GroupRows] = field(default_factory=dict)
 
     def local(self, group: Group) -> GroupTable:
-        composites = self._composites(group)
-        rows = self.made[group.head.name] = self._rows(group, composites)
+        if group.head.name not in self.made:
+            self.made[group.head.name] = self._rows(group, self._composites(group))
+        rows = self.made[group.head.name]
         assign = np.array([row for row, _ in rows.rows], dtype=np.int16)
         assign = assign.reshape(-1, self.mesh.num_axes)
-        table = GroupTable.unpriced(composites, assign)
+        table = GroupTable.unpriced(rows.composites, assign)
         compute_s, memory_bytes = self._compute_and_memory(group, table)
         table = dataclasses.replace(table, compute_s=compute_s, memory_bytes=memory_bytes)
         none = chosen_axes((), self.mesh)
@@ -120,7 +122,7 @@ class UnionTables(GroupTables):
             stored = prices.stored(chosen[rows])
             yield rows, prices, stage_at(op, port.index, stage), stored
 
-    def _rows(self, group: Group, composites: Sequence[CompositeSignature]) -> _Rows:
+    def _rows(self, group: Group, composites: tuple[CompositeSignature, ...]) -> GroupRows:
         """The group's strategies in every scheme: one composite on data, one on tensor axes."""
         numbers = range(len(composites))
         batch = [n for n in numbers if splits_only_batch(self.graph, group, composites[n])]
@@ -133,7 +135,7 @@ class UnionTables(GroupTables):
         is_param = group.head.kind == "param"
         split = [n for n in free if composites[n].divides_work] if is_param else batch
         even = self._even_pairs(group, composites)
-        rows = _Rows()
+        rows = GroupRows(composites)
         for k, tensor_axes in enumerate(self.topologies):
             data_axes = tuple(a for a in range(self.mesh.num_axes) if a not in tensor_axes)
 
@@ -189,6 +191,7 @@ def _takes_partial(composite: CompositeSignature) -> bool:
 @dataclass
 class _UnionBuilder(TableBuilder):
     topologies: tuple[Axes, ...] = ()
+    made: dict[str, GroupRows] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.union = UnionTables(
@@ -199,16 +202,21 @@ class _UnionBuilder(TableBuilder):
             self.again,
             self.micro_batches,
             self.topologies,
+            self.made,
         )
         self.tables = self.union
 
 
 class SchemeTables:
-    """The tables of all schemes for the graph of `grouping` (with forks, of one micro-batch)."""
+    """The tables of all schemes for the graph of `grouping` (with forks, of one micro-batch).
+
+    made: of each group its rows, shared by tables of one graph; those that lack are added
+    """
 
     def __init__(
         self, grouping: Grouping, again: Recomputation, model: CostModel, micro_batches: int,
         prices: CoarsePrices, topologies: Sequence[Axes], letters: Letters,
+        made: dict[str, GroupRows],
     ) -> None:  # fmt: skip
         self._builder = _UnionBuilder(
             grouping,
@@ -218,6 +226,7 @@ class SchemeTables:
             prices,
             again,
             topologies=tuple(topologies),
+            made=made,
         )
         self._builder.prepare()
         self.micro_batches = micro_batches

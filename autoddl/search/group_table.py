@@ -376,7 +376,10 @@ class GroupTables:
 
     def storage(self, table: GroupTable) -> StorageTable:
         """Of a table with ports of which `whole_s` is known."""
-        return storage_table(table.ports, self.storages, self.micro_batches, table.whole_s)
+        stored = table.stored_bytes
+        if stored is None or stored.shape[1] != len(self.storages):  # those of one micro-batch
+            stored = memory_table(table.ports, self.storages)
+        return storage_table(table.ports, self.storages, self.micro_batches, stored, table.whole_s)
 
     def _inner_seconds(self, group: Group, table: GroupTable) -> Table:
         """All-reduces inside operators, each over the axes that carry the inner signature."""

@@ -93,16 +93,18 @@ def storage_table(
     ports: Sequence[StoragePort],
     storages: tuple[Storage, ...],
     micro_batches: int,
+    stored_bytes: Table,
     whole_s: Sequence[Table],
 ) -> StorageTable:
     """All storages of a group, priced, without those that others dominate.
 
+    stored_bytes: the `memory_table`
     whole_s: seconds of the synchronisation of each port's gradient if it is stored whole
     """
     assert storages[0] == WHOLE
     pairs = list(zip(ports, whole_s, strict=True))
     columns = [sum(p.seconds(storage, micro_batches, s) for p, s in pairs) for storage in storages]
-    return _undominated(storages, np.stack(columns, axis=1), memory_table(ports, storages))
+    return _undominated(storages, np.stack(columns, axis=1), stored_bytes)
 
 
 def _undominated(storages: tuple[Storage, ...], seconds: Table, memory: Table) -> StorageTable:
