@@ -153,12 +153,12 @@ class _Meshes:
         found = weights[:, sources]
         for rows, steps in zip(found, weights, strict=True):
             for seconds in rows:
-                reached = np.flatnonzero(np.isfinite(seconds))
+                (reached,) = np.isfinite(seconds).nonzero()
                 while len(reached):  # what became nearer may bring others nearer
                     tries = (seconds[reached, None] + steps[reached]).min(axis=0)
                     nearer = tries < seconds
                     seconds[nearer] = tries[nearer]
-                    reached = np.flatnonzero(nearer)
+                    (reached,) = nearer.nonzero()
         return found
 
 
