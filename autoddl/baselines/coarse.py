@@ -52,6 +52,20 @@ def _states(num_axes: int, ndim: int) -> tuple[Codes, Ints]:
     return codes, edges_between(codes, codes, ndim)
 
 
+def shortest(steps: Floats, sources: Ints) -> Floats:
+    """[topology, source, state] lengths of shortest paths by steps [topology, state, state]."""
+    found = steps[:, sources]
+    for rows, own in zip(found, steps, strict=True):
+        for lengths in rows:
+            (reached,) = np.isfinite(lengths).nonzero()
+            while len(reached):  # what became nearer may bring others nearer
+                tries = (lengths[reached, None] + own[reached]).min(axis=0)
+                nearer = tries < lengths
+                lengths[nearer] = tries[nearer]
+                (reached,) = nearer.nonzero()
+    return found
+
+
 @dataclass
 class _Meshes:
     """The coarse meshes of one number of axes, with the prices of steps on them."""
@@ -87,7 +101,7 @@ class _Meshes:
         known = self._distances.get(spec)
         missing = sources if known is None else sources[known[1][sources] < 0]
         if len(missing) or known is None:
-            found = self._relax(self._weights(spec), missing)
+            found = shortest(self._weights(spec), missing)
             size = found.shape[2]
             before = np.zeros((len(self.runs), 0, size)) if known is None else known[0]
             position = np.full(size, -1, dtype=np.int64) if known is None else known[1].copy()
@@ -147,19 +161,6 @@ class _Meshes:
             if kind in ("all_gather", "reduce_scatter"):
                 parts *= self.comm.mesh.extents[axis]
         return alpha_s, per_byte
-
-    def _relax(self, weights: Floats, sources: Ints) -> Floats:
-        """[topology, source, state] seconds of shortest paths."""
-        found = weights[:, sources]
-        for rows, steps in zip(found, weights, strict=True):
-            for seconds in rows:
-                (reached,) = np.isfinite(seconds).nonzero()
-                while len(reached):  # what became nearer may bring others nearer
-                    tries = (seconds[reached, None] + steps[reached]).min(axis=0)
-                    nearer = tries < seconds
-                    seconds[nearer] = tries[nearer]
-                    (reached,) = nearer.nonzero()
-        return found
 
 
 class CoarsePrices(PairPrices):
