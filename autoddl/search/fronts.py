@@ -243,17 +243,15 @@ def _made(
         return Fronts.of(old.start.size - 1, entry[order], old.pairs[order], sums.price)
     context = contexts.of(making.out)
     if making.kind == "add":
-        both = np.intersect1d(fronts[0].entry, fronts[1].entry)
+        both = fronts[0].filled[fronts[1].alive(fronts[0].filled)]
         return sums.fronts(context, fronts[0], fronts[1], (both, both, both))
     if making.kind == "absorb":
         node, edge, _ = args
         inner = _alive(fronts[1], fronts[2], 1, edge.shape)
         rest = (context + node)[:, None] + np.zeros(edge.shape)
         onward = sums.fronts(rest, fronts[1], fronts[2], inner)
-        entries = np.unique(onward.entry)
+        entries = onward.filled[fronts[0].alive(onward.filled // edge.shape[1])]
         row = entries // edge.shape[1]
-        is_there = fronts[0].start[row + 1] > fronts[0].start[row]
-        entries, row = entries[is_there], row[is_there]
         if most is not None:
             return sums.cheapest(most, len(node), onward, fronts[0], (entries, row, row))
         return sums.fronts(context, onward, fronts[0], (entries, row, row))
@@ -268,11 +266,10 @@ def _alive(
     edges: Fronts, nodes: Fronts, axis: int, shape: tuple[int, ...]
 ) -> tuple[Numbers, Numbers, Numbers]:
     """The entries of `edges` whose strategy on `axis` is alive in `nodes`, and that strategy."""
-    entries = np.unique(edges.entry)
-    strategy = np.divmod(entries, shape[1])[axis]
-    is_there = nodes.start[strategy + 1] > nodes.start[strategy]
-    entries, strategy = entries[is_there], strategy[is_there]
-    return entries, strategy, entries
+    strategy = np.divmod(edges.filled, shape[1])[axis]
+    is_there = nodes.alive(strategy)
+    entries = edges.filled[is_there]
+    return entries, strategy[is_there], entries
 
 
 def _triples(

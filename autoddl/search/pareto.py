@@ -55,19 +55,27 @@ class Fronts:
         """Numbers of the pairs of each entry by ascending score."""
         return np.lexsort((self.score, self.entry))
 
-    @property
+    @cached_property
     def lengths(self) -> Numbers:
         return np.diff(self.start)
+
+    @cached_property
+    def filled(self) -> Numbers:
+        """The entries that have pairs."""
+        return np.flatnonzero(self.lengths)
 
     def extreme(self, least: np.ufunc) -> Table:
         """Least (or most, by np.maximum) memory of each entry; any number for one without pairs."""
         found = np.zeros(len(self.start) - 1)
-        entries = np.flatnonzero(self.start[1:] > self.start[:-1])
-        found[entries] = least.reduceat(self.pairs[:, 1], self.start[entries])
+        found[self.filled] = least.reduceat(self.pairs[:, 1], self.start[self.filled])
         return found
 
     def at(self, entry: int) -> Pairs:
         return self.pairs[self.start[entry] : self.start[entry + 1]]
+
+    def alive(self, entries: Numbers) -> NDArray[np.bool_]:
+        """Which of these entries have pairs."""
+        return self.lengths[entries] > 0
 
 
 @dataclass(frozen=True)
