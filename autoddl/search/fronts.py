@@ -30,10 +30,10 @@ from .pareto import (
     Numbers,
     Pairs,
     TooMany,
+    apart,
     counts_below,
     in_loops,
     on_arrays,
-    undominated,
 )
 from .problem import Choice, Problem, Table
 from .removals import Making, Program
@@ -41,8 +41,7 @@ from .removals import Making, Program
 Loops = Callable[..., tuple[int, Numbers, Pairs]]
 _ARRAYS_S = 5e-8  # a sum on arrays, many of which need not be made
 _LONG = 50_000  # pairs, of which a small loss is allowed
-_SHARE = 1 / 8  # of the loss that is left
-_LEAST_LOSS = 0.1  # of the loss: with less left, none is allowed
+_SHARE = 1 / 16  # of the loss that is left
 _CUBE = 4_000_000  # sums of three tables' entries that are looked at together
 _NEAR = 1e-6  # relative: a sum that was made of others, made again
 _MARGIN = 1e-12  # relative: sums of memory differ by as much by their order
@@ -85,9 +84,6 @@ class _Sums:
     loss: float = 0.0
     uses: int = 0
 
-    def __post_init__(self) -> None:
-        self._least_loss = self.loss * _LEAST_LOSS
-
     def count(self, pairs: int) -> None:
         self.left -= pairs
         if self.left < 0:
@@ -108,10 +104,9 @@ class _Sums:
             on_arrays(matches, self.left) if loops is None else self._looped(loops, matches)
         )
         self.count(looked)
-        if looked > _LONG and self.uses > 0 and self.loss > self._least_loss:
-            step = self.loss * _SHARE / self.uses
-            self.loss -= step * self.uses
-            keep = undominated(entry, pairs, step)
+        if looked > _LONG and self.uses > 0 and self.loss > 0.0:
+            keep = apart(entry, pairs, self.loss * _SHARE / self.uses)
+            self.loss *= 1 - _SHARE
             entry, pairs = entry[keep], pairs[keep]
         return Fronts.of(context.size, entry, pairs, self.price)
 

@@ -149,6 +149,7 @@ def in_loops(
     """The same, to be compiled; `made` ascends. More than `most` are looked at: too many."""
     entries, found, total = np.empty(1024, np.int64), np.empty((1024, 2)), 0
     here, there, length = np.empty((1024, 2)), np.empty((1024, 2)), 0  # of the entry at hand
+    fresh = np.empty((1024, 2))
     looked = 0
     for match in range(len(made)):
         low, high = starts[0][one[match]], starts[0][one[match] + 1]
@@ -157,19 +158,30 @@ def in_loops(
         is_first_long = high - low > top - bottom
         shorts = range(bottom, top) if is_first_long else range(low, high)
         longs = range(low, high) if is_first_long else range(bottom, top)
+        long_pairs, short_pairs = (pairs[0], pairs[1]) if is_first_long else (pairs[1], pairs[0])
+        if len(longs) >= len(fresh):
+            fresh = np.empty((2 * len(longs), 2))
         for short in shorts:
-            if length + len(longs) > len(there):
-                there = np.empty((2 * (length + len(longs)), 2))
-            before, at, end, least = looked, 0, 0, np.inf
-            for long in longs:
-                a, b = (long, short) if is_first_long else (short, long)
-                if scores[1][b] > room[match] - scores[0][a]:
-                    continue
-                looked += 1
-                cost, memory = pairs[0][a, 0] + pairs[1][b, 0], pairs[0][a, 1] + pairs[1][b, 1]
-                while at < length and (
-                    here[at, 1] < memory or (here[at, 1] == memory and here[at, 0] <= cost)
-                ):
+            cost, memory, new = short_pairs[short, 0], short_pairs[short, 1], 0
+            for long in longs:  # without a branch, which processors would often guess wrong
+                fresh[new, 0] = long_pairs[long, 0] + cost
+                fresh[new, 1] = long_pairs[long, 1] + memory
+                if is_first_long:
+                    new += scores[1][short] <= room[match] - scores[0][long]
+                else:
+                    new += scores[1][long] <= room[match] - scores[0][short]
+            if new == 0:
+                continue
+            looked += new
+            if looked > most:
+                return looked, entries[:0], found[:0]
+            if length + new >= len(there):
+                there = np.empty((2 * (length + new), 2))
+            here[length, 1] = np.inf
+            at, end, least = 0, 0, np.inf
+            for put in range(new):
+                cost, memory = fresh[put, 0], fresh[put, 1]
+                while here[at, 1] <= memory:
                     if here[at, 0] < least:
                         least = here[at, 0]
                         if end > 0 and there[end - 1, 1] == here[at, 1]:
@@ -183,17 +195,11 @@ def in_loops(
                         end -= 1
                     there[end, 0], there[end, 1] = cost, memory
                     end += 1
-            if looked == before:
-                continue
-            if looked > most:
-                return looked, entries[:0], found[:0]
+            while at < length and here[at, 0] >= least:
+                at += 1
             for rest in range(at, length):
-                if here[rest, 0] < least:
-                    least = here[rest, 0]
-                    if end > 0 and there[end - 1, 1] == here[rest, 1]:
-                        end -= 1
-                    there[end, 0], there[end, 1] = least, here[rest, 1]
-                    end += 1
+                there[end, 0], there[end, 1] = here[rest, 0], here[rest, 1]
+                end += 1
             here, there, length = there, here, end
         if match + 1 == len(made) or made[match + 1] != made[match]:
             if total + length > len(entries):
@@ -266,21 +272,19 @@ def counts_below(fronts: Fronts, values: Table, entry: Numbers, most: Table) -> 
     return np.searchsorted(keys, limits) - fronts.start[entry]
 
 
-def undominated(entry: Numbers, pairs: Pairs, step: float = 0.0) -> Numbers:
-    """Numbers of the pairs of each entry of which no other is better in both, by memory.
-
-    step: costs are rounded down to multiples of this
-    """
+def undominated(entry: Numbers, pairs: Pairs) -> Numbers:
+    """Numbers of the pairs of each entry of which no other is better in both, by memory."""
     order = np.lexsort((pairs[:, 0], pairs[:, 1], entry))
     if not len(order):
         return order
     entry, cost = entry[order], pairs[order, 0]
-    if step > 0:
-        rank = np.floor((cost - cost.min()) / step).astype(np.int64)
-        wide = int(rank.max()) + 1
-    else:
-        rank = np.unique(cost, return_inverse=True)[1].ravel()
-        wide = len(rank) + 1
-    falling = rank - entry * wide
+    rank = np.unique(cost, return_inverse=True)[1].ravel()
+    falling = rank - entry * (len(rank) + 1)
     least = np.minimum.accumulate(falling)
     return order[np.concatenate(([True], falling[1:] < least[:-1]))]
+
+
+def apart(entry: Numbers, pairs: Pairs, step: float) -> NDArray[np.bool_]:
+    """Of the pairs of fronts those of the least memory with their cost, in whole steps."""
+    steps = np.floor(pairs[:, 0] / step)
+    return np.append(True, (steps[1:] != steps[:-1]) | (entry[1:] != entry[:-1]))[: len(entry)]
