@@ -242,14 +242,13 @@ def _made(
         return sums.fronts(context, fronts[0], fronts[1], (both, both, both))
     if making.kind == "absorb":
         node, edge, _ = args
-        inner = _alive(fronts[1], fronts[2], 1, edge.shape)
-        rest = (context + node)[:, None] + np.zeros(edge.shape)
-        onward = sums.fronts(rest, fronts[1], fronts[2], inner)
-        entries = onward.filled[fronts[0].alive(onward.filled // edge.shape[1])]
-        row = entries // edge.shape[1]
+        entries, strategy, _ = _alive(fronts[1], fronts[2], 1, edge.shape)
+        rows = entries // edge.shape[1]
+        onward = sums.fronts(context + node, fronts[1], fronts[2], (entries, strategy, rows))
+        rows = onward.filled[fronts[0].alive(onward.filled)]
         if most is not None:
-            return sums.cheapest(most, len(node), onward, fronts[0], (entries, row, row))
-        return sums.fronts(context, onward, fronts[0], (entries, row, row))
+            return sums.cheapest(most, len(node), onward, fronts[0], (rows, rows, rows))
+        return sums.fronts(context, onward, fronts[0], (rows, rows, rows))
     _, node, right = args
     inner = _alive(fronts[2], fronts[1], 0, right.shape)
     rest = contexts.of(making.args[2]) - node[:, None]
