@@ -41,7 +41,6 @@ from .removals import Making, Program
 Loops = Callable[..., tuple[int, Numbers, Pairs]]
 _ARRAYS_S = 5e-8  # a sum on arrays, many of which need not be made
 _LONG = 50_000  # pairs, of which a small loss is allowed
-_SHARE = 1 / 16  # of the loss that is left
 _CUBE = 4_000_000  # sums of three tables' entries that are looked at together
 _NEAR = 1e-6  # relative: a sum that was made of others, made again
 _MARGIN = 1e-12  # relative: sums of memory differ by as much by their order
@@ -75,13 +74,15 @@ class _Sums:
 
     left: pairs that may still be looked at
     loss: seconds that what is left may cost more than what is dropped
+    to_come: sums of fronts that share it, at least as many as are to be made
     uses: of the table that is made
     """
 
     price: float
     ceiling: float
     left: int
-    loss: float = 0.0
+    loss: float
+    to_come: int
     uses: int = 0
 
     def count(self, pairs: int) -> None:
@@ -105,9 +106,11 @@ class _Sums:
         )
         self.count(looked)
         if looked > _LONG and self.uses > 0 and self.loss > 0.0:
-            keep = apart(entry, pairs, self.loss * _SHARE / self.uses)
-            self.loss *= 1 - _SHARE
-            entry, pairs = entry[keep], pairs[keep]
+            share = self.loss / self.to_come
+            keep = apart(entry, pairs, share / self.uses)
+            self.loss -= share
+            entry, pairs = entry[keep], pairs.take(keep, axis=0)
+        self.to_come -= 1
         return Fronts.of(context.size, entry, pairs, self.price)
 
     def _looped(self, loops: Loops, matches: Matches) -> tuple[int, Numbers, Pairs]:
@@ -170,7 +173,7 @@ def least_within(
     Raises TooMany.
     """
     ceiling = _ceiling(best, price, problem.memory_limit)
-    sums = _Sums(price, ceiling, work, loss)
+    sums = _Sums(price, ceiling, work, loss, 2 * len(state.order.makings))
     made: list[Fronts] = []  # by slot
     costs = [*problem.node_cost, *problem.edge_cost]
     memories = [*problem.node_memory, *problem.edge_memory]
@@ -185,8 +188,9 @@ def least_within(
         sums.uses = uses[making.out]
         most = _most_memory(state.order, made, limit) if making.out == last else None
         found = _made(making, state.tables, made, contexts, sums, most)
-        for other in others if making.kind != "transpose" else ():
-            found = found.some(other.allows(found, making.out, best, problem.memory_limit), price)
+        if others and making.kind != "transpose":
+            allowed = [o.allows(found, making.out, best, problem.memory_limit) for o in others]
+            found = found.some(np.logical_and.reduce(allowed), price)
         made.append(found)
     return Least(_Walk(problem, state, made).choose(best), work - sums.left)
 

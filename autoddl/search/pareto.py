@@ -48,7 +48,9 @@ class Fronts:
         """Of as many entries, with these pairs only."""
         if keep.all():
             return self
-        return Fronts.of(len(self.start) - 1, self.entry[keep], self.pairs[keep], price)
+        stay = np.flatnonzero(keep)
+        pairs = self.pairs.take(stay, axis=0)  # much faster than by `keep`
+        return Fronts.of(len(self.start) - 1, self.entry[stay], pairs, price)
 
     @cached_property
     def by_score(self) -> Numbers:
@@ -284,7 +286,8 @@ def undominated(entry: Numbers, pairs: Pairs) -> Numbers:
     return order[np.concatenate(([True], falling[1:] < least[:-1]))]
 
 
-def apart(entry: Numbers, pairs: Pairs, step: float) -> NDArray[np.bool_]:
-    """Of the pairs of fronts those of the least memory with their cost, in whole steps."""
+def apart(entry: Numbers, pairs: Pairs, step: float) -> Numbers:
+    """Numbers of the pairs of fronts, of those with as many whole steps of cost only the first."""
     steps = np.floor(pairs[:, 0] / step)
-    return np.append(True, (steps[1:] != steps[:-1]) | (entry[1:] != entry[:-1]))[: len(entry)]
+    differ = (steps[1:] != steps[:-1]) | (entry[1:] != entry[:-1])
+    return np.append(0, np.flatnonzero(differ) + 1)[: len(entry)]
