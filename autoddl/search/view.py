@@ -79,12 +79,16 @@ def good_view(problem: Problem, prices: Sequence[float]) -> View:
 def _least_scores(problem: Problem, price: float) -> list[Table]:
     """Scores of each node table's strategies, with the least of each of their edges."""
     nodes = [c + price * m for c, m in zip(problem.node_cost, problem.node_memory, strict=True)]
+    known: dict[int, tuple[Table, Table]] = {}  # least scores of an edge table's rows and columns
     seen: set[tuple[int, int, bool]] = set()
     for edge in problem.edges:
-        for variable, axis in ((edge.first, 1), (edge.second, 0)):
-            key = problem.nodes[variable], edge.table, axis == 1
-            if key not in seen:
-                seen.add(key)
+        for variable, is_first in ((edge.first, True), (edge.second, False)):
+            key = problem.nodes[variable], edge.table, is_first
+            if key in seen:
+                continue
+            seen.add(key)
+            if edge.table not in known:
                 scores = problem.edge_cost[edge.table] + price * problem.edge_memory[edge.table]
-                nodes[key[0]] = nodes[key[0]] + scores.min(axis=axis)
+                known[edge.table] = scores.min(axis=1), scores.min(axis=0)
+            nodes[key[0]] = nodes[key[0]] + known[edge.table][0 if is_first else 1]
     return nodes
