@@ -4,9 +4,9 @@
 2. A choice within the limit that costs less than the best so far scores less than best + p limit.
    So a strategy goes unless some choice through it does (`marginals`): it cannot be in an optimum.
 3. With the few strategies left, the best price again, and again.
-4. What gap is left is closed by elimination with fronts (`fronts`) below rising ceilings, along the
-   network (`along`), or, once these are long, by an integer program if it is small (`counts`);
-   before, dominated strategies go.
+4. What gap is left is closed by elimination with fronts (`fronts`) below rising ceilings; once
+   these are long, along the network (`along`), or by an integer program if it is small (`counts`).
+   Before, dominated strategies go.
 
 `narrow` offers what it finds and raises the bound of the proof, up to the optimum itself.
 """
@@ -25,7 +25,7 @@ from .crossing import crossing
 from .descend import descend
 from .dual import Dual, best_price, score_bound
 from .eliminate import eliminate
-from .fronts import AtPrice, TooMany, least_within
+from .fronts import AtPrice, Least, TooMany, least_within
 from .marginals import Contexts
 from .problem import Choice, Problem
 from .progress import Progress
@@ -36,7 +36,7 @@ _WORK = 5_000_000_000  # pairs of cost and memory
 _SOME_WORK = 500_000_000  # where a gap is allowed, but not this one
 _LITTLE_WORK = 100_000_000  # where the gap need not be closed
 _QUICK_WORK = 5_000_000  # of the first ceiling there; above it the next ceiling rises little
-_LONG = 300_000  # pairs: other prices are worth their eliminations
+_LONG = 300_000  # pairs: other prices and a loosened problem are worth their eliminations
 _VERY_LONG = 3_000_000  # pairs: an integer program may be faster
 _COLUMNS = 8_000  # of the integer program
 _PROGRAM_NODES = 200
@@ -241,26 +241,22 @@ def _close(view: View, run: Progress, raise_bound: Callable[[float], None], dual
         ceiling = min(bound + part * gap, run.to_beat)
         smaller = _dropped(alive, run, dual.price, ceiling)
         if smaller is not None:
-            loose = loosened(smaller.problem)
-            state = eliminated_along(loose, dual.price)
-            others = [
-                AtPrice(price, Contexts(eliminated_along(loose, price)))
-                for price in (factor * dual.price for factor in _OTHER_PRICES)
-                if looked > _LONG
-            ]
-            loss = _LOSS * ceiling
-            options = Contexts(state), dual.price, ceiling, work, loss, run.check, others
+            is_long = looked > _LONG
+            most = work if is_long else min(work, _QUICK_WORK)
             try:
-                found = least_within(loose, state, *options)
+                found = _least(smaller.problem, run, dual.price, ceiling, most, is_long)
             except TooMany:
+                if most < work:  # not as short as was hoped
+                    looked = most
+                    continue
                 if not counted:
                     _count(alive, run, raise_bound, dual)
                 return
             if found.choice is not None:  # the cheapest of all that cost less than the ceiling
                 run.offer(smaller.original(found.choice))
-                raise_bound(min(run.cost, ceiling) - loss)
+                raise_bound(min(run.cost, ceiling) - _LOSS * ceiling)
                 return
-            raise_bound(ceiling - loss)
+            raise_bound(ceiling - _LOSS * ceiling)
             looked = found.work
             if looked > _VERY_LONG and not counted:
                 counted = True
@@ -273,6 +269,24 @@ def _close(view: View, run: Progress, raise_bound: Callable[[float], None], dual
             return
         part *= _RISE if looked <= _QUICK_WORK else _SMALL_RISE
         work = max(work, _LITTLE_WORK)
+
+
+def _least(
+    problem: Problem, run: Progress, price: float, ceiling: float, work: int, is_long: bool
+) -> Least:
+    """The cheapest choice below the ceiling. Raises TooMany.
+
+    is_long: fronts will be, so the problem is loosened, to go along it, and other prices are looked
+    at. Short ones are made in fewer operations by halving chains of equal blocks.
+    """
+    if is_long:
+        problem = loosened(problem)
+    prices = [factor * price for factor in _OTHER_PRICES] if is_long else []
+    state = eliminated_along(problem, price)
+    others = [AtPrice(other, Contexts(eliminated_along(problem, other))) for other in prices]
+    loss = _LOSS * ceiling
+    options = price, ceiling, work, loss, run.check, others
+    return least_within(problem, state, Contexts(state), *options)
 
 
 def _count(view: View, run: Progress, raise_bound: Callable[[float], None], dual: Dual) -> bool:

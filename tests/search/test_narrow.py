@@ -8,6 +8,8 @@ import pytest
 
 from autoddl.cost.gap import relative_gap
 from autoddl.search import fronts
+from autoddl.search import narrow as narrowing
+from autoddl.search.along import loosened
 from autoddl.search.budget import Budget
 from autoddl.search.crossing import crossing, prefix_totals
 from autoddl.search.eliminate import eliminate
@@ -152,7 +154,26 @@ def test_what_dominated_strategies_leave_has_the_same_optimum():
     assert went > 0
 
 
+@pytest.mark.parametrize("quick", [3, 300])
+def test_narrowing_proves_the_optimum_with_short_fronts_and_with_long_ones(monkeypatch, quick):
+    ways = []
+
+    def noted(problem):
+        ways.append(problem)
+        return loosened(problem)
+
+    monkeypatch.setattr(narrowing, "_QUICK_WORK", quick)
+    monkeypatch.setattr(narrowing, "_LONG", 0 if quick == 3 else 10**6)
+    monkeypatch.setattr(narrowing, "loosened", noted)
+    check_narrowing()
+    assert bool(ways) == (quick == 3)
+
+
 def test_narrowing_proves_the_optimum():
+    check_narrowing()
+
+
+def check_narrowing():
     for problem in problems():
         best, _ = optimum(problem)
         choices = all_choices(problem)

@@ -7,7 +7,15 @@ from autoddl.compiled import COMPILER
 from autoddl.search.along import eliminated_along
 from autoddl.search.fronts import least_within
 from autoddl.search.marginals import Contexts
-from autoddl.search.pareto import Fronts, Matches, TooMany, in_loops, on_arrays, undominated
+from autoddl.search.pareto import (
+    Fronts,
+    Matches,
+    TooMany,
+    apart,
+    in_loops,
+    on_arrays,
+    undominated,
+)
 from tests.search.test_along import chosen, deep, within
 
 
@@ -74,6 +82,21 @@ def test_both_ways_look_at_no_more_than_they_may():
     with pytest.raises(TooMany):
         on_arrays(matches, looked - 1)
     assert looped(matches, looked - 1, in_loops)[0] > looked - 1
+
+
+def test_pairs_apart_stand_for_the_others():
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        front = random_fronts(rng, 6)
+        step = rng.choice([1e-9, 0.05, 0.3, 10.0])
+        keep = apart(front.entry, front.pairs, step)
+        for entry in range(6):
+            of_entry = np.flatnonzero(front.entry == entry)
+            kept = front.pairs[np.intersect1d(of_entry, keep)]
+            for cost, memory in front.pairs[of_entry]:
+                assert ((kept[:, 0] < cost + step) & (kept[:, 1] <= memory)).any()
+            assert (np.diff(np.floor(kept[:, 0] / step)) < 0).all()
+    assert len(apart(np.zeros(0, np.int64), np.zeros((0, 2)), 0.1)) == 0
 
 
 def test_loading_compiled_loops_in_between_changes_nothing(monkeypatch):
