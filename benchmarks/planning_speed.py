@@ -3,7 +3,9 @@
 python -m benchmarks.planning_speed [--cases vgg13_64,gpt_36b_256] [--output benchmarks/results]
 
 Each case is traced and planned in a process of its own; tracing is timed apart and not counted. Of
-the short cases that show growth three are run, and the one of median CPU seconds counts.
+the short cases that show growth three are run, and the one of median CPU seconds counts. Beside
+each case a piece of work that never changes is timed, as what a second is worth differs by machine
+and hour.
 """
 
 from __future__ import annotations
@@ -125,6 +127,27 @@ class Phases:
                 self.seconds[outer] = self.seconds.get(outer, 0.0) - spent
 
 
+def _reference_s() -> float:
+    """Seconds of a fixed mixture of small and large arrays and of plain Python; median of five."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    small, large = rng.random(1_000), rng.random(300_000)
+    order = rng.permutation(len(small))
+
+    def work() -> float:
+        started = time.perf_counter()
+        for _ in range(4_000):
+            np.minimum(small + 1.0, small.take(order)).argmin()
+        large.argsort()
+        counts: dict[int, int] = {}
+        for n in range(200_000):
+            counts[n % 1_000] = counts.get(n % 1_000, 0) + n
+        return time.perf_counter() - started
+
+    return sorted(work() for _ in range(5))[2]
+
+
 def _measured(case: Case) -> dict[str, Any]:
     """Plan one case in this process."""
     from autoddl import found, planner
@@ -180,6 +203,7 @@ def _measured(case: Case) -> dict[str, Any]:
         return fits
 
     setattr(TableBuilder, "prepare", counted)  # noqa: B010
+    reference_s = _reference_s()
     wall, cpu = time.perf_counter(), time.process_time()
     failure, plan = "", None
     try:
@@ -197,6 +221,7 @@ def _measured(case: Case) -> dict[str, Any]:
         **max(strategies, key=lambda counts: counts["strategies"], default={}),
         "wall_s": round(wall, 3),
         "cpu_s": round(cpu, 3),
+        "reference_s": round(reference_s, 3),
         "peak_memory_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 3),
         "target_s": case.target_s,
         "phases_cpu_s": {name: round(s, 3) for name, s in sorted(phases.seconds.items())},
@@ -220,9 +245,9 @@ def _measured(case: Case) -> dict[str, Any]:
 
 def _table(results: dict[str, dict[str, Any]]) -> str:
     lines = [
-        "| case | date | load | wall s | CPU s | asked s | peak GB | micro-batches | iteration s "
-        "| gap | known schemes, wall s | most CPU s spent on |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| case | date | load | reference s | wall s | CPU s | asked s | peak GB | micro-batches "
+        "| iteration s | gap | known schemes, wall s | most CPU s spent on |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, found in results.items():
         phases = sorted(found["phases_cpu_s"].items(), key=lambda item: -item[1])[:3]
@@ -231,6 +256,7 @@ def _table(results: dict[str, dict[str, Any]]) -> str:
             name,
             found["date"],
             str(found.get("load_average", "?")),
+            f"{found['reference_s']:.3f}" if "reference_s" in found else "",
             f"{found['wall_s']:.2f}",
             f"{found['cpu_s']:.2f}",
             "" if found["target_s"] is None else f"{found['target_s']:g}",
@@ -334,9 +360,10 @@ def main() -> None:
             "each at its best, is told by itself. A row of an earlier date is of that day's code. "
             "Load: the average of the machine in the minute to the end of a case, the case "
             "included; where it exceeds what a case can cause itself (1 and a bit), others ran "
-            "beside it, and both times are longer for it. Cases that end in _gap_1 allow a gap of "
-            "1 %. Compiled loops were compiled before, and are loaded in each case that uses "
-            "them.\n\n"
+            "beside it, and both times are longer for it. Reference: what a fixed piece of work "
+            "took just before, to compare rows of different machines and hours. Cases that end in "
+            "_gap_1 allow a gap of 1 %. Compiled loops were compiled before, and are loaded in "
+            "each case that uses them.\n\n"
         )
         text = note + _table(ordered) + _growth(ordered) + "\n"
         write_atomically(path.with_suffix(".md"), text)
