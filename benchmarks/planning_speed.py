@@ -314,6 +314,16 @@ def _times(found: dict[str, Any], before: dict[str, Any] | None, what: str) -> s
     return "" if before is None else f"{found[what] / before[what]:.2f}"
 
 
+def _processor() -> str:
+    """Its name and cache, where the system says them."""
+    path = Path("/proc/cpuinfo")
+    known: dict[str, str] = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        key, _, value = line.partition(":")
+        known[key.strip()] = value.strip()
+    return ", ".join(known[key] for key in ("model name", "cache size") if key in known)
+
+
 def _in_process(name: str, timeout_s: float) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.planning_speed", "--one", name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True)
@@ -348,6 +358,7 @@ def main() -> None:
         ordered = {case: known[case] for case in CASES if case in known}
         machine = {
             "cpus": os.cpu_count(),
+            "processor": _processor(),
             "platform": platform.platform(),
             "python": platform.python_version(),
         }
@@ -356,8 +367,9 @@ def main() -> None:
         text = json.dumps({"machine": machine, "date": date, "cases": ordered}, indent=1)
         write_atomically(path, text)
         note = (
-            f"Planning time, {machine['cpus']} CPUs, tracing apart. Pricing the known schemes, "
-            "each at its best, is told by itself. A row of an earlier date is of that day's code. "
+            f"Planning time, {machine['cpus']} CPUs ({machine['processor']}), tracing apart. "
+            "Pricing the known schemes, each at its best, is told by itself. A row of an earlier "
+            "date is of that day's code and machine. "
             "Load: the average of the machine in the minute to the end of a case, the case "
             "included; where it exceeds what a case can cause itself (1 and a bit), others ran "
             "beside it, and both times are longer for it. Reference: what a fixed piece of work "
