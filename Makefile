@@ -8,7 +8,7 @@ demo: setup
 	$(PYTHON) -m examples.demo
 
 test: setup
-	$(PYTHON) -m pytest -m "not full"
+	$(PYTHON) scripts/run_tests.py -m "not full"
 
 test-all: setup
 	$(PYTHON) -m pytest
