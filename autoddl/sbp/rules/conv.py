@@ -36,11 +36,19 @@ def conv(op: OpSpec) -> Iterator[Signature]:
     With channels last only the batch is split: OneFlow 0.9.0 does not compute on the CPU what that
     layout defines, so nothing can be said of its channels.
     """
-    window = (None,) * (len(op.inputs[0].shape) - 2)
     if op.attrs.get("data_format", "channels_first") == "channels_last":
         yield natural(op, (S(0), B), (S(0),))
-    elif op.attrs["groups"] == 1:
-        yield from splits(op, (("n", "c", *window), ("f", "c", *window)), (("n", "f", *window),))
+        yield from partials(op, (0,), (1,))
+        yield replicated(op)
+    else:
+        yield from _channels_first(op, ("f", "c"))
+
+
+def _channels_first(op: OpSpec, weight: tuple[str, str]) -> Iterator[Signature]:
+    """weight: labels of its first two dims; "c" are input channels, "f" output channels."""
+    window = (None,) * (len(op.inputs[0].shape) - 2)
+    if op.attrs["groups"] == 1:
+        yield from splits(op, (("n", "c", *window), (*weight, *window)), (("n", "f", *window),))
     else:
         yield natural(op, (S(0), B), (S(0),))
         yield natural(op, (S(1), S(0)), (S(1),), limit=op.attrs["groups"])
@@ -71,14 +79,7 @@ def transposed_conv(op: OpSpec) -> Iterator[Signature]:
 
     OneFlow 0.9.0 has no module with channels last, whose weight's layout is in doubt.
     """
-    window = (None,) * (len(op.inputs[0].shape) - 2)
     if op.attrs.get("data_format", "channels_first") == "channels_last":
         yield replicated(op)
-        return
-    if op.attrs["groups"] == 1:
-        yield from splits(op, (("n", "c", *window), ("c", "f", *window)), (("n", "f", *window),))
     else:
-        yield natural(op, (S(0), B), (S(0),))
-        yield natural(op, (S(1), S(0)), (S(1),), limit=op.attrs["groups"])
-    yield from partials(op, (0,), (1,))
-    yield replicated(op)
+        yield from _channels_first(op, ("c", "f"))
