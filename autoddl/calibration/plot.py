@@ -35,6 +35,7 @@ def save_plot(fit: Fit, cluster: Cluster, path: str | Path) -> None:
             panel.loglog(sizes, [r.predicted_s for r in mine], "-", color=colour, label=str(shape))
         panel.set_title(f"{kind}: median error {fit.errors[kind]:.0%}")
         panel.set_xlabel("message (bytes)")
+        panel.minorticks_off()  # each takes time to draw
         panel.grid(True, which="major", alpha=0.3)
     panels[0][0].set_ylabel("seconds (dots measured, lines predicted)")
     panels[0][-1].legend(title="groups (nodes x GPUs)", fontsize=7)

@@ -12,6 +12,7 @@ from autoddl.cluster.spec import Device
 from autoddl.cost.compute import at_rate
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("model", ["transformer", pytest.param("convnet", marks=pytest.mark.full)])
 def test_traffic_is_real_and_waits_are_right(launch, model):
     out = launch("emulate", 4, model, "3e5")
@@ -26,6 +27,7 @@ def test_traffic_is_real_and_waits_are_right(launch, model):
         assert each["seconds"] < limit, each
 
 
+@pytest.mark.alone
 def test_the_clock_waits_for_what_is_computed_and_not_for_what_is_late():
     clock = Clock()
     started = time.perf_counter()

@@ -44,6 +44,7 @@ def test_parameters_stored_split(launch):
     passes(launch, 4, cases, timeout=100)
 
 
+@pytest.mark.alone
 def test_emulated_passes_take_their_time(launch):
     assert launch("pipeline_emulated", 2, timeout=100).count("emulated:") == 3
 

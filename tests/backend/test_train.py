@@ -25,7 +25,10 @@ def train(launch, model, **options):
         assert result < 1e-3 or optimizer == "adam", (plan, errors)
 
 
-@pytest.mark.parametrize("model", ["convnet", "transformer", "towers"])
+@pytest.mark.parametrize(
+    "model",
+    ["transformer", *(pytest.param(m, marks=pytest.mark.full) for m in ("convnet", "towers"))],
+)
 def test_debug_mode_and_random_plans_on_2x2(launch, model):
     train(launch, model, plans=[0, 1])
 
@@ -49,7 +52,7 @@ def test_ten_steps(launch, model, nodes, gpus, optimizer):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.full)])
 def test_random_assignments_of_three_layers(launch, count):
     out = launch("assignments", 8, "2", "4", str(count), "0", timeout=290)
     assert f"equal under {count} plans" in out

@@ -74,6 +74,7 @@ def transfer(box: Box, size: int) -> tuple[int, float]:
     return int(count), float(seconds)
 
 
+@pytest.mark.alone
 def test_throughput_and_counters_are_right():
     with Box(3, 1, "50mbit") as box:
         before = box.links()

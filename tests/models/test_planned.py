@@ -42,19 +42,19 @@ def test_a_gpt_of_sixteen_billion_parameters_fits_128_nodes_of_piz_daint():
     assert all("R:" not in topology for topology in tops)
 
 
-def test_where_nothing_is_small_enough_for_a_whole_step_down_there_is_something_in_between():
+@pytest.mark.parametrize("limit", [458.673e6, pytest.param(491.422e6, marks=pytest.mark.full)])
+def test_where_nothing_is_small_enough_for_a_whole_step_down_there_is_something_in_between(limit):
     """A limit lowered by the whole excess of the best plan by sums admits nothing.
 
     Within the higher limit there is a plan of four micro-batches, much slower than a look says.
     """
     graph, where = graph_of("dlrm 8x100k"), cluster("gcp_a100", 2, 2)
-    for limit in (458.673e6, 491.422e6):
-        plan, eight = (
-            find_plan(graph, where, memory_limit_bytes=limit, micro_batches=parts, baselines=False)
-            for parts in (None, 8)
-        )
-        assert plan.cost.iteration_s <= eight.cost.iteration_s * (1 + 1e-9)
-        assert max(plan.memory_peak(runtime).bytes for runtime in ("executor", "graph")) <= limit
+    plan, eight = (
+        find_plan(graph, where, memory_limit_bytes=limit, micro_batches=parts, baselines=False)
+        for parts in (None, 8)
+    )
+    assert plan.cost.iteration_s <= eight.cost.iteration_s * (1 + 1e-9)
+    assert max(plan.memory_peak(runtime).bytes for runtime in ("executor", "graph")) <= limit
 
 
 @pytest.mark.full
