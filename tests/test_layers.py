@@ -28,7 +28,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "sbp.edges": ("sbp.steps",),
     "sbp.needless": ("sbp.edges",),
     "sbp.states": ("sbp.needless",),
-    "sbp.lean": ("sbp.states",),
+    "sbp.lean": ("sbp.relax", "sbp.states"),
     "sbp.relax": ("compiled", "sbp.states"),
     "sbp.traffic": ("sbp.steps",),
     "sbp.symmetry": ("sbp.layout",),

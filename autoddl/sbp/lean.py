@@ -9,54 +9,65 @@ an edge from or to a state of so many parts in all, the fewer of the two counted
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .edges import Bools, Floats, Ints
 from .layout import Shape
-from .needless import is_needless
-from .states import StateGraph
+from .needless import needless
+from .relax import FEW_STARTS, lengths, lengths_of_few
+from .states import BySource, StateGraph, by_source
 
 
 @dataclass(frozen=True, eq=False)
 class Lean:
-    """graph: with the edges that are needed only, by ascending sources; even: [states].
+    """edges: those of `whole` that are needed, by ascending sources; even: [states]."""
 
-    edges: which edges of the whole graph these are
-    """
-
-    graph: StateGraph
+    whole: StateGraph
     edges: Ints
     alpha_s: Floats
     s_per_byte: Floats
     even: Bools
 
+    @cached_property
+    def graph(self) -> StateGraph:
+        """With the edges that are needed only."""
+        whole = self.whole
+        own = (column[self.edges] for column in (whole.src, whole.dst, whole.kind, whole.mask))
+        src, dst, kind, mask = own
+        return replace(whole, src=src, dst=dst, kind=kind, mask=mask, first=None)
+
+    @cached_property
+    def by_source(self) -> BySource:
+        """As `StateGraph.by_source`."""
+        sources = self.whole.src[self.edges]
+        return by_source(sources, self.whole.dst[self.edges], len(self.whole.codes))
+
     def weights(self, num_bytes: int) -> Floats:
         """Seconds of each edge for a tensor of so many bytes."""
         return self.alpha_s + self.s_per_byte * num_bytes
 
+    def lengths(self, num_bytes: int, starts: Ints, *, backwards: bool = False) -> Floats:
+        """[starts, states] of the cheapest ways; backwards: from the states to the starts."""
+        weights = self.weights(num_bytes)
+        if len(starts) <= FEW_STARTS:
+            return lengths_of_few(self.by_source, weights, starts, backwards=backwards)
+        every = np.arange(len(self.whole.codes))
+        return lengths(self.graph, weights, starts, every, backwards=backwards)
+
     def joined(self, graph: StateGraph, added: Lean) -> Lean:
         """The edges of `graph`: those of its first graph, which are these, and the added ones."""
         assert graph.first is not None
-        src = np.concatenate([self.graph.src, added.graph.src])
-        order = np.argsort(src, kind="stable")
+        edges = np.concatenate([self.edges, len(graph.first.src) + added.edges])
+        order = np.argsort(graph.src[edges], kind="stable")
 
-        def both(own: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
+        def both(own: Floats, others: Floats) -> Floats:
             return np.concatenate([own, others])[order]
 
-        lean = replace(
-            graph,
-            src=src[order],
-            dst=both(self.graph.dst, added.graph.dst),
-            kind=both(self.graph.kind, added.graph.kind),
-            mask=both(self.graph.mask, added.graph.mask),
-            first=None,
-        )
         return Lean(
-            lean,
-            both(self.edges, len(graph.first.src) + added.edges),
+            graph,
+            edges[order],
             both(self.alpha_s, added.alpha_s),
             both(self.s_per_byte, added.s_per_byte),
             added.even,
@@ -67,16 +78,19 @@ def lean_edges(graph: StateGraph, shape: Shape, prices: Floats, parts: Bools, su
     """What tensors that divide as `shape` need of `graph`.
 
     prices, parts, sums: for each group of `graph.groups`, its latency (infinite: not allowed) and
-    seconds per byte of a shard, and as for `is_needless`
+    seconds per byte of a shard, and as for `needless`
     """
-    even = (np.array(shape, dtype=np.int64) % graph.parts == 0).all(axis=1)
+    even = np.ones(len(graph.codes), dtype=bool)
+    for size, parts_of_dim in zip(shape, graph.parts.T, strict=True):
+        even &= size % parts_of_dim == 0
     group_of = graph.groups[1]
-    needed = even[graph.src] & even[graph.dst] & np.isfinite(prices[:, 0])[group_of]
+    needed = even[graph.src] & even[graph.dst]
+    if not np.isfinite(prices[:, 0]).all():
+        needed &= np.isfinite(prices[:, 0])[group_of]
     if parts.any() or sums.any():
-        needed &= ~is_needless(graph.halfway, parts[group_of], sums[group_of], even)
+        needed[needless(graph.halfway, group_of, parts, sums, even)] = False
     edges = np.flatnonzero(needed)
     src, dst, group_of = graph.src[edges], graph.dst[edges], group_of[edges]
-    count = graph.parts.prod(axis=1)
-    per_byte = prices[group_of, 1] / np.minimum(count[src], count[dst])
-    fewer = replace(graph, src=src, dst=dst, kind=graph.kind[edges], mask=graph.mask[edges])
-    return Lean(fewer, edges, prices[group_of, 0], per_byte, even)
+    alpha_s, s_per_byte = prices[:, 0][group_of], prices[:, 1][group_of]
+    s_per_byte /= np.minimum(graph.shards[src], graph.shards[dst])
+    return Lean(graph, edges, alpha_s, s_per_byte, even)

@@ -18,7 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .edges import KIND_INDEX, STAY, Bools, Codes, Ints, end_axes, finder, words
 
@@ -31,13 +30,14 @@ _ALL_REDUCE = KIND_INDEX["all_reduce"]
 
 @dataclass(frozen=True)
 class Halfway:
-    """Rows of the states halfway, -1 where there is none.
+    """Edges with a state halfway, by their numbers.
 
-    parted: [edges] after one axis of several
-    summed: [dims, edges] after the reduce-scatter of an all-reduce
+    parted: those with a state after one axis of several
+    sums:   all-reduces; summed: [dims, sums] row of the state after the reduce-scatter, or -1
     """
 
     parted: Ints
+    sums: Ints
     summed: Ints
 
 
@@ -50,17 +50,16 @@ def halfway(codes: Codes, num_core: int, ndim: int, edges: Ints) -> Halfway:
     powers = (ndim + 2) ** np.arange(axes - 1, -1, -1, dtype=np.int64)
     own = words(codes, ndim)
 
-    parted = np.full(len(src), -1)
     # no edge leads from the core to a source outside it, nor back from a target outside it
     leads = (src < num_core) | (dst < num_core)
     parts = (_GROW | _SHRINK)[kind] & (mask & (mask - 1) != 0)
     several = np.flatnonzero(parts & leads)
     axis = np.where(_GROW[kind[several]], first[mask[several]], last[mask[several]])
     change = codes[dst[several], axis].astype(np.int64) - codes[src[several], axis]
-    parted[several] = rows(own[src[several]] + change * powers[axis])
+    parted = several[rows(own[src[several]] + change * powers[axis]) >= 0]
 
-    summed = np.full((ndim, len(src)), -1)
     sums = np.flatnonzero((kind == _ALL_REDUCE) & leads)
+    summed = np.empty((ndim, len(sums)), dtype=np.int64)
     along = mask[sums]
     after = np.arange(axes) > first[:, None]
     later = after[along] & (along[:, None] >> np.arange(axes) & 1 == 0)
@@ -68,15 +67,16 @@ def halfway(codes: Codes, num_core: int, ndim: int, edges: Ints) -> Halfway:
     for dim in range(ndim):
         free = ~((codes[src[sums]] == dim) & later).any(axis=1)
         found = rows(own[src[sums]] + (dim + 2) * moved[along])
-        summed[dim, sums] = np.where(free, found, -1)
-    return Halfway(parted, summed)
+        summed[dim] = np.where(free, found, -1)
+    return Halfway(parted, sums, summed)
 
 
-def is_needless(
-    halfway: Halfway, parts: NDArray[np.bool_], sums: NDArray[np.bool_], even: Bools
-) -> Bools:
-    """[edges] that go; `parts` and `sums` [edges]: two steps cost no more; `even` [states]."""
-    replaced = parts & (halfway.parted >= 0)
-    for rows in halfway.summed:
-        replaced |= sums & (rows >= 0) & even[rows]
-    return replaced
+def needless(halfway: Halfway, group_of: Ints, parts: Bools, sums: Bools, even: Bools) -> Ints:
+    """Edges that go. Of the groups of edges: `parts` and `sums`: two steps cost no more.
+
+    group_of: [edges]; even: [states]
+    """
+    parted = halfway.parted[parts[group_of[halfway.parted]]]
+    is_summed = sums[group_of[halfway.sums]]
+    is_even = np.append(even, False)  # the last for no state
+    return np.concatenate([parted, halfway.sums[is_summed & is_even[halfway.summed].any(axis=0)]])

@@ -342,11 +342,9 @@ class PathTable:
         """Lengths from one state of the core to all."""
         key = lean, spec.bytes, start
         if key not in self._rows:
-            every = np.arange(len(lean.graph.codes))
-            weights = lean.weights(spec.bytes)
             if len(self._rows) >= _ROWS:
                 self._rows.clear()
-            self._rows[key] = lengths(lean.graph, weights, np.array([start]), every)[0]
+            self._rows[key] = lean.lengths(spec.bytes, np.array([start]))[0]
         return self._rows[key]
 
     def _weights(
@@ -401,17 +399,15 @@ class _Search:
 
     @property
     def is_in_core(self) -> bool:
-        return self.lean.graph.joined_to is None
+        return self.lean.whole.joined_to is None
 
     def lengths(self) -> Floats:
         """[asked, states]"""
-        graph, weights = self.lean.graph, self.lean.weights(self.spec.bytes)
-        every = np.arange(len(graph.codes))
-        return lengths(graph, weights, self.asked, every, backwards=self.backwards)
+        return self.lean.lengths(self.spec.bytes, self.asked, backwards=self.backwards)
 
     def seconds(self, length: Floats) -> Floats:
         """[sources, targets] from `lengths`."""
-        graph, even = self.lean.graph, self.lean.even
+        graph, even = self.lean.whole, self.lean.even
         found = np.empty((len(self.starts), len(self.ends)))
         each, name_of = np.unique(self.names, axis=0, return_inverse=True)
         own_names = np.arange(graph.ndim)

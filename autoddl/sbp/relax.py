@@ -31,7 +31,7 @@ from scipy.sparse.csgraph import dijkstra
 
 from ..compiled import COMPILER
 from .edges import KIND_INDEX, STAY, Bools, Floats, Ints, end_axes, shortest
-from .states import StateGraph
+from .states import BySource, StateGraph
 from .steps import StepKind
 
 _ORDER: tuple[StepKind, ...] = (
@@ -43,7 +43,7 @@ for _place, _kind in enumerate(_ORDER):
 _GROWS = np.isin(np.arange(STAY + 1), [KIND_INDEX["slice"], KIND_INDEX["reduce_scatter"]])
 Reals = NDArray[np.floating[Any]]
 Part = TypeVar("Part")
-_FEW_STARTS = 40  # are searched one by one
+FEW_STARTS = 40  # are searched one by one
 _CHUNK = 320  # starts in one array at most
 _WORTH_THREADS = 2_000_000  # edges times starts
 _ARRAYS_S = 5e-9  # an edge and a start on arrays
@@ -106,16 +106,22 @@ def lengths(
 
     backwards: ways from the ends to the starts
     """
-    if len(starts) <= _FEW_STARTS and np.isfinite(weights).all():
-        nodes = len(graph.codes)
-        matrix = csr_matrix((weights, *graph.by_source), shape=(nodes, nodes))
-        matrix = csr_matrix(matrix.T) if backwards else matrix
-        return dijkstra(matrix, indices=starts)[:, ends]
+    if len(starts) <= FEW_STARTS and np.isfinite(weights).all():
+        return lengths_of_few(graph.by_source, weights, starts, backwards=backwards)[:, ends]
     src, dst = (graph.dst, graph.src) if backwards else (graph.src, graph.dst)
     edges = src, dst, weights[:, None]
     known = partial(rounds, graph, backwards=backwards)
     found = follow(len(graph.codes), *edges, known, starts, np.zeros_like(starts))
     return found[:, ends].astype(np.float64, copy=False)
+
+
+def lengths_of_few(
+    by_source: BySource, weights: Floats, starts: Ints, *, backwards: bool = False
+) -> Floats:
+    """[starts, states]: `lengths` of finite weights, one start after the other."""
+    nodes = len(by_source[1]) - 1
+    matrix = csr_matrix((weights, *by_source), shape=(nodes, nodes))
+    return dijkstra(csr_matrix(matrix.T) if backwards else matrix, indices=starts)
 
 
 def lengths_of(graph: StateGraph, weights: Floats, starts: Ints, which: Ints) -> Floats:
@@ -143,7 +149,7 @@ def follow(
     if priced is None:
         priced = np.arange(len(src))
     edges = src, dst, prices, priced
-    if len(starts) <= _FEW_STARTS:
+    if len(starts) <= FEW_STARTS:
         return _one_by_one(num_nodes, *edges, starts, which)
     known = order_of_edges()
     loops = COMPILER.worth(relax, _ARRAYS_S * len(src) * len(starts))

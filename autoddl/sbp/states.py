@@ -36,6 +36,8 @@ from .needless import Halfway, halfway
 from .placement import NdSbp, Placement
 from .steps import Step, step_kind
 
+BySource = tuple[NDArray[np.int32], NDArray[np.int32]]
+
 FULL_STATES = 4096
 LARGE_CORE, SMALL_CORE = 7000, 5000
 
@@ -142,10 +144,8 @@ class StateGraph:
         return StateGraph(self.mesh, self.ndim, self.codes, *own, joined_to=self.joined_to)
 
     @cached_property
-    def by_source(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Targets of the edges, and where the edges of each source begin; they must ascend."""
-        begins = np.searchsorted(self.src, np.arange(len(self.codes) + 1))
-        return self.dst.astype(np.int32), begins.astype(np.int32)
+    def by_source(self) -> BySource:
+        return by_source(self.src, self.dst, len(self.codes))
 
     @cached_property
     def by_target(self) -> tuple[Ints, Ints]:
@@ -161,6 +161,11 @@ class StateGraph:
     def parts(self) -> Ints:
         """[n, ndim]: into how many parts each state splits each dim."""
         return split_parts(self.codes, self.ndim, self.mesh)
+
+    @cached_property
+    def shards(self) -> Ints:
+        """[n]: into how many parts each state splits the tensor."""
+        return self.parts.prod(axis=1)
 
     @cached_property
     def groups(self) -> tuple[Ints, Ints]:
@@ -244,11 +249,21 @@ class StateGraph:
         return Step(step_kind(source, target), axes, source, target)
 
 
+def by_source(src: Ints, dst: Ints, num_states: int) -> BySource:
+    """Targets of edges, and where the edges of each source begin; they must ascend."""
+    begins = np.zeros(num_states + 1, dtype=np.int32)
+    np.cumsum(np.bincount(src, minlength=num_states), out=begins[1:])
+    return dst.astype(np.int32), begins
+
+
 def split_parts(codes: Codes, ndim: int, mesh: Mesh) -> Ints:
     """[n, ndim]: the product of the extents of the axes that split each dim."""
-    extents = np.array(mesh.extents, dtype=np.int64)
-    splits = codes[:, :, None] == np.arange(ndim)
-    return np.where(splits, extents[None, :, None], 1).prod(axis=1, dtype=np.int64)
+    parts = np.ones((len(codes), ndim), dtype=np.int64)
+    for axis, extent in enumerate(mesh.extents):
+        by_label = np.ones((ndim + 2, ndim), dtype=np.int64)
+        by_label[range(2, ndim + 2), range(ndim)] = extent
+        parts *= by_label.take(codes[:, axis] + np.int8(2), axis=0)
+    return parts
 
 
 def local_bytes(spec: TensorSpec, parts: Ints) -> tuple[Floats, Bools]:

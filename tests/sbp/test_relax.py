@@ -16,7 +16,7 @@ from autoddl.sbp.states import StateGraph
 @pytest.mark.parametrize("backwards", [False, True])
 def test_lengths_are_those_of_the_cheapest_ways(monkeypatch, backwards, how):
     monkeypatch.setattr(COMPILER, "arrays_s", 10.0 if how == "loops" else -1e9)
-    monkeypatch.setattr(relax, "_FEW_STARTS", 0)
+    monkeypatch.setattr(relax, "FEW_STARTS", 0)
     monkeypatch.setattr(relax, "_WORTH_THREADS", 0 if how == "threads" else 10**12)
     monkeypatch.setattr(relax, "_CHUNK", 8)
     graph = StateGraph.core(Mesh(4, 2), 2)
@@ -65,7 +65,7 @@ def test_later_rounds_of_a_turn_end_at_the_first_nodes_of_its_first_round():
 @pytest.mark.parametrize("how", ["one by one", "arrays", "loops"])
 def test_edges_may_share_rows_of_prices(monkeypatch, how, number):
     monkeypatch.setattr(COMPILER, "arrays_s", 10.0 if how == "loops" else -1e9)
-    monkeypatch.setattr(relax, "_FEW_STARTS", 100 if how == "one by one" else 0)
+    monkeypatch.setattr(relax, "FEW_STARTS", 100 if how == "one by one" else 0)
     rng = np.random.default_rng(number)
     nodes, starts = 60, np.arange(50)
     src, dst = np.divmod(rng.choice(nodes * nodes, 300, replace=False), nodes)
