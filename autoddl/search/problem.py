@@ -72,7 +72,7 @@ class Problem:
             found[edge.second].append((edge.first, edge.table, False))
         return tuple(map(tuple, found))
 
-    def line(self, choice: Choice, variable: int) -> tuple[Table, Table]:
+    def line(self, choice: Choice | Sequence[int], variable: int) -> tuple[Table, Table]:
         """(cost, memory) of each strategy of `variable` and of its edges, the others as chosen."""
         table = self.nodes[variable]
         cost, memory = self.node_cost[table].copy(), self.node_memory[table].copy()
