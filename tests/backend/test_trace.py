@@ -12,6 +12,7 @@ from autoddl.backend.oneflow.trace import trace, trace_with_state
 from autoddl.graph import Graph
 from tests.backend import toys
 from tests.backend.evaluate import assert_same_training, run_graph
+from tests.backend.small_models import build
 
 
 def kinds(graph, module=None):
@@ -93,6 +94,15 @@ def test_what_nobody_reads_is_not_in_the_graph_but_in_the_state():
     assert "dropout" not in kinds(traced.graph)
     (norm,) = [op for op in traced.graph.ops if op.kind == "normalization"]
     assert len(norm.inputs) == 5 and len(norm.outputs) == 1
+
+
+def test_statistics_move_although_nobody_reads_the_result():
+    """As on one device, where the operator has run all the same."""
+    model, loss, batch = build("convnet")
+    graph = trace(model, *batch(0, 8), loss=loss)
+    scopes = {op.name.rpartition("/")[0] for op in graph.ops if op.kind == "normalization"}
+    assert scopes == {"bn1", "bn2", "aside.1"}
+    assert "aside.0" in {op.name.rpartition("/")[0] for op in graph.ops if op.kind == "conv2d"}
 
 
 def test_captured_tensors_are_numbered_buffers_and_captured_parameters_are_parameters():

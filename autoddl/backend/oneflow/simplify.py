@@ -35,7 +35,7 @@ def stops_gradient(op: RawOp, differentiable: Collection[str]) -> bool:
 def simplify(
     job: RawJob, roots: Sequence[str], scaling: Scaling, differentiable: Collection[str]
 ) -> Simplified:
-    """The operators of `job` that `roots` need, no-ops bypassed."""
+    """The operators of `job` that `roots` need or that change a buffer, no-ops bypassed."""
     bypassed: dict[str, str] = {}
     ops: list[RawOp] = []
     for op in job.ops:
@@ -58,11 +58,16 @@ def _renamed(op: RawOp, names: dict[str, str]) -> RawOp:
     return replace(op, inputs=inputs)
 
 
+def _changes_a_buffer(op: RawOp) -> bool:
+    """True of a BatchNorm in training, which moves its statistics whoever reads its result."""
+    return op.kind == "normalization" and "moving_mean" in op.inputs and op.attrs["training"]
+
+
 def _live(ops: Sequence[RawOp], roots: Sequence[str]) -> tuple[RawOp, ...]:
     needed = set(roots)
     kept = []
     for op in reversed(ops):
-        if any(name in needed for name in op.makes):
+        if _changes_a_buffer(op) or any(name in needed for name in op.makes):
             needed.update(op.reads)
             kept.append(op)
     return tuple(reversed(kept))
