@@ -5,7 +5,8 @@ The tables begin as lower bounds of the redistributions' seconds (`sbp.counted`)
 1. The best choice by these tables is priced exactly: the optimum costs no more.
 2. A strategy goes if every choice through it scores more than the cheapest choice known
    (`marginals`).
-3. The tables that say much too little of the choice are priced exactly.
+3. The tables that say much too little of the choice are priced exactly, small ones first: what they
+   rule out need not be searched from.
 
 What the tables say of their best choice rises and the cheapest choice known falls until they meet.
 So few tables are priced between many strategies, and most where only one or two are left.
@@ -26,6 +27,7 @@ from .problem import Choice, Problem, Table
 from .tables import Rows, TableBuilder
 
 _MUCH = 0.01  # of what the bound of the choice that is farthest off says too little
+_MANY = 20  # strategies at both ends of a table: it waits for what the others rule out
 _TIGHT = 1e-5  # relative: bounds are in single precision
 
 _Entry = tuple[int, ...]  # a table, and the strategies of each of its variables
@@ -84,6 +86,8 @@ def possible(
             len(which) < len(cost) for which, cost in zip(stays, problem.node_cost, strict=True)
         ):
             problem = problem.restricted(stays)
+        small = [table for table in edges if min(len(kept[end]) for end in ends[table]) <= _MANY]
+        edges = small if small or nodes else edges
         problem = _refined(problem, ends, kept, exact, edges, nodes)
 
 

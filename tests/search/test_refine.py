@@ -6,6 +6,7 @@ import pytest
 from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
 from autoddl.planner import micro_graph
+from autoddl.search import refine
 from autoddl.search.eliminate import eliminate
 from autoddl.search.group import make_groups
 from autoddl.search.group_table import Space
@@ -16,8 +17,8 @@ from tests.clusters import cluster
 from tests.graphs import mlp
 
 
-def prepared(where):
-    micro = micro_graph(mlp(64, (64, 128, 64)), 1)
+def prepared(where, graph=None):
+    micro = micro_graph(graph or mlp(64, (64, 128, 64)), 1)
     prices = PairPrices(where.mesh, CostModel(where).comm.price)
     model = CostModel(where, memory_limit_bytes=1e15)
     builder = TableBuilder(make_groups(micro), model, 1, Space(), prices, Recomputation(micro))
@@ -41,6 +42,27 @@ def test_few_strategies_are_left_and_the_optimum_is_among_them(machine, nodes, g
     assert all(np.isin(some, own).all() for some, own in zip(kept, rows, strict=True))
     assert least(kept) == pytest.approx(least(rows), rel=1e-6)
     assert cost == pytest.approx(least(rows), rel=1e-5)
+
+
+def test_large_tables_wait_for_what_small_ones_rule_out(monkeypatch):
+    builder, prices = prepared(cluster("piz_daint", 16, 1), mlp(512, (4096, 4096, 1000)))
+    rng = np.random.default_rng(0)
+    rows = [np.sort(rng.permutation(len(table.assign))[:60]) for table in builder.group_tables]
+    bounds = builder.among(rows, prices.least).build().problem
+    refined, starts = refine._refined, []
+
+    def recorded(problem, ends, kept, exact, edges, nodes):
+        starts.extend(min(len(kept[end]) for end in ends[table]) for table in edges)
+        return refined(problem, ends, kept, exact, edges, nodes)
+
+    monkeypatch.setattr(refine, "_refined", recorded)
+    at_once, in_turn = [], []
+    for many, found in ((1000, at_once), (10, in_turn)):
+        monkeypatch.setattr(refine, "_MANY", many)
+        found += [possible(builder, rows, bounds, np.inf)[1], max(starts)]
+        starts.clear()
+    assert in_turn[0] == pytest.approx(at_once[0], rel=1e-6)
+    assert at_once[1] > 10 >= in_turn[1]
 
 
 def test_parts_are_entries_of_the_tables():
