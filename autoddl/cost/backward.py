@@ -196,7 +196,10 @@ def _by_output(op: Pullback) -> None:
 @pulls("gelu", "fast_gelu", "quick_gelu", "tanh", "silu", "mish", "selu", "softsign", "hardswish",
        "hardsigmoid", "leaky_relu", "softplus", "elu", "celu", "softshrink", "threshold", "log",
        "log_sigmoid", "sqrt", "rsqrt", "square", "abs", "reciprocal", "scalar_pow", "erf", "sin",
-       "cos", "clip_by_scalar", "clip_by_scalar_min", "clip_by_scalar_max")  # fmt: skip
+       "cos", "clip_by_scalar", "clip_by_scalar_min", "clip_by_scalar_max", "log10", "lgamma",
+       "unfold_tensor", "upsample_nearest_1d", "upsample_nearest_2d", "upsample_nearest_3d",
+       "upsample_linear_1d", "upsample_bilinear_2d", "upsample_bicubic_2d",
+       "upsample_trilinear_3d")  # fmt: skip
 def _by_input(op: Pullback) -> None:
     op.give(0, [op.dy(), op.x(0)])
 
@@ -206,7 +209,9 @@ def _view(op: Pullback) -> None:
     op.give_view(0, op.dy())
 
 
-@pulls("transpose", "cast", "slice", "flip", "roll", "tril", "triu", "cumsum")
+@pulls("transpose", "cast", "slice", "flip", "roll", "tril", "triu", "cumsum", "pad", "unfold",
+       "fold", "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d",
+       "affine_grid")  # fmt: skip
 def _rearranged(op: Pullback) -> None:
     op.give(0, [op.dy()])
 
@@ -245,9 +250,30 @@ def _looked_up(op: Pullback) -> None:
     op.give(0, [op.dy(), op.x(0), op.x(1)])
 
 
-@pulls("reduce_sum", "reduce_mean")
+@pulls("reduce_sum", "reduce_mean", "reduce_nansum")
 def _summed(op: Pullback) -> None:
     op.give(0, [op.dy(), op.x(0)])
+
+
+@pulls("dim_scatter_add", "dim_scatter_update", "dim_scatter_update_scalar",
+       "tensor_scatter_nd_update")  # fmt: skip
+def _scattered(op: Pullback) -> None:
+    """(input, index, source): the source's gradient is looked up, the input's zero there."""
+    if op.num_inputs > 2 and op.wants(2):
+        op.give(2, [op.dy(), op.x(1)])
+    if op.wants(0):
+        if op.kind == "dim_scatter_add":
+            op.give_view(0, op.dy())
+        else:
+            op.give(0, [op.dy(), op.x(1)])
+
+
+@pulls("slice_update")
+def _overwritten(op: Pullback) -> None:
+    if op.wants(1):
+        op.give(1, [op.dy()])
+    if op.wants(0):
+        op.give(0, [op.dy()], workspace=op.bytes_x(1))
 
 
 @pulls("var")

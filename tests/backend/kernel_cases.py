@@ -64,6 +64,7 @@ UNARY = [
         *((k, k, X) for k in ("floor", "ceil", "round", "rint", "trunc", "sign", "negative")),
         *((k, k, X) for k in ("reciprocal_no_nan", "isnan", "isinf", "isfinite", "logical_not")),
         *((k, k, unit(4, 6)) for k in ("asin", "acos", "atanh", "log", "log1p", "log2", "sqrt")),
+        *((k, k, unit(4, 6)) for k in ("log10", "lgamma")),
         ("log_sigmoid", "logsigmoid", X),
         ("rsqrt", "rsqrt", unit(4, 6)),
         ("acosh", "acosh", above(4, 6)),
@@ -76,6 +77,7 @@ ATTRIBUTES = [
     _one("leaky_relu", lambda x: F.leaky_relu(x, 0.2), X),
     _one("softplus", lambda x: F.softplus(x, 2.0, 1.5), X),
     _one("softshrink", lambda x: F.softshrink(x, alpha=0.4), X),
+    _one("hardshrink", lambda x: F.hardshrink(x, lambd=0.4), X),
     _one("hardtanh", lambda x: F.hardtanh(x, -0.4, 0.6), X),
     _one("threshold", lambda x: F.threshold(x, threshold=0.1, value=2.0), X),
     _one("scalar_add", lambda x: x + 1.5, X),
@@ -93,6 +95,9 @@ ATTRIBUTES = [
     _one("scalar_logical_less_equal", lambda x: x <= 0.2, X),
     _one("scalar_logical_greater", lambda x: x > 0.2, X),
     _one("scalar_logical_greater_equal", lambda x: x >= 0.2, X),
+    _one("scalar_logical_and", lambda x: flow.logical_and(x, 1), index(2, 4, 6)),
+    _one("scalar_logical_or", lambda x: flow.logical_or(x, 0), index(2, 4, 6)),
+    _one("scalar_logical_xor", lambda x: flow.logical_xor(x, 1), index(2, 4, 6)),
     _one("clip_by_scalar", lambda x: flow.clamp(x, -0.5, 0.5), X),
     _one("clip_by_scalar_min", lambda x: flow.clamp(x, min=-0.5), X),
     _one("clip_by_scalar_max", lambda x: flow.clamp(x, max=0.5), X),
@@ -129,10 +134,13 @@ BINARY = [
     _one("broadcast_logical_or", flow.logical_or, mask(4, 6), mask(6)),
     _one("broadcast_logical_xor", flow.logical_xor, mask(4, 6), mask(6)),
     _one("bias_add", lambda a, b: _C.bias_add(a, b, axis=1), IMAGE, real(4)),
+    _one("broadcast_isclose_neq_nan", lambda x, y: flow.isclose(x, y, 0.5), X, Y),
+    _one("broadcast_isclose_eq_nan", lambda x, y: flow.isclose(x, y, 0.5, equal_nan=True), X, Y),
     _one("masked_fill", lambda x, m: x.masked_fill(m, -1e4), X, mask(4, 6)),
     _one("masked_fill", lambda x, m: x.masked_fill(m, 0.0), X, mask(4, 6)),
     _one("where", flow.where, mask(4, 6), X, Y),
     _one("where_scalar_x", lambda m, y: flow.where(m, 0.5, y), mask(4, 6), Y),
+    _one("where_scalar_xy", lambda m: flow.where(m, 0.5, 2.0), mask(4, 6)),
     _one("where_scalar_y", lambda m, x: flow.where(m, x, 0.5), mask(4, 6), X),
 ]
 
@@ -148,6 +156,8 @@ PRODUCTS = [
     _one("matrix_vector_product", flow.matmul, real(4, 6), real(6)),
     _one("vector_matrix_product", flow.matmul, real(6), real(6, 5)),
     _one("dot", flow.dot, real(6), real(6) + 1),
+    _one("linalg_cross", lambda x, y: flow.cross(x, y, dim=1), real(4, 3), real(4, 3) + 1),
+    _one("inv", lambda x: flow.inverse(x), real(2, 3, 3)),
     _one("conv1d", lambda x, w: F.conv1d(x, w, padding=1), real(2, 4, 8), real(6, 4, 3)),
     _one("conv2d", lambda x, w: F.conv2d(x, w, stride=2, padding=(1, 0), dilation=2), IMAGE,
          real(6, 4, 3, 3)),
@@ -182,7 +192,26 @@ POOLS = [
          IMAGE),
     _one("upsample_bilinear_2d", lambda x: F.interpolate(
         x, scale_factor=2.0, mode="bilinear", align_corners=True), IMAGE),
+    _one("upsample_bicubic_2d", lambda x: F.interpolate(x, size=(5, 7), mode="bicubic"), IMAGE),
+    *(_one(f"upsample_{kind}", lambda x, mode=mode: F.interpolate(x, scale_factor=2.0, mode=mode),
+           values)
+      for kind, mode, values in [
+          ("nearest_1d", "nearest", real(2, 4, 8)), ("linear_1d", "linear", real(2, 4, 8)),
+          ("nearest_3d", "nearest", real(1, 2, 3, 4, 2)),
+          ("trilinear_3d", "trilinear", real(1, 2, 3, 4, 2)),
+      ]),
     _one("pad", lambda x: F.pad(x, (1, 2, 0, 1), value=0.5), IMAGE),
+    _one("reflection_pad1d", lambda x: flow.nn.ReflectionPad1d((1, 2))(x), real(2, 4, 8)),
+    _one("reflection_pad2d", lambda x: F.pad(x, (1, 2, 0, 1), "reflect"), IMAGE),
+    _one("replication_pad1d", lambda x: flow.nn.ReplicationPad1d((1, 2))(x), real(2, 4, 8)),
+    _one("replication_pad2d", lambda x: F.pad(x, (1, 2, 0, 1), "replicate"), IMAGE),
+    _one("unfold", lambda x: F.unfold(x, (3, 2), (1, 2), (1, 0), (2, 1)), IMAGE),
+    _one("fold", lambda x: F.fold(x, (8, 6), (2, 3), stride=(2, 1)), real(2, 12, 16)),
+    _one("grid_sample", lambda x, g: F.grid_sample(x, g, "nearest", "border"), IMAGE,
+         unit(2, 3, 5, 2)),
+    _one("grid_sample", lambda x, g: F.grid_sample(x, g, align_corners=True), IMAGE,
+         unit(2, 3, 5, 2)),
+    _one("affine_grid", lambda theta: F.affine_grid(theta, (2, 4, 3, 5)), real(2, 2, 3)),
 ]  # fmt: skip
 
 REDUCTIONS = [
@@ -197,12 +226,22 @@ REDUCTIONS = [
     _one("argmax", lambda x: flow.argmax(x, -1), X),
     _one("var", lambda x: flow.var(x, dim=(1,), unbiased=True, keepdim=True), X),
     _one("var", lambda x: flow.var(x, dim=(0, 2), unbiased=False), real(3, 4, 5)),
+    _one("reduce_nansum", lambda x: flow.nansum(flow.log(x), 1), abs(X)),
+    _one("median_with_indices", lambda x: flow.median(x, 1)[0], real(3, 4, 5)),
+    _one("cumprod", lambda x: flow.cumprod(x, 1), X),
     _one("cumsum", lambda x: flow.cumsum(x, 1), X),
     _one("top_k", lambda x: flow.topk(x, 2)[1], X),
     _one("arg_sort", lambda x: flow.argsort(x, -1), X),
     _one("softmax", lambda x: flow.softmax(x, dim=-1), X),
     _one("log_softmax", lambda x: flow.log_softmax(x, dim=-1), X),
 ]
+
+
+def _shifted(x: flow.Tensor) -> flow.Tensor:
+    y = x * 2.0
+    y[:, 1::2] = x[:, :3]
+    return y
+
 
 SHAPES = [
     _one("reshape", lambda x: x.reshape(2, 12), X),
@@ -213,6 +252,14 @@ SHAPES = [
     _one("expand", lambda x: x.expand(4, 6), real(4, 1)),
     _one("squeeze", lambda x: x.squeeze(1), real(4, 1, 6)),
     _one("expand_dims", lambda x: x.unsqueeze(1), X),
+    _one("slice_update", _shifted, X),
+    _one("unfold_tensor", lambda x: x.unfold(1, 3, 2), X),
+    _one("repeat_interleave", lambda x: x.repeat_interleave(2, dim=1), X),
+    _one(
+        "repeat_interleave",
+        lambda x: flow.repeat_interleave(x, flow.tensor([0, 2, 1, 3]), dim=0, output_size=6),
+        X,
+    ),
     _one("concat", lambda x, y: flow.cat([x, y], dim=1), X, real(4, 3)),
     _one("stack", lambda x, y: flow.stack([x, y], dim=1), X, Y),
     _one("roll", lambda x: flow.roll(x, (1, 2), (0, 1)), X),
@@ -232,12 +279,33 @@ LOOKUPS = [
     _one("embedding", lambda w, i: F.embedding(i, w, padding_idx=1), real(9, 5), index(9, 2, 3)),
     _one("gather_nd", lambda w, i: _C.gather_nd(w, i), real(3, 3, 5), index(3, 4, 2)),
     _one("dim_gather", lambda x, i: flow.gather(x, 1, i), X, index(6, 4, 2)),
+    _one("batch_gather", lambda x, i: flow.batch_gather(x, i), real(4, 6, 3), index(6, 4, 2)),
+    _one("searchsorted", lambda x: flow.searchsorted(flow.tensor([-0.5, 0.5]), x), X),
+    _one("searchsorted", lambda x: flow.searchsorted(x, x, out_int32=True, right=True), np.sort(X)),
+    _one("in_top_k", lambda x, i: flow.in_top_k(i, x, 2), X, index(6, 4)),
+    _one(
+        "dim_scatter_update", lambda x, y, i: _C.scatter(x, 1, i, y), X, real(4, 1), index(6, 4, 1)
+    ),
+    _one("dim_scatter_update_scalar", lambda x, i: flow.scatter(x, 1, i, 0.5), X, index(6, 4, 2)),
+    _one("dim_scatter_add", lambda x, y, i: x.scatter_add(1, i, y), X, Y, index(6, 4, 6)),
+    _one("scatter_nd", lambda x, i: flow.scatter_nd(i, x, [9, 6]), X, index(3, 4, 1)),
+    _one(
+        "tensor_scatter_nd_update",
+        lambda x, y, i: flow.tensor_scatter_nd_update(x, i, y[:2]),
+        X,
+        Y,
+        index(4, 2, 1),
+    ),
     _one("one_hot", lambda i: F.one_hot(i, 5), index(5, 4)),
 ]
 
 
 def _nll(x: flow.Tensor, t: flow.Tensor) -> flow.Tensor:
     return F.cross_entropy(x, t, ignore_index=2)
+
+
+def _ctc(x: flow.Tensor, *rest: flow.Tensor) -> flow.Tensor:
+    return flow.nn.CTCLoss()(F.log_softmax(x, -1), *rest)
 
 
 LOSSES = [
@@ -250,6 +318,8 @@ LOSSES = [
     _one("softmax_cross_entropy", lambda x, t: _C.softmax_cross_entropy(x, t), X, unit(4, 6),
          constant=(1,)),
     _one("smooth_l1_loss", lambda x, t: _C.smooth_l1_loss(x, t, 0.7, "mean"), X, Y),
+    *(_one(kind, _ctc, real(7, 4, 5), index(4, 4, 3) + 1, index(1, 4) + 7, index(3, 4) + 1)
+      for kind in ("ctc_loss", "xdivy")),
     _one("kl_div_loss", lambda x, t: flow.nn.KLDivLoss()(x, t), X, unit(4, 6)),
     _one("binary_cross_entropy", lambda x, t: flow.nn.BCELoss()(x, t), unit(4, 6), unit(4, 6) / 2,
          constant=(1,)),

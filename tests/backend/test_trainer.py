@@ -171,7 +171,7 @@ def test_dropout_follows_the_seed():
     assert losses(1) != losses(2)
 
 
-class Mirrored(nn.Module):
+class Viewed(nn.Module):
     """An operator that autoddl has no rule for, and a parameter."""
 
     def __init__(self):
@@ -179,8 +179,7 @@ class Mirrored(nn.Module):
         self.weight = nn.Parameter(flow.ones(4))
 
     def forward(self, x):
-        padded = nn.functional.pad(x.reshape(-1, 1, 2, 4) * self.weight, (1, 1, 1, 1), "reflect")
-        return padded[:, :, :2, :4].reshape(-1, 8)
+        return flow.as_strided(x.reshape(-1, 2, 4) * self.weight, tuple(x.shape), (8, 1))
 
 
 class Strange(nn.Module):
@@ -188,7 +187,7 @@ class Strange(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.back = Mirrored()
+        self.back = Viewed()
         self.dropout = nn.Dropout(0.5)
 
     def forward(self, x):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import autograd.numpy as np
 from autograd import grad
-from autograd.scipy.special import erf, erfc
+from autograd.scipy.special import erf, erfc, gammaln
 
 from autoddl.sbp.oracle import Kernel
 
@@ -90,6 +90,9 @@ UNARY = {
     "softsign": lambda x, a: x / (1 + np.abs(x)),
     "softshrink": lambda x, a: np.where(np.abs(x) > a["alpha"], x - a["alpha"] * np.sign(x), 0 * x),
     "log_sigmoid": lambda x, a: -softplus(-x),
+    "hardshrink": lambda x, a: np.where(np.abs(x) > a["lambd"], x, 0 * x),
+    "log10": lambda x, a: np.log10(x),
+    "lgamma": lambda x, a: gammaln(x),
     "hardswish": lambda x, a: x * np.clip(x / 6 + 0.5, 0, 1),
     "hardsigmoid": lambda x, a: np.clip(x / 6 + 0.5, 0, 1),
     "hardtanh": lambda x, a: np.clip(x, a["min_val"], a["max_val"]),
@@ -110,6 +113,10 @@ UNARY = {
     "clip_by_scalar_min": lambda x, a: np.maximum(x, a["floating_min"]),
     "clip_by_scalar_max": lambda x, a: np.minimum(x, a["floating_max"]),
     "logical_not": lambda x, a: np.logical_not(x),
+    "scalar_logical_and": lambda x, a: np.logical_and(x, a["operand"]),
+    "scalar_logical_or": lambda x, a: np.logical_or(x, a["operand"]),
+    "scalar_logical_xor": lambda x, a: np.logical_xor(x, a["operand"]),
+    "where_scalar_xy": lambda c, a: np.where(c, a["x_float_operand"], a["y_float_operand"]),
     "scalar_logical_equal": lambda x, a: x == a["operand"],
     "scalar_logical_not_equal": lambda x, a: x != a["operand"],
     "scalar_logical_less": lambda x, a: x < a["operand"],
@@ -151,6 +158,9 @@ BINARY = {
     "broadcast_fmod": lambda x, y, a: x - np.trunc(x / y) * y,
     "floordiv": lambda x, y, a: np.floor(x / y) + 0 * x,
     "atan2": lambda x, y, a: np.arctan2(x, y),
+    "xdivy": lambda x, y, a: x / y,
+    "broadcast_isclose_neq_nan": lambda x, y, a: np.isclose(x, y, a["rtol"], a["atol"]),
+    "broadcast_isclose_eq_nan": lambda x, y, a: np.isclose(x, y, a["rtol"], a["atol"], True),
     "broadcast_equal": lambda x, y, a: x == y,
     "broadcast_not_equal": lambda x, y, a: x != y,
     "broadcast_less": lambda x, y, a: x < y,
@@ -225,6 +235,19 @@ def _matmul(inputs, attrs, shard):
 @op("matrix_vector_product", "vector_matrix_product", "dot")
 def _dot(inputs, attrs, shard):
     return (np.dot(*inputs),)
+
+
+@op("linalg_cross")
+def _cross(inputs, attrs, shard):
+    whole = 0 * sum(inputs)  # stretches each
+    x, y = (np.moveaxis(t + whole, attrs["dim"], 0) for t in inputs)
+    vectors = [x[i] * y[j] - x[j] * y[i] for i, j in ((1, 2), (2, 0), (0, 1))]
+    return (np.stack(vectors, axis=attrs["dim"]),)
+
+
+@op("inv")
+def _inverse(inputs, attrs, shard):
+    return (np.linalg.inv(inputs[0]),)
 
 
 # convolutions and pooling
@@ -332,27 +355,107 @@ op(*(f"adaptive_avg_pool{n}d" for n in (1, 2, 3)))(_adaptive(lambda x, over: np.
 op(*(f"adaptive_max_pool{n}d" for n in (1, 2, 3)))(_adaptive(lambda x, over: np.max(x, axis=over)))
 
 
-def _interpolation(n, scale, linear):
+def _linear(n, scale):
     """[n * scale, n]: the weights with which the sources make up each target."""
-    m = int(n * scale)
-    where = np.clip((np.arange(m) + 0.5) / scale - 0.5, 0, n - 1)
-    if not linear:
-        where = np.floor(np.arange(m) / scale)
+    where = np.clip((np.arange(int(n * scale)) + 0.5) / scale - 0.5, 0, n - 1)
     return np.maximum(0, 1 - np.abs(where[:, None] - np.arange(n)[None, :]))
 
 
-def _upsample(linear):
+def _nearest(n, scale):
+    where = np.floor(np.arange(int(n * scale)) / scale)
+    return (where[:, None] == np.arange(n)[None, :]) * 1.0
+
+
+def _cubic(n, scale):
+    """Keys' kernel with a = -0.75; sources beyond the edge are those at the edge."""
+    where = (np.arange(int(n * scale)) + 0.5) / scale - 0.5
+    weights = np.zeros((len(where), n))
+    for shift in range(-1, 3):
+        source = np.floor(where) + shift
+        d = np.abs(where - source)
+        near, far = 1.25 * d**3 - 2.25 * d**2 + 1, -0.75 * (d**3 - 5 * d**2 + 8 * d - 4)
+        at = np.clip(source, 0, n - 1)[:, None] == np.arange(n)
+        weights += at * np.where(d <= 1, near, far)[:, None]
+    return weights
+
+
+def _upsample(weights):
     def run(inputs, attrs, shard):
         (x,) = inputs
-        rows = _interpolation(x.shape[2], attrs["height_scale"], linear)
-        columns = _interpolation(x.shape[3], attrs["width_scale"], linear)
-        return (np.einsum("nchw,ih,jw->ncij", x, rows, columns),)
+        scales = [attrs[name] for name in _SCALES if name in attrs]
+        for dim, scale in enumerate(scales, start=2):
+            resized = np.tensordot(x, weights(x.shape[dim], scale), axes=((dim,), (1,)))
+            x = np.moveaxis(resized, -1, dim)
+        return (x,)
 
     return run
 
 
-op("upsample_nearest_2d")(_upsample(False))
-op("upsample_bilinear_2d")(_upsample(True))
+_SCALES = ("scale_factor", "depth_scale", "height_scale", "width_scale")
+op(*(f"upsample_nearest_{n}d" for n in (1, 2, 3)))(_upsample(_nearest))
+op("upsample_linear_1d", "upsample_bilinear_2d", "upsample_trilinear_3d")(_upsample(_linear))
+op("upsample_bicubic_2d")(_upsample(_cubic))
+
+
+def _taken(mode):
+    """Padding with elements of the tensor itself: each output element's place in it."""
+
+    def run(inputs, attrs, shard):
+        (x,) = inputs
+        before_after = np.reshape(attrs["padding"], (-1, 2))[::-1]  # counted from the last dim
+        for dim, widths in enumerate(before_after, start=x.ndim - len(before_after)):
+            places = np.pad(np.arange(x.shape[dim]), tuple(widths), mode=mode)
+            x = x[(slice(None),) * dim + (places,)]
+        return (x,)
+
+    return run
+
+
+op("reflection_pad1d", "reflection_pad2d")(_taken("reflect"))
+op("replication_pad1d", "replication_pad2d")(_taken("edge"))
+
+
+def _patches_of(x, attrs):
+    met = windows(
+        pad_window(x, attrs["padding"], 0.0),
+        attrs["kernel_size"], attrs["strides"], attrs["dilation_rate"],
+    )  # fmt: skip
+    return np.moveaxis(met, 0, 2).reshape((x.shape[0], -1, math.prod(met.shape[3:])))
+
+
+@op("unfold")
+def _unfold(inputs, attrs, shard):
+    return (_patches_of(inputs[0], attrs),)
+
+
+@op("fold")
+def _fold(inputs, attrs, shard):
+    """The transpose of `unfold`: patches add up where they overlap."""
+    (x,), size = inputs, attrs["output_size"]
+    pixels = np.eye(math.prod(size)).reshape((-1, 1, *size))
+    whence = _patches_of(pixels, attrs)  # [pixel, tap, place]
+    x = x.reshape((x.shape[0], -1, *whence.shape[1:]))
+    return (np.einsum("nctl,ptl->ncp", x, whence).reshape((*x.shape[:2], *size)),)
+
+
+@op("grid_sample")
+def _grid_sample(inputs, attrs, shard):
+    """Bilinear, zero beyond the edge; -1 and 1 are the outer edges of the first and last pixels."""
+    x, grid = inputs
+    rows, columns = (
+        np.maximum(0, 1 - np.abs(((at + 1) * n - 1)[..., None] / 2 - np.arange(n)))
+        for at, n in ((grid[..., 1], x.shape[2]), (grid[..., 0], x.shape[3]))
+    )
+    return (np.einsum("nchw,nijh,nijw->ncij", x, rows, columns),)
+
+
+@op("affine_grid")
+def _affine_grid(inputs, attrs, shard):
+    (theta,), (rows, _, height, width) = inputs, attrs["size"]
+    assert rows == len(theta)
+    y, x = ((2 * np.arange(n) + 1) / n - 1 for n in (height, width))
+    base = np.stack([*np.meshgrid(x, y), np.ones((height, width))], axis=-1)
+    return (np.einsum("hwk,nck->nhwc", base, theta),)
 
 
 @op("pad")
@@ -396,6 +499,29 @@ def _mean(inputs, attrs, shard):
 def _var(inputs, attrs, shard):
     (x,), axis = inputs, tuple(attrs["dim"])
     return (np.var(x, axis=axis, keepdims=attrs["keepdim"], ddof=int(attrs["unbiased"])),)
+
+
+@op("reduce_nansum")
+def _nansum(inputs, attrs, shard):
+    (x,), axis = inputs, tuple(attrs["axis"])
+    return (np.sum(np.where(np.isnan(x), 0.0, x), axis=axis, keepdims=attrs["keepdims"]),)
+
+
+@op("median_with_indices")
+def _median(inputs, attrs, shard):
+    (x,) = inputs
+    order = np.argsort(getattr(x, "_value", x), axis=-1)
+    chosen = order[..., (x.shape[-1] - 1) // 2]
+    return (np.sum(x * (chosen[..., None] == np.arange(x.shape[-1])), axis=-1),)
+
+
+@op("cumprod")
+def _cumprod(inputs, attrs, shard):
+    x = np.moveaxis(inputs[0], attrs["dim"], 0)
+    products = [x[0]]
+    for row in x[1:]:
+        products.append(products[-1] * row)
+    return (np.stack(products, axis=attrs["dim"]),)
 
 
 @op("argmax")
@@ -536,6 +662,30 @@ def _bce_mean(inputs, attrs, shard):
     return (np.sum(loss) / attrs.get("count", x.size),)
 
 
+@op("ctc_loss")
+def _ctc(inputs, attrs, shard):
+    """Forward recursion over the targets with blanks between them, row by row."""
+    log_probs, targets, steps, lengths = inputs
+    losses = []
+    for row in range(len(targets)):
+        path = [attrs["blank"]]
+        for symbol in targets[row, : lengths[row]]:
+            path += [symbol, attrs["blank"]]
+        given = log_probs[: steps[row], row][:, np.array(path)]
+        alpha = [given[0, s] if s < 2 else -1e30 for s in range(len(path))]
+        for now in given[1:]:
+            before, alpha = alpha, []
+            for s in range(len(path)):
+                total = before[s]
+                if s > 0:
+                    total = np.logaddexp(total, before[s - 1])
+                if s > 1 and path[s] not in (attrs["blank"], path[s - 2]):
+                    total = np.logaddexp(total, before[s - 2])
+                alpha.append(total + now[s])
+        losses.append(-np.logaddexp(alpha[-1], alpha[-2]))
+    return (np.array(losses),)
+
+
 # lookups
 
 
@@ -573,6 +723,76 @@ def _dim_gather(inputs, attrs, shard):
     grids = list(np.meshgrid(*map(np.arange, index.shape), indexing="ij"))
     grids[attrs["dim"]] = index
     return (x[tuple(grids)],)
+
+
+@op("batch_gather")
+def _batch_gather(inputs, attrs, shard):
+    x, indices = inputs
+    rows = np.indices(indices.shape)[:-1]
+    return (x[(*rows, indices)],)
+
+
+@op("searchsorted")
+def _searchsorted(inputs, attrs, shard):
+    borders, values = inputs
+    side = "right" if attrs["right"] else "left"
+    rows = np.broadcast_to(borders, (*values.shape[:-1], borders.shape[-1]))
+    found = np.empty(values.shape, int)
+    for at in np.ndindex(values.shape[:-1]):
+        found[at] = np.searchsorted(rows[at], values[at], side)
+    return (found,)
+
+
+@op("in_top_k")
+def _in_top_k(inputs, attrs, shard):
+    targets, predictions = inputs
+    larger = predictions > predictions[np.arange(len(targets)), targets][:, None]
+    return (larger.sum(axis=-1) < attrs["k"],)
+
+
+@op("dim_scatter_update", "dim_scatter_update_scalar")
+def _scatter(inputs, attrs, shard):
+    x, index, *src = inputs
+    new = src[0] if src else np.full(index.shape, float(attrs["src_scalar"]))
+    cells = list(np.indices(index.shape))
+    cells[attrs["dim"]] = index
+    numbers = np.arange(x.size).reshape(x.shape)
+    covered = tuple(map(slice, index.shape))
+    numbers[tuple(cells)] = x.size + np.arange(new.size).reshape(new.shape)[covered]
+    return (np.concatenate([x.ravel(), new.ravel()])[numbers],)
+
+
+@op("dim_scatter_add")
+def _scatter_add(inputs, attrs, shard):
+    x, index, src = inputs
+    cells = list(np.indices(index.shape))
+    cells[attrs["dim"]] = index
+    target = np.ravel_multi_index(cells, x.shape)[..., None] == np.arange(x.size)
+    covered = src[tuple(map(slice, index.shape))]
+    return (x + np.tensordot(covered, target * 1.0, axes=index.ndim).reshape(x.shape),)
+
+
+def _flat_rows(indices, shape):
+    depth = indices.shape[-1]
+    return np.ravel_multi_index(tuple(np.moveaxis(indices, -1, 0)), shape[:depth])
+
+
+@op("scatter_nd")
+def _scatter_nd(inputs, attrs, shard):
+    (indices, updates), shape = inputs, attrs["shape"]
+    rows = _flat_rows(indices, shape)
+    target = rows[..., None] == np.arange(math.prod(shape[: indices.shape[-1]]))
+    axes = list(range(rows.ndim))
+    return (np.tensordot(target * 1.0, updates, axes=(axes, axes)).reshape(shape),)
+
+
+@op("tensor_scatter_nd_update")
+def _tensor_scatter(inputs, attrs, shard):
+    x, indices, updates = inputs
+    numbers = np.arange(x.size).reshape(x.shape)
+    cells = tuple(np.moveaxis(indices, -1, 0))
+    numbers[cells] = x.size + np.arange(updates.size).reshape(updates.shape)
+    return (np.concatenate([x.ravel(), updates.ravel()])[numbers],)
 
 
 @op("one_hot")
@@ -620,6 +840,25 @@ def _slice(inputs, attrs, shard):
     return (inputs[0][tuple(slice(*cut) for cut in cuts)],)
 
 
+@op("slice_update")
+def _slice_update(inputs, attrs, shard):
+    ref, value = inputs
+    cuts = zip(attrs["start"], attrs["stop"], attrs["step"], strict=True)
+    numbers = np.arange(ref.size).reshape(ref.shape)
+    numbers[tuple(slice(*cut) for cut in cuts)] = ref.size + np.arange(value.size).reshape(
+        value.shape
+    )
+    return (np.concatenate([ref.ravel(), value.ravel()])[numbers],)
+
+
+@op("unfold_tensor")
+def _unfold_tensor(inputs, attrs, shard):
+    (x,), dim, size = inputs, attrs["dimension"], attrs["size"]
+    starts = range(0, x.shape[dim] - size + 1, attrs["step"])
+    places = np.array([range(start, start + size) for start in starts])
+    return (np.moveaxis(x[(slice(None),) * dim + (places,)], dim + 1, -1),)
+
+
 @op("concat")
 def _concat(inputs, attrs, shard):
     return (np.concatenate(inputs, axis=attrs["axis"]),)
@@ -662,6 +901,11 @@ def _constant(inputs, attrs, shard):
 @op("arange")
 def _arange(inputs, attrs, shard):
     return (np.arange(attrs["integer_start"], attrs["integer_limit"], attrs["integer_delta"]),)
+
+
+@op("repeat_interleave")
+def _repeat_interleave(inputs, attrs, shard):
+    return (np.repeat(np.arange(len(inputs[0])), inputs[0]),)
 
 
 @op("eye")

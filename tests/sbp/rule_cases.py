@@ -59,9 +59,29 @@ def shares(*shape: int) -> Arg:
     return Arg(TensorSpec(shape), lambda rng, s: rng.dirichlet(np.ones(s[-1]), s[:-1]))
 
 
-def index(n: int, *shape: int) -> Arg:
-    """Integers below n."""
-    return Arg(TensorSpec(shape, "int64"), lambda rng, s: rng.integers(0, n, s))
+def index(n: int, *shape: int, start: int = 0) -> Arg:
+    """n integers from `start`."""
+    spec = TensorSpec(shape, "int64")
+    return Arg(spec, lambda rng, s: rng.integers(start, start + n, s))
+
+
+def symbols(n: int, *shape: int) -> Arg:
+    """Integers below n, but not zero."""
+    return index(n - 1, *shape, start=1)
+
+
+def rising(*shape: int) -> Arg:
+    return Arg(TensorSpec(shape), lambda rng, s: np.sort(rng.standard_normal(s)))
+
+
+def nans(*shape: int) -> Arg:
+    return Arg(TensorSpec(shape), lambda rng, s: np.where(rng.random(s) < 0.2, np.nan, 1.0))
+
+
+def counts(n: int, *shape: int, sums: bool = False) -> Arg:
+    """n, or its multiples."""
+    spec = TensorSpec(shape, "int32")
+    return Arg(spec, lambda rng, s: n * np.arange(1, s[0] + 1) if sums else np.full(s, n))
 
 
 def flags(*shape: int) -> Arg:
@@ -96,6 +116,9 @@ MATMUL = (
     case("", "matrix_vector_product", (f(4, 6), f(6)), out(4)),
     case("", "vector_matrix_product", (f(4), f(4, 6)), out(6)),
     case("", "dot", (f(12), f(12)), out()),
+    case("", "linalg_cross", (f(4, 3, 6), f(4, 3, 6)), out(4, 3, 6), dim=1),
+    case("stretched", "linalg_cross", (f(4, 3, 6), f(3, 1)), out(4, 3, 6), dim=1),
+    case("", "inv", (f(4, 6, 5, 5),), out(4, 6, 5, 5)),
 )  # fmt: skip
 
 
@@ -153,6 +176,10 @@ MAX = {"dilation": (1, 1), "return_indices": False}
 AVG = {"count_include_pad": True, "divisor_override": 0}
 SCALES = {"data_format": "channels_first", "height_scale": 2.0, "width_scale": 2.0,
           "output_size": ()}  # fmt: skip
+LINE = {"data_format": "channels_first", "output_size": (), "scale_factor": 2.0}
+PATCHES = {"data_format": "channels_first", "dilation_rate": (1, 2), "kernel_size": (2, 2),
+           "padding": (0, 0), "strides": (1, 1)}  # fmt: skip
+OWN = ("reflection", "replication")
 PADDED = {"kernel_size": (3, 3), "padding": (1, 1)}
 
 POOLING = (
@@ -181,6 +208,27 @@ POOLING = (
     case("", "upsample_nearest_2d", (f(4, 6, 3, 2),), out(4, 6, 6, 4), **SCALES),
     case("", "upsample_bilinear_2d", (f(4, 6, 3, 2),), out(4, 6, 6, 4),
          align_corners=False, **SCALES),
+    case("", "upsample_nearest_1d", (f(4, 6, 5),), out(4, 6, 10), **LINE),
+    case("", "upsample_linear_1d", (f(4, 6, 5),), out(4, 6, 10), align_corners=False, **LINE),
+    case("", "upsample_bicubic_2d", (f(4, 6, 3, 2),), out(4, 6, 6, 4), align_corners=False,
+         **SCALES),
+    case("", "upsample_nearest_3d", (f(4, 6, 3, 2, 1),), out(4, 6, 6, 4, 2), depth_scale=2.0,
+         **SCALES),
+    case("", "upsample_trilinear_3d", (f(4, 6, 3, 2, 1),), out(4, 6, 6, 4, 2), depth_scale=2.0,
+         align_corners=False, **SCALES),
+    *(case("", f"{mode}_pad1d", (f(4, 6, 5),), out(4, 6, 8), padding=(1, 2)) for mode in OWN),
+    *(case("", f"{mode}_pad2d", (f(4, 6, 3, 5),), out(4, 6, 4, 8), padding=(1, 2, 0, 1))
+      for mode in OWN),
+    case("", "unfold", (f(4, 6, 5, 4),), out(4, 24, 8), **PATCHES),
+    case("overlapping", "unfold", (f(4, 6, 3, 2),), out(4, 24, 8),
+         **{**PATCHES, "strides": (1, 1), "padding": (1, 1)}),
+    case("", "fold", (f(4, 24, 8),), out(4, 6, 5, 4), output_size=(5, 4), **PATCHES),
+    case("overlapping", "fold", (f(4, 24, 8),), out(4, 6, 3, 2), output_size=(3, 2),
+         **{**PATCHES, "strides": (1, 1), "padding": (1, 1)}),
+    case("", "grid_sample", (f(4, 6, 3, 5), f(4, 8, 12, 2)), out(4, 6, 8, 12),
+         align_corners=False, interpolation_mode="bilinear", padding_mode="zeros"),
+    case("", "affine_grid", (f(6, 2, 3),), out(6, 3, 5, 2), align_corners=False,
+         size=(6, 4, 3, 5)),
     case("", "pad", (f(4, 6, 3, 2),), out(4, 6, 5, 2), padding=(0, 0, 1, 1),
          padding_before=(0, 0, 1, 0), padding_after=(0, 0, 1, 0), floating_constant_value=0.0,
          integral_constant_value=0),
@@ -199,16 +247,21 @@ UNARY_ATTRS: dict[str, dict[str, Any]] = {
                        "integral_max": 0},
     "clip_by_scalar_min": {"floating_min": -0.5, "integral_min": 0},
     "clip_by_scalar_max": {"floating_max": 0.5, "integral_max": 0},
-    "dropout": {"rate": 0.5},
+    "dropout": {"rate": 0.5}, "hardshrink": {"lambd": 0.5},
     "scalar_mul": {"operand": 0.125}, "scalar_div": {"operand": 8.0},
     **{f"scalar_logical_{how}": {"operand": 0} for how in (
-        "equal", "not_equal", "less", "less_equal", "greater", "greater_equal")},
+        "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
+        "and", "or", "xor")},
+    "broadcast_isclose_neq_nan": {"atol": 0.5, "rtol": 0.1, "equal_nan": False},
+    "broadcast_isclose_eq_nan": {"atol": 0.5, "rtol": 0.1, "equal_nan": True},
 }  # fmt: skip
-ABOVE_ONE = {"log", "log2", "log1p", "sqrt", "rsqrt", "reciprocal", "reciprocal_no_nan", "acosh"}
+ABOVE_ONE = {"log", "log2", "log1p", "sqrt", "rsqrt", "reciprocal", "reciprocal_no_nan", "acosh",
+             "log10", "lgamma"}  # fmt: skip
 IN_UNIT = {"asin", "acos", "atanh"}
 TRUTHS = (
     "scalar_logical_", "logical_", "isnan", "isinf", "isfinite", "broadcast_logical_",
     "broadcast_equal", "broadcast_not_equal", "broadcast_less", "broadcast_greater",
+    "broadcast_isclose_",
 )  # fmt: skip
 
 
@@ -220,11 +273,13 @@ def unary_case(kind: str) -> Case:
 
 def binary_case(kind: str) -> Case:
     dtype = "bool" if kind.startswith(TRUTHS) else "float32"
-    return case("", kind, (positive(4, 6), positive(4, 6)), out(4, 6, dtype=dtype))
+    args = (positive(4, 6), positive(4, 6))
+    return case("", kind, args, out(4, 6, dtype=dtype), **UNARY_ATTRS.get(kind, {}))
 
 
 ELEMENTWISE = (
-    *(unary_case(kind) for kind in (*NONLINEAR_UNARY, "negative", "scalar_mul", "scalar_div")),
+    *(unary_case(kind) for kind in (*NONLINEAR_UNARY, "negative", "scalar_mul", "scalar_div")
+      if kind != "where_scalar_xy"),
     *(binary_case(kind) for kind in NONLINEAR_BINARY),
     case("", "identity", (f(4, 6),), out(4, 6)),
     case("counter", "scalar_add", (index(9),), out(dtype="int64"), operand=1),
@@ -258,6 +313,9 @@ ELEMENTWISE = (
     case("stretched", "where", (flags(4, 6), f(4, 1), f(6)), out(4, 6)),
     case("", "where_scalar_y", (flags(4, 6), f(4, 6)), out(4, 6), operand=1.5),
     case("zero", "where_scalar_y", (flags(4, 6), f(4, 6)), out(4, 6), operand=0.0),
+    case("", "where_scalar_xy", (flags(4, 6),), out(4, 6), x_float_operand=1.5,
+         y_float_operand=0.5, has_x_float_operand=True, has_y_float_operand=True,
+         **{f"has_{side}_{t}_operand": False for side in "xy" for t in ("int", "bool")}),
     case("", "where_scalar_x", (flags(4, 6), f(4, 6)), out(4, 6), operand=1.5),
 )  # fmt: skip
 
@@ -280,6 +338,9 @@ REDUCE = (
     case("unbiased", "var", (f(4, 6, 8),), out(4, 8), dim=(1,), keepdim=False, unbiased=True),
     case("two", "var", (f(4, 6, 8),), out(4, 1, 1), dim=(1, 2), keepdim=True, unbiased=False),
     case("all", "var", (f(4, 6),), out(), dim=(0, 1), keepdim=False, unbiased=True),
+    case("", "reduce_nansum", (nans(4, 6, 8),), out(4, 8), axis=(1,), keepdims=False),
+    case("", "median_with_indices", (f(4, 6, 8),), out(4, 6)),
+    case("", "cumprod", (f(4, 6, 8),), out(4, 6, 8), dim=1),
     case("", "cumsum", (f(4, 6, 8),), out(4, 6, 8), dim=1),
     case("", "top_k", (f(4, 6, 8),), out(4, 6, 2, dtype="int64"), k=2, sorted=True),
     case("", "arg_sort", (f(4, 6, 8),), out(4, 6, 8, dtype="int64"), direction="ASCENDING"),
@@ -307,6 +368,8 @@ LOSS = (
          has_pos_weight=False),
     case("pos_weight", "binary_cross_entropy_with_logits", (f(4, 6), unit(4, 6), positive(6)),
          out(4, 6), has_pos_weight=True),
+    case("", "ctc_loss", (f(7, 6, 5), symbols(5, 6, 3), index(1, 6, start=7), index(3, 6, start=1)),
+         out(6), blank=0, max_target_length=3, zero_infinity=False),
     case("", "binary_cross_entropy_with_logits_reduce_mean", (f(4, 6), unit(4, 6)), out()),
 )  # fmt: skip
 
@@ -332,6 +395,8 @@ NORMALIZE = (
     case("", "l2_normalize", (f(4, 6, 8),), out(4, 6, 8), axis=1, epsilon=1e-12),
 )  # fmt: skip
 
+BORDERS: dict[str, Any] = {"out_int32": False, "right": True}
+
 GATHER = (
     case("embedding", "gather", (f(12, 8), index(12, 4, 6)), out(4, 6, 8), axis=0),
     case("bag", "gather", (f(12, 8), index(12, 4)), out(4, 8), axis=0),
@@ -345,6 +410,27 @@ GATHER = (
     case("rows", "gather_nd", (f(12, 8), index(12, 6, 1)), out(6, 8)),
     case("", "dim_gather", (f(4, 12), index(12, 4, 6)), out(4, 6), dim=1),
     case("part", "dim_gather", (f(8, 12), index(12, 4, 6)), out(4, 6), dim=1),
+    case("", "batch_gather", (f(4, 12, 8), index(12, 4, 6)), out(4, 6, 8)),
+    case("rows", "batch_gather", (f(4, 6, 12), index(12, 4, 6, 2)), out(4, 6, 2)),
+    case("", "searchsorted", (rising(12), f(4, 6)), out(4, 6, dtype="int64"), **BORDERS),
+    case("rows", "searchsorted", (rising(4, 12), f(4, 6)), out(4, 6, dtype="int64"), **BORDERS),
+    case("", "in_top_k", (index(12, 6), f(6, 12)), out(6, dtype="bool"), k=3),
+    case("", "dim_scatter_update", (f(4, 12, 6), index(12, 4, 8, 6), f(4, 8, 6)), out(4, 12, 6),
+         dim=1),
+    case("part", "dim_scatter_update", (f(8, 12), index(12, 4, 6), f(4, 6)), out(8, 12), dim=1),
+    case("", "dim_scatter_update_scalar", (f(4, 12), index(12, 4, 6)), out(4, 12), dim=1,
+         src_scalar=1.5),
+    case("zero", "dim_scatter_update_scalar", (f(4, 12), index(12, 4, 6)), out(4, 12), dim=1,
+         src_scalar=0.0),
+    case("", "dim_scatter_add", (f(4, 12, 6), index(12, 4, 8, 6), f(4, 8, 6)), out(4, 12, 6),
+         dim=1),
+    case("nodes", "dim_scatter_add", (f(5, 6), index(5, 12, 6), f(12, 6)), out(5, 6), dim=0),
+    case("part", "dim_scatter_add", (f(8, 12), index(12, 4, 6), f(4, 6)), out(8, 12), dim=1),
+    case("ints", "dim_scatter_add", (index(9, 4, 12), index(12, 4, 6), index(9, 4, 6)),
+         out(4, 12, dtype="int64"), dim=1),
+    case("", "scatter_nd", (index(5, 12, 1), f(12, 6)), out(5, 6), shape=(5, 6)),
+    case("cells", "scatter_nd", (index(3, 4, 6, 2), f(4, 6, 8)), out(5, 3, 8), shape=(5, 3, 8)),
+    case("", "tensor_scatter_nd_update", (f(12, 6), index(12, 4, 1), f(4, 6)), out(12, 6)),
     case("", "one_hot", (index(12, 4, 6),), out(4, 6, 12, dtype="int64"), depth=12,
          dtype="int64", floating_on_value=0.0, floating_off_value=0.0, integer_on_value=1,
          integer_off_value=0),
@@ -380,6 +466,11 @@ SHAPE = (
          step=(1, 2, 2)),
     case("one", "slice", (f(3, 4, 6),), out(1, 4, 6), start=(1, 0, 0), stop=(2, 4, 6),
          step=(1, 1, 1)),
+    case("", "slice_update", (f(4, 6, 8), f(4, 2, 8)), out(4, 6, 8), start=(0, 1, 0),
+         stop=(4, 3, 8), step=(1, 1, 1)),
+    case("strided", "slice_update", (f(4, 6, 8), f(4, 3, 4)), out(4, 6, 8), start=(0, 0, 1),
+         stop=(4, 6, 8), step=(1, 2, 2)),
+    case("", "unfold_tensor", (f(4, 8, 6),), out(4, 3, 6, 4), dimension=1, size=4, step=2),
     case("", "concat", (f(4, 6), f(4, 2), f(4, 12)), out(4, 20), axis=1),
     case("tokens", "concat", (f(4, 1, 8), f(4, 6, 8)), out(4, 7, 8), axis=1),
     case("", "stack", (f(4, 6), f(4, 6)), out(4, 2, 6), axis=1),
@@ -394,6 +485,8 @@ SOURCE = (
          is_floating_value=True, dtype="float32"),
     case("", "arange", (), out(12, dtype="int64"), integer_start=0, integer_limit=12,
          integer_delta=1, float_start=0.0, float_limit=0.0, float_delta=0.0, dtype="int64"),
+    case("", "repeat_interleave", (counts(2, 6), counts(2, 6, sums=True)),
+         out(12, dtype="int32"), repeat_num=12),
     case("", "eye", (), out(4, 6), rows=4, cols=6, dtype="float32"),
     case("", "fork", (f(4, 6),), out(4, 6)),
     case("ints", "fork", (index(9, 4, 6),), out(4, 6, dtype="int64")),

@@ -144,7 +144,7 @@ def broadcast_labels(shape: Shape, onto: Shape) -> tuple[int | None, ...]:
     return tuple(lead + d if n == onto[lead + d] else None for d, n in enumerate(shape))
 
 
-def drop(labels: Iterable[int], *gone: int) -> tuple[int | None, ...]:
+def drop(labels: Iterable[int | None], *gone: int) -> tuple[int | None, ...]:
     """The labels with those of `gone` dims replaced by None, so that they are never split."""
     return tuple(None if x in gone else x for x in labels)
 

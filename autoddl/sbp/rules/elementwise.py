@@ -22,6 +22,8 @@ NONLINEAR_UNARY = (
     "clip_by_scalar_max", "dropout", "logical_not", "isnan", "isinf", "isfinite",
     "scalar_logical_equal", "scalar_logical_not_equal", "scalar_logical_less",
     "scalar_logical_less_equal", "scalar_logical_greater", "scalar_logical_greater_equal",
+    "scalar_logical_and", "scalar_logical_or", "scalar_logical_xor", "hardshrink", "log10",
+    "lgamma", "where_scalar_xy",
 )  # fmt: skip
 LINEAR_UNARY = ("negative", "scalar_mul", "scalar_div", "cast", "identity")
 NONLINEAR_BINARY = (
@@ -29,7 +31,8 @@ NONLINEAR_BINARY = (
     "broadcast_pow", "pow", "broadcast_fmod", "floordiv",
     "broadcast_equal", "broadcast_not_equal", "broadcast_less", "broadcast_less_equal",
     "broadcast_greater", "broadcast_greater_equal", "broadcast_logical_and",
-    "broadcast_logical_or", "broadcast_logical_xor", "atan2",
+    "broadcast_logical_or", "broadcast_logical_xor", "atan2", "xdivy",
+    "broadcast_isclose_neq_nan", "broadcast_isclose_eq_nan",
 )  # fmt: skip
 
 

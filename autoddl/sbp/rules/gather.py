@@ -1,4 +1,4 @@
-"""Lookups in a table: its columns, the indices, or the looked-up dim itself are split.
+"""Lookups in a table, and their opposite: columns, indices, or the looked-up dim are split.
 
 A device that holds some rows of the table subtracts the first one's number (the offset of its
 shard) from the indices and gives 0 for those outside its range; the output is a sum over devices.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..signature import OpSpec, Signature, rule
-from .build import dims_of, labelled
+from ..layout import Shape
+from ..placement import P, S
+from ..signature import Attrs, OpSpec, Signature, rule
+from .build import dims_of, labelled, natural
 
 
 @rule("gather", heavy=True)
@@ -66,3 +68,80 @@ def one_hot(op: OpSpec) -> Iterator[Signature]:
     """indices -> out [..., depth]."""
     found = dims_of(op.inputs[0].shape)
     yield from labelled(op, (found,), ((*found, None),))
+
+
+@rule("batch_gather")
+def batch_gather(op: OpSpec) -> Iterator[Signature]:
+    """(in [rows..., k, rest...], indices [rows..., m]) -> out [rows..., m, rest...]."""
+    rows = dims_of(op.inputs[1].shape)[:-1]
+    rest = tuple(f"r{d}" for d in range(len(rows) + 1, len(op.inputs[0].shape)))
+    ins = ((*rows, None, *rest), (*rows, "m"))
+    yield from labelled(op, ins, ((*rows, "m", *rest),), linear=((0,),))
+
+
+@rule("searchsorted")
+def searchsorted(op: OpSpec) -> Iterator[Signature]:
+    """(borders [rows..., k] or [k], values [rows..., m]) -> out: where each value belongs."""
+    borders, values = op.inputs[0].shape, dims_of(op.inputs[1].shape)
+    rows = values[: len(borders) - 1]
+    yield from labelled(op, ((*rows, None), values), (values,))
+
+
+@rule("in_top_k")
+def in_top_k(op: OpSpec) -> Iterator[Signature]:
+    """(targets [n], predictions [n, c]) -> out [n]."""
+    yield from labelled(op, (("n",), ("n", None)), (("n",),))
+
+
+def _together(op: OpSpec) -> list[int | None]:
+    """Labels of the dims, but `dim`, of which index and source cover the input's whole."""
+    dim = op.attrs["dim"] % len(op.inputs[0].shape)
+    sizes = zip(*(t.shape for t in op.inputs), strict=True)
+    return [d if d != dim and len(set(n)) == 1 else None for d, n in enumerate(sizes)]
+
+
+@rule("dim_scatter_update", "dim_scatter_update_scalar")
+def dim_scatter_update(op: OpSpec) -> Iterator[Signature]:
+    """(input, index, src?) -> input with src, or a scalar, at the index along `dim`."""
+    labels = _together(op)
+    zero = op.attrs.get("src_scalar") == 0
+    linear = ((0, 2),) if len(op.inputs) > 2 else ((0,),) if zero else ()
+    yield from labelled(op, (labels,) * len(op.inputs), (labels,), linear=linear)
+
+
+@rule("dim_scatter_add")
+def dim_scatter_add(op: OpSpec) -> Iterator[Signature]:
+    """(input, index, src) -> input plus src at the index along `dim`.
+
+    Each device may add a part of src, to a summand of the input.
+    """
+    labels = _together(op)
+    yield from labelled(op, (labels,) * 3, (labels,), linear=((0, 2),))
+    dim = op.attrs["dim"] % len(labels)
+    if op.inputs[0].is_float and op.inputs[1].shape[dim] == op.inputs[2].shape[dim]:
+        yield natural(op, (P, S(dim), S(dim)), (P,))
+
+
+def _local_shape(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -> Attrs:
+    del ins
+    return {**op.attrs, "shape": outs[0]}
+
+
+@rule("scatter_nd", local_attrs=_local_shape)
+def scatter_nd(op: OpSpec) -> Iterator[Signature]:
+    """(indices [..., k], updates [..., rest...]) -> out, zero but for the sums of updates."""
+    found = dims_of(op.inputs[0].shape)[:-1]
+    rest = tuple(f"r{d}" for d in range(len(found), len(op.inputs[1].shape)))
+    whole = (None,) * (len(op.outputs[0].shape) - len(rest))
+    ins = ((*found, None), (*found, *rest))
+    yield from labelled(op, ins, ((*whole, *rest),), linear=((1,),))
+
+
+@rule("tensor_scatter_nd_update")
+def tensor_scatter_nd_update(op: OpSpec) -> Iterator[Signature]:
+    """(tensor, indices [..., k], updates [..., rest...]) -> tensor with the updates in place."""
+    found = (None,) * (len(op.inputs[1].shape) - 1)
+    rest = tuple(f"r{d}" for d in range(len(found), len(op.inputs[2].shape)))
+    tensor = (*(None,) * (len(op.inputs[0].shape) - len(rest)), *rest)
+    ins = (tensor, (*found, None), (*found, *rest))
+    yield from labelled(op, ins, (tensor,), linear=((0, 2),))

@@ -100,3 +100,20 @@ def binary_cross_entropy_mean(op: OpSpec) -> Iterator[Signature]:
     """(input, target) -> out [], the mean; a split gives summands of it, divided by `count`."""
     dims = dims_of(op.inputs[0].shape)
     yield from labelled(op, (dims, dims), ((),), frozen_ins=(1,))
+
+
+def _ctc_flops(op: OpSpec) -> float:
+    steps, rows = op.inputs[0].shape[:2]
+    states = 2 * op.attrs["max_target_length"] + 1
+    return 6.0 * steps * rows * states  # three predecessors, added as exponentials
+
+
+@rule("ctc_loss", flops=_ctc_flops)
+def ctc_loss(op: OpSpec) -> Iterator[Signature]:
+    """(log_probs [t, n, c], targets [n, s], input and target lengths [n]) -> out [n]."""
+    targets = ("n", None) if len(op.inputs[1].shape) == 2 else (None,)
+    ins = ((None, "n", None), targets, ("n",), ("n",))
+    if len(targets) == 2:
+        yield from labelled(op, ins, (("n",),))
+    else:
+        yield replicated(op)

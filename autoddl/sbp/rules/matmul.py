@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ..signature import OpSpec, Signature, rule
-from .build import broadcast_labels, labelled
+from .build import broadcast_labels, dims_of, drop, labelled
 
 
 def _summed_size(op: OpSpec) -> int:
@@ -52,3 +52,23 @@ def _dot_flops(op: OpSpec) -> float:
 def dot(op: OpSpec) -> Iterator[Signature]:
     """(x [k], y [k]) -> out []."""
     yield from labelled(op, (("k",), ("k",)), ((),), linear=((0,), (1,)))
+
+
+@rule("linalg_cross")
+def cross(op: OpSpec) -> Iterator[Signature]:
+    """(x, y) -> out: vectors along `dim`, which stays whole."""
+    out = op.outputs[0].shape
+    dim = op.attrs["dim"] % len(out)
+    ins = [drop(broadcast_labels(t.shape, out), dim) for t in op.inputs]
+    yield from labelled(op, ins, (drop(dims_of(out), dim),), linear=((0,), (1,)))
+
+
+def _inverse_flops(op: OpSpec) -> float:
+    return 2.0 * op.inputs[0].numel * op.inputs[0].shape[-1]
+
+
+@rule("inv", flops=_inverse_flops)
+def inverse(op: OpSpec) -> Iterator[Signature]:
+    """x [..., m, m] -> y; each matrix stays whole."""
+    rows = dims_of(op.inputs[0].shape)[:-2]
+    yield from labelled(op, ((*rows, None, None),), ((*rows, None, None),))

@@ -1,10 +1,11 @@
-"""Pooling, resizing and padding: each image and channel is handled by itself."""
+"""Pooling, resizing, padding and patches: each image and channel is handled by itself."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..signature import OpSpec, Signature, rule
+from ..layout import Shape
+from ..signature import Attrs, OpSpec, Signature, rule
 from .build import dims_of, drop, labelled
 
 _WINDOW_DIMS = {"1d": 1, "2d": 2, "3d": 3}
@@ -42,8 +43,12 @@ def max_pool(op: OpSpec) -> Iterator[Signature]:
 @rule(
     *(f"avg_pool_{n}d" for n in (1, 2, 3)),
     *(f"adaptive_avg_pool{n}d" for n in (1, 2, 3)),
-    "upsample_nearest_2d",
+    *(f"upsample_nearest_{n}d" for n in (1, 2, 3)),
+    "upsample_linear_1d",
     "upsample_bilinear_2d",
+    "upsample_bicubic_2d",
+    "upsample_trilinear_3d",
+    *(f"{mode}_pad{n}d" for mode in ("reflection", "replication") for n in (1, 2)),
     flops=_flops,
 )
 def linear_pool(op: OpSpec) -> Iterator[Signature]:
@@ -60,3 +65,38 @@ def pad(op: OpSpec) -> Iterator[Signature]:
     labels = drop(dims_of(op.inputs[0].shape), *padded)
     linear = () if op.attrs.get("floating_constant_value", 0.0) else ((0,),)
     yield from labelled(op, (labels,), (labels,), linear=linear)
+
+
+@rule("unfold", "fold")
+def patches(op: OpSpec) -> Iterator[Signature]:
+    """in [n, c, h, w] <-> patches [n, c * taps, places]: a part of the channels keeps its taps."""
+    if op.attrs["data_format"] == "channels_last":
+        labels = [("n", *(None,) * (len(t.shape) - 1)) for t in (*op.inputs, *op.outputs)]
+    else:
+        labels = [("n", "c", *(None,) * (len(t.shape) - 2)) for t in (*op.inputs, *op.outputs)]
+    yield from labelled(op, labels[:1], labels[1:], linear=((0,),))
+
+
+def _sample_flops(op: OpSpec) -> float:
+    return 8.0 * op.outputs[0].numel  # four neighbours, each weighted and added
+
+
+@rule("grid_sample", flops=_sample_flops)
+def grid_sample(op: OpSpec) -> Iterator[Signature]:
+    """(input [n, c, ...], grid [n, places..., k]) -> out [n, c, places...], linear in the input."""
+    places = tuple(range(len(op.inputs[1].shape) - 2))
+    whole = (None,) * (len(op.inputs[0].shape) - 2)
+    ins = (("n", "c", *whole), ("n", *places, None))
+    yield from labelled(op, ins, (("n", "c", *places),), linear=((0,),))
+
+
+def _local_rows(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -> Attrs:
+    del outs
+    return {**op.attrs, "size": (ins[0][0], *op.attrs["size"][1:])}
+
+
+@rule("affine_grid", local_attrs=_local_rows)
+def affine_grid(op: OpSpec) -> Iterator[Signature]:
+    """theta [n, k, k + 1] -> grid [n, places..., k]."""
+    whole = (None,) * (len(op.outputs[0].shape) - 1)
+    yield from labelled(op, (("n", None, None),), (("n", *whole),), linear=((0,),))

@@ -59,9 +59,16 @@ def reduce_other(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, (drop(x, *(set(x) - set(y))),), (y,))
 
 
-@rule("argmax", flops=per_input_element)
-def argmax(op: OpSpec) -> Iterator[Signature]:
-    """x -> index of the largest element of the last dim."""
+@rule("reduce_nansum", flops=per_input_element)
+def reduce_nansum(op: OpSpec) -> Iterator[Signature]:
+    """x -> y, without the elements that are NaN: that cannot be told of summands."""
+    x, y = _labels(op, "axis", "keepdims")
+    yield from labelled(op, (x,), (y,))
+
+
+@rule("argmax", "median_with_indices", flops=per_input_element)
+def of_last_dim(op: OpSpec) -> Iterator[Signature]:
+    """x -> index of the largest element, or the median, of the last dim."""
     dims = dims_of(op.outputs[0].shape)
     yield from labelled(op, ((*dims, None),), (dims,))
 
@@ -89,6 +96,14 @@ def cumsum(op: OpSpec) -> Iterator[Signature]:
     yield from splits(op, (labels,), (labels,))
     yield from partials(op, (0,))
     yield replicated(op)
+
+
+@rule("cumprod", flops=per_input_element)
+def cumprod(op: OpSpec) -> Iterator[Signature]:
+    """x -> y, running products along attr dim."""
+    dims = dims_of(op.inputs[0].shape)
+    labels = drop(dims, *canonical(op.attrs["dim"], len(dims)))
+    yield from labelled(op, (labels,), (labels,))
 
 
 @rule("top_k", "arg_sort", flops=per_input_element)

@@ -102,7 +102,8 @@ def narrow(op: OpSpec) -> Iterator[Signature]:
 
 def _local_slice(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -> Attrs:
     """Dims that are taken whole stop where the shard does."""
-    whole = _whole_dims(op.inputs[0].shape, op.outputs[0].shape)
+    part = op.inputs[1] if op.kind == "slice_update" else op.outputs[0]
+    whole = _whole_dims(op.inputs[0].shape, part.shape)
     stop = (ins[0][d] if d in whole else end for d, end in enumerate(op.attrs["stop"]))
     return {**op.attrs, "stop": tuple(stop)}
 
@@ -111,6 +112,14 @@ def _local_slice(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) ->
 def slice_(op: OpSpec) -> Iterator[Signature]:
     """x -> y; attrs start, stop, step per dim; only dims that are taken whole are split."""
     yield from _of_whole_dims(op)
+
+
+@rule("slice_update", local_attrs=_local_slice, flops=no_flops)
+def slice_update(op: OpSpec) -> Iterator[Signature]:
+    """(ref, value) -> ref with `value` in a slice; dims that the slice takes whole are split."""
+    whole = _whole_dims(op.inputs[0].shape, op.inputs[1].shape)
+    labels = [d if d in whole else None for d in dims_of(op.inputs[0].shape)]
+    yield from labelled(op, (labels, labels), (labels,), linear=((0, 1),))
 
 
 def _whole_dims(source: Shape, target: Shape) -> tuple[int, ...]:
@@ -148,6 +157,14 @@ def roll(op: OpSpec) -> Iterator[Signature]:
     dims = dims_of(op.inputs[0].shape)
     labels = drop(dims, *canonical(op.attrs["dims"], len(dims)))
     yield from labelled(op, (labels,), (labels,), linear=((0,),))
+
+
+@rule("unfold_tensor", flops=no_flops)
+def unfold_tensor(op: OpSpec) -> Iterator[Signature]:
+    """x -> windows along attr `dimension`, which stays whole; their elements are a new last dim."""
+    dims = dims_of(op.inputs[0].shape)
+    labels = drop(dims, *canonical(op.attrs["dimension"], len(dims)))
+    yield from labelled(op, (labels,), ((*labels, None),), linear=((0,),))
 
 
 @rule("tril", "triu")

@@ -36,9 +36,12 @@ def constant(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, (), (dims_of(op.outputs[0].shape),))
 
 
-@rule("arange", "eye")
+@rule("arange", "eye", "repeat_interleave")
 def whole_source(op: OpSpec) -> Iterator[Signature]:
-    """-> out; made whole, as a split of it is a free local step."""
+    """-> out; made whole, as a split of it is a free local step.
+
+    repeat_interleave: (repeats, their running sum) -> number i as often as repeats[i] says
+    """
     yield replicated(op)
 
 

@@ -18,6 +18,7 @@ UNARY = (
     "rsqrt", "square", "abs", "reciprocal", "reciprocal_no_nan", "sin", "cos", "tan", "asin",
     "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erf", "erfc", "floor", "ceil",
     "round", "rint", "trunc", "sign", "negative", "logical_not", "isnan", "isinf", "isfinite",
+    "log10", "lgamma",
 )  # fmt: skip
 FUNCTIONS = {
     "log_sigmoid": _C.logsigmoid,
@@ -44,6 +45,7 @@ FUNCTIONS = {
     "broadcast_logical_or": flow.logical_or,
     "broadcast_logical_xor": flow.logical_xor,
     "prelu": _C.prelu,
+    "xdivy": operator.truediv,  # y is a length of at least 1: OneFlow makes it for CTC alone
     "where": flow.where,
 }
 WITH_SCALAR: dict[str, Callable[[Tensor, Any], Tensor]] = {
@@ -60,6 +62,9 @@ WITH_SCALAR: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "scalar_logical_less_equal": operator.le,
     "scalar_logical_greater": operator.gt,
     "scalar_logical_greater_equal": operator.ge,
+    "scalar_logical_and": flow.logical_and,
+    "scalar_logical_or": flow.logical_or,
+    "scalar_logical_xor": flow.logical_xor,
 }
 WITH_ATTRS: dict[str, Callable[[Tensor, Attrs], Tensor]] = {
     "elu": lambda x, a: _C.elu(x, alpha=a["alpha"]),
@@ -67,6 +72,7 @@ WITH_ATTRS: dict[str, Callable[[Tensor, Attrs], Tensor]] = {
     "leaky_relu": lambda x, a: _C.leaky_relu(x, alpha=a["alpha"]),
     "softplus": lambda x, a: _C.softplus(x, beta=a["beta"], threshold=a["threshold"]),
     "softshrink": lambda x, a: _C.softshrink(x, alpha=a["alpha"]),
+    "hardshrink": lambda x, a: _C.hardshrink(x, lambd=a["lambd"]),
     "hardtanh": lambda x, a: _C.hardtanh(x, min_val=a["min_val"], max_val=a["max_val"]),
     "threshold": lambda x, a: _C.threshold(x, threshold=a["threshold_val"], value=a["value"]),
     "cast": lambda x, a: x.to(getattr(flow, a["dtype"])),
@@ -127,3 +133,23 @@ def where_scalar_x(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list
 def where_scalar_y(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """(condition, x) -> x where true, else `operand`."""
     return [_C.where(inputs[0], inputs[1], attrs["operand"])]
+
+
+@kernel("where_scalar_xy")
+def where_scalar_xy(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """condition -> one scalar where true, else the other."""
+    x, y = (
+        next(
+            attrs[f"{side}_{t}_operand"]
+            for t in ("float", "int", "bool")
+            if attrs[f"has_{side}_{t}_operand"]
+        )
+        for side in "xy"
+    )
+    return [_C.where(inputs[0], x, y)]
+
+
+@kernel("broadcast_isclose_neq_nan", "broadcast_isclose_eq_nan")
+def isclose(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(x, y) -> |x - y| <= atol + rtol |y|."""
+    return [flow.isclose(*inputs, attrs["atol"], attrs["rtol"], attrs["equal_nan"])]

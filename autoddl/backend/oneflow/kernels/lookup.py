@@ -10,7 +10,13 @@ from oneflow import _C, Tensor
 from ....sbp.signature import Attrs
 from .registry import Context, kernel, simple
 
-simple({"gather_nd": _C.gather_nd})
+simple(
+    {
+        "gather_nd": _C.gather_nd,
+        "batch_gather": _C.batch_gather,
+        "tensor_scatter_nd_update": _C.tensor_scatter_nd_update,
+    }
+)
 
 
 @kernel("gather")
@@ -53,3 +59,35 @@ def one_hot(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor
     prefix = "floating" if dtype.is_floating_point else "integer"
     on, off = attrs[f"{prefix}_on_value"], attrs[f"{prefix}_off_value"]
     return [_C.one_hot(inputs[0], attrs["depth"], on, off).to(dtype)]
+
+
+@kernel("searchsorted")
+def searchsorted(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(borders, values) -> where each value belongs."""
+    return [_C.searchsorted(*inputs, attrs["out_int32"], attrs["right"])]
+
+
+@kernel("in_top_k")
+def in_top_k(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(targets, predictions) -> whether each target is among the `k` largest."""
+    return [_C.in_top_k(*inputs, attrs["k"])]
+
+
+@kernel("dim_scatter_update", "dim_scatter_update_scalar")
+def dim_scatter_update(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(input, index, src?) -> input with src, or `src_scalar`, at the index along `dim`."""
+    x, index, *src = inputs
+    return [_C.scatter(x, attrs["dim"], index, src[0] if src else attrs["src_scalar"])]
+
+
+@kernel("dim_scatter_add")
+def dim_scatter_add(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(input, index, src) -> input plus src at the index along `dim`."""
+    x, index, src = inputs
+    return [_C.scatter_add(x, attrs["dim"], index, src)]
+
+
+@kernel("scatter_nd")
+def scatter_nd(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(indices, updates) -> out of `shape`."""
+    return [_C.scatternd(*inputs, attrs["shape"])]

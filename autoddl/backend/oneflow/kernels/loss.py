@@ -105,3 +105,10 @@ def binary_cross_entropy_with_logits_mean(
     """(input, target) -> out []: this shard's share of the mean over `count` elements."""
     each = _C.binary_cross_entropy_with_logits_loss(*inputs, reduction="none")
     return [each.sum() / attrs["count"]]
+
+
+@kernel("ctc_loss")
+def ctc_loss(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(log_probs, targets, input and target lengths) -> out, one per row."""
+    given = attrs["max_target_length"], attrs["blank"], attrs["zero_infinity"], "none"
+    return [_C.ctc_loss(*inputs, *given)]

@@ -1,4 +1,4 @@
-"""Pooling, resizing and padding."""
+"""Pooling, resizing, padding and patches."""
 
 from __future__ import annotations
 
@@ -41,19 +41,17 @@ def adaptive_max_pool(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> l
     return [getattr(_C, ctx.spec.kind)(inputs[0], attrs["output_size"])[0]]
 
 
-@kernel("upsample_nearest_2d", "upsample_bilinear_2d")
+@kernel(
+    *(f"upsample_nearest_{n}d" for n in (1, 2, 3)),
+    "upsample_linear_1d",
+    "upsample_bilinear_2d",
+    "upsample_bicubic_2d",
+    "upsample_trilinear_3d",
+)
 def upsample(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """x -> y, by scale or to `output_size`."""
-    corners = {"align_corners": attrs["align_corners"]} if "align_corners" in attrs else {}
-    out = getattr(_C, ctx.spec.kind)(
-        inputs[0],
-        height_scale=attrs["height_scale"],
-        width_scale=attrs["width_scale"],
-        output_size=attrs["output_size"] or None,
-        data_format=attrs["data_format"],
-        **corners,
-    )
-    return [out]
+    given = {**attrs, "output_size": attrs["output_size"] or None}
+    return [getattr(_C, ctx.spec.kind)(inputs[0], **given)]
 
 
 @kernel("pad")
@@ -62,3 +60,24 @@ def pad(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     (x,) = inputs
     value = "floating" if x.is_floating_point() else "integral"
     return [_C.pad(x, attrs["padding"], value=attrs[f"{value}_constant_value"])]
+
+
+@kernel(*(f"{mode}_pad{n}d" for mode in ("reflection", "replication") for n in (1, 2)))
+def pad_with_own(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """x -> y; the padding is mirrored, or repeats the edge."""
+    mode = "reflect" if ctx.spec.kind.startswith("reflection") else "replicate"
+    return [_C.pad(inputs[0], attrs["padding"], mode=mode)]
+
+
+@kernel("unfold", "fold")
+def patches(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """Images to patches, or back."""
+    size = [attrs["output_size"]] if ctx.spec.kind == "fold" else []
+    window = [attrs[n] for n in ("kernel_size", "dilation_rate", "padding", "strides")]
+    return [getattr(_C, ctx.spec.kind)(inputs[0], *size, *window, attrs["data_format"])]
+
+
+@kernel("grid_sample", "affine_grid")
+def sample(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(input, grid) -> out, or theta -> grid."""
+    return [getattr(_C, ctx.spec.kind)(*inputs, **attrs)]

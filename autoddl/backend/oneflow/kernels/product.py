@@ -18,6 +18,7 @@ simple(
         "matrix_vector_product": flow.matmul,
         "vector_matrix_product": flow.matmul,
         "dot": flow.dot,
+        "inv": _C.inv,
     }
 )
 
@@ -83,3 +84,9 @@ def _sum_to(gradient: Tensor, like: Tensor) -> Tensor:
         gradient = gradient.sum(dim=tuple(range(missing)))
     wide = [d for d in range(like.ndim) if like.shape[d] == 1 and gradient.shape[d] != 1]
     return gradient.sum(dim=wide, keepdim=True) if wide else gradient
+
+
+@kernel("linalg_cross")
+def cross(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(x, y) -> out, of vectors along `dim`."""
+    return [_C.linalg_cross(*inputs, dim=attrs["dim"])]

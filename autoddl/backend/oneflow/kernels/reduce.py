@@ -12,7 +12,10 @@ from ....sbp.signature import Attrs
 from .registry import Context, Explicit, kernel
 
 
-@kernel("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_any", "reduce_all")
+@kernel(
+    "reduce_sum", "reduce_nansum", "reduce_max", "reduce_min", "reduce_prod", "reduce_any",
+    "reduce_all",
+)  # fmt: skip
 def reduce(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """x -> y over the dims `axis`."""
     return [getattr(_C, ctx.spec.kind)(inputs[0], attrs["axis"], attrs["keepdims"])]
@@ -65,6 +68,18 @@ def argmax(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]
 def cumsum(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """x -> running sums along `dim`."""
     return [flow.cumsum(inputs[0], attrs["dim"])]
+
+
+@kernel("cumprod")
+def cumprod(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """x -> running products along `dim`."""
+    return [_C.cumprod(inputs[0], attrs["dim"])]
+
+
+@kernel("median_with_indices")
+def median(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """x -> the medians of the last dim."""
+    return [_C.median(inputs[0], -1, False)[0]]
 
 
 @kernel("top_k")

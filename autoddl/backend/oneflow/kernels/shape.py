@@ -53,6 +53,18 @@ def slice_(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]
     return [_C.slice(inputs[0], attrs["start"], attrs["stop"], attrs["step"])]
 
 
+@kernel("slice_update")
+def slice_update(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(ref, value) -> ref with `value` in a slice."""
+    return [_C.slice_update(*inputs, attrs["start"], attrs["stop"], attrs["step"])]
+
+
+@kernel("unfold_tensor")
+def unfold_tensor(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """x -> windows of `size`, every `step`, along `dimension`."""
+    return [_C.unfold_tensor(inputs[0], attrs["dimension"], attrs["size"], attrs["step"])]
+
+
 @kernel("concat")
 def concat(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """(in_0, ..., in_k) -> out along `axis`."""
@@ -106,3 +118,11 @@ def eye(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     return [
         flow.eye(attrs["rows"], attrs["cols"], device=ctx.device).to(getattr(flow, attrs["dtype"]))
     ]
+
+
+@kernel("repeat_interleave")
+def repeat_interleave(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(repeats, their running sum) -> number i as often as repeats[i] says."""
+    repeats, ends = inputs
+    places = flow.arange(attrs["repeat_num"], dtype=ends.dtype, device=ctx.device)
+    return [flow.searchsorted(ends, places, right=True).to(repeats.dtype)]
