@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,10 @@ from ..cost.gap import relative_gap as relative_gap
 Table = NDArray[np.floating[Any]]
 Choice = NDArray[np.int64]
 SearchEnd = Literal["done", "budget", "interrupted"]
+_REMEMBERED = 4  # choices
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(NamedTuple):
     """Variables `first` < `second` with edge table number `table`, [first's, second's]."""
 
     first: int
@@ -124,8 +124,18 @@ class Problem:
 
     def evaluate(self, choice: Choice) -> tuple[float, float]:
         """(cost in seconds, memory in bytes) of a choice."""
-        costs, memories = self.terms(choice, choice, choice)
-        return _in_turn(costs), _in_turn(memories)
+        key, known = choice.tobytes(), self._evaluated
+        if key not in known:
+            costs, memories = self.terms(choice, choice, choice)
+            if len(known) == _REMEMBERED:
+                del known[next(iter(known))]
+            known[key] = _in_turn(costs), _in_turn(memories)
+        return known[key]
+
+    @cached_property
+    def _evaluated(self) -> dict[bytes, tuple[float, float]]:
+        """The last choices and what `evaluate` gave: most are asked for several times in a row."""
+        return {}
 
     def terms(self, nodes: Choice, firsts: Choice, seconds: Choice) -> tuple[Table, Table]:
         """(cost, memory) of each variable, then of each edge.
