@@ -59,14 +59,11 @@ class Elimination:
     def expand(self, chosen: dict[int, int]) -> Choice:
         """The best choice of all variables given that of the remaining ones."""
         choice = [-1] * self.num_variables
-        known: dict[tuple[int, ...], int] = {}  # equal removals choose alike
+        known: dict[tuple[int, int, int], int] = {}  # equal removals choose alike
         for variable, strategy in chosen.items():
             choice[variable] = strategy
-        for removal in reversed(self.order.removed):
-            asked = [removal.node]
-            for other, edge in removal.neighbours:
-                asked += edge, choice[other]
-            key = tuple(asked)
+        for removal, alike, first, second in self.order.backwards:
+            key = alike, choice[first], choice[second]
             if key not in known:
                 score = self.tables[removal.node]
                 for other, edge in removal.neighbours:

@@ -11,7 +11,7 @@ so one `Program` serves all prices of memory and all selections of strategies.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from .problem import Edge
@@ -75,6 +75,22 @@ class Program:
     def slots(self) -> int:
         """Number of tables."""
         return sum(self.sizes) + len(self.makings)
+
+    @cached_property
+    def backwards(self) -> list[tuple[Removal, int, int, int]]:
+        """What was removed, the last first; a number that those have of equal tables; neighbours.
+
+        For a neighbour that there is not the variable itself, which then has no strategy yet.
+        """
+        numbers: dict[tuple[int, ...], int] = {}
+        found = []
+        for removal in reversed(self.removed):
+            slots = removal.node, *(edge for _, edge in removal.neighbours)
+            alike = numbers.setdefault(slots, len(numbers))
+            others = [other for other, _ in removal.neighbours]
+            first, second = (*others, removal.variable, removal.variable)[:2]
+            found.append((removal, alike, first, second))
+        return found
 
     def make(self, kind: Kind, *args: int) -> int:
         """The slot of that table."""
