@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +20,6 @@ from .mesh import Mesh
 from .placement import Placement
 from .steps import STEP_KINDS, step_kind
 
-_REVERSED = [1, 0, 3, 2, 4]
 _TABLE_WORDS = 1 << 21
 _TABLE_SHARE = 256  # words for each one that is known
 
@@ -60,13 +60,15 @@ def edges_between(sources: Codes, targets: Codes, ndim: int) -> Ints:
     """
     if not len(sources) or not len(targets) or not sources.shape[1]:
         return np.empty((4, 0), dtype=np.int64)
-    if len(sources) <= len(targets):
-        changes = _changes(sources, targets, ndim)
-    else:
-        changes = _changes(targets, sources, ndim)[_REVERSED]
-    src, dst, source, target, mask = changes
-    kind = KIND_TABLE[np.minimum(source, 0), np.minimum(target, 0)]
-    return sorted_edges(np.stack([src, dst, kind, mask]))
+    forwards = len(sources) <= len(targets)
+    changes = _changes(sources, targets, ndim) if forwards else _changes(targets, sources, ndim)
+    ends = np.cumsum([len(change.here) for change in changes])
+    edges = np.empty((4, int(ends[-1])), dtype=np.int64)
+    for change, part in zip(changes, np.split(edges, ends[:-1], axis=1), strict=True):
+        found = change if forwards else change.reversed()
+        part[0], part[1], part[3] = found.here, found.there, found.mask
+        part[2] = KIND_TABLE[found.label, found.other]
+    return sorted_edges(edges)
 
 
 def is_divisible(codes: Codes, edges: Ints, mesh: Mesh, ndim: int) -> Bools:
@@ -97,16 +99,29 @@ def is_divisible(codes: Codes, edges: Ints, mesh: Mesh, ndim: int) -> Bools:
     return divisible
 
 
-def _changes(states: Codes, others: Codes, ndim: int) -> Ints:
-    """[5, m]: row of `states`, row of `others`, label in each, mask of the axes that differ."""
+@dataclass(frozen=True)
+class _Changes:
+    """From rows `here` to rows `there`, of a label to another (every split is 0) along axes."""
+
+    here: Ints
+    there: Ints
+    label: int
+    other: int
+    mask: Ints
+
+    def reversed(self) -> _Changes:
+        return _Changes(self.there, self.here, self.other, self.label, self.mask)
+
+
+def _changes(states: Codes, others: Codes, ndim: int) -> list[_Changes]:
     away = _from_splits(states, others, ndim)
     if others is not states:
-        return np.concatenate([away, _from_whole(states, others, ndim, range(-2, ndim))], axis=1)
-    towards = away[:, away[3] < 0][_REVERSED]
-    return np.concatenate([away, towards, _from_whole(states, others, ndim, (-2, -1))], axis=1)
+        return [*away, *_from_whole(states, others, ndim, range(-2, ndim))]
+    towards = [change.reversed() for change in away if change.other < 0]
+    return [*away, *towards, *_from_whole(states, others, ndim, (-2, -1))]
 
 
-def _from_splits(states: Codes, others: Codes, ndim: int) -> Ints:
+def _from_splits(states: Codes, others: Codes, ndim: int) -> list[_Changes]:
     """The changes of axes that are split in `states`.
 
     A split is left from its last axes on, and no later axis than the first of these may carry the
@@ -114,23 +129,22 @@ def _from_splits(states: Codes, others: Codes, ndim: int) -> Ints:
     """
     num_axes = states.shape[1]
     row_of = finder(words(others, ndim), (ndim + 2) ** num_axes)
-    own = words(states, ndim)
     held = (states[:, :, None] == np.arange(-2, ndim, dtype=np.int8)).transpose(2, 0, 1)
     onwards = _summed_onwards(held, 1 << np.arange(num_axes))
     moved = _summed_onwards(held, _powers(num_axes, ndim))
     here, first = np.nonzero(states >= 0)
     label = states[here, first].astype(np.int64)
     mask, power = onwards[label + 2, here, first], moved[label + 2, here, first]
-    found = [np.empty((5, 0), dtype=np.int64)]
+    without = words(states, ndim)[here] - label * power
+    found = []
     for other in range(-2, ndim):
-        legal = label != other
+        there = row_of(without + other * power)
+        legal = there >= 0
         if other >= 0:
-            legal &= onwards[other + 2, here, first] == 0
+            legal &= (label != other) & (onwards[other + 2, here, first] == 0)
         at = np.flatnonzero(legal)
-        there = row_of(own[here[at]] + (other - label[at]) * power[at])
-        at, there = at[there >= 0], there[there >= 0]
-        found.append(np.stack([here[at], there, label[at], np.full(len(at), other), mask[at]]))
-    return np.concatenate(found, axis=1)
+        found.append(_Changes(here[at], there[at], 0, min(other, 0), mask[at]))
+    return found
 
 
 def _summed_onwards(held: Bools, numbers: Ints) -> Ints:
@@ -138,7 +152,7 @@ def _summed_onwards(held: Bools, numbers: Ints) -> Ints:
     return np.where(held, numbers, 0)[:, :, ::-1].cumsum(axis=2)[:, :, ::-1]
 
 
-def _from_whole(states: Codes, others: Codes, ndim: int, labels: Iterable[int]) -> Ints:
+def _from_whole(states: Codes, others: Codes, ndim: int, labels: Iterable[int]) -> list[_Changes]:
     """The changes of axes that are not split in `states`, to some labels.
 
     Any of them may change, but to a split only what comes after all axes that carry it.
@@ -147,7 +161,7 @@ def _from_whole(states: Codes, others: Codes, ndim: int, labels: Iterable[int]) 
     row_of = finder(words(others, ndim), (ndim + 2) ** num_axes)
     own, bits, masks = words(states, ndim), 1 << np.arange(num_axes), np.arange(1 << num_axes)
     moved = (masks[:, None] >> np.arange(num_axes) & 1) @ _powers(num_axes, ndim)
-    found = [np.empty((5, 0), dtype=np.int64)]
+    found = []
     for label in (-2, -1):
         here, mask = _parts((states == label) @ bits, masks[1:])
         for other in labels:
@@ -159,9 +173,8 @@ def _from_whole(states: Codes, others: Codes, ndim: int, labels: Iterable[int]) 
             there = row_of(own[here[at]] + (other - label) * moved[mask[at]])
             known = np.flatnonzero(there >= 0)
             ends = here[at][known], there[known]
-            both = [np.full(len(known), side) for side in (label, other)]
-            found.append(np.stack([*ends, *both, mask[at][known]]))
-    return np.concatenate(found, axis=1)
+            found.append(_Changes(*ends, label, min(other, 0), mask[at][known]))
+    return found
 
 
 def _parts(held: Ints, masks: Ints) -> tuple[Ints, Ints]:
@@ -192,10 +205,18 @@ def finder(known: Ints, count: int) -> Callable[[Ints], Ints]:
 def sorted_edges(edges: Ints) -> Ints:
     """Sorted by source, kind, axes and target."""
     src, dst, kind, mask = edges
-    key = src  # one number of what orders edges, in turn
-    for column in (kind, mask, dst):
-        key = key * (int(column.max(initial=0)) + 1) + column
-    return edges[:, np.argsort(key, kind="stable")]
+    columns = src, kind, mask, dst
+    bits = [int(column.max(initial=0)).bit_length() for column in columns]
+    key = np.zeros_like(src)  # one number of what orders edges: numbers are sorted faster than rows
+    for column, width in zip(columns, bits, strict=True):
+        key <<= width
+        key |= column
+    key.sort()
+    found = np.empty_like(edges)
+    for row, width in zip((1, 3, 2, 0), reversed(bits), strict=True):
+        np.bitwise_and(key, (1 << width) - 1, out=found[row])
+        key >>= width
+    return found
 
 
 def shortest(numbers: Ints) -> NDArray[np.unsignedinteger[Any]]:
