@@ -228,7 +228,6 @@ REDUCTIONS = [
     _one("var", lambda x: flow.var(x, dim=(0, 2), unbiased=False), real(3, 4, 5)),
     _one("reduce_nansum", lambda x: flow.nansum(flow.log(x), 1), abs(X)),
     _one("median_with_indices", lambda x: flow.median(x, 1)[0], real(3, 4, 5)),
-    _one("cumprod", lambda x: flow.cumprod(x, 1), X),
     _one("cumsum", lambda x: flow.cumsum(x, 1), X),
     _one("top_k", lambda x: flow.topk(x, 2)[1], X),
     _one("arg_sort", lambda x: flow.argsort(x, -1), X),

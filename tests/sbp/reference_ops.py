@@ -515,15 +515,6 @@ def _median(inputs, attrs, shard):
     return (np.sum(x * (chosen[..., None] == np.arange(x.shape[-1])), axis=-1),)
 
 
-@op("cumprod")
-def _cumprod(inputs, attrs, shard):
-    x = np.moveaxis(inputs[0], attrs["dim"], 0)
-    products = [x[0]]
-    for row in x[1:]:
-        products.append(products[-1] * row)
-    return (np.stack(products, axis=attrs["dim"]),)
-
-
 @op("argmax")
 def _argmax(inputs, attrs, shard):
     return (np.argmax(inputs[0], axis=-1),)

@@ -340,7 +340,6 @@ REDUCE = (
     case("all", "var", (f(4, 6),), out(), dim=(0, 1), keepdim=False, unbiased=True),
     case("", "reduce_nansum", (nans(4, 6, 8),), out(4, 8), axis=(1,), keepdims=False),
     case("", "median_with_indices", (f(4, 6, 8),), out(4, 6)),
-    case("", "cumprod", (f(4, 6, 8),), out(4, 6, 8), dim=1),
     case("", "cumsum", (f(4, 6, 8),), out(4, 6, 8), dim=1),
     case("", "top_k", (f(4, 6, 8),), out(4, 6, 2, dtype="int64"), k=2, sorted=True),
     case("", "arg_sort", (f(4, 6, 8),), out(4, 6, 8, dtype="int64"), direction="ASCENDING"),

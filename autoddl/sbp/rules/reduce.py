@@ -98,14 +98,6 @@ def cumsum(op: OpSpec) -> Iterator[Signature]:
     yield replicated(op)
 
 
-@rule("cumprod", flops=per_input_element)
-def cumprod(op: OpSpec) -> Iterator[Signature]:
-    """x -> y, running products along attr dim."""
-    dims = dims_of(op.inputs[0].shape)
-    labels = drop(dims, *canonical(op.attrs["dim"], len(dims)))
-    yield from labelled(op, (labels,), (labels,))
-
-
 @rule("top_k", "arg_sort", flops=per_input_element)
 def ordering(op: OpSpec) -> Iterator[Signature]:
     """x -> indices along the last dim."""

@@ -70,12 +70,6 @@ def cumsum(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]
     return [flow.cumsum(inputs[0], attrs["dim"])]
 
 
-@kernel("cumprod")
-def cumprod(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
-    """x -> running products along `dim`."""
-    return [_C.cumprod(inputs[0], attrs["dim"])]
-
-
 @kernel("median_with_indices")
 def median(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """x -> the medians of the last dim."""
