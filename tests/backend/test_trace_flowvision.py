@@ -25,6 +25,8 @@ def images(batch, size):
         ("resnet18", 32),
         ("vit_tiny_patch16_224", 224),
         pytest.param("densenet121", 32, marks=pytest.mark.full),
+        pytest.param("efficientnet_b0", 32, marks=pytest.mark.full),
+        pytest.param("pvt_tiny", 224, marks=pytest.mark.full),
         pytest.param("swin_tiny_patch4_window7_224", 224, marks=pytest.mark.full),
     ],
 )

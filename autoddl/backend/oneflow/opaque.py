@@ -73,12 +73,14 @@ class Collapsed:
     """A job in which the opaque calls are single operators.
 
     calls:   operator name -> what the runtime repeats
+    inside:  operator name -> the operators that it stands for
     leaking: calls that share tensors with their surroundings past their arguments and results;
              the call around each must be opaque instead
     """
 
     job: RawJob
     calls: Mapping[str, OpaqueCall] = field(default_factory=dict)
+    inside: Mapping[str, tuple[RawOp, ...]] = field(default_factory=dict)
     leaking: tuple[int, ...] = ()
 
 
@@ -97,6 +99,7 @@ def collapse(
     finder = _ParameterFinder(model)
     kept: list[RawOp] = []
     calls: dict[str, OpaqueCall] = {}
+    inside: dict[str, tuple[RawOp, ...]] = {}
     leaking: list[int] = []
     for op in raw.ops:
         if op.call not in owner:
@@ -109,6 +112,7 @@ def collapse(
             kept.append(merged)
             if not is_closed:
                 leaking.append(call)
+            inside[merged.name] = tuple(inner[call])
             names = tuple(lazy.params[name] for name in params)
             calls[merged.name] = OpaqueCall(
                 record.path,
@@ -119,7 +123,8 @@ def collapse(
                 tuple(finder.slots(name) for name in names),
             )
     leaking += _read_from_outside(kept, inner)
-    return Collapsed(RawJob(tuple(kept), raw.specs), calls, tuple(dict.fromkeys(leaking)))
+    job = RawJob(tuple(kept), raw.specs)
+    return Collapsed(job, calls, inside, tuple(dict.fromkeys(leaking)))
 
 
 def _boundary_calls(calls: Sequence[Call]) -> dict[int, int]:

@@ -13,7 +13,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import oneflow as flow
@@ -29,8 +29,9 @@ from .guard import rank
 from .job import LazyJob, build_job
 from .meta import shape_only
 from .opaque import Collapsed, OpaqueCall, OpaqueWarning, collapse
-from .raw import RawJob, read_job
+from .raw import RawJob, RawOp, read_job
 from .recorder import CallError
+from .rows import keeps_rows_apart
 from .simplify import Simplified, gradient_tensors, simplify
 from .unknown import path_of, rewriting_modules, unknown_operators
 
@@ -91,9 +92,10 @@ def trace_with_state(
     check_model(model)
     check_example(example, loss is not None)
     source = _Source(model, example, loss)
-    attempt, reasons = _settle(source, known or is_known)
+    known = known or is_known
+    attempt, reasons = _settle(source, known)
     scaling = _scaling(source, attempt)
-    simplified = attempt.simplify(scaling)
+    simplified = attempt.simplify(scaling, known)
     named = dict(model.named_parameters())
     emitted = emit(
         simplified,
@@ -175,9 +177,18 @@ class _Attempt:
             boundaries, lazy, raw, collapsed, gradient_tensors(collapsed.job, trainable)
         )
 
-    def simplify(self, scaling: Scaling) -> Simplified:
+    def simplify(self, scaling: Scaling, known: Known) -> Simplified:
+        """The operators that are needed; opaque ones are batch-wise if the rules say so."""
         roots = (*self.lazy.outputs, *((self.lazy.loss,) if self.lazy.loss else ()))
-        return simplify(self.collapsed.job, roots, scaling, self.differentiable)
+        ops = tuple(self._by_rows(op, scaling, known) for op in self.collapsed.job.ops)
+        job = RawJob(ops, self.collapsed.job.specs)
+        return simplify(job, roots, scaling, self.differentiable)
+
+    def _by_rows(self, op: RawOp, scaling: Scaling, known: Known) -> RawOp:
+        inside, rewritten = self.collapsed.inside.get(op.name), self.lazy.rewritten.values()
+        if inside is None or not keeps_rows_apart(op, inside, self.raw, scaling, known, rewritten):
+            return op
+        return replace(op, attrs={**op.attrs, "batchwise": True})
 
 
 def _settle(source: _Source, known: Known) -> tuple[_Attempt, dict[str, str]]:
@@ -190,7 +201,7 @@ def _settle(source: _Source, known: Known) -> tuple[_Attempt, dict[str, str]]:
     while True:
         attempt = _Attempt.of(source, declared | reasons.keys())
         calls = attempt.lazy.calls
-        simplified = attempt.simplify(Scaling())
+        simplified = attempt.simplify(Scaling(), known)
         found = unknown_operators(
             simplified.ops, calls, simplified.roots, known, attempt.differentiable
         )
@@ -229,17 +240,26 @@ def _scaling(source: _Source, attempt: _Attempt) -> Scaling:
 
 
 def _warn(graph: Graph, reasons: Mapping[str, str]) -> None:
-    """Once in a job, by its first rank."""
+    """Once in a job, by its first rank. Not of what is split and has no parameters."""
     if rank() != 0:
         return
     for op in graph.ops:
-        if op.kind == "opaque" and op.module in reasons:
+        if op.kind != "opaque" or op.module not in reasons:
+            continue
+        what, why = op.module or "the model", reasons[op.module]
+        if not op.attrs["batchwise"]:
             moved = sum(graph.tensors[name].spec.numel for name in (*op.inputs, *op.outputs))
             warnings.warn(
-                f"{op.module or 'the model'} runs as one replicated operator, because of "
-                f"{reasons[op.module]}: each device computes it whole, on {moved:,} elements of "
-                "arguments, parameters and results; autoddl.batchwise(module) declares that it may "
-                "be split along the batch",
+                f"{what} runs as one replicated operator, because of {why}: each device computes "
+                f"it whole, on {moved:,} elements of arguments, parameters and results; "
+                "autoddl.batchwise(module) declares that it may be split along the batch",
+                OpaqueWarning,
+                stacklevel=_levels_to_caller(),
+            )
+        elif len(op.inputs) > op.attrs["num_args"]:
+            warnings.warn(
+                f"{what} runs as one operator, because of {why}: it is split along the batch, and "
+                "each device holds all of its parameters",
                 OpaqueWarning,
                 stacklevel=_levels_to_caller(),
             )

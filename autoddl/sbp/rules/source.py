@@ -91,7 +91,7 @@ def _opaque_flops(op: OpSpec) -> float:
 
 @rule("opaque", flops=_opaque_flops, heavy=True)
 def opaque(op: OpSpec) -> Iterator[Signature]:
-    """(args..., params...) -> results: replicated, or split by rows if declared `batchwise`.
+    """(args..., params...) -> results: replicated, or split by rows if it is `batchwise`.
 
     Arguments whose first dim is the results' are split, the others and the parameters are whole.
     """
