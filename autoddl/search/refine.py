@@ -6,7 +6,8 @@ The tables begin as lower bounds of the redistributions' seconds (`sbp.counted`)
 2. A strategy goes if every choice through it scores more than the cheapest choice known
    (`marginals`).
 3. The tables that say much too little of the choice are priced exactly, small ones first: what they
-   rule out need not be searched from.
+   rule out need not be searched from. Before large ones, the best choice from a single start of
+   theirs is priced, which rules out most of the others.
 
 What the tables say of their best choice rises and the cheapest choice known falls until they meet.
 So few tables are priced between many strategies, and most where only one or two are left.
@@ -74,10 +75,14 @@ def possible(
         edges, nodes, cost = _compared(problem, every, ends, choice, kept, exact)
         best = min(best, cost)
         contexts = Contexts(state, nodes_only=True)
-        stays = [
-            np.flatnonzero(contexts.through(table) <= best * (1 + ROUNDING))
-            for table in range(len(kept))
-        ]
+        through = [contexts.through(table) for table in range(len(kept))]
+        sizes = [np.count_nonzero(own <= best * (1 + ROUNDING)) for own in through]
+        small = [table for table in edges if min(sizes[end] for end in ends[table]) <= _MANY]
+        if small or nodes:
+            edges = small
+        elif edges:
+            best = min(best, _nearby(problem, every, ends, choice, kept, exact, edges))
+        stays = [np.flatnonzero(own <= best * (1 + ROUNDING)) for own in through]
         assert all(map(len, stays)), "the best choice is left out by its own bound"
         kept = [own[which] for own, which in zip(kept, stays, strict=True)]
         if not edges and not nodes:
@@ -86,8 +91,6 @@ def possible(
             len(which) < len(cost) for which, cost in zip(stays, problem.node_cost, strict=True)
         ):
             problem = problem.restricted(stays)
-        small = [table for table in edges if min(len(kept[end]) for end in ends[table]) <= _MANY]
-        edges = small if small or nodes else edges
         problem = _refined(problem, ends, kept, exact, edges, nodes)
 
 
@@ -127,6 +130,31 @@ def _compared(
         np.flatnonzero(nodes_s >= enough).tolist(),
         cost,
     )
+
+
+def _nearby(
+    problem: Problem,
+    every: Rows,
+    ends: Mapping[int, tuple[int, int]],
+    choice: Choice,
+    kept: Sequence[Rows],
+    exact: _Exact,
+    edges: Sequence[int],
+) -> float:
+    """Exact cost of a choice with what `choice` has at one end of these edge tables.
+
+    The best, but for what is not exact: so each table is searched from one strategy only.
+    """
+    fixed = {min(ends[table], key=lambda end: len(kept[end])) for table in edges}
+    chosen = dict(zip(problem.nodes, choice.tolist(), strict=True))
+    rows = [
+        np.array([chosen[table]]) if table in fixed else np.arange(len(own))
+        for table, own in enumerate(kept)
+    ]
+    few = [own[which] for own, which in zip(kept, rows, strict=True)]
+    problem = _refined(problem.restricted(rows), ends, few, exact, edges, ())
+    best = eliminate(problem, 0.0, frozenset()).expand({})
+    return _compared(problem, every, ends, best, few, exact)[2]
 
 
 def _counted(*columns: NDArray[np.int64]) -> dict[tuple[int, ...], int]:

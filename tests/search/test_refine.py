@@ -44,9 +44,16 @@ def test_few_strategies_are_left_and_the_optimum_is_among_them(machine, nodes, g
     assert cost == pytest.approx(least(rows), rel=1e-5)
 
 
-def test_large_tables_wait_for_what_small_ones_rule_out(monkeypatch):
-    builder, prices = prepared(cluster("piz_daint", 16, 1), mlp(512, (4096, 4096, 1000)))
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize(
+    ("nodes", "seed"),
+    [
+        (16, 0),  # a small table rules out most of a large one
+        (32, 1),  # a choice near the best does
+    ],
+)
+def test_large_tables_are_searched_from_few_strategies(monkeypatch, nodes, seed):
+    builder, prices = prepared(cluster("piz_daint", nodes, 1), mlp(512, (4096, 4096, 1000)))
+    rng = np.random.default_rng(seed)
     rows = [np.sort(rng.permutation(len(table.assign))[:60]) for table in builder.group_tables]
     bounds = builder.among(rows, prices.least).build().problem
     refined, starts = refine._refined, []
