@@ -83,6 +83,24 @@ def test_an_error_under_no_grad_is_not_hidden():
     assert trace(toys.Mlp(), toys.rows()).batch == 4
 
 
+@pytest.mark.skipif(flow.cuda.is_available(), reason="says what a host without a GPU says")
+@pytest.mark.parametrize(
+    "function, what",
+    [
+        (lambda x: x.cuda(), "cuda"),
+        (lambda x: x.to("cuda:0"), "to"),
+        (lambda x: x.to(device=flow.device("cuda")), "to"),
+        (lambda x: x.type("oneflow.cuda.FloatTensor"), "type"),
+        (lambda x: x + flow.tensor([1.0] * 8, device="cuda"), "tensor"),
+        (lambda x: x + flow.zeros(8, device="cuda"), "zeros"),
+    ],
+)
+def test_a_gpu_that_is_not_there(function, what):
+    with pytest.raises(ValueError, match=f"'part'.* {what} asks for a GPU .*device=x.device"):
+        trace(Failing(function), toys.rows())
+    assert trace(Failing(lambda x: x + flow.zeros(8, device=x.device)), toys.rows()).ops
+
+
 def test_the_model_and_the_loss_are_named_too():
     class Root(nn.Module):
         def forward(self, x):

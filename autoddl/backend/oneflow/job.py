@@ -23,6 +23,7 @@ import oneflow.nn as nn
 from oneflow.framework import graph_build_util, session_context
 from oneflow.nn.graph.graph_config import GraphConfig
 
+from .device_guard import devices_checked
 from .nested import take_tensors
 from .recorder import LOSS, Call, Recorder
 from .shape_guard import shapes_checked
@@ -83,7 +84,7 @@ def build_job(
         job = LazyJob(job_pb.Job(), [], {}, {}, [f"in{i}/out" for i in range(len(lazy))])
         _feed_state(model, job)
         recorder = Recorder(model, job.calls, boundaries)
-        with recorder.recording(), shapes_checked():
+        with recorder.recording(), shapes_checked(), devices_checked():
             result = recorder.run("", model, lazy[: len(inputs)], {})
             if loss is not None:
                 value = recorder.run(LOSS, loss, [result, lazy[-1]], {})
