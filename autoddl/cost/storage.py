@@ -19,6 +19,7 @@ split are all-reduced after the reduce-scatter.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,6 @@ from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, P
 from ..sbp.signature import OpSpec
-from ..sbp.states import split_parts
 from ..sbp.steps import Step, StepKind
 from .comm import CommModel
 
@@ -95,15 +95,17 @@ def stored_codes(spec: TensorSpec, needed: Codes, given: Codes, chosen: Bools, m
     first = split.argmax(axis=1)
     before = np.arange(mesh.num_axes) < first[:, None]
     stored = kept.copy()
-    ndim = len(spec.shape)
-    used = [(needed == dim).any(axis=1) for dim in range(ndim)]
+    extents = np.array(mesh.extents, dtype=np.int64)
+    trials: list[tuple[Codes, Bools, Bools]] = []  # along each dim, whether it is used, and fits
+    for dim in range(len(spec.shape)):
+        own, trial = needed == dim, np.where(split, np.int8(dim), kept)
+        parts = np.where(trial == dim, extents, 1).prod(axis=1)
+        contiguous = ~(own & ~before).any(axis=1)
+        trials.append((trial, own.any(axis=1), contiguous & (spec.shape[dim] % parts == 0)))
     # dims that nothing splits first, then those that only axes before the first one split
     for unused in (True, False):
-        for dim in range(ndim):
-            trial = np.where(split, np.int8(dim), kept)
-            even = spec.shape[dim] % split_parts(trial, ndim, mesh)[:, dim] == 0
-            contiguous = ~((needed == dim) & ~before).any(axis=1)
-            rows = open_rows & even & contiguous & (used[dim] != unused)
+        for trial, is_used, fits in trials:
+            rows = open_rows & fits & (is_used != unused)
             stored[rows] = trial[rows]
             open_rows &= ~rows
     return stored
@@ -176,6 +178,15 @@ def edge_times(
 
 
 @dataclass(frozen=True)
+class _Split:
+    """gathered: [n, axis] axes split in storage and Broadcast in use; rows: [n] if any is; bytes"""
+
+    gathered: Bools
+    rows: Bools
+    bytes: Floats
+
+
+@dataclass(frozen=True)
 class StoragePrices:
     """Seconds and bytes of one parameter under the storages, for n strategies of its reader.
 
@@ -190,6 +201,9 @@ class StoragePrices:
     _known: dict[bytes, tuple[Floats, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _splits: dict[bytes, _Split] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def some(self, rows: Ints) -> StoragePrices:
         """For these strategies only."""
@@ -201,12 +215,11 @@ class StoragePrices:
 
     def memory_bytes(self, stage: int, stored: Codes, held: float) -> Floats:
         """[n] of weight, gradient, optimiser slots and, so much as it is `held`, gathered copy."""
-        whole, apart = self._bytes(self.needed), self._bytes(stored)
-        memory = self.copies * apart
-        is_split = self._gathered(stored).any(axis=1)
-        memory += held * np.where(is_split, whole, 0.0)
+        split = self._split(stored)
+        memory = self.copies * split.bytes
+        memory += held * np.where(split.rows, self._whole, 0.0)
         if stage == 1:
-            memory += whole - apart
+            memory += self._whole - split.bytes
         return memory
 
     def seconds(
@@ -217,36 +230,45 @@ class StoragePrices:
         passes: forward passes of the reader for each micro-batch
         """
         seconds = whole_s.copy()
-        gathered = self._gathered(stored)
-        split = gathered.any(axis=1)
-        if not split.any():
+        split = self._split(stored)
+        rows = split.rows
+        if not rows.any():
             return seconds
-        gathered, rest = gathered[split], ((self.given == _P) & ~gathered)[split]
+        gathered, rest = split.gathered[rows], ((self.given == _P) & ~split.gathered)[rows]
         forward, sums = edge_times(True, stage, micro_batches, passes)
-        apart = self._bytes(stored)[split]
-        gather_s, scatter_s = self._collected(gathered, self._bytes(self.needed)[split])
+        gather_s, scatter_s = self._collected(gathered, self._whole[rows])
         alpha_s, beta_s_per_byte = self.comm.prices("all_reduce", _masks(rest))
         found = sum(forward) * gather_s
-        found += sums * (scatter_s + alpha_s + beta_s_per_byte * apart)
-        seconds[split] = np.maximum(found, whole_s[split])
+        found += sums * (scatter_s + alpha_s + beta_s_per_byte * split.bytes[rows])
+        seconds[rows] = np.maximum(found, whole_s[rows])
         return seconds
 
     def _collected(self, gathered: Bools, whole: Floats) -> tuple[Floats, Floats]:
         """[n] seconds of the all-gather and of the reduce-scatter, which several stages share."""
         key = gathered.tobytes()
         if key not in self._known:
-            rows = np.column_stack([_masks(gathered), whole])
-            _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+            sizes, size_of = np.unique(whole, return_inverse=True)
+            rows = _masks(gathered) * len(sizes) + size_of
+            _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
             self._known[key] = tuple(
-                _in_runs(self.comm, kind, gathered[first], whole[first])[0][inverse.ravel()]
+                _in_runs(self.comm, kind, gathered[first], whole[first])[0][inverse]
                 for kind in _COLLECTS
             )
         gather_s, scatter_s = self._known[key]
         return gather_s, scatter_s
 
-    def _gathered(self, stored: Codes) -> Bools:
-        """[n, axis]: the axes that are split in storage and Broadcast in use."""
-        return (stored >= 0) & (self.needed == _B)
+    def _split(self, stored: Codes) -> _Split:
+        """What several stages share."""
+        key = stored.tobytes()
+        if key not in self._splits:
+            gathered = (stored >= 0) & (self.needed == _B)
+            self._splits[key] = _Split(gathered, gathered.any(axis=1), self._bytes(stored))
+        return self._splits[key]
+
+    @cached_property
+    def _whole(self) -> Floats:
+        """[n] bytes of what its reader takes."""
+        return self._bytes(self.needed)
 
     def _bytes(self, codes: Codes) -> Floats:
         extents = np.array(self.comm.mesh.extents, dtype=np.float64)

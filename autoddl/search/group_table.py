@@ -22,6 +22,7 @@ from ..cost.operator import compute_seconds, inner_seconds, reduced_spec, saved_
 from ..cost.recompute import Recomputation
 from ..cost.storage import WHOLE, Storage, StoragePrices, storages
 from ..graph import Graph
+from ..sbp.edges import mask_axes
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, Placement, S
@@ -395,11 +396,11 @@ class GroupTables:
             codes = np.where(np.isin(codes, which.dims), np.int8(B.code), codes)
             local = self.local_bytes(reduced_spec(spec, which), codes)
             carries = np.array([i is not None for i in inner])[table.assign]
-            unique, inverse = np.unique(carries, axis=0, return_inverse=True)
-            for row, axes in enumerate(unique):
-                if axes.any():
-                    at = inverse.ravel() == row
-                    where = tuple(map(int, np.flatnonzero(axes)))
+            masks = carries @ (1 << np.arange(self.mesh.num_axes))
+            for mask in np.unique(masks).tolist():
+                where = mask_axes(mask)
+                if where:
+                    at = masks == mask
                     prices = self.model.comm, which, where, local[at]
                     seconds[at] += inner_seconds(*prices, has_grad)
                     if self.again.passes(op.name) > 1:
