@@ -120,6 +120,17 @@ class CommModel:
     def _by_mask(self) -> dict[StepKind, Prices]:
         return {}
 
+    def in_runs(self, kind: StepKind, size: float) -> Prices:
+        """[axes as a number] seconds that are known of `cost.storage`'s runs; nan: not yet."""
+        known = self._in_runs.get((kind, size))
+        if known is None:
+            known = self._in_runs[kind, size] = np.full(1 << self.mesh.num_axes, np.nan)
+        return known
+
+    @cached_property
+    def _in_runs(self) -> dict[tuple[StepKind, float], Prices]:
+        return {}
+
     def group_price(
         self, kind: str, nodes: int, gpus: int, groups: float = 1.0
     ) -> tuple[float, float]:

@@ -8,7 +8,13 @@ import pytest
 from autoddl.cost.account import account, total
 from autoddl.cost.model import CostModel
 from autoddl.cost.savings import stored_whole
-from autoddl.cost.storage import Storage, chosen_axes, storage_steps, stored_codes
+from autoddl.cost.storage import (
+    Storage,
+    StoragePrices,
+    chosen_axes,
+    storage_steps,
+    stored_codes,
+)
 from autoddl.planner import find_plan, micro_graph
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.placement import NdSbp
@@ -124,6 +130,21 @@ def test_each_row_is_split_over_axes_of_its_own():
     for number, chosen in enumerate(every):
         alone = stored_codes(spec, needed, given, chosen, mesh)
         assert (found[which == number] == alone[which == number]).all()
+
+
+def test_a_storage_costs_the_same_whatever_was_priced_before():
+    rng, where = np.random.default_rng(0), cluster("gcp_a100", 4, 2)
+    shared = CostModel(where).comm
+    for size in (64, 128, 64):
+        spec = TensorSpec((size, 64), "float32")
+        needed, given = rng.integers(-2, 2, (2, 90, where.mesh.num_axes), dtype=np.int8)
+        for axes in ((0, 1, 2), (1,)):
+            seconds = []
+            for comm in (shared, CostModel(where).comm):
+                prices = StoragePrices(spec, comm, 4, needed, given)
+                stored = prices.stored(chosen_axes(axes, where.mesh))
+                seconds += [prices.seconds(stage, stored, 4, np.zeros(90)) for stage in (1, 2, 3)]
+            assert np.array_equal(seconds[:3], seconds[3:]) and np.any(seconds)
 
 
 def test_a_dim_that_does_not_divide_stays_whole():
