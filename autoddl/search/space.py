@@ -86,7 +86,7 @@ def block_sequences(
         for cuts in itertools.combinations(range(1, length), blocks - 1):
             levels.append(np.repeat(orders, np.diff((0, *cuts, length)), axis=1))
     rows = np.concatenate(levels)
-    rows = rows[np.lexsort(rows.T[::-1])]
+    rows = rows[np.argsort(_numbers(rows))]
     rows.flags.writeable = False
     return rows
 
@@ -195,7 +195,7 @@ def _assignments(
                 found = _restricted(symbols, leading, mesh, feasible, restriction, most)
                 if restriction.across and found is not None:
                     plain = _restricted(everything, leading, mesh, feasible, RESTRICTIONS[-1])
-                    found = found if plain is None else np.unique(np.vstack([found, plain]), axis=0)
+                    found = found if plain is None else _distinct(np.vstack([found, plain]))
                 if found is not None and 0 < len(found) <= most:
                     yield found
 
@@ -206,6 +206,23 @@ def _assignments(
 
 
 _even_assignments = lru_cache(maxsize=512)(_assignments)
+
+
+def _distinct(rows: Assignments) -> Assignments:
+    """The distinct rows, ascending."""
+    return rows[np.unique(_numbers(rows), return_index=True)[1]]
+
+
+def _numbers(rows: Assignments) -> NDArray[np.int64]:
+    """One number for each row, ascending as the rows do: numbers are sorted faster."""
+    base, length = int(rows.max(initial=0)) + 1, rows.shape[1]
+    if base**length > np.iinfo(np.int64).max:
+        return np.unique(rows, axis=0, return_inverse=True)[1].ravel()
+    numbers = np.zeros(len(rows), dtype=np.int64)
+    for column in rows.T:
+        numbers *= base
+        numbers += column
+    return numbers
 
 
 def _restricted(

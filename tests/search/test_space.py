@@ -7,6 +7,7 @@ import pytest
 
 from autoddl.cost.model import CostModel
 from autoddl.sbp.mesh import Mesh
+from autoddl.search import space
 from autoddl.search.budget import Budget
 from autoddl.search.eliminate import eliminate
 from autoddl.search.even import Even
@@ -93,6 +94,16 @@ def test_a_large_mesh_keeps_within_the_cap_and_has_the_simple_ones():
 
 def test_no_axes_leave_one_empty_assignment():
     assert assignments(3, NOTHING, NOTHING, Mesh(1, 1), anything).shape == (1, 0)
+
+
+@pytest.mark.parametrize(("symbols", "axes"), [(7, 5), (1, 3), (40, 16)])  # the last is past 2^63
+def test_distinct_rows_are_those_of_numpy(symbols, axes):
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, symbols, (60, axes)).astype(np.int16)
+    rows = rows[rng.integers(0, len(rows), 200)]
+    found = space._distinct(rows)
+    assert found.dtype == rows.dtype
+    np.testing.assert_array_equal(found, np.unique(rows, axis=0))
 
 
 def test_nothing_feasible_leaves_nothing():
