@@ -51,7 +51,8 @@ class _Answers:
     seconds: Table
 
     def find(self, sources: Keys, targets: Keys) -> Table | None:
-        rows, columns = _find(self.sources, sources), _find(self.targets, targets)
+        rows = _find(self.sources, sources)
+        columns = None if rows is None else _find(self.targets, targets)
         if rows is None or columns is None:
             return None
         return self.seconds[rows[:, None], columns]
