@@ -120,9 +120,8 @@ class CountedStates:
         """The counts of each row of codes [n, axes] as one number."""
         found = np.zeros(len(codes), dtype=np.int64)
         for axes, powers in zip(self.classes, self.powers(ndim), strict=True):
-            held = codes[:, list(axes)]
-            for label, power in zip(range(-2, ndim - 1), powers, strict=False):
-                found += power * (held == label).sum(axis=1)
+            for axis in axes:
+                found += powers.take(codes[:, axis] + np.int8(2))
         return found
 
     def powers(self, ndim: int) -> Ints:
