@@ -26,7 +26,6 @@ from .cost.recompute import CHECKPOINTING, Blocks, Checkpointing, Recomputation
 from .found import NEAR_FREE, Found
 from .look import WORTH_LOOK, Look, Looker
 from .search.group_table import NoStrategy
-from .search.least_bytes import LeastBytes
 from .searches import Searches
 
 _REFINEMENTS = 3
@@ -199,11 +198,9 @@ class Attempts:
         if blocks in self._first_fits:
             return self._first_fits[blocks]
 
-        model, whole = self.looker.model, self.looker.micro.whole
-        least = LeastBytes.of(whole, model, Recomputation(whole, blocks))
-
         def may_fit(position: int) -> bool:
-            return least.within(self.counts[position]) <= model.limit_bytes
+            least = self.looker.least_bytes(self.counts[position], blocks)
+            return least <= self.looker.model.limit_bytes
 
         low, high = 0, len(self.counts)
         if high == 1 or may_fit(0):

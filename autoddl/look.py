@@ -20,6 +20,7 @@ from .search.class_bounds import ClassBounds, class_bounds
 from .search.descend import descend
 from .search.eliminate import eliminate
 from .search.group_table import NoStrategy, Space
+from .search.least_bytes import LeastBytes
 from .search.micro_batches import MicroBatches
 from .search.narrow import sketch
 from .search.pair_prices import PairPrices
@@ -74,6 +75,7 @@ class Looker:
         self._space = dataclasses.replace(self.space, cap=min(self.space.cap, _CAP))
         self._known: dict[tuple[int, Blocks], Look] = {}
         self._in_more: dict[tuple[int, int, Blocks], ClassBounds] = {}  # known, not known
+        self._least: dict[Blocks, LeastBytes] = {}
         self._price = 0.0  # of memory, the last one
 
     def look(self, parts: int, blocks: Blocks, enough: float = math.inf) -> Look:
@@ -94,6 +96,13 @@ class Looker:
         """Of a bound, or a look that was wrong, what a search found counts from now on."""
         if look.bounds is not None or found_s > look.seconds * _WRONG:
             self.corrections[look.key] = found_s
+
+    def least_bytes(self, parts: int, blocks: Blocks) -> float:
+        """What a device needs at least with `parts` micro-batches, recomputing `blocks`."""
+        if blocks not in self._least:
+            whole = self.micro.whole
+            self._least[blocks] = LeastBytes.of(whole, self.model, Recomputation(whole, blocks))
+        return self._least[blocks].within(parts)
 
     @property
     def worth_look(self) -> float:

@@ -26,7 +26,6 @@ from .search.algorithms import Algorithm
 from .search.budget import Budget
 from .search.class_bounds import CLOSE, ClassBounds
 from .search.descend import descend
-from .search.least_bytes import least_bytes
 from .search.problem import Problem, SearchResult
 from .search.symmetric import cheapest_tables
 from .search.tables import Tables, build_tables
@@ -153,11 +152,11 @@ class Searches:
 
         The tables count it but in part.
         """
-        graph, again = bounds.builder.graph, bounds.builder.again
-        if not again.blocks:
+        parts, blocks = bounds.builder.micro_batches, bounds.builder.again.blocks
+        if not blocks:
             return False
-        least = least_bytes(graph, self.looker.model, again)
-        inside = (least_bytes(graph, self.looker.model) - least) / len(again.blocks)
+        least = self.looker.least_bytes(parts, blocks)
+        inside = (self.looker.least_bytes(parts, ()) - least) / len(blocks)
         return least + inside > _CROWDED * self.looker.model.limit_bytes
 
     def _fitting(self, searched: Searched, lowered: Lowered) -> Found | None:
