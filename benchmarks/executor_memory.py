@@ -36,6 +36,7 @@ CASES: tuple[tuple[str, int, str, Checkpointing], ...] = (
     ("gpt", 1, "sgd", "none"),
     ("attention", 1, "momentum", "none"),
     ("deep", 1, "sgd", "none"),
+    ("unet", 1, "sgd", "none"),
 )
 
 
@@ -61,12 +62,50 @@ def model_of(name: str, micro_batches: int) -> Any:
         rows = 2048 * micro_batches
         data = flow.randn(rows, 2048), flow.randn(rows, 2048)
         return nn.Sequential(*layers), data, nn.MSELoss()
+    if name == "unet":
+        images = 48 * micro_batches, 1, 128, 128
+        return unet(), (flow.randn(*images), flow.randn(*images)), nn.MSELoss()
     if name == "gpt":
         model, batch = Gpt(1, 1024, 8, 512, vocabulary=2048), 8 * micro_batches
     else:
         model, batch = Gpt(4 if name == "deep" else 2, 512, 4, 256, vocabulary=64), 32
     tokens = flow.randint(0, 64, (batch, model.position.shape[0]))
     return model, (tokens, tokens), next_token_loss
+
+
+def unet() -> Any:
+    """Down twice by pooling, up twice by transposed convolutions that meet what was there."""
+    import oneflow as flow
+    import oneflow.nn as nn
+
+    def twice(before: int, after: int) -> Any:
+        layers: list[Any] = []
+        for channels in (before, after):
+            layers += [nn.Conv2d(channels, after, 3, padding=1, bias=False), nn.ReLU()]
+        return nn.Sequential(*layers)
+
+    class UNet(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.down = nn.ModuleList([twice(1, 16), twice(16, 32)])
+            self.bottom = twice(32, 64)
+            self.up = nn.ModuleList(
+                [nn.ConvTranspose2d(64, 32, 2, stride=2), nn.ConvTranspose2d(32, 16, 2, stride=2)]
+            )
+            self.join = nn.ModuleList([twice(64, 32), twice(32, 16)])
+            self.last = nn.Conv2d(16, 1, 1)
+
+        def forward(self, x: Any) -> Any:
+            left = []
+            for block in self.down:
+                left.append(block(x))
+                x = nn.functional.max_pool2d(left[-1], 2)
+            x = self.bottom(x)
+            for up, join in zip(self.up, self.join, strict=True):
+                x = join(flow.cat([left.pop(), up(x)], dim=1))
+            return self.last(x)
+
+    return UNet()
 
 
 def give_back() -> None:

@@ -281,6 +281,12 @@ def _variance(op: Pullback) -> None:
     op.give(0, [op.dy(), op.extra()])
 
 
+@pulls("max_pool_1d", "max_pool_2d", "max_pool_3d", "adaptive_max_pool1d",
+       "adaptive_max_pool2d", "adaptive_max_pool3d")  # fmt: skip
+def _largest(op: Pullback) -> None:
+    op.give(0, [op.dy(), op.x(0), op.extra()])
+
+
 @pulls("dropout")
 def _dropped(op: Pullback) -> None:
     op.give(0, [op.dy(), op.extra()], over=op.dy())

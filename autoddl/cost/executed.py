@@ -32,7 +32,8 @@ _COPIES_FORGOTTEN = PRODUCTS | RESHAPES | {
 _NOTHING_KEPT = RESHAPES | SAME | {"transpose"}
 _SUMS = frozenset({"broadcast_add", "bias_add", "add_n"})
 _TERMS = {"expand": 1, "broadcast_sub": 2, "broadcast_mul": 2, "broadcast_div": 2}
-_LIKE_INPUT = frozenset({"narrow", "var", "dropout"})  # zeros, x less its mean, or a mask
+# zeros, x less its mean, a mask; of a transposed convolution it was measured
+_LIKE_INPUT = frozenset({"narrow", "var", "dropout", "deconv1d", "deconv2d", "deconv3d"})
 
 
 def kept_bytes(

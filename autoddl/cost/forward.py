@@ -21,6 +21,9 @@ IN_PLACE = frozenset(
 )  # fmt: skip
 
 
+_LARGEST = frozenset(
+    f"{name}{n}d" for name in ("max_pool_", "adaptive_max_pool") for n in (1, 2, 3)
+)
 _LOSS = "sparse_softmax_cross_entropy"
 
 
@@ -38,6 +41,8 @@ def extra_shares(op: OpSpec) -> tuple[float, float]:
         return 1 / op.inputs[0].item_bytes, 0.0  # a mask of one byte an element
     if op.kind in ("var", _LOSS):
         return 1.0, 0.0  # x less its mean; probabilities
+    if op.kind in _LARGEST:
+        return 0.0, 8 / op.outputs[0].item_bytes  # where each maximum was
     if op.kind == "layer_norm":
         return 0.0, 2 / max(1, op.inputs[0].shape[-1])  # mean and inverse deviation
     return 0.0, 0.0

@@ -179,3 +179,37 @@ def test_an_unknown_runtime_is_refused():
     plan = planned(mlp(8, (8, 8)))
     with pytest.raises(ValueError, match="unknown runtime 'gpu'"):
         plan.memory_peak("gpu")  # pyright: ignore[reportArgumentType]
+
+
+def scaled_images(rows: int, channels: int, size: int) -> tuple[Builder, str]:
+    b = Builder(rows)
+    shape = (rows, channels, size, size)
+    scale = b.param("scale", (channels, 1, 1))
+    return b, b.op("scaled", "broadcast_mul", (b.input(0, shape), scale), shape)
+
+
+def test_a_largest_element_is_remembered_by_its_number():
+    b, x = scaled_images(64, 16, 32)
+    pooled = b.op(
+        "pooled", "max_pool_2d", (x,), (64, 16, 16, 16), kernel_size=(2, 2), stride=(2, 2),
+        padding=(0, 0), dilation=(1, 1), ceil_mode=False, return_indices=False,
+        data_format="channels_first",
+    )  # fmt: skip
+    peak = planned(b.graph(pooled, "pool")).memory_peak()
+    image = 64 * 16 * 32 * 32 * F
+    assert peak.moment == "backward of pooled"
+    numbers = image // 4 * 2  # of eight bytes
+    assert peak.by_cause["activations"] == image + image // 4 + numbers
+
+
+def test_the_executor_goes_back_through_a_transposed_convolution_with_a_copy_of_its_input():
+    b, x = scaled_images(64, 16, 16)
+    weight = b.param("weight", (16, 16, 2, 2))
+    up = b.op(
+        "up", "deconv2d", (x, weight), (64, 16, 32, 32), kernel_size=(2, 2), strides=(2, 2),
+        padding_before=(0, 0), output_padding=(0, 0), dilation_rate=(1, 1), groups=1, filters=16,
+        data_format="channels_first",
+    )  # fmt: skip
+    peak = planned(b.graph(up, "up")).memory_peak("executor")
+    assert peak.moment == "backward of up"
+    assert peak.by_cause["workspace"] == 64 * 16 * 16 * 16 * F
