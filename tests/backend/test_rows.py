@@ -10,6 +10,7 @@ import pytest
 
 from autoddl.backend.oneflow.opaque import OpaqueWarning
 from autoddl.backend.oneflow.trace import trace_with_state
+from tests.backend.evaluate import run_graph
 
 
 class Around(nn.Module):
@@ -124,3 +125,13 @@ def test_what_changes_its_state_is_not_split():
 
     model.within.function = remember
     assert not kind_of(model)[0]
+
+
+def test_numbers_repeated_keep_their_dtype():
+    class Repeated(nn.Module):
+        def forward(self, x):
+            return x.repeat_interleave(2, dim=1)
+
+    x = flow.randn(4, 3)
+    result, _ = run_graph(trace_with_state(Repeated(), x), (x,))
+    assert result.tolist() == x.repeat_interleave(2, dim=1).tolist()

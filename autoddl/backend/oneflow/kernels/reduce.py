@@ -66,8 +66,8 @@ def argmax(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]
 
 @kernel("cumsum")
 def cumsum(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
-    """x -> running sums along `dim`."""
-    return [flow.cumsum(inputs[0], attrs["dim"])]
+    """x -> running sums along `dim`, of x's dtype, where the function widens integers first."""
+    return [flow.cumsum(inputs[0], attrs["dim"]).to(inputs[0].dtype)]
 
 
 @kernel("median_with_indices")
