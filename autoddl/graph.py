@@ -90,9 +90,22 @@ class Graph:
                 found[name].append((op, index))
         return {name: tuple(uses) for name, uses in found.items()}
 
-    @cached_property
+    @property
     def needs_grad(self) -> frozenset[str]:
         """Names of the tensors through which a gradient flows from the loss to a parameter."""
+        return self.gradients[0]
+
+    @property
+    def gives_grad(self) -> frozenset[tuple[str, int]]:
+        """(operator, input index) of those that give a tensor that needs one its gradient.
+
+        An operator may read such a tensor and give none: a comparison, or what only one reads.
+        """
+        return self.gradients[1]
+
+    @cached_property
+    def gradients(self) -> tuple[frozenset[str], frozenset[tuple[str, int]]]:
+        """`needs_grad` and `gives_grad`."""
         known: dict[Hashable, tuple[tuple[bool, ...], tuple[bool, ...]]] = {}  # of equal operators
         flags: dict[str, tuple[tuple[bool, ...], tuple[bool, ...]]] = {}
         for op in self.ops:
@@ -115,13 +128,16 @@ class Graph:
         useful: set[str] = {self.loss} if self.loss else set(self.outputs)
         if self.is_stage and not self.loss:
             useful = set()
+        giving: list[tuple[str, int]] = []
         for op in reversed(self.ops):
             takes, gives = flags[op.name]
             if op.kind in ("loss", "stage_output") or any(
                 o in useful for o, f in zip(op.outputs, gives, strict=True) if f
             ):
                 useful.update(i for i, f in zip(op.inputs, takes, strict=True) if f)
-        return frozenset(towards & useful)
+                inputs = zip(op.inputs, takes, strict=True)
+                giving += [(op.name, n) for n, (i, f) in enumerate(inputs) if f and i in towards]
+        return frozenset(towards & useful), frozenset(giving)
 
     def _differentiable(self, op: Op) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
         """Which inputs an operator gives a gradient for, and for which outputs it takes one."""
@@ -262,7 +278,7 @@ class Graph:
             tensors={name: scale_tensor(t) for name, t in self.tensors.items()},
             batch=batch,
         )
-        for same in ("needs_grad", "free_ops", "numbers_of_dims"):  # slow to find out
+        for same in ("gradients", "free_ops", "numbers_of_dims"):  # slow to find out
             scaled.__dict__[same] = getattr(self, same)
         return scaled
 

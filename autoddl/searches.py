@@ -26,6 +26,7 @@ from .search.algorithms import Algorithm
 from .search.budget import Budget
 from .search.class_bounds import CLOSE, ClassBounds
 from .search.descend import descend
+from .search.eliminate import reaches_all
 from .search.problem import Problem, SearchResult
 from .search.symmetric import cheapest_tables
 from .search.tables import Tables, build_tables
@@ -264,8 +265,11 @@ class Searches:
         return None
 
     def _tightened(self, problem: Problem, result: SearchResult) -> SearchResult | None:
-        """A search that proves anything is tightened, another is run again."""
-        if result.lower_bound == -math.inf:
+        """A search that proves anything is tightened where elimination reaches the whole problem.
+
+        Any other is run again.
+        """
+        if result.lower_bound == -math.inf or not reaches_all(problem):
             return self._search(problem, math.inf)
         found = tighten(problem, result, self.budget.less(self.results, math.inf))
         self.results.extend([] if found is None else [found])

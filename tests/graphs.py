@@ -115,6 +115,30 @@ def residual(blocks: int, batch: int, width: int) -> Graph:
     return b.graph(x, "residual")
 
 
+def gated(batch: int, width: int) -> Graph:
+    """fc1(h if 2 h > 0 else 0) with h = fc0(x): what compares h gives it no gradient."""
+    b = Builder(batch)
+    h = b.linear("fc0", b.input(0, (batch, width)), width)
+    twice = b.op("twice", "scalar_mul", (h,), (batch, width), operand=2)
+    above = b.op("above", "scalar_logical_greater", (twice,), (batch, width), "bool", operand=0)
+    gate = b.op("gate", "cast", (above,), (batch, width), dtype="float32")
+    y = b.op("gated", "broadcast_mul", (h, gate), (batch, width))
+    return b.graph(b.linear("fc1", y, width), "gated")
+
+
+def alike(batch: int, width: int) -> Graph:
+    """How alike two dense layers of one are: elimination does not reach it whole."""
+    b = Builder(batch)
+    x = b.linear("fc", b.input(0, (batch, width)), width)
+    sides = {name: b.linear(name, x, width) for name in "ab"}
+    sums = {}
+    for pair in ("ab", "aa", "bb"):
+        both = b.op(pair, "broadcast_mul", tuple(sides[s] for s in pair), (batch, width))
+        sums[pair] = b.op(f"sum_{pair}", "reduce_sum", (both,), (batch,), axis=(1,), keepdims=False)
+    norm = b.op("norm", "broadcast_mul", (sums["aa"], sums["bb"]), (batch,))
+    return b.graph(b.op("out", "broadcast_div", (sums["ab"], norm), (batch,)), "alike")
+
+
 def tied(batch: int, width: int) -> Graph:
     """One weight used by two products."""
     b = Builder(batch)

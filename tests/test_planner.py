@@ -9,14 +9,15 @@ from autoddl.planner import find_plan, micro_batch_counts
 from autoddl.plans import Plan
 from autoddl.search.group_table import Space
 from tests.clusters import cluster
-from tests.graphs import attention, mlp, residual, tied
+from tests.graphs import alike, attention, gated, mlp, residual, tied
 
 WIDE = mlp(512, (1024, 4096, 4096, 1024))
 
 
 def test_the_account_of_the_plan_is_what_the_search_minimised():
     """The prices of the tables and those of the written steps are one."""
-    for graph in (WIDE, residual(3, 64, 256), tied(64, 256), attention(2, 8, 16, 64, 4)):
+    wide, deep = residual(3, 64, 256), attention(2, 8, 16, 64, 4)
+    for graph in (WIDE, wide, tied(64, 256), deep, gated(64, 256), alike(64, 256)):
         for nodes, gpus in ((1, 1), (2, 2), (2, 4), (3, 2), (16, 1)):
             plan = find_plan(graph, cluster("piz_daint", nodes, gpus), seed=1)
             assert plan.search.lower_bound_s is not None
@@ -34,6 +35,24 @@ def test_random_plans_cost_what_their_account_says_and_no_less_than_the_best():
         costs.add(round(plan.cost.iteration_s, 12))
         assert plan.cost.iteration_s >= best.cost.iteration_s * (1 - 1e-6)
     assert len(costs) > 5
+
+
+def test_what_only_compares_a_tensor_gives_it_no_gradient():
+    for shape in ((2, 2), (4, 8)):
+        plan = find_plan(gated(64, 256), cluster("gcp_a100", *shape), baselines=False)
+        assert plan.ops["above"].grad_ins == plan.ops["twice"].grad_ins == (None,)
+        assert plan.ops["gated"].grad_ins[0] is not None
+        assert plan.ops["gated"].grad_ins[1] is None
+        plan.verify()
+
+
+def test_memory_is_kept_to_where_elimination_does_not_reach_everything():
+    graph, where = alike(256, 32), cluster("gcp_a100", 2, 2)
+    peak = find_plan(graph, where, baselines=False).memory_peak("executor").bytes
+    for share in (0.95, 0.8, 0.65, 0.5):
+        limit = share * peak
+        plan = find_plan(graph, where, memory_limit_bytes=limit, baselines=False)
+        assert plan.memory_peak("executor").bytes <= limit
 
 
 def test_same_inputs_and_seed_same_bytes():

@@ -91,7 +91,7 @@ def product_bytes(
     for op in values.divided:
         item = graph.tensors[op.outputs[0]].spec.item_bytes
         words = memory_dependent_words(_multiplications(graph, op), mesh.size, memory_bytes / item)
-        count = 1 + sum(name in graph.needs_grad for name in op.inputs)
+        count = 1 + sum((op.name, i) in graph.gives_grad for i in range(len(op.inputs)))
         # Of the words sent and received each device receives half on average.
         dependent += micro_batches * count * item * words / 2
     return ProductBytes(
@@ -307,7 +307,7 @@ class _Program:
             self._multiply(left, right, self._number("sum", op.name, out, whole), work)
             grad = self._number("gradient", op.name, out, op.name in self.values.gradients)
             for index, other in ((0, right), (1, left)):
-                if op.inputs[index] in graph.needs_grad:
+                if (op.name, index) in graph.gives_grad:
                     self._multiply(grad, other, self._operand(op, index, "gradient sum"), work)
         return self.accesses, self.products
 

@@ -84,6 +84,12 @@ def eliminate(problem: Problem, memory_price: float, keep: frozenset[int]) -> El
     return eliminated(problem, memory_price, order)
 
 
+def reaches_all(problem: Problem) -> bool:
+    """Whether elimination leaves no variable."""
+    sizes = len(problem.node_cost), len(problem.edge_cost)
+    return not program(problem.nodes, problem.edges, sizes, frozenset()).node
+
+
 def eliminated(problem: Problem, memory_price: float, order: Program) -> Elimination:
     """`eliminate` in an order of the problem's variables."""
     costs = [*problem.node_cost, *problem.edge_cost]

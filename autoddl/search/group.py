@@ -180,7 +180,7 @@ def _key(graph: Graph, group: Group, owner: Container[str]) -> Hashable:
     for op in group.ops:
         spec = graph.spec(op)
         wiring: list[Hashable] = []
-        for name in op.inputs:
+        for index, name in enumerate(op.inputs):
             producer = graph.producers[name]
             inside = position.get(producer.name)
             kind = "external"
@@ -189,7 +189,7 @@ def _key(graph: Graph, group: Group, owner: Container[str]) -> Hashable:
             elif producer.name not in owner:
                 kind = producer.kind if producer.kind in ("param", "input") else "free"
             readers = len(graph.consumers[name]) if producer.kind == "buffer" else 0
-            wiring.append((kind, inside, name in graph.needs_grad, readers))
+            wiring.append((kind, inside, (op.name, index) in graph.gives_grad, readers))
         attrs: Hashable = ()
         if op.kind not in ("param", "opaque"):
             attrs = tuple(sorted(op.attrs.items())), tuple(sorted(op.batch_attrs.items()))
@@ -257,7 +257,7 @@ def _outside(
     """The placements that the rest of the graph sees."""
     seen: list[Placement | None] = []
     for port in (*group.inputs, *group.sources):
-        has_grad = port.tensor in graph.needs_grad
+        has_grad = (group.ops[port.op].name, port.index) in graph.gives_grad
         seen.append(signatures[port.op].ins[port.index])
         seen.append(signatures[port.op].grad_ins[port.index] if has_grad else None)
     for number, index, tensor in group.outputs:

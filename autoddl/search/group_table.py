@@ -286,7 +286,8 @@ class GroupTables:
                 extra = self.extra_bytes(spec, number, table, lasting_shares(spec))
                 memory += self.again.weight(op.name) * extra
         for port in group.inputs:
-            if is_shared(self.graph, port.tensor):
+            gives_grad = (group.ops[port.op].name, port.index) in self.graph.gives_grad
+            if gives_grad and is_shared(self.graph, port.tensor):
                 memory += self._grad_in_bytes(port.tensor, port.op, port.index, table)
         for port in group.sources:
             if not (self._zero and self._is_trained(port)):

@@ -103,9 +103,11 @@ class LastMemory:
         graph, spec = tables.graph, tables.graph.spec(op)
         shares = np.subtract(extra_shares(spec), lasting_shares(spec))
         found = tables.extra_bytes(spec, number, table, (float(shares[0]), float(shares[1])))
-        for names, side in ((op.outputs, grad_out), (op.inputs, grad_in)):
-            for i, tensor in enumerate(names):
-                if tensor in graph.needs_grad:
-                    codes = table.codes(lambda c, i=i, of=side: of(c.signatures[number], i))
-                    found += tables.local_bytes(graph.tensors[tensor].spec, codes)
+        taken = [(i, t, grad_out) for i, t in enumerate(op.outputs) if t in graph.needs_grad]
+        given = [
+            (i, t, grad_in) for i, t in enumerate(op.inputs) if (op.name, i) in graph.gives_grad
+        ]
+        for i, tensor, side in (*taken, *given):
+            codes = table.codes(lambda c, i=i, of=side: of(c.signatures[number], i))
+            found += tables.local_bytes(graph.tensors[tensor].spec, codes)
         return found

@@ -115,15 +115,18 @@ def _place_op(graph: Graph, op: Op, signatures: list[Signature]) -> PlannedOp:
     def column(side: str, index: int) -> NdSbp:
         return NdSbp(tuple(getattr(s, side)[index] for s in signatures))
 
-    def gradient(side: str, index: int, tensor: str) -> NdSbp | None:
-        return column(side, index) if tensor in graph.needs_grad else None
-
     return PlannedOp(
         op.name,
         ins=tuple(column("ins", i) for i in range(len(op.inputs))),
         outs=tuple(column("outs", i) for i in range(len(op.outputs))),
-        grad_outs=tuple(gradient("grad_outs", i, t) for i, t in enumerate(op.outputs)),
-        grad_ins=tuple(gradient("grad_ins", i, t) for i, t in enumerate(op.inputs)),
+        grad_outs=tuple(
+            column("grad_outs", i) if tensor in graph.needs_grad else None
+            for i, tensor in enumerate(op.outputs)
+        ),
+        grad_ins=tuple(
+            column("grad_ins", i) if (op.name, i) in graph.gives_grad else None
+            for i in range(len(op.inputs))
+        ),
         inner_axes=tuple(a for a, s in enumerate(signatures) if s.inner is not None),
     )
 

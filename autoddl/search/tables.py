@@ -331,7 +331,7 @@ class TableBuilder:
             key = (
                 self.nodes[source], position[producer.name], out,
                 self.nodes[number], port.op, port.index,
-                port.tensor in self.graph.needs_grad,
+                (group.ops[port.op].name, port.index) in self.graph.gives_grad,
             )  # fmt: skip
             found.append((source, key))
         return found

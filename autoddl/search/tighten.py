@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from .budget import Budget
-from .eliminate import eliminate
+from .eliminate import eliminate, reaches_all
 from .narrow import sketch
 from .problem import Problem, SearchResult
 from .progress import Progress
@@ -19,18 +19,18 @@ from .progress import Progress
 def tighten(problem: Problem, result: SearchResult, budget: Budget) -> SearchResult | None:
     """The choice found within `problem`'s limit, with the bound of `result`; None if there is none.
 
+    problem: one that elimination reaches whole
     result: of the same problem with a higher limit
     """
+    assert reaches_all(problem)
     with Progress(problem, budget) as run:
         run.spend()
         drawn = sketch(problem, run, result.choice)
         if drawn is not None:
             drawn = drawn.with_choice(result.choice, run, result.choice)
             run.spend()
-            state = eliminate(problem, drawn.price, frozenset())
-            if not state.node:
-                choice = state.expand({})
-                run.offer(choice)
-                drawn.with_choice(choice, run, result.choice)
+            choice = eliminate(problem, drawn.price, frozenset()).expand({})
+            run.offer(choice)
+            drawn.with_choice(choice, run, result.choice)
     found = run.result(result.algorithm, result.lower_bound, result.free_cost)
     return None if found is None else dataclasses.replace(found, end=result.end)
