@@ -83,9 +83,6 @@ def random_plan(
 
 
 def planned_op(graph: Graph, op: Op, chosen: Sequence[Signature]) -> PlannedOp:
-    def gradient(side: str, index: int, tensor: str) -> NdSbp | None:
-        return column(chosen, side, index) if tensor in graph.needs_grad else None
-
     def present(side: str, index: int) -> NdSbp:
         found = column(chosen, side, index)
         assert found is not None
@@ -95,8 +92,14 @@ def planned_op(graph: Graph, op: Op, chosen: Sequence[Signature]) -> PlannedOp:
         op.name,
         tuple(present("ins", i) for i in range(len(op.inputs))),
         tuple(present("outs", i) for i in range(len(op.outputs))),
-        tuple(gradient("grad_outs", i, t) for i, t in enumerate(op.outputs)),
-        tuple(gradient("grad_ins", i, t) for i, t in enumerate(op.inputs)),
+        tuple(
+            column(chosen, "grad_outs", i) if tensor in graph.needs_grad else None
+            for i, tensor in enumerate(op.outputs)
+        ),
+        tuple(
+            column(chosen, "grad_ins", i) if (op.name, i) in graph.gives_grad else None
+            for i in range(len(op.inputs))
+        ),
         tuple(a for a, s in enumerate(chosen) if s.inner is not None),
     )
 

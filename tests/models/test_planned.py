@@ -32,6 +32,7 @@ def test_vgg_has_data_parallel_convolutions_and_2d_dense_layers(nodes):
     assert kinds == {"conv2d": 10, "matmul": 3}
 
 
+@pytest.mark.full
 def test_a_gpt_of_sixteen_billion_parameters_fits_128_nodes_of_piz_daint():
     """AutoDDL section 5.2; data parallel would need every parameter on every 16 GB device."""
     graph = trace_entry("models.gpt:gpt_16b")
