@@ -116,9 +116,9 @@ class CutGraph:
         body = [name for layer in self.layers[first:last] for name in layer]
         kept = {*body, *(op.name for op in self._sources_of(body))}
         received, sent = self.received(first, last), self.sent(first, last)
-        ops = [self._end("stage_input", name) for name in received]
+        ops = [self._end("stage_input", name, self._giving(name) & kept) for name in received]
         ops += [op for op in self.graph.ops if op.name in kept]
-        ops += [self._end("stage_output", name) for name in sent]
+        ops += [self._end("stage_output", name, self._giving(name) - kept) for name in sent]
         produced = {out for op in ops for out in op.outputs}
         graph = dataclasses.replace(
             self.graph,
@@ -160,8 +160,13 @@ class CutGraph:
         graph.verify()
         return graph
 
-    def _end(self, kind: str, tensor: str) -> Op:
-        attrs = {"tensor": tensor, "gradient": tensor in self.graph.needs_grad}
+    def _giving(self, tensor: str) -> set[str]:
+        """The operators that give the tensor a gradient."""
+        uses = self.graph.consumers[tensor] if tensor in self.graph.needs_grad else ()
+        return {op.name for op, index in uses if (op.name, index) in self.graph.gives_grad}
+
+    def _end(self, kind: str, tensor: str, giving: set[str]) -> Op:
+        attrs = {"tensor": tensor, "gradient": bool(giving)}
         module = self.graph.producers[tensor].module
         ends = ((), (tensor,)) if kind == "stage_input" else ((tensor,), ())
         return Op(f"{tensor}.{kind}", kind, *ends, attrs, module)

@@ -181,3 +181,26 @@ def test_a_graph_without_loss_or_ends_is_refused():
     )
     with pytest.raises(ValueError, match="without a loss"):
         find_plan(bare, cluster("gcp_a100", 1, 2))
+
+
+def test_what_is_only_compared_later_gets_no_gradient_from_there():
+    b = Builder(8)
+    h = b.linear("fc0", b.input(0, (8, 16)), 16)
+    y = b.linear("fc2", b.linear("fc1", h, 16), 16)
+    above = b.op("above", "scalar_logical_greater", (h,), (8, 16), "bool", operand=0)
+    gate = b.op("gate", "cast", (above,), (8, 16), dtype="float32")
+    y = b.op("gated", "broadcast_mul", (b.linear("fc3", y, 16), gate), (8, 16))
+    cut = cut_graph(b.graph(y, "compared"))
+    gradients = set()
+    for middle in range(1, len(cut.layers)):
+        sides = cut.stage(0, middle), cut.stage(middle, len(cut.layers))
+        ends = [
+            {op.attrs["tensor"]: op.attrs["gradient"] for op in side.ops if op.kind == kind}
+            for side, kind in zip(sides, ("stage_output", "stage_input"), strict=True)
+        ]
+        assert ends[0] == ends[1]
+        later = {op.name for op in sides[1].ops}
+        if h in ends[0]:
+            assert ends[0][h] == ("fc1/matmul" in later)
+            gradients.add(ends[0][h])
+    assert False in gradients
