@@ -12,7 +12,8 @@ from autoddl.sbp.rules import find_rule
 from autoddl.sbp.signature import Signature
 
 from . import lockstep_ops, reference_ops
-from .rule_cases import CASES, Case
+from .rule_cases import CASES
+from .rule_cases.case import Case
 
 BY_ID = {case.id: case for case in CASES}
 

@@ -13,7 +13,7 @@ from autoddl.sbp.rules import signatures_of
 from autoddl.sbp.signature import OpSpec
 
 from .proof import check
-from .rule_cases import Arg, Case
+from .rule_cases.case import Arg, Case
 
 flow = pytest.importorskip("oneflow")
 nn = flow.nn

@@ -13,7 +13,11 @@ import sys
 
 import numpy as np
 import oneflow as flow
-from rule_cases import CASES, conv_case, f, out, product_case
+from rule_cases import CASES
+from rule_cases.case import out
+from rule_cases.conv import conv_case
+from rule_cases.draw import f
+from rule_cases.matmul import product_case
 
 from autoddl.backend.oneflow.detach import detached
 from autoddl.backend.oneflow.groups import Groups
