@@ -136,17 +136,17 @@ class StagePrices:
     def _bytes_sent(self) -> Array:
         """[first, last] -> (activations, gradients) of a whole batch that layers [first, last)
 
-        compute and later ones read: of a tensor of layer h with its last reader r, those with
-        first <= h < last <= r.
+        compute and later ones read, or give back: of a tensor of layer h with its last reader (or
+        giver) r, those with first <= h < last <= r.
         """
         graph, count = self.cut.graph, len(self.cut.layers)
         sent = np.zeros((count + 1, count + 1, 2))
-        for name, readers in self.cut.readers.items():
-            if readers:
-                home = self.cut.layer_of[graph.producers[name].name]
-                n_bytes = graph.tensors[name].spec.bytes
-                back = n_bytes if name in graph.needs_grad else 0
-                sent[: home + 1, home + 1 : readers[-1] + 1] += n_bytes, back
+        for direction, others in enumerate((self.cut.readers, self.cut.givers)):
+            for name, layers in others.items():
+                if layers:
+                    home = self.cut.layer_of[graph.producers[name].name]
+                    n_bytes = graph.tensors[name].spec.bytes
+                    sent[: home + 1, home + 1 : layers[-1] + 1, direction] += n_bytes
         return sent
 
     def answers(self, shape: Shape, micro_batches: int) -> list[Answer]:

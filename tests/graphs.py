@@ -126,6 +126,17 @@ def gated(batch: int, width: int) -> Graph:
     return b.graph(b.linear("fc1", y, width), "gated")
 
 
+def compared(batch: int, width: int) -> Graph:
+    """A tensor that a product reads next, and only a comparison later: no gradient from there."""
+    b = Builder(batch)
+    h = b.linear("fc0", b.input(0, (batch, width)), width)
+    y = b.linear("fc2", b.linear("fc1", h, width), width)
+    above = b.op("above", "scalar_logical_greater", (h,), (batch, width), "bool", operand=0)
+    gate = b.op("gate", "cast", (above,), (batch, width), dtype="float32")
+    y = b.op("gated", "broadcast_mul", (b.linear("fc3", y, width), gate), (batch, width))
+    return b.graph(y, "compared")
+
+
 def alike(batch: int, width: int) -> Graph:
     """How alike two dense layers of one are: elimination does not reach it whole."""
     b = Builder(batch)

@@ -13,7 +13,7 @@ from autoddl.stage_account import plan_price
 from autoddl.stage_prices import StagePrices
 from autoddl.stage_search import Answer, Searched, shorten
 from tests.clusters import cluster
-from tests.graphs import attention, mlp, tied
+from tests.graphs import attention, compared, mlp, tied
 
 MACHINE = cluster("gcp_a100", 2, 2)
 MLP = mlp(16, (32, 64, 64, 64, 32))
@@ -73,14 +73,18 @@ def test_mixtures_just_fit():
     assert np.isinf(stage_prices._fastest([big, small], 1, 1, 3.0)).all()
 
 
-def test_bytes_that_a_run_sends():
-    graph = mlp(64, (32, 64, 128, 32))
+@pytest.mark.parametrize(
+    "graph", [mlp(64, (32, 64, 128, 32)), compared(8, 16)], ids=lambda graph: graph.name
+)
+def test_bytes_that_a_run_sends_and_gets_back(graph):
     cut = cut_graph(graph)
     prices = StagePrices(cut, CostModel(MACHINE))
     for first in range(len(cut.layers)):
         for last in range(first + 1, len(cut.layers) + 1):
-            wanted = sum(graph.tensors[name].spec.bytes for name in cut.sent(first, last))
-            assert prices._bytes_sent[first, last][0] == wanted
+            ends = [op for op in cut.stage(first, last).ops if op.kind == "stage_output"]
+            sizes = [graph.tensors[op.attrs["tensor"]].spec.bytes for op in ends]
+            back = sum(n for n, op in zip(sizes, ends, strict=True) if op.attrs["gradient"])
+            assert tuple(prices._bytes_sent[first, last]) == (sum(sizes), back)
 
 
 def test_all_runs_at_once():

@@ -52,6 +52,18 @@ class CutGraph:
                 found[name] = tuple(sorted(layers - {home}))
         return found
 
+    @cached_property
+    def givers(self) -> dict[str, tuple[int, ...]]:
+        """Computed tensor -> those of its `readers` that give it a gradient."""
+        giving = {
+            (self._ops[name].inputs[index], self.layer_of[name])
+            for name, index in self.graph.gives_grad
+        }
+        return {
+            name: tuple(layer for layer in layers if (name, layer) in giving)
+            for name, layers in self.readers.items()
+        }
+
     def ops_of(self, layer: int) -> list[Op]:
         return [self._ops[name] for name in self.layers[layer]]
 
@@ -116,9 +128,10 @@ class CutGraph:
         body = [name for layer in self.layers[first:last] for name in layer]
         kept = {*body, *(op.name for op in self._sources_of(body))}
         received, sent = self.received(first, last), self.sent(first, last)
-        ops = [self._end("stage_input", name, self._giving(name) & kept) for name in received]
+        ops = [self._end("stage_input", name, range(first, last)) for name in received]
         ops += [op for op in self.graph.ops if op.name in kept]
-        ops += [self._end("stage_output", name, self._giving(name) - kept) for name in sent]
+        later = range(last, len(self.layers))
+        ops += [self._end("stage_output", name, later) for name in sent]
         produced = {out for op in ops for out in op.outputs}
         graph = dataclasses.replace(
             self.graph,
@@ -160,13 +173,9 @@ class CutGraph:
         graph.verify()
         return graph
 
-    def _giving(self, tensor: str) -> set[str]:
-        """The operators that give the tensor a gradient."""
-        uses = self.graph.consumers[tensor] if tensor in self.graph.needs_grad else ()
-        return {op.name for op, index in uses if (op.name, index) in self.graph.gives_grad}
-
-    def _end(self, kind: str, tensor: str, giving: set[str]) -> Op:
-        attrs = {"tensor": tensor, "gradient": bool(giving)}
+    def _end(self, kind: str, tensor: str, readers: range) -> Op:
+        """Where a tensor enters or leaves a stage on its way to some of the layers."""
+        attrs = {"tensor": tensor, "gradient": any(n in readers for n in self.givers[tensor])}
         module = self.graph.producers[tensor].module
         ends = ((), (tensor,)) if kind == "stage_input" else ((tensor,), ())
         return Op(f"{tensor}.{kind}", kind, *ends, attrs, module)

@@ -8,7 +8,7 @@ from autoddl.graph import Graph
 from autoddl.pipeline.cut import crossing_bytes, cut_graph
 from autoddl.planner import find_plan
 from tests.clusters import cluster
-from tests.graphs import Builder, attention, mlp, residual, tied
+from tests.graphs import Builder, attention, compared, mlp, residual, tied
 
 
 def u_shaped(batch: int, width: int, depth: int) -> Graph:
@@ -184,13 +184,7 @@ def test_a_graph_without_loss_or_ends_is_refused():
 
 
 def test_what_is_only_compared_later_gets_no_gradient_from_there():
-    b = Builder(8)
-    h = b.linear("fc0", b.input(0, (8, 16)), 16)
-    y = b.linear("fc2", b.linear("fc1", h, 16), 16)
-    above = b.op("above", "scalar_logical_greater", (h,), (8, 16), "bool", operand=0)
-    gate = b.op("gate", "cast", (above,), (8, 16), dtype="float32")
-    y = b.op("gated", "broadcast_mul", (b.linear("fc3", y, 16), gate), (8, 16))
-    cut = cut_graph(b.graph(y, "compared"))
+    cut, h = cut_graph(compared(8, 16)), "fc0/add"
     gradients = set()
     for middle in range(1, len(cut.layers)):
         sides = cut.stage(0, middle), cut.stage(middle, len(cut.layers))
