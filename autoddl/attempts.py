@@ -199,8 +199,10 @@ class Attempts:
             return self._first_fits[blocks]
 
         def may_fit(position: int) -> bool:
-            least = self.looker.least_bytes(self.counts[position], blocks)
-            return least <= self.looker.model.limit_bytes
+            limit = self.looker.model.limit_bytes
+            return limit == math.inf or (
+                self.looker.least_bytes(self.counts[position], blocks) <= limit
+            )
 
         low, high = 0, len(self.counts)
         if high == 1 or may_fit(0):

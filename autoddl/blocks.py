@@ -49,10 +49,8 @@ def _is_worth_it(ops: Sequence[Op]) -> bool:
 def _keys(graph: Graph, ops: Sequence[Op]) -> list[Hashable]:
     keys: list[Hashable] = []
     for op in ops:
-        spec = graph.spec(op)
-        held = tuple(graph.producers[name].kind in ("param", "buffer") for name in op.inputs)
-        attrs = op.name if op.kind == "opaque" else tuple(sorted(op.attrs.items()))
-        keys.append((op.kind, attrs, spec.inputs, spec.outputs, held))
+        held = [graph.producers[name].kind in ("param", "buffer") for name in op.inputs]
+        keys.append((graph.alike[op.name], op.name if op.kind == "opaque" else "", *held))
     return keys
 
 

@@ -18,9 +18,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, compress, count
 from pathlib import Path
 from typing import Any
 
@@ -106,52 +108,58 @@ class Graph:
     @cached_property
     def gradients(self) -> tuple[frozenset[str], frozenset[tuple[str, int]]]:
         """`needs_grad` and `gives_grad`."""
-        known: dict[Hashable, tuple[tuple[bool, ...], tuple[bool, ...]]] = {}  # of equal operators
-        flags: dict[str, tuple[tuple[bool, ...], tuple[bool, ...]]] = {}
+        known: dict[int, tuple[list[int], list[int]]] = {}
         for op in self.ops:
-            if op.kind in ("param", "opaque"):  # their attributes may be of any type
-                attrs: Hashable = op.name if op.kind == "opaque" else op.attrs.get("trainable")
-            else:
-                attrs = tuple(sorted(op.attrs.items()))
-            tensors = tuple(self.tensors[name].spec for name in (*op.inputs, *op.outputs))
-            key = op.kind, attrs, len(op.inputs), tensors
-            if key not in known:
-                known[key] = self._differentiable(op)
-            flags[op.name] = known[key]
+            if self.alike[op.name] not in known:
+                known[self.alike[op.name]] = self._differentiable(op)
+        flows = [(op, *known[self.alike[op.name]]) for op in self.ops]
         towards: set[str] = set()
-        for op in self.ops:
-            takes, gives = flags[op.name]
-            if op.kind in ("param", "stage_input") or any(
-                i in towards for i, f in zip(op.inputs, takes, strict=True) if f
-            ):
-                towards.update(o for o, f in zip(op.outputs, gives, strict=True) if f)
+        for op, given, taken in flows:
+            is_source = op.kind in ("param", "stage_input")
+            if is_source or not towards.isdisjoint([op.inputs[n] for n in given]):
+                towards.update([op.outputs[n] for n in taken])
         useful: set[str] = {self.loss} if self.loss else set(self.outputs)
         if self.is_stage and not self.loss:
             useful = set()
         giving: list[tuple[str, int]] = []
-        for op in reversed(self.ops):
-            takes, gives = flags[op.name]
-            if op.kind in ("loss", "stage_output") or any(
-                o in useful for o, f in zip(op.outputs, gives, strict=True) if f
-            ):
-                useful.update(i for i, f in zip(op.inputs, takes, strict=True) if f)
-                inputs = zip(op.inputs, takes, strict=True)
-                giving += [(op.name, n) for n, (i, f) in enumerate(inputs) if f and i in towards]
+        for op, given, taken in reversed(flows):
+            is_sink = op.kind in ("loss", "stage_output")
+            if is_sink or not useful.isdisjoint([op.outputs[n] for n in taken]):
+                useful.update([op.inputs[n] for n in given])
+                giving += [(op.name, n) for n in given if op.inputs[n] in towards]
         return frozenset(towards & useful), frozenset(giving)
 
-    def _differentiable(self, op: Op) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+    def _differentiable(self, op: Op) -> tuple[list[int], list[int]]:
         """Which inputs an operator gives a gradient for, and for which outputs it takes one."""
         spec = self.spec(op)
         if op.kind == "param":
-            return (), tuple(t.is_float and op.attrs.get("trainable", True) for t in spec.outputs)
-        signatures = signatures_of(spec) if find_rule(op.kind) else ()
-        if not signatures:
-            return tuple(t.is_float for t in spec.inputs), tuple(t.is_float for t in spec.outputs)
-        first = signatures[0]
-        return (
-            tuple(p is not None for p in first.grad_ins),
-            tuple(p is not None for p in first.grad_outs),
-        )
+            given, taken = [], [t.is_float and _is_trainable(op) for t in spec.outputs]
+        elif find_rule(op.kind) and (signatures := signatures_of(spec)):
+            given = [p is not None for p in signatures[0].grad_ins]
+            taken = [p is not None for p in signatures[0].grad_outs]
+        else:
+            given = [t.is_float for t in spec.inputs]
+            taken = [t.is_float for t in spec.outputs]
+        return list(compress(count(), given)), list(compress(count(), taken))
+
+    @cached_property
+    def alike(self) -> Mapping[str, int]:
+        """Operator name -> a number, equal for those of the same rule, attributes and tensors.
+
+        At every batch.
+        """
+        sizes: dict[Hashable, int] = {}
+        size_of = {
+            name: sizes.setdefault((t.spec.shape, t.spec.dtype, t.batch_dims), len(sizes))
+            for name, t in self.tensors.items()
+        }
+        numbers: dict[Hashable, int] = {}
+        found: dict[str, int] = {}
+        for op in self.ops:
+            tensors = [size_of[name] for name in (*op.inputs, *op.outputs)]
+            key = op.kind, _seen_attrs(op), len(op.inputs), *tensors
+            found[op.name] = numbers.setdefault(key, len(numbers))
+        return found
 
     @cached_property
     def free_ops(self) -> frozenset[str]:
@@ -278,7 +286,7 @@ class Graph:
             tensors={name: scale_tensor(t) for name, t in self.tensors.items()},
             batch=batch,
         )
-        for same in ("gradients", "free_ops", "numbers_of_dims"):  # slow to find out
+        for same in ("alike", "gradients", "free_ops", "numbers_of_dims"):  # slow to find out
             scaled.__dict__[same] = getattr(self, same)
         return scaled
 
@@ -291,12 +299,15 @@ class Graph:
         ops: list[Op] = []
         tensors = dict(self.tensors)
         renamed: dict[str, str] = {}
+        uses = Counter(chain.from_iterable(op.inputs for op in self.ops))
         for op in self.ops:
-            ops.append(dataclasses.replace(op, inputs=tuple(renamed.get(i, i) for i in op.inputs)))
+            if not renamed.keys().isdisjoint(op.inputs):
+                op = dataclasses.replace(op, inputs=tuple(renamed.get(i, i) for i in op.inputs))
+            ops.append(op)
             if op.kind in (*SOURCE_KINDS, "fork"):
                 continue
             for out in op.outputs:
-                if len(self.consumers[out]) > 1:
+                if uses[out] > 1:
                     forked = f"{out}.fork"
                     tensors[forked] = dataclasses.replace(tensors[out], name=forked)
                     ops.append(Op(f"{op.name}.fork", "fork", (out,), (forked,), {}, op.module))
@@ -382,6 +393,21 @@ class Graph:
         """A hash of the operators, shapes and attributes: two traces of one model agree."""
         text = json.dumps(self.to_json(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _is_trainable(op: Op) -> bool:
+    return op.attrs.get("trainable", True)
+
+
+def _seen_attrs(op: Op) -> Hashable:
+    """What rules see of an operator's attributes, and how they grow with the batch."""
+    if op.kind == "param":
+        return _is_trainable(op)
+    if op.kind == "opaque":  # what it runs is an attribute of any type
+        return op.attrs.get("num_args"), op.attrs.get("batchwise")
+    if not op.attrs:
+        return ()
+    return tuple(sorted(op.attrs.items())), tuple(sorted(op.batch_attrs.items()))
 
 
 def _listed(value: Any) -> Any:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..cluster.operator_times import OperatorTimes
 from ..cluster.spec import Device
+from ..graph import Op
 from ..sbp.layout import TensorSpec
 from ..sbp.signature import Inner, OpSpec, Rule
 from .comm import CommModel
@@ -26,7 +27,7 @@ Array = NDArray[np.float64]
 _FREE_KINDS = ("fork", "loss", "param", "input", "buffer", "stage_input", "stage_output")
 
 
-def computes(op: OpSpec, rule: Rule) -> bool:
+def computes(op: OpSpec | Op, rule: Rule) -> bool:
     """False for views and sources, which cost neither time nor memory of their own."""
     return not rule.is_view and op.kind not in _FREE_KINDS
 
@@ -60,7 +61,7 @@ def saved_bytes(op: OpSpec, rule: Rule, out_bytes: Array, has_grad: bool) -> Arr
     return out_bytes if is_saved(op, rule, has_grad) else np.zeros_like(out_bytes)
 
 
-def is_saved(op: OpSpec, rule: Rule, has_grad: bool) -> bool:
+def is_saved(op: OpSpec | Op, rule: Rule, has_grad: bool) -> bool:
     """Whether the operator's outputs stay until its backward pass."""
     return op.kind == "stage_input" or (has_grad and computes(op, rule))
 

@@ -127,16 +127,16 @@ def make_groups(graph: Graph) -> Grouping:
 
 def _merges(graph: Graph, op: Op, ungrouped: Container[str]) -> bool:
     """True if `op` may be planned with its consumer."""
-    if op.kind in ("fork", "param", "loss", "opaque") or rule_of(op).heavy or len(op.outputs) != 1:
+    if op.kind in ("fork", "param", "loss", "opaque") or len(op.outputs) != 1:
         return False
     uses = graph.consumers[op.outputs[0]]
-    if len(uses) != 1 or uses[0][0].kind in ("loss", "opaque"):
+    if len(uses) != 1 or uses[0][0].kind in ("loss", "opaque") or rule_of(op).heavy:
         return False
     size = _size(graph, op.outputs[0])
     same_size = [
         name
         for name in op.inputs
-        if graph.producers[name].name not in ungrouped and _size(graph, name) == size
+        if _size(graph, name) == size and graph.producers[name].name not in ungrouped
     ]
     return len(same_size) == 1
 
@@ -148,24 +148,23 @@ def _size(graph: Graph, tensor: str) -> tuple[int, int]:
 
 
 def _make_group(graph: Graph, ops: list[Op], ungrouped: Container[str]) -> Group:
-    produced = {out for op in ops for out in op.outputs}
+    names = {op.name for op in ops}
     inputs: list[Port] = []
     sources: list[Port] = []
     for number, op in enumerate(ops):
         for index, name in enumerate(op.inputs):
-            if name in produced:
-                continue
-            is_source = graph.producers[name].name in ungrouped
-            (sources if is_source else inputs).append(Port(number, index, name))
-    names = {op.name for op in ops}
-    outputs = tuple(
+            producer = graph.producers[name].name
+            if producer not in names:
+                ports = sources if producer in ungrouped else inputs
+                ports.append(Port(number, index, name))
+    outputs = [
         (number, index, out)
         for number, op in enumerate(ops)
         for index, out in enumerate(op.outputs)
-        if any(consumer.name not in names for consumer, _ in graph.consumers[out])
-        or out in graph.outputs
-    )
-    return Group(tuple(ops), tuple(inputs), tuple(sources), outputs)
+        if out in graph.outputs
+        or not names.issuperset([consumer.name for consumer, _ in graph.consumers[out]])
+    ]
+    return Group(tuple(ops), tuple(inputs), tuple(sources), tuple(outputs))
 
 
 def _kinds(graph: Graph, groups: Sequence[Group], owner: Container[str]) -> tuple[int, ...]:
@@ -176,30 +175,20 @@ def _kinds(graph: Graph, groups: Sequence[Group], owner: Container[str]) -> tupl
 def _key(graph: Graph, group: Group, owner: Container[str]) -> Hashable:
     """Equal for groups that have the same tables, at every batch."""
     position = {op.name: number for number, op in enumerate(group.ops)}
+    needs_grad, gives_grad = graph.gradients
     parts: list[Hashable] = []
     for op in group.ops:
-        spec = graph.spec(op)
-        wiring: list[Hashable] = []
+        parts.append(graph.alike[op.name])
         for index, name in enumerate(op.inputs):
             producer = graph.producers[name]
-            inside = position.get(producer.name)
-            kind = "external"
-            if inside is not None:
-                kind = "inside"
-            elif producer.name not in owner:
-                kind = producer.kind if producer.kind in ("param", "input") else "free"
+            made: Hashable = position.get(producer.name, "external")
+            if producer.name not in owner:
+                made = producer.kind if producer.kind in ("param", "input") else "free"
             readers = len(graph.consumers[name]) if producer.kind == "buffer" else 0
-            wiring.append((kind, inside, (op.name, index) in graph.gives_grad, readers))
-        attrs: Hashable = ()
-        if op.kind not in ("param", "opaque"):
-            attrs = tuple(sorted(op.attrs.items())), tuple(sorted(op.batch_attrs.items()))
-        grads = tuple(o in graph.needs_grad for o in op.outputs)
-        # what was measured of an operator is known by the dims that grow with the batch, too
-        growing = tuple(graph.tensors[name].batch_dims for name in (*op.inputs, *op.outputs))
-        parts.append((op.kind, attrs, spec.inputs, spec.outputs, growing, tuple(wiring), grads))
+            parts += made, (op.name, index) in gives_grad, readers
+        parts += [name in needs_grad for name in op.outputs]
     # Which outputs are read outside decides which composite signatures are distinct.
-    outputs = tuple((number, index) for number, index, _ in group.outputs)
-    return tuple(parts), outputs
+    return tuple(parts), tuple([(number, index) for number, index, _ in group.outputs])
 
 
 def composite_signatures(graph: Graph, group: Group) -> tuple[CompositeSignature, ...]:

@@ -42,14 +42,12 @@ class LeastBytes:
 
 def _copies(graph: Graph, model: CostModel, again: Recomputation, op: Op) -> float:
     """How often the outputs of an operator count."""
+    has_grad = not graph.needs_grad.isdisjoint(op.outputs)
     if op.kind == "param":
-        return model.parameter_copies if op.outputs[0] in graph.needs_grad else 1
+        return model.parameter_copies if has_grad else 1
     if op.kind == "input":
         return bool(graph.consumers[op.outputs[0]])
-    if op.name in graph.free_ops:
-        return 0
-    has_grad = any(out in graph.needs_grad for out in op.outputs)
-    if not is_saved(graph.spec(op), rule_of(op), has_grad):
+    if op.name in graph.free_ops or not is_saved(op, rule_of(op), has_grad):
         return 0
     return 1 if again.leaves(op) else again.weight(op.name)
 

@@ -203,8 +203,8 @@ class TableBuilder:
                 self.owners.append(group)
             self.nodes.append(self.node_of_key[key])
         self.group_tables = [self.last.of_group(g, self.tables.local(g)) for g in self.owners]
-        least = sum(float(self.group_tables[t].least_bytes.min()) for t in self.nodes)
-        return least <= self.model.limit_bytes
+        least = [float(table.least_bytes.min()) for table in self.group_tables]
+        return sum(least[node] for node in self.nodes) <= self.model.limit_bytes
 
     def _key(self, number: int) -> Hashable:
         """Equal for groups that share a table."""
@@ -248,8 +248,11 @@ class TableBuilder:
 
     def joined(self, groups: Sequence[GroupTable]) -> Tables:
         """Of the groups' priced tables, with what lies between them."""
-        grouping, wires = self.grouping, self.wires
-        priced = [self._price(wire) for wire in wires.values()]
+        priced = [self._price(wire) for wire in self.wires.values()]
+        heavy = [
+            group.head.kind == "param" or any(rule_of(op).heavy for op in group.ops)
+            for group in self.owners
+        ]
         problem = Problem(
             node_cost=tuple(map(self._node_seconds, groups)),
             node_memory=tuple(t.memory_bytes for t in groups),
@@ -257,16 +260,12 @@ class TableBuilder:
             edge_memory=tuple(memory for _, memory in priced),
             nodes=tuple(self.nodes),
             edges=self._edges(),
-            heavy=frozenset(
-                n
-                for n, group in enumerate(grouping.groups)
-                if group.head.kind == "param" or any(rule_of(op).heavy for op in group.ops)
-            ),
+            heavy=frozenset(n for n, table in enumerate(self.nodes) if heavy[table]),
             memory_limit=self.model.limit_bytes,
         )
         problem, variables = with_storage(problem, [t.storage for t in groups])
         return Tables(
-            grouping,
+            self.grouping,
             problem,
             tuple(groups),
             variables,
