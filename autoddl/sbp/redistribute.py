@@ -216,9 +216,13 @@ class PathTable:
         even_only = all(is_even(spec.shape, nd, self.mesh) for nd in (source, target))
         if even_only and graph is self._graph(spec):
             distance = self._from(self._lean(graph, spec), spec, int(start))
+            local = spec.bytes / graph.shards
         else:
             every = np.arange(len(graph.codes))
-            weights = self._weights(graph, spec, np.arange(len(graph.src)), even_only=even_only)
+            local, even = local_bytes(spec, graph.parts)
+            weights = self._weights(graph, spec, local, np.arange(len(graph.src)))
+            if even_only:
+                weights[~(even[graph.src] & even[graph.dst])] = np.inf
             distance = lengths(graph, weights, np.array([start]), every)[0]
         if np.isinf(distance[end]):
             raise ValueError(
@@ -228,7 +232,7 @@ class PathTable:
         slack = _TIE * distance[end]
         near = distance <= distance[end] + slack
         order, begins = graph.by_target
-        tight: list[Ints] = []
+        tight: list[Ints] = []  # edges of shortest paths, by the steps that are left before them
         level = np.array([end])
         reached = np.arange(len(graph.codes)) == end
         while not reached[start]:
@@ -236,13 +240,13 @@ class PathTable:
             into = [order[begins[node] : begins[node + 1]] for node in level.tolist()]
             edges = np.concatenate(into)
             edges = edges[near[graph.src[edges]]]
-            weights = self._weights(graph, spec, edges, even_only=even_only)
+            weights = self._weights(graph, spec, local, edges)
             is_tight = distance[graph.src[edges]] + weights <= distance[graph.dst[edges]] + slack
             tight.append(edges[is_tight])
             sources = np.unique(graph.src[tight[-1]])
             level = sources[~reached[sources]]
             reached[level] = True
-        return _fewest(graph, np.sort(np.concatenate(tight)), int(start), int(end))
+        return _fewest(graph, tight, int(start))
 
     def _lean(self, graph: StateGraph, spec: TensorSpec) -> Lean:
         """The edges that tensors need which divide as this one."""
@@ -347,17 +351,10 @@ class PathTable:
             self._rows[key] = lean.lengths(spec.bytes, np.array([start]))[0]
         return self._rows[key]
 
-    def _weights(
-        self, graph: StateGraph, spec: TensorSpec, edges: Ints, *, even_only: bool
-    ) -> Floats:
-        """Seconds of some edges; infinite where one is not allowed."""
-        ends = (graph.parts[rows[edges]] for rows in (graph.src, graph.dst))
-        (before, even_before), (after, even_after) = (local_bytes(spec, parts) for parts in ends)
+    def _weights(self, graph: StateGraph, spec: TensorSpec, local: Floats, edges: Ints) -> Floats:
+        """Seconds of some edges; `local` bytes of each state."""
         alpha_s, per_byte = self._prices_of(graph, spec)[graph.groups[1][edges]].T
-        weights = alpha_s + per_byte * np.maximum(before, after)
-        if even_only:
-            weights[~(even_before & even_after)] = np.inf
-        return weights
+        return alpha_s + per_byte * np.maximum(local[graph.src[edges]], local[graph.dst[edges]])
 
     def _price(self, kind_index: int, mask: int) -> tuple[float, float]:
         key = kind_index, mask
@@ -421,21 +418,15 @@ class _Search:
         return found.T if self.backwards else found
 
 
-def _fewest(graph: StateGraph, edges: Ints, start: int, end: int) -> tuple[Step, ...]:
-    """The path of fewest steps along `edges` from row `start` to row `end`, first edges first."""
-    src, dst = graph.src[edges], graph.dst[edges]
-    hops = np.full(len(graph.codes), -1)
-    hops[end], level = 0, 0
-    while hops[start] < 0:
-        reached = src[(hops[dst] == level) & (hops[src] < 0)]
-        assert len(reached), "a shortest path consists of tight edges"
-        level += 1
-        hops[reached] = level
+def _fewest(graph: StateGraph, tight: Sequence[Ints], row: int) -> tuple[Step, ...]:
+    """The path of fewest steps from `row` on, first edges first.
+
+    tight: edges that lead to where so many steps are left as their position says
+    """
     steps: list[Step] = []
-    row = start
-    while row != end:
-        onward = edges[(src == row) & (hops[dst] == hops[row] - 1)]
-        if graph.kind[onward[0]] != STAY:
-            steps.append(graph.step(int(onward[0])))
-        row = int(graph.dst[onward[0]])
+    for edges in reversed(tight):
+        edge = int(edges[graph.src[edges] == row].min())
+        if graph.kind[edge] != STAY:
+            steps.append(graph.step(edge))
+        row = int(graph.dst[edge])
     return tuple(steps)

@@ -14,7 +14,7 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import B, NdSbp
 from autoddl.sbp.redistribute import PathTable, cheapest_path, path_cost
 from autoddl.sbp.relax import lengths
-from autoddl.sbp.states import StateGraph, core_codes
+from autoddl.sbp.states import StateGraph, core_codes, local_bytes
 from autoddl.sbp.steps import Step, is_legal, legal_steps
 from tests.clusters import cluster
 
@@ -339,7 +339,9 @@ def test_edges_left_out_change_no_distance(machine, nodes, gpus, shape):
     rng = np.random.default_rng(0)
     codes = rng.integers(-2, len(shape), (2, 24, where.mesh.num_axes)).astype(np.int8)
     graph, sources, targets = StateGraph.core(where.mesh, len(shape)).joined(*codes)
-    every = table._weights(graph, spec, np.arange(len(graph.src)), even_only=True)
+    local, even = local_bytes(spec, graph.parts)
+    every = table._weights(graph, spec, local, np.arange(len(graph.src)))
+    every[~(even[graph.src] & even[graph.dst])] = np.inf
     lean = table._lean(graph, spec)
     assert 0.1 < len(lean.graph.src) / np.isfinite(every).sum() < 0.95
     expected = lengths(graph, every, sources, targets)
