@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Hashable, Mapping, Sequence
 
 from ..cost.comm import CommModel
 from ..cost.storage import WHOLE, Storage, chosen_axes, stage_at, storage_steps, stored_codes
@@ -18,7 +17,6 @@ from .group_table import stored_placement
 from .problem import Choice
 from .tables import Tables
 
-_SplitKey = tuple[TensorSpec, NdSbp, NdSbp, tuple[int, ...]]
 _Split = tuple[NdSbp, tuple[Step, ...], tuple[Step, ...]]  # how stored, gathered, and reduced
 
 
@@ -32,7 +30,7 @@ def place(
     graph, mesh = tables.grouping.graph, tables.model.cluster.mesh
     if paths is None:
         paths = PathTable(mesh, tables.model.comm.price)
-    placed: dict[str, PlannedOp] = {}
+    patterns: dict[str, PlannedOp] = {}  # the same object for operators that are placed alike
     storage: dict[str, Storage] = {}  # parameter's tensor -> how it is stored
     known: dict[tuple[int, int], list[PlannedOp]] = {}  # equal groups are placed once
     for owner, group in enumerate(tables.grouping.groups):
@@ -44,30 +42,71 @@ def place(
                 _place_op(graph, op, [c.signatures[number] for c in composites])
                 for number, op in enumerate(group.ops)
             ]
-        for op, planned in zip(group.ops, known[key], strict=True):
-            placed[op.name] = replace(planned, name=op.name)
-        storage.update({p.tensor: tables.storage(choice, owner) for p in group.sources})
-    for op in graph.ops:
-        if op.name not in placed:
-            placed[op.name] = _place_source(graph, mesh, paths, op, placed)
-    ops = {op.name: placed[op.name] for op in graph.ops}
+        patterns.update(zip((op.name for op in group.ops), known[key], strict=True))
+        if group.sources:
+            stored = tables.storage(choice, owner)
+            storage.update((port.tensor, stored) for port in group.sources)
+    _place_sources(graph, mesh, paths, patterns)
+    ops = {op.name: _named(op.name, patterns[op.name]) for op in graph.ops}
+    return split_storage(graph, tables.model.comm, storage, ops, _edges(graph, paths, patterns))
+
+
+def _named(name: str, like: PlannedOp) -> PlannedOp:
+    return PlannedOp(name, like.ins, like.outs, like.grad_outs, like.grad_ins, like.inner_axes)
+
+
+def _place_sources(
+    graph: Graph, mesh: Mesh, paths: PathTable, patterns: dict[str, PlannedOp]
+) -> None:
+    """Add what is in no group, by what its readers in groups need."""
+    known: dict[Hashable, PlannedOp] = {}
+    sources = [op for op in graph.ops if op.name not in patterns]
+    uses = {
+        tensor: [
+            patterns[user.name].ins[index]
+            for user, index in graph.consumers[tensor]
+            if user.name in patterns
+        ]
+        for op in sources
+        for tensor in op.outputs
+    }
+    for op in sources:
+        needs = tuple((*uses[tensor], tensor in graph.needs_grad) for tensor in op.outputs)
+        key = graph.alike[op.name], needs
+        if key not in known:
+            known[key] = _place_source(graph, mesh, paths, op, [uses[t] for t in op.outputs])
+        patterns[op.name] = known[key]
+
+
+def _edges(
+    graph: Graph, paths: PathTable, patterns: Mapping[str, PlannedOp]
+) -> dict[tuple[str, int], PlannedEdge]:
+    """Where something moves; between operators placed alike once."""
+    known: dict[tuple[int, int, int, int], tuple[tuple[Step, ...], tuple[Step, ...]]] = {}
     edges: dict[tuple[str, int], PlannedEdge] = {}
-
-    def steps(tensor: str, source: NdSbp | None, target: NdSbp | None) -> tuple[Step, ...]:
-        if source is None or target is None or source == target:
-            return ()
-        return paths.path(graph.tensors[tensor].spec, source, target)
-
     for op in graph.ops:
+        own = patterns[op.name]
         for index, tensor in enumerate(op.inputs):
             producer = graph.producers[tensor]
-            out = producer.outputs.index(tensor)
-            given = ops[producer.name]
-            forward = steps(tensor, given.outs[out], ops[op.name].ins[index])
-            backward = steps(tensor, ops[op.name].grad_ins[index], given.grad_outs[out])
+            given, out = patterns[producer.name], producer.outputs.index(tensor)
+            key = id(given), out, id(own), index
+            if key not in known:
+                spec = graph.tensors[tensor].spec
+                forward = _steps(paths, spec, given.outs[out], own.ins[index])
+                backward = _steps(paths, spec, own.grad_ins[index], given.grad_outs[out])
+                known[key] = forward, backward
+            forward, backward = known[key]
             if forward or backward:
                 edges[op.name, index] = PlannedEdge(op.name, index, forward, backward)
-    return split_storage(graph, tables.model.comm, storage, ops, edges)
+    return edges
+
+
+def _steps(
+    paths: PathTable, spec: TensorSpec, source: NdSbp | None, target: NdSbp | None
+) -> tuple[Step, ...]:
+    if source is None or target is None or source == target:
+        return ()
+    return paths.path(spec, source, target)
 
 
 def split_storage(
@@ -79,7 +118,7 @@ def split_storage(
 ) -> tuple[dict[str, PlannedOp], dict[tuple[str, int], PlannedEdge]]:
     """The placed plan with its trained parameters of one use stored as `storage` says."""
     placed, steps = dict(ops), dict(edges)
-    splits: dict[_SplitKey, _Split] = {}  # equal blocks have the same ones
+    splits: dict[Hashable, tuple[_Split, int]] = {}  # equal blocks have the same ones
     for op in graph.params:
         (tensor,) = op.outputs
         chosen, uses = storage.get(tensor, WHOLE), graph.consumers[tensor]
@@ -88,14 +127,14 @@ def split_storage(
         (user, index), spec = uses[0], graph.tensors[tensor].spec
         needed, given = ops[user.name].ins[index], ops[user.name].grad_ins[index]
         assert given is not None
-        key = spec, needed, given, chosen.axes
+        key = graph.alike[user.name], index, needed, given, chosen
         if key not in splits:
-            splits[key] = _split(comm, *key)
-        stored, forward, backward = splits[key]
+            stage = stage_at(graph.spec(user), index, chosen.stage)
+            splits[key] = _split(comm, spec, needed, given, chosen.axes), stage
+        (stored, forward, backward), stage = splits[key]
         if stored == ops[op.name].outs[0]:
             continue
         placed[op.name] = PlannedOp(op.name, (), (stored,), (stored,), ())
-        stage = stage_at(graph.spec(user), index, chosen.stage)
         steps[user.name, index] = PlannedEdge(user.name, index, forward, backward, stage)
     return placed, steps
 
@@ -132,18 +171,16 @@ def _place_op(graph: Graph, op: Op, signatures: list[Signature]) -> PlannedOp:
 
 
 def _place_source(
-    graph: Graph, mesh: Mesh, paths: PathTable, op: Op, placed: dict[str, PlannedOp]
+    graph: Graph, mesh: Mesh, paths: PathTable, op: Op, uses_of: Sequence[list[NdSbp]]
 ) -> PlannedOp:
-    """A parameter as its one use needs it; an input as all its uses agree; constants whole."""
+    """A parameter as its one use needs it; an input as all its uses agree; constants whole.
+
+    uses_of: what the readers of each output need
+    """
     whole = NdSbp.broadcast(mesh.num_axes)
     outs = [whole for _ in op.outputs]
     grads: list[NdSbp | None] = [None for _ in op.outputs]
-    for number, tensor in enumerate(op.outputs):
-        uses = [
-            placed[user.name].ins[index]
-            for user, index in graph.consumers[tensor]
-            if user.name in placed
-        ]
+    for number, (tensor, uses) in enumerate(zip(op.outputs, uses_of, strict=True)):
         if op.kind == "param" and uses:
             stored = NdSbp(tuple(map(stored_placement, uses[0])))
             outs[number] = uses[0] if stored == uses[0] else stored
