@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from .blocks import repeated_blocks
-from .compiled import COMPILER
 from .cost.account import Cost, account, total
 from .cost.recompute import CHECKPOINTING, Blocks, Checkpointing, Recomputation
 from .found import NEAR_FREE, Found
@@ -210,8 +209,6 @@ class Attempts:
         while low + 1 < high:
             middle = (low + high) // 2
             low, high = (low, middle) if may_fit(middle) else (middle, high)
-        if high > 0 and self.looker.has_classes:  # memory is short: many looks and eliminations
-            COMPILER.expect_much()
         return self._first_fits.setdefault(blocks, min(high, len(self.counts) - 1))
 
     def _with_fewer(self, found: Found) -> Found:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from .backend.oneflow.launch import free_port
+from .compiled import Loops, loops
 
 ONEFLOW = "0.9.0"
 CUDA_LIBRARIES = {"nvidia-cublas-cu11": "11.10.3.66", "nvidia-cudnn-cu11": "8.5.0.96"}
@@ -43,8 +44,9 @@ def examine() -> list[Check]:
     """All checks, in the order in which to mend what fails."""
     installed = installed_versions()
     checks = [python_check(sys.version_info[:2], platform.system(), platform.machine())]
-    needed = ("numpy", "scipy", "numba", "click", "rich", "jinja2")
+    needed = ("numpy", "scipy", "click", "rich", "jinja2")
     checks += [planner_check(name, installed) for name in needed]
+    checks.append(loops_check(loops))
     checks += oneflow_checks(installed, can_have_oneflow())
     if "oneflow" in installed:
         checks.append(import_check(run_import))
@@ -87,6 +89,18 @@ def planner_check(name: str, installed: Installed) -> Check:
     if name not in installed:
         return Check(name, "fail", "not installed", REINSTALL)
     return Check(name, "ok", installed[name])
+
+
+def loops_check(find: Callable[[], Loops | None]) -> Check:
+    """Whether planning's inner loops were compiled; `find` as `compiled.loops`."""
+    try:
+        found = find()
+    except ImportError as error:
+        return Check("compiled loops", "fail", str(error), REINSTALL)
+    if found is None:
+        mend = f"planning takes longer without; with a C compiler (such as gcc), {REINSTALL}"
+        return Check("compiled loops", "note", "not there", mend)
+    return Check("compiled loops", "ok", "there")
 
 
 def oneflow_checks(installed: Installed, possible: bool) -> list[Check]:

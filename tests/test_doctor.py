@@ -70,6 +70,15 @@ def test_planner_packages():
     assert doctor.planner_check("scipy", {}).status == "fail"
 
 
+def test_compiled_loops_may_be_missing_but_not_of_another_source():
+    def old():
+        raise ImportError("compiled from another version of loops.c")
+
+    missing, stale = doctor.loops_check(lambda: None), doctor.loops_check(old)
+    assert missing.status == "note" and "C compiler" in missing.mend
+    assert stale.status == "fail" and "another version" in stale.found
+
+
 def test_an_import_that_fails_shows_its_last_line():
     check = doctor.import_check(lambda: (False, "ImportError: libcudnn.so.8"))
     assert (check.status, check.found) == ("fail", "ImportError: libcudnn.so.8")

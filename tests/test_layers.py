@@ -77,7 +77,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "job": ("api", "synthetic"),
     "box": ("backend",),
     "plan_job": ("backend", "synthetic"),
-    "doctor": ("backend",),
+    "doctor": ("backend", "compiled"),
     "summary": ("staged_plan",),
     "differences": ("plans",),
     "report": ("compare", "differences", "doctor", "calibration"),
@@ -91,7 +91,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
 # Third-party packages, by the part that may import them.
 OUTSIDE = {
     "": {"numpy"},
-    "compiled": {"numba"},
     "sbp.redistribute": {"numpy", "scipy"},
     "sbp.relax": {"numpy", "scipy"},
     "cluster": set(),

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
-from ..compiled import COMPILER
+from ..compiled import Loops, loops
 from .edges import KIND_INDEX, STAY, Bools, Floats, Ints, end_axes, shortest
 from .states import BySource, StateGraph
 from .steps import StepKind
@@ -46,8 +46,7 @@ Part = TypeVar("Part")
 FEW_STARTS = 40  # are searched one by one
 _CHUNK = 320  # starts in one array at most
 _WORTH_THREADS = 2_000_000  # edges times starts
-_ARRAYS_S = 5e-9  # an edge and a start on arrays
-_LANES = 128  # starts in one array of compiled loops
+_LANES = 128  # starts in one array of the loops
 _MOST = 0.5  # of the edges of a turn: if more are active, all are as well relaxed
 _FEW_ROWS = 4  # edges for each row of prices: then it pays to have these for each start
 
@@ -119,9 +118,10 @@ def lengths_of_few(
     by_source: BySource, weights: Floats, starts: Ints, *, backwards: bool = False
 ) -> Floats:
     """[starts, states]: `lengths` of finite weights, one start after the other."""
-    nodes = len(by_source[1]) - 1
-    matrix = csr_matrix((weights, *by_source), shape=(nodes, nodes))
-    return dijkstra(csr_matrix(matrix.T) if backwards else matrix, indices=starts)
+    targets, begins = by_source
+    nodes = len(begins) - 1
+    matrix = csr_matrix((weights, targets, begins), shape=(nodes, nodes))
+    return _dijkstra(csr_matrix(matrix.T) if backwards else matrix, starts)
 
 
 def lengths_of(graph: StateGraph, weights: Floats, starts: Ints, which: Ints) -> Floats:
@@ -152,10 +152,10 @@ def follow(
     if len(starts) <= FEW_STARTS:
         return _one_by_one(num_nodes, *edges, starts, which)
     known = order_of_edges()
-    loops = COMPILER.worth(relax, _ARRAYS_S * len(src) * len(starts))
-    if loops is not None:
+    compiled = loops()
+    if compiled is not None:
         order = [phase.order for phase in known]
-        return _by_weights(loops, num_nodes, *edges, order, starts, which)
+        return _by_weights(compiled, num_nodes, *edges, order, starts, which)
     return on_arrays(num_nodes, *edges, known, starts, which)
 
 
@@ -191,7 +191,7 @@ def on_arrays(
 
 
 def _by_weights(
-    loops: Callable[[Ints, Ints, Reals, Reals], None],
+    compiled: Loops,
     num_nodes: int,
     src: Ints,
     dst: Ints,
@@ -216,7 +216,7 @@ def _by_weights(
         length = np.full((num_nodes, len(own)), np.inf, prices.dtype)
         length[starts[own], np.arange(len(own))] = 0.0
         for edges in phases:
-            loops(*edges, length)
+            compiled.relax(*edges, length)
         found[own] = length.T
 
     _in_threads(fill, parts, _threads(len(src) * len(starts)))
@@ -236,30 +236,6 @@ def _in_threads(fill: Callable[[Part], None], parts: Iterable[Part], threads: in
     else:
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(fill, parts))
-
-
-def relax(src: Ints, dst: Ints, weights: Reals, length: Reals) -> None:
-    """Into `length` [nodes, starts], that of ways so far, what edges shorten; to be compiled."""
-    nodes, lanes = length.shape
-    changed = np.full(nodes, -2)  # sweep of a node's last change
-    for node in range(nodes):
-        for lane in range(lanes):
-            if length[node, lane] < np.inf:
-                changed[node] = 0
-    sweep, last = 0, 0
-    while last == sweep:
-        sweep += 1
-        for edge in range(len(src)):
-            if changed[src[edge]] < sweep - 1:
-                continue
-            here, there, weight = length[src[edge]], length[dst[edge]], weights[edge]
-            better = False
-            for lane in range(lanes):
-                reach = here[lane] + weight
-                better |= reach < there[lane]
-                there[lane] = min(reach, there[lane])
-            if better:
-                changed[dst[edge]] = last = sweep
 
 
 def _one_by_one(
@@ -282,9 +258,15 @@ def _one_by_one(
         begins = np.searchsorted(src[there], nodes)
         edges = weights[there], dst[there], begins  # explicit zeros are free steps
         own = which == number
-        matrix = csr_matrix(edges, shape=(num_nodes, num_nodes))
-        found[own] = dijkstra(matrix, indices=starts[own])
+        found[own] = _dijkstra(csr_matrix(edges, shape=(num_nodes, num_nodes)), starts[own])
     return found
+
+
+def _dijkstra(matrix: csr_matrix, starts: Ints) -> Floats:
+    compiled = loops()
+    if compiled is None:
+        return dijkstra(matrix, indices=starts)
+    return compiled.shortest(matrix.indptr, matrix.indices, matrix.data, starts)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..compiled import COMPILER
+from ..compiled import loops
 from ..cost.gap import ROUNDING
 from .eliminate import Elimination
 from .marginals import Contexts
@@ -38,8 +38,6 @@ from .pareto import (
 from .problem import Choice, Problem, Table
 from .removals import Making, Program
 
-Loops = Callable[..., tuple[int, Numbers, Pairs]]
-_ARRAYS_S = 5e-8  # a sum on arrays, many of which need not be made
 _LONG = 50_000  # pairs, of which a small loss is allowed
 _CUBE = 4_000_000  # sums of three tables' entries that are looked at together
 _NEAR = 1e-6  # relative: a sum that was made of others, made again
@@ -99,10 +97,11 @@ class _Sums:
         """
         room = self.ceiling - context.ravel()[at[2]].astype(np.float64)
         matches = Matches(first, second, *at, room)
-        sums = int((first.lengths[at[0]] * second.lengths[at[1]]).sum())
-        loops = COMPILER.worth(in_loops, _ARRAYS_S * sums)
+        compiled = loops()
         looked, entry, pairs = (
-            on_arrays(matches, self.left) if loops is None else self._looped(loops, matches)
+            on_arrays(matches, self.left)
+            if compiled is None
+            else in_loops(compiled, matches, self.left)
         )
         self.count(looked)
         if looked > _LONG and self.uses > 0 and self.loss > 0.0:
@@ -112,18 +111,6 @@ class _Sums:
             entry, pairs = entry[keep], pairs.take(keep, axis=0)
         self.to_come -= 1
         return Fronts.of(context.size, entry, pairs, self.price)
-
-    def _looped(self, loops: Loops, matches: Matches) -> tuple[int, Numbers, Pairs]:
-        first, second = matches.first, matches.second
-        order = matches.made.argsort(kind="stable")
-        arrays = (matches.one, matches.two, matches.made, matches.room)
-        return loops(
-            *(array[order] for array in arrays),
-            (first.start, second.start),
-            (np.ascontiguousarray(first.pairs), np.ascontiguousarray(second.pairs)),
-            (first.score, second.score),
-            self.left,
-        )
 
     def cheapest(
         self,

@@ -12,21 +12,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..compiled import COMPILER
+from ..compiled import loops
 from .problem import Table
 
 Single = NDArray[np.float32]
-_ARRAYS_S = 0.8e-9  # an addition on arrays
 _CHUNK = 250_000  # additions on arrays at once
 
 
 def min_plus(left: Table, node: Table, right: Table) -> Single:
     """min over s of left[i, s] + node[s] + right[s, j], as an array [i, j]."""
-    loops = COMPILER.worth(in_loops, _ARRAYS_S * len(left) * right.size)
-    if loops is None:
-        return on_arrays(left, node, right)
-    left, node, right = (np.ascontiguousarray(t, dtype=np.float64) for t in (left, node, right))
-    return loops(left, node, right)
+    compiled = loops()
+    return (
+        on_arrays(left, node, right) if compiled is None else compiled.min_plus(left, node, right)
+    )
 
 
 def on_arrays(left: Table, node: Table, right: Table) -> Single:
@@ -46,45 +44,3 @@ def on_arrays(left: Table, node: Table, right: Table) -> Single:
 def _least(table: Table) -> float:
     least = float(table.min(initial=np.inf))
     return least if np.isfinite(least) else 0.0
-
-
-def in_loops(left: Table, node: Table, right: Table) -> Single:
-    """The same, to be compiled; of tables in double precision."""
-    rows, inner = left.shape
-    columns = right.shape[1]
-    least, other = np.inf, np.inf
-    for row in range(rows):
-        for s in range(inner):
-            least = min(least, left[row, s] + node[s])
-    for s in range(inner):
-        for j in range(columns):
-            other = min(other, right[s, j])
-    least = least if np.isfinite(least) else 0.0
-    other = other if np.isfinite(other) else 0.0
-    onward = np.empty(right.shape, dtype=np.float32)
-    for s in range(inner):
-        for j in range(columns):
-            onward[s, j] = np.float32(right[s, j] - other)
-    above = np.empty(inner, dtype=np.float32)
-    result = np.empty((rows, columns), dtype=np.float32)
-    both = np.float32(least + other)
-    fours = inner - inner % 4
-    for row in range(rows):
-        for s in range(inner):
-            above[s] = np.float32(left[row, s] + node[s] - least)
-        found = result[row]
-        found[:] = np.float32(np.inf)
-        for s in range(0, fours, 4):  # a column is loaded and stored once for four
-            a, b, c, d = above[s], above[s + 1], above[s + 2], above[s + 3]
-            first, second, third, fourth = onward[s], onward[s + 1], onward[s + 2], onward[s + 3]
-            for j in range(columns):
-                x = min(a + first[j], b + second[j])
-                y = min(c + third[j], d + fourth[j])
-                found[j] = min(min(x, y), found[j])
-        for s in range(fours, inner):
-            a, first = above[s], onward[s]
-            for j in range(columns):
-                found[j] = min(a + first[j], found[j])
-        for j in range(columns):
-            found[j] += both
-    return result

@@ -1,8 +1,8 @@
 """Sums of fronts without those that another one beats in both cost and memory.
 
 Fronts are long arrays of pairs (cost, memory), in the order of memory. There are two ways to the
-same sums, bit for bit: arrays, which make many sums and sort them, and loops to be compiled
-(`compiled`), which merge one shifted front after another into the result.
+same sums, bit for bit: arrays, which make many sums and sort them, and compiled loops (`compiled`),
+which merge one shifted front after another into the result.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ..compiled import Loops
 from .problem import Table
 
 Pairs = NDArray[np.float64]  # [n, 2]: cost, memory
@@ -138,87 +139,19 @@ def on_arrays(matches: Matches, most: int) -> tuple[int, Numbers, Pairs]:
     return looked, entry, summed
 
 
-def in_loops(
-    one: Numbers,
-    two: Numbers,
-    made: Numbers,
-    room: Table,
-    starts: tuple[Numbers, Numbers],
-    pairs: tuple[Pairs, Pairs],
-    scores: tuple[Table, Table],
-    most: int,
-) -> tuple[int, Numbers, Pairs]:
-    """The same, to be compiled; `made` ascends. More than `most` are looked at: too many."""
-    entries, found, total = np.empty(1024, np.int64), np.empty((1024, 2)), 0
-    here, there, length = np.empty((1024, 2)), np.empty((1024, 2)), 0  # of the entry at hand
-    fresh = np.empty((1024, 2))
-    looked = 0
-    for match in range(len(made)):
-        low, high = starts[0][one[match]], starts[0][one[match] + 1]
-        bottom, top = starts[1][two[match]], starts[1][two[match] + 1]
-        looked += int(high - low)
-        is_first_long = high - low > top - bottom
-        shorts = range(bottom, top) if is_first_long else range(low, high)
-        longs = range(low, high) if is_first_long else range(bottom, top)
-        long_pairs, short_pairs = (pairs[0], pairs[1]) if is_first_long else (pairs[1], pairs[0])
-        if len(longs) >= len(fresh):
-            fresh = np.empty((2 * len(longs), 2))
-        for short in shorts:
-            cost, memory, new = short_pairs[short, 0], short_pairs[short, 1], 0
-            for long in longs:  # without a branch, which processors would often guess wrong
-                fresh[new, 0] = long_pairs[long, 0] + cost
-                fresh[new, 1] = long_pairs[long, 1] + memory
-                if is_first_long:
-                    new += scores[1][short] <= room[match] - scores[0][long]
-                else:
-                    new += scores[1][long] <= room[match] - scores[0][short]
-            if new == 0:
-                continue
-            looked += new
-            if looked > most:
-                return looked, entries[:0], found[:0]
-            if length + new >= len(there):
-                there = np.empty((2 * (length + new), 2))
-            here[length, 1] = np.inf
-            at, end, least = 0, 0, np.inf
-            for put in range(new):
-                cost, memory = fresh[put, 0], fresh[put, 1]
-                while here[at, 1] <= memory:
-                    if here[at, 0] < least:
-                        least = here[at, 0]
-                        if end > 0 and there[end - 1, 1] == here[at, 1]:
-                            end -= 1
-                        there[end, 0], there[end, 1] = least, here[at, 1]
-                        end += 1
-                    at += 1
-                if cost < least:
-                    least = cost
-                    if end > 0 and there[end - 1, 1] == memory:  # rounded, these may be alike
-                        end -= 1
-                    there[end, 0], there[end, 1] = cost, memory
-                    end += 1
-            while at < length and here[at, 0] >= least:
-                at += 1
-            for rest in range(at, length):
-                there[end, 0], there[end, 1] = here[rest, 0], here[rest, 1]
-                end += 1
-            here, there, length = there, here, end
-        if match + 1 == len(made) or made[match + 1] != made[match]:
-            if total + length > len(entries):
-                more = 2 * (total + length)
-                longer, wider = np.empty(more, np.int64), np.empty((more, 2))
-                for n in range(total):
-                    longer[n], wider[n, 0], wider[n, 1] = entries[n], found[n, 0], found[n, 1]
-                entries, found = longer, wider
-            for n in range(length):
-                entries[total], found[total, 0], found[total, 1] = (
-                    made[match],
-                    here[n, 0],
-                    here[n, 1],
-                )
-                total += 1
-            length = 0
-    return looked, entries[:total], found[:total]
+def in_loops(compiled: Loops, matches: Matches, most: int) -> tuple[int, Numbers, Pairs]:
+    """The same by compiled loops."""
+    first, second = matches.first, matches.second
+    order = matches.made.argsort(kind="stable")
+    looked, entry, pairs = compiled.sum_fronts(
+        (matches.one[order], matches.two[order], matches.made[order], matches.room[order]),
+        (first.start, first.pairs, first.score),
+        (second.start, second.pairs, second.score),
+        most,
+    )
+    if looked > most:
+        raise TooMany
+    return looked, entry, pairs
 
 
 @dataclass

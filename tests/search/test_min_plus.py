@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from autoddl.compiled import COMPILER
-from autoddl.search.min_plus import in_loops, min_plus, on_arrays
+from autoddl.compiled import loops
+from autoddl.search.min_plus import min_plus, on_arrays
 
 
 def test_min_plus_is_the_definition():
@@ -24,28 +24,19 @@ def test_compiled_code_and_arrays_give_the_same_bits(shape):
     node = rng.random(inner) * 1e3
     found = on_arrays(left, node, right)
     assert found.dtype == np.float32
-    assert np.array_equal(COMPILER.compiled(in_loops)(left, node, right), found)
+    compiled = loops()
+    if compiled is not None:
+        assert np.array_equal(compiled.min_plus(left, node, right), found)
     weighted = left + node
     expected = (weighted[:, :, None] + right[None, :, :]).min(axis=1, initial=np.inf)
     assert found == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("which", range(4))
-def test_tables_may_be_turned_and_in_single_precision(monkeypatch, which):
+def test_tables_may_be_turned_and_in_single_precision(which):
     rng = np.random.default_rng(which)
     left, node, right = rng.random((9, 6)), rng.random(6), rng.random((17, 6)).T
     left, right = (
         table.astype(np.float32) if which & bit else table for table, bit in ((left, 1), (right, 2))
     )
-    monkeypatch.setattr(COMPILER, "arrays_s", 10.0)
     assert np.array_equal(min_plus(left, node, right), on_arrays(left, node, right))
-
-
-def test_loading_compiled_code_in_between_changes_nothing(monkeypatch):
-    rng = np.random.default_rng(1)
-    left, node, right = rng.random((30, 20)), rng.random(20), rng.random((20, 40))
-    left[3] = np.inf
-    monkeypatch.setattr(COMPILER, "arrays_s", 0.0)
-    before = min_plus(left, node, right)
-    monkeypatch.setattr(COMPILER, "arrays_s", 10.0)
-    assert np.array_equal(min_plus(left, node, right), before)

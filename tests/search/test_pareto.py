@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from autoddl.compiled import COMPILER
+from autoddl.compiled import loops
+from autoddl.search import fronts
 from autoddl.search.along import eliminated_along
 from autoddl.search.fronts import least_within
 from autoddl.search.marginals import Contexts
@@ -35,17 +36,8 @@ def random_matches(rng, entries=6, made=4):
     return Matches(first, second, one, two, out, rng.random(20) * 2 + 0.5)
 
 
-def looped(matches, most, loops):
-    order = matches.made.argsort(kind="stable")
-    arrays = (matches.one, matches.two, matches.made, matches.room)
-    both = matches.first, matches.second
-    return loops(
-        *(array[order] for array in arrays),
-        tuple(fronts.start for fronts in both),
-        tuple(fronts.pairs for fronts in both),
-        tuple(fronts.score for fronts in both),
-        most,
-    )
+COMPILED = loops()
+needs_loops = pytest.mark.skipif(COMPILED is None, reason="the loops were not compiled")
 
 
 def test_sums_are_the_undominated_ones_of_low_score():
@@ -69,19 +61,51 @@ def test_sums_are_the_undominated_ones_of_low_score():
         ]
         looked, entry, pairs = on_arrays(matches, 10**6)
         assert [(e, *p) for e, p in zip(entry, pairs, strict=True)] == expected
-        for loops in (in_loops, COMPILER.compiled(in_loops)):
-            found = looped(matches, 10**6, loops)
+        if COMPILED is not None:
+            found = in_loops(COMPILED, matches, 10**6)
             assert found[0] == looked
             assert np.array_equal(found[1], entry) and np.array_equal(found[2], pairs)
 
 
-def test_both_ways_look_at_no_more_than_they_may():
+def test_arrays_look_at_no_more_than_they_may():
     matches = random_matches(np.random.default_rng(0))
     looked = on_arrays(matches, 10**6)[0]
-    assert on_arrays(matches, looked)[0] == looked == looped(matches, looked, in_loops)[0]
+    assert on_arrays(matches, looked)[0] == looked
     with pytest.raises(TooMany):
         on_arrays(matches, looked - 1)
-    assert looped(matches, looked - 1, in_loops)[0] > looked - 1
+
+
+@needs_loops
+def test_loops_look_at_no_more_than_they_may():
+    matches = random_matches(np.random.default_rng(0))
+    looked = on_arrays(matches, 10**6)[0]
+    assert in_loops(COMPILED, matches, looked)[0] == looked
+    for most in (looked - 1, looked // 2, 0):
+        with pytest.raises(TooMany):
+            in_loops(COMPILED, matches, most)
+
+
+@needs_loops
+def test_long_fronts_are_the_same_in_loops():
+    """Longer than the loops' first buffers."""
+    rng = np.random.default_rng(5)
+
+    def long(entries):
+        entry = np.sort(rng.integers(0, entries, size=4_000))
+        pairs = np.stack([rng.random(len(entry)), rng.random(len(entry))], axis=1)
+        for own in range(entries):  # the less memory, the more cost
+            which = np.flatnonzero(entry == own)
+            pairs[which] = np.stack([-np.sort(-pairs[which, 0]), np.sort(pairs[which, 1])], axis=1)
+        return Fronts.of(entries, entry, pairs, 0.5)
+
+    first, second = long(2), long(40)
+    one, two = rng.integers(0, 2, 60), rng.integers(0, 40, 60)
+    matches = Matches(first, second, one, two, np.sort(rng.integers(0, 5, 60)), rng.random(60) + 1)
+    looked, entry, pairs = on_arrays(matches, 10**8)
+    found = in_loops(COMPILED, matches, 10**8)
+    assert len(entry) > 5_000
+    assert found[0] == looked
+    assert np.array_equal(found[1], entry) and np.array_equal(found[2], pairs)
 
 
 def test_pairs_apart_stand_for_the_others():
@@ -99,20 +123,19 @@ def test_pairs_apart_stand_for_the_others():
     assert len(apart(np.zeros(0, np.int64), np.zeros((0, 2)), 0.1)) == 0
 
 
-def test_loading_compiled_loops_in_between_changes_nothing(monkeypatch):
+@needs_loops
+def test_arrays_choose_what_loops_choose(monkeypatch):
     problem = deep(30)
     state = eliminated_along(problem, 2.0)
-    monkeypatch.setattr(COMPILER, "arrays_s", -1e9)
-    before = within(problem, state, 2.0, 1e3)
-    monkeypatch.setattr(COMPILER, "arrays_s", 10.0)
+    looped = within(problem, state, 2.0, 1e3)
+    monkeypatch.setattr(fronts, "loops", lambda: None)
     after = within(problem, state, 2.0, 1e3)
-    assert before.work == after.work
-    assert np.array_equal(chosen(before), chosen(after))
+    assert looped.work == after.work
+    assert np.array_equal(chosen(looped), chosen(after))
 
 
-def test_fronts_in_loops_raise_too_many(monkeypatch):
+def test_fronts_raise_too_many():
     problem = deep(30)
     state = eliminated_along(problem, 2.0)
-    monkeypatch.setattr(COMPILER, "arrays_s", 10.0)
     with pytest.raises(TooMany):
         least_within(problem, state, Contexts(state), 2.0, 1e3, 500)
