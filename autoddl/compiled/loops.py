@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 SOURCE = Path(__file__).with_name("loops.c")
 _PATTERN = "_loops*.so"
-Ints = NDArray[np.int64]
-Shorts = NDArray[np.int32]
+Ints = NDArray[np.signedinteger[Any]]
 Reals = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -93,12 +92,12 @@ class Loops:
         )
         _check(relax(*length.shape, len(src), _at(src), _at(dst), _at(weights), _at(length)))
 
-    def shortest(self, begins: Shorts, targets: Shorts, weights: Doubles, starts: Ints) -> Doubles:
+    def shortest(self, begins: Ints, targets: Ints, weights: Doubles, starts: Ints) -> Doubles:
         """[starts, nodes] lengths of the cheapest ways, by Dijkstra's algorithm.
 
         begins: [nodes + 1] where the edges of each node begin among `targets` and `weights`
         """
-        begins, targets = _own(begins, np.int32), _own(targets, np.int32)
+        begins, targets = _own(begins, np.int32), _own(targets, np.int32)  # as SciPy has them
         weights, starts = _own(weights, np.float64), _own(starts, np.int64)
         nodes = len(begins) - 1
         assert len(targets) == len(weights) == begins[-1]
@@ -159,7 +158,7 @@ def _at(array: NDArray[Any]) -> int:
     """Where it lies in memory; NumPy's own way takes four times as long."""
     flags = array.flags
     if array.size and flags.writeable and flags.forc:
-        rows = array if flags.c_contiguous else array.T
+        rows: Any = array if flags.c_contiguous else array.T
         return ctypes.addressof(ctypes.c_char.from_buffer(rows))
     return array.ctypes.data
 
@@ -177,8 +176,7 @@ def _copied(address: ctypes.c_void_p, size: int, dtype: Any) -> Any:  # of that 
     if not size:
         return np.empty(0, dtype)
     assert address.value is not None
-    raw = (ctypes.c_char * (size * np.dtype(dtype).itemsize)).from_address(address.value)
-    return np.frombuffer(raw, dtype).copy()
+    return np.frombuffer(ctypes.string_at(address.value, size * np.dtype(dtype).itemsize), dtype)
 
 
 def _check(failed: int) -> None:
