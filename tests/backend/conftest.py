@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from autoddl.backend.oneflow.launch import run_processes
+from tests.ranks import Jobs
 
 pytest.importorskip("oneflow", reason="needs OneFlow")
 
@@ -36,11 +37,12 @@ def run_worker(worker: str, nproc: int, *args: str, timeout: float) -> tuple[int
 
 
 @pytest.fixture
-def launch() -> Launch:
+def launch(jobs: Jobs) -> Launch:
     """`launch("steps", 4, *args)` runs workers/steps.py on 4 processes; gives what they print."""
 
     def run(worker: str, nproc: int, *args: str, timeout: float = 240.0) -> str:
-        status, out = run_worker(worker, nproc, *args, timeout=timeout)
+        script = HERE / "workers" / f"{worker}.py"
+        status, out = jobs.run(script, nproc, *args, timeout=timeout)
         assert status == 0, f"status {status}\n{out}"
         return out
 

@@ -5,7 +5,6 @@ The whole matrix runs with `make test-all`; the representative part of it in eve
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from functools import cache
@@ -15,10 +14,8 @@ import pytest
 
 pytest.importorskip("oneflow", reason="trains on real OneFlow processes")
 
-from autoddl.backend.oneflow.launch import run_processes  # noqa: E402
 from tests.exactness.cases import CASES, LOSS_TOLERANCE, PARAMETER_TOLERANCE  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
 WORKER = Path(__file__).parent / "worker.py"
 STEPS = 10
 # Mesh -> the schemes that are forced beside the searched plan.
@@ -31,18 +28,20 @@ WHOLE = ("gpt", (2, 2), "adam")
 REPRESENTATIVE = {("dlrm", (2, 4), "adam")}
 
 
-def run(nproc: int, *args: object) -> str:
-    out = io.StringIO()
-    env = {"PYTHONPATH": str(ROOT), "GLOG_minloglevel": "2"}
-    status = run_processes(
-        [str(WORKER), *map(str, args)], nproc, env, output=out, timeout=1500, prefix=False
-    )
-    assert status == 0, f"status {status}\n{out.getvalue()}"
-    return out.getvalue()
+@pytest.fixture(scope="session")
+def run(jobs):
+    """`run(4, *args)` runs the worker on 4 processes; gives what they print."""
+
+    def on(nproc: int, *args: object) -> str:
+        status, out = jobs.run(WORKER, nproc, *map(str, args), timeout=1500, prefix=False)
+        assert status == 0, f"status {status}\n{out}"
+        return out
+
+    return on
 
 
 @pytest.fixture(scope="session")
-def alone(tmp_path_factory):
+def alone(run, tmp_path_factory):
     """(model, optimizer, steps) -> file of the run on one process."""
     folder = tmp_path_factory.mktemp("alone")
 
@@ -57,27 +56,33 @@ def alone(tmp_path_factory):
         os.unlink(file)
 
 
-def compare(alone, model, mesh, optimizer, steps, micro_batches, schemes):
-    nodes, gpus = mesh
-    file = alone(model, optimizer, steps)
-    lines = run(
-        nodes * gpus,
-        "together",
-        model,
-        optimizer,
-        steps,
-        file,
-        nodes,
-        gpus,
-        micro_batches,
-        *schemes,
-    )
-    found = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
-    assert [result["scheme"] for result in found] == list(schemes)
-    for result in found:
-        assert result["losses"] <= LOSS_TOLERANCE[optimizer], result
-        assert result["parameters"] <= PARAMETER_TOLERANCE, result
-    return {result["scheme"]: result for result in found}
+@pytest.fixture
+def compare(run, alone):
+    """Holds what several processes compute to what one does; scheme -> what was found."""
+
+    def by(model, mesh, optimizer, steps, micro_batches, schemes):
+        nodes, gpus = mesh
+        file = alone(model, optimizer, steps)
+        lines = run(
+            nodes * gpus,
+            "together",
+            model,
+            optimizer,
+            steps,
+            file,
+            nodes,
+            gpus,
+            micro_batches,
+            *schemes,
+        )
+        found = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
+        assert [result["scheme"] for result in found] == list(schemes)
+        for result in found:
+            assert result["losses"] <= LOSS_TOLERANCE[optimizer], result
+            assert result["parameters"] <= PARAMETER_TOLERANCE, result
+        return {result["scheme"]: result for result in found}
+
+    return by
 
 
 def matrix():
@@ -99,22 +104,22 @@ def matrix():
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("model", "mesh", "optimizer", "schemes"), list(matrix()))
-def test_ten_steps_equal_one_process(alone, model, mesh, optimizer, schemes):
-    found = compare(alone, model, mesh, optimizer, STEPS, 1, schemes)
+def test_ten_steps_equal_one_process(compare, model, mesh, optimizer, schemes):
+    found = compare(model, mesh, optimizer, STEPS, 1, schemes)
     assert found["data_parallel"]["split_ops"] > found["data_parallel"]["ops"] / 3
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("model", ["gpt", "dlrm"])
-def test_accumulated_gradients_equal_the_whole_batch(alone, model):
-    compare(alone, model, (2, 2), "momentum", STEPS, 4, ("searched", "data_parallel"))
+def test_accumulated_gradients_equal_the_whole_batch(compare, model):
+    compare(model, (2, 2), "momentum", STEPS, 4, ("searched", "data_parallel"))
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("model", ["gpt", pytest.param("vgg13_small", marks=pytest.mark.full)])
-def test_known_schemes_equal_one_process(alone, model):
-    compare(alone, model, (2, 2), "momentum", 4, 2, ("ZeRO", "Megatron+ZeRO", "SUMMA"))
+def test_known_schemes_equal_one_process(compare, model):
+    compare(model, (2, 2), "momentum", 4, 2, ("ZeRO", "Megatron+ZeRO", "SUMMA"))
 
 
 @pytest.mark.timeout(1800)
@@ -128,10 +133,10 @@ def test_known_schemes_equal_one_process(alone, model):
         pytest.param("dlrm", "adam", 2, marks=pytest.mark.full),
     ],
 )
-def test_stored_split_equals_one_process(alone, model, optimizer, micro_batches):
+def test_stored_split_equals_one_process(compare, model, optimizer, micro_batches):
     """ZeRO's stages, over all axes and in all mixtures; the state is saved and loaded midway."""
     schemes = ("zero:1", "zero:2", "zero:3", "zero:mixed")
-    found = compare(alone, model, (2, 2), optimizer, 4, micro_batches, schemes)
+    found = compare(model, (2, 2), optimizer, 4, micro_batches, schemes)
     assert {1, 2, 3} <= set(found["zero:mixed"]["stages"])
     assert 3 in found["zero:3"]["stages"]
 
@@ -139,24 +144,24 @@ def test_stored_split_equals_one_process(alone, model, optimizer, micro_batches)
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-def test_stored_split_accumulated_and_run_again(alone, optimizer):
+def test_stored_split_accumulated_and_run_again(compare, optimizer):
     schemes = ("zero-again:1", "zero-again:2", "zero-again:3", "zero-again:mixed")
-    found = compare(alone, "gpt", (2, 2), optimizer, 4, 4, schemes)
+    found = compare("gpt", (2, 2), optimizer, 4, 4, schemes)
     assert all(found[scheme]["blocks"] > 1 for scheme in schemes)
     assert {1, 2, 3} <= set(found["zero-again:mixed"]["stages"])
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mesh", [(2, 2), pytest.param((2, 4), marks=pytest.mark.full)])
-def test_batch_norm_is_exact_over_the_whole_batch(alone, mesh):
-    compare(alone, "batch_norms", mesh, "momentum", STEPS, 1, SCHEMES[mesh])
+def test_batch_norm_is_exact_over_the_whole_batch(compare, mesh):
+    compare("batch_norms", mesh, "momentum", STEPS, 1, SCHEMES[mesh])
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seeds", [range(8), pytest.param(range(200), marks=pytest.mark.full)])
-def test_random_assignments_of_signatures_to_layers(alone, seeds):
+def test_random_assignments_of_signatures_to_layers(compare, seeds):
     schemes = tuple(f"random:{seed}" for seed in seeds)
-    compare(alone, "mlp", (2, 4), "momentum", 2, 1, schemes)
+    compare("mlp", (2, 4), "momentum", 2, 1, schemes)
 
 
 @pytest.mark.timeout(1800)
@@ -165,7 +170,7 @@ def test_random_assignments_of_signatures_to_layers(alone, seeds):
     ("model", "optimizer", "rate", "lowered"),
     [("alexnet", "adam", 1e-4, 1e-5), ("vgg13", "momentum", 1e-2, 1e-3)],
 )
-def test_at_larger_steps_one_process_departs_from_itself(model, optimizer, rate, lowered):
+def test_at_larger_steps_one_process_departs_from_itself(run, model, optimizer, rate, lowered):
     """Why two cases have smaller learning rates: a ReLU that flips is no parallel fault.
 
     With its rows in another order one process leaves the limits at the usual rate, by the very
