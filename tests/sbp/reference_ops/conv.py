@@ -38,8 +38,10 @@ def _transposed_conv(inputs, attrs, shard):
     window = range(len(attrs["kernel_size"]))
     meets = [_lands(x.shape[3 + d], *(attrs[name][d] for name in _TRANSPOSED)) for d in window]
     into, taps, onto = "abd"[: len(window)], "ijk"[: len(window)], "xyz"[: len(window)]
-    each = ",".join(map("".join, zip(into, taps, onto, strict=True)))
-    y = np.einsum(f"ngc{into},gcf{taps},{each}->ngf{onto}", x, w, *meets)
+    y, dims = np.einsum(f"ngc{into},gcf{taps}->ngf{into}{taps}", x, w), into + taps
+    for a, i, o, meet in zip(into, taps, onto, meets, strict=True):
+        rest = dims.replace(a, "").replace(i, "") + o
+        y, dims = np.einsum(f"ngf{dims},{a}{i}{o}->ngf{rest}", y, meet), rest
     y = y.reshape((y.shape[0], -1, *y.shape[3:]))
     return (np.moveaxis(y, 1, -1) if last else y,)
 
