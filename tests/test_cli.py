@@ -166,7 +166,9 @@ def test_mistakes_in_what_is_planned(graph, tmp_path):
         "plan", graph, *cluster, "--gap", "1%", "--search", "random"
     )
     assert "'guess'" in refusal("plan", graph, *cluster, "--search", "guess")
-    assert "too much" in refusal("plan", graph, *cluster, "--memory-limit-gb", "0.0001", "--no-baselines")
+    assert "too much" in refusal(
+        "plan", graph, *cluster, "--memory-limit-gb", "0.0001", "--no-baselines"
+    )
     for words in ("-1", "0", "nan", "much"):
         told = refusal("plan", graph, *cluster, "--memory-limit-gb", words)
         assert "a number of gigabytes such as 16, or inf" in told

@@ -89,13 +89,17 @@ def test_a_model_without_repeated_blocks_has_none():
     assert megatron_in_stages(mlp(64, (32, 64, 16)), CostModel(WHERE)) is None
 
 
-def test_compare_in_stages_is_never_behind_and_counts_the_transfers(tmp_path, capsys, monkeypatch):
-    found = compare(GRAPH, WHERE, stages=True)
+@pytest.mark.parametrize("gpus", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_compare_in_stages_is_never_behind_and_counts_the_transfers(
+    gpus, tmp_path, capsys, monkeypatch
+):
+    machine = cluster("piz_daint", 4, gpus)
+    found = compare(GRAPH, machine, stages=True)
     megatron = next(s for s in found.schemes if s.name == MEGATRON_STAGES)
     assert megatron.staged is not None and megatron.runs
     assert found.ours.name == OURS
     assert all(found.ours.seconds <= s.seconds * (1 + 1e-9) for s in found.schemes)
-    plain = compare(GRAPH, WHERE)
+    plain = compare(GRAPH, machine)
     assert found.ours.seconds <= plain.ours.seconds
     sent = received_bytes(megatron.staged)
     # at each boundary activations of 64 x 16 x 128 floats, over its hosts, and gradients back;
@@ -108,13 +112,13 @@ def test_compare_in_stages_is_never_behind_and_counts_the_transfers(tmp_path, ca
     GRAPH.save(tmp_path / "graph.json")
 
     def known(graph, where, *, stages, **options):
-        assert (graph, where, stages) == (GRAPH, WHERE, True)
+        assert (graph, where, stages) == (GRAPH, machine, True)
         return found
 
     monkeypatch.setattr("autoddl.compare.compare", known)
     words = [
         "compare", str(tmp_path / "graph.json"), "--cluster", str(MACHINES / "piz_daint.json"),
-        "--nodes", "4", "--gpus-per-node", "2", "--stages", "--json",
+        "--nodes", "4", "--gpus-per-node", str(gpus), "--stages", "--json",
         "--plot", str(tmp_path / "bars.png"),
     ]  # fmt: skip
     done = CliRunner().invoke(main, words)
