@@ -26,7 +26,7 @@ from functools import cached_property
 import numpy as np
 
 from .counted_states import CLOSED_DIMS, CountedGraph, CountedStates, Replaced
-from .edges import KIND_INDEX, Codes, Floats, Ints
+from .edges import KIND_INDEX, Codes, Floats, Ints, distinct_pairs
 from .layout import TensorSpec
 from .mesh import Mesh
 from .needless import GROWS, SHRINKS
@@ -99,6 +99,9 @@ class Counted:
     _found: dict[_Sort, _Found] = field(default_factory=dict, repr=False)
     _known_ways: dict[Hashable, _Way] = field(default_factory=dict, repr=False)
     _words: dict[tuple[int, bytes], tuple[Ints, Ints]] = field(default_factory=dict, repr=False)
+    _known_pairs: dict[tuple[bytes, bytes], tuple[Ints, Ints]] = field(
+        default_factory=dict, repr=False
+    )
 
     @cached_property
     def _states(self) -> CountedStates:
@@ -134,7 +137,7 @@ class Counted:
 
     def ask_rows(self, spec: TensorSpec, given: Codes, kept: Codes) -> None:
         """Announce that `row_seconds` will be called with these."""
-        first, _ = _distinct(given, kept)
+        first, _ = self._pairs(given, kept)
         self.ask(spec, given[first], kept[first])
 
     def seconds(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Floats:
@@ -145,9 +148,16 @@ class Counted:
 
     def row_seconds(self, spec: TensorSpec, given: Codes, kept: Codes) -> Floats:
         """[n] the same from each row of `given` to the same row of `kept`."""
-        first, inverse = _distinct(given, kept)
+        first, inverse = self._pairs(given, kept)
         found, way, _ = self._answer(*_sorted(spec, given[first], kept[first]))
         return found.between(way)[way.start_of, way.end_of][inverse]
+
+    def _pairs(self, given: Codes, kept: Codes) -> tuple[Ints, Ints]:
+        """`distinct_pairs`; of a parameter they are asked for with every micro-batch."""
+        key = given.tobytes(), kept.tobytes()
+        if key not in self._known_pairs:
+            self._known_pairs[key] = distinct_pairs(given, kept)
+        return self._known_pairs[key]
 
     def _ask(self, sort: _Sort, sources: Codes, targets: Codes) -> None:
         asked = self._asked.setdefault(sort.dims, {})
@@ -307,10 +317,3 @@ def _sorted(spec: TensorSpec, sources: Codes, targets: Codes) -> tuple[_Sort, Co
     if dims < ndim:
         sources, targets = (labels[codes + np.int8(2)] for codes in (sources, targets))
     return _Sort(dims, spec.bytes), sources, targets
-
-
-def _distinct(given: Codes, kept: Codes) -> tuple[Ints, Ints]:
-    """The first of each distinct pair of rows, and which of these each pair is."""
-    both = np.hstack([given, kept])
-    _, first, inverse = np.unique(both, axis=0, return_index=True, return_inverse=True)
-    return first, inverse.ravel()

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .edges import KIND_INDEX, STAY, Bools, Codes, Floats, Ints, mask_axes
+from .edges import KIND_INDEX, STAY, Bools, Codes, Floats, Ints, mask_axes, row_numbers
 from .layout import TensorSpec, check_fits, is_even
 from .lean import Lean, lean_edges
 from .mesh import Mesh
@@ -406,10 +406,11 @@ class _Search:
         """[sources, targets] from `lengths`."""
         graph, even = self.lean.whole, self.lean.even
         found = np.empty((len(self.starts), len(self.ends)))
-        each, name_of = np.unique(self.names, axis=0, return_inverse=True)
         own_names = np.arange(graph.ndim)
-        for number, new in enumerate(each):
-            own = np.flatnonzero(name_of.ravel() == number)
+        names = row_numbers(self.names)
+        for number in np.unique(names).tolist():
+            own = np.flatnonzero(names == number)
+            new = self.names[own[0]]
             renamed = (new != own_names).any()
             to = graph.rows(rename(graph.codes[self.ends], new)) if renamed else self.ends
             found[own] = length[np.ix_(self.which[own], to)]

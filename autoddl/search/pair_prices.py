@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..sbp.counted import Counted
+from ..sbp.edges import distinct_pairs
 from ..sbp.layout import TensorSpec, is_even
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
@@ -142,14 +143,13 @@ class PairPrices:
         return given, kept, seconds.copy(), inverse
 
     def _closed_forms(self, spec: TensorSpec, given: Codes, kept: Codes) -> _Summed:
-        axes = self.mesh.num_axes
-        pairs, inverse = np.unique(np.hstack([given, kept]), axis=0, return_inverse=True)
-        given, kept = pairs[:, :axes], pairs[:, axes:]
+        first, inverse = distinct_pairs(given, kept)
+        given, kept = given[first], kept[first]
         if self._is_ring:
             seconds = summed_seconds(self.mesh, self.price, spec, given, kept)
         else:
             seconds = np.full(len(given), np.nan)
-        return given, kept, seconds, inverse.ravel()
+        return given, kept, seconds, inverse
 
     def _known(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Table | None:
         first = sources[:1]

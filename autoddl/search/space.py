@@ -20,6 +20,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from ..sbp.edges import row_numbers
 from ..sbp.mesh import Mesh
 from .even import Even
 
@@ -86,7 +87,7 @@ def block_sequences(
         for cuts in itertools.combinations(range(1, length), blocks - 1):
             levels.append(np.repeat(orders, np.diff((0, *cuts, length)), axis=1))
     rows = np.concatenate(levels)
-    rows = rows[np.argsort(_numbers(rows))]
+    rows = rows[np.argsort(row_numbers(rows))]
     rows.flags.writeable = False
     return rows
 
@@ -210,19 +211,7 @@ _even_assignments = lru_cache(maxsize=512)(_assignments)
 
 def _distinct(rows: Assignments) -> Assignments:
     """The distinct rows, ascending."""
-    return rows[np.unique(_numbers(rows), return_index=True)[1]]
-
-
-def _numbers(rows: Assignments) -> NDArray[np.int64]:
-    """One number for each row, ascending as the rows do: numbers are sorted faster."""
-    base, length = int(rows.max(initial=0)) + 1, rows.shape[1]
-    if base**length > np.iinfo(np.int64).max:
-        return np.unique(rows, axis=0, return_inverse=True)[1].ravel()
-    numbers = np.zeros(len(rows), dtype=np.int64)
-    for column in rows.T:
-        numbers *= base
-        numbers += column
-    return numbers
+    return rows[np.unique(row_numbers(rows), return_index=True)[1]]
 
 
 def _restricted(
