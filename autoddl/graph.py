@@ -29,7 +29,7 @@ from typing import Any
 from .files import write_atomically
 from .sbp.layout import TensorSpec
 from .sbp.rules import find_rule, signatures_of
-from .sbp.signature import OpSpec
+from .sbp.signature import OpSpec, Signature
 
 GRAPH_VERSION = 1
 SOURCE_KINDS = ("input", "param", "buffer")
@@ -134,7 +134,7 @@ class Graph:
         spec = self.spec(op)
         if op.kind == "param":
             given, taken = [], [t.is_float and _is_trainable(op) for t in spec.outputs]
-        elif find_rule(op.kind) and (signatures := signatures_of(spec)):
+        elif find_rule(op.kind) and (signatures := self.signatures(op)):
             given = [p is not None for p in signatures[0].grad_ins]
             taken = [p is not None for p in signatures[0].grad_outs]
         else:
@@ -209,6 +209,18 @@ class Graph:
     @cached_property
     def _specs(self) -> dict[str, tuple[Op, OpSpec]]:
         """By operator, those that were asked for."""
+        return {}
+
+    def signatures(self, op: Op) -> tuple[Signature, ...]:
+        """`signatures_of` the operator, found once for those that are alike."""
+        number = self.alike[op.name]
+        if number not in self._signatures:
+            self._signatures[number] = signatures_of(self.spec(op))
+        return self._signatures[number]
+
+    @cached_property
+    def _signatures(self) -> dict[int, tuple[Signature, ...]]:
+        """By number of the operator, those that were asked for."""
         return {}
 
     def verify(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .cost.model import CostModel
-from .cost.recompute import Blocks, Recomputation
+from .cost.recompute import Blocks
 from .search.budget import Budget
 from .search.class_bounds import ClassBounds, class_bounds
 from .search.descend import descend
@@ -100,8 +100,8 @@ class Looker:
     def least_bytes(self, parts: int, blocks: Blocks) -> float:
         """What a device needs at least with `parts` micro-batches, recomputing `blocks`."""
         if blocks not in self._least:
-            whole = self.micro.whole
-            self._least[blocks] = LeastBytes.of(whole, self.model, Recomputation(whole, blocks))
+            again = self.micro.again(1, blocks)
+            self._least[blocks] = LeastBytes.of(self.micro.whole, self.model, again)
         return self._least[blocks].within(parts)
 
     @property
@@ -119,7 +119,7 @@ class Looker:
 
     def _look(self, parts: int, blocks: Blocks, enough: float) -> Look:
         grouping = self.micro.grouping(parts)
-        again = Recomputation(grouping.graph, blocks)
+        again = self.micro.again(parts, blocks)
         try:
             if self.has_classes:
                 options = self.model, parts, self.space, self.prices, again, self._price

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .cost.gap import ROUNDING
-from .cost.recompute import Blocks, Recomputation
+from .cost.recompute import Blocks
 from .found import Found
 from .look import Looker
 from .search.algorithms import Algorithm
@@ -69,7 +69,7 @@ class Searches:
         """
         looker = self.looker
         grouping = looker.micro.grouping(parts)
-        again = Recomputation(grouping.graph, blocks)
+        again = looker.micro.again(parts, blocks)
         options = looker.model, parts, looker.space, looker.prices, again
         if self.proves and not blocks and not looker.binds(parts):
             cheapest = cheapest_tables(grouping, *options)

@@ -15,7 +15,7 @@ import dataclasses
 import math
 
 from .attempts import Attempts
-from .cost.recompute import Blocks, Checkpointing, Recomputation
+from .cost.recompute import Blocks, Checkpointing
 from .found import Found
 from .sbp.redistribute import PathTable
 from .search.eliminate import eliminate
@@ -57,7 +57,7 @@ def _least_of(attempts: Attempts, blocks: Blocks, least: Found | None) -> Found 
     misses = 0
     for parts in reversed(attempts.counts):
         grouping = looker.micro.grouping(parts)
-        graph, again = grouping.graph, Recomputation(grouping.graph, blocks)
+        graph, again = grouping.graph, looker.micro.again(parts, blocks)
         if least is not None and least_bytes(graph, model, again) >= least.needed_bytes:
             break
         try:

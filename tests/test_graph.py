@@ -26,6 +26,7 @@ def test_operators_of_one_number_look_the_same_to_rules_at_every_batch(name):
         for op in graph.ops:
             other = first.setdefault(graph.alike[op.name], op)
             assert signatures_of(graph.spec(op)) == signatures_of(graph.spec(other))
+            assert graph.signatures(op) == signatures_of(graph.spec(op))
             assert op.kind == "param" or graph.spec(op) == graph.spec(other)
         assert len(first) < len(graph.ops) or name == "tied"
 

@@ -20,7 +20,7 @@ import numpy as np
 from ..cost.model import CostModel
 from ..cost.needed import needed_bytes
 from ..cost.planned_step import PlannedStep
-from ..cost.recompute import Blocks, Checkpointing, Recomputation
+from ..cost.recompute import Blocks, Checkpointing
 from ..cost.storage import Storage
 from ..planned import PlannedBaseline, PlannedEdge, PlannedOp
 from ..sbp.mesh import Mesh
@@ -249,7 +249,7 @@ class BaselinePricer:
         if key not in self._made:
             grouping = self.micro.grouping(parts)
             self._made[key] = SchemeTables(
-                grouping, Recomputation(grouping.graph, blocks), self.model, parts, self._prices,
+                grouping, self.micro.again(parts, blocks), self.model, parts, self._prices,
                 self._topologies, self._letters, self._rows.setdefault(parts, {}),
             )  # fmt: skip
         return self._made[key]

@@ -28,6 +28,7 @@ from ..sbp.rules import find_rule
 
 Blocks = tuple[tuple[str, ...], ...]
 Checkpointing = Literal["auto", "none", "all"]
+_AT_EVERY_BATCH = ("block_of", "place_of", "last_products", "done", "leaving")  # slow to find out
 CHECKPOINTING: tuple[Checkpointing, ...] = ("auto", "none", "all")
 
 
@@ -80,6 +81,12 @@ class Recomputation:
             for product, block in self.last_products.items()
             for name in self.blocks[block][self.blocks[block].index(product) + 1 :]
         )
+
+    def at_batch(self, graph: Graph) -> Recomputation:
+        """Of the same blocks of the same model at another batch."""
+        found = Recomputation(graph, self.blocks, self.in_flight)
+        found.__dict__.update({name: getattr(self, name) for name in _AT_EVERY_BATCH})
+        return found
 
     def passes(self, op: str) -> int:
         """How often the forward pass of an operator is run."""

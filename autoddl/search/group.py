@@ -19,7 +19,7 @@ from functools import cached_property
 
 from ..graph import Graph, Op
 from ..sbp.placement import B, P, Placement
-from ..sbp.rules import find_rule, signatures_of
+from ..sbp.rules import find_rule
 from ..sbp.signature import Rule, Signature
 
 MAX_COMPOSITES = 64
@@ -195,7 +195,7 @@ def composite_signatures(graph: Graph, group: Group) -> tuple[CompositeSignature
     """All joins of the operators' one-axis signatures, distinct as seen from outside."""
     position = {op.name: number for number, op in enumerate(group.ops)}
     head = len(group.ops) - 1
-    choices = [signatures_of(graph.spec(op)) for op in group.ops]
+    choices = [graph.signatures(op) for op in group.ops]
     for number in range(head):
         choices[number] += tuple(filter(None, map(partial_gradient, choices[number])))
     partial: list[dict[int, Signature]] = [{head: s} for s in choices[head]]

@@ -1,6 +1,7 @@
 """One micro-batch of a model, of any number of them: its graph and its groups.
 
-Only sizes differ. What merges with what, and which groups are alike, is found once.
+Only sizes differ. What merges with what, which groups are alike, and what leaves the blocks that
+are run again, is found once.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..cost.recompute import Blocks, Recomputation
 from ..graph import Graph
 from .group import Grouping, make_groups
 
@@ -33,6 +35,17 @@ class MicroBatches:
             graph = self.whole.with_batch(self.whole.batch // parts)
             self._known[parts] = self._known[1].at_batch(graph)
         return self._known[parts]
+
+    def again(self, parts: int, blocks: Blocks) -> Recomputation:
+        """Which blocks of a micro-batch are run again."""
+        if blocks not in self._again:
+            self._again[blocks] = Recomputation(self.whole, blocks)
+        return self._again[blocks].at_batch(self.graph(parts)) if parts > 1 else self._again[blocks]
+
+    @cached_property
+    def _again(self) -> dict[Blocks, Recomputation]:
+        """Of the whole batch."""
+        return {}
 
     @cached_property
     def _known(self) -> dict[int, Grouping]:

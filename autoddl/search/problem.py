@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from ..cost.gap import relative_gap as relative_gap
 
 Table = NDArray[np.floating[Any]]
 Choice = NDArray[np.int64]
+_Uses = tuple[list[tuple[int, Choice]], list[tuple[int, Choice, Choice, Choice]]]
 SearchEnd = Literal["done", "budget", "interrupted"]
 _REMEMBERED = 4  # choices
 
@@ -153,20 +154,24 @@ class Problem:
         return found[0], found[1]
 
     @cached_property
-    def _uses(self) -> tuple[list[tuple[int, Choice]], list[tuple[int, Choice, Choice, Choice]]]:
-        """Each node table's variables, and each edge table's edges with their ends.
+    def _uses(self) -> _Uses:
+        return _uses_of(self.nodes, self.edges)
 
-        Edges are numbered on after the variables.
-        """
-        nodes = np.array(self.nodes, dtype=np.int64)
-        edges = np.array([(e.table, e.first, e.second) for e in self.edges], dtype=np.int64)
-        edges = edges.reshape(-1, 3)
-        variables = [(table, np.flatnonzero(nodes == table)) for table in sorted(set(self.nodes))]
-        ends = []
-        for table in np.unique(edges[:, 0]).tolist():
-            own = np.flatnonzero(edges[:, 0] == table)
-            ends.append((table, own + len(nodes), edges[own, 1], edges[own, 2]))
-        return variables, ends
+
+@lru_cache(maxsize=8)
+def _uses_of(nodes: tuple[int, ...], edges: tuple[Edge, ...]) -> _Uses:
+    """Each node table's variables, and each edge table's edges with their ends.
+
+    Edges are numbered on after the variables.
+    """
+    of_node, ends_of = np.array(nodes, dtype=np.int64), np.array(edges, dtype=np.int64)
+    firsts, seconds, of_edge = ends_of.reshape(-1, 3).T
+    variables = [(table, np.flatnonzero(of_node == table)) for table in sorted(set(nodes))]
+    ends = []
+    for table in np.unique(of_edge).tolist():
+        own = np.flatnonzero(of_edge == table)
+        ends.append((table, own + len(nodes), firsts[own], seconds[own]))
+    return variables, ends
 
 
 def _in_turn(terms: Table) -> float:

@@ -81,11 +81,19 @@ def prune_tables(problem: Problem) -> list[Kept]:
                         columns.append(values[np.ix_(mine, kept[second])])
                     if number == second:
                         columns.append(values[np.ix_(kept[first], mine)].T)
-            stay = undominated(np.unique(np.hstack(columns), axis=1))
+            stay = undominated(_distinct_columns(np.hstack(columns)))
             if len(stay) < len(mine):
                 kept[number] = mine[stay]
                 todo |= around[number]
     return kept
+
+
+def _distinct_columns(table: Table) -> Table:
+    rows = np.ascontiguousarray(table.T)
+    first: dict[bytes, int] = {}
+    for number, row in enumerate(rows.view(f"V{rows[0].nbytes}").ravel().tolist()):
+        first.setdefault(row, number)
+    return table[:, list(first.values())]
 
 
 def undominated(features: Table) -> Kept:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,33 +136,42 @@ def with_storage(
 
     tables: by node table number; None where nothing is stored or nothing may be split
     """
-    leaf_of: dict[int, tuple[int, int]] = {}  # node table -> (node table, edge table) of its leaf
-    zeros: list[Table] = []
-    found: list[StorageTable] = []
-    for number, table in enumerate(tables):
-        if table is not None:
-            leaf_of[number] = len(tables) + len(found), len(problem.edge_cost) + len(found)
-            zeros.append(np.zeros(table.which.shape[1]))
-            found.append(table)
-    nodes: list[int] = []
-    variables: list[int] = []
-    leaves: list[Edge] = []
-    for table in problem.nodes:
-        variables.append(len(nodes))
-        nodes.append(table)
-        if table in leaf_of:
-            node, edge = leaf_of[table]
-            leaves.append(Edge(len(nodes) - 1, len(nodes), edge))
-            nodes.append(node)
-    edges = [Edge(variables[e.first], variables[e.second], e.table) for e in problem.edges]
+    found = [table for table in tables if table is not None]
+    zeros = [np.zeros(table.which.shape[1]) for table in found]
+    stored = tuple(number for number, table in enumerate(tables) if table is not None)
+    sizes = len(tables), len(problem.edge_cost)
+    nodes, edges, variables = _with_leaves(problem.nodes, problem.edges, stored, sizes)
     extended = replace(
         problem,
         node_cost=(*problem.node_cost, *zeros),
         node_memory=(*problem.node_memory, *zeros),
         edge_cost=(*problem.edge_cost, *(t.seconds for t in found)),
         edge_memory=(*problem.edge_memory, *(t.memory_bytes for t in found)),
-        nodes=tuple(nodes),
-        edges=(*edges, *leaves),
+        nodes=nodes,
+        edges=edges,
         heavy=frozenset(variables[v] for v in problem.heavy),
     )
-    return extended, tuple(variables)
+    return extended, variables
+
+
+@lru_cache(maxsize=8)
+def _with_leaves(
+    nodes: tuple[int, ...], edges: tuple[Edge, ...], stored: tuple[int, ...], sizes: tuple[int, int]
+) -> tuple[tuple[int, ...], tuple[Edge, ...], tuple[int, ...]]:
+    """Nodes and edges with a leaf at each variable of these node tables; its number of each.
+
+    sizes: numbers of node and edge tables; the leaves' own come after these
+    """
+    leaf_of = {table: (sizes[0] + n, sizes[1] + n) for n, table in enumerate(stored)}
+    found: list[int] = []
+    variables: list[int] = []
+    leaves: list[Edge] = []
+    for table in nodes:
+        variables.append(len(found))
+        found.append(table)
+        if table in leaf_of:
+            node, edge = leaf_of[table]
+            leaves.append(Edge(len(found) - 1, len(found), edge))
+            found.append(node)
+    moved = [Edge(variables[first], variables[second], table) for first, second, table in edges]
+    return tuple(found), (*moved, *leaves), tuple(variables)

@@ -55,10 +55,11 @@ class View:
 
     def with_choice(self, choice: Choice) -> View:
         """The strategies of `choice` as well."""
-        chosen = [set(numbers.tolist()) for numbers in self.kept]
-        for table, strategy in zip(self.whole.nodes, choice.tolist(), strict=True):
-            chosen[table].add(strategy)
-        return View(self.whole, [np.array(sorted(c), dtype=np.int64) for c in chosen])
+        chosen: list[list[int]] = [[] for _ in self.kept]
+        for table, strategy in dict.fromkeys(zip(self.whole.nodes, choice.tolist(), strict=True)):
+            chosen[table].append(strategy)
+        kept = zip(self.kept, chosen, strict=True)
+        return View(self.whole, [np.union1d(n, np.array(own, dtype=np.int64)) for n, own in kept])
 
     def original(self, choice: Choice) -> Choice:
         return np.array(

@@ -1,5 +1,7 @@
 import pytest
 
+from autoddl.blocks import repeated_blocks
+from autoddl.cost.recompute import Recomputation
 from autoddl.planner import micro_graph
 from autoddl.sbp.placement import B, P, S
 from autoddl.sbp.signature import Signature
@@ -93,6 +95,19 @@ def test_groups_at_another_batch_are_those_of_its_graph(graph, parts):
     assert found.graph.needs_grad == graph.needs_grad
     assert found.graph.free_ops == graph.free_ops
     assert found.graph.numbers_of_dims == graph.numbers_of_dims
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_what_is_run_again_at_another_batch_is_that_of_its_graph(parts):
+    micro = MicroBatches.of(attention(3, 4, 8, 64, 8))
+    blocks = repeated_blocks(micro.whole)
+    assert blocks
+    graph = micro.graph(parts)
+    found, expected = micro.again(parts, blocks), Recomputation(graph, blocks)
+    assert found == expected
+    assert found.last_products == expected.last_products
+    for op in graph.ops:
+        assert found.key(op) == expected.key(op)
 
 
 def test_groups_of_one_kind_have_the_same_operators_at_every_batch():
