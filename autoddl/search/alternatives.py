@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..graph import Op
+from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
 from .group_table import GroupTable
 from .layers import heavy_groups, topology, topology_letters
 from .problem import Choice, Problem, Table
-from .tables import EdgePart, Others, Rows, Tables
+from .tables import EdgePart, Others, Tables
 
 
 @dataclass(frozen=True)
@@ -33,55 +35,91 @@ def next_best(tables: Tables, choice: Choice, memory: float) -> dict[int, tuple[
 
     Of the strategies that the tables have, which may be few, and of `tables.others`.
     """
-    mesh = tables.model.cluster.mesh
     heavy = heavy_groups(tables)
-    names: dict[tuple[int, int], list[str]] = {}
+    kinds: dict[tuple[int, int], _Topologies] = {}
+    known: dict[tuple[int, int], tuple[str, float] | None] = {}  # equal lines are compared once
     found = {}
-    for (group, op), line in zip(heavy, _lines(tables, choice, heavy), strict=True):
-        number = [o.name for o in tables.grouping.groups[group].ops].index(op.name)
+    lines = _lines(tables, choice, [tables.variables[group] for group, _ in heavy])
+    for (group, op), line in zip(heavy, lines, strict=True):
+        names = [other.name for other in tables.grouping.groups[group].ops]
+        number = names.index(op.name)
         key = id(line.table), number
-        if key not in names:
-            letters = _letters(line.table, number, op)
-            names[key] = [
-                topology(tuple(letters[c] for c in row), mesh) for row in line.table.assign
-            ]
-        topologies, now = names[key], line.now
-        fits = memory + line.memory - line.memory[now] <= tables.problem.memory_limit
-        other = np.array([t != topologies[now] for t in topologies])
-        candidates = np.where(fits & other, line.cost, np.inf)
-        best = int(np.argmin(candidates))
-        if np.isfinite(candidates[best]):
-            found[group] = (topologies[best], float(candidates[best] - line.cost[now]))
+        if key not in kinds:
+            kinds[key] = _Topologies.of(line.table, number, op, tables.model.cluster.mesh)
+        which = id(line), number
+        if which not in known:
+            fits = memory + line.memory - line.memory[line.now] <= tables.problem.memory_limit
+            known[which] = _best_other(line, kinds[key], fits)
+        best = known[which]
+        if best is not None:
+            found[group] = best
     return found
 
 
-def _lines(tables: Tables, choice: Choice, heavy: Sequence[tuple[int, Op]]) -> list[_Line]:
-    variables = [tables.variables[group] for group, _ in heavy]
-    if tables.others is not None:
-        return _among_others(tables.problem, tables.others, choice, variables)
-    return [
-        _Line(
-            tables.groups[tables.problem.nodes[variable]],
-            int(choice[variable]),
-            *tables.problem.line(choice, variable),
-        )
-        for variable in variables
-    ]
+def _best_other(
+    line: _Line, topologies: _Topologies, fits: NDArray[np.bool_]
+) -> tuple[str, float] | None:
+    """The cheapest other topology of the strategies that fit, and its seconds more."""
+    other = topologies.of_strategy != topologies.of_strategy[line.now]
+    candidates = np.where(fits & other, line.cost, np.inf)
+    best = int(np.argmin(candidates))
+    if not np.isfinite(candidates[best]):
+        return None
+    name = topologies.names[topologies.of_strategy[best]]
+    return name, float(candidates[best] - line.cost[line.now])
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What a line is of: a node table, the strategy chosen of it, and edges to what is chosen."""
+class _Topologies:
+    """Of a group's strategies: the different ones by name, and which each strategy has."""
 
-    table: int
-    now: int
-    edges: tuple[tuple[int, bool, int], ...]  # edge table, is the first, the other's strategy
+    names: list[str]
+    of_strategy: NDArray[np.int64]
+
+    @staticmethod
+    def of(table: GroupTable, number: int, op: Op, mesh: Mesh) -> _Topologies:
+        """Of operator `number` of the group, which is `op`."""
+        letters = _letters(table, number, op)
+        every = sorted(set(letters))
+        codes = np.array([every.index(letter) for letter in letters], dtype=np.int8)
+        rows, row_of = np.unique(codes[table.assign], axis=0, return_inverse=True)
+        texts = [topology(tuple(every[code] for code in row), mesh) for row in rows.tolist()]
+        names = list(dict.fromkeys(texts))
+        name_of = np.array([names.index(text) for text in texts], dtype=np.int64)
+        return _Topologies(names, name_of[row_of.ravel()])
+
+
+def _lines(tables: Tables, choice: Choice, variables: Sequence[int]) -> list[_Line]:
+    """Equal layers with equal neighbours share one."""
+    problem, chosen = tables.problem, choice.tolist()
+    first: dict[Hashable, int] = {}
+
+    def alike(variable: int) -> int:
+        around = [(edge, is_first, chosen[n]) for n, edge, is_first in problem.neighbours[variable]]
+        key = problem.nodes[variable], chosen[variable], *around
+        return first.setdefault(key, variable)
+
+    which = [alike(variable) for variable in variables]
+    distinct = list(first.values())
+    if tables.others is not None:
+        lines = _among_others(problem, tables.others, chosen, distinct)
+    else:
+        lines = [
+            _Line(
+                tables.groups[problem.nodes[variable]],
+                chosen[variable],
+                *problem.line(chosen, variable),
+            )
+            for variable in distinct
+        ]
+    line_of = dict(zip(distinct, lines, strict=True))
+    return [line_of[variable] for variable in which]
 
 
 def _among_others(
-    problem: Problem, others: Others, choice: Choice, variables: Sequence[int]
+    problem: Problem, others: Others, chosen: Sequence[int], variables: Sequence[int]
 ) -> list[_Line]:
-    """Of the others and of what the tables have; equal layers with equal neighbours once."""
+    """Of the others and of what the tables have."""
     heavy = sorted({problem.nodes[variable] for variable in variables})
     rows = [
         np.union1d(kept, more) if number in heavy else kept
@@ -91,39 +129,30 @@ def _among_others(
 
     def at(variable: int) -> int:
         table = problem.nodes[variable]
-        return int(np.searchsorted(rows[table], others.kept[table][choice[variable]]))
+        return int(np.searchsorted(rows[table], others.kept[table][chosen[variable]]))
 
-    asked = [
-        _Asked(
-            problem.nodes[variable],
-            at(variable),
-            tuple((edge, first, at(other)) for other, edge, first in problem.neighbours[variable]),
-        )
-        for variable in variables
-    ]
-    distinct = list(dict.fromkeys(asked))
+    def parts(variable: int) -> Iterator[EdgePart]:
+        every = np.arange(len(rows[problem.nodes[variable]]))
+        for other, edge, is_first in problem.neighbours[variable]:
+            one = np.array([at(other)])
+            yield (edge, every, one) if is_first else (edge, one, every)
+
     edges, nodes = wide.parts(
-        [part for one in distinct for part in _parts(one, rows)],
+        [part for variable in variables for part in parts(variable)],
         [(number, np.arange(len(rows[number]))) for number in heavy],
     )
     priced, node_s = iter(edges), dict(zip(heavy, nodes, strict=True))
-    found = {}
-    for one in distinct:
-        table = wide.group_tables[one.table]
-        cost, memory = node_s[one.table].copy(), table.memory_bytes.copy()
-        for _ in one.edges:
+    found = []
+    for variable in variables:
+        number = problem.nodes[variable]
+        table = wide.group_tables[number]
+        cost, memory = node_s[number].copy(), table.memory_bytes.copy()
+        for _ in problem.neighbours[variable]:
             seconds, copies = next(priced)
             cost += seconds.ravel()
             memory += copies.ravel()
-        found[one] = _Line(table, one.now, cost, memory)
-    return [found[one] for one in asked]
-
-
-def _parts(line: _Asked, rows: Sequence[Rows]) -> Iterator[EdgePart]:
-    every = np.arange(len(rows[line.table]))
-    for edge, is_first, other in line.edges:
-        one = np.array([other])
-        yield (edge, every, one) if is_first else (edge, one, every)
+        found.append(_Line(table, at(variable), cost, memory))
+    return found
 
 
 def _letters(table: GroupTable, number: int, op: Op) -> list[str]:

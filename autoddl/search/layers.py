@@ -8,6 +8,8 @@ whole computation. `topology` reads them off the heavy operator's placements.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from ..graph import Graph, Op
 from ..planned import PlannedLayer, PlannedOp
 from ..sbp.mesh import Mesh
@@ -45,11 +47,16 @@ def topology(letters: tuple[str, ...], mesh: Mesh) -> str:
 
 def heavy_groups(tables: Tables) -> list[tuple[int, Op]]:
     """(group, heavy operator) of every group that has one, in graph order."""
+    grouping = tables.grouping
+    last: dict[int, int | None] = {}  # of each kind of groups its last heavy operator
     found = []
-    for number, group in enumerate(tables.grouping.groups):
-        heavy = [op for op in group.ops if rule_of(op).heavy]
-        if heavy:
-            found.append((number, heavy[-1]))
+    for number, (group, kind) in enumerate(zip(grouping.groups, grouping.kinds, strict=True)):
+        if kind not in last:
+            heavy = [n for n, op in enumerate(group.ops) if rule_of(op).heavy]
+            last[kind] = heavy[-1] if heavy else None
+        at = last[kind]
+        if at is not None:
+            found.append((number, group.ops[at]))
     return found
 
 
@@ -91,6 +98,7 @@ def describe_layers(
     if not heavy:
         return (PlannedLayer(graph.name, "light", tuple(members[0]), topology((), mesh), ""),)
     layers = []
+    known: dict[Hashable, tuple[str, str]] = {}  # topology and signature of equal layers
     taken: dict[str, int] = {}
     for (group, op), names in zip(heavy, members, strict=True):
         planned = ops[op.name]
@@ -98,19 +106,11 @@ def describe_layers(
         taken[name] = taken.get(name, 0) + 1
         if taken[name] > 1:
             name = f"{name}#{taken[name]}"
-        ins = ", ".join(map(str, planned.ins))
-        outs = ", ".join(map(str, planned.outs))
-        alternative, extra = alternatives.get(group, ("", 0.0))
-        letters = topology_letters(op, planned.ins, planned.outs)
-        layers.append(
-            PlannedLayer(
-                name,
-                op.kind,
-                tuple(names),
-                topology(letters, mesh),
-                f"{ins} -> {outs}",
-                alternative,
-                extra,
-            )  # fmt: skip
-        )
+        key = op.kind, planned.ins, planned.outs
+        if key not in known:
+            letters = topology_letters(op, planned.ins, planned.outs)
+            sides = (", ".join(map(str, side)) for side in (planned.ins, planned.outs))
+            known[key] = topology(letters, mesh), " -> ".join(sides)
+        alternative = alternatives.get(group, ("", 0.0))
+        layers.append(PlannedLayer(name, op.kind, tuple(names), *known[key], *alternative))
     return tuple(layers)
