@@ -29,7 +29,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "sbp.needless": ("sbp.edges",),
     "sbp.states": ("sbp.needless",),
     "sbp.lean": ("sbp.relax", "sbp.states"),
-    "sbp.relax": ("compiled", "sbp.states"),
+    "sbp.relax": ("compiled", "sbp.dijkstra"),
+    "sbp.dijkstra": ("compiled", "sbp.states"),
     "sbp.traffic": ("sbp.steps",),
     "sbp.symmetry": ("sbp.layout",),
     "sbp.redistribute": ("sbp.lean", "sbp.relax", "sbp.symmetry", "sbp.traffic"),
@@ -91,8 +92,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 # Third-party packages, by the part that may import them.
 OUTSIDE = {
     "": {"numpy"},
-    "sbp.redistribute": {"numpy", "scipy"},
-    "sbp.relax": {"numpy", "scipy"},
+    "sbp.dijkstra": {"numpy", "scipy"},
     "cluster": set(),
     "cost": {"numpy"},
     "search": {"numpy", "scipy"},

@@ -99,15 +99,40 @@ static Reached take_least(Heap *heap) {
     return least;
 }
 
-int autoddl_shortest(int64_t nodes, const int32_t *begins, const int32_t *targets,
-                     const double *weights, int64_t count, const int64_t *starts, double *found) {
+/* Edges by the node they leave: where those of each begin, their targets and weights. */
+typedef struct {
+    int32_t *begins, *targets;
+    double *weights;
+} Edges;
+
+static int turn_around(Edges given, int64_t nodes, Edges *turned) {
+    int64_t count = given.begins[nodes];
+    turned->begins = calloc(nodes + 2, sizeof(int32_t));
+    turned->targets = malloc(sizeof(int32_t) * (count + 1));
+    turned->weights = malloc(sizeof(double) * (count + 1));
+    if (!turned->begins || !turned->targets || !turned->weights) return -1;
+    int32_t *next = turned->begins + 1; /* where the next edge of each goes; at the end, its end */
+    for (int64_t edge = 0; edge < count; edge++) next[given.targets[edge] + 1]++;
+    for (int64_t node = 0; node < nodes; node++) next[node + 1] += next[node];
+    for (int64_t node = 0; node < nodes; node++)
+        for (int32_t edge = given.begins[node]; edge < given.begins[node + 1]; edge++) {
+            int32_t place = next[given.targets[edge]]++;
+            turned->targets[place] = node;
+            turned->weights[place] = given.weights[edge];
+        }
+    return 0;
+}
+
+int autoddl_shortest(int64_t nodes, int32_t *begins, int32_t *targets, double *weights,
+                     int64_t count, const int64_t *starts, int backwards, double *found) {
+    Edges edges = {begins, targets, weights}, turned = {NULL, NULL, NULL};
     Heap heap = {malloc(sizeof(Reached) * (nodes + 1)), malloc(sizeof(int64_t) * (nodes + 1)), 0};
-    if (!heap.items || !heap.place) {
-        free(heap.items);
-        free(heap.place);
-        return -1;
+    int failed = !heap.items || !heap.place ? -1 : 0;
+    if (backwards && !failed) {
+        failed = turn_around(edges, nodes, &turned);
+        edges = turned;
     }
-    for (int64_t number = 0; number < count; number++) {
+    for (int64_t number = 0; number < count && !failed; number++) {
         double *length = found + number * nodes;
         for (int64_t node = 0; node < nodes; node++) {
             length[node] = INFINITY;
@@ -118,9 +143,9 @@ int autoddl_shortest(int64_t nodes, const int32_t *begins, const int32_t *target
         put(&heap, 0, (Reached){0.0, starts[number]});
         while (heap.size) {
             Reached here = take_least(&heap);
-            for (int32_t edge = begins[here.node]; edge < begins[here.node + 1]; edge++) {
-                int64_t to = targets[edge];
-                double reach = here.length + weights[edge];
+            for (int32_t n = edges.begins[here.node]; n < edges.begins[here.node + 1]; n++) {
+                int64_t to = edges.targets[n];
+                double reach = here.length + edges.weights[n];
                 if (!(reach < length[to])) continue;
                 length[to] = reach;
                 int64_t at = heap.place[to] < 0 ? heap.size++ : heap.place[to];
@@ -128,9 +153,12 @@ int autoddl_shortest(int64_t nodes, const int32_t *begins, const int32_t *target
             }
         }
     }
+    free(turned.begins);
+    free(turned.targets);
+    free(turned.weights);
     free(heap.items);
     free(heap.place);
-    return 0;
+    return failed;
 }
 
 /* ---- Min-plus products ---- */

@@ -67,7 +67,7 @@ class Loops:
         for name, takes in {
             "autoddl_relax_single": [size] * 3 + [address] * 4,
             "autoddl_relax_double": [size] * 3 + [address] * 4,
-            "autoddl_shortest": [size] + [address] * 3 + [size] + [address] * 2,
+            "autoddl_shortest": [size] + [address] * 3 + [size, address, ctypes.c_int, address],
             "autoddl_min_plus": [size] * 3
             + [address, ctypes.c_int, size, size, address]
             + [address, ctypes.c_int, size, size, address],
@@ -92,10 +92,13 @@ class Loops:
         )
         _check(relax(*length.shape, len(src), _at(src), _at(dst), _at(weights), _at(length)))
 
-    def shortest(self, begins: Ints, targets: Ints, weights: Doubles, starts: Ints) -> Doubles:
-        """[starts, nodes] lengths of the cheapest ways, by Dijkstra's algorithm.
+    def shortest(
+        self, begins: Ints, targets: Ints, weights: Reals, starts: Ints, *, backwards: bool = False
+    ) -> Doubles:
+        """[starts, nodes] lengths of the cheapest ways (`sbp.dijkstra`).
 
-        begins: [nodes + 1] where the edges of each node begin among `targets` and `weights`
+        begins:    [nodes + 1] where the edges of each node begin among `targets` and `weights`
+        backwards: along the edges from their targets
         """
         begins, targets = _own(begins, np.int32), _own(targets, np.int32)  # as SciPy has them
         weights, starts = _own(weights, np.float64), _own(starts, np.int64)
@@ -104,7 +107,7 @@ class Loops:
         found = np.empty((len(starts), nodes))
         edges = _at(begins), _at(targets), _at(weights)
         shortest = self.library.autoddl_shortest
-        _check(shortest(nodes, *edges, len(starts), _at(starts), _at(found)))
+        _check(shortest(nodes, *edges, len(starts), _at(starts), backwards, _at(found)))
         return found
 
     def min_plus(self, left: Reals, node: Reals, right: Reals) -> Singles:

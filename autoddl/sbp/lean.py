@@ -13,10 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
+from .dijkstra import lengths_one_by_one
 from .edges import Bools, Floats, Ints
 from .layout import Shape
 from .needless import needless
-from .relax import FEW_STARTS, lengths, lengths_of_few
+from .relax import FEW_STARTS, lengths
 from .states import BySource, StateGraph, by_source
 
 
@@ -52,7 +53,7 @@ class Lean:
         """[starts, states] of the cheapest ways; backwards: from the states to the starts."""
         weights = self.weights(num_bytes)
         if len(starts) <= FEW_STARTS:
-            return lengths_of_few(self.by_source, weights, starts, backwards=backwards)
+            return lengths_one_by_one(self.by_source, weights, starts, backwards=backwards)
         every = np.arange(len(self.whole.codes))
         return lengths(self.graph, weights, starts, every, backwards=backwards)
 

@@ -26,12 +26,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import dijkstra
 
 from ..compiled import Loops, loops
+from .dijkstra import lengths_one_by_one
 from .edges import KIND_INDEX, STAY, Bools, Floats, Ints, end_axes, shortest
-from .states import BySource, StateGraph
+from .states import StateGraph
 from .steps import StepKind
 
 _ORDER: tuple[StepKind, ...] = (
@@ -105,23 +104,13 @@ def lengths(
 
     backwards: ways from the ends to the starts
     """
-    if len(starts) <= FEW_STARTS and np.isfinite(weights).all():
-        return lengths_of_few(graph.by_source, weights, starts, backwards=backwards)[:, ends]
+    if len(starts) <= FEW_STARTS:
+        return lengths_one_by_one(graph.by_source, weights, starts, backwards=backwards)[:, ends]
     src, dst = (graph.dst, graph.src) if backwards else (graph.src, graph.dst)
     edges = src, dst, weights[:, None]
     known = partial(rounds, graph, backwards=backwards)
     found = follow(len(graph.codes), *edges, known, starts, np.zeros_like(starts))
     return found[:, ends].astype(np.float64, copy=False)
-
-
-def lengths_of_few(
-    by_source: BySource, weights: Floats, starts: Ints, *, backwards: bool = False
-) -> Floats:
-    """[starts, states]: `lengths` of finite weights, one start after the other."""
-    targets, begins = by_source
-    nodes = len(begins) - 1
-    matrix = csr_matrix((weights, targets, begins), shape=(nodes, nodes))
-    return _dijkstra(csr_matrix(matrix.T) if backwards else matrix, starts)
 
 
 def lengths_of(graph: StateGraph, weights: Floats, starts: Ints, which: Ints) -> Floats:
@@ -251,22 +240,12 @@ def _one_by_one(
     if (src[1:] < src[:-1]).any():
         order = np.argsort(src, kind="stable")
         src, dst, priced = src[order], dst[order], priced[order]
-    nodes = np.arange(num_nodes + 1)
+    begins = np.searchsorted(src, np.arange(num_nodes + 1)).astype(np.int32)
+    by_source = dst.astype(np.int32), begins
     for number in np.unique(which).tolist():
-        weights = prices[:, number].take(priced)
-        there = np.isfinite(weights)
-        begins = np.searchsorted(src[there], nodes)
-        edges = weights[there], dst[there], begins  # explicit zeros are free steps
         own = which == number
-        found[own] = _dijkstra(csr_matrix(edges, shape=(num_nodes, num_nodes)), starts[own])
+        found[own] = lengths_one_by_one(by_source, prices[:, number].take(priced), starts[own])
     return found
-
-
-def _dijkstra(matrix: csr_matrix, starts: Ints) -> Floats:
-    compiled = loops()
-    if compiled is None:
-        return dijkstra(matrix, indices=starts)
-    return compiled.shortest(matrix.indptr, matrix.indices, matrix.data, starts)
 
 
 @dataclass(frozen=True)

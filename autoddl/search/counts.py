@@ -21,17 +21,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
-from scipy.sparse import csr_matrix
 
 from ..cost.gap import ROUNDING
 from .eliminate import Elimination
 from .marginals import Contexts
 from .problem import Choice, Problem, Table
 from .removals import Making
+
+if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
 
 Numbers = NDArray[np.int64]
 _MEMORY_SCALE = 1e5  # of the limit's row: the solver's tolerance is a small part of it
@@ -198,6 +200,9 @@ class _Program:
 
     def solve(self, unit_s: float, problem: Problem, nodes: int) -> OptimizeResult:
         """HiGHS's answer, with costs in units of `unit_s`."""
+        from scipy.optimize import Bounds, LinearConstraint, milp  # a quarter of a second
+        from scipy.sparse import csr_matrix
+
         row = np.concatenate([row for row, _, _ in self._parts])
         column = np.concatenate([column for _, column, _ in self._parts])
         value = np.concatenate([np.full(len(row), value) for row, _, value in self._parts])

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
-from scipy.sparse import csr_matrix
 
 from ..cost.gap import ROUNDING
 from .budget import Budget
@@ -29,6 +28,10 @@ from .problem import Choice, Problem, SearchResult, Table
 from .progress import Progress
 from .prune import Pruned, prune
 from .random_choice import draw
+
+if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
+    from scipy.sparse import csr_matrix
 
 # The solver may miss the limit by its tolerance; rows are scaled so that this is a small part.
 _MEMORY_SCALE = 1e3
@@ -80,6 +83,8 @@ class Program:
                 add(at, y, 1.0)
                 add(np.arange(sizes[variable]), x[variable], -1.0)
                 right.extend([0.0] * sizes[variable])
+        from scipy.sparse import csr_matrix
+
         least = problem.least()[0]
         return Program(
             problem,
@@ -103,6 +108,9 @@ class Program:
         self, excluded: list[Choice], seconds: float, nodes: float, gap: float
     ) -> OptimizeResult:
         """HiGHS's answer, with the choices `excluded` cut off."""
+        from scipy.optimize import Bounds, LinearConstraint, milp  # a quarter of a second
+        from scipy.sparse import csr_matrix
+
         usable = np.isfinite(self.cost)
         constraints = [LinearConstraint(self.rows, self.right, self.right)]  # type: ignore[arg-type]
         if self.problem.memory_limit < math.inf:

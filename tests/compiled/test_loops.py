@@ -109,5 +109,7 @@ def test_the_shortest_ways_are_those_of_all_sums():
         for _ in range(nodes):
             np.minimum.at(expected, (slice(None), dst), expected[:, src] + weights)
         starts = rng.permutation(nodes)
-        found = COMPILED.shortest(begins, dst[order], weights[order], starts)
-        assert np.array_equal(found, expected[starts])
+        edges = begins, dst[order], weights[order]
+        assert np.array_equal(COMPILED.shortest(*edges, starts), expected[starts])
+        back = COMPILED.shortest(*edges, starts, backwards=True)
+        assert back == pytest.approx(expected[:, starts].T)  # sums in the other order

@@ -5,6 +5,7 @@ import pytest
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
+from autoddl.sbp import dijkstra as one_by_one
 from autoddl.sbp import relax
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.relax import Rounds, lengths
@@ -14,13 +15,14 @@ from autoddl.sbp.states import StateGraph
 def use(monkeypatch, how):
     if "loops" not in how:
         monkeypatch.setattr(relax, "loops", lambda: None)
+        monkeypatch.setattr(one_by_one, "loops", lambda: None)
 
 
-@pytest.mark.parametrize("how", ["arrays", "threads", "loops"])
+@pytest.mark.parametrize("how", ["one by one", "one by one in loops", "arrays", "threads", "loops"])
 @pytest.mark.parametrize("backwards", [False, True])
 def test_lengths_are_those_of_the_cheapest_ways(monkeypatch, backwards, how):
     use(monkeypatch, how)
-    monkeypatch.setattr(relax, "FEW_STARTS", 0)
+    monkeypatch.setattr(relax, "FEW_STARTS", 100 if "one by one" in how else 0)
     monkeypatch.setattr(relax, "_WORTH_THREADS", 0 if how == "threads" else 10**12)
     monkeypatch.setattr(relax, "_CHUNK", 8)
     graph = StateGraph.core(Mesh(4, 2), 2)
