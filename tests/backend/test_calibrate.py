@@ -28,6 +28,11 @@ with meet({limit}) as meeting:
     print("met", meeting.hosts, flush=True)
     time.sleep(60)
 """
+NARROW = """
+from oneflow import nn, zeros
+def narrow():
+    return nn.Sequential(nn.Linear(8, 12), nn.GELU()), (zeros(16, 8), zeros(16, 12)), nn.MSELoss()
+"""
 
 
 # OneFlow, which the tests import, sets them
@@ -165,9 +170,11 @@ def test_a_host_that_falls_silent_or_ends_is_named(silent, message):
 
 def test_operators_of_a_model_are_timed_and_added_to_what_is_there(tmp_path):
     """A second model keeps the first one's operators."""
+    (tmp_path / "narrow.py").write_text(NARROW)
 
     def run(model: str) -> dict[str, list[tuple[float, float, float]]]:
-        job = start(calibration(tmp_path, "--no-point-to-point", "--model", model))
+        words = calibration(tmp_path, "--no-point-to-point", "--model", model)
+        job = start(words, PYTHONPATH=f"{PATH}{os.pathsep}{tmp_path}")
         text = job.communicate(timeout=200)[0]
         assert job.returncode == 0, text
         return Record.load(tmp_path / "two.measurements.json").operators
@@ -179,7 +186,7 @@ def test_operators_of_a_model_are_timed_and_added_to_what_is_there(tmp_path):
         assert len(points) == 2  # the whole batch, and half of it on each of two processes
         assert all(forward_s > 0 for _, forward_s, _ in points)
     assert any(backward_s > 0 for key in first for _, _, backward_s in first[key])
-    both = run("models.gpt:gpt_small")
+    both = run("narrow:narrow")
     assert {key: both[key] for key in first} == first and len(both) > len(first)
     machine = Cluster.load(tmp_path / "two.json")
     assert set(machine.device.operators) == set(both)
