@@ -264,6 +264,7 @@ static int make_room(Buffer *buffer, int64_t size) {
 }
 
 static int append(Made *made, int64_t entry, const Pair *pairs, int64_t count) {
+    if (!count) return 0;
     if (made->size + count > made->room) {
         made->room = 2 * (made->size + count);
         int64_t *entries = realloc(made->entries, sizeof(int64_t) * made->room);
