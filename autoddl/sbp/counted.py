@@ -19,7 +19,7 @@ asked for: every state that a real path can visit. Prices must depend on extents
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -77,8 +77,7 @@ class _Found:
         self.table = [np.concatenate([*self.table, seconds])]
 
     def has(self, way: _Way) -> bool:
-        known = all(word in self.rows for word in way.asked.tolist())
-        return known and self.graph.has(way.ends)
+        return self.rows.keys() >= set(way.asked.tolist()) and self.graph.has(way.ends)
 
     def between(self, way: _Way) -> Floats:
         """From each distinct start to each distinct end."""
@@ -98,7 +97,12 @@ class Counted:
     _open: dict[int, list[tuple[_Sort, Codes, Codes]]] = field(default_factory=dict, repr=False)
     _found: dict[_Sort, _Found] = field(default_factory=dict, repr=False)
     _known_ways: dict[Hashable, _Way] = field(default_factory=dict, repr=False)
-    _words: dict[tuple[int, bytes], tuple[Ints, Ints]] = field(default_factory=dict, repr=False)
+    _words: dict[tuple[int, bytes], tuple[Ints, Ints, Ints]] = field(
+        default_factory=dict, repr=False
+    )
+    _names: dict[tuple[int, bytes], tuple[Ints, Ints, Ints]] = field(
+        default_factory=dict, repr=False
+    )
     _known_pairs: dict[tuple[bytes, bytes], tuple[Ints, Ints]] = field(
         default_factory=dict, repr=False
     )
@@ -169,20 +173,31 @@ class Counted:
 
     def _answer(self, sort: _Sort, sources: Codes, targets: Codes) -> tuple[_Found, _Way, bool]:
         """What is known, and which of it is wanted; whether paths are read backwards."""
-        ways = self._ways(sort.dims, sources, targets)
-        known = self._found.get(sort)
-        if known is None or not any(map(known.has, ways)):
+        found = self._known(sort, sources, targets)
+        if found is None:
             self._ask(sort, sources, targets)
             self._search_all(sort.dims)
-            known = self._found[sort]
-        number = next(n for n, way in enumerate(ways) if known.has(way))
-        return known, ways[number], number > 0
+            found = self._known(sort, sources, targets)
+            assert found is not None
+        return found
+
+    def _known(
+        self, sort: _Sort, sources: Codes, targets: Codes
+    ) -> tuple[_Found, _Way, bool] | None:
+        """As `_answer`, None if it is not known yet."""
+        known = self._found.get(sort)
+        if known is None:
+            return None
+        for number, way in enumerate(self._ways(sort.dims, sources, targets)):
+            if known.has(way):
+                return known, way, number > 0
+        return None
 
     def _search_all(self, dims: int) -> None:
         """One search for all that was asked for of as many dims, whatever the bytes."""
         graph = self._graph(dims)
         new: dict[_Sort, dict[int, None]] = {}
-        asked = [(sort, self._ways(dims, *codes)) for sort, *codes in self._open.pop(dims)]
+        asked = [(sort, list(self._ways(dims, *codes))) for sort, *codes in self._open.pop(dims)]
         # what few starts answer comes first: they are shared by what needs many either way
         for sort, ways in sorted(asked, key=lambda a: min(len(way.asked) for way in a[1])):
             known = self._found.get(sort)
@@ -199,45 +214,51 @@ class Counted:
             for sort, words, own in zip(new, starts, rows, strict=True):
                 self._found[sort].add(words, own)
 
-    def _ways(self, dims: int, sources: Codes, targets: Codes) -> list[_Way]:
+    def _ways(self, dims: int, sources: Codes, targets: Codes) -> Iterator[_Way]:
         """What may be searched for an answer: paths, or their duals."""
-        ways = [self._way(dims, sources, targets)]
+        yield self._way(dims, sources, targets)
         if self._is_dual:
-            ways.append(self._way(dims, dual(targets), dual(sources)))
-        return ways
+            yield self._way(dims, dual(targets), dual(sources))
 
     def _way(self, dims: int, starts: Codes, ends: Codes) -> _Way:
         """The distinct counts of starts and ends; the dims swap names, if they are not many."""
         key = dims, starts.tobytes(), ends.tobytes()
         if key in self._known_ways:
             return self._known_ways[key]
-        words, start_of = self._distinct(dims, starts)
-        last, end_of = self._distinct(dims, ends)
+        words, start_of, counts = self._distinct(dims, starts)
+        last, end_of, counts_last = self._distinct(dims, ends)
         if not 1 < dims <= CLOSED_DIMS:
             nothing = np.zeros(len(words), dtype=np.int64)
             way = _Way(words, nothing, start_of, last[None], end_of)
             return self._known_ways.setdefault(key, way)
-        counts, counts_last = self._states.counts(words, dims), self._states.counts(last, dims)
-        seldom = np.zeros((len(words), dims), dtype=np.int64)
-        for number, axes in enumerate(self.classes):
-            seldom = seldom * (len(axes) + 1) - counts[:, number, 2:]
-        every = names_by_rank(seldom, dims, (tuple(range(dims)),))
-        numbers = every @ dims ** np.arange(dims)
-        _, first, called = np.unique(numbers, return_index=True, return_inverse=True)
-        names = every[first]
-        labels = np.hstack([np.tile([0, 1], (len(names), 1)), names + 2])
-        powers = self._states.powers(dims)[:, labels].transpose(1, 0, 2)
-        asked = (counts * powers[called]).sum(axis=(1, 2))
+        asked, called, powers = self._renamed(dims, words, counts)
         renamed = np.tensordot(powers, counts_last, axes=((1, 2), (1, 2)))
         way = _Way(asked, called, start_of, renamed, end_of)
         return self._known_ways.setdefault(key, way)
 
-    def _distinct(self, ndim: int, codes: Codes) -> tuple[Ints, Ints]:
-        """The distinct words of states, and which of these each has."""
+    def _renamed(self, dims: int, words: Ints, counts: Ints) -> tuple[Ints, Ints, Ints]:
+        """Starts whose dims have swapped names: words, which names, and those as powers."""
+        key = dims, words.tobytes()
+        if key not in self._names:
+            seldom = np.zeros((len(words), dims), dtype=np.int64)
+            for number, axes in enumerate(self.classes):
+                seldom = seldom * (len(axes) + 1) - counts[:, number, 2:]
+            every = names_by_rank(seldom, dims, (tuple(range(dims)),))
+            numbers = every @ dims ** np.arange(dims)
+            _, first, called = np.unique(numbers, return_index=True, return_inverse=True)
+            names = every[first]
+            labels = np.hstack([np.tile([0, 1], (len(names), 1)), names + 2])
+            powers = self._states.powers(dims)[:, labels].transpose(1, 0, 2)
+            asked = (counts * powers[called]).sum(axis=(1, 2))
+            self._names[key] = asked, called, powers
+        return self._names[key]
+
+    def _distinct(self, ndim: int, codes: Codes) -> tuple[Ints, Ints, Ints]:
+        """The distinct words of states, which of these each has, and their counts."""
         key = ndim, codes.tobytes()
         if key not in self._words:
-            found = np.unique(self._states.words(codes, ndim), return_inverse=True)
-            self._words[key] = found
+            words, which = np.unique(self._states.words(codes, ndim), return_inverse=True)
+            self._words[key] = words, which, self._states.counts(words, ndim)
         return self._words[key]
 
     @cached_property

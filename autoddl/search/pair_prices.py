@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..sbp.counted import Counted
 from ..sbp.edges import distinct_pairs
-from ..sbp.layout import TensorSpec, is_even
+from ..sbp.layout import Shape, TensorSpec, is_even
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
 from ..sbp.redistribute import PathTable, PriceFn
@@ -85,6 +85,8 @@ class PairPrices:
     _closed: dict[tuple[TensorSpec, bytes, bytes], _Summed] = field(
         default_factory=dict, repr=False
     )
+
+    _evens: dict[tuple[Shape, bytes], bool] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.paths = PathTable(self.mesh, self.price)
@@ -154,9 +156,15 @@ class PairPrices:
     def _known(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Table | None:
         first = sources[:1]
         if (sources == first).all() and (targets == first).all():  # nothing moves
-            even = is_even(spec.shape, NdSbp.from_codes(first[0]), self.mesh)
-            return np.full((len(sources), len(targets)), 0.0 if even else np.inf)
+            seconds = 0.0 if self._is_even(spec, first[0]) else np.inf
+            return np.full((len(sources), len(targets)), seconds)
         return self._find(spec, sources, targets)
+
+    def _is_even(self, spec: TensorSpec, codes: Codes) -> bool:
+        key = spec.shape, codes.tobytes()
+        if key not in self._evens:
+            self._evens[key] = is_even(spec.shape, NdSbp.from_codes(codes), self.mesh)
+        return self._evens[key]
 
     def _find(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Table | None:
         known = self._answers.get(spec)

@@ -64,6 +64,7 @@ RESTRICTIONS = (
 )
 
 
+@lru_cache(maxsize=16)
 def runs(mesh: Mesh) -> tuple[int, ...]:
     """Lengths of the runs of neighbouring axes of equal extent and link class."""
     return tuple(len(list(group)) for _, group in itertools.groupby(mesh.axes))
