@@ -35,7 +35,6 @@ from ..graph import Op
 from ..planned import PlannedEdge, PlannedOp
 from ..sbp.placement import NdSbp
 from ..sbp.redistribute import Step
-from ..sbp.steps import placed_after
 from .backward import pull_back
 from .executed import kept_bytes, meanwhile_bytes, pull_at_once
 from .forward import IN_PLACE, VIEWS, extra_bytes, workspace_bytes
@@ -273,7 +272,7 @@ class StepTape(StepTensors):
         if not self.compiled:
             if edge is not None and edge.zero_stage > 1:
                 gradient = self.travel(what, tensor, gradient, nd, steps)
-                nd = placed_after(nd, steps)
+                nd = self.placed_after(nd, steps)
             self.tape.act(f"accumulation of {tensor}", [gradient])
             if self.plan.micro_batches == 1:
                 self.tape.kept.add(gradient)
@@ -285,7 +284,7 @@ class StepTape(StepTensors):
             waits = len(self.plan.graph.consumers[tensor]) > 1 or not (edge and edge.forward)
             implied: Transfer = "implied" if waits else "planned"
             gradient = self.travel(what, tensor, gradient, nd, steps, implied)
-            nd, steps = placed_after(nd, steps), ()
+            nd, steps = self.placed_after(nd, steps), ()
         if tensor in self.owed:
             self._arrive(tensor, gradient, self.owed[tensor][0])
         else:

@@ -20,10 +20,11 @@ class OpPullback:
     step: StepTensors
     op: Op
     given: dict[int, str] = field(default_factory=dict)
+    kind: str = field(init=False)
+    planned: PlannedOp = field(init=False)
 
-    @property
-    def kind(self) -> str:
-        return self.op.kind
+    def __post_init__(self) -> None:
+        self.kind, self.planned = self.op.kind, self.step.plan.ops[self.op.name]
 
     @property
     def num_inputs(self) -> int:
@@ -32,10 +33,6 @@ class OpPullback:
     @property
     def num_outputs(self) -> int:
         return len(self.op.outputs)
-
-    @property
-    def planned(self) -> PlannedOp:
-        return self.step.plan.ops[self.op.name]
 
     def x(self, index: int) -> str:
         return self.step.received[self.op.name, index]

@@ -18,8 +18,9 @@ def planned_route(source: NdSbp, steps: Sequence[Step]) -> tuple[Way, ...]:
     """The executor's."""
     route: list[Way] = []
     for step in steps:
-        route.append((step.kind, source, step.apply(source)))
-        source = step.apply(source)
+        after = step.apply(source)
+        route.append((step.kind, source, after))
+        source = after
     return tuple(route)
 
 

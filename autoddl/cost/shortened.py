@@ -77,6 +77,7 @@ def shortened(plan: PlannedStep) -> Shortened:
     tensors = {name: graph.tensors[name] for op in ops for name in op.outputs}
     short = replace(graph, ops=tuple(ops), tensors=tensors)
     short.__dict__["gradients"] = graph.gradients  # the same names; slow to find out
+    short.__dict__["_specs"] = dict(graph._specs)
     return Shortened(replace(plan, graph=short), tuple(left))
 
 

@@ -26,6 +26,7 @@ class StepTensors:
     """Of the step `plan`.
 
     chains:   how the compiler chains operators; "" for the runtime "executor"
+    compiled: true for the runtime "graph"
     received: reader and input -> name
     """
 
@@ -38,14 +39,13 @@ class StepTensors:
     strides: dict[str, Strides] = field(default_factory=dict)  # of views, the executor's
     extras: set[str] = field(default_factory=set)  # names of what operators keep beside outputs
     counter: int = 0
-    _parts: dict[NdSbp, int] = field(default_factory=dict)
+    compiled: bool = field(init=False)
+    _parts: dict[int, tuple[NdSbp, int]] = field(default_factory=dict)  # by the object's id
     _whole: dict[str, int] = field(default_factory=dict)
     _routes: dict[tuple[NdSbp, tuple[Step, ...]], tuple[Way, ...]] = field(default_factory=dict)
 
-    @property
-    def compiled(self) -> bool:
-        """True for the runtime "graph"."""
-        return bool(self.chains)
+    def __post_init__(self) -> None:
+        self.compiled = bool(self.chains)
 
     def name(self, what: str) -> str:
         """A new name."""
@@ -77,13 +77,10 @@ class StepTensors:
         whole = self._whole.get(tensor)
         if whole is None:
             whole = self._whole[tensor] = self.plan.graph.tensors[tensor].spec.bytes
-        return whole / self._num_parts(nd)
-
-    def _num_parts(self, nd: NdSbp) -> int:
-        parts = self._parts.get(nd)
-        if parts is None:
-            parts = self._parts[nd] = shards(nd, self.plan.mesh)
-        return parts
+        known = self._parts.get(id(nd))
+        if known is None:
+            known = self._parts[id(nd)] = nd, shards(nd, self.plan.mesh)
+        return whole / known[1]
 
     def strides_of(self, name: str, tensor: str) -> Strides:
         """Of `tensor`, which is `name`; those of the whole, as if it were not split."""
@@ -151,3 +148,7 @@ class StepTensors:
         if key not in self._routes:
             self._routes[key] = (compiled_route if self.compiled else planned_route)(*key)
         return self._routes[key]
+
+    def placed_after(self, nd: NdSbp, steps: Sequence[Step]) -> NdSbp:
+        """The placement `nd` after `steps`."""
+        return self._route(nd, steps)[-1][2] if steps else nd

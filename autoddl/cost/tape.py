@@ -82,9 +82,9 @@ class Tape:
     ) -> None:
         """Append an action; sizes are rounded up."""
         pieces = [(key, aligned(size), cause) for key, size, cause in makes]
-        self.actions.append(
-            Action(name, tuple(reads), pieces, aligned(workspace), dict(over or {}), transfer)
-        )
+        size = aligned(workspace) if workspace else 0
+        places = dict(over) if over else {}
+        self.actions.append(Action(name, tuple(reads), pieces, size, places, transfer))
 
     def view(self, name: str, source: str) -> None:
         """Let `name` share the place of `source`."""
@@ -151,9 +151,12 @@ class Tape:
     def last_reads(self) -> dict[str, int]:
         """Root name -> the last action that reads it or a view of it (or makes it)."""
         last: dict[str, int] = {}
+        root = self.views.get
         for number, action in enumerate(self.actions):
-            for key in (*action.reads, *(key for key, _, _ in action.makes)):
-                last[self.root(key)] = number
+            for key in action.reads:
+                last[root(key, key)] = number
+            for key, _, _ in action.makes:
+                last[root(key, key)] = number
         for key in self.kept:
             last[self.root(key)] = len(self.actions)
         return last

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from .placement import B, NdSbp, P, Placement, S
@@ -53,6 +53,13 @@ class Step:
     axes: tuple[int, ...]
     source: Placement
     target: Placement
+    _hash: int = field(init=False, repr=False, compare=False)  # paths are often looked up
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.axes, self.source, self.target)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @staticmethod
     def parse(text: str) -> Step:

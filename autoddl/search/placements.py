@@ -152,7 +152,7 @@ def _split(
 
 def _place_op(graph: Graph, op: Op, signatures: list[Signature]) -> PlannedOp:
     def column(side: str, index: int) -> NdSbp:
-        return NdSbp(tuple(getattr(s, side)[index] for s in signatures))
+        return NdSbp(tuple([getattr(s, side)[index] for s in signatures]))
 
     return PlannedOp(
         op.name,
