@@ -21,7 +21,14 @@ from autoddl.sbp.signature import RULES, Signature
 from .proof import check
 from .rule_cases import CASES
 
-SAMPLE = 8  # products of signatures per operator and mesh
+MESHES = (Mesh(4, 1), Mesh(2, 3), Mesh(8, 1))
+SAMPLES = [  # products of signatures per operator and mesh
+    *(pytest.param(mesh, 4, id=f"mesh {mesh.extents}") for mesh in MESHES[:2]),
+    *(
+        pytest.param(mesh, 8, id=f"mesh {mesh.extents}-more", marks=pytest.mark.full)
+        for mesh in MESHES
+    ),
+]
 UNPROVEN = {"input", "buffer", "param", "stage_input", "stage_output"}  # they compute nothing
 
 
@@ -44,18 +51,14 @@ def test_each_signature_on_one_axis(case):
     assert proven == set(signatures_of(case.op)), "a signature was never tried"
 
 
-@pytest.mark.parametrize(
-    "mesh",
-    [Mesh(4, 1), Mesh(2, 3), pytest.param(Mesh(8, 1), marks=pytest.mark.full)],
-    ids=lambda m: f"mesh {m.extents}",
-)
+@pytest.mark.parametrize(("mesh", "sample"), SAMPLES)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
-def test_products_of_signatures(case, mesh):
+def test_products_of_signatures(case, mesh, sample):
     """On several axes; a dim that two axes split is split into nested parts."""
     products = list(itertools.product(signatures_of(case.op), repeat=mesh.num_axes))
     random.Random(0).shuffle(products)
     fitting = (p for p in products if fits(case.op, mesh, p))
-    for signatures in itertools.islice(fitting, SAMPLE):
+    for signatures in itertools.islice(fitting, sample):
         check(case, mesh, signatures)
 
 
