@@ -3,7 +3,7 @@
 python -m benchmarks.planning_speed [--cases vgg13_64,gpt_36b_256] [--output benchmarks/results]
 
 Each case is traced and planned in a process of its own; tracing is timed apart and not counted. Of
-the short cases that show growth three are run, and the one of median CPU seconds counts. Beside
+the short cases that show growth five are run, and the one of median CPU seconds counts. Beside
 each case a piece of work that never changes is timed, as what a second is worth differs by machine
 and hour.
 """
@@ -75,7 +75,7 @@ GROWING = {
     for nodes in (8, 16, 32, 64, 128, 256)
 }
 CASES |= DOUBLINGS | GROWING
-GROWTH_RUNS = 3
+GROWTH_RUNS = 5
 
 
 def _graph(case: Case) -> Any:
@@ -374,8 +374,7 @@ def main() -> None:
             "included; where it exceeds what a case can cause itself (1 and a bit), others ran "
             "beside it, and both times are longer for it. Reference: what a fixed piece of work "
             "took just before, to compare rows of different machines and hours. Cases that end in "
-            "_gap_1 allow a gap of 1 %. Compiled loops were compiled before, and are loaded in "
-            "each case that uses them.\n\n"
+            "_gap_1 allow a gap of 1 %.\n\n"
         )
         text = note + _table(ordered) + _growth(ordered) + "\n"
         write_atomically(path.with_suffix(".md"), text)
