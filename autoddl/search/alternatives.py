@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from ..sbp.placement import NdSbp
 from .group_table import GroupTable
 from .layers import heavy_groups, topology, topology_letters
 from .problem import Choice, Problem, Table
-from .tables import EdgePart, Others, Tables
+from .tables import EdgePart, Others, Rows, Tables
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,12 @@ def next_best(tables: Tables, choice: Choice, memory: float) -> dict[int, tuple[
     kinds: dict[tuple[int, int], _Topologies] = {}
     known: dict[tuple[int, int], tuple[str, float] | None] = {}  # equal lines are compared once
     found = {}
-    lines = _lines(tables, choice, [tables.variables[group] for group, _ in heavy])
-    for (group, op), line in zip(heavy, lines, strict=True):
-        names = [other.name for other in tables.grouping.groups[group].ops]
-        number = names.index(op.name)
+    numbers = [
+        [other.name for other in tables.grouping.groups[group].ops].index(op.name)
+        for group, op in heavy
+    ]
+    lines = _lines(tables, choice, heavy, numbers)
+    for (group, op), number, line in zip(heavy, numbers, lines, strict=True):
         key = id(line.table), number
         if key not in kinds:
             kinds[key] = _Topologies.of(line.table, number, op, tables.model.cluster.mesh)
@@ -89,9 +91,12 @@ class _Topologies:
         return _Topologies(names, name_of[row_of.ravel()])
 
 
-def _lines(tables: Tables, choice: Choice, variables: Sequence[int]) -> list[_Line]:
-    """Equal layers with equal neighbours share one."""
+def _lines(
+    tables: Tables, choice: Choice, heavy: Sequence[tuple[int, Op]], numbers: Sequence[int]
+) -> list[_Line]:
+    """Equal layers with equal neighbours share one; numbers: of the operators in their groups."""
     problem, chosen = tables.problem, choice.tolist()
+    variables = [tables.variables[group] for group, _ in heavy]
     first: dict[Hashable, int] = {}
 
     def alike(variable: int) -> int:
@@ -102,7 +107,8 @@ def _lines(tables: Tables, choice: Choice, variables: Sequence[int]) -> list[_Li
     which = [alike(variable) for variable in variables]
     distinct = list(first.values())
     if tables.others is not None:
-        lines = _among_others(problem, tables.others, chosen, distinct)
+        ops = {v: (n, op) for v, n, (_, op) in zip(variables, numbers, heavy, strict=True)}
+        lines = _among_others(problem, tables.others, chosen, {v: ops[v] for v in distinct})
     else:
         lines = [
             _Line(
@@ -117,10 +123,13 @@ def _lines(tables: Tables, choice: Choice, variables: Sequence[int]) -> list[_Li
 
 
 def _among_others(
-    problem: Problem, others: Others, chosen: Sequence[int], variables: Sequence[int]
+    problem: Problem, others: Others, chosen: Sequence[int], ops: Mapping[int, tuple[int, Op]]
 ) -> list[_Line]:
-    """Of the others and of what the tables have."""
-    heavy = sorted({problem.nodes[variable] for variable in variables})
+    """Of the others and of what the tables have: what is chosen, and all of other topologies.
+
+    ops: variable -> the operator that tells the topology, and its number in the group
+    """
+    heavy = {problem.nodes[variable] for variable in ops}
     rows = [
         np.union1d(kept, more) if number in heavy else kept
         for number, (kept, more) in enumerate(zip(others.kept, others.rows, strict=True))
@@ -131,27 +140,32 @@ def _among_others(
         table = problem.nodes[variable]
         return int(np.searchsorted(rows[table], others.kept[table][chosen[variable]]))
 
-    def parts(variable: int) -> Iterator[EdgePart]:
-        every = np.arange(len(rows[problem.nodes[variable]]))
-        for other, edge, is_first in problem.neighbours[variable]:
-            one = np.array([at(other)])
-            yield (edge, every, one) if is_first else (edge, one, every)
+    def shown(variable: int) -> Rows:
+        table = wide.group_tables[problem.nodes[variable]]
+        of = _Topologies.of(table, *ops[variable], wide.model.cluster.mesh).of_strategy
+        now = at(variable)
+        return np.flatnonzero((of != of[now]) | (np.arange(len(of)) == now))
 
+    def parts(variable: int) -> Iterator[EdgePart]:
+        for other, edge, is_first in problem.neighbours[variable]:
+            own, one = own_rows[variable], np.array([at(other)])
+            yield (edge, own, one) if is_first else (edge, one, own)
+
+    own_rows = {variable: shown(variable) for variable in ops}
     edges, nodes = wide.parts(
-        [part for variable in variables for part in parts(variable)],
-        [(number, np.arange(len(rows[number]))) for number in heavy],
+        [part for variable in ops for part in parts(variable)],
+        [(problem.nodes[variable], own) for variable, own in own_rows.items()],
     )
-    priced, node_s = iter(edges), dict(zip(heavy, nodes, strict=True))
+    priced = iter(edges)
     found = []
-    for variable in variables:
-        number = problem.nodes[variable]
-        table = wide.group_tables[number]
-        cost, memory = node_s[number].copy(), table.memory_bytes.copy()
+    for (variable, own), node_s in zip(own_rows.items(), nodes, strict=True):
+        table = wide.group_tables[problem.nodes[variable]].some(own)
+        cost, memory = node_s.copy(), table.memory_bytes.copy()
         for _ in problem.neighbours[variable]:
             seconds, copies = next(priced)
             cost += seconds.ravel()
             memory += copies.ravel()
-        found.append(_Line(table, at(variable), cost, memory))
+        found.append(_Line(table, int(np.searchsorted(own, at(variable))), cost, memory))
     return found
 
 
