@@ -3,7 +3,7 @@
 A rank needs seconds to start (it imports OneFlow), and most workers need less than that. `Jobs.run`
 does as `run_processes` does, except that a job is started only where none of that size waits. A
 worker that fails ends its job. What a process has only once, its roll call, each worker has anew;
-tests of how processes start and end start their own.
+tests of how processes start and end, and of what changes autoddl in them, start their own.
 
 As a script, `ranks.py PORT MODULE...` is such a rank: it imports the modules, takes its work from a
 socket, and answers there.
