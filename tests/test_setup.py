@@ -28,8 +28,9 @@ fi
 def machine(tmp_path):
     """A folder with the scripts, a PATH (`bin`) without any Python, and an empty home."""
     shutil.copytree(ROOT / "scripts", tmp_path / "repo" / "scripts")
-    for name in ("pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, tmp_path / "repo")
+    (tmp_path / "repo" / "autoddl" / "compiled").mkdir(parents=True)
+    for name in ("pyproject.toml", "setup.py", "constraints.txt", "autoddl/compiled/loops.c"):
+        shutil.copy(ROOT / name, tmp_path / "repo" / name)
     (tmp_path / "bin").mkdir()
     (tmp_path / "home").mkdir()
     for name in PROGRAMS:
