@@ -4,6 +4,6 @@ They are compiled when autoddl is installed. Where there was no compiler, arrays
 the same bits; so callers ask for `loops` and know another way.
 """
 
-from .loops import Loops, loops
+from .library import Loops, loops
 
 __all__ = ["Loops", "loops"]

@@ -1,4 +1,4 @@
-/* The inner loops of planning, for `loops.py`, which says what each does.
+/* The inner loops of planning, for `library.py`, which says what each does.
 
 Every loop gives the bits that arrays give: sums are not reordered and not fused, and where the least
 of several is taken, any order gives the same. Functions return 0, or -1 where memory ran out. */

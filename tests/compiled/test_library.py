@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autoddl.compiled import loops
-from autoddl.compiled.loops import SOURCE, fingerprint, load
+from autoddl.compiled.library import SOURCE, fingerprint, load
 from autoddl.search.min_plus import on_arrays
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
