@@ -109,24 +109,27 @@ class Graph:
     def gradients(self) -> tuple[frozenset[str], frozenset[tuple[str, int]]]:
         """`needs_grad` and `gives_grad`."""
         known: dict[int, tuple[list[int], list[int]]] = {}
-        for op in self.ops:
-            if self.alike[op.name] not in known:
-                known[self.alike[op.name]] = self._differentiable(op)
-        flows = [(op, *known[self.alike[op.name]]) for op in self.ops]
         towards: set[str] = set()
-        for op, given, taken in flows:
+        flows: list[tuple[Op, list[int], list[str], list[str]]] = []  # of what is towards the loss
+        for op in self.ops:
+            number = self.alike[op.name]
+            if number not in known:
+                known[number] = self._differentiable(op)
+            given, taken = known[number]
+            read, made = [op.inputs[n] for n in given], [op.outputs[n] for n in taken]
             is_source = op.kind in ("param", "stage_input")
-            if is_source or not towards.isdisjoint([op.inputs[n] for n in given]):
-                towards.update([op.outputs[n] for n in taken])
+            if is_source or not towards.isdisjoint(read):
+                towards.update(made)
+                flows.append((op, given, read, made))
         useful: set[str] = {self.loss} if self.loss else set(self.outputs)
         if self.is_stage and not self.loss:
             useful = set()
         giving: list[tuple[str, int]] = []
-        for op, given, taken in reversed(flows):
+        for op, given, read, made in reversed(flows):
             is_sink = op.kind in ("loss", "stage_output")
-            if is_sink or not useful.isdisjoint([op.outputs[n] for n in taken]):
-                useful.update([op.inputs[n] for n in given])
-                giving += [(op.name, n) for n in given if op.inputs[n] in towards]
+            if is_sink or not useful.isdisjoint(made):
+                useful.update(read)
+                giving += [(op.name, n) for n, t in zip(given, read, strict=True) if t in towards]
         return frozenset(towards & useful), frozenset(giving)
 
     def _differentiable(self, op: Op) -> tuple[list[int], list[int]]:

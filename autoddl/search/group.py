@@ -107,8 +107,9 @@ def make_groups(graph: Graph) -> Grouping:
     ungrouped = free | single_params
     # The consumer with which an operator is planned; consumers come later in graph order.
     merged_into: dict[str, str] = {}
+    known: dict[int, tuple[int, ...]] = {}
     for op in graph.ops:
-        if op.name not in ungrouped and _merges(graph, op, ungrouped):
+        if op.name not in ungrouped and _merges(graph, op, ungrouped, known):
             merged_into[op.name] = graph.consumers[op.outputs[0]][0][0].name
     head_of: dict[str, str] = {}
     for op in reversed(graph.ops):
@@ -125,26 +126,33 @@ def make_groups(graph: Graph) -> Grouping:
     return Grouping(graph, groups, free, owner, _kinds(graph, groups, owner))
 
 
-def _merges(graph: Graph, op: Op, ungrouped: Container[str]) -> bool:
-    """True if `op` may be planned with its consumer."""
-    if op.kind in ("fork", "param", "loss", "opaque") or len(op.outputs) != 1:
+def _merges(
+    graph: Graph, op: Op, ungrouped: Container[str], known: dict[int, tuple[int, ...]]
+) -> bool:
+    """True if `op` may be planned with its consumer. known: `_of_one_size` of what is alike"""
+    alike = graph.alike[op.name]
+    if alike not in known:
+        known[alike] = _of_one_size(graph, op)
+    if not known[alike]:
         return False
     uses = graph.consumers[op.outputs[0]]
-    if len(uses) != 1 or uses[0][0].kind in ("loss", "opaque") or rule_of(op).heavy:
+    if len(uses) != 1 or uses[0][0].kind in ("loss", "opaque"):
         return False
-    size = _size(graph, op.outputs[0])
-    same_size = [
-        name
-        for name in op.inputs
-        if _size(graph, name) == size and graph.producers[name].name not in ungrouped
-    ]
-    return len(same_size) == 1
+    inputs = [graph.producers[op.inputs[n]].name for n in known[alike]]
+    return sum([producer not in ungrouped for producer in inputs]) == 1
 
 
-def _size(graph: Graph, tensor: str) -> tuple[int, int]:
-    """Equal for tensors that are of one size at every batch."""
-    found = graph.tensors[tensor]
-    return found.spec.numel, len(found.batch_dims)
+def _of_one_size(graph: Graph, op: Op) -> tuple[int, ...]:
+    """The inputs that are as large as the output at every batch, of an operator that may merge."""
+    if op.kind in ("fork", "param", "loss", "opaque") or len(op.outputs) != 1 or rule_of(op).heavy:
+        return ()
+
+    def size(tensor: str) -> tuple[int, int]:
+        found = graph.tensors[tensor]
+        return found.spec.numel, len(found.batch_dims)
+
+    made = size(op.outputs[0])
+    return tuple([n for n, name in enumerate(op.inputs) if size(name) == made])
 
 
 def _make_group(graph: Graph, ops: list[Op], ungrouped: Container[str]) -> Group:
