@@ -324,7 +324,7 @@ class Graph:
             for out in op.outputs:
                 if uses[out] > 1:
                     forked = f"{out}.fork"
-                    tensors[forked] = dataclasses.replace(tensors[out], name=forked)
+                    tensors[forked] = Tensor(forked, tensors[out].spec, tensors[out].batch_dims)
                     ops.append(Op(f"{op.name}.fork", "fork", (out,), (forked,), {}, op.module))
                     renamed[out] = forked
         return dataclasses.replace(self, ops=tuple(ops), tensors=tensors)

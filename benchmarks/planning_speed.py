@@ -2,10 +2,10 @@
 
 python -m benchmarks.planning_speed [--cases vgg13_64,gpt_36b_256] [--output benchmarks/results]
 
-Each case is traced and planned in a process of its own; tracing is timed apart and not counted. Of
-the short cases that show growth five are run, and the one of median CPU seconds counts. Beside
-each case a piece of work that never changes is timed, as what a second is worth differs by machine
-and hour.
+Each case is traced and planned in a process of its own, three times (the short cases that show
+growth nine times), and the run of median CPU seconds counts; tracing is not counted. Beside each
+run a piece of work that never changes is timed, as what a second is worth differs by machine and
+hour.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ GROWING = {
     for nodes in (8, 16, 32, 64, 128, 256)
 }
 CASES |= DOUBLINGS | GROWING
-GROWTH_RUNS = 5
+RUNS, GROWTH_RUNS = 3, 9
 
 
 def _graph(case: Case) -> Any:
@@ -347,7 +347,7 @@ def main() -> None:
     file = json.loads(path.read_text()) if path.exists() else {"date": "", "cases": {}}
     known = {name: {"date": file["date"], **case} for name, case in file["cases"].items()}
     for name in args.cases.split(","):
-        runs = GROWTH_RUNS if name in DOUBLINGS | GROWING else 1
+        runs = GROWTH_RUNS if name in DOUBLINGS | GROWING else RUNS
         try:
             found = [_in_process(name, args.timeout) for _ in range(runs)]
         except subprocess.TimeoutExpired:
@@ -373,8 +373,8 @@ def main() -> None:
             "Load: the average of the machine in the minute to the end of a case, the case "
             "included; where it exceeds what a case can cause itself (1 and a bit), others ran "
             "beside it, and both times are longer for it. Reference: what a fixed piece of work "
-            "took just before, to compare rows of different machines and hours. Cases that end in "
-            "_gap_1 allow a gap of 1 %.\n\n"
+            "took just before, to compare rows of different machines and hours. "
+            f"Of {RUNS} runs the median counts. Cases that end in _gap_1 allow a gap of 1 %.\n\n"
         )
         text = note + _table(ordered) + _growth(ordered) + "\n"
         write_atomically(path.with_suffix(".md"), text)
