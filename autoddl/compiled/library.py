@@ -8,7 +8,6 @@ of Python, and so serves every version of it.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,17 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .fingerprint import fingerprint
+
 SOURCE = Path(__file__).with_name("loops.c")
 _PATTERN = "_loops*.so"
 Ints = NDArray[np.signedinteger[Any]]
 Reals = NDArray[np.floating[Any]]
 Doubles = NDArray[np.float64]
 Singles = NDArray[np.float32]
-
-
-def fingerprint(source: bytes) -> str:
-    """Tells whether a library was made from this source; line ends do not matter."""
-    return hashlib.sha256(source.replace(b"\r\n", b"\n")).hexdigest()[:16]
 
 
 @lru_cache(maxsize=1)
