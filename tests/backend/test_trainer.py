@@ -9,6 +9,7 @@ import pytest
 
 flow = pytest.importorskip("oneflow", reason="needs OneFlow")
 
+from autoddl.annotate import batchwise  # noqa: E402
 from autoddl.backend.oneflow.opaque import OpaqueWarning  # noqa: E402
 from autoddl.backend.oneflow.trace import trace_with_state  # noqa: E402
 from autoddl.backend.oneflow.trainer import build_trainer  # noqa: E402
@@ -220,6 +221,36 @@ def test_opaque_submodules_run_as_they_are():
     model.load_state_dict(trainer.state_dict())
     model.eval()
     np.testing.assert_allclose(out.numpy(), model(x).numpy(), rtol=1e-5, atol=1e-6)
+
+
+class Curved(nn.Module):
+    def __init__(self, curve):
+        super().__init__()
+        self.back, self.curve = nn.Linear(8, 8), curve
+
+    def forward(self, x):
+        return self.curve(self.back(x))
+
+
+def test_unlike_opaque_submodules_of_one_shape_are_not_taken_for_each_other():
+    model = nn.Sequential(nn.Linear(8, 8), Curved(flow.sin), Curved(flow.exp), Curved(flow.sin))
+    for part in list(model)[1:]:
+        batchwise(part)
+    batch = floats(RNG, 4, 8), floats(RNG, 4, 8)
+    expected = []
+    trainer = trainer_of(model, mean_square, batch)
+    graph = trainer.graph
+    names = [op.name for op in graph.ops if op.kind == "opaque"]
+    assert len({graph.alike[name] for name in names}) == 1 < len(names), "planned alike"
+    losses = [float(trainer.step(*batch)) for _ in range(3)]
+    optimizer = sgd(model.parameters())
+    for _ in range(3):
+        loss = mean_square(model(batch[0]), batch[1])
+        expected.append(float(loss))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
 class Many(nn.Module):
