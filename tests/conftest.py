@@ -16,7 +16,7 @@ settings.load_profile("autoddl")
 @pytest.fixture(scope="session")
 def jobs() -> Iterator[Jobs]:
     """OneFlow jobs that the tests share."""
-    folders = (ROOT, ROOT / "tests" / "backend", ROOT / "tests" / "sbp")
+    folders = (ROOT, ROOT / "tests" / "backend")
     found = Jobs({"PYTHONPATH": os.pathsep.join(map(str, folders))})
     yield found
     found.end()

@@ -105,14 +105,15 @@ class Job:
         with selectors.DefaultSelector() as waiting:
             for rank, line in zip(self._numbers, self._ranks, strict=True):
                 line.write(json.dumps(words))
-                waiting.register(line, selectors.EVENT_READ, rank)
+                waiting.register(line, selectors.EVENT_READ, (rank, line))
             while waiting.get_map():
                 ready = waiting.select(max(0.0, end - time.monotonic()))
                 if not ready:
                     return status or TIMED_OUT, texts
                 for key, _ in ready:
-                    waiting.unregister(key.fileobj)
-                    found, texts[key.data] = json.loads(key.fileobj.read() or '[1, "has ended"]')
+                    rank, line = key.data
+                    waiting.unregister(line)
+                    found, texts[rank] = json.loads(line.read() or '[1, "has ended"]')
                     if found and not status:
                         status, end = found, min(end, time.monotonic() + GRACE_SECONDS)
         return status, texts
@@ -179,7 +180,9 @@ def _answer(words: Sequence[str]) -> tuple[int, str]:
             traceback.print_exc()
             status = 1
     gc.collect()
-    if roll_call := sys.modules.get("autoddl.backend.oneflow.roll_call"):
+    if "autoddl.backend.oneflow.roll_call" in sys.modules:
+        from autoddl.backend.oneflow import roll_call
+
         roll_call._roll_call = None
     return status, text.getvalue()
 

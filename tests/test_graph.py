@@ -44,8 +44,8 @@ def test_numbers_tell_attributes_sizes_and_the_batch_apart():
     x = b.input(0, (8, 8))
     for number, kind in enumerate(("relu", "relu", "gelu")):
         x = b.unary(kind, x, f"light{number}")
-    for number, attrs in enumerate(({"alpha": 1.0}, {"alpha": 2.0}, {"alpha": 2.0})):
-        x = b.op(f"scaled{number}", "leaky_relu", (x,), (8, 8), **attrs)
+    for number, alpha in enumerate((1.0, 2.0, 2.0)):
+        x = b.op(f"scaled{number}", "leaky_relu", (x,), (8, 8), alpha=alpha)
     still = b.param("still", (8, 8))
     b.unary("relu", still, "of_no_batch")
     graph = b.graph(x, "numbered")

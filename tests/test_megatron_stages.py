@@ -64,10 +64,10 @@ def test_the_climb_finds_the_best_of_a_valley_from_either_side():
 
     seconds = {1: 9.0, 2: 5.0, 4: 3.0, 8: 4.0, 16: 6.0}
     for start in seconds:
-        found = climb(lambda n: Fake(seconds[n]), tuple(seconds), start)  # type: ignore[arg-type]
+        found = climb(lambda n: Fake(seconds[n]), tuple(seconds), start)  # pyright: ignore[reportArgumentType]
         assert found is not None and found.plan.iteration_s == 3.0
     # where few micro-batches do not fit
-    fits = climb(lambda n: Fake(seconds[n]) if n > 4 else None, tuple(seconds), 1)  # type: ignore[arg-type]
+    fits = climb(lambda n: Fake(seconds[n]) if n > 4 else None, tuple(seconds), 1)  # pyright: ignore[reportArgumentType]
     assert fits is not None and fits.plan.iteration_s == 4.0
     assert climb(lambda n: None, tuple(seconds), 1) is None
 

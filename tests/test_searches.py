@@ -71,10 +71,11 @@ def test_what_was_found_before_is_used_if_it_fits_and_is_better(monkeypatch, fir
 
 def test_what_is_known_of_a_choice_is_known_with_another_bound():
     tables: Any = SimpleNamespace()
+    other_tables: Any = SimpleNamespace()
     paths: Any = None
     known = Found(tables, result(2), paths)
     known.__dict__["excess_bytes"] = 7.0  # as if it had been worked out
     bounded = dataclasses.replace(result(2), lower_bound=1.0)
     assert Found(tables, bounded, paths).knowing(known).excess_bytes == 7.0
-    others = Found(tables, result(3), paths), Found(SimpleNamespace(), result(2), paths)  # type: ignore
+    others = Found(tables, result(3), paths), Found(other_tables, result(2), paths)
     assert all("excess_bytes" not in vars(other.knowing(known)) for other in others)

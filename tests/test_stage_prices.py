@@ -39,8 +39,8 @@ def test_one_number_is_searched_until_more_are_asked_for(monkeypatch):
     prices = StagePrices(cut_graph(tied(16, 16)), CostModel(MACHINE), (2, 4, 8))
     known = [prices.price(0, 1, (2, 2), count, 1) for count in (2, 4, 8)]
     assert list(prices._searched[2, 2]) == [2]
-    assert all(p is not None and p.forward_s > 0 for p in known[:2])
-    assert known[0].forward_s > known[1].forward_s  # type: ignore[union-attr]
+    assert known[0] is not None and known[1] is not None
+    assert known[0].forward_s > known[1].forward_s > 0
     assert prices.refine((2, 2), 8) and not prices.refine((2, 2), 8)
     assert list(prices._searched[2, 2]) == [2, 8]
 
@@ -114,6 +114,7 @@ def test_price_of_all_layers_is_the_plans_own():
     machine = cluster("gcp_a100", 1, 1)
     prices = StagePrices(cut_graph(MLP), CostModel(machine))
     whole = prices.price(0, 4, (1, 1), 4, 1)
+    assert whole is not None
     plan = find_plan(MLP, machine, micro_batches=4)
     assert dataclasses.astuple(whole) == pytest.approx(dataclasses.astuple(plan_price(plan)))
     cost = plan.cost
@@ -135,6 +136,7 @@ def test_equal_layers_are_priced_once():
     assert len(short.graph.ops) < len(DEEP.ops)
     assert sorted(n for layers in short.stands_for.values() for n in layers) == list(range(8))
     found = StagePrices(cut, CostModel(MACHINE)).price(0, 8, (2, 2), 1, 1)
+    assert found is not None
     plan = find_plan(DEEP, MACHINE, micro_batches=1)
     assert found.forward_s + found.backward_s + found.once_s == pytest.approx(
         plan.cost.iteration_s, rel=0.15
@@ -143,7 +145,8 @@ def test_equal_layers_are_priced_once():
 
 def test_a_smaller_memory_gets_a_smaller_answer():
     free = StagePrices(cut_graph(MLP), CostModel(MACHINE)).price(0, 4, (2, 2), 1, 1)
+    assert free is not None
     model = CostModel(MACHINE, memory_limit_bytes=0.6 * free.memory_bytes(1))
     tight = StagePrices(cut_graph(MLP), model).price(0, 4, (2, 2), 1, 1)
-    assert tight.memory_bytes(1) <= model.limit_bytes
+    assert tight is not None and tight.memory_bytes(1) <= model.limit_bytes
     assert tight.forward_s + tight.backward_s + tight.once_s >= free.forward_s

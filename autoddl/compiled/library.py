@@ -106,7 +106,7 @@ class Loops:
         _check(shortest(nodes, *edges, len(starts), _at(starts), backwards, _at(found)))
         return found
 
-    def min_plus(self, left: Reals, node: Reals, right: Reals) -> Singles:
+    def min_plus(self, left: Ints | Reals, node: Reals, right: Ints | Reals) -> Singles:
         """min over s of left[i, s] + node[s] + right[s, j] (`search.min_plus`)."""
         left, right = _real(left), _real(right)
         node = _own(node, np.float64)
@@ -166,7 +166,7 @@ def _own(array: NDArray[Any], dtype: Any) -> Any:  # of that type
     return np.ascontiguousarray(array, dtype=dtype)
 
 
-def _real(array: Reals) -> Reals:
+def _real(array: Ints | Reals) -> Any:  # of floats
     """Of single or double precision, in any order."""
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 

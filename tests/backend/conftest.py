@@ -17,7 +17,7 @@ pytest.importorskip("oneflow", reason="needs OneFlow")
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-PATH = os.pathsep.join(map(str, (ROOT, HERE, ROOT / "tests" / "sbp")))
+PATH = os.pathsep.join(map(str, (ROOT, HERE)))
 Launch = Callable[..., str]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import oneflow as flow
 
 from autoddl.backend.oneflow.kernels import KERNELS
-from autoddl.backend.oneflow.kernels.registry import Context, RunState
+from autoddl.backend.oneflow.kernels.registry import ByInput, Context, Explicit, RunState
 from autoddl.backend.oneflow.nested import put_tensors
 from autoddl.planned import PlannedOp
 from autoddl.sbp.mesh import Mesh
@@ -42,18 +44,21 @@ def run_graph(traced, example, graph=None):
     return put_tensors(traced.structure, [values[name] for name in graph.outputs]), loss
 
 
-def _run(op, spec, inputs, state):
+def _run(op, spec, inputs, state) -> Sequence[flow.Tensor]:
     shapes = [tuple(t.shape for t in tensors) for tensors in (spec.inputs, spec.outputs)]
-    attrs = find_rule(op.kind).local_attrs(spec, *shapes)
-    wholes = [(WHOLE,) * len(tensors) for tensors in (op.inputs, op.outputs)]
-    planned = PlannedOp(op.name, *wholes, *reversed(wholes))
-    outputs = KERNELS[op.kind](Context(op.name, spec, planned, Mesh(1, 1), 0, state), inputs, attrs)
-    return getattr(outputs, "outputs", outputs)
+    rule = find_rule(op.kind)
+    assert rule is not None
+    attrs = rule.local_attrs(spec, *shapes)
+    ins, outs = ((WHOLE,) * len(tensors) for tensors in (op.inputs, op.outputs))
+    planned = PlannedOp(op.name, ins, outs, outs, ins)
+    result = KERNELS[op.kind](Context(op.name, spec, planned, Mesh(1, 1), 0, state), inputs, attrs)
+    return result.outputs if isinstance(result, Explicit | ByInput) else result
 
 
 def assert_same_training(traced, model, example, loss, *, rel=1e-5):
     """The graph's output, loss and gradients equal the model's own."""
     _, found = run_graph(traced, example)
+    assert found is not None
     grads = _gradients(found, traced.params)
     expected = loss(model(*example[:-1]), example[-1])
     np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=rel)

@@ -15,7 +15,7 @@ MODELS = ("dense", "transformer", "ladder")  # plain, tied weights, long skips
 MESHES = ((2, 2), (4, 1), (4, 2))  # nodes, devices of each
 # 8 rows, or 4 times as many as micro-batches
 COUNTS = ((1, 2, 4, 8), (3, 5, 6, 7))
-SCHEDULES = (
+SCHEDULES: tuple[Case, ...] = (
     {"schedule": "gpipe"},
     {"schedule": "1f1b"},
     {"schedule": "eager-1f1b"},

@@ -98,9 +98,10 @@ class RandomModel(nn.Module):
         return lambda x: x.reshape(x.shape[0], *merged), merged
 
     def _parted(self, shape: Shape) -> Made | None:
-        if len(shape) > 2 or shape[-1] % 4:
+        width = shape[-1]
+        if len(shape) > 2 or width % 4:
             return None
-        parted = (*shape[:-1], 4, shape[-1] // 4)
+        parted = (*shape[:-1], 4, width // 4)
         return lambda x: x.reshape(x.shape[0], *parted), parted
 
     def _half(self, shape: Shape) -> Made | None:

@@ -30,7 +30,7 @@ def fitting(graph: Graph, op: Op, chosen: Sequence[Signature], mesh: Mesh) -> bo
     spec = graph.spec(op)
     for side, tensors in (("ins", spec.inputs), ("outs", spec.outputs)):
         for index, tensor in enumerate(tensors):
-            if not is_even(tensor.shape, column(chosen, side, index), mesh):
+            if not is_even(tensor.shape, present(chosen, side, index), mesh):
                 return False
     for signature in set(chosen):
         axes = [a for a, s in enumerate(chosen) if s == signature]
@@ -42,6 +42,13 @@ def fitting(graph: Graph, op: Op, chosen: Sequence[Signature], mesh: Mesh) -> bo
 def column(chosen: Sequence[Signature], side: str, index: int) -> NdSbp | None:
     labels = [getattr(s, side)[index] for s in chosen]
     return None if None in labels else NdSbp(tuple(labels))
+
+
+def present(chosen: Sequence[Signature], side: str, index: int) -> NdSbp:
+    """The column of an input or an output, which always has a placement."""
+    found = column(chosen, side, index)
+    assert found is not None
+    return found
 
 
 def draw(
@@ -83,15 +90,10 @@ def random_plan(
 
 
 def planned_op(graph: Graph, op: Op, chosen: Sequence[Signature]) -> PlannedOp:
-    def present(side: str, index: int) -> NdSbp:
-        found = column(chosen, side, index)
-        assert found is not None
-        return found
-
     return PlannedOp(
         op.name,
-        tuple(present("ins", i) for i in range(len(op.inputs))),
-        tuple(present("outs", i) for i in range(len(op.outputs))),
+        tuple(present(chosen, "ins", i) for i in range(len(op.inputs))),
+        tuple(present(chosen, "outs", i) for i in range(len(op.outputs))),
         tuple(
             column(chosen, "grad_outs", i) if tensor in graph.needs_grad else None
             for i, tensor in enumerate(op.outputs)
@@ -118,8 +120,7 @@ def with_paths(
             given, taken = ops[producer.name], ops[op.name]
             forward = paths.path(spec, given.outs[out], taken.ins[index])
             source, target = taken.grad_ins[index], given.grad_outs[out]
-            flows = source is not None and target is not None
-            backward = paths.path(spec, source, target) if flows else ()
+            backward = () if source is None or target is None else paths.path(spec, source, target)
             edges[op.name, index] = PlannedEdge(op.name, index, forward, backward)
     plan = Plan(
         graph=graph,

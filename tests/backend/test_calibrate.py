@@ -142,6 +142,8 @@ def join(port: int) -> socket.socket:
             break
         except OSError:
             time.sleep(0.05)
+    else:
+        raise TimeoutError(f"nobody answers on port {port}")
     connection = socket.create_connection(("127.0.0.1", other), 5)
     hello = {"rank": 1, "local_rank": 0, "host": "ghost"}
     connection.sendall((json.dumps(hello) + "\n").encode())

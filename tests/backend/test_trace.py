@@ -201,7 +201,7 @@ def test_a_loss_of_one_element_and_several_outputs():
     assert set(result) == {"logits", "sum"}
     np.testing.assert_allclose(result["logits"].numpy(), expected["logits"].numpy(), rtol=1e-5)
     np.testing.assert_allclose(result["sum"].numpy(), expected["sum"].numpy(), rtol=1e-5)
-    assert loss.shape == ()
+    assert loss is not None and loss.shape == ()
 
 
 def test_a_loss_module_is_the_loss():

@@ -71,7 +71,7 @@ def test_merged_and_sliced_batches_scale():
         (lambda x: flow.cat([x, flow.ones(1, 8)]), "one row more than the batch"),
         (lambda x: flow.relu(x) if x.shape[0] < 6 else x, "other operators"),
         (lambda x: x * x.shape[0] ** 2, "a square of the batch"),
-        (lambda x: x * flow.tensor(np.float32([x.shape[0]])), "a captured value"),
+        (lambda x: x * flow.tensor(np.array([x.shape[0]], np.float32)), "a captured value"),
         (lambda x: x + flow.ones(4, 8), "a fixed batch"),
         (lambda x: x.reshape(2, 2, 8), "a fixed shape"),
     ],

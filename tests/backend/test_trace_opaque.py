@@ -204,7 +204,9 @@ def test_a_loss_that_reads_into_an_opaque_model_is_refused():
     model = toys.Leaking()
 
     def loss(output, target):
-        return F.cross_entropy(F.gelu(output), target) + model.around.keeper.kept.sum()
+        kept = model.around.keeper.kept
+        assert kept is not None
+        return F.cross_entropy(F.gelu(output), target) + kept.sum()
 
     with pytest.raises(ValueError, match="shares tensors with the rest of the program"):
         trace_with_state(model, *toys.example(), loss=loss, known=without_gelu)

@@ -38,7 +38,7 @@ def test_the_memory_dependent_bound_is_the_formula():
         ((64, 64, 64), 3 * (64**3 / 8) ** (2 / 3)),
     ],
 )
-def test_the_memory_independent_bound_of_one_product(shape, expected):
+def test_the_memory_independent_bound_of_one_product(shape: tuple[int, int, int], expected):
     assert one_product(*shape, 8) == pytest.approx(expected, rel=1e-6)
 
 

@@ -6,7 +6,7 @@ import pytest
 from autoddl.cost.comm import CommModel
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.placement import B, NdSbp, P, S
-from autoddl.sbp.redistribute import Step, device_intra_bytes, nic_bytes, path_cost
+from autoddl.sbp.redistribute import Step, StepKind, device_intra_bytes, nic_bytes, path_cost
 from tests.clusters import cluster
 
 SHAPES = [(4, 2), (2, 4), (3, 2), (4, 1), (1, 4)]
@@ -64,9 +64,10 @@ def test_the_paper_table():
     """AutoDDL Table II for a group of 4 nodes with one device each."""
     where = cluster("piz_daint", 4, 1)
     alpha, beta, n = where.inter.alpha_s, where.inter.beta_s_per_byte, 1e6
+    rounds_of: dict[StepKind, int] = {"all_reduce": 2, "all_gather": 1, "all_to_all": 1}
     for rule in ("shared_nic", "plain"):
         price = CommModel(where, rule).price
-        for kind, rounds in (("all_reduce", 2), ("all_gather", 1), ("all_to_all", 1)):
+        for kind, rounds in rounds_of.items():
             latency, per_byte = price(kind, (0, 1))
             assert latency + per_byte * n == pytest.approx(rounds * (3 * alpha + 0.75 * n * beta))
 
@@ -89,4 +90,4 @@ def test_free_steps_and_single_devices_cost_nothing():
 
 def test_unknown_rule_is_named():
     with pytest.raises(ValueError, match="magic"):
-        CommModel(cluster("laptop", 2, 2), "magic")
+        CommModel(cluster("laptop", 2, 2), "magic")  # pyright: ignore[reportArgumentType]

@@ -18,7 +18,7 @@ def measured(ranges):
     return Calibration("2026-01-01T00:00:00+00:00", 1, 0.95, {}, 1.0, {}, (), tuple(ranges))
 
 
-def ranges(nodes, gpus, max_bytes):
+def ranges(nodes: int, gpus: int, max_bytes: int) -> list[Range]:
     shapes = [(1, gpus, 1), (nodes, 1, gpus), (nodes, gpus, 1)]
     return [Range(kind, *shape, 1024, max_bytes) for kind in KINDS for shape in shapes]
 
@@ -62,7 +62,7 @@ def test_large_messages_are_marked_in_words_and_json():
         ((1, 4, 1), 1 << 20, True),
     ],
 )
-def test_near_and_far(shape, size, covered):
+def test_near_and_far(shape: tuple[int, int, int], size, covered):
     assert measured(ranges(2, 2, 1 << 20)).covers("all_reduce", *shape, size) == covered
 
 

@@ -125,7 +125,9 @@ def planned(
     seed=st.integers(0, 1000),
     optimizer=st.sampled_from(["sgd", "adam"]),
 )
-def test_it_is_that_of_the_whole_step(name, blocks, shape, parts, kinds, again, seed, optimizer):
+def test_it_is_that_of_the_whole_step(
+    name, blocks, shape: tuple[int, int], parts, kinds, again, seed, optimizer
+):
     graph = GRAPHS[name](blocks)
     if not graph.batch:
         parts = 1

@@ -146,7 +146,8 @@ def test_equal_stages_follow_the_closed_form():
     assert [s.last - s.first for s in p.stages] == [2, 2, 2, 2]
     assert p.seconds == (8 + 4 - 1) * 6
     schedule = make_schedule("1f1b", 4, 8)
-    costs = Costs(*[tuple(x * (s.last - s.first) for s in p.stages) for x in (1, 1, 1)], {}, {})
+    each = tuple(s.last - s.first for s in p.stages)
+    costs = Costs(each, each, each, {}, {})
     assert simulate(schedule, costs).makespan_s == p.seconds
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoddl.pipeline.action import Action
+from autoddl.pipeline.action import Action, Kind
 from autoddl.pipeline.costs import Costs
 from autoddl.pipeline.make import SCHEDULES, make_schedule
 from autoddl.pipeline.schedule import Schedule, chain
@@ -17,6 +17,8 @@ from autoddl.pipeline.tasks import Transfer, actions_of, all_tasks, needs
 from autoddl.pipeline.verify import verify
 
 GOLDEN = Path(__file__).parent / "golden"
+RECEIVED: dict[Kind, Kind] = {"F": "RF", "B": "RB"}  # before what comes from another stage
+OTHER_END: dict[Kind, Kind] = {"SF": "RF", "RF": "SF", "SB": "RB", "RB": "SB"}
 CASES = {
     "gpipe-3x4": {"name": "gpipe", "stages": 3, "micro_batches": 4},
     "1f1b-4x8": {"name": "1f1b", "stages": 4, "micro_batches": 8},
@@ -56,10 +58,9 @@ def schedules(draw):
     skips = draw(st.lists(st.sampled_from(pairs), max_size=3)) if pairs else []
     times = st.floats(0.1, 3)
     flows = tuple(sorted({*chain(parts), *skips}))
-    costs = Costs(
-        *(tuple(draw(times) for _ in range(parts)) for _ in range(3)),
-        *({f: draw(st.floats(0, 2)) for f in flows} for _ in range(2)),
-    )
+    forward, backward, weight = (tuple(draw(times) for _ in range(parts)) for _ in range(3))
+    activation, gradient = ({f: draw(st.floats(0, 2)) for f in flows} for _ in range(2))
+    costs = Costs(forward, backward, weight, activation, gradient)
     overlap = draw(st.booleans())
     schedule = make_schedule(
         name, stages, micro_batches,
@@ -94,22 +95,21 @@ def _check_timeline(schedule, timeline, overlap):
             start, end = at[stage, action]
             part = schedule.part(stage, action.chunk)
             m, c = action.micro_batch, action.chunk
-            last = "W" if schedule.joint else "B"
-            before = {"B": ["F"], "W": ["B"], "SF": ["F"], "SB": [last]}.get(action.kind, [])
-            wanted = [(stage, Action(k, m, c)) for k in before]
+            last: Kind = "W" if schedule.joint else "B"
+            before: dict[Kind, Kind] = {"B": "F", "W": "B", "SF": "F", "SB": last}
+            wanted = [(stage, Action(before[action.kind], m, c))] if action.kind in before else []
             for u, v in schedule.flows:
                 if part == {"F": v, "B": u}.get(action.kind):
                     other = u if action.kind == "F" else v
                     chunk, peer = divmod(other, schedule.stages)
                     wanted.append(
-                        (stage, Action(f"R{action.kind}", m, c, peer, chunk))
+                        (stage, Action(RECEIVED[action.kind], m, c, peer, chunk))
                         if peer != stage
                         else (stage, Action("F" if action.kind == "F" else last, m, chunk))
                     )
             assert all(at[w][1] <= start for w in wanted), (action, wanted)
             if not action.is_compute:
-                kind = ("R" if action.is_send else "S") + action.kind[1]
-                other = Action(kind, m, action.peer_chunk, stage, action.chunk)
+                other = Action(OTHER_END[action.kind], m, action.peer_chunk, stage, action.chunk)
                 assert at[action.peer, other] == (start, end)
 
 

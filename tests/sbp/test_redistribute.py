@@ -15,7 +15,7 @@ from autoddl.sbp.placement import B, NdSbp
 from autoddl.sbp.redistribute import PathTable, cheapest_path, path_cost
 from autoddl.sbp.relax import lengths
 from autoddl.sbp.states import StateGraph, core_codes, local_bytes
-from autoddl.sbp.steps import Step, is_legal, legal_steps
+from autoddl.sbp.steps import Step, StepKind, is_legal, legal_steps
 from tests.clusters import cluster
 
 from .strategies import float_spec, path_table, placed_tensors, ring_price, volume_price
@@ -101,7 +101,7 @@ def test_paths_of_note(source, target, sent, naive, steps):
 def full_gather(source):
     """All-reduce what is Partial, then gather every split dim."""
     labels = sorted(set(source) - {B}, key=lambda p: p.code)
-    kinds = ["all_reduce" if p.is_partial else "all_gather" for p in labels]
+    kinds: list[StepKind] = ["all_reduce" if p.is_partial else "all_gather" for p in labels]
     return [Step(k, source.axes_of(p), p, B) for k, p in zip(kinds, labels, strict=True)]
 
 

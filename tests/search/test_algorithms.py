@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,7 +199,8 @@ def test_a_gap_within_rounding_is_none():
 
 
 def test_a_budget_is_checked():
-    for wrong in ({"restarts": 0}, {"evaluations": 0}, {"seconds": 0.0}):
+    budgets: list[dict[str, Any]] = [{"restarts": 0}, {"evaluations": 0}, {"seconds": 0.0}]
+    for wrong in budgets:
         with pytest.raises(ValueError, match="a search needs"):
             Budget(**wrong)
 

@@ -77,6 +77,7 @@ def test_arrays_look_at_no_more_than_they_may():
 
 @needs_loops
 def test_loops_look_at_no_more_than_they_may():
+    assert COMPILED is not None
     matches = random_matches(np.random.default_rng(0))
     looked = on_arrays(matches, 10**6)[0]
     assert in_loops(COMPILED, matches, looked)[0] == looked
@@ -88,6 +89,7 @@ def test_loops_look_at_no_more_than_they_may():
 @needs_loops
 def test_long_fronts_are_the_same_in_loops():
     """Longer than the loops' first buffers."""
+    assert COMPILED is not None
     rng = np.random.default_rng(5)
 
     def long(entries):

@@ -67,7 +67,7 @@ def test_undominated_is_the_definition(seed):
 def test_equal_layers_still_share_their_tables():
     node, edge = np.array([1.0, 2.0, 0.5]), np.zeros((3, 3))
     problem = Problem(
-        (node,), (node * 0,), (edge,), (edge,), (0,) * 6,
+        (node,), (np.zeros(3),), (edge,), (edge,), (0,) * 6,
         tuple(Edge(i, i + 1, 0) for i in range(5)),
     )  # fmt: skip
     smaller = prune(problem).problem

@@ -8,6 +8,7 @@ def test_stages_are_planned_on_their_own_devices():
     (link,) = STAGED.travel.links
     assert (link.source, link.target) == (0, 1)
     forward, backward = STAGED.travel.reshards[link]
+    assert backward is not None
     assert forward.source.place == STAGED.stages[0].place == backward.target.place
     assert forward.spec.shape[0] == 4
     assert STAGED.iteration_s >= STAGED.timeline.makespan_s > 0

@@ -11,6 +11,7 @@ from autoddl.backend.oneflow.trace import trace_with_state
 from autoddl.cost.compute import at_rate
 from autoddl.pipeline.costs import Costs
 from autoddl.pipeline.simulate import simulate
+from autoddl.staged_plan import StagedPlan
 from autoddl.staged_planner import find_staged_plan
 from tests.backend.random_plans import cluster_of
 from tests.backend.small_models import OPTIMIZERS, build
@@ -25,6 +26,7 @@ def main():
         ("1f1b", True, False), ("1f1b", False, False), ("zb-h1", True, True),
     ):  # fmt: skip
         plan = find_staged_plan(traced.graph, machine, stages=2, schedule=schedule, micro_batches=4)
+        assert isinstance(plan, StagedPlan)
         trainer = build_pipeline_trainer(
             traced, plan, OPTIMIZERS["sgd"], overlap=overlap, emulate=True, signal=signal
         )

@@ -13,11 +13,6 @@ import sys
 
 import numpy as np
 import oneflow as flow
-from rule_cases import CASES
-from rule_cases.case import out
-from rule_cases.conv import conv_case
-from rule_cases.draw import f
-from rule_cases.matmul import product_case
 
 from autoddl.backend.oneflow.detach import detached
 from autoddl.backend.oneflow.groups import Groups
@@ -32,6 +27,11 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
 from autoddl.sbp.rules import find_rule, signatures_of
 from tests.backend.shards import cut, joined
+from tests.sbp.rule_cases import CASES
+from tests.sbp.rule_cases.case import out
+from tests.sbp.rule_cases.conv import conv_case
+from tests.sbp.rule_cases.draw import f
+from tests.sbp.rule_cases.matmul import product_case
 
 WITHOUT_KERNEL = ("loss", "opaque")
 RANDOM = ("dropout",)

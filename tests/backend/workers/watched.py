@@ -14,6 +14,7 @@ import oneflow.nn as nn
 
 from autoddl.backend.oneflow.guard import rank, world_size
 from autoddl.backend.oneflow.kernels import KERNELS
+from autoddl.backend.oneflow.kernels.registry import ByInput, Explicit
 from autoddl.backend.oneflow.trace import trace_with_state
 from autoddl.backend.oneflow.trainer import build_trainer
 from autoddl.sbp.rules import signatures_of
@@ -61,7 +62,9 @@ def debug_mode_sees_a_broken_kernel():
     right = KERNELS["relu"]
 
     def wrong(ctx, inputs, attrs):
-        return [y + float(rank()) for y in right(ctx, inputs, attrs)]
+        result = right(ctx, inputs, attrs)
+        assert not isinstance(result, Explicit | ByInput)
+        return [y + float(rank()) for y in result]
 
     KERNELS["relu"] = wrong
     model, loss, batch = build("perceptron")

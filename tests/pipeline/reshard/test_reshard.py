@@ -192,7 +192,9 @@ def test_same_inputs_same_plan():
         (None, None, {"order": "best"}, "unknown order 'best'; known: naive"),
     ],
 )
-def test_bad_input(source, target, options, message):
+def test_bad_input(
+    source: tuple[SubMesh, NdSbp] | None, target: tuple[SubMesh, NdSbp] | None, options, message
+):
     source = source or (SubMesh(0, 1, 0, 2), NdSbp.of(B))
     target = target or (SubMesh(1, 1, 0, 2), NdSbp.of(S(0)))
     with pytest.raises(ValueError, match=message):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from autoddl.cluster.link import Link
 from autoddl.pipeline.reshard.plan import plan_reshard
 from autoddl.pipeline.reshard.rounds import in_rounds
-from autoddl.pipeline.reshard.strategies import STRATEGIES
+from autoddl.pipeline.reshard.strategies import STRATEGIES, Strategy
 from autoddl.pipeline.reshard.unit_tasks import End
 from autoddl.pipeline.submesh import SubMesh
 from autoddl.sbp.layout import TensorSpec
@@ -23,7 +23,7 @@ MACHINE = replace(cluster(), inter=INTER, intra=INTRA)
 ONE = SubMesh(0, 1, 0, 1)
 
 
-def seconds(source, target, numel, strategy="broadcast", machine=MACHINE):
+def seconds(source, target, numel, strategy: Strategy = "broadcast", machine=MACHINE):
     return plan_reshard(TensorSpec((numel,)), source, target, machine, strategy=strategy).seconds
 
 
@@ -81,7 +81,7 @@ def test_never_below_the_bound(drawn, strategy):
 
 @given(reshardings())
 @settings(max_examples=40)
-def test_the_cheapest_route_is_taken_and_broadcast_of_equals(drawn):
+def test_the_cheapest_route_is_taken_and_broadcast_of_equals(drawn: tuple[TensorSpec, End, End]):
     found = plan_reshard(*drawn, cluster(), budget=300)
     every = {s: plan_reshard(*drawn, cluster(), strategy=s, budget=300) for s in STRATEGIES}
     least = min(plan.seconds for plan in every.values())

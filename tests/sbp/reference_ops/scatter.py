@@ -40,7 +40,7 @@ def _flat_rows(indices, shape):
 def _scatter_nd(inputs, attrs, shard):
     (indices, updates), shape = inputs, attrs["shape"]
     rows = _flat_rows(indices, shape)
-    target = rows[..., None] == np.arange(math.prod(shape[: indices.shape[-1]]))
+    target = np.expand_dims(rows, -1) == np.arange(math.prod(shape[: indices.shape[-1]]))
     axes = list(range(rows.ndim))
     return (np.tensordot(target * 1.0, updates, axes=(axes, axes)).reshape(shape),)
 
