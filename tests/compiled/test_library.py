@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from autoddl.compiled import loops
-from autoddl.compiled.library import SOURCE, fingerprint, load
+from autoddl.compiled.fingerprint import fingerprint
+from autoddl.compiled.library import SOURCE, load
 from autoddl.search.min_plus import on_arrays
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
