@@ -380,7 +380,7 @@ def main() -> None:
             f"Planning time, {machine['cpus']} CPUs ({machine['processor']}), tracing apart. "
             "Pricing the known schemes, each at its best, is told by itself. A row of an earlier "
             "date is of that day's code and machine. "
-            "Load: the average of the machine in the minute to the end of a case, the case "
+            "Load: the average of the machine in the minute to the end of a case's runs, these "
             "included; where it exceeds what a case can cause itself (1 and a bit), others ran "
             "beside it, and both times are longer for it. Reference: what a fixed piece of work "
             "took just before, to compare rows of different machines and hours. "

@@ -12,6 +12,7 @@ socket, and answers there.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import io
@@ -180,8 +181,11 @@ def _answer(words: Sequence[str]) -> tuple[int, str]:
             traceback.print_exc()
             status = 1
     gc.collect()
-    if "oneflow" in sys.modules:  # its allocator keeps all it ever had
-        sys.modules["oneflow"]._oneflow_internal.EmptyCache()
+    if not status and "oneflow" in sys.modules:  # its allocator keeps all it ever had, as libc may
+        internal = sys.modules["oneflow"]._oneflow_internal
+        internal.eager.Sync()
+        internal.EmptyCache()
+        ctypes.CDLL(None).malloc_trim(0)
     if "autoddl.backend.oneflow.roll_call" in sys.modules:
         from autoddl.backend.oneflow import roll_call
 

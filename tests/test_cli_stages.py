@@ -58,7 +58,7 @@ def test_explain(plan, tmp_path):
     assert autoddl("explain", plan, "--trace", str(trace)).exit_code == 0
     assert json.loads(trace.read_text())["traceEvents"]
     picture = tmp_path / "timeline.png"
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="draws with matplotlib")
     assert autoddl("explain", plan, "--timeline", str(picture)).exit_code == 0
     assert picture.read_bytes()[:4] == b"\x89PNG"
 

@@ -107,9 +107,14 @@ def make_groups(graph: Graph) -> Grouping:
     ungrouped = free | single_params
     # The consumer with which an operator is planned; consumers come later in graph order.
     merged_into: dict[str, str] = {}
-    known: dict[int, tuple[int, ...]] = {}
+    same_size: dict[int, tuple[int, ...]] = {}  # of operators that are alike
     for op in graph.ops:
-        if op.name not in ungrouped and _merges(graph, op, ungrouped, known):
+        if op.name in ungrouped:
+            continue
+        alike = graph.alike[op.name]
+        if alike not in same_size:
+            same_size[alike] = _of_one_size(graph, op)
+        if _merges(graph, op, same_size[alike], ungrouped):
             merged_into[op.name] = graph.consumers[op.outputs[0]][0][0].name
     head_of: dict[str, str] = {}
     for op in reversed(graph.ops):
@@ -126,19 +131,14 @@ def make_groups(graph: Graph) -> Grouping:
     return Grouping(graph, groups, free, owner, _kinds(graph, groups, owner))
 
 
-def _merges(
-    graph: Graph, op: Op, ungrouped: Container[str], known: dict[int, tuple[int, ...]]
-) -> bool:
-    """True if `op` may be planned with its consumer. known: `_of_one_size` of what is alike"""
-    alike = graph.alike[op.name]
-    if alike not in known:
-        known[alike] = _of_one_size(graph, op)
-    if not known[alike]:
+def _merges(graph: Graph, op: Op, same_size: Sequence[int], ungrouped: Container[str]) -> bool:
+    """True if `op` may be planned with its consumer. same_size: `_of_one_size`"""
+    if not same_size:
         return False
     uses = graph.consumers[op.outputs[0]]
     if len(uses) != 1 or uses[0][0].kind in ("loss", "opaque"):
         return False
-    inputs = [graph.producers[op.inputs[n]].name for n in known[alike]]
+    inputs = [graph.producers[op.inputs[n]].name for n in same_size]
     return sum([producer not in ungrouped for producer in inputs]) == 1
 
 

@@ -21,7 +21,7 @@ def test_four_processes():
     assert status == 0 and out.count("holds: ") == 4, out
 
 
-@pytest.mark.skipif(flow.cuda.is_available(), reason="the CPU refuses")
+@pytest.mark.skipif(flow.cuda.is_available(), reason="says what a host without a GPU says")
 def test_the_cpu_refuses_and_says_why():
     model, loss, batch = build("stack")
     with pytest.raises(ValueError, match="no kernels on the CPU .* plan with precision='float32'"):

@@ -24,6 +24,17 @@ if len(sys.argv) > 1:
 """
 
 
+TAKES = """
+import sys
+import oneflow as flow
+with open("/proc/self/status") as file:
+    held = next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
+print(f"holds {held} kB")
+tensors = [flow.ones(2**20) for _ in range(int(sys.argv[1]))]
+tensors[-1].numpy()
+"""
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.setattr(ranks, "GRACE_SECONDS", 0.1)
@@ -61,3 +72,24 @@ def test_there_are_not_too_many_ranks_at_once(run, monkeypatch):
     assert run(1) == one
     run(2)
     assert run(1) != one
+
+
+def test_a_worker_leaves_no_memory_taken(tmp_path):
+    pytest.importorskip("oneflow", reason="takes memory by OneFlow's allocator")
+    script = tmp_path / "worker.py"
+    script.write_text(TAKES)
+    jobs = Jobs({"PYTHONPATH": str(ranks.ROOT)})
+
+    def held_mb(tensors: int) -> float:
+        status, text = jobs.run(script, 1, str(tensors), timeout=60.0)
+        assert status == 0, text
+        found = re.search(r"holds (\d+) kB", text)
+        assert found is not None
+        return int(found[1]) / 1e3
+
+    try:
+        held_mb(1)
+        before = held_mb(100)  # of 4 MB each
+        assert held_mb(1) < before + 100
+    finally:
+        jobs.end()

@@ -237,13 +237,12 @@ def test_unlike_opaque_submodules_of_one_shape_are_not_taken_for_each_other():
     for part in list(model)[1:]:
         batchwise(part)
     batch = floats(RNG, 4, 8), floats(RNG, 4, 8)
-    expected = []
     trainer = trainer_of(model, mean_square, batch)
     graph = trainer.graph
     names = [op.name for op in graph.ops if op.kind == "opaque"]
     assert len({graph.alike[name] for name in names}) == 1 < len(names), "planned alike"
     losses = [float(trainer.step(*batch)) for _ in range(3)]
-    optimizer = sgd(model.parameters())
+    expected, optimizer = [], sgd(model.parameters())
     for _ in range(3):
         loss = mean_square(model(batch[0]), batch[1])
         expected.append(float(loss))

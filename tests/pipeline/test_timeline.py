@@ -32,7 +32,7 @@ def test_trace_has_every_action_once(timeline, tmp_path):
 
 
 def test_picture_is_a_png_and_the_same_again(timeline, tmp_path):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="draws with matplotlib")
     save_picture(timeline, tmp_path / "a.png", "three stages")
     save_picture(timeline, tmp_path / "b.png", "three stages")
     data = (tmp_path / "a.png").read_bytes()

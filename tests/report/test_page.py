@@ -12,8 +12,6 @@ from autoddl.report.page import page, topology_parts, view
 from tests.clusters import cluster
 from tests.graphs import mlp, residual
 
-pytest.importorskip("jinja2")
-
 SHOWN = pytest.mark.skipif(
     find_browser() is None, reason="looks at the page in Chromium, which is not on PATH"
 )
