@@ -129,7 +129,7 @@ def measured(name: str, graphs: Path | None) -> dict[str, Any]:
         count = None if stages == "auto" else stages
         plan = autoddl.plan_stages(graph, cluster, stages=count, **options)
     else:
-        plan = autoddl.plans(graph, cluster, **options)
+        plan = autoddl.plan(graph, cluster, **options)
     return {"cpu_s": round(time.process_time() - started, 2), **_figures(plan)}
 
 
