@@ -18,14 +18,12 @@ if TYPE_CHECKING:
     from .graph.graph import Graph
     from .graph.hints import batchwise
     from .plans import Plan
-    from .plans.staged import StagedPlan
 
 __all__ = [
     "BackendMissing",
     "Cluster",
     "Graph",
     "Plan",
-    "StagedPlan",
     "batchwise",
     "parallelize",
     "plan",
@@ -38,7 +36,6 @@ _HOMES = {
     "Cluster": "cluster",
     "Graph": "graph.graph",
     "Plan": "plans",
-    "StagedPlan": "plans.staged",
     "batchwise": "graph.hints",
     "parallelize": "api",
     "plan": "api",

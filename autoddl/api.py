@@ -18,7 +18,6 @@ from .planner.planner import find_plan
 from .planner.stages.staged_planner import find_staged_plan
 from .planner.tables.group_table import Space
 from .plans import Plan
-from .plans.staged import StagedPlan, loads_plan
 from .runtime.need import BackendMissing, need_oneflow
 
 __all__ = ["BackendMissing", "parallelize", "plan", "plan_stages", "trace"]
@@ -106,10 +105,10 @@ def plan_stages(
     search: str = "auto",
     comm_rule: CommRule = "shared_nic",
     precision: str = "float32",
-) -> Plan | StagedPlan:
+) -> Plan:
     """The best plan with pipeline stages; see `planner.stages.staged_planner.find_staged_plan`.
 
-    stages: None chooses, and gives a plan without stages if one stage is best
+    stages: None chooses
     delay:  weight gradients are taken so many backward passes late; None: with the inputs'
     chunks: parts of the model on each stage, for interleaved-1f1b
     """
@@ -128,29 +127,6 @@ def plan_stages(
         comm_rule=comm_rule,
         precision=precision,
     )
-
-
-@overload
-def parallelize(
-    model: Any,
-    cluster: Cluster,
-    *,
-    example: Sequence[Any],
-    loss: Callable[..., Any],
-    optimizer: Callable[[list[Any]], Any],
-    plan: StagedPlan,
-    stages: None = None,
-    schedule: str = "1f1b",
-    seed: int = 0,
-    micro_batches: int | None = None,
-    memory_limit_bytes: float | None = None,
-    search: str = "auto",
-    gap: float | None = None,
-    checkpointing: Checkpointing = "auto",
-    precision: str = "float32",
-    per_shard_batchnorm: bool = False,
-    debug: bool = False,
-) -> PipelineTrainer: ...
 
 
 @overload
@@ -184,7 +160,7 @@ def parallelize(
     example: Sequence[Any],
     loss: Callable[..., Any],
     optimizer: Callable[[list[Any]], Any],
-    plan: Plan | StagedPlan | None = None,
+    plan: Plan | None = None,
     stages: Stages | None = None,
     schedule: str = "1f1b",
     seed: int = 0,
@@ -206,7 +182,7 @@ def parallelize(
     example: Sequence[Any],
     loss: Callable[..., Any],
     optimizer: Callable[[list[Any]], Any],
-    plan: Plan | StagedPlan | None = None,
+    plan: Plan | None = None,
     stages: Stages | None = None,
     schedule: str = "1f1b",
     seed: int = 0,
@@ -250,7 +226,7 @@ def parallelize(
             "plan anew"
         )
     install_guard()
-    in_stages = isinstance(plan, StagedPlan) or stages is not None
+    in_stages = stages is not None if plan is None else len(plan.stages) > 1
     check_device(precision if plan is None else plan.precision, in_stages)
     check_world_size(cluster)
     traced = trace_with_state(model, *example, loss=loss)
@@ -274,11 +250,11 @@ def parallelize(
             )
             return found.dumps()
 
-        plan = loads_plan(share_text(make))
+        plan = Plan.loads(share_text(make))
     else:
         plan.check_model(traced.graph)
         plan.check_cluster(cluster)
-    if isinstance(plan, StagedPlan):
+    if len(plan.stages) > 1:
         from .runtime.oneflow.pipeline import build_pipeline_trainer
 
         return build_pipeline_trainer(

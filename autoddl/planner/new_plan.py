@@ -8,7 +8,6 @@ from ..cluster.spec import Cluster
 from ..cost.recompute import Checkpointing
 from ..graph.graph import Graph
 from ..plans import Plan
-from ..plans.staged import StagedPlan
 from .planner import find_plan
 from .stages.staged_planner import find_staged_plan
 
@@ -23,7 +22,7 @@ def new_plan(
     checkpointing: Checkpointing = "auto",
     gap: float | None = None,
     **options: Any,
-) -> Plan | StagedPlan:
+) -> Plan:
     """The best plan found.
 
     stages:        None for one mesh, a number of pipeline stages, or "auto" for as many as pay

@@ -11,21 +11,23 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..cluster.spec import Cluster
+from ..cluster.submesh import SubMesh
 from ..cost.comm import CommRule
 from ..cost.model import CostModel
 from ..cost.recompute import Checkpointing
 from ..graph.graph import Graph
-from ..graph.placed import PlannedBaseline
+from ..graph.placed import PlannedEdge, PlannedOp
 from ..graph.precision import check_precision, in_precision
 from ..graph.regions import repeated_blocks
-from ..plans import Plan, SearchRecord
+from ..plans import Plan, SearchRecord, StagePlan
 from ..plans.format import format_at_least, format_bytes
+from ..plans.records import PlannedBaseline
 from ..search.algorithms import find_algorithm
 from ..search.budget import Budget
 from ..search.certify import free_bound
@@ -147,11 +149,12 @@ def find_plan(
                 found = smaller.record
                 records = tuple(found if r.name == found.name else r for r in records)
                 plan = _write_baseline(smaller, records, seed, time.perf_counter() - started)
-                return dataclasses.replace(plan, memory_limit_bytes=model.limit_bytes)
+                stage = dataclasses.replace(plan.stage, memory_limit_bytes=model.limit_bytes)
+                return Plan.on_one_mesh(stage, records)
             named = _Footprint.of(smaller or least)
             raise ValueError(_none_found(graph, model, named, len(counts) > 1, search))
         best = least
-    return write_plan(best, records, seed, time.perf_counter() - started)
+    return Plan.on_one_mesh(write_stage(best, seed, time.perf_counter() - started), records)
 
 
 def micro_graph(graph: Graph, parts: int) -> Graph:
@@ -185,44 +188,36 @@ def _cost_to_beat(found: Found | None) -> float:
     return float("inf") if found is None else found.result.cost * (1 - 1e-6)
 
 
-def write_plan(
-    found: Found, baselines: tuple[PlannedBaseline, ...], seed: int, seconds: float
-) -> Plan:
-    """What was found, as a plan. seconds: that it took to find"""
+def write_stage(found: Found, seed: int, seconds: float) -> StagePlan:
+    """What was found, as a plan of one mesh. seconds: that it took to find"""
     tables, result = found.tables, found.result
-    ops, edges = found.placed
-    alternatives = next_best(tables, result.choice, result.memory)
-    model = tables.model
     bound = result.lower_bound if np.isfinite(result.lower_bound) else free_bound(tables.problem)
-    return Plan(
-        graph=tables.grouping.graph,
-        cluster=model.cluster,
-        micro_batches=tables.micro_batches,
-        seed=seed,
-        optimizer=model.optimizer,
-        comm_rule=model.comm_rule,
-        memory_limit_bytes=model.limit_bytes,
-        ops=ops,
-        edges=edges,
-        layers=describe_layers(tables, ops, alternatives),
-        search=SearchRecord(result.algorithm, result.evaluations, bound, result.end, seconds),
-        baselines=baselines,
-        recomputed=tables.again.blocks,
-        precision=model.precision,
-    )
+    search = SearchRecord(result.algorithm, result.evaluations, bound, result.end, seconds)
+    alternatives = next_best(tables, result.choice, result.memory)
+    return _written(tables, found.placed, alternatives, seed, search)
 
 
 def _write_baseline(
     found: Baseline, baselines: tuple[PlannedBaseline, ...], seed: int, seconds: float
 ) -> Plan:
     """A baseline as a plan; it carries no bound, as it was not found by the search."""
-    tables = found.tables
-    assert tables is not None
-    ops, edges = found.placed
-    model = tables.model
-    return Plan(
+    assert found.tables is not None
+    search = SearchRecord(f"baseline: {found.record.name}", 0, seconds=seconds)
+    return Plan.on_one_mesh(_written(found.tables, found.placed, {}, seed, search), baselines)
+
+
+def _written(
+    tables: Tables,
+    placed: tuple[Mapping[str, PlannedOp], Mapping[tuple[str, int], PlannedEdge]],
+    alternatives: dict[int, tuple[str, float]],
+    seed: int,
+    search: SearchRecord,
+) -> StagePlan:
+    model, (ops, edges) = tables.model, placed
+    cluster = model.cluster
+    return StagePlan(
         graph=tables.grouping.graph,
-        cluster=model.cluster,
+        cluster=cluster,
         micro_batches=tables.micro_batches,
         seed=seed,
         optimizer=model.optimizer,
@@ -230,9 +225,9 @@ def _write_baseline(
         memory_limit_bytes=model.limit_bytes,
         ops=dict(ops),
         edges=dict(edges),
-        layers=describe_layers(tables, dict(ops), {}),
-        search=SearchRecord(f"baseline: {found.record.name}", 0, seconds=seconds),
-        baselines=baselines,
+        layers=describe_layers(tables, dict(ops), alternatives),
+        search=search,
+        place=SubMesh(0, cluster.nodes, 0, cluster.gpus_per_node),
         recomputed=tables.again.blocks,
         precision=model.precision,
     )

@@ -11,32 +11,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..cluster.spec import Cluster
-from ..cluster.submesh import SubMesh
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedOp
 from ..sbp.layout import TensorSpec
 from ..sbp.redistribute import Step, cheapest_path
-from . import Plan
 from .reshard.plan import ReshardPlan, plan_reshard
 from .reshard.unit_tasks import End
-from .stage_account import plan_price
-from .stage_price import StagePrice
+from .stage import StagePlan
 
 Steps = tuple[Step, ...]
-
-
-@dataclass(frozen=True)
-class PlannedStage:
-    """A part of the model: layers [first, last) of the cut graph on `place`, as `plan` says."""
-
-    first: int
-    last: int
-    place: SubMesh
-    plan: Plan
-
-    @cached_property
-    def price(self) -> StagePrice:
-        return plan_price(self.plan)
 
 
 @dataclass(frozen=True)
@@ -54,7 +37,7 @@ class StageLinks:
 
     graph: Graph
     cluster: Cluster
-    stages: tuple[PlannedStage, ...]
+    stages: tuple[StagePlan, ...]
     num_stages: int
 
     @cached_property
@@ -63,7 +46,7 @@ class StageLinks:
         return tuple(
             Link(op.attrs["tensor"], source, target)
             for source, stage in enumerate(self.stages)
-            for op in stage.plan.graph.ops
+            for op in stage.graph.ops
             if op.kind == "stage_output"
             for target in range(source + 1, len(self.stages))
             if self._end(target, "stage_input", op.attrs["tensor"])
@@ -77,7 +60,7 @@ class StageLinks:
         return {
             (n, op.kind, op.attrs["tensor"]): op
             for n, stage in enumerate(self.stages)
-            for op in stage.plan.graph.ops
+            for op in stage.graph.ops
             if op.kind in ("stage_input", "stage_output")
         }
 
@@ -110,8 +93,8 @@ class StageLinks:
         assert given is not None and taken is not None
         stages = self.stages
         return (
-            stages[link.source].plan.ops[given.name],
-            stages[link.target].plan.ops[taken.name],
+            stages[link.source].ops[given.name],
+            stages[link.target].ops[taken.name],
         )
 
     def is_local(self, link: Link) -> bool:
@@ -125,7 +108,7 @@ class StageLinks:
             spec = self.graph.tensors[link.tensor].spec
             out, into = self.ends(link)
             mesh = self.stages[link.source].place.mesh
-            price = self.stages[link.source].plan.model.comm.price
+            price = self.stages[link.source].model.comm.price
             forward = cheapest_path(spec, out.ins[0], into.outs[0], mesh, price)
             back, wanted = into.grad_outs[0], out.grad_ins[0]
             backward = None
@@ -139,7 +122,7 @@ class StageLinks:
         """Tied parameter (its tensor) -> the parts that hold it and add up its gradients."""
         found: dict[str, list[int]] = {}
         for n, stage in enumerate(self.stages):
-            for op in stage.plan.graph.params:
+            for op in stage.graph.params:
                 found.setdefault(op.outputs[0], []).append(n)
         return {name: tuple(stages) for name, stages in found.items() if len(stages) > 1}
 

@@ -16,7 +16,6 @@ from ..api import parallelize
 from ..cluster.spec import Cluster
 from ..planner.new_plan import Stages, new_plan
 from ..plans import Plan
-from ..plans.staged import StagedPlan, load_plan
 from ..runtime.jobs.guard import install_guard, rank
 from ..runtime.jobs.launch import run_processes
 from ..runtime.need import need_oneflow
@@ -78,7 +77,7 @@ def train(job: TrainJob) -> int:
             job.command(folder),
             job.cluster.num_devices,
             prefix=False,
-            overlaps=isinstance(plan, StagedPlan),
+            overlaps=len(plan.stages) > 1,
         )
 
 
@@ -90,7 +89,7 @@ def train_rank(job: TrainJob) -> None:
     install_guard()
     if job.plan_file is not None:  # making or checking the plan has said it
         warnings.simplefilter("ignore", OpaqueWarning)
-    plan = None if job.plan_file is None else load_plan(job.plan_file)
+    plan = None if job.plan_file is None else Plan.load(job.plan_file)
     model, example, loss = entries.build_entry(job.model, job.batch, job.seed)
     trainer = parallelize(
         model,
@@ -105,8 +104,7 @@ def train_rank(job: TrainJob) -> None:
         schedule=job.schedule,
     )
     made = trainer.plan
-    seconds = made.iteration_s if isinstance(made, StagedPlan) else made.cost.iteration_s
-    _say(f"{job.model} on {job.cluster}: predicted {seconds:.3g} s a step")
+    _say(f"{job.model} on {job.cluster}: predicted {made.iteration_s:.3g} s a step")
     like = entries.to_arrays(example)
     batches = synthetic_batches(like, made.graph, job.steps, job.seed)
     for step, arrays in enumerate(batches, start=1):
@@ -115,12 +113,12 @@ def train_rank(job: TrainJob) -> None:
         _say(f"step {step:3d}  loss {value:.6f}  {time.perf_counter() - started:.3f} s")
 
 
-def _checked_plan(job: TrainJob) -> Plan | StagedPlan:
+def _checked_plan(job: TrainJob) -> Plan:
     from ..runtime.oneflow.half import check_device
     from ..runtime.oneflow.trace.entries import trace_entry
 
-    plan = None if job.plan_file is None else load_plan(job.plan_file)
-    in_stages = isinstance(plan, StagedPlan) or job.stages is not None
+    plan = None if job.plan_file is None else Plan.load(job.plan_file)
+    in_stages = job.stages is not None if plan is None else len(plan.stages) > 1
     check_device(job.precision if plan is None else plan.precision, in_stages)
     graph = trace_entry(job.model, job.batch)
     if plan is None:

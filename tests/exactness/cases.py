@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -209,4 +208,4 @@ def with_zero(plan: Plan, kind: str) -> Plan:
         mixed = Storage(1 + number // 2 % 3, axes[number % 3])
         storage[op.outputs[0]] = mixed if kind == "mixed" else Storage(int(kind), every)
     ops, edges = split_storage(plan.graph, plan.model.comm, storage, plan.ops, plan.edges)
-    return dataclasses.replace(plan, ops=ops, edges=edges)
+    return plan.changed(ops=ops, edges=edges)

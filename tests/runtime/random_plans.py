@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from autoddl.cluster.spec import Cluster
+from autoddl.cluster.submesh import SubMesh
 from autoddl.graph.graph import Graph, Op
 from autoddl.graph.placed import PlannedEdge, PlannedOp
-from autoddl.plans import Plan, SearchRecord
+from autoddl.plans import Plan, SearchRecord, StagePlan
 from autoddl.sbp.layout import is_even
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
@@ -122,7 +123,7 @@ def with_paths(
             source, target = taken.grad_ins[index], given.grad_outs[out]
             backward = () if source is None or target is None else paths.path(spec, source, target)
             edges[op.name, index] = PlannedEdge(op.name, index, forward, backward)
-    plan = Plan(
+    stage = StagePlan(
         graph=graph,
         cluster=cluster,
         micro_batches=micro_batches,
@@ -134,6 +135,8 @@ def with_paths(
         edges=edges,
         layers=(),
         search=SearchRecord("random", 0),
+        place=SubMesh(0, cluster.nodes, 0, cluster.gpus_per_node),
     )
+    plan = Plan.on_one_mesh(stage)
     plan.verify()
     return plan

@@ -22,7 +22,8 @@ from ...cost.needed import needed_bytes
 from ...cost.planned_step import PlannedStep
 from ...cost.recompute import Blocks, Checkpointing
 from ...cost.storage import Storage
-from ...graph.placed import PlannedBaseline, PlannedEdge, PlannedOp
+from ...graph.placed import PlannedEdge, PlannedOp
+from ...plans.records import PlannedBaseline
 from ...sbp.mesh import Mesh
 from ...sbp.redistribute import PathTable
 from ...search.algorithms import find_algorithm

@@ -35,8 +35,8 @@ from ...graph.cut import CutGraph
 from ...graph.graph import Graph
 from ...graph.placed import PlannedOp
 from ...graph.regions import repeated_blocks
+from ...plans.records import StagePrice
 from ...plans.stage_account import Columns, columns
-from ...plans.stage_price import StagePrice
 from ...sbp.placement import Placement
 from ...search.eliminate import eliminate
 from ...search.problem import Choice, Problem

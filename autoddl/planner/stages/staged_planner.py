@@ -18,13 +18,9 @@ from ...graph.cut import CutGraph, cut_graph
 from ...graph.graph import Graph
 from ...graph.precision import check_precision, in_precision
 from ...graph.regions import repeated_blocks
-from ...plans import Plan
-from ...plans.links import PlannedStage
-from ...plans.renamed import renamed
+from ...plans import Plan, StagePlan
 from ...plans.schedule.make import make_schedule
 from ...plans.schedule.simulate import peak_stash
-from ...plans.stage_account import plan_price
-from ...plans.staged import StagedPlan
 from ..planner import find_plan, micro_batch_counts, micro_graph
 from .interleave import interleaved_partition
 from .partition import Partition, Stage, Task, in_flight, partitions
@@ -58,8 +54,8 @@ def find_staged_plan(
     zero: bool = True,
     precision: str = "float32",
     most_layers: int = MOST_LAYERS,
-) -> Plan | StagedPlan:
-    """The best plan found with `stages` stages; None chooses, and gives a `Plan` for one stage.
+) -> Plan:
+    """The best plan found with `stages` stages; None chooses.
 
     schedule: "gpipe", "1f1b", "eager-1f1b", "zb-h1" or, with `chunks` parts of the model on each of
               a given number of equal stages, "interleaved-1f1b"; delay: see `plans.schedule.orders`
@@ -188,7 +184,7 @@ def _plan_interleaved(
     counts: Sequence[int],
     delay: int | None,
     options: dict,
-) -> StagedPlan:
+) -> Plan:
     cut, model = prices.cut, prices.model
     cluster = model.cluster
     possible = [m for m in counts if m % stages == 0]
@@ -229,13 +225,13 @@ def _plan_stages(
     chunks: int,
     held: Sequence[int],
     options: dict,
-) -> StagedPlan:
+) -> Plan:
     """held: per part, the forward passes in flight"""
     parts, cut, model = chosen.micro_batches, prices.cut, prices.model
     model = dataclasses.replace(model, memory_limit_bytes=model.limit_bytes / chunks)
     small = cut.graph.with_batch(cut.graph.batch // parts) if parts > 1 else cut.graph
     micro = CutGraph(small, cut.layers)
-    planned: list[PlannedStage] = []
+    planned: list[StagePlan] = []
     for n, stage in enumerate(chosen.stages):
         graph = cut.stage(stage.first, stage.last)
         plan = _known(planned, graph, stage, model, held[n], parts)
@@ -254,23 +250,23 @@ def _plan_stages(
                 raise ValueError(
                     f"stage {n} (layers {stage.first}-{stage.last - 1} on {stage.place}): {error}"
                 ) from error
-        planned.append(PlannedStage(stage.first, stage.last, stage.place, plan))
-    return StagedPlan(micro, model.cluster, parts, schedule, delay, tuple(planned), chunks)
+        planned.append(plan.at(stage.first, stage.last, stage.place))
+    return Plan(micro, model.cluster, tuple(planned), (), schedule, delay, chunks)
 
 
 def _known(
-    planned: Sequence[PlannedStage],
+    planned: Sequence[StagePlan],
     graph: Graph,
     stage: Stage,
     model: CostModel,
     held: int,
     parts: int,
-) -> Plan | None:
+) -> StagePlan | None:
     """The plan of an earlier stage with the same layers under other names, if its memory fits."""
     micro = micro_graph(graph, parts)
     for other in planned:
         if other.place.nodes == stage.place.nodes and other.place.gpus == stage.place.gpus:
-            plan = renamed(other.plan, micro)
-            if plan is not None and plan_price(plan).memory_bytes(held) <= model.limit_bytes:
+            plan = other.for_equal(micro)
+            if plan is not None and plan.price.memory_bytes(held) <= model.limit_bytes:
                 return plan
     return None

@@ -8,7 +8,7 @@ from typing import Any
 
 import oneflow as flow
 
-from ...plans import Plan
+from ...plans import StagePlan
 from .arrival import Arrival
 from .communicating import communicating_passes
 from .executor import Values
@@ -34,7 +34,7 @@ class Part:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: StagePlan,
         micro_batches: int,
         model: Any,
         start: Mapping[str, flow.Tensor],

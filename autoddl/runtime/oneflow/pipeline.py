@@ -1,6 +1,6 @@
 """Trains a model by a plan with stages: this rank runs its own stage's operators and transfers.
 
-A rank walks through its stage's list of actions (`StagedPlan.schedule`). The lists of all stages
+A rank walks through its stage's list of actions (`Plan.schedule`). The lists of all stages
 are parts of one order of everything that happens, so no two ranks wait for each other. An
 interleaved pipeline has several parts of the model on a stage, which keep nothing in common: a
 parameter that two of them use is held by both, as by two stages.
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import oneflow as flow
 
+from ...plans import Plan
 from ...plans.links import Link
 from ...plans.schedule.action import Action
 from ...plans.schedule.hoist import hoisted
-from ...plans.staged import StagedPlan
 from ..jobs.guard import install_guard, rank
 from .detach import detached
 from .eval_batch import rows_of
@@ -47,7 +47,7 @@ class PipelineTrainer:
     def __init__(
         self,
         traced: Traced,
-        plan: StagedPlan,
+        plan: Plan,
         optimizer: OptimizerFn,
         *,
         per_shard_batchnorm: bool = False,
@@ -69,16 +69,14 @@ class PipelineTrainer:
         assert ranks == tuple(range(ranks[0], ranks[0] + len(ranks)))
         place = plan.stages[self.stage].place
         self._groups = Groups(place.mesh, rank() - ranks[0], device_kind, ranks[0])
-        self._run_state = RunState(
-            plan.stages[0].plan.seed, per_shard_batchnorm=per_shard_batchnorm
-        )
-        model = plan.stages[self.stage].plan.model
+        self._run_state = RunState(plan.seed, per_shard_batchnorm=per_shard_batchnorm)
+        model = plan.stages[self.stage].model
         self.emulator = Emulator(model, self._groups) if emulate else None
         opaque = {name: as_kernel(call) for name, call in traced.opaque.items()}
         start = self._start_values()
         self._parts = {
             v: Part(
-                plan.stages[v].plan, plan.micro_batches, traced.model, start, self._groups,
+                plan.stages[v], plan.micro_batches, traced.model, start, self._groups,
                 self._run_state, opaque, by_input=not plan.schedule.joint, debug=debug,
                 emulator=self.emulator,
             )
@@ -106,9 +104,7 @@ class PipelineTrainer:
 
     def _start_values(self) -> dict[str, flow.Tensor]:
         """Rank 0's values of all parameters and buffers that the model's operators read."""
-        read = {
-            op.attrs["name"] for op in self.plan.cut.graph.ops if op.kind in ("param", "buffer")
-        }
+        read = {op.attrs["name"] for op in self.plan.graph.ops if op.kind in ("param", "buffer")}
         start = {**self._traced.params, **self._traced.buffers}
         values = {}
         for name in sorted(read):  # all ranks together
@@ -121,7 +117,7 @@ class PipelineTrainer:
         found = {}
         for link, (forward, backward) in self.plan.travel.local_paths.items():
             if link.source in self._parts:
-                shape = self.plan.cut.graph.tensors[link.tensor].spec.shape
+                shape = self.plan.graph.tensors[link.tensor].spec.shape
                 out, into = self.plan.travel.ends(link)
                 back = None
                 if backward is not None:
@@ -140,7 +136,7 @@ class PipelineTrainer:
         The loss is a local scalar tensor, equal on all ranks. Raises ValueError if the number of
         tensors, a dtype or a shape is not the example's.
         """
-        read = (op.attrs["index"] for op in self.plan.cut.graph.ops if op.kind == "input")
+        read = (op.attrs["index"] for op in self.plan.graph.ops if op.kind == "input")
         count = len(self._traced.examples) or max(read, default=-1) + 1
         if len(batch) != count:
             raise ValueError(
@@ -223,7 +219,7 @@ class PipelineTrainer:
 
     def _share_loss(self, loss: flow.Tensor | None) -> flow.Tensor:
         """The last part's loss, on every rank."""
-        spec = self.plan.cut.graph.tensors[self.plan.cut.graph.loss].spec
+        spec = self.plan.graph.tensors[self.plan.graph.loss].spec
         shared = flow.zeros(1, dtype=getattr(flow, spec.dtype), device=self._groups.device)
         if loss is not None:
             shared = loss.reshape(1).clone()
@@ -240,7 +236,7 @@ class PipelineTrainer:
         limit = max(len(self._traced.examples) - 1, 0)
         if limit and len(inputs) > limit:
             raise ValueError(f"eval_step takes the model's {limit} inputs, got {len(inputs)}")
-        rows = rows_of(self.plan.cut.graph, inputs, self.plan.batch)
+        rows = rows_of(self.plan.graph, inputs, self.plan.batch)
         whole = self._evaluator.prepared(rows, inputs)
         self._roll_call("eval_step")
         return put_tensors(self._traced.structure, whole())
@@ -285,7 +281,7 @@ class PipelineTrainer:
         names, own = self._names(), self._model_state()
         owner: dict[str, int] = {}
         for n, stage in enumerate(self.plan.stages):
-            for op in stage.plan.graph.ops:
+            for op in stage.graph.ops:
                 if op.kind in ("param", "buffer"):
                     owner.setdefault(op.attrs["name"], n)
         whole = {}
@@ -314,7 +310,7 @@ class PipelineTrainer:
 
 def build_pipeline_trainer(
     traced: Traced,
-    plan: StagedPlan,
+    plan: Plan,
     optimizer: OptimizerFn,
     *,
     per_shard_batchnorm: bool = False,

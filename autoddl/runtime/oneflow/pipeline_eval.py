@@ -13,8 +13,8 @@ import oneflow as flow
 
 from ...cluster.submesh import Device
 from ...graph.graph import Graph
+from ...plans import Plan
 from ...plans.links import Link
-from ...plans.staged import StagedPlan
 from ...sbp.layout import TensorSpec
 from .eval_batch import Sized, check_divides, micro_batches_in
 from .executor import Values, sent_key
@@ -47,7 +47,7 @@ class PipelineEvaluator:
 
     def __init__(
         self,
-        plan: StagedPlan,
+        plan: Plan,
         parts: Mapping[int, Part],
         ranks: Sequence[Sequence[int]],
         groups: Groups,
@@ -80,12 +80,12 @@ class PipelineEvaluator:
 
     def _make(self, rows: int) -> _Run:
         stages = self._plan.stages
-        graphs = tuple(stage.plan.graph for stage in stages)
-        parts = micro_batches_in(self._plan.cut.graph, rows)
+        graphs = tuple(stage.graph for stage in stages)
+        parts = micro_batches_in(self._plan.graph, rows)
         if parts is None:
             check_divides(
                 [
-                    Sized(s.plan.graph, s.plan.ops, s.place.mesh, wanted)
+                    Sized(s.graph, s.ops, s.place.mesh, wanted)
                     for s, wanted in zip(stages, self._wanted, strict=True)
                 ],
                 rows,
@@ -120,7 +120,7 @@ class PipelineEvaluator:
         chunks = [
             self._one(run, {v: x[m] for v, x in fed.items()}) for m in range(run.micro_batches)
         ]
-        dims = [t.batch_dims for t in map(self._plan.cut.graph.tensors.get, self._names) if t]
+        dims = [t.batch_dims for t in map(self._plan.graph.tensors.get, self._names) if t]
         return [
             chunk[0] if len(chunk) == 1 else flow.cat(list(chunk), dim=dims[i][0])
             for i, chunk in enumerate(zip(*chunks, strict=True))
@@ -128,7 +128,7 @@ class PipelineEvaluator:
 
     @property
     def _names(self) -> tuple[str, ...]:
-        return self._plan.cut.graph.outputs
+        return self._plan.graph.outputs
 
     def _one(self, run: _Run, inputs: dict[int, Values]) -> list[flow.Tensor]:
         """One micro-batch through all parts."""
@@ -165,18 +165,18 @@ class PipelineEvaluator:
             )
         else:
             op = run.graphs[v].producers[name]
-            nd = self._plan.stages[v].plan.ops[op.name].outs[op.outputs.index(name)]
+            nd = self._plan.stages[v].ops[op.name].outs[op.outputs.index(name)]
             whole = prepare(to_broadcast(nd), spec.shape, nd, self._groups)(part)
         flat = whole.reshape(-1).contiguous().clone()
         return broadcast(flat, self._ranks[v][0]).reshape(*spec.shape)
 
 
-def _needed(plan: StagedPlan) -> tuple[list[Link], list[frozenset[str]]]:
+def _needed(plan: Plan) -> tuple[list[Link], list[frozenset[str]]]:
     """The links that the model's results depend on; of every part its results and sending ends."""
-    wanted: list[set[str]] = [set(stage.plan.graph.outputs) for stage in plan.stages]
+    wanted: list[set[str]] = [set(stage.graph.outputs) for stage in plan.stages]
     links: list[Link] = []
     for v in reversed(range(len(plan.stages))):
-        names = needed_ops(plan.stages[v].plan.graph, frozenset(wanted[v]))
+        names = needed_ops(plan.stages[v].graph, frozenset(wanted[v]))
         for link in plan.travel.links:
             out, into = plan.travel.ends(link)
             if link.target == v and into.name in names:

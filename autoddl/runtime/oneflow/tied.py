@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import oneflow as flow
 
-from ...plans.staged import StagedPlan
+from ...plans import Plan
 from ..jobs.guard import rank
 from .groups import Groups
 from .part import Part
@@ -21,10 +21,10 @@ from .state import Stored, from_rank_0, set_gradient, shard
 
 
 def exchange_gradients(
-    plan: StagedPlan, parts: Mapping[int, Part], ranks: Sequence[Sequence[int]], groups: Groups
+    plan: Plan, parts: Mapping[int, Part], ranks: Sequence[Sequence[int]], groups: Groups
 ) -> None:
     """`parts`: this rank's; `ranks`: of every part. All ranks call it."""
-    producers = plan.cut.graph.producers
+    producers = plan.graph.producers
     for tensor, holders in sorted(plan.travel.shared_params.items()):
         name = producers[tensor].attrs["name"]
         stored = [parts[v].state.stored[name] for v in holders if v in parts]

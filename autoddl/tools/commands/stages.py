@@ -1,8 +1,7 @@
-"""Options and output of plans with pipeline stages, for `autoddl plan` and `autoddl explain`."""
+"""Options of plans with pipeline stages, for `autoddl plan` and `autoddl explain`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,8 +9,6 @@ import click
 
 if TYPE_CHECKING:
     from ...planner.new_plan import Stages
-    from ...plans import Plan
-    from ...plans.staged import StagedPlan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 WHOLE_STAGES = ("gpipe", "1f1b", "eager-1f1b", "zb-h1")
@@ -59,22 +56,3 @@ def refuse_with_stages(**options: Any) -> None:
     given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
     if given:
         raise ValueError(f"{' and '.join(given)} cannot go with --stages; leave one of them out")
-
-
-def show_any_plan(found: Plan | StagedPlan, as_json: bool) -> None:
-    """The plan in words, or its figures as JSON."""
-    from ...plans.summary import summary_json
-
-    click.echo(json.dumps(summary_json(found), indent=1) if as_json else found.explain())
-
-
-def explain_stages(found: StagedPlan, timeline: str | None, trace: str | None) -> None:
-    """Words, or the files asked for."""
-    from ...plans.schedule.timeline import save_picture, save_trace
-
-    if timeline:
-        save_picture(found.timeline, timeline, found.cut.graph.name)
-    if trace:
-        save_trace(found.timeline, trace)
-    if not timeline and not trace:
-        click.echo(found.explain())
