@@ -24,7 +24,7 @@ from .calibration.machine import fit_record, machine_of
 from .calibration.measured import Limits
 from .calibration.progress import Reporter, relayed
 from .calibration.record import Machine, Record, record_path
-from .calibration.schedule import COLLECTIVES, KINDS, MAX_BYTES, message_sizes, schedule
+from .calibration.schedule import KINDS, MAX_BYTES, SENDING, message_sizes, schedule
 from .cluster.spec import Cluster
 from .sbp.mesh import Mesh
 
@@ -151,7 +151,7 @@ def measured_record(job: CalibrateJob, mesh: Mesh, meeting: Meeting) -> Record:
     points = schedule(
         mesh,
         message_sizes(job.max_bytes, job.factor),
-        KINDS if job.point_to_point else COLLECTIVES,
+        KINDS if job.point_to_point else SENDING,
     )
     from .backend.oneflow.calibrate_rank import run
     from .backend.oneflow.entries import trace_entry

@@ -18,8 +18,9 @@ from .pipeline.reshard.unit_tasks import End
 from .pipeline.submesh import SubMesh
 from .planned import PlannedOp
 from .plans import Plan
+from .sbp.collectives import Step
 from .sbp.layout import TensorSpec
-from .sbp.redistribute import Step, cheapest_path
+from .sbp.redistribute import cheapest_path
 from .stage_account import plan_price
 
 Steps = tuple[Step, ...]
@@ -125,12 +126,13 @@ class StageLinks:
             spec = self.graph.tensors[link.tensor].spec
             out, into = self.ends(link)
             mesh = self.stages[link.source].place.mesh
-            price = self.stages[link.source].plan.model.comm.price
-            forward = cheapest_path(spec, out.ins[0], into.outs[0], mesh, price)
+            comm = self.stages[link.source].plan.model.comm
+            paths = mesh, comm.price, comm.collectives
+            forward = cheapest_path(spec, out.ins[0], into.outs[0], *paths)
             back, wanted = into.grad_outs[0], out.grad_ins[0]
             backward = None
             if back is not None and wanted is not None:
-                backward = cheapest_path(spec, back, wanted, mesh, price)
+                backward = cheapest_path(spec, back, wanted, *paths)
             found[link] = forward, backward
         return found
 

@@ -33,8 +33,8 @@ from functools import cached_property
 
 from ..graph import Op
 from ..planned import PlannedEdge, PlannedOp
+from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
-from ..sbp.redistribute import Step
 from .backward import pull_back
 from .executed import kept_bytes, meanwhile_bytes, pull_at_once
 from .forward import IN_PLACE, VIEWS, extra_bytes, workspace_bytes

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 
 from ..graph import Graph, Op
 from ..planned import PlannedEdge, PlannedOp
+from ..sbp.collectives import COLLECTIVES, Collectives, device_bytes
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.rules import find_rule
-from ..sbp.traffic import device_bytes
 from .bound import Accesses, Multiply, least_accesses, memory_dependent_words
 from .recompute import Recomputation
 from .storage import edge_times
@@ -74,6 +74,7 @@ def product_bytes(
     ops: Mapping[str, PlannedOp],
     edges: Mapping[tuple[str, int], PlannedEdge],
     again: Recomputation | None = None,
+    collectives: Collectives = COLLECTIVES,
 ) -> ProductBytes:
     """The account of a plan for `graph` (of one micro-batch) with `memory_bytes` a device.
 
@@ -97,7 +98,16 @@ def product_bytes(
     return ProductBytes(
         independent,
         dependent,
-        _moved(graph, mesh, micro_batches, ops, edges, values, again or Recomputation(graph)),
+        _moved(
+            graph,
+            mesh,
+            micro_batches,
+            ops,
+            edges,
+            values,
+            again or Recomputation(graph),
+            collectives,
+        ),  # fmt: skip
         sum(op.kind in PRODUCT_KINDS for op in graph.ops),
         len(values.divided),
     )
@@ -117,6 +127,7 @@ def _moved(
     edges: Mapping[tuple[str, int], PlannedEdge],
     values: _Values,
     again: Recomputation,
+    collectives: Collectives,
 ) -> float:
     weights = {v.name for v in values.all if v.is_param and v.readers}
     inputs = {op.name: op.inputs for op in graph.ops}
@@ -132,10 +143,10 @@ def _moved(
             is_param, edge.zero_stage, micro_batches, again.passes(edge.op)
         )
         given = ops[producer.name].outs[producer.outputs.index(tensor)]
-        total += sum(forward) * device_bytes(spec, given, edge.forward, mesh)
+        total += sum(forward) * device_bytes(spec, given, edge.forward, mesh, collectives)
         back = ops[edge.op].grad_ins[edge.index]
         if back is not None:
-            total += backward * device_bytes(spec, back, edge.backward, mesh)
+            total += backward * device_bytes(spec, back, edge.backward, mesh, collectives)
     return total
 
 

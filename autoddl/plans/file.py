@@ -14,8 +14,8 @@ from ..cluster.spec import Cluster
 from ..files import json_number
 from ..graph import Graph
 from ..planned import PlannedBaseline, PlannedEdge, PlannedLayer, PlannedOp
+from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
-from ..sbp.redistribute import Step
 from .checks import verify
 from .figures import PlanFigures
 from .search_record import SearchRecord

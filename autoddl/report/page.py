@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..cost.account import Cost
-from ..cost.comm import work_of
 from ..explain import LayerRow, format_bytes, format_seconds, layer_rows, unfit_text
 from ..planned import PlannedBaseline
 from ..plans import Plan
+from ..sbp.collectives import Step, path_bytes, work_of
 from ..sbp.placement import NdSbp
-from ..sbp.redistribute import Step, path_bytes
 from .tables import short_signature
 
 LETTERS = {
@@ -261,8 +260,8 @@ def _step_texts(plan: Plan, tensor: str, source: NdSbp, steps: Sequence[Step]) -
         group = f"{nodes} nodes" if nodes > 1 else f"{gpus} devices of a node"
         if nodes > 1 and gpus > 1:
             group += f" x {gpus}"
-        sent = work_of(step.kind, nodes, gpus, 1.0).device * max(before, after)
-        texts.append(f"{step.kind.replace('_', '-')} over {group}, {format_bytes(sent)} a device")
+        sent = work_of(step, plan.mesh, plan.cluster.collectives).device * max(before, after)
+        texts.append(f"{step.way.replace('_', '-')} over {group}, {format_bytes(sent)} a device")
     return texts
 
 
