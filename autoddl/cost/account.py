@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from ..graph import SOURCE_KINDS, Graph, Op
-from ..planned import PlannedEdge, PlannedOp
+from ..graph.graph import SOURCE_KINDS, Graph, Op
+from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.collectives import Step, device_intra_bytes, nic_bytes, nic_messages
 from ..sbp.layout import TensorSpec, even_bytes
 from ..sbp.placement import B, NdSbp, P

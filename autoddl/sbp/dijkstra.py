@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..compiled import loops
+from .._native import loops
 from .layout import Floats, Ints
 from .states import BySource
 

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..compiled import Loops, loops
+from .._native import Loops, loops
 from .collectives import Collectives
 from .dijkstra import lengths_one_by_one
 from .edges import STAY, end_axes, shortest
