@@ -14,7 +14,6 @@ from ..cluster.spec import Cluster
 from ..cluster.submesh import SubMesh
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedOp
-from ..planner.stages.partition import StagePrice
 from ..sbp.collectives import Step
 from ..sbp.layout import TensorSpec
 from ..sbp.redistribute import cheapest_path
@@ -22,6 +21,7 @@ from . import Plan
 from .reshard.plan import ReshardPlan, plan_reshard
 from .reshard.unit_tasks import End
 from .stage_account import plan_price
+from .stage_price import StagePrice
 
 Steps = tuple[Step, ...]
 
