@@ -170,7 +170,7 @@ def largest_bytes(spec: TensorSpec, parts: NDArray[np.signedinteger[Any]]) -> tu
     return spec.item_bytes * local.prod(axis=1, dtype=np.float64), (local * parts == shape).all(1)
 
 
-def divides_evenly(shape: Sequence[int], parts: NDArray[np.signedinteger[Any]]) -> Bools:
+def divides_evenly(shape: Sequence[int], parts: NDArray[Any]) -> Bools:
     """[n]: whether each row of `parts` [n, ndim] divides every dim."""
     return (np.array(shape, dtype=np.int64) % parts == 0).all(axis=-1)
 
