@@ -54,14 +54,10 @@ class StepTape(StepTensors):
     # parameter -> its gradient's placement, and the steps still to come after the last part
     owed: dict[str, tuple[NdSbp, tuple[Step, ...]]] = field(default_factory=dict)
     accumulated: list[str] = field(default_factory=list)  # parameters, as their gradients come
-    # actions, and bytes that are there all the time, after each operator's forward pass, and then
-    # after each one's backward pass
-    ends: list[tuple[int, int]] = field(default_factory=list)
 
     def build(self) -> Tape:
         for op in self.plan.graph.ops:
             self._forward(op)
-            self._note_end()
         made_again: set[int] = set()
         for op in reversed(self.plan.graph.ops):
             block = self.plan.again.block_of.get(op.name)
@@ -74,13 +70,9 @@ class StepTape(StepTensors):
                 self._update(op)
             elif any(self.arrived.get(o) for o in op.outputs):
                 self._backward(op)
-            self._note_end()
         if not self.compiled:
             self._synchronise()
         return self.tape
-
-    def _note_end(self) -> None:
-        self.ends.append((len(self.tape.actions), sum(self.tape.always.values())))
 
     # ---- forward
 

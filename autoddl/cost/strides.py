@@ -8,6 +8,7 @@ Shapes are global: a split of one dim leaves the order of the others as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from ..sbp.signature import OpSpec
 
@@ -25,7 +26,8 @@ def contiguous(shape: Sequence[int]) -> Strides:
     return tuple(strides)
 
 
-def is_contiguous(shape: Sequence[int], strides: Strides) -> bool:
+@lru_cache(maxsize=10_000)
+def is_contiguous(shape: Strides, strides: Strides) -> bool:
     """True if the elements follow one another; dims of size 1 may have any stride."""
     rows = zip(shape, strides, contiguous(shape), strict=True)
     return all(n == 1 or stride == row for n, stride, row in rows)
