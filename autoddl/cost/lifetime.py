@@ -35,13 +35,14 @@ from ..graph import Op
 from ..planned import PlannedEdge, PlannedOp
 from ..sbp.placement import NdSbp
 from ..sbp.redistribute import Step
+from ..sbp.rules import find_rule
 from .backward import pull_back
 from .executed import kept_bytes, meanwhile_bytes, pull_at_once
-from .forward import IN_PLACE, VIEWS, extra_bytes, workspace_bytes
+from .forward import extra_bytes, workspace_bytes
 from .memory import OPTIMIZER_SLOTS
 from .pullback import OpPullback
 from .step_tensors import StepTensors
-from .strides import VIEW_KINDS, view_strides
+from .strides import view_strides
 from .tape import Tape, Transfer
 
 STATE_BYTES = 4  # an element of the optimiser's state, float32 also where parameters are shorter
@@ -133,7 +134,8 @@ class StepTape(StepTensors):
         if extra and any(o in self.plan.graph.needs_grad for o in op.outputs):
             makes.append((self.value(self.extra_of(op)), extra, "activations"))
             self.extras.add(self.value(self.extra_of(op)))
-        over = {first: names[0]} if op.kind in IN_PLACE and self.compiled else {}
+        rule = find_rule(op.kind)
+        over = {first: names[0]} if rule and rule.in_place and self.compiled else {}
         self.tape.act(what, [*names, *after], makes, workspace, over)
 
     def _receive(self, op: Op, index: int, again: bool) -> str:
@@ -174,11 +176,14 @@ class StepTape(StepTensors):
         if not self.compiled:
             return self.value(op.outputs[0]) in self.strides
         # what comes from outside the compiled order is copied when it is first looked at
-        return op.kind in VIEWS and not self.tape.root(names[0]).startswith("always:")
+        rule = find_rule(op.kind)
+        shares = rule is not None and rule.view in ("same", "reshape")
+        return shares and not self.tape.root(names[0]).startswith("always:")
 
     def _note_strides(self, op: Op, names: Sequence[str]) -> None:
         """Of the executor's views."""
-        if op.kind not in VIEW_KINDS or self.compiled:
+        rule = find_rule(op.kind)
+        if self.compiled or not (rule and rule.view):
             return
         given = self.strides_of(names[0], op.inputs[0])
         strides = view_strides(self.plan.graph.spec(op), given)

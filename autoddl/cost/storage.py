@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, P
+from ..sbp.rules import is_matmul
 from ..sbp.signature import OpSpec
 from ..sbp.steps import Step, StepKind
 from .comm import CommModel
@@ -35,7 +36,6 @@ Codes = NDArray[np.int8]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-_PRODUCTS = ("matmul", "broadcast_matmul")
 _COLLECTS: tuple[StepKind, StepKind] = ("all_gather", "reduce_scatter")
 _B, _P = B.code, P.code
 
@@ -67,7 +67,7 @@ def storages(mesh: Mesh, micro_batches: int) -> tuple[Storage, ...]:
 def stage_at(op: OpSpec, index: int, stage: int) -> int:
     """The stage that input `index` of the operator takes when `stage` is asked for."""
     forgets = (
-        op.kind in _PRODUCTS
+        is_matmul(op.kind)
         and index == 1
         and len(op.inputs[1].shape) == 2
         and not op.attrs["transpose_a"]
