@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..graph import Graph, Op
-from ..planned import PlannedEdge, PlannedOp
+from ..graph.graph import Graph, Op
+from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.rules import find_rule, is_matmul
@@ -31,7 +31,6 @@ from ..sbp.traffic import device_bytes
 from .bound import Accesses, Multiply, least_accesses, memory_dependent_words
 from .recompute import Recomputation
 from .storage import edge_times
-
 
 _ROUNDING = 1e-8  # of what is summed; `least_accesses` itself ends at 1e-9
 
