@@ -27,19 +27,10 @@ from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.collectives import COLLECTIVES, Collectives, device_bytes
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
-from ..sbp.rules import find_rule
+from ..sbp.rules import find_rule, is_matmul
 from .bound import Accesses, Multiply, least_accesses, memory_dependent_words
 from .recompute import Recomputation
 from .storage import edge_times
-
-PRODUCT_KINDS = ("matmul", "broadcast_matmul", "batch_matmul")
-_SUMS = ("add_n", "broadcast_add", "broadcast_sub", "broadcast_mul")
-_NONLINEAR = (
-    "relu", "gelu", "fast_gelu", "quick_gelu", "tanh", "sigmoid", "silu", "mish", "softmax",
-    "log_softmax", "layer_norm", "rms_norm", "normalization", "sparse_softmax_cross_entropy",
-    "softmax_cross_entropy", "binary_cross_entropy_with_logits",
-)  # fmt: skip
-
 
 _ROUNDING = 1e-8  # of what is summed; `least_accesses` itself ends at 1e-9
 
@@ -112,8 +103,8 @@ def product_bytes(
             values,
             again or Recomputation(graph),
             collectives,
-        ),  # fmt: skip
-        sum(op.kind in PRODUCT_KINDS for op in graph.ops),
+        ),
+        sum(is_matmul(op.kind) for op in graph.ops),
         len(values.divided),
     )
 
@@ -218,7 +209,7 @@ class _Values:
             self._free(op)
             return
         if rule.heavy:
-            is_product = op.kind in PRODUCT_KINDS and is_divided
+            is_product = is_matmul(op.kind) and is_divided
             if is_product:
                 self.divided.append(op)
             for index, name in enumerate(op.inputs):
@@ -229,7 +220,7 @@ class _Values:
                     value.readers.append((op, index))
                 else:
                     value.is_read_otherwise = True
-            if is_divided and (op.kind in PRODUCT_KINDS or op.kind.startswith("conv")):
+            if is_divided and rule.product:
                 self._begin(op.outputs[0], fresh=(op.name,))
             else:
                 self._free(op)
@@ -239,12 +230,12 @@ class _Values:
         read = list(dict.fromkeys(self.of[name] for name in moving))
         if len(read) == 1 and read[0] is not None:
             rank = max(self.rank[name] for name in moving)
-            if op.kind in _NONLINEAR and rank == read[0].numel:
+            if rule.nonlinear and rank == read[0].numel:
                 read[0].is_needed_whole = True
             for name, size in zip(op.outputs, numel, strict=True):
                 self.of[name], self.rank[name] = read[0], min(rank, size)
             return
-        whole = [n for n in moving if self.rank[n] == numel[0]] if op.kind in _SUMS else []
+        whole = [n for n in moving if self.rank[n] == numel[0]] if rule.mixes else []
         for name in moving:
             value = self.of[name]
             assert value is not None

@@ -28,6 +28,7 @@ from ..sbp.collectives import Step, StepKind, step_kind
 from ..sbp.layout import TensorSpec, even_bytes, even_bytes_of, num_parts
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, P, S
+from ..sbp.rules import is_matmul
 from ..sbp.signature import OpSpec
 from .comm import CommModel
 
@@ -35,7 +36,6 @@ Codes = NDArray[np.int8]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-_PRODUCTS = ("matmul", "broadcast_matmul")
 _COLLECTS = step_kind(S(0), B), step_kind(P, S(0))
 _SUMS = step_kind(P, B)
 _B, _P = B.code, P.code
@@ -68,7 +68,7 @@ def storages(mesh: Mesh, micro_batches: int) -> tuple[Storage, ...]:
 def stage_at(op: OpSpec, index: int, stage: int) -> int:
     """The stage that input `index` of the operator takes when `stage` is asked for."""
     forgets = (
-        op.kind in _PRODUCTS
+        is_matmul(op.kind)
         and index == 1
         and len(op.inputs[1].shape) == 2
         and not op.attrs["transpose_a"]
