@@ -22,10 +22,11 @@ from .search.eliminate import eliminate
 from .search.group_table import NoStrategy, Space
 from .search.least_bytes import LeastBytes
 from .search.micro_batches import MicroBatches
-from .search.narrow import sketch
+from .search.narrow import approach
 from .search.pair_prices import PairPrices
 from .search.progress import Progress
 from .search.tables import build_tables
+from .search.view import View
 
 _CAP = 100
 _MIN_AXES = 5
@@ -140,7 +141,7 @@ class Looker:
                 if state.node:
                     run.offer(descend(problem, free)[0])
                 else:
-                    sketch(problem, run, free)
+                    approach(View.of(problem), run, _NEAR)
         return Look(parts, blocks, run.cost, run.free_cost)
 
     @property

@@ -25,11 +25,10 @@ from functools import cached_property
 
 import numpy as np
 
-from .counted_states import CLOSED_DIMS, CountedGraph, CountedStates, Replaced
+from .counted_states import CLOSED_DIMS, GROWS, SHRINKS, CountedGraph, CountedStates, Replaced
 from .edges import KIND_INDEX, Codes, Floats, Ints, distinct_pairs
 from .layout import TensorSpec
 from .mesh import Mesh
-from .needless import GROWS, SHRINKS
 from .redistribute import PriceFn
 from .relax import follow
 from .steps import FREE_KINDS, STEP_KINDS

@@ -28,12 +28,13 @@ import numpy as np
 
 from .edges import KIND_INDEX, KIND_TABLE, Bools, Codes, Ints, finder
 from .mesh import Mesh
-from .needless import SHRINKS
 from .relax import PLACE, Rounds
 from .states import core_codes, without_a_label
 from .steps import STEP_KINDS
 from .symmetry import dual
 
+GROWS = (KIND_INDEX["reduce_scatter"], KIND_INDEX["slice"])  # steps that split a tensor further
+SHRINKS = (KIND_INDEX["all_gather"], KIND_INDEX["to_partial"])
 CLOSED_DIMS = 4  # of a tensor whose dims may swap names
 _FEW_STATES = 2000
 _ALL_REDUCE = KIND_INDEX["all_reduce"]
@@ -45,7 +46,7 @@ _PHASES = tuple(
 
 @dataclass(frozen=True)
 class Replaced:
-    """Which steps two others replace at no higher price (`needless`).
+    """Which steps two others replace at no higher price.
 
     apart: [kinds, k] those along several axes, by one along an axis of this class, the first of a
            scatter or the last of a gather, and one along the rest; -1 if not

@@ -32,7 +32,6 @@ from .edges import (
 )
 from .layout import TensorSpec
 from .mesh import Mesh
-from .needless import Halfway, halfway
 from .placement import NdSbp, Placement
 from .steps import Step, step_kind
 
@@ -127,13 +126,6 @@ class StateGraph:
         if len(codes) < (ndim + 2) ** mesh.num_axes:
             edges = edges[:, ~is_divisible(codes, edges, mesh, ndim)]
         return StateGraph(mesh, ndim, codes, *edges)
-
-    @cached_property
-    def halfway(self) -> Halfway:
-        """States that edges may go through in two steps."""
-        edges = np.stack([self.src, self.dst, self.kind, self.mask])
-        num_core = len(self.codes) if self.joined_to is None else self.joined_to
-        return halfway(self.codes, num_core, self.ndim, edges)
 
     @cached_property
     def added(self) -> StateGraph:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from .auto import auto
-from .branch import exact
 from .budget import Budget
 from .coordinate_descent import coordinate_descent
+from .exact import exact
 from .exhaustive import exhaustive
 from .integer import integer
 from .metropolis_hastings import metropolis_hastings
