@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from .backend.need import BackendMissing, need_oneflow
 from .cluster.spec import Cluster
 from .cost.comm import CommRule
 from .cost.recompute import Checkpointing
-from .graph import Graph
-from .new_plan import Stages, new_plan
-from .planner import find_plan
+from .graph.graph import Graph
+from .planner.new_plan import Stages, new_plan
+from .planner.planner import find_plan
+from .planner.stages.staged_planner import find_staged_plan
+from .planner.tables.group_table import Space
 from .plans import Plan
-from .search.group_table import Space
-from .staged_plan import StagedPlan, loads_plan
-from .staged_planner import find_staged_plan
+from .plans.staged import StagedPlan, loads_plan
+from .runtime.need import BackendMissing, need_oneflow
 
 __all__ = ["BackendMissing", "parallelize", "plan", "plan_stages", "trace"]
 
 if TYPE_CHECKING:
-    from .backend.oneflow.pipeline import PipelineTrainer
-    from .backend.oneflow.trainer import Trainer
+    from .runtime.oneflow.pipeline import PipelineTrainer
+    from .runtime.oneflow.trainer import Trainer
 
 
 def trace(
@@ -39,7 +39,7 @@ def trace(
     Raises ValueError if the model cannot be traced, BackendMissing without OneFlow.
     """
     need_oneflow("autoddl.trace")
-    from .backend.oneflow.trace import trace as trace_oneflow
+    from .runtime.oneflow.trace.trace import trace as trace_oneflow
 
     return trace_oneflow(model, *example, loss=loss, name=name)
 
@@ -64,7 +64,7 @@ def plan(
     checkpointing: Checkpointing = "auto",
     precision: str = "float32",
 ) -> Plan:
-    """The best plan for training `graph` on `cluster`; see `planner.find_plan` for the options.
+    """The best plan for training `graph` on `cluster`; see `planner.planner.find_plan` for the options.
 
     split_channels: search channel splits of convolutions even where the batch divides over all
                     devices (there AutoDDL section 4.5 finds data parallel convolutions the best)
@@ -107,7 +107,7 @@ def plan_stages(
     comm_rule: CommRule = "shared_nic",
     precision: str = "float32",
 ) -> Plan | StagedPlan:
-    """The best plan with pipeline stages; see `staged_planner.find_staged_plan`.
+    """The best plan with pipeline stages; see `planner.stages.staged_planner.find_staged_plan`.
 
     stages: None chooses, and gives a plan without stages if one stage is best
     delay:  weight gradients are taken so many backward passes late; None: with the inputs'
@@ -230,7 +230,7 @@ def parallelize(
     stages:    of the new plan, a pipeline of so many under `schedule`; "auto" for as many as pay
     optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`
     seed:      of the search and of dropout
-    search, gap, checkpointing, precision: as in `planner.find_plan`; float16 needs CUDA devices
+    search, gap, checkpointing, precision: as in `planner.planner.find_plan`; float16 needs CUDA devices
     per_shard_batchnorm: statistics of each shard instead of the whole batch
     debug:     after each operator, assert the planned placements and equal replicas
 
@@ -238,11 +238,11 @@ def parallelize(
     cluster, or the number of processes is not the cluster's; BackendMissing without OneFlow.
     """
     need_oneflow("autoddl.parallelize")
-    from .backend.oneflow.guard import install_guard
-    from .backend.oneflow.half import check_device
-    from .backend.oneflow.session import check_world_size, optimizer_kind, share_text
-    from .backend.oneflow.trace import trace_with_state
-    from .backend.oneflow.trainer import build_trainer
+    from .runtime.jobs.guard import install_guard
+    from .runtime.oneflow.half import check_device
+    from .runtime.oneflow.session import check_world_size, optimizer_kind, share_text
+    from .runtime.oneflow.trace.trace import trace_with_state
+    from .runtime.oneflow.trainer import build_trainer
 
     if plan is not None and stages is not None:
         raise ValueError(
@@ -279,7 +279,7 @@ def parallelize(
         plan.check_model(traced.graph)
         plan.check_cluster(cluster)
     if isinstance(plan, StagedPlan):
-        from .backend.oneflow.pipeline import build_pipeline_trainer
+        from .runtime.oneflow.pipeline import build_pipeline_trainer
 
         return build_pipeline_trainer(
             traced, plan, optimizer, per_shard_batchnorm=per_shard_batchnorm, debug=debug

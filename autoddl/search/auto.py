@@ -14,9 +14,9 @@ import math
 import numpy as np
 
 from .budget import Budget
-from .coordinate_descent import descend_with_restarts
 from .eliminate import eliminate
 from .exact import Proof, prove, solve_if_small
+from .heuristics.coordinate_descent import descend_with_restarts
 from .memory_price import within_memory
 from .problem import Choice, Problem, SearchResult
 from .progress import Progress

@@ -16,8 +16,8 @@ import numpy as np
 
 from .budget import Budget
 from .certify import free_bound
-from .coordinate_descent import descend_with_restarts
 from .eliminate import eliminate
+from .heuristics.coordinate_descent import descend_with_restarts
 from .integer import program_columns, solve_program
 from .lagrangian import score_bound
 from .narrow import narrow

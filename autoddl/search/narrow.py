@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..cost.gap import ROUNDING
 from .along import eliminated_along, loosened
 from .crossing import crossing
 from .descend import descend
 from .eliminate import eliminate
 from .fronts import AtPrice, Least, TooMany, least_within
+from .gap import ROUNDING
 from .lagrangian import Dual, best_price, score_bound
 from .marginals import Contexts
 from .problem import Choice, Problem
