@@ -64,7 +64,7 @@ def plan(
     checkpointing: Checkpointing = "auto",
     precision: str = "float32",
 ) -> Plan:
-    """The best plan for training `graph` on `cluster`; see `planner.planner.find_plan` for the options.
+    """The best plan for training `graph` on `cluster`; see `planner.find_plan` for the options.
 
     split_channels: search channel splits of convolutions even where the batch divides over all
                     devices (there AutoDDL section 4.5 finds data parallel convolutions the best)
@@ -230,7 +230,7 @@ def parallelize(
     stages:    of the new plan, a pipeline of so many under `schedule`; "auto" for as many as pay
     optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`
     seed:      of the search and of dropout
-    search, gap, checkpointing, precision: as in `planner.planner.find_plan`; float16 needs CUDA devices
+    search, gap, checkpointing, precision: as in `planner.find_plan`; float16 needs CUDA devices
     per_shard_batchnorm: statistics of each shard instead of the whole batch
     debug:     after each operator, assert the planned placements and equal replicas
 

@@ -62,13 +62,14 @@ def explain(plan: PlanFigures) -> str:
     lines.append("")
     for row in layer_rows(layer_texts(plan)):
         times = f" (x{row.count})" if row.count > 1 else ""
+        together, each = (" together", "each: ") if row.count > 1 else ("", "")
         lines += [
             f"{row.name}{times}  {row.layer.op}  {row.layer.topology}",
             f"    {row.layer.signature}",
             f"    {format_seconds(row.cost.compute_s)} computation, "
             f"{format_seconds(row.cost.communication_s)} communication, "
-            f"{format_bytes(row.cost.memory_bytes)}; {_next_best(plan, row.layer)}",
-            *([f"    {row.storage}"] if row.storage else []),
+            f"{format_bytes(row.cost.memory_bytes)}{together}; {each}{_next_best(plan, row.layer)}",
+            *([f"    {each}{row.storage}"] if row.storage else []),
         ]
     return "\n".join(lines)
 

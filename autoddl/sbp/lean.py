@@ -77,7 +77,7 @@ class Lean:
 def lean_edges(graph: StateGraph, shape: Shape, prices: Floats) -> Lean:
     """What tensors that divide as `shape` need of `graph`.
 
-    prices: for each group of `graph.graph.groups` its latency (infinite: not allowed) and seconds per
+    prices: for each group of `graph.groups` its latency (infinite: not allowed) and seconds per
     byte of a shard
     """
     even = np.ones(len(graph.codes), dtype=bool)

@@ -63,7 +63,7 @@ def find_staged_plan(
 
     schedule: "gpipe", "1f1b", "eager-1f1b", "zb-h1" or, with `chunks` parts of the model on each of
               a given number of equal stages, "interleaved-1f1b"; delay: see `plans.schedule.orders`
-    The other options are `planner.planner.find_plan`'s.
+    The other options are `planner.find_plan`'s.
 
     Raises ValueError if there are more stages than layers or devices, the micro-batches do not
     divide the batch, or nothing fits the memory.
