@@ -90,11 +90,12 @@ def eliminated(problem: Problem, memory_price: float, order: Program) -> Elimina
     """`eliminate` in an order of the problem's variables."""
     costs = [*problem.node_cost, *problem.edge_cost]
     memories = [*problem.node_memory, *problem.edge_memory]
-    if memory_price == math.inf:
-        pairs = zip(costs, memories, strict=True)
-        tables = [np.where(np.isfinite(c), m, np.inf) for c, m in pairs]
-    else:
-        tables = [c + memory_price * m for c, m in zip(costs, memories, strict=True)]
+    tables: list[Table] = []
+    for cost, memory in zip(costs, memories, strict=True):
+        if memory_price == math.inf:
+            tables.append(np.where(np.isfinite(cost), memory, np.inf))
+        else:
+            tables.append(cost + memory_price * memory)
     for making in order.makings:
         args = [tables[slot] for slot in making.args]
         if making.kind == "transpose":

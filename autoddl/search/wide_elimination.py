@@ -42,7 +42,7 @@ class _Factor:
         """What is left with one variable's strategy chosen."""
         axis = self.variables.index(variable)
         rest = (*self.variables[:axis], *self.variables[axis + 1 :])
-        return _Factor(rest, self.table.take(strategy, axis=axis))
+        return _Factor(rest, np.asarray(self.table.take(strategy, axis=axis)))
 
 
 def best_choice(state: Elimination) -> Choice | None:

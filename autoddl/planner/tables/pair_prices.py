@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ...sbp.collectives import COLLECTIVES, Collectives
 from ...sbp.counted import Counted
 from ...sbp.edges import distinct_pairs
 from ...sbp.layout import Shape, TensorSpec, is_even
@@ -79,17 +80,18 @@ class PairPrices:
 
     mesh: Mesh
     price: PriceFn
+    collectives: Collectives = COLLECTIVES
     _asked: dict[TensorSpec, list[tuple[Codes, Codes]]] = field(default_factory=dict, repr=False)
     _answers: dict[TensorSpec, list[_Answers]] = field(default_factory=dict, repr=False)
     _evens: dict[tuple[Shape, bytes], bool] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        self.paths = PathTable(self.mesh, self.price)
+        self.paths = PathTable(self.mesh, self.price, self.collectives)
 
     @cached_property
     def least(self) -> Counted:
         """Lower bounds of these prices, which must depend on extents and links only."""
-        return Counted(self.mesh, self.price)
+        return Counted(self.mesh, self.price, self.collectives)
 
     def ask(self, spec: TensorSpec, sources: Codes, targets: Codes) -> None:
         """Announce that `seconds` will be called with these."""
