@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..batch_norm import BatchNorm, batch_norm_of
 from ..cluster.spec import Cluster
 from ..cost.account import Cost, account, total
 from ..cost.extrapolation import Extrapolated, extrapolated_steps
@@ -51,6 +52,11 @@ class PlanFigures:
     baselines: tuple[PlannedBaseline, ...] = ()
     recomputed: Blocks = ()
     precision: str = "float32"
+
+    @property
+    def batch_norm(self) -> BatchNorm:
+        """The rows that BatchNorm takes its statistics of."""
+        return batch_norm_of(self.graph)
 
     @property
     def mesh(self) -> Mesh:
