@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from .backend.need import BackendMissing, need_oneflow
 from .batch_norm import BatchNorm, with_batch_norm
 from .cluster.spec import Cluster
 from .cost.comm import CommRule
 from .cost.recompute import Checkpointing
-from .graph import Graph
-from .new_plan import Stages, new_plan
-from .planner import find_plan
+from .graph.graph import Graph
+from .planner.new_plan import Stages, new_plan
+from .planner.planner import find_plan
+from .planner.stages.staged_planner import find_staged_plan
+from .planner.tables.group_table import Space
 from .plans import Plan
-from .search.group_table import Space
-from .staged_plan import StagedPlan, loads_plan
-from .staged_planner import find_staged_plan
+from .plans.staged import StagedPlan, loads_plan
+from .runtime.need import BackendMissing, need_oneflow
 
 __all__ = ["BackendMissing", "parallelize", "plan", "plan_stages", "trace"]
 
 if TYPE_CHECKING:
-    from .backend.oneflow.pipeline import PipelineTrainer
-    from .backend.oneflow.trainer import Trainer
+    from .runtime.oneflow.pipeline import PipelineTrainer
+    from .runtime.oneflow.trainer import Trainer
 
 
 def trace(
@@ -40,7 +40,7 @@ def trace(
     Raises ValueError if the model cannot be traced, BackendMissing without OneFlow.
     """
     need_oneflow("autoddl.trace")
-    from .backend.oneflow.trace import trace as trace_oneflow
+    from .runtime.oneflow.trace.trace import trace as trace_oneflow
 
     return trace_oneflow(model, *example, loss=loss, name=name)
 
@@ -66,7 +66,7 @@ def plan(
     precision: str = "float32",
     batch_norm: BatchNorm = "batch",
 ) -> Plan:
-    """The best plan for training `graph` on `cluster`; see `planner.find_plan` for the options.
+    """The best plan for training `graph` on `cluster`; see `planner.planner.find_plan` for the options.
 
     split_channels: search channel splits of convolutions even where the batch divides over all
                     devices (there AutoDDL section 4.5 finds data parallel convolutions the best)
@@ -112,7 +112,7 @@ def plan_stages(
     precision: str = "float32",
     batch_norm: BatchNorm = "batch",
 ) -> Plan | StagedPlan:
-    """The best plan with pipeline stages; see `staged_planner.find_staged_plan`.
+    """The best plan with pipeline stages; see `planner.stages.staged_planner.find_staged_plan`.
 
     stages: None chooses, and gives a plan without stages if one stage is best
     delay:  weight gradients are taken so many backward passes late; None: with the inputs'
@@ -237,7 +237,7 @@ def parallelize(
     stages:    of the new plan, a pipeline of so many under `schedule`; "auto" for as many as pay
     optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`
     seed:      of the search and of dropout
-    search, gap, checkpointing, precision: as in `planner.find_plan`; float16 needs CUDA devices
+    search, gap, checkpointing, precision: as in `planner.planner.find_plan`; float16 needs CUDA devices
     batch_norm: of a new plan: BatchNorm takes the statistics of the whole "batch", which is then
                not cut, of each "micro_batch", or of each device's "shard" of it
     debug:     after each operator, assert the planned placements and equal replicas
@@ -246,11 +246,11 @@ def parallelize(
     cluster, or the number of processes is not the cluster's; BackendMissing without OneFlow.
     """
     need_oneflow("autoddl.parallelize")
-    from .backend.oneflow.guard import install_guard
-    from .backend.oneflow.half import check_device
-    from .backend.oneflow.session import check_world_size, optimizer_kind, share_text
-    from .backend.oneflow.trace import trace_with_state
-    from .backend.oneflow.trainer import build_trainer
+    from .runtime.jobs.guard import install_guard
+    from .runtime.oneflow.half import check_device
+    from .runtime.oneflow.session import check_world_size, optimizer_kind, share_text
+    from .runtime.oneflow.trace.trace import trace_with_state
+    from .runtime.oneflow.trainer import build_trainer
 
     if plan is not None and stages is not None:
         raise ValueError(
@@ -288,7 +288,7 @@ def parallelize(
         plan.check_model(traced.graph)
         plan.check_cluster(cluster)
     if isinstance(plan, StagedPlan):
-        from .backend.oneflow.pipeline import build_pipeline_trainer
+        from .runtime.oneflow.pipeline import build_pipeline_trainer
 
         return build_pipeline_trainer(traced, plan, optimizer, debug=debug)
     return build_trainer(traced, plan, optimizer, debug=debug)

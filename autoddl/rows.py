@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .batch_norm import is_training_norm, statistics_of
-from .graph import Graph, Op
+from .graph.graph import Graph, Op
 from .sbp.layout import TensorSpec
 from .sbp.placement import B, P, Placement, S
 from .sbp.rules import find_rule, signatures_of

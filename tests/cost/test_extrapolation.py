@@ -6,8 +6,8 @@ import json
 import pytest
 
 from autoddl.cluster.provenance import Calibration, Range
-from autoddl.planner import find_plan
-from autoddl.summary import summary_json
+from autoddl.planner.planner import find_plan
+from autoddl.plans.summary import summary_json
 from tests.clusters import cluster
 from tests.graphs import residual
 

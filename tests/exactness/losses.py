@@ -17,16 +17,16 @@ import oneflow as flow
 import oneflow.nn as nn
 import oneflow.nn.functional as F
 
-from autoddl.backend.oneflow.guard import rank
-from autoddl.backend.oneflow.pipeline import build_pipeline_trainer
-from autoddl.backend.oneflow.session import share_text
-from autoddl.backend.oneflow.trace import trace_with_state
-from autoddl.backend.oneflow.trainer import build_trainer
 from autoddl.batch_norm import with_batch_norm
-from autoddl.staged_plan import StagedPlan
-from autoddl.staged_planner import find_staged_plan
-from tests.backend.random_plans import cluster_of, random_plan
-from tests.backend.small_models import Transformer, floats, whole
+from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.plans.staged import StagedPlan
+from autoddl.runtime.jobs.guard import rank
+from autoddl.runtime.oneflow.pipeline import build_pipeline_trainer
+from autoddl.runtime.oneflow.session import share_text
+from autoddl.runtime.oneflow.trace.trace import trace_with_state
+from autoddl.runtime.oneflow.trainer import build_trainer
+from tests.runtime.random_plans import cluster_of, random_plan
+from tests.runtime.small_models import Transformer, floats, whole
 
 ROWS, STEPS, CLASSES = 8, 3, 6
 TOLERANCE = 2e-5

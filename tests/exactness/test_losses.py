@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("oneflow", reason="trains on real OneFlow processes")
 
 from autoddl.api import plan, plan_stages, trace  # noqa: E402
-from autoddl.planner import micro_batch_counts  # noqa: E402
-from tests.backend.random_plans import cluster_of  # noqa: E402
+from autoddl.planner.planner import micro_batch_counts  # noqa: E402
 from tests.exactness.losses import EXACT, ROWS, WHOLE, build  # noqa: E402
+from tests.runtime.random_plans import cluster_of  # noqa: E402
 
 WORKER = Path(__file__).parent / "losses.py"
 MESHES = ({"nodes": 2, "gpus": 2}, {"nodes": 2, "gpus": 2, "stages": 2})

@@ -1,0 +1,360 @@
+"""The main path: a graph and a cluster to a plan.
+
+`find_plan` lets a search algorithm choose (`attempts`: how many micro-batches, and which blocks are
+run again), and writes the choice down as placements and steps.
+
+The known schemes (`baselines`) are priced beside every search, each on its best topology, and the
+plan records them. Should one of them be faster than what was found, it is the plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..cluster.spec import Cluster
+from ..cost.comm import CommRule
+from ..cost.model import CostModel
+from ..cost.recompute import Checkpointing
+from ..graph.cut import CutGraph
+from ..graph.graph import Graph
+from ..graph.placed import PlannedBaseline
+from ..graph.precision import check_precision, in_precision
+from ..graph.regions import repeated_blocks
+from ..plans import Plan, SearchRecord
+from ..plans.format import format_at_least, format_bytes
+from ..rows import find_rows, in_several
+from ..search.algorithms import find_algorithm
+from ..search.budget import Budget
+from ..search.certify import free_bound
+from ..search.problem import Choice
+from .alternatives import next_best
+from .attempts import Attempts
+from .baselines import FAMILIES, Baseline, BaselinePricer, Family, tried_again
+from .collector import paused_collector
+from .found import Found
+from .layers import describe_layers
+from .look import Looker
+from .searches import Searches
+from .smallest import smallest
+from .tables.group_table import WHOLE_SPACE, Space
+from .tables.micro_batches import MicroBatches
+from .tables.pair_prices import PairPrices
+from .tables.tables import Tables
+
+_NEAR = 5e-4  # relative gap that "auto" closes only if that is quick, where memory binds
+_PROVING = ("auto", "exact", "integer", "exhaustive")
+
+
+@paused_collector()
+def find_plan(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    seed: int = 0,
+    optimizer: str = "adam",
+    micro_batches: int | None = None,
+    memory_limit_bytes: float | None = None,
+    search: str = "auto",
+    comm_rule: CommRule = "shared_nic",
+    restarts: int = 32,
+    budget_seconds: float | None = None,
+    budget_evaluations: int | None = None,
+    gap: float | None = None,
+    space: Space = WHOLE_SPACE,
+    zero: bool = True,
+    baselines: bool = True,
+    checkpointing: Checkpointing = "auto",
+    precision: str = "float32",
+) -> Plan:
+    """The best plan found for training `graph` (traced with its loss) on `cluster`.
+
+    seed:               of the search; equal inputs and seeds give byte-identical plans
+    optimizer:          "sgd", "momentum", "adam" or "adamw", for the memory of its state
+    micro_batches:      parts of the batch whose gradients are accumulated; None chooses, 1 where
+                        rows of the batch meet (`rows`)
+    memory_limit_bytes: per device; None takes the device's memory
+    search:             an algorithm of `search.algorithms`
+    comm_rule:          "shared_nic", or "plain" for the paper's rule
+    restarts:           random starts of a heuristic search
+    budget_seconds:     of the search, which then returns the best so far; the plan depends on the
+                        machine if they run out
+    budget_evaluations: of the search, likewise; the plan does not depend on the machine
+    gap:                at which the search may end, such as 0.01 for at most 1 % above the lower
+                        bound; 0 proves what it can. None: 0, but "auto" closes a gap of 0.05 %
+                        only where that is quick. Only for a search that proves a bound
+    space:              which strategies are searched; a baseline restricts them
+    zero:               False: parameters are stored whole where they are Broadcast, as in AutoDDL's
+                        own space; the schemes named ZeRO are priced all the same, and not taken
+    baselines:          price the known schemes too, and return the best of them if it is faster
+                        than what was found; not for a restricted space or a pipeline stage
+    checkpointing:      which of the model's repeated blocks keep only their inputs and are run
+                        again before their backward pass: "none", "all", or "auto" for as few as
+                        make the fastest plan that fits. The known schemes recompute all or none,
+                        whichever is faster where "auto" leaves it open
+    precision:          "float32", or "float16" for mixed precision (see `precision`) where the
+                        machine file says how fast the device is in it
+
+    Raises ValueError if an option is unknown, the batch cannot be cut so, or nothing fits memory.
+    """
+    started = time.perf_counter()
+    if not zero:
+        space = dataclasses.replace(space, zero=False)
+    if not graph.loss and not graph.is_stage:
+        raise ValueError(
+            "the graph was traced without a loss; trace(..., loss=loss_fn) plans training"
+        )
+    check_precision(precision, cluster.device)
+    graph = in_precision(graph, precision)
+    model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes, precision)
+    algorithm = find_algorithm(search)
+    budget = Budget(
+        restarts,
+        float("inf") if budget_evaluations is None else budget_evaluations,
+        float("inf") if budget_seconds is None else budget_seconds,
+        gap=gap or 0.0,
+        near=_NEAR if gap is None and search == "auto" else 0.0,
+    )
+    if gap and search not in _PROVING:
+        raise ValueError(
+            f"the search {search!r} proves no bound, so it cannot keep to a gap; leave the gap "
+            f"out, or use one of {', '.join(_PROVING)}"
+        )
+    prices = PairPrices(cluster.mesh, model.comm.price)
+
+    micro = MicroBatches.of(graph)
+    counts = micro_batch_counts(graph, micro_batches)
+    proves = search in ("auto", "exact")
+    looker = Looker(micro, model, space, prices)
+    attempts = Attempts(counts, Searches(looker, algorithm, budget, seed, proves))
+    best = attempts.best(checkpointing)
+    pricer: BaselinePricer | None = None
+    if baselines and space.allowed is None and space.min_weight_shards == 1 and graph.loss:
+        again = tried_again(attempts.blocks, checkpointing)
+        pricer = BaselinePricer(micro, counts, model, seed, again)
+    rivals = () if pricer is None else pricer.all()
+    records = tuple(rival.record for rival in rivals)
+    allowed = [rival for rival in rivals if zero or "ZeRO" not in rival.record.name]
+    nearest = min(allowed, key=lambda rival: rival.seconds, default=None)
+    if nearest is not None and nearest.seconds < _cost_to_beat(best):
+        return _write_baseline(nearest, records, seed, time.perf_counter() - started)
+    if best is None:
+        least = smallest(attempts, checkpointing)
+        if least.excess_bytes > 0 or search not in _PROVING:
+            smaller = pricer and pricer.smallest(least.needed_bytes)
+            if smaller is not None and smaller.needed_bytes <= model.limit_bytes:
+                found = smaller.record
+                records = tuple(found if r.name == found.name else r for r in records)
+                plan = _write_baseline(smaller, records, seed, time.perf_counter() - started)
+                return dataclasses.replace(plan, memory_limit_bytes=model.limit_bytes)
+            named = _Footprint.of(smaller or least)
+            raise ValueError(_none_found(graph, model, named, len(counts) > 1, search))
+        best = least
+    return write_plan(best, records, seed, time.perf_counter() - started)
+
+
+def micro_graph(graph: Graph, parts: int) -> Graph:
+    """The graph of one of `parts` micro-batches, with forks."""
+    return (graph.with_batch(graph.batch // parts) if parts > 1 else graph).with_forks()
+
+
+def micro_batch_counts(graph: Graph, micro_batches: int | None) -> tuple[int, ...]:
+    """Numbers of micro-batches to try, ascending.
+
+    ValueError if the given one does not divide the batch, or rows of the batch meet (`rows`).
+    """
+    if micro_batches is None:
+        if graph.batch == 0 or (not graph.is_stage and find_rows(graph).meeting is not None):
+            return (1,)
+        return tuple(n for n in range(1, graph.batch + 1) if graph.batch % n == 0 and _is_power(n))
+    if micro_batches < 1:
+        raise ValueError(f"micro_batches must be at least 1, got {micro_batches}")
+    if micro_batches > 1 and (graph.batch == 0 or graph.batch % micro_batches):
+        divisors = [n for n in range(1, graph.batch + 1) if graph.batch % n == 0]
+        raise ValueError(
+            f"a batch of {graph.batch} does not divide into {micro_batches} micro-batches; "
+            f"possible numbers: {', '.join(map(str, divisors)) or '1'}"
+        )
+    if not graph.is_stage:
+        find_rows(graph).check(micro_batches)
+    return (micro_batches,)
+
+
+def stage_counts(cut: CutGraph, micro_batches: int | None) -> tuple[int, ...]:
+    """`micro_batch_counts` of a model in stages.
+
+    A sum that all micro-batches need before they are trained has to be computed in one stage.
+    """
+    counts = micro_batch_counts(cut.graph, micro_batches)
+    if counts == (1,):
+        return counts
+    rows = find_rows(cut.graph)
+    several = in_several(cut.graph, rows, cut.layer_of)
+    if several is None:
+        return counts
+    if micro_batches is None:
+        return (1,)
+    raise ValueError(
+        f"{several}, which {micro_batches} micro-batches need of the whole batch, is computed in "
+        "several layers that stages may hold; train it in 1 micro-batch, or without stages"
+    )
+
+
+def _is_power(n: int) -> bool:
+    return n & (n - 1) == 0
+
+
+def _cost_to_beat(found: Found | None) -> float:
+    """What a baseline must cost less than; tables in single precision leave a relative error."""
+    return float("inf") if found is None else found.result.cost * (1 - 1e-6)
+
+
+def write_plan(
+    found: Found, baselines: tuple[PlannedBaseline, ...], seed: int, seconds: float
+) -> Plan:
+    """What was found, as a plan. seconds: that it took to find"""
+    tables, result = found.tables, found.result
+    ops, edges = found.placed
+    alternatives = next_best(tables, result.choice, result.memory)
+    model = tables.model
+    bound = result.lower_bound if np.isfinite(result.lower_bound) else free_bound(tables.problem)
+    return Plan(
+        graph=tables.grouping.graph,
+        cluster=model.cluster,
+        micro_batches=tables.micro_batches,
+        seed=seed,
+        optimizer=model.optimizer,
+        comm_rule=model.comm_rule,
+        memory_limit_bytes=model.limit_bytes,
+        ops=ops,
+        edges=edges,
+        layers=describe_layers(tables, ops, alternatives),
+        search=SearchRecord(result.algorithm, result.evaluations, bound, result.end, seconds),
+        baselines=baselines,
+        recomputed=tables.again.blocks,
+        precision=model.precision,
+    )
+
+
+def _write_baseline(
+    found: Baseline, baselines: tuple[PlannedBaseline, ...], seed: int, seconds: float
+) -> Plan:
+    """A baseline as a plan; it carries no bound, as it was not found by the search."""
+    tables = found.tables
+    assert tables is not None
+    ops, edges = found.placed
+    model = tables.model
+    return Plan(
+        graph=tables.grouping.graph,
+        cluster=model.cluster,
+        micro_batches=tables.micro_batches,
+        seed=seed,
+        optimizer=model.optimizer,
+        comm_rule=model.comm_rule,
+        memory_limit_bytes=model.limit_bytes,
+        ops=dict(ops),
+        edges=dict(edges),
+        layers=describe_layers(tables, dict(ops), {}),
+        search=SearchRecord(f"baseline: {found.record.name}", 0, seconds=seconds),
+        baselines=baselines,
+        recomputed=tables.again.blocks,
+        precision=model.precision,
+    )
+
+
+@paused_collector()
+def baseline_plans(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    seed: int = 0,
+    optimizer: str = "adam",
+    micro_batches: int | None = None,
+    memory_limit_bytes: float | None = None,
+    comm_rule: CommRule = "shared_nic",
+    checkpointing: Checkpointing = "auto",
+    precision: str = "float32",
+) -> dict[str, tuple[PlannedBaseline, Plan | None]]:
+    """Every known scheme on its best topology: its record and, if it fits, its plan, by name.
+
+    The options are those of `find_plan`, which raises the same errors for them.
+    """
+    check_precision(precision, cluster.device)
+    graph = in_precision(graph, precision)
+    model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes, precision)
+    return written_baselines(
+        graph, model, micro_batch_counts(graph, micro_batches), seed, checkpointing
+    )
+
+
+def written_baselines(
+    graph: Graph,
+    model: CostModel,
+    counts: Sequence[int],
+    seed: int = 0,
+    checkpointing: Checkpointing = "auto",
+    families: Sequence[Family] = FAMILIES,
+) -> dict[str, tuple[PlannedBaseline, Plan | None]]:
+    """As `baseline_plans`, of `families`, for a graph in the model's precision.
+
+    counts: numbers of micro-batches, ascending
+    """
+    micro = MicroBatches.of(graph)
+    again = tried_again(repeated_blocks(micro.graph(counts[0])), checkpointing)
+    pricer = BaselinePricer(micro, counts, model, seed, again, families)
+    return {
+        rival.record.name: (
+            rival.record,
+            _write_baseline(rival, (), seed, 0.0) if rival.record.fits else None,
+        )
+        for rival in pricer.all()
+    }
+
+
+@dataclass(frozen=True)
+class _Footprint:
+    """What a choice needs of a device, and the tables that it is of."""
+
+    tables: Tables
+    choice: Choice
+    needed_bytes: float
+
+    @classmethod
+    def of(cls, found: Found | Baseline) -> _Footprint:
+        choice = found.result.choice if isinstance(found, Found) else found.choice
+        assert found.tables is not None and choice is not None
+        return cls(found.tables, choice, found.needed_bytes)
+
+
+def _none_found(
+    graph: Graph, model: CostModel, least: _Footprint, chose_parts: bool, search: str
+) -> str:
+    """How much is missing, on which layers, and what would help."""
+    tables, limit, needed = least.tables, model.limit_bytes, least.needed_bytes
+    if needed <= limit:
+        return (
+            f"the search {search!r} found no plan within the memory limit of {format_bytes(limit)} "
+            f"a device, but there is one of {format_at_least(needed)}; give it a larger budget, or "
+            "search with 'auto'"
+        )
+    sizes = [
+        (tables.memory_of(least.choice, number), group.head)
+        for number, group in enumerate(tables.grouping.groups)
+    ]
+    largest = sorted(sizes, key=lambda item: -item[0])[:3]
+    layers = ", ".join(f"{op.module or op.name} {format_bytes(size)}" for size, op in largest)
+    helps = ["more devices", "devices with more memory", "an optimizer with less state"]
+    if not chose_parts and graph.batch > tables.micro_batches:
+        helps.insert(0, "more micro-batches")
+    again = " and recomputed blocks" if tables.again.blocks else ""
+    return (
+        f"no plan fits the memory limit of {format_bytes(limit)} a device: the smallest found "
+        f"needs {format_at_least(needed)}, {format_bytes(needed - limit)} too much, with "
+        f"{tables.micro_batches} micro-batches{again} on {model.cluster}. "
+        f"The largest layers are "
+        f"{layers}. What would help: {', '.join(helps)}"
+    )
