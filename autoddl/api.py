@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from .batch_norm import BatchNorm, with_batch_norm
 from .cluster.spec import Cluster
 from .cost.comm import CommRule
 from .cost.recompute import Checkpointing
+from .graph.batch_norm import BatchNorm, with_batch_norm
 from .graph.graph import Graph
 from .planner.new_plan import Stages, new_plan
 from .planner.planner import find_plan
@@ -66,7 +66,7 @@ def plan(
     precision: str = "float32",
     batch_norm: BatchNorm = "batch",
 ) -> Plan:
-    """The best plan for training `graph` on `cluster`; see `planner.planner.find_plan` for the options.
+    """The best plan for training `graph` on `cluster`; see `planner.find_plan` for the options.
 
     split_channels: search channel splits of convolutions even where the batch divides over all
                     devices (there AutoDDL section 4.5 finds data parallel convolutions the best)
@@ -237,7 +237,7 @@ def parallelize(
     stages:    of the new plan, a pipeline of so many under `schedule`; "auto" for as many as pay
     optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`
     seed:      of the search and of dropout
-    search, gap, checkpointing, precision: as in `planner.planner.find_plan`; float16 needs CUDA devices
+    search, gap, checkpointing, precision: as in `planner.find_plan`; float16 needs CUDA devices
     batch_norm: of a new plan: BatchNorm takes the statistics of the whole "batch", which is then
                not cut, of each "micro_batch", or of each device's "shard" of it
     debug:     after each operator, assert the planned placements and equal replicas

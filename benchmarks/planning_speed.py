@@ -79,7 +79,7 @@ CASES |= DOUBLINGS | GROWING
 RUNS, GROWTH_RUNS = 3, 9
 
 
-def _graph(case: Case) -> Any:
+def graph_of(case: Case) -> Any:
     """The traced graph of a case."""
     from autoddl.runtime.oneflow.trace.entries import trace_entry
 
@@ -158,7 +158,7 @@ def _measured(case: Case) -> dict[str, Any]:
     from autoddl.sbp.redistribute import PathTable
     from autoddl.search import counts, eliminate, floors, fronts, marginals
 
-    graph = _graph(case)
+    graph = graph_of(case)
     cluster = Cluster.load(MACHINES / f"{case.machine}.json").with_shape(
         nodes=case.nodes, gpus_per_node=case.gpus
     )

@@ -41,6 +41,9 @@ _NONLINEAR = (
 )  # fmt: skip
 
 
+_ROUNDING = 1e-8  # of what is summed; `least_accesses` itself ends at 1e-9
+
+
 @dataclass(frozen=True)
 class ProductBytes:
     """Bytes that each device receives in one iteration for matrix products.
@@ -85,8 +88,10 @@ def product_bytes(
         key = tuple(accesses), tuple(products)
         if key not in memo:
             least = least_accesses(accesses, products)
-            memo[key] = least - sum(a.weight * a.least for a in accesses)
-        independent += max(0.0, memo[key])
+            own = sum(a.weight * a.least for a in accesses)
+            # what rounding leaves of sums that cancel is no word to move
+            memo[key] = least - own if least - own > _ROUNDING * own else 0.0
+        independent += memo[key]
     dependent = 0.0
     for op in values.divided:
         item = graph.tensors[op.outputs[0]].spec.item_bytes

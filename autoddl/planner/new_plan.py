@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ..batch_norm import with_batch_norm
 from ..cluster.spec import Cluster
 from ..cost.recompute import Checkpointing
+from ..graph.batch_norm import with_batch_norm
 from ..graph.graph import Graph
 from ..plans import Plan
 from ..plans.staged import StagedPlan

@@ -25,9 +25,9 @@ from ..graph.graph import Graph
 from ..graph.placed import PlannedBaseline
 from ..graph.precision import check_precision, in_precision
 from ..graph.regions import repeated_blocks
+from ..graph.rows import find_rows, in_several
 from ..plans import Plan, SearchRecord
 from ..plans.format import format_at_least, format_bytes
-from ..rows import find_rows, in_several
 from ..search.algorithms import find_algorithm
 from ..search.budget import Budget
 from ..search.certify import free_bound

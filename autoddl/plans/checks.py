@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..batch_norm import batch_norm_of, with_batch_norm
 from ..cluster.spec import Cluster
 from ..cost.recompute import Blocks
+from ..graph.batch_norm import batch_norm_of, with_batch_norm
 from ..graph.graph import SOURCE_KINDS, Graph
 from ..graph.placed import PlannedEdge
 from ..graph.precision import in_precision

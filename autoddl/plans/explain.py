@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from .. import batch_norm
 from ..cost.savings import Saving
+from ..graph import batch_norm
 from ..graph.graph import Graph
 from ..graph.placed import PlannedLayer
-from ..rows import find_rows
+from ..graph.rows import find_rows
 from .figures import PlanFigures
 from .format import (
     LayerText,
@@ -66,13 +66,14 @@ def explain(plan: PlanFigures) -> str:
     lines.append("")
     for row in layer_rows(layer_texts(plan)):
         times = f" (x{row.count})" if row.count > 1 else ""
+        together, each = (" together", "each: ") if row.count > 1 else ("", "")
         lines += [
             f"{row.name}{times}  {row.layer.op}  {row.layer.topology}",
             f"    {row.layer.signature}",
             f"    {format_seconds(row.cost.compute_s)} computation, "
             f"{format_seconds(row.cost.communication_s)} communication, "
-            f"{format_bytes(row.cost.memory_bytes)}; {_next_best(plan, row.layer)}",
-            *([f"    {row.storage}"] if row.storage else []),
+            f"{format_bytes(row.cost.memory_bytes)}{together}; {each}{_next_best(plan, row.layer)}",
+            *([f"    {each}{row.storage}"] if row.storage else []),
         ]
     return "\n".join(lines)
 

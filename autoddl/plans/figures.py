@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..batch_norm import BatchNorm, batch_norm_of
 from ..cluster.spec import Cluster
 from ..cost.account import Cost, account, total
 from ..cost.extrapolation import Extrapolated, extrapolated_steps
@@ -21,6 +20,7 @@ from ..cost.recompute import Blocks, Recomputation
 from ..cost.savings import Savings, savings
 from ..cost.tape import Peak
 from ..cost.timed import Timed, timed_operators
+from ..graph.batch_norm import BatchNorm, batch_norm_of
 from ..graph.graph import Graph
 from ..graph.placed import PlannedBaseline, PlannedEdge, PlannedLayer, PlannedOp
 from ..sbp.mesh import Mesh

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from ..cost.account import Cost
+from ..cost.account import Cost, total
 from ..cost.extrapolation import Extrapolated
 from ..cost.savings import Saving, Savings
 from ..cost.timed import Timed
@@ -25,7 +25,12 @@ class LayerText:
 
 @dataclass(frozen=True)
 class LayerRow:
-    """Layers that are planned alike: `name` has `*` where they differ; costs are of one of them."""
+    """Layers that show the same plan and the same figures, in one row.
+
+    name:  theirs, see `shared_name`
+    layer: one of them, as is `storage`
+    cost:  of all of them together: the rows of a plan add up to its totals
+    """
 
     name: str
     count: int
@@ -59,24 +64,51 @@ def format_seconds(s: float) -> str:
     return "0 s" if s == 0 else f"{s / 1e-9:.3g} ns"
 
 
-def layer_rows(layers: Sequence[LayerText]) -> list[LayerRow]:
-    """Layers in order, those alike but for the numbers in their names folded into one row."""
-    rows: dict[tuple[str, ...], list[LayerText]] = {}
+def without_numbers(name: str) -> str:
+    """`blocks.3.fc1` -> `blocks.*.fc*`."""
+    return re.sub(r"\d+", "*", name)
+
+
+def shared_name(names: Sequence[str]) -> str:
+    """Of names that differ in numbers only, with `*` for those that differ.
+
+    `blocks.0.fc1`, `blocks.1.fc1` -> `blocks.*.fc1`
+    """
+    parts = zip(*(re.split(r"(\d+)", name) for name in names), strict=True)
+    return "".join(same[0] if len(set(same)) == 1 else "*" for same in parts)
+
+
+def layer_rows(
+    layers: Sequence[LayerText], also: Callable[[PlannedLayer], Hashable] | None = None
+) -> list[LayerRow]:
+    """Layers in order, those of which all that is shown is equal folded into one row.
+
+    also: what is shown of a layer beside its plan and its figures
+    """
+    rows: dict[Hashable, list[LayerText]] = {}
     for text in layers:
-        layer, seconds = text.layer, f"{text.cost.communication_s:.6g}"
-        pattern = re.sub(r"\d+", "*", layer.name)
-        key = (pattern, layer.op, layer.topology, layer.signature, seconds, text.storage)
-        rows.setdefault(key, []).append(text)
+        rows.setdefault((_shown(text), also and also(text.layer)), []).append(text)
     return [
         LayerRow(
-            members[0].layer.name if len(members) == 1 else key[0],
+            shared_name([text.layer.name for text in members]),
             len(members),
             members[0].layer,
-            members[0].cost,
+            total(text.cost for text in members),
             members[0].storage,
         )
-        for key, members in rows.items()
+        for members in rows.values()
     ]
+
+
+def _shown(text: LayerText) -> tuple[str, ...]:
+    """Of a layer, as it is shown: what it is, and its figures in the digits that are printed."""
+    layer, cost = text.layer, text.cost
+    seconds = cost.compute_s, cost.communication_s, cost.iteration_s, layer.alternative_extra_s
+    sizes = cost.nic_bytes.total, cost.intra_bytes.total, cost.memory_bytes
+    return (
+        without_numbers(layer.name), layer.op, layer.topology, layer.signature, text.storage,
+        layer.alternative, *map(format_seconds, seconds), *map(format_bytes, sizes),
+    )  # fmt: skip
 
 
 def savings_lines(micro_batches: int, savings: Savings) -> list[str]:

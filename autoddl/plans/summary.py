@@ -70,7 +70,7 @@ def _of_plan(plan: Plan) -> dict[str, Any]:
         "search": {
             "algorithm": plan.search.algorithm,
             "evaluations": plan.search.evaluations,
-            "seconds": plan.search.seconds,
+            "seconds": plan.search.seconds or None,  # of a file nobody knows
             "end": plan.search.end,
             "lower_bound_s": plan.search.lower_bound_s,
             "gap": plan.gap,

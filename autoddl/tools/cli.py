@@ -43,9 +43,9 @@ from .commands.stages import (
 )
 
 if TYPE_CHECKING:
-    from ..batch_norm import BatchNorm
     from ..cost.comm import CommRule
     from ..cost.recompute import Checkpointing
+    from ..graph.batch_norm import BatchNorm
     from ..planner.new_plan import Stages
     from ..plans import Plan
 
@@ -268,6 +268,7 @@ def plan(
     epilog=examples(
         "autoddl explain plan.json",
         "autoddl explain plan.json --layer blocks.0.qkv",
+        "autoddl explain plan.json --json",
         "autoddl explain plan.json --html plan.html --png plan.png",
         "autoddl explain staged.json --timeline timeline.png --trace trace.json",
     )
@@ -278,6 +279,7 @@ def plan(
 @click.option("--png", metavar="FILE", help="Write a picture of that page; needs Chromium.")
 @click.option("--timeline", metavar="FILE", help="Of a plan with stages: a picture (PNG).")
 @click.option("--trace", metavar="FILE", help="Likewise, for Perfetto or Chrome (JSON).")
+@JSON
 def explain(
     plan_file: str,
     layer: str | None,
@@ -285,12 +287,24 @@ def explain(
     png: str | None,
     timeline: str | None,
     trace: str | None,
+    as_json: bool,
 ) -> None:
-    """Say in words and numbers why the plan in PLAN is as it is."""
+    """Say in words and numbers why the plan in PLAN is as it is.
+
+    With --json the same object as of `plan --json`.
+    """
     from ..plans import Plan
     from ..plans.staged import load_plan
 
     found = load_plan(plan_file)
+    if as_json:
+        if layer or html or png or timeline or trace:
+            raise ValueError(
+                "--json gives the whole plan; leave --layer, --html, --png, --timeline and --trace "
+                "out"
+            )
+        show_any_plan(found, as_json=True)
+        return
     if not isinstance(found, Plan):
         if layer or html or png:
             raise ValueError("--layer, --html and --png are for plans without stages")

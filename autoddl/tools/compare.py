@@ -15,11 +15,11 @@ from functools import cached_property
 from typing import Any
 
 from .._files import json_number
-from ..batch_norm import batch_norm_of, with_batch_norm
 from ..cluster.spec import Cluster
 from ..cost.account import Cost, Traffic
 from ..cost.comm import CommRule
 from ..cost.model import CostModel
+from ..graph.batch_norm import batch_norm_of, with_batch_norm
 from ..graph.graph import Graph
 from ..graph.placed import PlannedBaseline
 from ..planner.baselines import Chosen, chosen

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..api import parallelize
-from ..batch_norm import BatchNorm
 from ..cluster.spec import Cluster
+from ..graph.batch_norm import BatchNorm
 from ..planner.new_plan import Stages, new_plan
 from ..plans import Plan
 from ..plans.staged import StagedPlan, load_plan

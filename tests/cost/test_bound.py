@@ -139,3 +139,12 @@ def test_products_that_everyone_computes_prove_nothing():
     assert plan.product_bytes.divided == 0
     assert plan.product_bytes.least == 0 and plan.product_bytes.ratio is None
     assert "times the least" not in plan.explain()
+
+
+def test_no_bound_is_made_of_rounding():
+    """The products of this plan could be had where they are used: the least is nothing."""
+    plan = find_plan(mlp(32, (2048, 1000)), cluster("gcp_a100", 2, 8), baselines=False)
+    bytes_ = plan.product_bytes
+    assert bytes_.divided == 1 and bytes_.moved > 0
+    assert bytes_.least == 0 and bytes_.ratio is None
+    assert "any algorithm" not in plan.explain()

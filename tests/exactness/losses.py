@@ -17,7 +17,7 @@ import oneflow as flow
 import oneflow.nn as nn
 import oneflow.nn.functional as F
 
-from autoddl.batch_norm import with_batch_norm
+from autoddl.graph.batch_norm import with_batch_norm
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans.staged import StagedPlan
 from autoddl.runtime.jobs.guard import rank

@@ -152,6 +152,17 @@ def test_explain(plan):
     assert "has no layer 'nothing'" in refusal("explain", plan, "--layer", "nothing")
 
 
+def test_explain_gives_the_json_of_plan(graph, tmp_path):
+    path = str(tmp_path / "plan.json")
+    planned = autoddl("plan", graph, "--cluster", LAPTOP, "-o", path, "--json")
+    explained = autoddl("explain", path, "--json")
+    assert explained.exit_code == 0 and json.loads(explained.stdout)["layers"]
+    expected = json.loads(planned.stdout)
+    expected["search"]["seconds"] = None  # which is not in the file
+    assert json.loads(explained.stdout) == expected
+    assert "--layer" in refusal("explain", path, "--json", "--layer", "blocks.0.attention.qkv")
+
+
 def test_mistakes_in_what_is_planned(graph, tmp_path):
     cluster = ("--cluster", LAPTOP)
     assert "no such file" in refusal("plan", graph, "--cluster", "nowhere.json")

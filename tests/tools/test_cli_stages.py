@@ -63,6 +63,17 @@ def test_explain(plan, tmp_path):
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
+def test_explain_gives_the_json_of_plan(graph, tmp_path):
+    path = str(tmp_path / "plan.json")
+    planned = autoddl("plan", graph, "--cluster", LAPTOP, "--stages", "2", "-o", path, "--json")
+    explained = autoddl("explain", path, "--json")
+    assert explained.exit_code == 0 and len(json.loads(explained.stdout)["stages"]) == 2
+    expected = json.loads(planned.stdout)
+    for stage in expected["stages"]:
+        stage["plan"]["search"]["seconds"] = None  # which is not in the file
+    assert json.loads(explained.stdout) == expected
+
+
 def test_schedules_are_the_pipelines():
     assert set(commands.SCHEDULES) == set(make.SCHEDULES)
 

@@ -52,7 +52,7 @@ def megatron_in_stages(
 ) -> StagedBaseline | None:
     """The fastest; None if the blocks divide over no number of stages, or nothing fits.
 
-    micro_batches: if they are given; the errors are those of `planner.planner.find_plan`
+    micro_batches: if they are given; the errors are those of `planner.find_plan`
     """
     graph = in_precision(graph, model.precision)
     blocks = repeated_blocks(graph)

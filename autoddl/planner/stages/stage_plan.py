@@ -2,7 +2,7 @@
 
 The search problem counts the memory of all micro-batches in flight (`stage_memory`). Unless another
 algorithm is asked for, choices at rising prices of memory are tried until one fits
-(`planner.stages.stage_search.sweep`), and then descend as far as the limit allows. What a plan really holds is
+(`stage_search.sweep`), and then descend as far as the limit allows. What a plan really holds is
 its account's (`plans.stage_account.plan_price`); where that is too much the limit is lowered.
 
 At a price l of memory, no choice within limit L costs less than  cost + l (memory - L)  does.

@@ -18,6 +18,7 @@ from ...graph.cut import CutGraph, cut_graph
 from ...graph.graph import Graph
 from ...graph.precision import check_precision, in_precision
 from ...graph.regions import repeated_blocks
+from ...graph.rows import find_rows, why_whole
 from ...plans import Plan
 from ...plans.links import PlannedStage
 from ...plans.renamed import renamed
@@ -25,7 +26,6 @@ from ...plans.schedule.make import make_schedule
 from ...plans.schedule.simulate import peak_stash
 from ...plans.stage_account import plan_price
 from ...plans.staged import StagedPlan
-from ...rows import find_rows, why_whole
 from ..planner import find_plan, micro_graph, stage_counts
 from .interleave import interleaved_partition
 from .partition import Partition, Stage, Task, in_flight, partitions
@@ -64,7 +64,7 @@ def find_staged_plan(
 
     schedule: "gpipe", "1f1b", "eager-1f1b", "zb-h1" or, with `chunks` parts of the model on each of
               a given number of equal stages, "interleaved-1f1b"; delay: see `plans.schedule.orders`
-    The other options are `planner.planner.find_plan`'s.
+    The other options are `planner.find_plan`'s.
 
     Raises ValueError if there are more stages than layers or devices, the micro-batches do not
     divide the batch, or nothing fits the memory.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...batch_norm import batch_norm_of, with_batch_norm
 from ...cluster.spec import Cluster
+from ...graph.batch_norm import batch_norm_of, with_batch_norm
 from ...graph.graph import Graph
 from ...graph.precision import in_precision
 from .figures import StagedFigures

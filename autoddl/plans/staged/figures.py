@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...batch_norm import BatchNorm, batch_norm_of
 from ...cluster.spec import Cluster
+from ...graph.batch_norm import BatchNorm, batch_norm_of
 from ...graph.cut import CutGraph
 from ...graph.graph import Graph
-from ...planner.stages.partition import StagePrice
 from ..links import PlannedStage, StageLinks
 from ..renamed import renamed
 from ..schedule.costs import Costs
@@ -20,6 +19,7 @@ from ..schedule.make import make_schedule
 from ..schedule.schedule import Schedule
 from ..schedule.simulate import Timeline, peak_stash, simulate
 from ..schedule.verify import verify
+from ..stage_price import StagePrice
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import oneflow as flow
 
 from ...graph.graph import Graph
 from ...graph.placed import PlannedOp
-from ...rows import rows_apart
+from ...graph.rows import rows_apart
 from ...sbp.layout import is_even
 from ...sbp.mesh import Mesh
 from .program import needed_ops

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 
 import oneflow as flow
 
-from ...batch_norm import statistics_of
-from ...rows import Rows
+from ...graph.batch_norm import statistics_of
+from ...graph.rows import Rows
 from ...sbp.placement import NdSbp
 from .accumulated import Accumulated
 from .check import check_tensor

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import oneflow as flow
 
 from ...graph.graph import Op
-from ...rows import Rows, known_from, reads
+from ...graph.rows import Rows, known_from, reads
 from .kernels.registry import OUTPUT_KERNELS
 from .program import Edge, Node, Program
 from .vjp import run_kernel

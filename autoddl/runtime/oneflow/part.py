@@ -8,8 +8,8 @@ from typing import Any
 
 import oneflow as flow
 
+from ...graph.rows import Rows
 from ...plans import Plan
-from ...rows import Rows
 from .arrival import Arrival
 from .communicating import communicating_passes
 from .executor import Values

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import oneflow as flow
 
+from ...graph.rows import find_rows
 from ...plans.links import Link
 from ...plans.schedule.action import Action
 from ...plans.schedule.hoist import hoisted
 from ...plans.staged import StagedPlan
-from ...rows import find_rows
 from ..jobs.guard import install_guard, rank
 from .detach import detached
 from .eval_batch import rows_of

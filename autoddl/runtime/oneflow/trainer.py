@@ -13,8 +13,8 @@ import oneflow as flow
 
 from ...cost.model import CostModel
 from ...graph.graph import Graph
+from ...graph.rows import find_rows
 from ...plans import Plan
-from ...rows import find_rows
 from ..jobs.guard import install_guard, rank
 from .eval_batch import Sized, check_divides, micro_batches_in, rows_of
 from .executor import Executor

@@ -13,9 +13,16 @@ from typing import Any
 
 from ...cost.account import Cost
 from ...cost.comm import work_of
-from ...graph.placed import PlannedBaseline
+from ...graph.placed import PlannedBaseline, PlannedLayer
 from ...plans import Plan
-from ...plans.format import LayerRow, format_bytes, format_seconds, layer_rows, unfit_text
+from ...plans.format import (
+    LayerRow,
+    format_bytes,
+    format_seconds,
+    layer_rows,
+    unfit_text,
+    without_numbers,
+)
 from ...sbp.placement import NdSbp
 from ...sbp.redistribute import Step, path_bytes
 from .tables import short_signature
@@ -164,9 +171,15 @@ def _memory(plan: Plan) -> dict[str, Any]:
 
 
 def _layers(plan: Plan) -> list[dict[str, Any]]:
-    rows = layer_rows(plan.layer_texts)
+    rows = layer_rows(plan.layer_texts, lambda layer: _moves_shown(plan, layer))
     slowest = max((row.cost.iteration_s for row in rows), default=0.0)
     return [_layer(plan, row, slowest) for row in rows]
+
+
+def _moves_shown(plan: Plan, layer: PlannedLayer) -> str:
+    """The redistributions of a layer as equal layers share them."""
+    moves = _moves(plan, layer.ops)
+    return str([{**move, "what": without_numbers(move["what"])} for move in moves])
 
 
 def _layer(plan: Plan, row: LayerRow, slowest: float) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ...cost.account import Cost
 from ...plans import Plan
 from ...plans.format import (
     extrapolation_text,
@@ -32,7 +33,10 @@ def console() -> Console:
 
 
 def plan_table(plan: Plan) -> Table:
-    """One row a layer; layers that are planned alike share a row, with `*` for their numbers."""
+    """One row a layer, and the totals to which the rows add up.
+
+    Layers of which all figures are equal share a row, which shows what they cost together.
+    """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     for name in ("layer", "operator", "topology", "signature"):
         table.add_column(name, overflow="fold")
@@ -44,11 +48,19 @@ def plan_table(plan: Plan) -> Table:
             row.layer.op,
             short_topology(row.layer.topology),
             short_signature(row.layer.signature),
-            format_seconds(row.cost.communication_s),
-            format_bytes(row.cost.nic_bytes.total),
-            format_bytes(row.cost.memory_bytes),
+            *_figures(row.cost),
         )
+    table.add_section()
+    table.add_row("all layers", "", "", "", *_figures(plan.cost))
     return table
+
+
+def _figures(cost: Cost) -> tuple[str, str, str]:
+    return (
+        format_seconds(cost.communication_s),
+        format_bytes(cost.nic_bytes.total),
+        format_bytes(cost.memory_bytes),
+    )
 
 
 def short_topology(topology: str) -> str:

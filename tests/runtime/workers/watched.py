@@ -12,7 +12,7 @@ import numpy as np
 import oneflow as flow
 import oneflow.nn as nn
 
-from autoddl.batch_norm import with_batch_norm
+from autoddl.graph.batch_norm import with_batch_norm
 from autoddl.runtime.jobs.guard import rank, world_size
 from autoddl.runtime.oneflow.kernels import KERNELS
 from autoddl.runtime.oneflow.kernels.registry import ByInput, Explicit

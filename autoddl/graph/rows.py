@@ -25,12 +25,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..sbp.layout import TensorSpec
+from ..sbp.placement import B, P, Placement, S
+from ..sbp.rules import find_rule, signatures_of
+from ..sbp.signature import OpSpec, Signature
 from .batch_norm import is_training_norm, statistics_of
-from .graph.graph import Graph, Op
-from .sbp.layout import TensorSpec
-from .sbp.placement import B, P, Placement, S
-from .sbp.rules import find_rule, signatures_of
-from .sbp.signature import OpSpec, Signature
+from .graph import Graph, Op
 
 # Outputs that depend on some of the inputs only.
 READS = {("nll", 1): (1, 2)}

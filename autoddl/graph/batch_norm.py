@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, get_args
 
-from .graph.graph import Graph, Op
+from .graph import Graph, Op
 
 BatchNorm = Literal["batch", "micro_batch", "shard"]
 CHOICES: tuple[BatchNorm, ...] = get_args(BatchNorm)
