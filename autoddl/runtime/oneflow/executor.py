@@ -84,7 +84,7 @@ class Executor:
         self._groups = groups
         self._debug = debug
         self.rows = rows or Rows()
-        self._known = KnownSums(program, self.rows, self._receive)
+        self._known = KnownSums(program, self.rows, self._bring)
 
     def train(self, micro_batches: Sequence[Values], scale: float = 1.0) -> flow.Tensor:
         """Run forward and backward on all micro-batches, and set the parameters' gradients.
@@ -147,6 +147,17 @@ class Executor:
         self, edge: Edge, inputs: Values, parameters: dict[Key, flow.Tensor], values: Values
     ) -> flow.Tensor:
         """The tensor of an edge, where its reader wants it."""
+        known = self._known.received(edge, self._run_state.micro_batch)
+        if known is not None:
+            if edge.is_last:
+                values.pop(edge.tensor, None)
+            return known
+        return self._bring(edge, inputs, parameters, values)
+
+    def _bring(
+        self, edge: Edge, inputs: Values, parameters: dict[Key, flow.Tensor], values: Values
+    ) -> flow.Tensor:
+        """Redistribute the tensor of an edge."""
         if edge.source.kind == "param":
             return self._fetch(edge) if edge.zero_stage == 3 else parameters[edge.key]
         if edge.source.kind in FED:
@@ -278,6 +289,7 @@ class Executor:
                 del given  # before the next operator runs
             else:
                 done.records.pop()
+        self._known.forget(self._run_state.micro_batch)
         return arrived
 
     def _given(
