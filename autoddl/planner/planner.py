@@ -124,7 +124,7 @@ def find_plan(
             f"the search {search!r} proves no bound, so it cannot keep to a gap; leave the gap "
             f"out, or use one of {', '.join(_PROVING)}"
         )
-    prices = PairPrices(cluster.mesh, model.comm.price)
+    prices = PairPrices(cluster.mesh, model.comm.price, model.comm.collectives)
 
     micro = MicroBatches.of(graph)
     counts = micro_batch_counts(graph, micro_batches)
