@@ -34,6 +34,7 @@ def to_json(plan: PlanFigures) -> dict[str, Any]:
         "memory_limit_bytes": json_number(plan.memory_limit_bytes),
         "micro_batches": plan.micro_batches,
         "precision": plan.precision,
+        "batch_norm": plan.batch_norm,
         "recomputed": [list(block) for block in plan.recomputed],
         "search": {
             "algorithm": plan.search.algorithm,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..api import parallelize
 from ..cluster.spec import Cluster
+from ..graph.batch_norm import BatchNorm
 from ..planner.new_plan import Stages, new_plan
 from ..plans import Plan
 from ..plans.staged import StagedPlan, load_plan
@@ -27,7 +28,8 @@ from .synthetic import synthetic_batches
 class TrainJob:
     """What to train and how; `model` is module:function.
 
-    plan_file: None for a new plan, in `precision`, and in stages if `stages` says so
+    plan_file: None for a new plan, in `precision`, in stages if `stages` says so, and
+               with the statistics of `batch_norm`
     """
 
     model: str
@@ -41,6 +43,7 @@ class TrainJob:
     precision: str = "float32"
     stages: Stages | None = None
     schedule: str = "1f1b"
+    batch_norm: BatchNorm = "batch"
 
     def command(self, folder: str) -> list[str]:
         """The arguments of a rank, with the plan and the cluster from files in `folder`."""
@@ -103,6 +106,7 @@ def train_rank(job: TrainJob) -> None:
         precision=job.precision,
         stages=job.stages,
         schedule=job.schedule,
+        batch_norm=job.batch_norm,
     )
     made = trainer.plan
     seconds = made.iteration_s if isinstance(made, StagedPlan) else made.cost.iteration_s
@@ -127,6 +131,7 @@ def _checked_plan(job: TrainJob) -> Plan | StagedPlan:
         return new_plan(
             graph, job.cluster, job.stages, job.schedule,
             seed=job.seed, optimizer=job.optimizer, precision=job.precision,
+            batch_norm=job.batch_norm,
         )  # fmt: skip
     plan.check_model(graph)
     plan.check_cluster(job.cluster)
