@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 from .cluster.spec import Cluster
 from .cost.comm import CommRule
 from .cost.recompute import Checkpointing
+from .graph.batch_norm import BatchNorm, with_batch_norm
 from .graph.graph import Graph
 from .planner.new_plan import Stages, new_plan
 from .planner.planner import find_plan
@@ -62,15 +63,18 @@ def plan(
     baselines: bool = True,
     checkpointing: Checkpointing = "auto",
     precision: str = "float32",
+    batch_norm: BatchNorm = "batch",
 ) -> Plan:
     """The best plan for training `graph` on `cluster`; see `planner.find_plan` for the options.
 
     split_channels: search channel splits of convolutions even where the batch divides over all
                     devices (there AutoDDL section 4.5 finds data parallel convolutions the best)
     zero:           store parameters split (ZeRO) where it pays; False as in AutoDDL
+    batch_norm:     the rows that BatchNorm takes its statistics of: those of the "batch", of each
+                    "micro_batch", or of each device's "shard" of it (see `batch_norm`)
     """
     return find_plan(
-        graph,
+        with_batch_norm(graph, batch_norm),
         cluster,
         seed=seed,
         optimizer=optimizer,
@@ -105,6 +109,7 @@ def plan_stages(
     search: str = "auto",
     comm_rule: CommRule = "shared_nic",
     precision: str = "float32",
+    batch_norm: BatchNorm = "batch",
 ) -> Plan:
     """The best plan with pipeline stages; see `planner.stages.staged_planner.find_staged_plan`.
 
@@ -113,7 +118,7 @@ def plan_stages(
     chunks: parts of the model on each stage, for interleaved-1f1b
     """
     return find_staged_plan(
-        graph,
+        with_batch_norm(graph, batch_norm),
         cluster,
         stages=stages,
         schedule=schedule,
@@ -147,7 +152,7 @@ def parallelize(
     gap: float | None = None,
     checkpointing: Checkpointing = "auto",
     precision: str = "float32",
-    per_shard_batchnorm: bool = False,
+    batch_norm: BatchNorm = "batch",
     debug: bool = False,
 ) -> Trainer: ...
 
@@ -170,7 +175,7 @@ def parallelize(
     gap: float | None = None,
     checkpointing: Checkpointing = "auto",
     precision: str = "float32",
-    per_shard_batchnorm: bool = False,
+    batch_norm: BatchNorm = "batch",
     debug: bool = False,
 ) -> Trainer | PipelineTrainer: ...
 
@@ -192,7 +197,7 @@ def parallelize(
     gap: float | None = None,
     checkpointing: Checkpointing = "auto",
     precision: str = "float32",
-    per_shard_batchnorm: bool = False,
+    batch_norm: BatchNorm = "batch",
     debug: bool = False,
 ) -> Trainer | PipelineTrainer:
     """Train `model` in parallel on `cluster`: trace, plan (or take `plan`) and set up this rank.
@@ -200,14 +205,17 @@ def parallelize(
     Every rank of the job makes this call; on one device no launcher is needed.
 
     example:   the model's positional inputs of one global batch, then the target
-    loss:      (output, target) -> scalar; with micro-batches, a mean over the rows of the batch
-    micro_batches: parts of the batch whose gradients are accumulated; None takes as few as fit
+    loss:      (output, target) -> scalar
+    micro_batches: parts of the batch whose gradients are accumulated, to those of the whole batch;
+               None takes as few as fit, and 1 where rows of the batch meet, in a contrastive loss
+               for instance
     plan:      None for a new one; with stages, each rank trains its own stage's part of the model
     stages:    of the new plan, a pipeline of so many under `schedule`; "auto" for as many as pay
     optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`
     seed:      of the search and of dropout
     search, gap, checkpointing, precision: as in `planner.find_plan`; float16 needs CUDA devices
-    per_shard_batchnorm: statistics of each shard instead of the whole batch
+    batch_norm: of a new plan: BatchNorm takes the statistics of the whole "batch", which is then
+               not cut, of each "micro_batch", or of each device's "shard" of it
     debug:     after each operator, assert the planned placements and equal replicas
 
     Raises ValueError if the model cannot be traced, nothing fits, the plan is for another model or
@@ -247,6 +255,7 @@ def parallelize(
                 search=search,
                 gap=gap,
                 precision=precision,
+                batch_norm=batch_norm,
             )
             return found.dumps()
 
@@ -257,9 +266,5 @@ def parallelize(
     if len(plan.stages) > 1:
         from .runtime.oneflow.pipeline import build_pipeline_trainer
 
-        return build_pipeline_trainer(
-            traced, plan, optimizer, per_shard_batchnorm=per_shard_batchnorm, debug=debug
-        )
-    return build_trainer(
-        traced, plan, optimizer, per_shard_batchnorm=per_shard_batchnorm, debug=debug
-    )
+        return build_pipeline_trainer(traced, plan, optimizer, debug=debug)
+    return build_trainer(traced, plan, optimizer, debug=debug)

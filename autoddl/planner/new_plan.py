@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from ..cluster.spec import Cluster
 from ..cost.recompute import Checkpointing
+from ..graph.batch_norm import with_batch_norm
 from ..graph.graph import Graph
 from ..plans import Plan
 from .planner import find_plan
@@ -21,6 +22,7 @@ def new_plan(
     schedule: str = "1f1b",
     checkpointing: Checkpointing = "auto",
     gap: float | None = None,
+    batch_norm: str = "batch",
     **options: Any,
 ) -> Plan:
     """The best plan found.
@@ -29,8 +31,10 @@ def new_plan(
     schedule:      of the stages
     checkpointing: stages choose it themselves and take "auto" only
     gap:           of `find_plan`; the search for stages keeps to none
+    batch_norm:    the rows that BatchNorm takes its statistics of, see `batch_norm`
     options:       of `find_plan` and `find_staged_plan`, which raise the same errors for them
     """
+    graph = with_batch_norm(graph, batch_norm)
     if stages is None:
         return find_plan(graph, cluster, checkpointing=checkpointing, gap=gap, **options)
     if checkpointing != "auto":

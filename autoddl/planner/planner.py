@@ -21,10 +21,12 @@ from ..cluster.submesh import SubMesh
 from ..cost.comm import CommRule
 from ..cost.model import CostModel
 from ..cost.recompute import Checkpointing
+from ..graph.cut import CutGraph
 from ..graph.graph import Graph
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..graph.precision import check_precision, in_precision
 from ..graph.regions import repeated_blocks
+from ..graph.rows import find_rows, in_several
 from ..plans import Plan, SearchRecord, StagePlan
 from ..plans.format import format_at_least, format_bytes
 from ..plans.records import PlannedBaseline
@@ -46,7 +48,7 @@ from .tables.micro_batches import MicroBatches
 from .tables.pair_prices import PairPrices
 from .tables.tables import Tables
 
-_NEAR = 5e-4  # relative gap that "auto" closes only if that is quick, where memory binds
+_GAP = 1e-4  # that a search which proves a bound may leave by default: no use to anyone to close
 _PROVING = ("auto", "exact", "integer", "exhaustive")
 
 
@@ -75,7 +77,8 @@ def find_plan(
 
     seed:               of the search; equal inputs and seeds give byte-identical plans
     optimizer:          "sgd", "momentum", "adam" or "adamw", for the memory of its state
-    micro_batches:      parts of the batch whose gradients are accumulated; None chooses
+    micro_batches:      parts of the batch whose gradients are accumulated; None chooses, 1 where
+                        rows of the batch meet (`rows`)
     memory_limit_bytes: per device; None takes the device's memory
     search:             an algorithm of `search.algorithms`
     comm_rule:          "shared_nic", or "plain" for the paper's rule
@@ -84,8 +87,8 @@ def find_plan(
                         machine if they run out
     budget_evaluations: of the search, likewise; the plan does not depend on the machine
     gap:                at which the search may end, such as 0.01 for at most 1 % above the lower
-                        bound; 0 proves what it can. None: 0, but "auto" closes a gap of 0.05 %
-                        only where that is quick. Only for a search that proves a bound
+                        bound; 0 proves what it can. None: 0.01 %. Only for a search that proves
+                        a bound
     space:              which strategies are searched; a baseline restricts them
     zero:               False: parameters are stored whole where they are Broadcast, as in AutoDDL's
                         own space; the schemes named ZeRO are priced all the same, and not taken
@@ -115,15 +118,14 @@ def find_plan(
         restarts,
         float("inf") if budget_evaluations is None else budget_evaluations,
         float("inf") if budget_seconds is None else budget_seconds,
-        gap=gap or 0.0,
-        near=_NEAR if gap is None and search == "auto" else 0.0,
+        gap=_GAP if gap is None else gap,
     )
     if gap and search not in _PROVING:
         raise ValueError(
             f"the search {search!r} proves no bound, so it cannot keep to a gap; leave the gap "
             f"out, or use one of {', '.join(_PROVING)}"
         )
-    prices = PairPrices(cluster.mesh, model.comm.price)
+    prices = PairPrices(cluster.mesh, model.comm.price, model.comm.collectives)
 
     micro = MicroBatches.of(graph)
     counts = micro_batch_counts(graph, micro_batches)
@@ -163,9 +165,12 @@ def micro_graph(graph: Graph, parts: int) -> Graph:
 
 
 def micro_batch_counts(graph: Graph, micro_batches: int | None) -> tuple[int, ...]:
-    """Numbers of micro-batches to try, ascending. ValueError if the given one does not divide."""
+    """Numbers of micro-batches to try, ascending.
+
+    ValueError if the given one does not divide the batch, or rows of the batch meet (`rows`).
+    """
     if micro_batches is None:
-        if graph.batch == 0:
+        if graph.batch == 0 or (not graph.is_stage and find_rows(graph).meeting is not None):
             return (1,)
         return tuple(n for n in range(1, graph.batch + 1) if graph.batch % n == 0 and _is_power(n))
     if micro_batches < 1:
@@ -176,7 +181,29 @@ def micro_batch_counts(graph: Graph, micro_batches: int | None) -> tuple[int, ..
             f"a batch of {graph.batch} does not divide into {micro_batches} micro-batches; "
             f"possible numbers: {', '.join(map(str, divisors)) or '1'}"
         )
+    if not graph.is_stage:
+        find_rows(graph).check(micro_batches)
     return (micro_batches,)
+
+
+def stage_counts(cut: CutGraph, micro_batches: int | None) -> tuple[int, ...]:
+    """`micro_batch_counts` of a model in stages.
+
+    A sum that all micro-batches need before they are trained has to be computed in one stage.
+    """
+    counts = micro_batch_counts(cut.graph, micro_batches)
+    if counts == (1,):
+        return counts
+    rows = find_rows(cut.graph)
+    several = in_several(cut.graph, rows, cut.layer_of)
+    if several is None:
+        return counts
+    if micro_batches is None:
+        return (1,)
+    raise ValueError(
+        f"{several}, which {micro_batches} micro-batches need of the whole batch, is computed in "
+        "several layers that stages may hold; train it in 1 micro-batch, or without stages"
+    )
 
 
 def _is_power(n: int) -> bool:

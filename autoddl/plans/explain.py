@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..cost.savings import Saving
+from ..graph import batch_norm
+from ..graph.graph import Graph
+from ..graph.rows import find_rows
 from .figures import PlanFigures
 from .format import (
     LayerText,
@@ -56,6 +59,7 @@ def pipeline_lines(plan: PlanFigures) -> list[str]:
         f"predicted {format_seconds(plan.iteration_s)} a step: bubble {timeline.bubble:.1%} "
         f"(transfers in no time: {_bubble_without_transfers(plan):.1%})",
     ]
+    lines += rows_lines(plan.graph)
     for n, stage in enumerate(plan.stages):
         price, held = plan.prices[n], plan.schedule.stash[n % plan.num_stages]
         memory = plan.memory_bytes[n % plan.num_stages]
@@ -105,6 +109,7 @@ def _stage_text(plan: StagePlan, baselines: Sequence[PlannedBaseline] = ()) -> s
         f"predicted {format_seconds(cost.iteration_s)} an iteration: "
         f"{format_seconds(cost.compute_s)} computation, "
         f"{format_seconds(cost.communication_s)} communication ({share:.0%})",
+        *rows_lines(plan.graph),
         f"memory {format_bytes(cost.memory_bytes)} of {limit} a device{peak}",
         *savings_lines(plan.micro_batches, plan.savings),
         f"through each host's NIC {format_bytes(nic.total)} "
@@ -137,6 +142,17 @@ def _stage_text(plan: StagePlan, baselines: Sequence[PlannedBaseline] = ()) -> s
             *([f"    {each}{row.storage}"] if row.storage else []),
         ]
     return "\n".join(lines)
+
+
+def rows_lines(graph: Graph) -> list[str]:
+    """What keeps the batch whole, and what BatchNorm takes its statistics of."""
+    lines = [text] if (text := batch_norm.text(graph)) else []
+    meeting = None if graph.is_stage else find_rows(graph).meeting
+    if meeting is not None and not batch_norm.is_training_norm(meeting):
+        lines.append(
+            f"rows of the batch meet in {meeting.name} ({meeting.kind}), so it is trained whole"
+        )
+    return lines
 
 
 def explain_layer(plan: PlanFigures, name: str) -> str:

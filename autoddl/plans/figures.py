@@ -25,6 +25,7 @@ from ..cost.recompute import Blocks, Recomputation
 from ..cost.savings import Savings
 from ..cost.tape import Peak
 from ..cost.timed import Timed
+from ..graph.batch_norm import BatchNorm, batch_norm_of
 from ..graph.cut import CutGraph
 from ..graph.graph import Graph
 from ..graph.placed import PlannedEdge, PlannedOp
@@ -97,6 +98,11 @@ class PlanFigures:
     def precision(self) -> str:
         """ "float16" if the model computes in mixed precision."""
         return self.stages[0].precision
+
+    @property
+    def batch_norm(self) -> BatchNorm:
+        """The rows that BatchNorm takes its statistics of."""
+        return batch_norm_of(self.graph)
 
     @property
     def memory_limit_bytes(self) -> float:

@@ -18,8 +18,8 @@ from ..cluster.submesh import SubMesh
 from ..graph.cut import CutGraph
 from ..graph.graph import Graph
 from ..graph.placed import PlannedEdge, PlannedOp
+from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
-from ..sbp.redistribute import Step
 from .checks import verify
 from .figures import PlanFigures
 from .records import PlannedBaseline, PlannedLayer, SearchRecord
@@ -35,6 +35,7 @@ def to_json(plan: PlanFigures) -> dict[str, Any]:
     return {
         "version": PLAN_VERSION,
         **{name: getattr(plan, name) for name in _ASKED},
+        "batch_norm": plan.batch_norm,
         "schedule": plan.schedule_name,
         "delay": plan.delay,
         "chunks": plan.chunks,

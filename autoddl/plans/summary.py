@@ -29,6 +29,7 @@ def summary_json(plan: Plan) -> dict[str, Any]:
         "batch": plan.batch,
         "micro_batches": plan.micro_batches,
         "precision": plan.precision,
+        "batch_norm": plan.batch_norm,
         "optimizer": plan.optimizer,
         "memory_limit_bytes": json_number(plan.memory_limit_bytes),
         "schedule": plan.schedule_name,

@@ -17,6 +17,7 @@ from .commands.diff import diff
 from .commands.memory import memory
 from .commands.options import (
     BATCH,
+    BATCH_NORM,
     CLUSTER,
     GAP,
     JSON,
@@ -42,6 +43,7 @@ from .commands.stages import (
 if TYPE_CHECKING:
     from ..cost.comm import CommRule
     from ..cost.recompute import Checkpointing
+    from ..graph.batch_norm import BatchNorm
     from ..planner.new_plan import Stages
     from ..plans import Plan
 
@@ -167,6 +169,7 @@ def trace(model: str, output: str, batch: int | None) -> None:
     show_default=True, help="Which repeated blocks keep only their inputs and run forward again.",
 )  # fmt: skip
 @PRECISION
+@BATCH_NORM
 @click.option(
     "--zero/--no-zero", default=True, show_default=True,
     help="Split parameters, gradients and the optimizer's state (ZeRO 1 to 3) where it pays.",
@@ -195,6 +198,7 @@ def plan(
     baselines: bool,
     checkpointing: Checkpointing,
     precision: str,
+    batch_norm: BatchNorm,
     zero: bool,
     output: str | None,
     as_json: bool,
@@ -228,6 +232,7 @@ def plan(
             search=search,
             comm_rule=comm_rule,
             precision=precision,
+            batch_norm=batch_norm,
             zero=zero,
         )
         if output:
@@ -249,6 +254,7 @@ def plan(
         baselines=baselines,
         checkpointing=checkpointing,
         precision=precision,
+        batch_norm=batch_norm,
         zero=zero,
     )
     if output:
@@ -347,13 +353,14 @@ def _write_pictures(found: Plan, timeline: str | None, trace: str | None) -> Non
 @schedule_option(WHOLE_STAGES)
 @OPTIMIZER
 @PRECISION
+@BATCH_NORM
 @BATCH
 @SEED
 def train_command(**options: Any) -> None:
     """Train MODEL on made-up data, one process per device of the cluster.
 
     Starts the processes itself, unless a launcher has started this one as a rank. With --plan, the
-    plan says in which precision and in how many stages.
+    plan says in which precision, in how many stages, and with which statistics of BatchNorm.
     """
     if options["plan_file"] and options["stages"] is not None:
         raise ValueError("--stages are of a new plan; leave it or --plan out")

@@ -17,6 +17,7 @@ from ..cluster.spec import Cluster
 from ..cost.account import Cost, Traffic
 from ..cost.comm import CommRule
 from ..cost.model import CostModel
+from ..graph.batch_norm import batch_norm_of, with_batch_norm
 from ..graph.graph import Graph
 from ..planner.baselines import Chosen, chosen
 from ..planner.baselines.megatron_stages import megatron_in_stages
@@ -139,6 +140,7 @@ class Comparison:
                 "gpus_per_node": model.cluster.gpus_per_node,
             },
             "batch": self.graph.batch,
+            "batch_norm": batch_norm_of(self.graph),
             "optimizer": model.optimizer,
             "memory_limit_bytes": json_number(model.limit_bytes),
             "schemes": [scheme.to_json() for scheme in self.schemes],
@@ -163,6 +165,7 @@ def compare(
     gap: float | None = None,
     rival: Chosen | str | None = None,
     stages: bool = False,
+    batch_norm: str = "batch",
 ) -> Comparison:
     """Our plan and every known scheme; the options and errors are those of `find_plan`.
 
@@ -170,6 +173,7 @@ def compare(
     gap:   of our plan on one mesh
     rival: the placements that OneFlow's own planner chose, or why there are none; it knows float32
     stages: our plan may have pipeline stages, and Megatron in stages is one scheme more
+    batch_norm: of all schemes, see `batch_norm`
 
     ValueError for a rival beside another precision.
     """
@@ -178,6 +182,7 @@ def compare(
             f"OneFlow's own planner plans in float32, so it cannot be compared in {precision}; "
             "leave one of the two out"
         )
+    graph = with_batch_norm(graph, batch_norm)
     options: Mapping[str, Any] = {
         "seed": seed,
         "optimizer": optimizer,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..api import parallelize
 from ..cluster.spec import Cluster
+from ..graph.batch_norm import BatchNorm
 from ..planner.new_plan import Stages, new_plan
 from ..plans import Plan
 from ..runtime.jobs.guard import install_guard, rank
@@ -26,7 +27,8 @@ from .synthetic import synthetic_batches
 class TrainJob:
     """What to train and how; `model` is module:function.
 
-    plan_file: None for a new plan, in `precision`, and in stages if `stages` says so
+    plan_file: None for a new plan, in `precision`, in stages if `stages` says so, and
+               with the statistics of `batch_norm`
     """
 
     model: str
@@ -40,6 +42,7 @@ class TrainJob:
     precision: str = "float32"
     stages: Stages | None = None
     schedule: str = "1f1b"
+    batch_norm: BatchNorm = "batch"
 
     def command(self, folder: str) -> list[str]:
         """The arguments of a rank, with the plan and the cluster from files in `folder`."""
@@ -102,6 +105,7 @@ def train_rank(job: TrainJob) -> None:
         precision=job.precision,
         stages=job.stages,
         schedule=job.schedule,
+        batch_norm=job.batch_norm,
     )
     made = trainer.plan
     _say(f"{job.model} on {job.cluster}: predicted {made.iteration_s:.3g} s a step")
@@ -125,6 +129,7 @@ def _checked_plan(job: TrainJob) -> Plan:
         return new_plan(
             graph, job.cluster, job.stages, job.schedule,
             seed=job.seed, optimizer=job.optimizer, precision=job.precision,
+            batch_norm=job.batch_norm,
         )  # fmt: skip
     plan.check_model(graph)
     plan.check_cluster(job.cluster)

@@ -18,10 +18,11 @@ from ...graph.cut import CutGraph, cut_graph
 from ...graph.graph import Graph
 from ...graph.precision import check_precision, in_precision
 from ...graph.regions import repeated_blocks
+from ...graph.rows import find_rows, why_whole
 from ...plans import Plan, StagePlan
 from ...plans.schedule.make import make_schedule
 from ...plans.schedule.simulate import peak_stash
-from ..planner import find_plan, micro_batch_counts, micro_graph
+from ..planner import find_plan, micro_graph, stage_counts
 from .interleave import interleaved_partition
 from .partition import Partition, Stage, Task, in_flight, partitions
 from .stage_plan import plan_stage
@@ -81,7 +82,7 @@ def find_staged_plan(
         most_layers = min(most_layers, blocks)
     cut = cut_graph(graph, most_layers)
     most = min(MOST_STAGES, len(cut.layers), cluster.num_devices) if stages is None else stages
-    counts = micro_batch_counts(graph, micro_batches)
+    counts = stage_counts(cut, micro_batches)
     options = {"seed": seed, "search": search, "restarts": restarts, "zero": zero}
     # a delayed weight gradient keeps what a block that is run again would have forgotten
     recompute = delay is None and schedule != "zb-h1"
@@ -188,6 +189,9 @@ def _plan_interleaved(
     cut, model = prices.cut, prices.model
     cluster = model.cluster
     possible = [m for m in counts if m % stages == 0]
+    meeting = find_rows(cut.graph).meeting
+    if not possible and meeting is not None:
+        raise ValueError(why_whole(meeting, f"in groups of {stages} micro-batches"))
     if not possible:
         raise ValueError(
             f"{INTERLEAVED} takes its micro-batches in groups of one a stage: "

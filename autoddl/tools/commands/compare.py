@@ -9,6 +9,7 @@ import click
 
 from .options import (
     BATCH,
+    BATCH_NORM,
     CLUSTER,
     GAP,
     JSON,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     show_default=True, help="plain: the paper's prices, as if no two groups shared a NIC.",
 )  # fmt: skip
 @PRECISION
+@BATCH_NORM
 @GAP
 @click.option(
     "--rival", is_flag=True,
@@ -76,6 +78,7 @@ def compare(
     optimizer: str,
     comm_rule: CommRule,
     precision: str,
+    batch_norm: str,
     gap: float | None,
     rival: bool,
     rival_seconds: float,
@@ -100,6 +103,7 @@ def compare(
         memory_limit_bytes=memory_limit_bytes,
         comm_rule=comm_rule,
         precision=precision,
+        batch_norm=batch_norm,
         gap=gap,
         rival=_rival(graph, cluster, optimizer, rival_seconds) if rival else None,
         stages=stages,

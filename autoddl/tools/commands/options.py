@@ -39,6 +39,12 @@ PRECISION = click.option(
 )  # fmt: skip
 
 
+BATCH_NORM = click.option(
+    "--batch-norm", type=click.Choice(["batch", "micro_batch", "shard"]), default="batch",
+    show_default=True, help="The rows that BatchNorm takes its statistics of.",
+)  # fmt: skip
+
+
 class _Gigabytes(click.ParamType):
     """Gigabytes as bytes."""
 
