@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .annotate import batchwise
-    from .api import BackendMissing, parallelize, plan, plan_stages, trace
+    from .api import BackendMissing, parallelize, plan, trace
     from .cluster import Cluster
     from .graph import Graph
+    from .options import PlanOptions
     from .plans import Plan
     from .staged_plan import StagedPlan
 
@@ -25,11 +26,11 @@ __all__ = [
     "Cluster",
     "Graph",
     "Plan",
+    "PlanOptions",
     "StagedPlan",
     "batchwise",
     "parallelize",
     "plan",
-    "plan_stages",
     "trace",
 ]
 
@@ -38,11 +39,11 @@ _HOMES = {
     "Cluster": "cluster",
     "Graph": "graph",
     "Plan": "plans",
+    "PlanOptions": "options",
     "StagedPlan": "staged_plan",
     "batchwise": "annotate",
     "parallelize": "api",
     "plan": "api",
-    "plan_stages": "api",
     "trace": "api",
 }
 

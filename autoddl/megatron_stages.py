@@ -19,6 +19,7 @@ from .blocks import repeated_blocks
 from .cost.model import CostModel
 from .cost.recompute import Checkpointing
 from .graph import Graph
+from .options import PlanOptions
 from .pipeline.cut import CutGraph, cut_graph
 from .pipeline.partition import in_flight
 from .pipeline.submesh import SubMesh
@@ -237,7 +238,8 @@ def _alone(
     """On one device only recomputation is open."""
     for recompute in (False,) if checkpointing == "none" else (False, True):
         try:
-            plan = plan_stage(graph, model, parts, held, recompute=recompute, seed=seed, zero=False)
+            whole = PlanOptions(seed=seed, zero=False)
+            plan = plan_stage(graph, model, parts, held, whole, recompute=recompute)
         except ValueError:
             continue  # it does not fit
         return plan, "one device"

@@ -11,6 +11,7 @@ from autoddl.baselines import data_parallel, megatron
 from autoddl.cluster.spec import Cluster
 from autoddl.cost.recompute import Checkpointing
 from autoddl.graph import Graph
+from autoddl.options import PlanOptions
 from autoddl.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.precision import in_precision
@@ -212,10 +213,12 @@ def plan_of(case: Case, graph: Graph, machine: Cluster) -> Plan:
     return find_plan(
         graph,
         cluster,
-        optimizer=case.optimizer,
-        micro_batches=case.micro_batches,
-        memory_limit_bytes=ANY_MEMORY,
+        PlanOptions(
+            optimizer=case.optimizer,
+            micro_batches=case.micro_batches,
+            memory_limit_bytes=ANY_MEMORY,
+            precision=case.precision,
+            checkpointing=case.checkpointing,
+        ),
         space=compiled(SCHEMES[case.scheme](in_precision(graph, case.precision), cluster)),
-        precision=case.precision,
-        checkpointing=case.checkpointing,
     )

@@ -22,6 +22,7 @@ from autoddl.cluster.spec import Cluster
 from autoddl.cost.needed import compiles
 from autoddl.files import write_atomically
 from autoddl.graph import Graph
+from autoddl.options import PlanOptions
 from autoddl.planner import find_plan
 from autoddl.plans import Plan
 from benchmarks.memory import MACHINE, ROOT, graph_of
@@ -38,7 +39,7 @@ def plans(graph: Graph, where: Cluster, share: float) -> Iterator[Plan]:
     limit = ANY_MEMORY
     while True:
         try:
-            plan = find_plan(graph, where, memory_limit_bytes=limit)
+            plan = find_plan(graph, where, PlanOptions(memory_limit_bytes=limit))
         except ValueError as error:
             print(error, flush=True)
             return

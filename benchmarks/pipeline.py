@@ -26,6 +26,7 @@ from autoddl.box import Box
 from autoddl.cluster.spec import Cluster
 from autoddl.cost.compute import at_rate
 from autoddl.files import write_atomically
+from autoddl.options import PlanOptions
 from autoddl.pipeline.costs import Costs
 from autoddl.pipeline.simulate import simulate
 from autoddl.staged_plan import StagedPlan
@@ -69,9 +70,12 @@ def plans_for(setting: Setting, cluster: Cluster) -> dict[str, StagedPlan]:
     """The same stages under each schedule."""
     graph = trace_entry(f"benchmarks.box.models:{setting.model}")
     found = find_staged_plan(
-        graph, cluster, stages=setting.nodes, schedule="1f1b", optimizer="sgd",
-        micro_batches=MICRO_BATCHES,
-    )  # fmt: skip
+        graph,
+        cluster,
+        PlanOptions(
+            stages=setting.nodes, schedule="1f1b", optimizer="sgd", micro_batches=MICRO_BATCHES
+        ),
+    )
     assert isinstance(found, StagedPlan)
     return {name: replace(found, schedule_name=name) for name, _ in RUNS}
 

@@ -11,6 +11,7 @@ from autoddl.backend.oneflow.memory_plan.again import COPY, run_again_late
 from autoddl.backend.oneflow.memory_plan.exact import check_compiles, exact_memory
 from autoddl.backend.oneflow.memory_plan.read import read_plan
 from autoddl.baselines import data_parallel, forced
+from autoddl.options import PlanOptions
 from autoddl.planner import find_plan
 from autoddl.plans import Plan
 from tests.clusters import cluster
@@ -22,7 +23,7 @@ PARAMETERS = 3 * (WIDTH * WIDTH + WIDTH) * 4
 
 
 def planned(graph=GRAPH, nodes=2, gpus=2, **options) -> Plan:
-    return find_plan(graph, cluster("gcp_a100", nodes, gpus), **options)
+    return find_plan(graph, cluster("gcp_a100", nodes, gpus), PlanOptions(**options))
 
 
 def check(plan: Plan) -> None:

@@ -12,6 +12,7 @@ pytest.importorskip("oneflow", reason="needs OneFlow")
 from autoddl.backend.oneflow.entries import trace_entry
 from autoddl.box import Box
 from autoddl.cluster import Cluster
+from autoddl.options import PlanOptions
 from autoddl.plan_job import PlanJob
 from autoddl.planner import find_plan
 from benchmarks.box.bytes import LAPTOP
@@ -21,7 +22,9 @@ from benchmarks.box.bytes import LAPTOP
 def plan_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     cluster = Cluster.load(LAPTOP).with_shape(2, 1)
-    find_plan(trace_entry("models.gpt:gpt_small", 4), cluster, optimizer="sgd").save(path)
+    find_plan(trace_entry("models.gpt:gpt_small", 4), cluster, PlanOptions(optimizer="sgd")).save(
+        path
+    )
     return str(path)
 
 

@@ -15,6 +15,7 @@ from autoddl.cost.storage import (
     storage_steps,
     stored_codes,
 )
+from autoddl.options import PlanOptions
 from autoddl.planner import find_plan, micro_graph
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.placement import B, NdSbp, P
@@ -94,8 +95,10 @@ def test_a_limit_is_met_at_the_least_cost():
 
 def test_without_a_limit_that_binds_nothing_is_split():
     for graph in GRAPHS:
-        plan = find_plan(graph, cluster("gcp_a100", 2, 2), micro_batches=2)
-        whole = find_plan(graph, cluster("gcp_a100", 2, 2), micro_batches=2, zero=False)
+        plan = find_plan(graph, cluster("gcp_a100", 2, 2), PlanOptions(micro_batches=2))
+        whole = find_plan(
+            graph, cluster("gcp_a100", 2, 2), PlanOptions(micro_batches=2, zero=False)
+        )
         assert not any(edge.zero_stage for edge in plan.edges.values())
         assert plan.cost.iteration_s == pytest.approx(whole.cost.iteration_s, rel=1e-6)
 
@@ -160,11 +163,16 @@ def test_a_dim_that_does_not_divide_stays_whole():
 
 def test_savings_are_the_difference_to_whole_storage():
     graph, where = mlp(4096, (512,) * 5), cluster("gcp_a100", 1, 8)
-    free = find_plan(graph, where, micro_batches=2)
+    free = find_plan(graph, where, PlanOptions(micro_batches=2))
     plan = find_plan(
-        graph, where, micro_batches=2, memory_limit_bytes=0.5 * free.memory_peak("executor").bytes,
-        baselines=False,
-    )  # fmt: skip
+        graph,
+        where,
+        PlanOptions(
+            micro_batches=2,
+            memory_limit_bytes=0.5 * free.memory_peak("executor").bytes,
+            baselines=False,
+        ),
+    )
     assert plan.savings.storage is not None and plan.savings.accumulation is not None
     whole = total(
         account(
@@ -186,7 +194,7 @@ def test_savings_are_the_difference_to_whole_storage():
 
 def test_stages_are_in_the_file():
     graph, where = mlp(64, (32, 64, 32)), cluster("gcp_a100", 2, 2)
-    plan = find_plan(graph, where, space=Space(), micro_batches=2, baselines=False)
+    plan = find_plan(graph, where, PlanOptions(micro_batches=2, baselines=False), space=Space())
     from autoddl.plans import Plan
     from autoddl.search.placements import split_storage
 

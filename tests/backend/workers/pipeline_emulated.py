@@ -9,6 +9,7 @@ from autoddl.backend.oneflow.guard import rank
 from autoddl.backend.oneflow.pipeline import build_pipeline_trainer
 from autoddl.backend.oneflow.trace import trace_with_state
 from autoddl.cost.compute import at_rate
+from autoddl.options import PlanOptions
 from autoddl.pipeline.costs import Costs
 from autoddl.pipeline.simulate import simulate
 from autoddl.staged_plan import StagedPlan
@@ -25,7 +26,9 @@ def main():
     for schedule, overlap, signal in (
         ("1f1b", True, False), ("1f1b", False, False), ("zb-h1", True, True),
     ):  # fmt: skip
-        plan = find_staged_plan(traced.graph, machine, stages=2, schedule=schedule, micro_batches=4)
+        plan = find_staged_plan(
+            traced.graph, machine, PlanOptions(stages=2, schedule=schedule, micro_batches=4)
+        )
         assert isinstance(plan, StagedPlan)
         trainer = build_pipeline_trainer(
             traced, plan, OPTIMIZERS["sgd"], overlap=overlap, emulate=True, signal=signal

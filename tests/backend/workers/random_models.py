@@ -14,6 +14,7 @@ import oneflow.nn.functional as F
 from autoddl.backend.oneflow.guard import rank
 from autoddl.backend.oneflow.trace import trace_with_state
 from autoddl.backend.oneflow.trainer import build_trainer
+from autoddl.options import PlanOptions
 from autoddl.planner import find_plan
 from tests.backend.random_models import RandomModel
 from tests.backend.random_plans import cluster_of, random_plan
@@ -46,7 +47,10 @@ def main() -> None:
         expected = {name: value.numpy() for name, value in model.state_dict().items()}
         graph = trace_with_state(built(seed), *batches[0], loss=F.mse_loss).graph
         where = cluster_of(2, 2)
-        for plan in (find_plan(graph, where, baselines=False), random_plan(graph, where, seed)):
+        for plan in (
+            find_plan(graph, where, PlanOptions(baselines=False)),
+            random_plan(graph, where, seed),
+        ):
             traced = trace_with_state(built(seed), *batches[0], loss=F.mse_loss)
             trainer = build_trainer(traced, plan, optimizer, debug=True)
             got = [float(trainer.step(*batch)) for batch in batches]
