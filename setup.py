@@ -5,14 +5,14 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-SOURCE = "autoddl/compiled/loops.c"
+SOURCE = "autoddl/_native/loops.c"
 
-fingerprint = runpy.run_path("autoddl/compiled/fingerprint.py")["fingerprint"]
+fingerprint = runpy.run_path("autoddl/_native/fingerprint.py")["fingerprint"]
 
 setup(
     ext_modules=[
         Extension(
-            "autoddl.compiled._loops",
+            "autoddl._native._loops",
             [SOURCE],
             define_macros=[("AUTODDL_LOOPS_SOURCE", f'"{fingerprint(Path(SOURCE).read_bytes())}"')],
             # Sums are neither fused nor reordered: the results are the same on every processor.

@@ -13,13 +13,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .annotate import batchwise
     from .api import BackendMissing, parallelize, plan, trace
     from .cluster import Cluster
-    from .graph import Graph
+    from .graph.graph import Graph
+    from .graph.hints import batchwise
     from .options import PlanOptions
     from .plans import Plan
-    from .staged_plan import StagedPlan
+    from .plans.staged import StagedPlan
 
 __all__ = [
     "BackendMissing",

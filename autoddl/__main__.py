@@ -1,5 +1,5 @@
 """`python -m autoddl` is the `autoddl` command; the launcher starts it so on every rank."""
 
-from .cli import main
+from .tools.cli import main
 
 main()

@@ -10,22 +10,22 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from .backend.need import BackendMissing, need_oneflow
 from .cluster.spec import Cluster
-from .graph import Graph
+from .graph.graph import Graph
 from .options import PlanKeywords, PlanOptions, Stages, TrainKeywords
-from .planner import find_plan
+from .planner.planner import find_plan
+from .planner.stages.staged_planner import find_staged_plan
 from .plans import Plan
-from .staged_plan import StagedPlan, loads_plan
-from .staged_planner import find_staged_plan
+from .plans.staged import StagedPlan, loads_plan
+from .runtime.need import BackendMissing, need_oneflow
 
 __all__ = ["BackendMissing", "parallelize", "plan", "trace"]
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .backend.oneflow.pipeline import PipelineTrainer
-    from .backend.oneflow.trainer import Trainer
+    from .runtime.oneflow.pipeline import PipelineTrainer
+    from .runtime.oneflow.trainer import Trainer
 
 
 def trace(
@@ -39,7 +39,7 @@ def trace(
     Raises ValueError if the model cannot be traced, BackendMissing without OneFlow.
     """
     need_oneflow("autoddl.trace")
-    from .backend.oneflow.trace import trace as trace_oneflow
+    from .runtime.oneflow.trace.trace import trace as trace_oneflow
 
     return trace_oneflow(model, *example, loss=loss, name=name)
 
@@ -157,11 +157,11 @@ def parallelize(
     BackendMissing without OneFlow.
     """
     need_oneflow("autoddl.parallelize")
-    from .backend.oneflow.guard import install_guard
-    from .backend.oneflow.half import check_device
-    from .backend.oneflow.session import check_world_size, optimizer_kind, share_text
-    from .backend.oneflow.trace import trace_with_state
-    from .backend.oneflow.trainer import build_trainer
+    from .runtime.jobs.guard import install_guard
+    from .runtime.oneflow.half import check_device
+    from .runtime.oneflow.session import check_world_size, optimizer_kind, share_text
+    from .runtime.oneflow.trace.trace import trace_with_state
+    from .runtime.oneflow.trainer import build_trainer
 
     chosen = PlanOptions.of(None, options)
     if plan is not None and chosen.changed:
@@ -182,7 +182,7 @@ def parallelize(
         plan.check_model(traced.graph)
         plan.check_cluster(cluster)
     if isinstance(plan, StagedPlan):
-        from .backend.oneflow.pipeline import build_pipeline_trainer
+        from .runtime.oneflow.pipeline import build_pipeline_trainer
 
         return build_pipeline_trainer(
             traced, plan, optimizer, per_shard_batchnorm=per_shard_batchnorm, debug=debug

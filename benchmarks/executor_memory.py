@@ -24,8 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from autoddl._files import write_atomically
 from autoddl.cost.recompute import Checkpointing
-from autoddl.files import write_atomically
 
 ROOT = Path(__file__).parents[1]
 
@@ -112,7 +112,7 @@ def give_back() -> None:
     """Let the allocator return free blocks before and after every operator of the executor."""
     import oneflow as flow
 
-    from autoddl.backend.oneflow import executor
+    from autoddl.runtime.oneflow import executor
 
     def returning(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -138,7 +138,7 @@ def measure(
         give_back()
 
     import autoddl
-    from autoddl.backend.oneflow.entries import optimizer_maker
+    from autoddl.runtime.oneflow.trace.entries import optimizer_maker
 
     cluster = autoddl.Cluster.load("calibration/machines/laptop.json").with_shape(1, 1)
 

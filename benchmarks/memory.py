@@ -18,12 +18,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from autoddl.backend.oneflow.memory_plan.exact import exact_memory
-from autoddl.backend.oneflow.meta import storage_free
-from autoddl.backend.oneflow.trace import trace
+from autoddl._files import write_atomically
 from autoddl.cluster.spec import Cluster
-from autoddl.files import write_atomically
-from autoddl.graph import Graph
+from autoddl.graph.graph import Graph
+from autoddl.runtime.oneflow.memory.exact import exact_memory
+from autoddl.runtime.oneflow.trace.job.meta import storage_free
+from autoddl.runtime.oneflow.trace.trace import trace
 from benchmarks.memory_cases import CASES, MODELS, Case, plan_of
 
 ROOT = Path(__file__).parents[1]

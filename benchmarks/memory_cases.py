@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autoddl.baselines import data_parallel, megatron
 from autoddl.cluster.spec import Cluster
 from autoddl.cost.recompute import Checkpointing
-from autoddl.graph import Graph
+from autoddl.graph.graph import Graph
+from autoddl.graph.precision import in_precision
 from autoddl.options import PlanOptions
-from autoddl.planner import find_plan
+from autoddl.planner.baselines import data_parallel, megatron
+from autoddl.planner.planner import find_plan
+from autoddl.planner.tables.group_table import Space
+from autoddl.planner.tables.groups import CompositeSignature, Group
 from autoddl.plans import Plan
-from autoddl.precision import in_precision
 from autoddl.sbp.signature import Signature
-from autoddl.search.group import CompositeSignature, Group
-from autoddl.search.group_table import Space
 
 ANY_MEMORY = 1e15
 LINEAR_BACKWARD = frozenset(

@@ -16,15 +16,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from autoddl.backend.oneflow.entries import trace_entry
-from autoddl.backend.oneflow.memory_plan.exact import check_compiles, exact_memory
+from autoddl._files import write_atomically
 from autoddl.cluster.spec import Cluster
 from autoddl.cost.needed import compiles
-from autoddl.files import write_atomically
-from autoddl.graph import Graph
+from autoddl.graph.graph import Graph
 from autoddl.options import PlanOptions
-from autoddl.planner import find_plan
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
+from autoddl.runtime.oneflow.memory.exact import check_compiles, exact_memory
+from autoddl.runtime.oneflow.trace.entries import trace_entry
 from benchmarks.memory import MACHINE, ROOT, graph_of
 from benchmarks.memory_cases import ANY_MEMORY
 

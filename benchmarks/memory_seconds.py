@@ -12,16 +12,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from autoddl.backend.oneflow.entries import trace_entry
-from autoddl.baselines import data_parallel
-from autoddl.box import Box
+from autoddl._files import write_atomically
 from autoddl.cluster import Cluster
 from autoddl.cost.compute import at_rate
 from autoddl.cost.recompute import Checkpointing
-from autoddl.files import write_atomically
-from autoddl.graph import Graph
+from autoddl.graph.graph import Graph
 from autoddl.options import PlanOptions
-from autoddl.planner import baseline_plans, find_plan
+from autoddl.planner.baselines import data_parallel
+from autoddl.planner.planner import baseline_plans, find_plan
+from autoddl.runtime.oneflow.trace.entries import trace_entry
+from autoddl.tools.box import Box
 from benchmarks.box.machines import calibrated
 from benchmarks.box.plan_set import Named
 from benchmarks.box.results import machine

@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from autoddl._files import write_atomically
 from autoddl.cluster.spec import Cluster
-from autoddl.compare import OURS
-from autoddl.explain import format_bytes, format_seconds
-from autoddl.files import write_atomically
+from autoddl.plans.format import format_bytes, format_seconds
+from autoddl.tools.compare import OURS
 from benchmarks.paper_figures import (
     ATTENTION,
     CASES,

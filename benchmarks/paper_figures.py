@@ -19,14 +19,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from autoddl.baselines import megatron
 from autoddl.cluster.spec import Cluster
-from autoddl.compare import OURS
-from autoddl.graph import Graph
+from autoddl.graph.graph import Graph
 from autoddl.options import PlanOptions
-from autoddl.planner import baseline_plans, find_plan
+from autoddl.planner.baselines import megatron
+from autoddl.planner.planner import baseline_plans, find_plan
+from autoddl.planner.tables.group_table import Space
 from autoddl.plans import Plan
-from autoddl.search.group_table import Space
+from autoddl.tools.compare import OURS
 from tests.graphs import attention
 
 MACHINES = Path(__file__).parents[1] / "calibration" / "machines"
@@ -161,7 +161,7 @@ def less(schemes: Schemes, other: str, what: int) -> float:
 
 @lru_cache(maxsize=4)
 def graph_of(model: str, batch: int) -> Graph:
-    from autoddl.backend.oneflow.entries import trace_entry
+    from autoddl.runtime.oneflow.trace.entries import trace_entry
 
     return trace_entry(model, batch)
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.pipeline_exactness [--meshes 2x2 4x1 4x2] [--models dense ...] [--missing]
 
-Runs the matrix of tests/backend/pipeline_cases.py, one job for each mesh, model and set of numbers
+Runs the matrix of tests/runtime/pipeline_cases.py, one job for each mesh, model and set of numbers
 of micro-batches, and writes the largest relative differences of losses and of the trained state to
 benchmarks/results/pipeline/exactness.*. A job whose differences exceed the tolerance ends the run.
 """
@@ -17,9 +17,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from autoddl.files import write_atomically
-from tests.backend.conftest import run_worker
-from tests.backend.pipeline_cases import COUNTS, MESHES, MODELS, SCHEDULES, Case, cases_of
+from autoddl._files import write_atomically
+from tests.runtime.conftest import run_worker
+from tests.runtime.pipeline_cases import COUNTS, MESHES, MODELS, SCHEDULES, Case, cases_of
 
 FOLDER = Path(__file__).parent / "results" / "pipeline"
 JOB_SECONDS = 1700.0

@@ -83,14 +83,14 @@ RUNS, GROWTH_RUNS = 3, 9
 
 def _graph(case: Case) -> Any:
     """The traced graph of a case."""
-    from autoddl.backend.oneflow.entries import trace_entry
+    from autoddl.runtime.oneflow.trace.entries import trace_entry
 
     if case.layers is None:
         return trace_entry(case.model, case.batch)
     import oneflow
 
-    from autoddl.backend.oneflow.meta import storage_free
-    from autoddl.backend.oneflow.trace import trace
+    from autoddl.runtime.oneflow.trace.job.meta import storage_free
+    from autoddl.runtime.oneflow.trace.trace import trace
     from models.blank import blank
     from models.gpt import Gpt, next_token_loss
 
@@ -153,12 +153,12 @@ def _reference_s() -> float:
 
 def _measured(case: Case) -> dict[str, Any]:
     """Plan one case in this process."""
-    from autoddl import found, planner
     from autoddl.cluster.spec import Cluster
+    from autoddl.planner import found, planner
+    from autoddl.planner.tables.tables import TableBuilder
     from autoddl.sbp.counted import Counted
     from autoddl.sbp.redistribute import PathTable
     from autoddl.search import counts, eliminate, floors, fronts, marginals
-    from autoddl.search.tables import TableBuilder
 
     graph = _graph(case)
     cluster = Cluster.load(MACHINES / f"{case.machine}.json").with_shape(
@@ -351,7 +351,7 @@ def main() -> None:
     if args.one:
         print(json.dumps(_measured(CASES[args.one])))
         return
-    from autoddl.files import write_atomically
+    from autoddl._files import write_atomically
 
     path = args.output / "planning_speed.json"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,16 +21,16 @@ from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 
-from autoddl.backend.oneflow.entries import trace_entry
-from autoddl.backend.oneflow.rival.choice import ask_oneflow
-from autoddl.baselines import Chosen
-from autoddl.box import Box
 from autoddl.cluster import Cluster
-from autoddl.compare import OURS, Scheme, compare
 from autoddl.cost.compute import at_rate
-from autoddl.graph import Graph
+from autoddl.graph.graph import Graph
 from autoddl.options import PlanOptions
+from autoddl.planner.baselines import Chosen
+from autoddl.runtime.oneflow.rival.choice import ask_oneflow
+from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.sbp.mesh import Mesh
+from autoddl.tools.box import Box
+from autoddl.tools.compare import OURS, Scheme, compare
 from benchmarks.box.machines import calibrated, calibrated_for
 from benchmarks.box.race_report import Case, Racer, draw, table
 from benchmarks.box.results import FOLDER, machine, save

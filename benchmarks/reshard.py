@@ -18,10 +18,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from autoddl._files import write_atomically
 from autoddl.cluster.spec import Cluster
-from autoddl.files import write_atomically
-from autoddl.pipeline.reshard.plan import ReshardPlan, plan_reshard
-from autoddl.pipeline.reshard.strategies import Strategy
+from autoddl.plans.reshard.plan import ReshardPlan, plan_reshard
+from autoddl.plans.reshard.strategies import Strategy
 from autoddl.sbp.layout import TensorSpec
 from benchmarks.table2 import CASES, Case
 

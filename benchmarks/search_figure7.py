@@ -4,7 +4,7 @@ AlexNet, VGG13, GPT and DLRM at sizes at which exhaustive search ends, in AutoDD
 stores parameters whole (`Space.zero`). All algorithms get the same tables; those that draw at
 random run with several seeds, each for a fifth of the time that the exhaustive search took. Times
 are processor seconds: other work on the machine does not count. Exhaustive search is a depth-first
-enumeration that prunes by partial cost (`search.exhaustive`), so it is far faster than going
+enumeration that prunes by partial cost (`search.heuristics.exhaustive`), so it is far faster than going
 through all choices; the number of choices stands beside it.
 """
 
@@ -26,16 +26,16 @@ from typing import Any
 
 import numpy as np
 
+from autoddl._files import write_atomically
 from autoddl.cluster.spec import Cluster
 from autoddl.cost.model import CostModel
-from autoddl.files import write_atomically
-from autoddl.graph import Graph
-from autoddl.planner import micro_graph
+from autoddl.graph.graph import Graph
+from autoddl.planner.planner import micro_graph
+from autoddl.planner.tables.group_table import Space
+from autoddl.planner.tables.tables import build_tables
 from autoddl.search.algorithms import find_algorithm
 from autoddl.search.budget import Budget
-from autoddl.search.group_table import Space
 from autoddl.search.problem import Problem, SearchResult
-from autoddl.search.tables import build_tables
 
 ROOT = Path(__file__).parents[1]
 HEURISTICS = ("coordinate_descent", "metropolis_hastings", "random")
@@ -71,7 +71,7 @@ class Case:
         return tables.problem
 
     def graph(self) -> Graph:
-        from autoddl.backend.oneflow.entries import trace_entry
+        from autoddl.runtime.oneflow.trace.entries import trace_entry
 
         return trace_entry(self.entry, None)
 

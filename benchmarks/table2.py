@@ -1,4 +1,4 @@
-"""AlpaComm's Table 2: nine cross-mesh reshardings, as ends of `autoddl.pipeline.reshard`.
+"""AlpaComm's Table 2: nine cross-mesh reshardings, as ends of `autoddl.plans.reshard`.
 
 A sharding spec has a letter per tensor dim: R whole, S^0 split over the hosts, S^1 over the devices
 of a host, S^01 over both. The scan of the table that this was read from shows cases 3 and 4 alike;
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoddl.pipeline.reshard.unit_tasks import End
-from autoddl.pipeline.submesh import SubMesh
+from autoddl.cluster.submesh import SubMesh
+from autoddl.plans.reshard.unit_tasks import End
 from autoddl.sbp.placement import B, NdSbp, S
 
 Spec = tuple[str, ...]  # per tensor dim: "", "0", "1" or "01", the mesh dims that split it

@@ -26,15 +26,15 @@ from typing import Any
 
 import oneflow as flow
 
-from autoddl.backend.oneflow.meta import storage_free
-from autoddl.backend.oneflow.trace import trace
-from autoddl.blocks import repeated_blocks
+from autoddl._files import write_atomically
 from autoddl.cluster.spec import Cluster
 from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Checkpointing
-from autoddl.files import write_atomically
-from autoddl.graph import Graph
-from autoddl.megatron_stages import (
+from autoddl.graph.cut import CutGraph
+from autoddl.graph.graph import Graph
+from autoddl.graph.regions import repeated_blocks
+from autoddl.options import PlanOptions
+from autoddl.planner.baselines.megatron_stages import (
     PER_STAGE,
     StagedBaseline,
     climb,
@@ -42,12 +42,12 @@ from autoddl.megatron_stages import (
     even_cut,
     on_cut,
 )
-from autoddl.options import PlanOptions
-from autoddl.pipeline.cut import CutGraph
-from autoddl.planner import baseline_plans, find_plan, micro_batch_counts
+from autoddl.planner.planner import baseline_plans, find_plan, micro_batch_counts
+from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans import Plan
-from autoddl.staged_plan import StagedPlan
-from autoddl.staged_planner import find_staged_plan
+from autoddl.plans.staged import StagedPlan
+from autoddl.runtime.oneflow.trace.job.meta import storage_free
+from autoddl.runtime.oneflow.trace.trace import trace
 from benchmarks.paper_figures import MACHINES
 from models.blank import blank
 from models.gpt import Gpt, next_token_loss

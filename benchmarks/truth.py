@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from autoddl.backend.oneflow.entries import trace_entry
-from autoddl.box import Box
 from autoddl.cluster import Cluster
 from autoddl.cost.compute import at_rate
 from autoddl.plans import Plan
+from autoddl.runtime.oneflow.trace.entries import trace_entry
+from autoddl.tools.box import Box
 from benchmarks.box.machines import calibrated
 from benchmarks.box.plan_set import Named, load_set, plan_set, save_set
 from benchmarks.box.results import FOLDER, machine, save

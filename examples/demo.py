@@ -16,8 +16,8 @@ from pathlib import Path
 from rich.table import Table
 
 import autoddl
-from autoddl.backend.oneflow.launch import run_processes
-from autoddl.report.tables import console, print_plan
+from autoddl.runtime.jobs.launch import run_processes
+from autoddl.tools.report.tables import console, print_plan
 
 from .tasks import STEPS, TASKS
 

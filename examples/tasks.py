@@ -16,7 +16,7 @@ from typing import Any
 import oneflow as flow
 
 import autoddl
-from autoddl.files import write_atomically
+from autoddl._files import write_atomically
 from models.gpt import gpt_small
 from models.vgg import vgg13_small
 

@@ -15,7 +15,10 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FIRST = ("tests/backend", "tests/staged_plan")  # and the files beside these; about half of the time
+FIRST = (
+    "tests/runtime",
+    "tests/plans/staged",
+)  # and the files beside these; about half of the time
 NOTHING_CHOSEN = 5  # pytest's exit status
 
 

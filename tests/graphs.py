@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoddl.graph import Graph, Op, Tensor
+from autoddl.graph.graph import Graph, Op, Tensor
 from autoddl.sbp.layout import TensorSpec
 
 Shape = tuple[int, ...]

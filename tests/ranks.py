@@ -31,7 +31,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 START = (
-    "import sys; from autoddl.backend.oneflow.launch import run_processes; "
+    "import sys; from autoddl.runtime.jobs.launch import run_processes; "
     "sys.exit(run_processes(sys.argv[2:], int(sys.argv[1])))"
 )
 MOST = 18
@@ -186,8 +186,8 @@ def _answer(words: Sequence[str]) -> tuple[int, str]:
         internal.eager.Sync()
         internal.EmptyCache()
         ctypes.CDLL(None).malloc_trim(0)
-    if "autoddl.backend.oneflow.roll_call" in sys.modules:
-        from autoddl.backend.oneflow import roll_call
+    if "autoddl.runtime.oneflow.roll_call" in sys.modules:
+        from autoddl.runtime.oneflow import roll_call
 
         roll_call._roll_call = None
     return status, text.getvalue()

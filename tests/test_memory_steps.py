@@ -6,7 +6,7 @@ import pytest
 
 from autoddl.cost.needed import compiles
 from autoddl.options import PlanOptions
-from autoddl.planner import find_plan
+from autoddl.planner.planner import find_plan
 from tests.clusters import cluster
 from tests.graphs import attention, mlp
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from autoddl.backend.oneflow.launch import run_processes
-from autoddl.cli import main
+from autoddl.runtime.jobs.launch import run_processes
+from autoddl.tools.cli import main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from ..files import write_atomically
+from .._files import write_atomically
 from ..sbp.mesh import Mesh
 from .fields import Fields, check_known, checked_number, load_object, type_name
 from .group_line import GroupLine

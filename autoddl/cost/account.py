@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from ..graph import SOURCE_KINDS, Graph, Op
-from ..planned import PlannedEdge, PlannedOp
+from ..graph.graph import SOURCE_KINDS, Graph, Op
+from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.layout import TensorSpec
 from ..sbp.placement import B, NdSbp, P
 from ..sbp.redistribute import Step, device_intra_bytes, nic_bytes, nic_messages, path_cost

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..planned import PlannedOp
+from ..graph.placed import PlannedOp
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp, Placement
 

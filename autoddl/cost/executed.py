@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..planned import PlannedOp
+from ..graph.placed import PlannedOp
 from ..sbp.signature import OpSpec
 from .forward import extra_bytes
 from .pullback import OpPullback

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from ..cluster.provenance import Calibration
 from ..cluster.spec import Cluster
-from ..graph import Graph
-from ..planned import PlannedEdge, PlannedOp
+from ..graph.graph import Graph
+from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, P

@@ -14,7 +14,7 @@ Without, and with one micro-batch, parameters' gradients come as activations go:
 
 from __future__ import annotations
 
-from ..graph import Graph, Op
+from ..graph.graph import Graph, Op
 from ..sbp.rules import find_rule
 from .forward import VIEWS
 from .operator import computes

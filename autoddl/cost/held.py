@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..graph import Graph, Op
-from ..planned import PlannedEdge, PlannedOp
+from ..graph.graph import Graph, Op
+from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp

@@ -31,8 +31,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ..graph import Op
-from ..planned import PlannedEdge, PlannedOp
+from ..graph.graph import Op
+from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.placement import NdSbp
 from ..sbp.redistribute import Step
 from .backward import pull_back

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..cluster.operator_times import OperatorTimes
 from ..cluster.spec import Device
-from ..graph import Graph, Op
+from ..graph.graph import Graph, Op
 from ..sbp.rules import find_rule
 from ..sbp.signature import OpSpec, Rule
 

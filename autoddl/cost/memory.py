@@ -6,7 +6,7 @@
     copies      local bytes of every redistributed input
     gradients   of shared parameters and of the last product, see `gradients`
 
-`parameter_copies` gives the first factor; `search.tables` adds the parts up.
+`parameter_copies` gives the first factor; `planner.tables.tables` adds the parts up.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..cluster.operator_times import OperatorTimes
 from ..cluster.spec import Device
-from ..graph import Op
+from ..graph.graph import Op
 from ..sbp.layout import TensorSpec
 from ..sbp.signature import Inner, OpSpec, Rule
 from .comm import CommModel

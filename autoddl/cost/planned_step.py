@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from ..graph import Graph
-from ..planned import PlannedEdge, PlannedOp
+from ..graph.graph import Graph
+from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
 from .compiled_comm import merged_axes

@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..graph import Graph, Op
-from ..planned import PlannedEdge, PlannedOp
+from ..graph.graph import Graph, Op
+from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.rules import find_rule

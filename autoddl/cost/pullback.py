@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..graph import Op
-from ..planned import PlannedOp
+from ..graph.graph import Op
+from ..graph.placed import PlannedOp
 from ..sbp.placement import NdSbp
 from ..sbp.signature import OpSpec
 from .step_tensors import StepTensors

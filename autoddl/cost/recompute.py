@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from ..graph import SOURCE_KINDS, Graph, Op
+from ..graph.graph import SOURCE_KINDS, Graph, Op
 from ..sbp.rules import find_rule
 
 Blocks = tuple[tuple[str, ...], ...]

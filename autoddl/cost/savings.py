@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..graph import Graph
-from ..planned import PlannedEdge, PlannedOp
+from ..graph.graph import Graph
+from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.redistribute import PathTable
 from .account import Cost, account, total
 from .model import CostModel

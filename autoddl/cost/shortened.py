@@ -18,8 +18,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..graph import SOURCE_KINDS, Graph, Op
-from ..planned import PlannedEdge, PlannedOp
+from ..graph.graph import SOURCE_KINDS, Graph, Op
+from ..graph.placed import PlannedEdge, PlannedOp
 from .planned_step import PlannedStep
 
 KEPT = 4  # periods of a run, half of them at either end

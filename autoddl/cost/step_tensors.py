@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..graph import Op
+from ..graph.graph import Op
 from ..sbp.placement import NdSbp
 from ..sbp.redistribute import Step
 from .chains import ChainRule

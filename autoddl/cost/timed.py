@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..cluster.spec import Device
-from ..graph import Graph
+from ..graph.graph import Graph
 from ..sbp.rules import find_rule
 from .measured import times_of
 from .operator import computes

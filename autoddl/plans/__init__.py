@@ -1,6 +1,6 @@
 """The plan: the only hand-over from planning to the runtime."""
 
-from ..planned import PlannedEdge, PlannedLayer, PlannedOp
+from ..graph.placed import PlannedEdge, PlannedLayer, PlannedOp
 from .plan import Plan
 from .search_record import SearchRecord
 

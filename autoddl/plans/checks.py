@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..cluster.spec import Cluster
 from ..cost.recompute import Blocks
-from ..graph import SOURCE_KINDS, Graph
-from ..planned import PlannedEdge
-from ..precision import in_precision
+from ..graph.graph import SOURCE_KINDS, Graph
+from ..graph.placed import PlannedEdge
+from ..graph.precision import in_precision
 from ..sbp.placement import NdSbp
 from ..sbp.redistribute import Step
 from .figures import PlanFigures

@@ -12,7 +12,6 @@ from functools import cached_property
 from ..cluster.spec import Cluster
 from ..cost.account import Cost, account, total
 from ..cost.extrapolation import Extrapolated, extrapolated_steps
-from ..cost.gap import relative_gap
 from ..cost.memory_peak import Runtime, memory_peak
 from ..cost.model import CostModel
 from ..cost.planned_step import PlannedStep
@@ -21,9 +20,10 @@ from ..cost.recompute import Blocks, Recomputation
 from ..cost.savings import Savings, savings
 from ..cost.tape import Peak
 from ..cost.timed import Timed, timed_operators
-from ..graph import Graph
-from ..planned import PlannedBaseline, PlannedEdge, PlannedLayer, PlannedOp
+from ..graph.graph import Graph
+from ..graph.placed import PlannedBaseline, PlannedEdge, PlannedLayer, PlannedOp
 from ..sbp.mesh import Mesh
+from ..search.gap import relative_gap
 from .search_record import SearchRecord
 
 

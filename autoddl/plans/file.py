@@ -10,10 +10,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from .._files import json_number
 from ..cluster.spec import Cluster
-from ..files import json_number
-from ..graph import Graph
-from ..planned import PlannedBaseline, PlannedEdge, PlannedLayer, PlannedOp
+from ..graph.graph import Graph
+from ..graph.placed import PlannedBaseline, PlannedEdge, PlannedLayer, PlannedOp
 from ..sbp.placement import NdSbp
 from ..sbp.redistribute import Step
 from .checks import verify

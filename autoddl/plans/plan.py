@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._files import write_atomically
 from ..cluster.spec import Cluster
-from ..explain import LayerText
-from ..files import write_atomically
-from ..graph import Graph
-from . import checks, file, words
+from ..graph.graph import Graph
+from . import checks, file
+from . import explain as words
 from .figures import PlanFigures
+from .format import LayerText
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..compiled import loops
+from .._native import loops
 from .edges import Floats, Ints
 from .states import BySource
 

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..compiled import Loops, loops
+from .._native import Loops, loops
 from .dijkstra import lengths_one_by_one
 from .edges import KIND_INDEX, STAY, Bools, Floats, Ints, end_axes, shortest
 from .states import StateGraph

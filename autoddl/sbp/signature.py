@@ -10,7 +10,7 @@ the gradients are: what the backward pass takes for each output and gives for ea
 
 `str` writes that form and `Signature.parse` reads it; `-` stands for "no gradient". The n-axis
 signatures of an operator are the product of its one-axis signatures over the axes, less those whose
-splits do not divide the tensors (`autoddl.search.space`).
+splits do not divide the tensors (`autoddl.planner.tables.strategies`).
 
 A rule is a function from an `OpSpec` to signatures, registered with `@rule(kind, ...)`.
 """

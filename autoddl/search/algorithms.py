@@ -9,12 +9,12 @@ import numpy as np
 from .auto import auto
 from .branch import exact
 from .budget import Budget
-from .coordinate_descent import coordinate_descent
-from .exhaustive import exhaustive
+from .heuristics.coordinate_descent import coordinate_descent
+from .heuristics.exhaustive import exhaustive
+from .heuristics.metropolis_hastings import metropolis_hastings
+from .heuristics.random_choice import random_choice
 from .integer import integer
-from .metropolis_hastings import metropolis_hastings
 from .problem import Problem, SearchResult
-from .random_choice import random_choice
 
 Algorithm = Callable[[Problem, np.random.Generator, Budget], SearchResult | None]
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from .branch import Proof, prove
 from .budget import Budget
-from .coordinate_descent import descend_with_restarts
 from .eliminate import eliminate
+from .heuristics.coordinate_descent import descend_with_restarts
 from .integer import program_columns, solve_program
 from .memory_price import within_memory
 from .problem import Choice, Problem, SearchResult

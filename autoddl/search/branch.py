@@ -22,16 +22,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..cost.gap import ROUNDING
 from .budget import Budget
-from .coordinate_descent import descend_with_restarts
 from .descend import descend
 from .dual import score_bound
 from .eliminate import Elimination, eliminate
+from .gap import ROUNDING
+from .heuristics.coordinate_descent import descend_with_restarts
+from .heuristics.random_choice import draw
 from .narrow import narrow, sketch
 from .problem import Choice, Problem, SearchResult, Table
 from .progress import Progress
-from .random_choice import draw
 
 _CEILINGS = (1 / 16, 1 / 4, 1.0)  # of the way from the bound to the best cost
 _DESCENTS = 4

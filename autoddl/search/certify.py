@@ -6,8 +6,8 @@ of all choices of the others; the least entries of the remaining tables bound th
 
 from __future__ import annotations
 
-from ..cost.gap import ROUNDING
 from .eliminate import eliminate
+from .gap import ROUNDING
 from .problem import Problem
 
 

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cost.gap import ROUNDING
 from .eliminate import Elimination
+from .gap import ROUNDING
 from .marginals import Contexts
 from .problem import Choice, Problem, Table
 from .removals import Making

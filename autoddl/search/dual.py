@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..cost.gap import ROUNDING
+from .gap import ROUNDING
 from .problem import Choice, Problem
 
 _MAX_STEPS = 24

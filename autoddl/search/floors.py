@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cost.gap import ROUNDING
 from .eliminate import Elimination, eliminate
+from .gap import ROUNDING
 from .marginals import Contexts
 from .problem import Choice, Problem, Table
 

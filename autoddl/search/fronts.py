@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..compiled import loops
-from ..cost.gap import ROUNDING
+from .._native import loops
 from .eliminate import Elimination
+from .gap import ROUNDING
 from .marginals import Contexts
 from .pareto import (
     Fronts,

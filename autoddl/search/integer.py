@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cost.gap import ROUNDING
 from .budget import Budget
 from .descend import descend
+from .gap import ROUNDING
+from .heuristics.random_choice import draw
 from .problem import Choice, Problem, SearchResult, Table
 from .progress import Progress
 from .prune import Pruned, prune
-from .random_choice import draw
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..compiled import loops
+from .._native import loops
 from .problem import Table
 
 Single = NDArray[np.float32]

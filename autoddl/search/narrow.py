@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..cost.gap import ROUNDING, relative_gap
 from .along import eliminated_along, loosened
 from .counts import least_by_counts
 from .crossing import crossing
@@ -26,6 +25,7 @@ from .descend import descend
 from .dual import Dual, best_price, score_bound
 from .eliminate import eliminate
 from .fronts import AtPrice, Least, TooMany, least_within
+from .gap import ROUNDING, relative_gap
 from .marginals import Contexts
 from .problem import Choice, Problem
 from .progress import Progress

@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cost.gap import ROUNDING as ROUNDING
-from ..cost.gap import relative_gap as relative_gap
+from .gap import ROUNDING as ROUNDING
+from .gap import relative_gap as relative_gap
 
 Table = NDArray[np.floating[Any]]
 Choice = NDArray[np.int64]

@@ -16,8 +16,8 @@ import math
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from ..cost.gap import relative_gap
 from .budget import Budget
+from .gap import relative_gap
 from .problem import Choice, CurvePoint, Problem, SearchEnd, SearchResult
 
 _EARLIER = 2  # choices that are remembered

@@ -15,10 +15,10 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from autoddl.backend.oneflow.entries import trace_entry
-from autoddl.box import Box
 from autoddl.cluster import Cluster
+from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.sbp.mesh import Mesh
+from autoddl.tools.box import Box
 
 from . import expected
 from .plan_set import plan_set

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from autoddl.backend.oneflow.entries import trace_entry
-from autoddl.backend.oneflow.measure_operators import tasks_of
-from autoddl.box import Box
 from autoddl.cluster import Cluster
+from autoddl.runtime.oneflow.measure.measure_operators import tasks_of
+from autoddl.runtime.oneflow.trace.entries import trace_entry
+from autoddl.tools.box import Box
 
 from .results import FOLDER
 from .work import ENV

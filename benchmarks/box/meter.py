@@ -17,8 +17,8 @@ from typing import Any
 
 import oneflow as flow
 
-from autoddl.backend.oneflow.groups import Groups
-from autoddl.box.counters import LinkBytes, read_own_link
+from autoddl.runtime.oneflow.groups import Groups
+from autoddl.tools.box.counters import LinkBytes, read_own_link
 
 QUIET_SECONDS = 0.02  # the last acknowledgements
 SLOWEST_MEETING = 5  # seconds of meetings are the median of so many

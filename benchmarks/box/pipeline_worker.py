@@ -17,13 +17,13 @@ from typing import Any
 
 import oneflow as flow
 
-from autoddl.backend.oneflow.entries import optimizer_maker, to_tensors
-from autoddl.backend.oneflow.from_graph import made_up_example, made_up_model
-from autoddl.backend.oneflow.groups import Groups
-from autoddl.backend.oneflow.guard import install_guard, rank
-from autoddl.backend.oneflow.pipeline import PipelineTrainer, build_pipeline_trainer
-from autoddl.staged_plan import StagedPlan
-from autoddl.synthetic import synthetic_batches
+from autoddl.plans.staged import StagedPlan
+from autoddl.runtime.jobs.guard import install_guard, rank
+from autoddl.runtime.oneflow.groups import Groups
+from autoddl.runtime.oneflow.pipeline import PipelineTrainer, build_pipeline_trainer
+from autoddl.runtime.oneflow.trace.entries import optimizer_maker, to_tensors
+from autoddl.runtime.oneflow.trace.from_graph import made_up_example, made_up_model
+from autoddl.tools.synthetic import synthetic_batches
 from benchmarks.box.meter import Meter
 
 PASSES = 3

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autoddl.baselines import data_parallel, forced, megatron
+from autoddl._files import write_atomically
 from autoddl.cluster import Cluster
-from autoddl.files import write_atomically
-from autoddl.graph import Graph
+from autoddl.graph.graph import Graph
 from autoddl.options import PlanOptions
-from autoddl.planner import find_plan
+from autoddl.planner.baselines import data_parallel, forced, megatron
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 
 Named = tuple[str, Plan]

@@ -13,13 +13,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from autoddl.backend.oneflow.entries import optimizer_maker, to_tensors
-from autoddl.backend.oneflow.from_graph import made_up_example, made_up_model
-from autoddl.backend.oneflow.groups import Groups
-from autoddl.backend.oneflow.guard import install_guard, rank
-from autoddl.backend.oneflow.trainer import build_trainer
 from autoddl.plans import Plan
-from autoddl.synthetic import synthetic_batches
+from autoddl.runtime.jobs.guard import install_guard, rank
+from autoddl.runtime.oneflow.groups import Groups
+from autoddl.runtime.oneflow.trace.entries import optimizer_maker, to_tensors
+from autoddl.runtime.oneflow.trace.from_graph import made_up_example, made_up_model
+from autoddl.runtime.oneflow.trainer import build_trainer
+from autoddl.tools.synthetic import synthetic_batches
 from benchmarks.box.meter import Meter
 
 

@@ -18,15 +18,15 @@ from dataclasses import asdict, replace
 from io import BytesIO
 from typing import Any
 
-from autoddl.box import Box
+from autoddl._files import write_atomically
 from autoddl.cluster.link import Link
 from autoddl.cluster.spec import Cluster
-from autoddl.files import write_atomically
-from autoddl.pipeline.reshard.plan import ReshardPlan, plan_reshard
-from autoddl.pipeline.reshard.unit_tasks import End
-from autoddl.pipeline.submesh import SubMesh
+from autoddl.cluster.submesh import SubMesh
+from autoddl.plans.reshard.plan import ReshardPlan, plan_reshard
+from autoddl.plans.reshard.unit_tasks import End
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.placement import NdSbp
+from autoddl.tools.box import Box
 from benchmarks.reshard import ROUTES
 from benchmarks.table2 import CASES
 

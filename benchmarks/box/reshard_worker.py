@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import oneflow as flow
 
-from autoddl.backend.oneflow.groups import Groups
-from autoddl.backend.oneflow.guard import install_guard, rank
-from autoddl.backend.oneflow.transfers import CommThread, Resharding
-from autoddl.pipeline.reshard.plan import ReshardPlan
-from autoddl.pipeline.reshard.unit_tasks import End
+from autoddl.plans.reshard.plan import ReshardPlan
+from autoddl.plans.reshard.unit_tasks import End
+from autoddl.runtime.jobs.guard import install_guard, rank
+from autoddl.runtime.oneflow.groups import Groups
+from autoddl.runtime.oneflow.transfers import CommThread, Resharding
 from autoddl.sbp.layout import local_slices
 from autoddl.sbp.mesh import Mesh
 from benchmarks.box.meter import Meter

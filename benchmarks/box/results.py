@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from autoddl.files import write_atomically
+from autoddl._files import write_atomically
 
 FOLDER = Path(__file__).parents[1] / "results" / "box"
 

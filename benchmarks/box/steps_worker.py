@@ -11,9 +11,9 @@ from pathlib import Path
 
 import oneflow as flow
 
-from autoddl.backend.oneflow.groups import Groups
-from autoddl.backend.oneflow.guard import install_guard, rank
-from autoddl.backend.oneflow.redistribute import prepare
+from autoddl.runtime.jobs.guard import install_guard, rank
+from autoddl.runtime.oneflow.groups import Groups
+from autoddl.runtime.oneflow.redistribute import prepare
 from autoddl.sbp.layout import local_shape
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoddl.box import Box
-from autoddl.pipeline.reshard.plan import ReshardPlan
 from autoddl.plans import Plan
-from autoddl.staged_plan import StagedPlan
+from autoddl.plans.reshard.plan import ReshardPlan
+from autoddl.plans.staged import StagedPlan
+from autoddl.tools.box import Box
 
 from .meter import load_readings
 

@@ -2,10 +2,10 @@ import dataclasses
 
 import pytest
 
-from autoddl.baselines import data_parallel
 from autoddl.cost.memory import parameter_copies
 from autoddl.options import PlanOptions
-from autoddl.planner import find_plan
+from autoddl.planner.baselines import data_parallel
+from autoddl.planner.planner import find_plan
 from tests.clusters import cluster
 from tests.graphs import mlp, tied
 

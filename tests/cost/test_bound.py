@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoddl.baselines import data_parallel, forced
 from autoddl.cost.bound import Accesses, Multiply, least_accesses, memory_dependent_words
 from autoddl.options import PlanOptions
-from autoddl.planner import find_plan
-from autoddl.search.group_table import WHOLE_SPACE
+from autoddl.planner.baselines import data_parallel, forced
+from autoddl.planner.planner import find_plan
+from autoddl.planner.tables.group_table import WHOLE_SPACE
 from tests.clusters import cluster
 from tests.graphs import attention, mlp, residual, tied
 

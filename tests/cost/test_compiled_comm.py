@@ -3,7 +3,7 @@
 import pytest
 
 from autoddl.cost.compiled_comm import collective_workspace, goes_through_host, merged_axes
-from autoddl.planned import PlannedOp
+from autoddl.graph.placed import PlannedOp
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoddl.calibration.machine import efficiency_curve
 from autoddl.cluster.spec import Cluster
 from autoddl.cost.compute import at_rate, curve_seconds, forward_seconds
+from autoddl.tools.calibration.machine import efficiency_curve
 from tests.clusters import cluster
 
 DEVICE = cluster("laptop", 1, 1).device

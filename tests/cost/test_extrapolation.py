@@ -7,8 +7,8 @@ import pytest
 
 from autoddl.cluster.provenance import Calibration, Range
 from autoddl.options import PlanOptions
-from autoddl.planner import find_plan
-from autoddl.summary import summary_json
+from autoddl.planner.planner import find_plan
+from autoddl.plans.summary import summary_json
 from tests.clusters import cluster
 from tests.graphs import residual
 

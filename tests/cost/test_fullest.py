@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoddl.blocks import repeated_blocks
 from autoddl.cost import fullest
 from autoddl.cost.fullest import fullest_bytes
 from autoddl.cost.lifetime import StepTape
@@ -20,9 +19,10 @@ from autoddl.cost.model import CostModel
 from autoddl.cost.planned_step import PlannedStep
 from autoddl.cost.recompute import Recomputation
 from autoddl.cost.shortened import shortened
-from autoddl.graph import Graph
-from autoddl.search.placements import place
-from autoddl.search.tables import build_tables
+from autoddl.graph.graph import Graph
+from autoddl.graph.regions import repeated_blocks
+from autoddl.planner.placements import place
+from autoddl.planner.tables.tables import build_tables
 from tests.clusters import cluster
 from tests.graphs import Builder, attention, mlp, residual
 

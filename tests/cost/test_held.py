@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoddl.blocks import repeated_blocks
 from autoddl.cost.held import held_bytes
 from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
+from autoddl.graph.regions import repeated_blocks
+from autoddl.planner.placements import place
+from autoddl.planner.tables.tables import build_tables
 from autoddl.search.descend import descend
-from autoddl.search.placements import place
-from autoddl.search.tables import build_tables
 from tests.clusters import cluster
 from tests.graphs import attention
 

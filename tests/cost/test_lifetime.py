@@ -2,9 +2,9 @@
 
 import pytest
 
-from autoddl.baselines import data_parallel
 from autoddl.options import PlanOptions
-from autoddl.planner import find_plan
+from autoddl.planner.baselines import data_parallel
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from tests.clusters import cluster
 from tests.graphs import Builder, attention, mlp, tied

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoddl.baselines import data_parallel
-from autoddl.calibration.machine import operator_times
 from autoddl.cluster.operator_times import OperatorTimes
 from autoddl.cost.measured import measured_seconds, operator_key, whole_work
 from autoddl.cost.operator import computes
 from autoddl.options import PlanOptions
-from autoddl.planner import find_plan
+from autoddl.planner.baselines import data_parallel
+from autoddl.planner.planner import find_plan
+from autoddl.plans.stage_account import columns
 from autoddl.sbp.rules import find_rule
-from autoddl.stage_account import columns
+from autoddl.tools.calibration.machine import operator_times
 from tests.clusters import cluster
 from tests.graphs import mlp
 

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from autoddl.baselines import forced
 from autoddl.cost.needed import compiles, needed_bytes
 from autoddl.options import PlanOptions
-from autoddl.planner import find_plan
+from autoddl.planner.baselines import forced
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from tests.clusters import cluster
 from tests.graphs import mlp

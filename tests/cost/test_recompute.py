@@ -4,13 +4,13 @@ import dataclasses
 
 import pytest
 
-from autoddl.baselines import data_parallel, forced
-from autoddl.blocks import repeated_blocks
 from autoddl.cost.operator import computes
 from autoddl.cost.recompute import Recomputation
-from autoddl.explain import format_bytes
+from autoddl.graph.regions import repeated_blocks
 from autoddl.options import PlanOptions
-from autoddl.planner import find_plan
+from autoddl.planner.baselines import data_parallel, forced
+from autoddl.planner.planner import find_plan
+from autoddl.plans.format import format_bytes
 from autoddl.sbp.rules import find_rule
 from tests.clusters import cluster
 from tests.graphs import attention, mlp, residual

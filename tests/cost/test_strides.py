@@ -5,13 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from autoddl.cost.strides import (
-    contiguous,
-    gradient_strides,
-    is_contiguous,
-    reshaped,
-    view_strides,
-)
+from autoddl.cost.strides import contiguous, gradient_strides, is_contiguous, reshaped, view_strides
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.signature import OpSpec
 

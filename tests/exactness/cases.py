@@ -11,13 +11,13 @@ import numpy as np
 import oneflow as flow
 import oneflow.nn as nn
 
-from autoddl import baselines
 from autoddl.cost.storage import Storage
-from autoddl.graph import Graph
+from autoddl.graph.graph import Graph
+from autoddl.planner import baselines
+from autoddl.planner.placements import split_storage
+from autoddl.planner.tables.group_table import WHOLE_SPACE, Space
 from autoddl.plans import Plan
 from autoddl.sbp.mesh import Mesh
-from autoddl.search.group_table import WHOLE_SPACE, Space
-from autoddl.search.placements import split_storage
 
 Batch = tuple[Any, ...]
 Built = tuple[nn.Module, Callable[..., Any], Callable[[int], Batch]]

@@ -5,7 +5,7 @@ Arguments: alone MODEL OPTIMIZER STEPS FILE
            together MODEL OPTIMIZER STEPS FILE NODES GPUS MICRO_BATCHES SCHEME...
 `alone` writes FILE (npz: losses, state, which elements have a gradient); `together` compares with
 it and prints a JSON line per scheme. A scheme `random:N` is a plan drawn with seed N, ZeRO and
-SUMMA are those of `autoddl.baselines`; `zero:N` is data parallel with parameters stored by ZeRO's
+SUMMA are those of `autoddl.planner.baselines`; `zero:N` is data parallel with parameters stored by ZeRO's
 stage N, `zero:mixed` each by another, and the state is saved and loaded on the way; `zero-again:N`
 is the same with the repeated blocks run again. `shuffled` shows what rounding alone does: one
 process, with the rows of each batch in another order and cut into two halves whose gradients add
@@ -23,15 +23,15 @@ from pathlib import Path
 import numpy as np
 import oneflow as flow
 
-from autoddl.backend.oneflow.guard import rank
-from autoddl.backend.oneflow.session import share_text
-from autoddl.backend.oneflow.trace import trace_with_state
-from autoddl.backend.oneflow.trainer import build_trainer
-from autoddl.blocks import repeated_blocks
 from autoddl.cluster.spec import Cluster
+from autoddl.graph.regions import repeated_blocks
 from autoddl.options import PlanOptions
-from autoddl.planner import baseline_plans, find_plan
+from autoddl.planner.planner import baseline_plans, find_plan
 from autoddl.plans import Plan
+from autoddl.runtime.jobs.guard import rank
+from autoddl.runtime.oneflow.session import share_text
+from autoddl.runtime.oneflow.trace.trace import trace_with_state
+from autoddl.runtime.oneflow.trainer import build_trainer
 from tests.exactness.cases import BASELINES, CASES, space, with_zero
 
 LAPTOP = Path(__file__).parents[2] / "calibration" / "machines" / "laptop.json"

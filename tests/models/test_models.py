@@ -10,8 +10,8 @@ import pytest
 
 flow = pytest.importorskip("oneflow", reason="needs OneFlow")
 
-from autoddl.backend.oneflow.meta import storage_free  # noqa: E402
-from autoddl.backend.oneflow.trace import trace  # noqa: E402
+from autoddl.runtime.oneflow.trace.job.meta import storage_free  # noqa: E402
+from autoddl.runtime.oneflow.trace.trace import trace  # noqa: E402
 from models import alexnet, dlrm, gpt, vgg  # noqa: E402
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("oneflow", reason="traces OneFlow models")
 
-from autoddl.backend.oneflow.entries import trace_entry  # noqa: E402
 from autoddl.options import PlanOptions
-from autoddl.planner import find_plan  # noqa: E402
+from autoddl.planner.planner import find_plan  # noqa: E402
+from autoddl.runtime.oneflow.trace.entries import trace_entry  # noqa: E402
 from benchmarks.memory import graph_of  # noqa: E402
 from tests.clusters import cluster  # noqa: E402
 

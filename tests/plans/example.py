@@ -1,7 +1,7 @@
 """A small plan with redistributions."""
 
 from autoddl.options import PlanOptions
-from autoddl.planner import find_plan
+from autoddl.planner.planner import find_plan
 from tests.clusters import cluster
 from tests.graphs import residual
 

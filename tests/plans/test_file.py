@@ -4,7 +4,7 @@ import math
 import pytest
 
 from autoddl.options import PlanOptions
-from autoddl.planner import find_plan
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from tests.clusters import cluster
 from tests.graphs import tied

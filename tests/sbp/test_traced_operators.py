@@ -108,7 +108,7 @@ def case_of(op: OpSpec) -> Case:
 
 
 def operators(entry) -> list[OpSpec]:
-    from autoddl.backend.oneflow.trace import trace
+    from autoddl.runtime.oneflow.trace.trace import trace
 
     model, example, loss = entry()
     graph = trace(model, *example, loss=loss).with_forks()

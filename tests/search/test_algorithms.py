@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoddl.cost.gap import relative_gap
 from autoddl.search.algorithms import ALGORITHMS, find_algorithm
 from autoddl.search.auto import auto
 from autoddl.search.budget import Budget
-from autoddl.search.metropolis_hastings import acceptance
+from autoddl.search.gap import relative_gap
+from autoddl.search.heuristics.metropolis_hastings import acceptance
 from autoddl.search.progress import Progress
 from tests.search.brute_force import SHAPES, optimum, random_problem
 

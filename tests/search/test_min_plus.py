@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from autoddl.compiled import loops
+from autoddl._native import loops
 from autoddl.search.min_plus import min_plus, on_arrays
 
 

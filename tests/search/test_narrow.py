@@ -6,7 +6,6 @@ import itertools
 import numpy as np
 import pytest
 
-from autoddl.cost.gap import relative_gap
 from autoddl.search import fronts
 from autoddl.search import narrow as narrowing
 from autoddl.search.along import loosened
@@ -14,6 +13,7 @@ from autoddl.search.budget import Budget
 from autoddl.search.crossing import crossing, prefix_totals
 from autoddl.search.eliminate import eliminate
 from autoddl.search.fronts import TooMany, least_within
+from autoddl.search.gap import relative_gap
 from autoddl.search.marginals import Contexts
 from autoddl.search.narrow import narrow
 from autoddl.search.problem import Edge, Problem

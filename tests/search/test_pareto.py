@@ -3,20 +3,12 @@
 import numpy as np
 import pytest
 
-from autoddl.compiled import loops
+from autoddl._native import loops
 from autoddl.search import fronts
 from autoddl.search.along import eliminated_along
 from autoddl.search.fronts import least_within
 from autoddl.search.marginals import Contexts
-from autoddl.search.pareto import (
-    Fronts,
-    Matches,
-    TooMany,
-    apart,
-    in_loops,
-    on_arrays,
-    undominated,
-)
+from autoddl.search.pareto import Fronts, Matches, TooMany, apart, in_loops, on_arrays, undominated
 from tests.search.test_along import chosen, deep, within
 
 

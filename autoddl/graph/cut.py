@@ -1,0 +1,245 @@
+"""Cuts a graph into layers, and gives any run of layers as a graph of its own.
+
+A layer has one heavy operator (a product, a convolution, ...) and what is around it. Between two of
+them, in topological order, it ends where fewest bytes cross. Parameters, buffers, inputs and what
+is computed from constants alone have no position: every stage that reads one has it.
+
+    crossing(k)  tensors that operators before k compute and operators from k on read
+
+`CutGraph.stage(first, last)` is the graph of the layers from `first` up to (not including) `last`:
+tensors from earlier layers become `stage_input`s, tensors that later layers read `stage_output`s. A
+long skip connection is one of them: it travels from the stage that computes it straight to each
+stage that reads it, however many lie between.
+
+A parameter that layers of several stages use (tied weights) is replicated: each of these stages
+holds it and its optimizer state, and their gradients are added up once an iteration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..sbp.rules import find_rule
+from .graph import Graph, Op
+from .regions import repeated_blocks
+
+MOST_LAYERS = 200
+
+
+@dataclass(frozen=True)
+class CutGraph:
+    """`graph` (traced, without forks) and its layers: operator names, in graph order."""
+
+    graph: Graph
+    layers: tuple[tuple[str, ...], ...]
+
+    @cached_property
+    def layer_of(self) -> dict[str, int]:
+        """Operator name -> its layer; sources and constants are in none."""
+        return {name: n for n, layer in enumerate(self.layers) for name in layer}
+
+    @cached_property
+    def readers(self) -> dict[str, tuple[int, ...]]:
+        """Computed tensor -> the layers that read it, ascending, its own not among them."""
+        found = {}
+        for name, uses in self.graph.consumers.items():
+            home = self.layer_of.get(self.graph.producers[name].name)
+            if home is not None:
+                layers = {self.layer_of[op.name] for op, _ in uses if op.name in self.layer_of}
+                found[name] = tuple(sorted(layers - {home}))
+        return found
+
+    @cached_property
+    def givers(self) -> dict[str, tuple[int, ...]]:
+        """Computed tensor -> those of its `readers` that give it a gradient."""
+        giving = {
+            (self._ops[name].inputs[index], self.layer_of[name])
+            for name, index in self.graph.gives_grad
+        }
+        return {
+            name: tuple(layer for layer in layers if (name, layer) in giving)
+            for name, layers in self.readers.items()
+        }
+
+    def ops_of(self, layer: int) -> list[Op]:
+        return [self._ops[name] for name in self.layers[layer]]
+
+    def sent(self, first: int, last: int) -> tuple[str, ...]:
+        """Tensors that layers [first, last) compute and later ones read."""
+        return tuple(
+            name
+            for name, readers in self.readers.items()
+            if first <= self._home(name) < last and any(r >= last for r in readers)
+        )
+
+    def received(self, first: int, last: int) -> tuple[str, ...]:
+        """Tensors that earlier layers compute and layers [first, last) read."""
+        return tuple(
+            name
+            for name, readers in self.readers.items()
+            if self._home(name) < first and any(first <= r < last for r in readers)
+        )
+
+    def _home(self, tensor: str) -> int:
+        return self.layer_of[self.graph.producers[tensor].name]
+
+    @cached_property
+    def param_users(self) -> dict[str, tuple[int, ...]]:
+        """Parameter operator -> the layers that use it, ascending."""
+        found: dict[str, set[int]] = {op.name: set() for op in self.graph.params}
+        for n, layer in enumerate(self.layers):
+            for op in self._sources_of(layer):
+                if op.kind == "param":
+                    found[op.name].add(n)
+        return {name: tuple(sorted(users)) for name, users in found.items()}
+
+    @property
+    def tied(self) -> dict[str, tuple[int, ...]]:
+        """The parameters that several layers use."""
+        return {name: users for name, users in self.param_users.items() if len(users) > 1}
+
+    @cached_property
+    def _ops(self) -> dict[str, Op]:
+        return {op.name: op for op in self.graph.ops}
+
+    def _sources_of(self, names: Sequence[str]) -> list[Op]:
+        """Sources and constants that the operators need, in graph order."""
+        needed: set[str] = set()
+        work = [self._ops[name] for name in names]
+        while work:
+            for tensor in work.pop().inputs:
+                producer = self.graph.producers[tensor]
+                if producer.name not in self.layer_of and producer.name not in needed:
+                    needed.add(producer.name)
+                    work.append(producer)
+        return [op for op in self.graph.ops if op.name in needed]
+
+    def stage(self, first: int, last: int) -> Graph:
+        """The graph of layers [first, last). The whole graph if these are all."""
+        if not 0 <= first < last <= len(self.layers):
+            raise ValueError(
+                f"a stage is a run of the {len(self.layers)} layers, got [{first}, {last})"
+            )
+        if (first, last) == (0, len(self.layers)):
+            return self.graph
+        body = [name for layer in self.layers[first:last] for name in layer]
+        kept = {*body, *(op.name for op in self._sources_of(body))}
+        received, sent = self.received(first, last), self.sent(first, last)
+        ops = [self._end("stage_input", name, range(first, last)) for name in received]
+        ops += [op for op in self.graph.ops if op.name in kept]
+        later = range(last, len(self.layers))
+        ops += [self._end("stage_output", name, later) for name in sent]
+        produced = {out for op in ops for out in op.outputs}
+        graph = dataclasses.replace(
+            self.graph,
+            ops=tuple(ops),
+            tensors={name: t for name, t in self.graph.tensors.items() if name in produced},
+            outputs=tuple(n for n in self.graph.outputs if n in produced and n not in received),
+            loss=self.graph.loss if self.graph.loss in produced else "",
+            name=f"{self.graph.name} layers {first}-{last - 1}",
+        )
+        graph.verify()
+        return graph
+
+    def without(self, first: int, last: int) -> Graph:
+        """The graph without layers [first, last), each of which is like layer `first` - 1.
+
+        What read their tensors reads those of that layer.
+        """
+        names = {
+            theirs: ours
+            for layer in range(first, last)
+            for op, like in zip(self.ops_of(layer), self.ops_of(first - 1), strict=True)
+            for theirs, ours in zip(op.outputs, like.outputs, strict=True)
+        }
+        body = [name for layer in (*self.layers[:first], *self.layers[last:]) for name in layer]
+        kept = {*body, *(op.name for op in self._sources_of(body))}
+        ops = tuple(
+            dataclasses.replace(op, inputs=tuple(names.get(n, n) for n in op.inputs))
+            for op in self.graph.ops
+            if op.name in kept
+        )
+        produced = {out for op in ops for out in op.outputs}
+        graph = dataclasses.replace(
+            self.graph,
+            ops=ops,
+            tensors={name: t for name, t in self.graph.tensors.items() if name in produced},
+            outputs=tuple(n for n in self.graph.outputs if n in produced),
+            name=f"{self.graph.name} without layers {first}-{last - 1}",
+        )
+        graph.verify()
+        return graph
+
+    def _end(self, kind: str, tensor: str, readers: range) -> Op:
+        """Where a tensor enters or leaves a stage on its way to some of the layers."""
+        attrs = {"tensor": tensor, "gradient": any(n in readers for n in self.givers[tensor])}
+        module = self.graph.producers[tensor].module
+        ends = ((), (tensor,)) if kind == "stage_input" else ((tensor,), ())
+        return Op(f"{tensor}.{kind}", kind, *ends, attrs, module)
+
+
+def cut_graph(graph: Graph, most_layers: int = MOST_LAYERS) -> CutGraph:
+    """The layers of `graph`. If there are more than `most_layers`, the cuts that carry most go.
+
+    Of those that carry equally much, cuts inside of repeated blocks go first.
+
+    Raises ValueError if `most_layers` is not at least 1.
+    """
+    if most_layers < 1:
+        raise ValueError(f"most_layers must be at least 1, got {most_layers}")
+    body = [op for op in graph.ops if op.kind != "param" and op.name not in graph.free_ops]
+    crossing = crossing_bytes(graph, body)
+    heavy = [n for n, op in enumerate(body) if _is_heavy(op)]
+    cuts = [
+        min(range(a + 1, b + 1), key=lambda k: (crossing[k], -k))
+        for a, b in zip(heavy, heavy[1:], strict=False)
+    ]
+    work = [0.0]
+    for op in body:
+        rule = find_rule(op.kind)
+        work.append(work[-1] + (rule.flops(graph.spec(op)) if rule is not None else 0.0))
+    between = block_starts(graph, body) if len(cuts) >= most_layers else frozenset()
+    while len(cuts) >= most_layers:
+        bounds = [0, *cuts, len(body)]
+
+        joined = [work[b] - work[a] for a, b in zip(bounds, bounds[2:], strict=False)]
+        keys = [(-crossing[k], k in between, work) for k, work in zip(cuts, joined, strict=True)]
+        del cuts[keys.index(min(keys))]
+    bounds = [0, *cuts, len(body)]
+    layers = (body[a:b] for a, b in zip(bounds, bounds[1:], strict=False))
+    return CutGraph(graph, tuple(tuple(op.name for op in layer) for layer in layers))
+
+
+def block_starts(graph: Graph, body: Sequence[Op]) -> frozenset[int]:
+    """Positions in `body` of the first operators of repeated blocks, and behind the last ones."""
+    at = {op.name: n for n, op in enumerate(body)}
+    found: set[int] = set()
+    for block in repeated_blocks(graph):
+        inside = [at[name] for name in block if name in at]
+        found |= {min(inside), max(inside) + 1}
+    return frozenset(found)
+
+
+def crossing_bytes(graph: Graph, body: Sequence[Op]) -> list[int]:
+    """For each position k, bytes of the tensors computed before it and read from it on."""
+    at = {op.name: n for n, op in enumerate(body)}
+    change = [0] * (len(body) + 1)
+    for op in body:
+        for out in op.outputs:
+            last = max((at.get(user.name, 0) for user, _ in graph.consumers[out]), default=0)
+            if last > at[op.name]:
+                change[at[op.name] + 1] += graph.tensors[out].spec.bytes
+                change[last + 1] -= graph.tensors[out].spec.bytes
+    crossing, level = [], 0
+    for step in change[: len(body)]:
+        level += step
+        crossing.append(level)
+    return crossing
+
+
+def _is_heavy(op: Op) -> bool:
+    rule = find_rule(op.kind)
+    return rule is not None and rule.heavy

@@ -1,0 +1,433 @@
+"""The traced model: frozen operators and tensors in topological order.
+
+A `Graph` is what a back end's tracer produces and all planning consumes. Operators keep the back
+end's kind names (`broadcast_matmul`, `conv2d`, ...) and its attributes. Four kinds have no inputs
+and stand for data: `input` (attrs: `index`), `param` (attrs: `name`), `buffer` (attrs: `name`),
+`constant` kinds of the back end. Four are the graph's own: `fork` (identity: one tensor, several
+consumers), `loss` (the sink that takes the scalar loss), and in the graph of a pipeline stage
+`stage_input` (a source: what an earlier stage sends) and `stage_output` (a sink: what it sends on),
+with attrs `tensor` (its name in the whole graph) and `gradient` (whether one comes or goes back).
+
+Batch scaling: a tensor dim marked in `Tensor.batch_dims` and an attribute listed in
+`Op.batch_attrs` are proportional (or, for exponent -1, inversely proportional) to the batch, so
+`Graph.with_batch` gives the graph of any micro-batch without tracing again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, compress, count
+from pathlib import Path
+from typing import Any
+
+from .._files import write_atomically
+from ..sbp.layout import TensorSpec
+from ..sbp.rules import find_rule, signatures_of
+from ..sbp.signature import OpSpec, Signature
+
+GRAPH_VERSION = 1
+SOURCE_KINDS = ("input", "param", "buffer")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A value in the graph. `batch_dims`: dims whose size is proportional to the batch."""
+
+    name: str
+    spec: TensorSpec
+    batch_dims: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operator. `module` is the path of the submodule that issued it ("" for the model itself).
+
+    batch_attrs: attribute name -> exponent of the batch per element (scalars: one element); 1 for
+    sizes that grow with the batch, -1 for factors such as 1/rows, 0 for the rest.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    module: str = ""
+    batch_attrs: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Operators in topological order, and the tensors by name.
+
+    batch:    size of the batch that the shapes are for (dim 0 of the inputs); 0 if the model cannot
+              be re-batched (its trace changes with the batch), then `with_batch` refuses
+    outputs:  names of the tensors that the model (not the loss) returned
+    loss:     name of the scalar loss tensor, which the `loss` op takes; "" if traced without a loss
+    """
+
+    ops: tuple[Op, ...]
+    tensors: Mapping[str, Tensor]
+    outputs: tuple[str, ...]
+    loss: str
+    batch: int
+    name: str = "model"
+
+    @cached_property
+    def producers(self) -> dict[str, Op]:
+        """Tensor name -> the operator that produces it."""
+        return {out: op for op in self.ops for out in op.outputs}
+
+    @cached_property
+    def consumers(self) -> dict[str, tuple[tuple[Op, int], ...]]:
+        """Tensor name -> (operator, input index) pairs that read it, in graph order."""
+        found: dict[str, list[tuple[Op, int]]] = {name: [] for name in self.tensors}
+        for op in self.ops:
+            for index, name in enumerate(op.inputs):
+                found[name].append((op, index))
+        return {name: tuple(uses) for name, uses in found.items()}
+
+    @property
+    def needs_grad(self) -> frozenset[str]:
+        """Names of the tensors through which a gradient flows from the loss to a parameter."""
+        return self.gradients[0]
+
+    @property
+    def gives_grad(self) -> frozenset[tuple[str, int]]:
+        """(operator, input index) of those that give a tensor that needs one its gradient.
+
+        An operator may read such a tensor and give none: a comparison, or what only one reads.
+        """
+        return self.gradients[1]
+
+    @cached_property
+    def gradients(self) -> tuple[frozenset[str], frozenset[tuple[str, int]]]:
+        """`needs_grad` and `gives_grad`."""
+        known: dict[int, tuple[list[int], list[int]]] = {}
+        towards: set[str] = set()
+        flows: list[tuple[Op, list[int], list[str], list[str]]] = []  # of what is towards the loss
+        for op in self.ops:
+            number = self.alike[op.name]
+            if number not in known:
+                known[number] = self._differentiable(op)
+            given, taken = known[number]
+            read, made = [op.inputs[n] for n in given], [op.outputs[n] for n in taken]
+            is_source = op.kind in ("param", "stage_input")
+            if is_source or not towards.isdisjoint(read):
+                towards.update(made)
+                flows.append((op, given, read, made))
+        useful: set[str] = {self.loss} if self.loss else set(self.outputs)
+        if self.is_stage and not self.loss:
+            useful = set()
+        giving: list[tuple[str, int]] = []
+        for op, given, read, made in reversed(flows):
+            is_sink = op.kind in ("loss", "stage_output")
+            if is_sink or not useful.isdisjoint(made):
+                useful.update(read)
+                giving += [(op.name, n) for n, t in zip(given, read, strict=True) if t in towards]
+        return frozenset(towards & useful), frozenset(giving)
+
+    def _differentiable(self, op: Op) -> tuple[list[int], list[int]]:
+        """Which inputs an operator gives a gradient for, and for which outputs it takes one."""
+        spec = self.spec(op)
+        if op.kind == "param":
+            given, taken = [], [t.is_float and _is_trainable(op) for t in spec.outputs]
+        elif find_rule(op.kind) and (signatures := self.signatures(op)):
+            given = [p is not None for p in signatures[0].grad_ins]
+            taken = [p is not None for p in signatures[0].grad_outs]
+        else:
+            given = [t.is_float for t in spec.inputs]
+            taken = [t.is_float for t in spec.outputs]
+        return list(compress(count(), given)), list(compress(count(), taken))
+
+    @cached_property
+    def alike(self) -> Mapping[str, int]:
+        """Operator name -> a number, equal for those of the same rule, attributes and tensors.
+
+        At every batch.
+        """
+        sizes: dict[Hashable, int] = {}
+        size_of = {
+            name: sizes.setdefault((t.spec.shape, t.spec.dtype, t.batch_dims), len(sizes))
+            for name, t in self.tensors.items()
+        }
+        numbers: dict[Hashable, int] = {}
+        found: dict[str, int] = {}
+        for op in self.ops:
+            tensors = [size_of[name] for name in (*op.inputs, *op.outputs)]
+            key = op.kind, _seen_attrs(op), len(op.inputs), *tensors
+            found[op.name] = numbers.setdefault(key, len(numbers))
+        return found
+
+    @cached_property
+    def free_ops(self) -> frozenset[str]:
+        """Names of operators whose outputs any device can have in any placement for nothing.
+
+        Model inputs, buffers, constants, and what is computed from buffers and constants alone.
+        """
+        constant: set[str] = set()
+        free: set[str] = set()
+        for op in self.ops:
+            if op.kind == "input":
+                free.add(op.name)
+            elif op.kind not in ("param", "dropout", "stage_input") and set(op.inputs) <= constant:
+                free.add(op.name)
+                constant.update(op.outputs)
+        return frozenset(free)
+
+    @cached_property
+    def numbers_of_dims(self) -> frozenset[int]:
+        """That its tensors have."""
+        return frozenset(len(tensor.spec.shape) for tensor in self.tensors.values())
+
+    @property
+    def params(self) -> tuple[Op, ...]:
+        return tuple(op for op in self.ops if op.kind == "param")
+
+    @cached_property
+    def is_stage(self) -> bool:
+        """True for a part of a model that takes tensors from other parts or gives them some."""
+        return any(op.kind in ("stage_input", "stage_output") for op in self.ops)
+
+    def spec(self, op: Op) -> OpSpec:
+        """The operator as the rules see it."""
+        known = self._specs.get(op.name)
+        if known is None or known[0] is not op:
+            known = self._specs[op.name] = (
+                op,
+                OpSpec(
+                    op.kind,
+                    op.attrs,
+                    tuple(self.tensors[name].spec for name in op.inputs),
+                    tuple(self.tensors[name].spec for name in op.outputs),
+                ),
+            )
+        return known[1]
+
+    @cached_property
+    def _specs(self) -> dict[str, tuple[Op, OpSpec]]:
+        """By operator, those that were asked for."""
+        return {}
+
+    def signatures(self, op: Op) -> tuple[Signature, ...]:
+        """`signatures_of` the operator, found once for those that are alike."""
+        number = self.alike[op.name]
+        if number not in self._signatures:
+            self._signatures[number] = signatures_of(self.spec(op))
+        return self._signatures[number]
+
+    @cached_property
+    def _signatures(self) -> dict[int, tuple[Signature, ...]]:
+        """By number of the operator, those that were asked for."""
+        return {}
+
+    def verify(self) -> None:
+        """Check the invariants; AssertionError names the op that breaks one."""
+        seen: set[str] = set()
+        names: set[str] = set()
+        for op in self.ops:
+            assert op.name not in names, f"two operators are named {op.name}"
+            names.add(op.name)
+            for name in op.inputs:
+                assert name in seen, f"{op.name} reads {name} before it is produced"
+            for name in op.outputs:
+                assert name not in seen, f"{op.name} produces {name} a second time"
+                assert name in self.tensors, f"{op.name} produces an unknown tensor {name}"
+                seen.add(name)
+        assert seen == set(self.tensors), f"tensors without a producer: {set(self.tensors) - seen}"
+        for name in (*self.outputs, *((self.loss,) if self.loss else ())):
+            assert name in seen, f"the graph returns an unknown tensor {name}"
+
+    def with_batch(self, batch: int) -> Graph:
+        """The same graph for another batch size. ValueError if the model cannot be re-batched."""
+        if batch == self.batch:
+            return self
+        if self.batch == 0:
+            raise ValueError(
+                "this model's trace depends on the batch size in a way that is not proportional, "
+                "so it cannot be split into micro-batches or run with another batch; "
+                "trace it with the batch that you want to run"
+            )
+        if batch < 1:
+            raise ValueError(f"a batch needs at least one row, got {batch}")
+
+        def scale(value: Any, exponent: int, where: str) -> Any:
+            if exponent == 0:
+                return value
+            if exponent == -1:
+                return value * self.batch / batch
+            scaled, rest = divmod(value * batch, self.batch)
+            if rest:
+                raise ValueError(
+                    f"{where} is {value} at batch {self.batch} and would not be whole at {batch}"
+                )
+            return scaled
+
+        def scale_op(op: Op) -> Op:
+            if not op.batch_attrs:
+                return op
+            attrs = dict(op.attrs)
+            for key, exponents in op.batch_attrs.items():
+                value, where = attrs[key], f"attribute {key} of {op.name}"
+                attrs[key] = (
+                    tuple(scale(v, e, where) for v, e in zip(value, exponents, strict=True))
+                    if isinstance(value, tuple)
+                    else scale(value, exponents[0], where)
+                )
+            return dataclasses.replace(op, attrs=attrs)
+
+        known: dict[tuple[TensorSpec, tuple[int, ...]], TensorSpec] = {}
+
+        def scale_tensor(tensor: Tensor) -> Tensor:
+            if not tensor.batch_dims:
+                return tensor
+            key = tensor.spec, tensor.batch_dims
+            if key not in known:
+                shape = tuple(
+                    scale(n, int(d in tensor.batch_dims), f"dim {d} of {tensor.name}")
+                    for d, n in enumerate(tensor.spec.shape)
+                )
+                known[key] = TensorSpec(shape, tensor.spec.dtype)
+            return Tensor(tensor.name, known[key], tensor.batch_dims)
+
+        scaled = dataclasses.replace(
+            self,
+            ops=tuple(map(scale_op, self.ops)),
+            tensors={name: scale_tensor(t) for name, t in self.tensors.items()},
+            batch=batch,
+        )
+        for same in ("alike", "gradients", "free_ops", "numbers_of_dims"):  # slow to find out
+            scaled.__dict__[same] = getattr(self, same)
+        return scaled
+
+    def with_forks(self) -> Graph:
+        """Insert a `fork` after every computed tensor that has several consumers.
+
+        A fork's placement is chosen by the search: what several consumers need in another placement
+        is then redistributed once, and their gradients are summed before they travel back.
+        """
+        ops: list[Op] = []
+        tensors = dict(self.tensors)
+        renamed: dict[str, str] = {}
+        uses = Counter(chain.from_iterable(op.inputs for op in self.ops))
+        for op in self.ops:
+            if not renamed.keys().isdisjoint(op.inputs):
+                op = dataclasses.replace(op, inputs=tuple(renamed.get(i, i) for i in op.inputs))
+            ops.append(op)
+            if op.kind in (*SOURCE_KINDS, "fork"):
+                continue
+            for out in op.outputs:
+                if uses[out] > 1:
+                    forked = f"{out}.fork"
+                    tensors[forked] = Tensor(forked, tensors[out].spec, tensors[out].batch_dims)
+                    ops.append(Op(f"{op.name}.fork", "fork", (out,), (forked,), {}, op.module))
+                    renamed[out] = forked
+        return dataclasses.replace(self, ops=tuple(ops), tensors=tensors)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; `from_json` inverts it."""
+        return {
+            "version": GRAPH_VERSION,
+            "name": self.name,
+            "batch": self.batch,
+            "loss": self.loss,
+            "outputs": list(self.outputs),
+            "tensors": [
+                [t.name, t.spec.dtype, list(t.spec.shape), list(t.batch_dims)]
+                for t in self.tensors.values()
+            ],
+            "ops": [
+                {
+                    "name": op.name,
+                    "kind": op.kind,
+                    "module": op.module,
+                    "inputs": list(op.inputs),
+                    "outputs": list(op.outputs),
+                    "attrs": {k: _listed(op.attrs[k]) for k in sorted(op.attrs)},
+                    "batch_attrs": {k: list(op.batch_attrs[k]) for k in sorted(op.batch_attrs)},
+                }
+                for op in self.ops
+            ],
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Graph:
+        """Raises ValueError on another version or a missing field."""
+        if data.get("version") != GRAPH_VERSION:
+            raise ValueError(
+                f"graph version {data.get('version')!r} is not {GRAPH_VERSION}; "
+                "trace the model again"
+            )
+        try:
+            graph = Graph(
+                ops=tuple(
+                    Op(
+                        op["name"],
+                        op["kind"],
+                        tuple(op["inputs"]),
+                        tuple(op["outputs"]),
+                        {k: _tupled(v) for k, v in op["attrs"].items()},
+                        op["module"],
+                        {k: tuple(v) for k, v in op["batch_attrs"].items()},
+                    )
+                    for op in data["ops"]
+                ),
+                tensors={
+                    name: Tensor(name, TensorSpec(tuple(shape), dtype), tuple(batch_dims))
+                    for name, dtype, shape, batch_dims in data["tensors"]
+                },
+                outputs=tuple(data["outputs"]),
+                loss=data["loss"],
+                batch=data["batch"],
+                name=data["name"],
+            )
+            graph.verify()
+        except (KeyError, TypeError, AssertionError) as error:
+            raise ValueError(f"not a whole graph file: {error}; trace the model again") from error
+        return graph
+
+    def save(self, path: str | Path) -> None:
+        """Write JSON; the file is replaced only when it is whole."""
+        write_atomically(path, json.dumps(self.to_json(), indent=1))
+
+    @staticmethod
+    def load(path: str | Path) -> Graph:
+        """Read what `save` wrote. ValueError names the file and what is wrong with it."""
+        try:
+            return Graph.from_json(json.loads(Path(path).read_text()))
+        except (json.JSONDecodeError, ValueError) as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the operators, shapes and attributes: two traces of one model agree."""
+        text = json.dumps(self.to_json(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _is_trainable(op: Op) -> bool:
+    return op.attrs.get("trainable", True)
+
+
+def _seen_attrs(op: Op) -> Hashable:
+    """What rules see of an operator's attributes, and how they grow with the batch."""
+    if op.kind == "param":
+        return _is_trainable(op)
+    if op.kind == "opaque":  # what it runs is an attribute of any type
+        return op.attrs.get("num_args"), op.attrs.get("batchwise")
+    if not op.attrs:
+        return ()
+    return tuple(sorted(op.attrs.items())), tuple(sorted(op.batch_attrs.items()))
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,115 @@
+"""A graph in mixed precision: float16 computation, float32 where its range or accuracy matters.
+
+Parameters, and with them their gradients, are float16; the float32 master copies that the optimizer
+updates are part of its state (`cost.memory`). Operators of `IN_FLOAT32` (losses, variances) and
+sums over everything compute in float32, and so does what has no other input than theirs. A `cast`
+stands wherever a tensor comes in the other precision than its reader takes. `in_precision` makes
+the graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from ..cluster.spec import Device
+from ..sbp.layout import TensorSpec
+from .graph import SOURCE_KINDS, Graph, Op, Tensor
+
+PRECISIONS = ("float32", "float16")
+IN_FLOAT32 = frozenset(
+    {
+        "sparse_softmax_cross_entropy", "softmax_cross_entropy", "log_softmax", "nll",
+        "binary_cross_entropy", "binary_cross_entropy_with_logits",
+        "binary_cross_entropy_with_logits_reduce_mean", "smooth_l1_loss", "kl_div_loss",
+        "var", "exp", "log", "square", "scalar_pow", "loss",
+    }
+)  # fmt: skip
+
+
+def check_precision(precision: str, device: Device) -> None:
+    """ValueError unless `precision` is known and the machine file has the device's rate for it."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"unknown precision {precision!r}; use one of {', '.join(PRECISIONS)}")
+    if precision not in device.flops_per_s:
+        raise ValueError(
+            f"the machine file has no {precision} rate for its device of kind {device.kind!r}, so "
+            f"nothing says what {precision} would gain; add device.flops_per_s.{precision}, or "
+            "plan with precision='float32'"
+        )
+
+
+def in_precision(graph: Graph, precision: str) -> Graph:
+    """`graph`, traced in float32, for computation in `precision`. ValueError if it is unknown."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"unknown precision {precision!r}; use one of {', '.join(PRECISIONS)}")
+    return graph if precision == "float32" else _Halved(graph).build()
+
+
+@dataclass
+class _Halved:
+    graph: Graph
+    ops: list[Op] = field(default_factory=list)
+    first: list[Op] = field(default_factory=list)  # sources that are cast, each with its cast
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    def build(self) -> Graph:
+        for op in self.graph.ops:
+            self._add(op)
+        losses = [op.inputs[0] for op in self.ops if op.kind == "loss"]
+        placed = {op.name for op in self.first}
+        return dataclasses.replace(
+            self.graph,
+            ops=(*self.first, *(op for op in self.ops if op.name not in placed)),
+            tensors=self.tensors,
+            loss=losses[0] if losses else "",
+        )
+
+    def _add(self, op: Op) -> None:
+        dtype = self._dtype(op)
+        if op.kind == "opaque":  # runs as the user has written it
+            dtype = "float32"
+        inputs = tuple(self._taken(name, dtype, op) for name in op.inputs)
+        self.ops.append(dataclasses.replace(op, inputs=inputs))
+        for name in op.outputs:
+            self._put(self.graph.tensors[name], dtype)
+
+    def _dtype(self, op: Op) -> str:
+        """In which precision an operator computes."""
+        if op.kind in ("input", "buffer") or op.kind in IN_FLOAT32 or self._is_total(op):
+            return "float32"
+        floats = [n for n in op.inputs if self.tensors[n].spec.is_float]
+        followed = len(floats) == 1 and self.graph.producers[floats[0]].kind not in (
+            "input", "buffer", "param",
+        )  # fmt: skip
+        return self.tensors[floats[0]].spec.dtype if followed else "float16"
+
+    def _is_total(self, op: Op) -> bool:
+        """True for a sum over everything, which is a loss rather than an activation."""
+        total = all(self.graph.tensors[o].spec.numel == 1 for o in op.outputs)
+        return op.kind in ("reduce_sum", "reduce_mean") and total
+
+    def _put(self, tensor: Tensor, dtype: str) -> None:
+        spec = tensor.spec
+        if spec.dtype == "float32":
+            spec = TensorSpec(spec.shape, dtype)
+        self.tensors[tensor.name] = dataclasses.replace(tensor, spec=spec)
+
+    def _taken(self, name: str, dtype: str, reader: Op) -> str:
+        """The tensor in the precision in which it is read."""
+        tensor = self.tensors[name]
+        if tensor.spec.dtype == dtype or tensor.spec.dtype not in PRECISIONS:
+            return name
+        cast = f"{name}.{dtype}"
+        if cast not in self.tensors:
+            spec = TensorSpec(tensor.spec.shape, dtype)
+            self.tensors[cast] = dataclasses.replace(tensor, name=cast, spec=spec)
+            attrs = {"dtype": dtype, "pin_memory": False}
+            op = Op(cast, "cast", (name,), (cast,), attrs, reader.module)
+            source = self.graph.producers[name]
+            if source.kind in SOURCE_KINDS:
+                # not where its first reader is: that block would be unlike the others
+                self.first += [source, op]
+            else:
+                self.ops.append(op)
+        return cast

@@ -1,0 +1,98 @@
+"""Repeated blocks of a graph: runs of operators that occur several times in a row, alike.
+
+Leaving out sources and sinks, operator i is alike to operator j if their kinds, attributes and
+shapes are, and the same of their inputs are parameters. A stretch of period p is a longest run
+[a, b) with
+
+    alike(i, i + p)    for all i in [a, b - p)
+
+and holds (b - a) // p whole blocks of p operators. Of all stretches with two blocks or more the one
+that covers most operators is taken, of those the shortest period; the same again on what lies
+before and after it. Blocks begin where the fewest bytes cross, so that little has to be kept of one
+that is run again. `repeated_blocks` gives the names of each block's operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sbp.rules import find_rule
+from .graph import Graph, Op
+
+Block = tuple[str, ...]
+_ENDS = ("input", "param", "buffer", "stage_input", "stage_output", "loss")
+
+
+def repeated_blocks(graph: Graph) -> tuple[Block, ...]:
+    """The blocks in graph order; () if none. Each has an operator that multiplies matrices.
+
+    None has an opaque one, which might keep state of its own.
+    """
+    ops = [op for op in graph.ops if op.kind not in _ENDS]
+    numbers: dict[Hashable, int] = {}
+    keys = [numbers.setdefault(key, len(numbers)) for key in _keys(graph, ops)]
+    crossing = _crossing_bytes(graph, ops)
+    found = _stretches(np.array(keys, dtype=np.int64), crossing, 0, len(ops))
+    blocks = [tuple(op.name for op in ops[a:b]) for a, b in found if _is_worth_it(ops[a:b])]
+    return tuple(blocks)
+
+
+def _is_worth_it(ops: Sequence[Op]) -> bool:
+    rules = (find_rule(op.kind) for op in ops if op.kind != "opaque")
+    no_opaque = all(op.kind != "opaque" for op in ops)
+    return no_opaque and any(rule is not None and rule.heavy for rule in rules)
+
+
+def _keys(graph: Graph, ops: Sequence[Op]) -> list[Hashable]:
+    keys: list[Hashable] = []
+    for op in ops:
+        held = [graph.producers[name].kind in ("param", "buffer") for name in op.inputs]
+        keys.append((graph.alike[op.name], op.name if op.kind == "opaque" else "", *held))
+    return keys
+
+
+def _crossing_bytes(graph: Graph, ops: Sequence[Op]) -> NDArray[np.int64]:
+    """[n]: bytes made before operator n that it or a later one reads."""
+    position = {op.name: n for n, op in enumerate(ops)}
+    change = np.zeros(len(ops) + 2, dtype=np.int64)
+    for n, op in enumerate(ops):
+        for name in op.outputs:
+            readers = (position.get(user.name, n) for user, _ in graph.consumers[name])
+            last = max(readers, default=n)
+            change[n + 1] += graph.tensors[name].spec.bytes
+            change[last + 1] -= graph.tensors[name].spec.bytes
+    return change.cumsum()[: len(ops) + 1]
+
+
+def _stretches(
+    keys: NDArray[np.int64], crossing: NDArray[np.int64], start: int, stop: int
+) -> list[tuple[int, int]]:
+    """Blocks as (first, last + 1) within [start, stop)."""
+    best: tuple[int, int, int, int] | None = None  # covered, -period, -first, blocks
+    for period in range(2, (stop - start) // 2 + 1):
+        alike = keys[start : stop - period] == keys[start + period : stop]
+        if best is not None and alike.sum() + period < best[0]:
+            continue
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], alike.astype(np.int8), [0]))))
+        for a, b in edges.reshape(-1, 2):
+            count = (b - a + period) // period
+            if count > 1 and (best is None or (count * period, -period, -a) > best[:3]):
+                first = _first(crossing[start + a : start + b + period + 1], period, count)
+                best = count * period, -period, -a, start + a + first
+    if best is None:
+        return []
+    covered, negative, _, first = best
+    period = -negative
+    blocks = [(n, n + period) for n in range(first, first + covered, period)]
+    before = _stretches(keys, crossing, start, first)
+    return before + blocks + _stretches(keys, crossing, first + covered, stop)
+
+
+def _first(crossing: NDArray[np.int64], period: int, count: int) -> int:
+    """Where to cut a stretch, so that `count` blocks fit and the fewest bytes cross."""
+    shifts = len(crossing) - 1 - period * count
+    sums = [int(crossing[s : s + period * count : period].sum()) for s in range(shifts + 1)]
+    return sums.index(min(sums))

@@ -1,0 +1,352 @@
+"""Cost tables of all baselines at once: the strategies that any of them may use, and no others.
+
+A scheme is alike on all its data axes and on all its tensor axes, so a group of operators has few
+strategies in it: one composite signature for the former, one for the latter. `SchemeTables.build`
+makes the tables of their union with the search's own builder, so that prices are the search's;
+`SchemeTables.problem` is the part of one scheme, a search problem of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cost.model import CostModel
+from ...cost.recompute import Recomputation
+from ...cost.storage import WHOLE, Codes, Storage, StoragePrices, chosen_axes, stage_at
+from ...search.problem import Choice, Edge, Problem, Table
+from ..tables.group_table import GroupTable, GroupTables, Space
+from ..tables.groups import CompositeSignature, Group, Grouping, Port
+from ..tables.strategies import Assignments
+from ..tables.tables import TableBuilder, Tables
+from .coarse import CoarsePrices
+from .families import Variant
+from .letters import ANY, has_weight, letter_of, splits_only_batch
+
+Rows = NDArray[np.int64]
+Axes = tuple[int, ...]
+Label = tuple[int, str]  # number of a table, letter
+Letters = Mapping[str, Mapping[str, str]]  # family -> operator -> letter on the tensor axes
+_NO_ROWS: Assignments = np.zeros((0, 0), dtype=np.int16)
+
+
+@dataclass(frozen=True)
+class Section:
+    """What picks the strategies of a group in a scheme.
+
+    letter: of its product on the tensor axes, ANY if it has none or the scheme leaves it open
+    split:  whether its parameters are stored split over the data axes
+    """
+
+    tensor_axes: Axes
+    letter: str
+    split: bool
+
+
+@dataclass
+class GroupRows:
+    """A group's strategies as rows of composite numbers, with how parameters are stored."""
+
+    composites: tuple[CompositeSignature, ...]
+    rows: dict[tuple[tuple[int, ...], Storage], int] = field(default_factory=dict)
+    sections: dict[Section, Rows] = field(default_factory=dict)
+
+    @property
+    def storages(self) -> tuple[list[Storage], Rows]:
+        """Those that there are, and which of them each row has."""
+        number: dict[Storage, int] = {}
+        which = [number.setdefault(storage, len(number)) for _, storage in self.rows]
+        return list(number), np.array(which, dtype=np.int64)
+
+    def add(self, section: Section, assign: NDArray[np.int16], storages: Sequence[Storage]) -> None:
+        keys = [(tuple(row), storage) for row in assign.tolist() for storage in storages]
+        self.sections[section] = np.array(
+            [self.rows.setdefault(key, len(self.rows)) for key in keys], dtype=np.int64
+        )
+
+
+@dataclass(frozen=True)
+class UnionTables(GroupTables):
+    """The tables of groups whose strategies are those of the schemes.
+
+    topologies: the tensor axes of every scheme
+    made:       head of a group -> its rows, which `local` adds; whatever is run again
+    """
+
+    topologies: tuple[Axes, ...] = ()
+    made: dict[str, GroupRows] = field(default_factory=dict)
+
+    def local(self, group: Group) -> GroupTable:
+        if group.head.name not in self.made:
+            self.made[group.head.name] = self._rows(group, self._composites(group))
+        rows = self.made[group.head.name]
+        assign = np.array([row for row, _ in rows.rows], dtype=np.int16)
+        assign = assign.reshape(-1, self.mesh.num_axes)
+        table = GroupTable.unpriced(rows.composites, assign)
+        compute_s, memory_bytes = self._compute_and_memory(group, table)
+        table = dataclasses.replace(table, compute_s=compute_s, memory_bytes=memory_bytes)
+        none = chosen_axes((), self.mesh)
+        for port in filter(self._is_trained, group.sources):
+            for rows, prices, stage, stored in self._split(group, port, table):
+                whole = prices.memory_bytes(0, prices.stored(none), 1.0)
+                memory_bytes[rows] += prices.memory_bytes(stage, stored, float(stage < 3)) - whole
+        return table
+
+    def _sync_seconds(self, group: Group, table: GroupTable) -> NDArray[np.float64]:
+        """As the search's, and of split parameters what their storage costs."""
+        seconds = np.zeros(len(table.assign))
+        for port in filter(self._is_trained, group.sources):
+            whole_s = self._whole_seconds(port, table)
+            for rows, prices, stage, stored in self._split(group, port, table):
+                whole_s[rows] = prices.seconds(stage, stored, self.micro_batches, whole_s[rows])
+            seconds += whole_s
+        return seconds
+
+    def _split(
+        self, group: Group, port: Port, table: GroupTable
+    ) -> Iterator[tuple[Rows, StoragePrices, int, Codes]]:
+        """(rows, their prices, stage, placements) by stages, where the parameter is split."""
+        storages, which = self.made[group.head.name].storages
+        stages = np.array([storage.stage for storage in storages])[which]
+        chosen = np.array([chosen_axes(storage.axes, self.mesh) for storage in storages])[which]
+        every, op = self._storage_prices(port, table), self.graph.spec(group.ops[port.op])
+        for stage in sorted(set(stages[stages > 0].tolist())):
+            rows = np.flatnonzero(stages == stage)
+            prices = every.some(rows)
+            stored = prices.stored(chosen[rows])
+            yield rows, prices, stage_at(op, port.index, stage), stored
+
+    def _rows(self, group: Group, composites: tuple[CompositeSignature, ...]) -> GroupRows:
+        """The group's strategies in every scheme: one composite on data, one on tensor axes."""
+        numbers = range(len(composites))
+        batch = [n for n in numbers if splits_only_batch(self.graph, group, composites[n])]
+        free = [n for n in numbers if not _takes_partial(composites[n])] or list(numbers)
+        by_letter = {ANY: free}
+        if has_weight(self.graph, group):
+            for n in numbers:
+                by_letter.setdefault(letter_of(group, composites[n]), []).append(n)
+        # A parameter of several uses is a group: how it leaves is how it is stored.
+        is_param = group.head.kind == "param"
+        split = [n for n in free if composites[n].divides_work] if is_param else batch
+        even = self._even_pairs(group, composites)
+        rows = GroupRows(composites)
+        for k, tensor_axes in enumerate(self.topologies):
+            data_axes = tuple(a for a in range(self.mesh.num_axes) if a not in tensor_axes)
+
+            is_tensor = np.isin(np.arange(self.mesh.num_axes), tensor_axes)
+
+            def pairs(
+                on_data: Sequence[int],
+                on_tensor: Sequence[int],
+                even: NDArray[np.bool_] = even[k],
+                is_tensor: NDArray[np.bool_] = is_tensor,
+            ) -> Assignments:
+                # one row does not divide, nor need it where no axis is a data axis
+                on_data = numbers[:1] if is_tensor.all() else on_data
+                found = [(d, t) for d in on_data for t in on_tensor if even[d, t]]
+                d, t = np.array(found, dtype=np.int16).reshape(-1, 2, 1).transpose(1, 0, 2)
+                return np.where(is_tensor, t, d)
+
+            for is_split in (False, True):
+                stages = (1, 2) if self.micro_batches > 1 else (2,)
+                stored = [Storage(stage, data_axes) for stage in stages]
+                storages = stored if is_split and group.sources else [WHOLE]
+                for letter, numbered in by_letter.items():
+                    # A product that its letter does not divide is planned freely, a parameter
+                    # that does not divide is stored whole.
+                    tries = [(split if is_split else batch, numbered), (batch, numbered)]
+                    tries.append((batch, free))
+                    made = (pairs(d, t) for d, t in tries)
+                    found = next((m for m in made if len(m)), _NO_ROWS)
+                    rows.add(Section(tensor_axes, letter, is_split), found, storages)
+        if not rows.rows:  # no scheme divides this group; the table must not be empty
+            whole = next(n for n in numbers if not composites[n].divides_work)
+            rows.rows[(whole,) * self.mesh.num_axes, WHOLE] = 0
+        return rows
+
+    def _even_pairs(
+        self, group: Group, composites: Sequence[CompositeSignature]
+    ) -> NDArray[np.bool_]:
+        """[topology, composite on data axes, composite on tensor axes] that divide evenly."""
+        count, axes = len(composites), self.mesh.num_axes
+        is_tensor = np.array(
+            [[a in tensor_axes for a in range(axes)] for tensor_axes in self.topologies], bool
+        ).reshape(-1, axes)
+        d, t = np.indices((count, count), dtype=np.int16)
+        assign = np.where(is_tensor[:, None, None], t[..., None], d[..., None])
+        even = self._even(group, composites)(assign.reshape(-1, axes))
+        return even.reshape(len(self.topologies), count, count)
+
+
+def _takes_partial(composite: CompositeSignature) -> bool:
+    return any(p.is_partial for p in composite.signatures[-1].ins)
+
+
+@dataclass
+class _UnionBuilder(TableBuilder):
+    topologies: tuple[Axes, ...] = ()
+    made: dict[str, GroupRows] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.union = UnionTables(
+            self.graph,
+            self.model,
+            self.space,
+            self.prices,
+            self.again,
+            self.micro_batches,
+            self.topologies,
+            self.made,
+        )
+        self.tables = self.union
+
+
+class SchemeTables:
+    """The tables of all schemes for the graph of `grouping` (with forks, of one micro-batch).
+
+    made: of each group its rows, shared by tables of one graph; those that lack are added
+    """
+
+    def __init__(
+        self, grouping: Grouping, again: Recomputation, model: CostModel, micro_batches: int,
+        prices: CoarsePrices, topologies: Sequence[Axes], letters: Letters,
+        made: dict[str, GroupRows],
+    ) -> None:  # fmt: skip
+        self._builder = _UnionBuilder(
+            grouping,
+            model,
+            micro_batches,
+            Space(),
+            prices,
+            again,
+            topologies=tuple(topologies),
+            made=made,
+        )
+        self._builder.prepare()
+        self.micro_batches = micro_batches
+        # The table of each variable, and the letter that each family asks of its product.
+        variables = range(len(self._builder.nodes))
+        self._label_of = {
+            family: [self._label(variable, chosen) for variable in variables]
+            for family, chosen in letters.items()
+        }
+        self._counts = {family: Counter(labels) for family, labels in self._label_of.items()}
+
+    @cached_property
+    def tables(self) -> Tables:
+        """With the prices of communication, computed when they are first asked for."""
+        return self._builder.build()
+
+    def storage(self, choice: Choice) -> dict[str, Storage]:
+        """How a choice (rows of `tables`) stores each parameter of one reader, by its tensor."""
+        found = {}
+        for group, number, row in zip(
+            self._builder.grouping.groups, self._builder.nodes, choice, strict=True
+        ):
+            keys = list(self._builder.union.made[self._builder.owners[number].head.name].rows)
+            found.update({port.tensor: keys[row][1] for port in group.sources})
+        return found
+
+    def divides(self, variant: Variant) -> bool:
+        """True if the scheme's data axes divide every group of operators."""
+        return all(len(self._rows(label, variant)) for label in self._labels(variant))
+
+    def problem(self, variant: Variant, memory_limit: float) -> tuple[Problem, list[Rows]]:
+        """The search problem of one scheme, and its strategies as rows of `tables`."""
+        whole, labels = self.tables.problem, self._label_of[variant.family.name]
+        rows_of = {label: self._rows(label, variant) for label in self._labels(variant)}
+        rows = [rows_of[label] for label in labels]
+        node_of: dict[Hashable, int] = {}
+        edge_of: dict[Hashable, int] = {}
+        parts: dict[str, list[Table]] = {"nc": [], "nm": [], "ec": [], "em": []}
+        for label, at in rows_of.items():
+            node_of[label] = len(node_of)
+            parts["nc"].append(whole.node_cost[label[0]][at])
+            parts["nm"].append(whole.node_memory[label[0]][at])
+        edges = []
+        for edge in whole.edges:
+            key = edge.table, labels[edge.first], labels[edge.second]
+            if key not in edge_of:
+                edge_of[key] = len(edge_of)
+                at = np.ix_(rows[edge.first], rows[edge.second])
+                parts["ec"].append(whole.edge_cost[edge.table][at])
+                parts["em"].append(whole.edge_memory[edge.table][at])
+            edges.append(Edge(edge.first, edge.second, edge_of[key]))
+        problem = Problem(
+            node_cost=tuple(parts["nc"]),
+            node_memory=tuple(parts["nm"]),
+            edge_cost=tuple(parts["ec"]),
+            edge_memory=tuple(parts["em"]),
+            nodes=tuple(node_of[label] for label in labels),
+            edges=tuple(edges),
+            heavy=whole.heavy,
+            memory_limit=memory_limit,
+        )
+        return problem, rows
+
+    def memory_of(self, variant: Variant) -> Iterator[tuple[int, dict[Hashable, float]]]:
+        """For each kind of group how many there are, and the bytes of its strategies."""
+        for label, count in self._labels(variant).items():
+            number, _ = label
+            group, table = self._builder.owners[number], self._builder.group_tables[number]
+            keys = list(self._builder.union.made[group.head.name].rows)
+            memory = table.memory_bytes
+            yield count, {keys[row]: float(memory[row]) for row in self._rows(label, variant)}
+
+    def _label(self, variable: int, letters: Mapping[str, str]) -> Label:
+        group = self._builder.grouping.groups[variable]
+        named = [letters[op.name] for op in group.ops if op.name in letters]
+        return self._builder.nodes[variable], named[-1] if named else ANY
+
+    def _labels(self, variant: Variant) -> Counter[Label]:
+        return self._counts[variant.family.name]
+
+    def _rows(self, label: Label, variant: Variant) -> Rows:
+        number, letter = label
+        sections = self._builder.union.made[self._builder.owners[number].head.name].sections
+        wanted = Section(variant.tensor_axes, letter, variant.family.split_stored)
+        return sections.get(wanted, sections[dataclasses.replace(wanted, letter=ANY)])
+
+
+def least_memories(
+    known: Sequence[SchemeTables], counts: Sequence[int], variant: Variant
+) -> NDArray[np.float64]:
+    """For each of `counts` numbers of micro-batches M the least bytes of the scheme.
+
+    known: tables at the first of `counts`; at three of them if there are more
+
+    A scheme that does not divide a group at some M takes infinitely many there.
+
+    Parameters do not depend on M, activations are inversely proportional to it: with two tables of
+    different M, that of every strategy is a line in 1 / M, and the bytes at any other M follow. One
+    micro-batch is apart, as it accumulates nothing.
+    """
+    total = np.zeros(len(counts))
+    for position, tables in enumerate(known):
+        sizes = tables.memory_of(variant)
+        total[position] = sum(count * min(one.values(), default=np.inf) for count, one in sizes)
+    rest = np.array(counts[len(known) :], dtype=np.float64)
+    if not len(rest):
+        return total
+    first, second = known[-2:]
+    apart = 1 / first.micro_batches - 1 / second.micro_batches
+    both_sizes = zip(first.memory_of(variant), second.memory_of(variant), strict=True)
+    for (count, one), (_, other) in both_sizes:
+        both = [key for key in one if key in other]
+        if not both:  # what divides at one size does not at the other
+            both, other = list(one), one
+        if not both:
+            total[len(known) :] = np.inf
+            break
+        here = np.array([one[key] for key in both])[:, None]
+        there = np.array([other[key] for key in both])[:, None]
+        slope = (here - there) / apart
+        lines = here + slope * (1 / rest - 1 / first.micro_batches)
+        total[len(known) :] += count * lines.min(axis=0)
+    return total

@@ -1,0 +1,299 @@
+"""The main path: a graph and a cluster to a plan.
+
+`find_plan` lets a search algorithm choose (`attempts`: how many micro-batches, and which blocks are
+run again), and writes the choice down as placements and steps.
+
+The known schemes (`baselines`) are priced beside every search, each on its best topology, and the
+plan records them. Should one of them be faster than what was found, it is the plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..cluster.spec import Cluster
+from ..cost.model import CostModel
+from ..cost.recompute import Checkpointing
+from ..graph.graph import Graph
+from ..graph.placed import PlannedBaseline
+from ..graph.precision import check_precision, in_precision
+from ..graph.regions import repeated_blocks
+from ..options import DEFAULTS, PROVING, PlanOptions
+from ..plans import Plan, SearchRecord
+from ..plans.format import format_at_least, format_bytes
+from ..search.algorithms import find_algorithm
+from ..search.budget import Budget
+from ..search.certify import free_bound
+from ..search.problem import Choice
+from .alternatives import next_best
+from .attempts import Attempts
+from .baselines import FAMILIES, Baseline, BaselinePricer, Family, tried_again
+from .collector import paused_collector
+from .found import Found
+from .layers import describe_layers
+from .look import Looker
+from .searches import Searches
+from .smallest import smallest
+from .tables.group_table import Space
+from .tables.micro_batches import MicroBatches
+from .tables.pair_prices import PairPrices
+from .tables.tables import Tables
+
+_NEAR = 5e-4  # relative gap that "auto" closes only if that is quick, where memory binds
+
+
+@paused_collector()
+def find_plan(
+    graph: Graph,
+    cluster: Cluster,
+    options: PlanOptions = DEFAULTS,
+    *,
+    space: Space | None = None,
+) -> Plan:
+    """The best plan found for training `graph` (traced with its loss) on one mesh of `cluster`.
+
+    options: without stages
+    space:   which strategies are searched; a baseline restricts them. None: what the options say
+
+    Raises ValueError if the batch cannot be cut as asked for, the machine file has no rate for the
+    precision, or nothing fits the memory.
+    """
+    assert options.stages is None, "pipeline stages are planned by find_staged_plan"
+    started = time.perf_counter()
+    if space is None:
+        space = Space(split_channels=options.split_channels, zero=True)
+    if not options.zero:
+        space = dataclasses.replace(space, zero=False)
+    if not graph.loss and not graph.is_stage:
+        raise ValueError(
+            "the graph was traced without a loss; trace(..., loss=loss_fn) plans training"
+        )
+    model = cost_model(cluster, options)
+    graph = in_precision(graph, options.precision)
+    algorithm, seed = find_algorithm(options.search), options.seed
+    budget = _budget(options)
+    prices = PairPrices(cluster.mesh, model.comm.price)
+
+    micro = MicroBatches.of(graph)
+    counts = micro_batch_counts(graph, options.micro_batches)
+    proves = options.search in ("auto", "exact")
+    looker = Looker(micro, model, space, prices)
+    attempts = Attempts(counts, Searches(looker, algorithm, budget, seed, proves))
+    best = attempts.best(options.checkpointing)
+    pricer: BaselinePricer | None = None
+    if options.baselines and space.allowed is None and space.min_weight_shards == 1 and graph.loss:
+        again = tried_again(attempts.blocks, options.checkpointing)
+        pricer = BaselinePricer(micro, counts, model, seed, again)
+    rivals = () if pricer is None else pricer.all()
+    records = tuple(rival.record for rival in rivals)
+    allowed = [rival for rival in rivals if options.zero or "ZeRO" not in rival.record.name]
+    nearest = min(allowed, key=lambda rival: rival.seconds, default=None)
+    if nearest is not None and nearest.seconds < _cost_to_beat(best):
+        return _write_baseline(nearest, records, seed, time.perf_counter() - started)
+    if best is None:
+        least = smallest(attempts, options.checkpointing)
+        if least.excess_bytes > 0 or options.search not in PROVING:
+            smaller = pricer and pricer.smallest(least.needed_bytes)
+            if smaller is not None and smaller.needed_bytes <= model.limit_bytes:
+                found = smaller.record
+                records = tuple(found if r.name == found.name else r for r in records)
+                plan = _write_baseline(smaller, records, seed, time.perf_counter() - started)
+                return dataclasses.replace(plan, memory_limit_bytes=model.limit_bytes)
+            named = _Footprint.of(smaller or least)
+            raise ValueError(_none_found(graph, model, named, len(counts) > 1, options.search))
+        best = least
+    return write_plan(best, records, seed, time.perf_counter() - started)
+
+
+def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:
+    """What prices plans with these options. ValueError without a rate for their precision."""
+    check_precision(options.precision, cluster.device)
+    return CostModel(
+        cluster,
+        options.optimizer,
+        options.comm_rule,
+        options.memory_limit_bytes,
+        options.precision,
+    )
+
+
+def _budget(options: PlanOptions) -> Budget:
+    evaluations, seconds = options.budget_evaluations, options.budget_seconds
+    return Budget(
+        options.restarts,
+        math.inf if evaluations is None else evaluations,
+        math.inf if seconds is None else seconds,
+        gap=options.gap or 0.0,
+        near=_NEAR if options.gap is None and options.search == "auto" else 0.0,
+    )
+
+
+def micro_graph(graph: Graph, parts: int) -> Graph:
+    """The graph of one of `parts` micro-batches, with forks."""
+    return (graph.with_batch(graph.batch // parts) if parts > 1 else graph).with_forks()
+
+
+def micro_batch_counts(graph: Graph, micro_batches: int | None) -> tuple[int, ...]:
+    """Numbers of micro-batches to try, ascending. ValueError if the given one does not divide."""
+    if micro_batches is None:
+        if graph.batch == 0:
+            return (1,)
+        return tuple(n for n in range(1, graph.batch + 1) if graph.batch % n == 0 and _is_power(n))
+    if micro_batches > 1 and (graph.batch == 0 or graph.batch % micro_batches):
+        divisors = [n for n in range(1, graph.batch + 1) if graph.batch % n == 0]
+        raise ValueError(
+            f"a batch of {graph.batch} does not divide into {micro_batches} micro-batches; "
+            f"possible numbers: {', '.join(map(str, divisors)) or '1'}"
+        )
+    return (micro_batches,)
+
+
+def _is_power(n: int) -> bool:
+    return n & (n - 1) == 0
+
+
+def _cost_to_beat(found: Found | None) -> float:
+    """What a baseline must cost less than; tables in single precision leave a relative error."""
+    return float("inf") if found is None else found.result.cost * (1 - 1e-6)
+
+
+def write_plan(
+    found: Found, baselines: tuple[PlannedBaseline, ...], seed: int, seconds: float
+) -> Plan:
+    """What was found, as a plan. seconds: that it took to find"""
+    tables, result = found.tables, found.result
+    ops, edges = found.placed
+    alternatives = next_best(tables, result.choice, result.memory)
+    model = tables.model
+    bound = result.lower_bound if np.isfinite(result.lower_bound) else free_bound(tables.problem)
+    return Plan(
+        graph=tables.grouping.graph,
+        cluster=model.cluster,
+        micro_batches=tables.micro_batches,
+        seed=seed,
+        optimizer=model.optimizer,
+        comm_rule=model.comm_rule,
+        memory_limit_bytes=model.limit_bytes,
+        ops=ops,
+        edges=edges,
+        layers=describe_layers(tables, ops, alternatives),
+        search=SearchRecord(result.algorithm, result.evaluations, bound, result.end, seconds),
+        baselines=baselines,
+        recomputed=tables.again.blocks,
+        precision=model.precision,
+    )
+
+
+def _write_baseline(
+    found: Baseline, baselines: tuple[PlannedBaseline, ...], seed: int, seconds: float
+) -> Plan:
+    """A baseline as a plan; it carries no bound, as it was not found by the search."""
+    tables = found.tables
+    assert tables is not None
+    ops, edges = found.placed
+    model = tables.model
+    return Plan(
+        graph=tables.grouping.graph,
+        cluster=model.cluster,
+        micro_batches=tables.micro_batches,
+        seed=seed,
+        optimizer=model.optimizer,
+        comm_rule=model.comm_rule,
+        memory_limit_bytes=model.limit_bytes,
+        ops=dict(ops),
+        edges=dict(edges),
+        layers=describe_layers(tables, dict(ops), {}),
+        search=SearchRecord(f"baseline: {found.record.name}", 0, seconds=seconds),
+        baselines=baselines,
+        recomputed=tables.again.blocks,
+        precision=model.precision,
+    )
+
+
+@paused_collector()
+def baseline_plans(
+    graph: Graph, cluster: Cluster, options: PlanOptions = DEFAULTS
+) -> dict[str, tuple[PlannedBaseline, Plan | None]]:
+    """Every known scheme on its best topology: its record and, if it fits, its plan, by name.
+
+    The errors are those of `find_plan`.
+    """
+    model = cost_model(cluster, options)
+    graph = in_precision(graph, options.precision)
+    counts = micro_batch_counts(graph, options.micro_batches)
+    return written_baselines(graph, model, counts, options.seed, options.checkpointing)
+
+
+def written_baselines(
+    graph: Graph,
+    model: CostModel,
+    counts: Sequence[int],
+    seed: int = 0,
+    checkpointing: Checkpointing = "auto",
+    families: Sequence[Family] = FAMILIES,
+) -> dict[str, tuple[PlannedBaseline, Plan | None]]:
+    """As `baseline_plans`, of `families`, for a graph in the model's precision.
+
+    counts: numbers of micro-batches, ascending
+    """
+    micro = MicroBatches.of(graph)
+    again = tried_again(repeated_blocks(micro.graph(counts[0])), checkpointing)
+    pricer = BaselinePricer(micro, counts, model, seed, again, families)
+    return {
+        rival.record.name: (
+            rival.record,
+            _write_baseline(rival, (), seed, 0.0) if rival.record.fits else None,
+        )
+        for rival in pricer.all()
+    }
+
+
+@dataclass(frozen=True)
+class _Footprint:
+    """What a choice needs of a device, and the tables that it is of."""
+
+    tables: Tables
+    choice: Choice
+    needed_bytes: float
+
+    @classmethod
+    def of(cls, found: Found | Baseline) -> _Footprint:
+        choice = found.result.choice if isinstance(found, Found) else found.choice
+        assert found.tables is not None and choice is not None
+        return cls(found.tables, choice, found.needed_bytes)
+
+
+def _none_found(
+    graph: Graph, model: CostModel, least: _Footprint, chose_parts: bool, search: str
+) -> str:
+    """How much is missing, on which layers, and what would help."""
+    tables, limit, needed = least.tables, model.limit_bytes, least.needed_bytes
+    if needed <= limit:
+        return (
+            f"the search {search!r} found no plan within the memory limit of {format_bytes(limit)} "
+            f"a device, but there is one of {format_at_least(needed)}; give it a larger budget, or "
+            "search with 'auto'"
+        )
+    sizes = [
+        (tables.memory_of(least.choice, number), group.head)
+        for number, group in enumerate(tables.grouping.groups)
+    ]
+    largest = sorted(sizes, key=lambda item: -item[0])[:3]
+    layers = ", ".join(f"{op.module or op.name} {format_bytes(size)}" for size, op in largest)
+    helps = ["more devices", "devices with more memory", "an optimizer with less state"]
+    if not chose_parts and graph.batch > tables.micro_batches:
+        helps.insert(0, "more micro-batches")
+    again = " and recomputed blocks" if tables.again.blocks else ""
+    return (
+        f"no plan fits the memory limit of {format_bytes(limit)} a device: the smallest found "
+        f"needs {format_at_least(needed)}, {format_bytes(needed - limit)} too much, with "
+        f"{tables.micro_batches} micro-batches{again} on {model.cluster}. "
+        f"The largest layers are "
+        f"{layers}. What would help: {', '.join(helps)}"
+    )

@@ -1,0 +1,304 @@
+"""Searches with one number of micro-batches and certain blocks run again.
+
+The search adds bytes up; what a plan holds at its fullest moment is known when it is written down
+(`found`). Where that exceeds the limit, the search's limit is lowered by the excess and its result
+tightened (`search.tighten`), so no plan exceeds it; where that costs much time, limits in between
+are tried. Where a look is a lower bound (`planner.class_bounds`), the search is among the strategies
+that it leaves, and what it rules out is ruled out for certain.
+
+`Searches.attempt` returns the result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..cost.recompute import Blocks
+from ..search.algorithms import Algorithm
+from ..search.budget import Budget
+from ..search.descend import descend
+from ..search.eliminate import reaches_all
+from ..search.gap import ROUNDING
+from ..search.problem import Problem, SearchResult
+from ..search.tighten import tighten
+from .class_bounds import CLOSE, ClassBounds
+from .found import Found
+from .look import Looker
+from .symmetric import cheapest_tables
+from .tables.tables import Tables, build_tables
+
+_NARROWINGS = 8
+_LOOSENINGS = 5
+_QUICK = 5_000  # strategies of all variables: a search takes a fraction of a second
+_REPAIR = 0.005  # more seconds than without lowering the limit: not worth a search
+_ROUGH = 0.01  # gap of a rough search
+_CROWDED = 0.95  # of the limit
+_SURE = 0.9  # of the excess of a rough search, by which a limit that admits nothing is lowered
+_BOUNDS_SHARE = 0.1  # of the gap: so far may the bounds stay below their best
+
+Searched = tuple[Tables, SearchResult]
+Lowered = Callable[[Tables, SearchResult, float], "Searched | None"]  # to a limit
+
+
+@dataclass
+class Searches:
+    """The searches for one plan; they share a budget.
+
+    looker: whose graphs, model, space, prices and bounds are searched
+    budget: its gap is that of a plan among the strategies of its micro-batches and blocks, too
+    proves: the algorithm finds the optimum of what it is given
+    """
+
+    looker: Looker
+    algorithm: Algorithm
+    budget: Budget
+    seed: int
+    proves: bool = False
+    results: list[SearchResult] = field(default_factory=list)
+    _last: Found | None = field(default=None, init=False, repr=False)
+
+    def attempt(self, parts: int, beat_s: float, blocks: Blocks) -> Found | None:
+        """A search; its limit falls until what it counts only in part fits as well.
+
+        Raises NoStrategy if so small a micro-batch cannot be divided as the space asks.
+        """
+        looker = self.looker
+        grouping = looker.micro.grouping(parts)
+        again = looker.micro.again(parts, blocks)
+        options = looker.model, parts, looker.space, looker.prices, again
+        if self.proves and not blocks and not looker.binds(parts):
+            cheapest = cheapest_tables(grouping, *options)
+            if cheapest is not None:
+                result = self._search(cheapest.problem, beat_s)
+                found = result and Found(cheapest, result, self.looker.prices.paths)
+                if found is None or found.excess_bytes <= 0:
+                    return found
+        if self.proves and looker.has_classes:
+            bounds = looker.look(parts, blocks, beat_s).bounds
+            if bounds is not None:
+                return self._among_few(bounds, beat_s)
+        tables = build_tables(grouping.graph, *options, grouping)
+        if tables is None:
+            return None
+        first = self._search(tables.problem, beat_s)
+
+        def lowered(tables: Tables, result: SearchResult, limit: float) -> Searched | None:
+            problem = dataclasses.replace(tables.problem, memory_limit=limit)
+            repaired = first and _repaired(problem, result, first.cost * (1 + _REPAIR))
+            found = repaired or self._tightened(problem, result)
+            return found and (tables, found)
+
+        return None if first is None else self._fitting((tables, first), lowered)
+
+    def _among_few(self, bounds: ClassBounds, beat_s: float) -> Found | None:
+        """A search among the strategies that the bounds leave."""
+        bounds = bounds.raised(beat_s, max(CLOSE, self.budget.gap * _BOUNDS_SHARE))
+        if self._is_too_full(bounds, beat_s):
+            return None
+        searched = self._search_few(bounds, beat_s)
+        if searched is None:
+            return None
+        gap = self.budget.gap
+        if gap > 0 and self._found(*searched).excess_bytes > 0:
+            # blocks are planned less alike, the earlier a search ends, and the fullest is fuller
+            if self._is_crowded(bounds) and self._leaves_nothing(bounds, searched):
+                return None
+            budget = dataclasses.replace(self.budget, gap=0.0, near=max(self.budget.near, gap))
+            thorough = dataclasses.replace(self, budget=budget)
+            searched = thorough._search_few(bounds, beat_s) or searched
+        first = searched[1]
+
+        def lowered(tables: Tables, result: SearchResult, limit: float) -> Searched | None:
+            problem = dataclasses.replace(tables.problem, memory_limit=limit)
+            enough_s = self.enough(first.lower_bound)
+            most_s = max(first.cost * (1 + self.budget.near), enough_s)
+            found = _repaired(problem, result, most_s)
+            found = found or self._search(problem, math.inf, enough_s)
+            if found is not None and found.cost <= first.cost * (1 + _REPAIR):
+                return tables, found
+            return self._search_few(bounds.within(limit), math.inf)
+
+        return self._fitting(searched, lowered)
+
+    def _is_too_full(self, bounds: ClassBounds, beat_s: float) -> bool:
+        """Whether even a rough search's fullest moment leaves a limit that admits nothing.
+
+        Then a thorough one is as useless.
+        """
+        if self.budget.gap >= _ROUGH or bounds.size <= _QUICK or not self._is_crowded(bounds):
+            return False
+        searched = self._search_few(bounds, beat_s, _ROUGH)
+        return searched is not None and self._leaves_nothing(bounds, searched)
+
+    def _found(self, tables: Tables, result: SearchResult) -> Found:
+        """Of the last choice that was asked for, its excess is known."""
+        self._last = Found(tables, result, self.looker.prices.paths).knowing(self._last)
+        return self._last
+
+    def _leaves_nothing(self, bounds: ClassBounds, searched: Searched) -> bool:
+        """Whether a limit lowered by most of what the fullest moment exceeds it admits nothing."""
+        if searched[1].end != "done":
+            return False
+        excess = self._found(*searched).excess_bytes
+        limit = searched[1].memory - excess * _SURE
+        return excess > 0 and bounds.within(limit).bound == math.inf
+
+    def _is_crowded(self, bounds: ClassBounds) -> bool:
+        """Whether the inside of one recomputed block, divided evenly, hardly fits beside the rest.
+
+        The tables count it but in part.
+        """
+        parts, blocks = bounds.builder.micro_batches, bounds.builder.again.blocks
+        if not blocks:
+            return False
+        least = self.looker.least_bytes(parts, blocks)
+        inside = (self.looker.least_bytes(parts, ()) - least) / len(blocks)
+        return least + inside > _CROWDED * self.looker.model.limit_bytes
+
+    def _fitting(self, searched: Searched, lowered: Lowered) -> Found | None:
+        """What was searched, or the best within a lower limit whose fullest moment fits.
+
+        Or what the search had found before, if that fits and is better.
+        """
+        tables, first = searched
+        fits = self._narrowed(searched, lowered)
+        most_s = math.inf if fits is None else fits.seconds
+        for choice in first.earlier if first.end == "done" else ():
+            cost, memory = tables.problem.evaluate(choice)
+            if not first.cost < cost < most_s:
+                break
+            bound = min(first.lower_bound, cost)
+            result = dataclasses.replace(
+                first, choice=choice, cost=cost, memory=memory, lower_bound=bound
+            )
+            before = Found(tables, result, self.looker.prices.paths)
+            if before.excess_bytes <= 0:
+                return before
+        return fits
+
+    def _narrowed(self, searched: Searched, lowered: Lowered) -> Found | None:
+        """What was searched, or the best within a lower limit whose fullest moment fits.
+
+        What does not fit lowers the limit by its excess, which another plan may not have: so where
+        much time was lost, or nothing is so small, limits in between are tried; the latter only
+        where that is quick.
+        """
+        first, large, last, floor = searched[1], math.inf, searched, 0.0
+
+        def found(which: Searched) -> Found:
+            tables, result = which
+            bound = min(first.lower_bound, result.cost)
+            return self._found(tables, dataclasses.replace(result, lower_bound=bound))
+
+        limit = self.looker.model.limit_bytes
+        for tries in range(_NARROWINGS):
+            fits = found(last)
+            if fits.excess_bytes <= 0:
+                break
+            if last[1].end != "done":
+                return None
+            large = min(large, last[1].memory)
+            limit = last[1].memory - fits.excess_bytes * (1 + tries / 2)
+            if limit <= floor:
+                limit = (floor + large) / 2
+            smaller = lowered(*last, limit)
+            if smaller is not None:
+                last = smaller
+            elif sum(last[0].problem.sizes()) <= _QUICK:
+                floor = limit
+            else:
+                return None
+        else:
+            return None
+        for _ in range(_LOOSENINGS):
+            if fits.seconds <= max(first.cost * (1 + _REPAIR), self.enough(first.lower_bound)):
+                break
+            middle = (limit + large) / 2
+            between = lowered(*searched, middle)
+            tried = between and found(between)
+            if tried is None or tried.excess_bytes > 0:
+                large = middle
+                continue
+            limit = middle
+            if tried.seconds < fits.seconds:
+                fits = tried
+        return fits
+
+    def _search_few(
+        self, bounds: ClassBounds, beat_s: float, gap: float | None = None
+    ) -> Searched | None:
+        """The tables of some strategies and their best choice, bounded for all strategies.
+
+        gap: that may be left; None: the budget's
+        """
+        gap = self.budget.gap if gap is None else gap
+        slack, size = bounds.first_slack(), 0
+        tables, result = None, None
+        while bounds.bound < beat_s:
+            ceiling, kept = bounds.ceiling(slack), bounds.kept(slack)
+            if sum(map(len, kept)) > size:
+                size = sum(map(len, kept))
+                tables = bounds.tables(kept, self.looker.prices)
+                limit = bounds.problem.memory_limit
+                problem = dataclasses.replace(tables.problem, memory_limit=limit)
+                useful_s = math.inf if size == bounds.size else ceiling
+                result = self._search(problem, beat_s, bounds.bound * (1 + gap), useful_s)
+            every = size == bounds.size
+            if tables is None or result is None:
+                if every or ceiling >= beat_s:
+                    return None
+                slack *= 4
+                continue
+            bound = result.lower_bound if every else min(result.lower_bound, ceiling)
+            bound = max(bound, bounds.bound)
+            wanted = result.cost / (1 + gap)
+            is_good = result.cost <= bound * (1 + gap)
+            most_s = min(wanted, result.lower_bound * (1 + ROUNDING), beat_s)
+            if every or is_good or ceiling >= most_s or result.end != "done":
+                return tables, dataclasses.replace(result, lower_bound=bound)
+            slack = max(2 * slack, wanted / bounds.bound - 1 + 1e-6)
+        return None
+
+    def _tightened(self, problem: Problem, result: SearchResult) -> SearchResult | None:
+        """A search that proves anything is tightened where elimination reaches the whole problem.
+
+        Any other is run again.
+        """
+        if result.lower_bound == -math.inf or not reaches_all(problem):
+            return self._search(problem, math.inf)
+        found = tighten(problem, result, self.budget.less(self.results, math.inf))
+        self.results.extend([] if found is None else [found])
+        return found
+
+    def enough(self, bound: float) -> float:
+        """Seconds that are good enough, as nothing takes less than `bound`."""
+        return bound * (1 + self.budget.gap)
+
+    def _search(
+        self,
+        problem: Problem,
+        beat_s: float,
+        enough_s: float = -math.inf,
+        useful_s: float = math.inf,
+    ) -> SearchResult | None:
+        """enough_s: a choice that costs so little is good enough; useful_s: so high a bound is"""
+        rng = np.random.default_rng(self.seed)
+        budget = self.budget.less(self.results, beat_s)
+        budget = dataclasses.replace(budget, enough_s=enough_s, useful_s=useful_s)
+        result = self.algorithm(problem, rng, budget)
+        self.results.extend([] if result is None else [result])
+        return result
+
+
+def _repaired(problem: Problem, result: SearchResult, most_s: float) -> SearchResult | None:
+    """A descent from `result` to within a lowered limit, if it costs no more than `most_s`."""
+    choice, _ = descend(problem, result.choice)
+    found, memory = problem.evaluate(choice)
+    if memory > problem.memory_limit or found > most_s:
+        return None
+    return dataclasses.replace(result, choice=choice, cost=found, memory=memory)

@@ -1,0 +1,98 @@
+"""The smallest footprint that is found: what a refusal names.
+
+With and without recomputation, and from the most micro-batches down to where fewer need more:
+
+    needed(argmin over choices of  price bytes + seconds),  the price falling from "bytes alone",
+
+and of these the least. The bytes are added up, and what is needed at the fullest moment can be
+more: a choice of the least bytes redistributes much, in buffers, and a faster one does not. Nothing
+here depends on the limit that was too low, so equal refusals name one number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from ..cost.recompute import Blocks, Checkpointing
+from ..sbp.redistribute import PathTable
+from ..search.eliminate import eliminate
+from ..search.problem import SearchResult
+from .attempts import Attempts
+from .found import Found
+from .tables.group_table import NoStrategy
+from .tables.least_bytes import least_bytes
+from .tables.tables import Tables, build_tables
+
+_BYTES_ALONE_S = 1e6  # worth of all bytes that outweighs any time
+_FIRST = 2.0  # times the seconds of the choice of the least bytes: worth of all bytes then
+_FALL = 2.0  # of the worth, from there on
+_PRICES = 16
+_SMALL = 20_000  # strategies of all variables: in larger problems two prices are tried
+_MISSES = 2  # numbers of micro-batches that need more, until no further one is tried
+
+
+def smallest(attempts: Attempts, checkpointing: Checkpointing) -> Found:
+    """What needs the least memory, whatever it costs, whether or not it fits.
+
+    attempts: that found nothing
+    """
+    families: list[Blocks] = [()] if checkpointing != "all" else []
+    if checkpointing != "none" and attempts.blocks:
+        families.insert(0, attempts.blocks)
+    least: Found | None = None
+    for blocks in families:
+        least = _least_of(attempts, blocks, least)
+    assert least is not None
+    model = attempts.looker.model
+    problem = dataclasses.replace(least.tables.problem, memory_limit=model.limit_bytes)
+    tables = dataclasses.replace(least.tables, model=model, problem=problem)
+    return Found(tables, least.result, least.paths)
+
+
+def _least_of(attempts: Attempts, blocks: Blocks, least: Found | None) -> Found | None:
+    """At the best number of micro-batches, recomputing `blocks`; or `least`, if it needs less."""
+    looker = attempts.looker
+    model = dataclasses.replace(looker.model, memory_limit_bytes=math.inf)
+    misses = 0
+    for parts in reversed(attempts.counts):
+        grouping = looker.micro.grouping(parts)
+        graph, again = grouping.graph, looker.micro.again(parts, blocks)
+        if least is not None and least_bytes(graph, model, again) >= least.needed_bytes:
+            break
+        try:
+            options = model, parts, looker.space, looker.prices, again
+            tables = build_tables(graph, *options, grouping)
+        except NoStrategy:  # so small a micro-batch cannot be divided as the space asks
+            if parts == attempts.counts[0] and least is None:
+                raise
+            continue
+        assert tables is not None  # there is no limit
+        found = _swept(tables, looker.prices.paths, least)
+        misses = misses + 1 if found is least else 0
+        least = found
+        if misses == _MISSES or (misses and not _is_small(tables)):
+            break
+    return least
+
+
+def _swept(tables: Tables, paths: PathTable, least: Found | None) -> Found | None:
+    """The least of the choices at falling prices of memory; or `least`, if it needs less."""
+    problem = tables.problem
+    size = least_bytes(tables.grouping.graph, tables.model, tables.again)
+    worth_s = _BYTES_ALONE_S
+    for _ in range(_PRICES if _is_small(tables) else 2):
+        choice = eliminate(problem, worth_s / size, frozenset()).expand_greedily()
+        cost, memory = problem.evaluate(choice)
+        if least is not None and memory >= least.needed_bytes:
+            break
+        result = SearchResult(choice, cost, memory, 1, "least memory")
+        found = Found(tables, result, paths)
+        if least is None or found.needed_bytes < least.needed_bytes:
+            least = found
+        worth_s = min(worth_s, _FIRST * cost * _FALL) / _FALL
+    return least
+
+
+def _is_small(tables: Tables) -> bool:
+    return sum(tables.problem.sizes()) <= _SMALL

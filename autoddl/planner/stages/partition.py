@@ -1,0 +1,464 @@
+"""Cuts a model's layers into pipeline stages on disjoint parts of the cluster.
+
+A stage is a run of layers on whole hosts, or on one of equal parts of a host; together the stages
+take all devices, in order. With m micro-batches, for stages i of t_i seconds a micro-batch (forward
+and backward), x_i seconds of transfers behind them (activations and gradients) and y_i seconds once
+an iteration (sums of gradients),
+
+    T = sum_i (t_i + x_i) + max_i ((m - 1) p_i + y_i)
+    p_i = max(t_i, x_i)   if transfers run beside computation, else   t_i + x_i
+
+the fill and drain of the pipeline plus the pace of its slowest stage: for equal stages this is
+(m + s - 1) t, the closed form of `simulate`. For a bound on the pace, dynamic programming from the
+last stage backwards gives the least sum; the bound starts at infinity, and is then each time just
+below the pace of what was found, until no better T is possible (`tolerance` makes it fall faster).
+
+    best(k, shape, l) = min over j, next of  cost(l, j, shape, next) + best(k - 1, next, j)
+
+k, the stages from here to the end, decides how many micro-batches a stage holds (`in_flight`) and
+so whether it fits the memory. Prices are given by the caller (`PriceFn`, `TransferFn`): in planning
+they come from the SBP search on the stage's own mesh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cluster.submesh import SubMesh
+
+Shape = tuple[int, int]  # hosts, devices of each
+Array = NDArray[np.float64]
+_ROUNDING = 1e-12  # relative
+
+
+@dataclass(frozen=True)
+class StagePrice:
+    """What a run of layers costs on one sub-mesh.
+
+    forward_s, backward_s: of one micro-batch; once_s: once an iteration
+    fixed_bytes: parameters and their state; stash_bytes: what each micro-batch in flight holds
+    work_bytes: what is there for one micro-batch at a time
+    """
+
+    forward_s: float
+    backward_s: float
+    once_s: float = 0.0
+    fixed_bytes: float = 0.0
+    stash_bytes: float = 0.0
+    work_bytes: float = 0.0
+
+    def memory_bytes(self, in_flight: int) -> float:
+        return self.fixed_bytes + in_flight * self.stash_bytes + self.work_bytes
+
+
+# (first layer, last layer + 1, shape, micro-batches, forward passes held) -> price; None: cannot be
+PriceFn = Callable[[int, int, Shape, int, int], "StagePrice | None"]
+# (shape, micro-batches, forward passes held) -> arrays [first layer, last layer + 1] of a
+# micro-batch's seconds and of seconds once an iteration; infinite where the memory does not suffice
+TimesFn = Callable[[Shape, int, int], "tuple[Array, Array]"]
+# (first, last + 1, its shape, the next stage's, micro-batches) -> seconds of one micro-batch's
+# activations and gradients that the stage exchanges with later ones
+TransferFn = Callable[[int, int, Shape, Shape, int], float]
+# (its shape, the next stage's, micro-batches) -> array [first layer, last layer + 1] of the same
+TransfersFn = Callable[[Shape, Shape, int], "Array"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Layers [first, last) on `place`. transfer_s: both ways, to later stages."""
+
+    first: int
+    last: int
+    place: SubMesh
+    price: StagePrice
+    transfer_s: float
+
+    @property
+    def shape(self) -> Shape:
+        return self.place.nodes, self.place.gpus
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Stages in order, for `micro_batches`; seconds: T of the module's docstring."""
+
+    stages: tuple[Stage, ...]
+    micro_batches: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be partitioned.
+
+    schedule: "gpipe", "1f1b", "eager-1f1b" or "zb-h1", for what a stage holds
+    stages:   this many; None: any number up to `most_stages`
+    overlap:  transfers run beside computation
+    tolerance: the best T is found but for this part of it
+    times:    gives the prices of all runs at once; None asks `price` for each
+    transfers: gives all transfers at once; None asks `transfer` for each
+    """
+
+    layers: int
+    nodes: int
+    gpus: int
+    memory_limit_bytes: float
+    price: PriceFn
+    transfer: TransferFn
+    schedule: str = "1f1b"
+    stages: int | None = None
+    most_stages: int | None = None
+    overlap: bool = True
+    tolerance: float = 0.0
+    times: TimesFn | None = None
+    transfers: TransfersFn | None = None
+
+
+def in_flight(schedule: str, behind: int, stages: int, micro_batches: int) -> int:
+    """Forward passes that a stage holds, the `behind`-th from the end (the last is 1)."""
+    held = {
+        "gpipe": micro_batches,
+        "1f1b": behind,
+        "eager-1f1b": 2 * behind - 1,
+        "zb-h1": stages,
+    }
+    if schedule not in held:
+        raise ValueError(f"no partition for schedule {schedule!r}; known: {', '.join(held)}")
+    return min(held[schedule], micro_batches)
+
+
+def shapes_of(nodes: int, gpus: int, most_stages: int) -> tuple[Shape, ...]:
+    """Sub-meshes that a stage may have: divisors of a host, and numbers of whole hosts.
+
+    On many hosts only such that divide them, and as many as `most_stages` equal stages leave.
+    """
+    parts = [(1, g) for g in range(1, gpus) if gpus % g == 0 and nodes <= most_stages]
+    if nodes <= 16:
+        return (*parts, *((n, gpus) for n in range(1, nodes + 1)))
+    whole = [n for n in range(1, nodes + 1) if nodes % n == 0 and n * most_stages >= nodes]
+    return (*parts, *((n, gpus) for n in whole))
+
+
+def _shapes(task: Task, most: int) -> tuple[Shape, ...]:
+    """Those that leave a device to each of the other stages, if their number is given."""
+    left = task.nodes * task.gpus - (task.stages or 1) + 1
+    return tuple(s for s in shapes_of(task.nodes, task.gpus, most) if s[0] * s[1] <= left)
+
+
+def partition(task: Task, micro_batch_counts: Sequence[int]) -> Partition:
+    """The best partition over the numbers of stages and micro-batches.
+
+    Raises ValueError if there are more stages than layers or devices, or nothing fits the memory.
+    """
+    return min(partitions(task, micro_batch_counts), key=lambda p: (p.seconds, len(p.stages)))
+
+
+def partitions(task: Task, micro_batch_counts: Sequence[int]) -> list[Partition]:
+    """The best partition of each number of stages and micro-batches that is possible."""
+    most = _most_stages(task)
+    found: list[Partition] = []
+    for micro_batches in micro_batch_counts:
+        if task.schedule == "zb-h1":
+            for stages in range(1, most + 1) if task.stages is None else (most,):
+                search = _Search(task, micro_batches, stages, stages)
+                found += [p for p in search.run() if len(p.stages) == stages]
+        else:
+            found += _Search(task, micro_batches, most, most).run()
+    if task.stages is not None:
+        found = [p for p in found if len(p.stages) == task.stages]
+    if not found:
+        raise ValueError(_nothing_fits(task, micro_batch_counts))
+    return found
+
+
+def _most_stages(task: Task) -> int:
+    devices = task.nodes * task.gpus
+    wanted = task.stages
+    if wanted is not None:
+        if wanted < 1:
+            raise ValueError(f"a pipeline has at least one stage, got {wanted}")
+        if wanted > task.layers:
+            raise ValueError(
+                f"{wanted} stages are more than the model's {task.layers} layers; "
+                "ask for fewer stages"
+            )
+        if wanted > devices:
+            raise ValueError(
+                f"{wanted} stages are more than the {devices} devices; ask for fewer stages"
+            )
+        return wanted
+    most = task.most_stages if task.most_stages is not None else devices
+    return max(1, min(most, task.layers, devices))
+
+
+@dataclass(frozen=True)
+class _State:
+    """Devices in use, from the end: whole hosts, and of one more `parts` parts of `gpus` each."""
+
+    hosts: int
+    gpus: int = 0
+    parts: int = 0
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """Per first layer: the least sum, where the first stage ends, which entry of the row before."""
+
+    value: Array
+    ends: NDArray[np.int64]
+    origins: NDArray[np.int64]
+
+    def merged(self, other: _Entry) -> _Entry:
+        better = other.value < self.value
+        return _Entry(
+            np.where(better, other.value, self.value),
+            np.where(better, other.ends, self.ends),
+            np.where(better, other.origins, self.origins),
+        )
+
+
+Choice = tuple[int, int, int]  # first layer, last layer + 1, shape number
+Row = dict[tuple[_State, int], _Entry]
+
+
+class _Search:
+    """The dynamic program for one number of micro-batches."""
+
+    def __init__(self, task: Task, micro_batches: int, most: int, stages: int) -> None:
+        self.task = task
+        self.micro_batches = micro_batches
+        self.most = most
+        self.shapes = _shapes(task, most)
+        layers, count = task.layers, len(self.shapes)
+        size = (layers, layers + 1)
+        # per (stages from here to the end, shape): seconds of a micro-batch, and once
+        self.times: dict[tuple[int, int], tuple[Array, Array]] = {}
+        for behind in range(1, most + 1):
+            held = in_flight(task.schedule, behind, stages, micro_batches)
+            for s in range(count):
+                key = (held, s)
+                if key not in self.times:
+                    self.times[key] = self._times(held, s)
+        self.held = [0] + [
+            in_flight(task.schedule, behind, stages, micro_batches) for behind in range(1, most + 1)
+        ]
+        self.transfers = np.zeros((count, count, *size))
+        for s, t in np.ndindex(count, count) if most > 1 else ():
+            self.transfers[s, t] = self._transfers(self.shapes[s], self.shapes[t])
+
+    def _times(self, held: int, s: int) -> tuple[Array, Array]:
+        """[first, last) -> t and y; inf where it does not fit."""
+        layers = self.task.layers
+        if self.task.times is not None:
+            return self.task.times(self.shapes[s], self.micro_batches, held)
+        each, once = np.full((2, layers, layers + 1), np.inf)
+        for i, j in _runs(layers):
+            price = self.task.price(i, j, self.shapes[s], self.micro_batches, held)
+            if price and price.memory_bytes(held) <= self.task.memory_limit_bytes:
+                each[i, j] = price.forward_s + price.backward_s
+                once[i, j] = price.once_s
+        return each, once
+
+    def _transfers(self, shape: Shape, following: Shape) -> Array:
+        """[first, last) -> x; nothing behind the last layer."""
+        layers, task = self.task.layers, self.task
+        if task.transfers is not None:
+            return task.transfers(shape, following, self.micro_batches)[:layers]
+        found = np.zeros((layers, layers + 1))
+        for i, j in _runs(layers - 1):
+            found[i, j] = task.transfer(i, j, shape, following, self.micro_batches)
+        return found
+
+    def _pace(self, each: Array, once: Array, moved: Array) -> Array:
+        """(m - 1) p + y; inf where the stage is impossible."""
+        period = np.maximum(each, moved) if self.task.overlap else each + moved
+        possible = np.isfinite(each)
+        pace = (self.micro_batches - 1) * np.where(possible, period, 0.0)
+        return np.where(possible, pace + np.where(possible, once, 0.0), np.inf)
+
+    def run(self) -> list[Partition]:
+        """The best partition of every number of stages."""
+        best: dict[int, Partition] = {}
+        active = set(range(1, self.most + 1))
+        bound = np.inf
+        while active:
+            paces = []
+            solved = self._solve(bound, max(active))
+            for k in sorted(active):
+                if k not in solved:
+                    active.remove(k)
+                    continue
+                latency, stages = solved[k]
+                found = self._partition(stages)
+                if k not in best or found.seconds < best[k].seconds:
+                    best[k] = found
+                # the pace is at least the mean period, and that at least half of t + x
+                share = (self.micro_batches - 1) / (2 * k)
+                pace = found.seconds - latency
+                # a difference of sums that are equal but for rounding is no pace
+                if pace <= _ROUNDING * latency or latency * (1 + share) >= best[k].seconds:
+                    active.remove(k)
+                else:
+                    paces.append(pace)
+            bound = max(paces, default=0.0) * (1 - 1e-9) / (1 + self.task.tolerance)
+        return list(best.values())
+
+    def _solve(self, bound: float, most: int) -> dict[int, tuple[float, list[Choice]]]:
+        """Number of stages (up to `most`) -> (least sum of t + x, stages)."""
+        row = self._last_stages(bound)
+        rows = [row]
+        found: dict[int, tuple[float, list[Choice]]] = {}
+        for k in range(1, most + 1):
+            self._collect(rows, k, found)
+            if k < most:
+                rows.append(self._one_more(rows[-1], k + 1, bound))
+        return found
+
+    def _last_stages(self, bound: float) -> Row:
+        layers = self.task.layers
+        row: Row = {}
+        each, once = self._at(1)
+        for s, shape in enumerate(self.shapes):
+            ends = each[s][:, layers]
+            pace = self._pace(ends, once[s][:, layers], np.zeros(layers))
+            value = np.append(np.where(pace <= bound, ends, np.inf), np.inf)
+            state = self._after(_State(0), shape)
+            if state is not None and np.isfinite(value).any():
+                row[state, s] = _Entry(
+                    value, np.full(layers + 1, layers), np.zeros(layers + 1, int)
+                )
+        return row
+
+    def _one_more(self, row: Row, behind: int, bound: float) -> Row:
+        """The rows of `behind` stages from those of one less."""
+        each, once = self._at(behind)
+        costs: dict[tuple[int, int], Array] = {}
+        found: Row = {}
+        for number, ((state, t), entry) in enumerate(row.items()):
+            for s, shape in enumerate(self.shapes):
+                after = self._after(state, shape)
+                if after is None:
+                    continue
+                if (s, t) not in costs:
+                    moved = self.transfers[s, t]
+                    allowed = self._pace(each[s], once[s], moved) <= bound
+                    costs[s, t] = np.where(allowed, each[s] + moved, np.inf)
+                options = costs[s, t] + entry.value[None, :]
+                ends = options.argmin(axis=1)
+                least = np.append(options[np.arange(len(ends)), ends], np.inf)
+                if not np.isfinite(least).any():
+                    continue
+                new = _Entry(least, np.append(ends, 0), np.full(len(least), number))
+                known = found.get((after, s))
+                found[after, s] = new if known is None else known.merged(new)
+        return found
+
+    def _at(self, behind: int) -> tuple[list[Array], list[Array]]:
+        pairs = [self.times[self.held[behind], s] for s in range(len(self.shapes))]
+        return [p[0] for p in pairs], [p[1] for p in pairs]
+
+    def _collect(
+        self, rows: list[Row], k: int, found: dict[int, tuple[float, list[Choice]]]
+    ) -> None:
+        """Note the best partition into `k` stages that takes all layers and devices."""
+        whole = _State(self.task.nodes)
+        for s in range(len(self.shapes)):
+            entry = rows[k - 1].get((whole, s))
+            if entry is None or not entry.value[0] < found.get(k, (np.inf,))[0]:
+                continue
+            latency = float(entry.value[0])
+            stages, shape, layer = [], s, 0
+            for depth in range(k - 1, -1, -1):
+                end, origin = int(entry.ends[layer]), int(entry.origins[layer])
+                stages.append((layer, end, shape))
+                if depth:
+                    (_, shape), entry = list(rows[depth - 1].items())[origin]
+                    layer = end
+            found[k] = (latency, stages)
+
+    def _after(self, state: _State, shape: Shape) -> _State | None:
+        """The devices in use with one more stage in front; None if there is no room."""
+        nodes, gpus = shape
+        free = self.task.nodes - state.hosts
+        if gpus == self.task.gpus:
+            return None if state.parts or nodes > free else _State(state.hosts + nodes)
+        if free < 1 or (state.parts and state.gpus != gpus):
+            return None
+        parts = state.parts + 1
+        if parts * gpus == self.task.gpus:
+            return _State(state.hosts + 1)
+        return _State(state.hosts, gpus, parts)
+
+    def _partition(self, stages: list[Choice]) -> Partition:
+        host = gpu = 0
+        made: list[Stage] = []
+        for n, (first, last, s) in enumerate(stages):
+            nodes, gpus = self.shapes[s]
+            place = SubMesh(host, nodes, gpu, gpus)
+            gpu += gpus
+            if gpu == self.task.gpus:
+                host, gpu = host + nodes, 0
+            held = self.held[len(stages) - n]
+            price = self.task.price(first, last, self.shapes[s], self.micro_batches, held)
+            assert price is not None
+            t = stages[n + 1][2] if n + 1 < len(stages) else s
+            made.append(Stage(first, last, place, price, float(self.transfers[s, t, first, last])))
+        seconds = iteration_s(made, self.micro_batches, self.task.overlap)
+        return Partition(tuple(made), self.micro_batches, seconds)
+
+
+def iteration_s(stages: Sequence[Stage], micro_batches: int, overlap: bool) -> float:
+    """T of the module's docstring."""
+    latency = pace = 0.0
+    for stage in stages:
+        each = stage.price.forward_s + stage.price.backward_s
+        moved = stage.transfer_s
+        latency += each + moved
+        period = max(each, moved) if overlap else each + moved
+        pace = max(pace, (micro_batches - 1) * period + stage.price.once_s)
+    return latency + pace
+
+
+def _runs(layers: int) -> Iterator[tuple[int, int]]:
+    return ((i, j) for i in range(layers) for j in range(i + 1, layers + 1))
+
+
+def _nothing_fits(task: Task, micro_batch_counts: Sequence[int]) -> str:
+    """Which layer needs how much, on which sub-mesh."""
+    most = _most_stages(task)
+    worst = (0.0, 0, (1, 1), 1)
+    for layer in range(task.layers):
+        options = []
+        for shape in _shapes(task, most):
+            for m in micro_batch_counts:
+                price = task.price(layer, layer + 1, shape, m, 1)
+                if price is not None:
+                    options.append((price.memory_bytes(1), layer, shape, m))
+        if options:
+            worst = max(worst, min(options))
+    needed, layer, (nodes, gpus), m = worst
+    stages = "any number of" if task.stages is None else str(task.stages)
+    if needed > task.memory_limit_bytes:
+        why = (
+            f"The largest layer, number {layer}, needs at least {needed / 1e9:.3g} GB on {nodes} x "
+            f"{gpus} devices with {m} micro-batches, alone in a stage and with one of them in "
+            "flight"
+        )
+    else:
+        why = (
+            f"Each layer by itself would fit in a stage, but not all {task.layers} of them, with "
+            "the micro-batches in flight"
+        )
+    return (
+        f"no partition into {stages} stages with {_listed(micro_batch_counts)} micro-batches fits "
+        f"the memory limit of {task.memory_limit_bytes / 1e9:.3g} GB a device. {why}. What would "
+        "help: more devices or memory, more micro-batches, another number of stages"
+    )
+
+
+def _listed(counts: Sequence[int]) -> str:
+    return " or ".join(map(str, counts))

@@ -1,0 +1,287 @@
+"""Prices of every run of a model's layers on every sub-mesh, for the partition into stages.
+
+A sub-mesh is searched (`stage_search`) so that a stage of an equal pipeline on such sub-meshes fits
+its memory; a stage takes the fastest of the answers that fits, or a mixture of two. Searching a
+stage's own graph could only do better at its ends; that is done for the stages that are chosen
+(`staged_planner`).
+
+On a large sub-mesh not every number of micro-batches is searched: first the least with which the
+pipeline fills in a quarter of its time and half of the memory might do, then what `refine` is asked
+for. Others are priced at the placements found for these. Sub-meshes are asked for from small to
+large, and what is inside a stage only becomes dearer as it grows: once one could not beat smaller
+ones even with memory for nothing, those larger still are left out. That is a rule of thumb: on a
+machine where it fails a better plan is missed.
+
+A tied parameter whose readers are in several stages is held by each; a stage with some of them but
+not all also pays for sending and adding up its gradient once an iteration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cost.model import CostModel
+from ...cost.recompute import Recomputation
+from ...graph.cut import CutGraph
+from ...graph.regions import repeated_blocks
+from ..planner import micro_graph
+from ..tables.group_table import Space
+from ..tables.least_bytes import least_bytes
+from ..tables.pair_prices import PairPrices
+from .partition import Shape, StagePrice, in_flight
+from .stage_search import Answer, Searched, StageSearch, shorten
+
+Array = NDArray[np.float64]
+LARGE = 8  # devices
+_FILL = 0.25  # of the time
+_ROOM = 0.5  # of the memory
+
+
+class StagePrices:
+    """Prices for `partition`; see the module's docstring. Searches when first asked, and keeps.
+
+    counts:    the numbers of micro-batches that may be asked for on large sub-meshes
+    schedule:  for what a stage holds, see `partition.in_flight`
+    recompute: repeated blocks may be run again in the backward pass
+    zero:      parameters may be stored split
+    """
+
+    def __init__(
+        self,
+        cut: CutGraph,
+        model: CostModel,
+        counts: Sequence[int] = (),
+        schedule: str = "1f1b",
+        recompute: bool = True,
+        zero: bool = True,
+    ) -> None:
+        self.cut = cut
+        self.model = model
+        self._counts = tuple(counts)
+        self._schedule = schedule
+        self._recompute = recompute
+        self._space = Space(zero=zero)
+        self._short = shorten(cut)
+        self._searches: dict[Shape, StageSearch] = {}
+        self._searched: dict[Shape, dict[int, list[Searched]]] = {}
+        self._runs: dict[tuple[Shape, int], list[Array]] = {}
+        # seconds of equal pipelines on large sub-meshes: the best, and each with memory for nothing
+        self._best_s = np.inf
+        self._free_s: dict[Shape, float] = {}
+
+    def price(
+        self, first: int, last: int, shape: Shape, micro_batches: int, held: int
+    ) -> StagePrice | None:
+        """The fastest that fits with `held` micro-batches in flight, else the smallest."""
+        runs = self._runs_of(shape, micro_batches)
+        if not runs:
+            return None
+        own = [found[first : first + 1, last : last + 1] for found in runs]
+        best = _fastest(own, micro_batches, held, self.model.limit_bytes)[0, 0]
+        if np.isfinite(best).all():
+            return StagePrice(*map(float, best))
+        prices = (StagePrice(*map(float, found[0, 0])) for found in own)
+        return min(prices, key=lambda p: p.memory_bytes(held))
+
+    def times(self, shape: Shape, micro_batches: int, held: int) -> tuple[Array, Array]:
+        """`price` of every run of layers, as `partition.TimesFn`."""
+        count = len(self.cut.layers)
+        runs = self._runs_of(shape, micro_batches)
+        if not runs:
+            each, once = np.full((2, count, count + 1), np.inf)
+            return each, once
+        best = _fastest(runs, micro_batches, held, self.model.limit_bytes)
+        best[np.tri(count + 1, dtype=bool)] = np.inf
+        return best[:count, :, 0] + best[:count, :, 1], best[:count, :, 2]
+
+    def _runs_of(self, shape: Shape, micro_batches: int) -> list[Array]:
+        """[first, last, 6] of each answer."""
+        key = shape, micro_batches
+        if key not in self._runs:
+            exchange = self._exchange_s_per_byte(shape)
+            self._runs[key] = [a.runs(exchange) for a in self.answers(shape, micro_batches)]
+        return self._runs[key]
+
+    def _exchange_s_per_byte(self, shape: Shape) -> float:
+        cluster = self.model.cluster
+        link = cluster.inter if cluster.nodes > 1 else cluster.intra
+        return link.beta_s_per_byte * shape[1] / max(shape[0], 1)
+
+    def transfer(
+        self, first: int, last: int, shape: Shape, following: Shape, micro_batches: int
+    ) -> float:
+        """Seconds of what layers [first, last) send on and get back for it, a micro-batch.
+
+        Split over as many hosts as the smaller side has (the layouts are not known yet).
+        """
+        return float(self.transfers(shape, following, micro_batches)[first, last])
+
+    def transfers(self, shape: Shape, following: Shape, micro_batches: int) -> Array:
+        """[first, last] of `transfer`."""
+        cluster = self.model.cluster
+        if cluster.nodes == 1:
+            link, width = cluster.intra, min(shape[1], following[1])
+        else:
+            link, width = cluster.inter, min(shape[0], following[0])
+        sizes = self._bytes_sent / micro_batches / width
+        alone = link.transfer_latency_s + link.beta_s_per_byte * sizes
+        return np.where(sizes > 0, alone, 0.0).sum(axis=2)
+
+    @cached_property
+    def _bytes_sent(self) -> Array:
+        """[first, last] -> (activations, gradients) of a whole batch that layers [first, last)
+
+        compute and later ones read, or give back: of a tensor of layer h with its last reader (or
+        giver) r, those with first <= h < last <= r.
+        """
+        graph, count = self.cut.graph, len(self.cut.layers)
+        sent = np.zeros((count + 1, count + 1, 2))
+        for direction, others in enumerate((self.cut.readers, self.cut.givers)):
+            for name, layers in others.items():
+                if layers:
+                    home = self.cut.layer_of[graph.producers[name].name]
+                    n_bytes = graph.tensors[name].spec.bytes
+                    sent[: home + 1, home + 1 : layers[-1] + 1, direction] += n_bytes
+        return sent
+
+    def answers(self, shape: Shape, micro_batches: int) -> list[Answer]:
+        """What has been found for a sub-mesh, at a number of micro-batches."""
+        searched = self._searched.setdefault(shape, {})
+        if shape[0] * shape[1] <= LARGE or len(self._counts) < 3:
+            self.refine(shape, micro_batches)
+        elif not searched and not self._is_hopeless(shape):
+            self.refine(shape, self._first_count(shape))
+        if micro_batches in searched:
+            return [s.answer for s in searched[micro_batches]]
+        found = (s.at(micro_batches) for answers in searched.values() for s in answers)
+        return [answer for answer in found if answer is not None]
+
+    def _is_hopeless(self, shape: Shape) -> bool:
+        """Whether a smaller sub-mesh could not do better even with memory for nothing."""
+        size = shape[0] * shape[1]
+        return any(
+            free_s >= self._best_s for (n, g), free_s in self._free_s.items() if n * g < size
+        )
+
+    def refine(self, shape: Shape, micro_batches: int) -> bool:
+        """Search a sub-mesh with a number of micro-batches; False if that has been done."""
+        searched = self._searched.setdefault(shape, {})
+        if micro_batches in searched:
+            return False
+        stages, run = self._stages(shape), self._middle(shape)
+        others = [n for n in self._counts if n != micro_batches]
+        # fewer, larger micro-batches divide as these do
+        other = max((n for n in others if n < micro_batches), default=min(others, default=None))
+        held = in_flight(self._schedule, stages, stages, micro_batches)
+        is_large = shape[0] * shape[1] > LARGE
+        passes = micro_batches + stages - 1
+        found = searched[micro_batches] = self._search_of(shape).answers(
+            micro_batches, other, held, run, self._best_s / passes if is_large else np.inf
+        )
+        self._runs = {key: runs for key, runs in self._runs.items() if key[0] != shape}
+        if is_large:
+            runs = [s.answer.runs(0.0)[run.start, run.stop][None, None] for s in found]
+            for limit in (np.inf, self.model.limit_bytes):
+                best = _fastest(runs, micro_batches, held, limit)[0, 0]
+                whole_s = float(passes * (best[0] + best[1]) + best[2])
+                if limit < np.inf:
+                    self._best_s = min(self._best_s, whole_s)
+                else:
+                    self._free_s[shape] = min(self._free_s.get(shape, np.inf), whole_s)
+        return True
+
+    def keeping_count(self, shape: Shape) -> int | None:
+        """The least number of micro-batches in which no block may have to be run again."""
+        stages, run = self._stages(shape), self._middle(shape)
+        for count in self._counts:
+            plain = Recomputation(micro_graph(self._short.graph, count))
+            held = in_flight(self._schedule, stages, stages, count)
+            if self._search_of(shape).may_fit(plain, held, run):
+                return count
+        return None
+
+    def _search_of(self, shape: Shape) -> StageSearch:
+        if shape not in self._searches:
+            model = dataclasses.replace(self.model, cluster=self.model.cluster.with_shape(*shape))
+            self._searches[shape] = StageSearch(
+                self.cut, self._short, model, self._recompute, self._space
+            )
+        return self._searches[shape]
+
+    def _middle(self, shape: Shape) -> range:
+        """The layers of a stage in the middle of a pipeline on equal sub-meshes."""
+        layers = len(self.cut.layers)
+        length = -(-layers // self._stages(shape))
+        start = min(layers // 2, layers - length)
+        return range(start, start + length)
+
+    def pair_prices(self, shape: Shape) -> PairPrices | None:
+        """What is known of redistributions on a sub-mesh that has been searched."""
+        search = self._searches.get(shape)
+        return search and search.pair_prices
+
+    def _stages(self, shape: Shape) -> int:
+        """Of a pipeline on equal sub-meshes, as far as there are layers."""
+        devices = self.model.cluster.num_devices
+        return min(devices // (shape[0] * shape[1]), len(self.cut.layers))
+
+    def _first_count(self, shape: Shape) -> int:
+        """The least number of micro-batches that is worth a search."""
+        stages = self._stages(shape)
+        for count in self._counts:
+            held = in_flight(self._schedule, stages, stages, count)
+            needed = self._parameter_bytes + held * self._kept_bytes / count
+            if stages - 1 <= _FILL * count and needed <= _ROOM * self.model.limit_bytes:
+                return count
+        return self._counts[-1]
+
+    @cached_property
+    def _parameter_bytes(self) -> float:
+        """Of a device, divided evenly, with their state."""
+        graph = self.cut.graph
+        whole = sum(graph.tensors[op.outputs[0]].spec.bytes for op in graph.params)
+        return self.model.parameter_copies * whole / self.model.cluster.num_devices
+
+    @cached_property
+    def _kept_bytes(self) -> float:
+        """What a whole batch keeps at least on a device, with blocks that are run again."""
+        graph = micro_graph(self.cut.graph, self._counts[-1])
+        again = Recomputation(graph, repeated_blocks(graph), in_flight=True)
+        least = least_bytes(graph, self.model, again)
+        return max(least - self._parameter_bytes, 0.0) * self._counts[-1]
+
+
+def _fastest(answers: Sequence[Array], micro_batches: int, held: int, limit: float) -> Array:
+    """[..., 6]: of answers [..., 6] the fastest that fits, infinite where none does.
+
+    A part of a stage may do as one answer says and the rest as another: a mixture of one that is
+    too big and one that fits just fits. One that runs blocks again is not mixed with one that does
+    not.
+    """
+
+    def seconds(found: Array) -> Array:
+        return micro_batches * (found[..., 0] + found[..., 1]) + found[..., 2]
+
+    memory = [found[..., 3] + held * found[..., 4] + found[..., 5] for found in answers]
+    again = [bool(found[..., 5].any()) for found in answers]
+    best = np.full_like(answers[0], np.inf)
+    whole = np.full(best.shape[:-1], np.inf)
+    for small, size in enumerate(memory):
+        for big, more in enumerate(memory):
+            mixed = answers[small]
+            fits = size <= limit
+            if big != small:
+                if again[big] != again[small]:
+                    continue
+                fits = fits & (more > limit)
+                part = np.where(fits, (limit - size) / np.where(fits, more - size, 1.0), 0.0)
+                mixed = mixed + part[..., None] * (answers[big] - mixed)
+            better = fits & (seconds(mixed) < whole)
+            whole = np.where(better, seconds(mixed), whole)
+            best = np.where(better[..., None], mixed, best)
+    return best

@@ -1,0 +1,455 @@
+"""Tables of one group: its strategies, and what each costs apart from what lies between groups.
+
+Seconds of computation, of collectives inside operators, of the synchronisation of its parameters'
+gradients (once an iteration), and bytes of memory: arrays over all strategies at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cost.forward import lasting_shares
+from ...cost.gradients import is_shared
+from ...cost.measured import times_of
+from ...cost.model import CostModel
+from ...cost.operator import compute_seconds, inner_seconds, reduced_spec, saved_bytes
+from ...cost.recompute import Recomputation
+from ...cost.storage import WHOLE, Storage, StoragePrices, storages
+from ...graph.graph import Graph
+from ...sbp.edges import mask_axes
+from ...sbp.layout import TensorSpec
+from ...sbp.mesh import Mesh
+from ...sbp.placement import B, Placement, S
+from ...sbp.signature import OpSpec, Signature
+from ...search.problem import Table
+from .even import Even
+from .groups import CompositeSignature, Group, Port, composite_signatures, rule_of
+from .pair_prices import Prices
+from .storage_table import StoragePort, StorageTable, memory_table, storage_table
+from .strategies import DEFAULT_CAP, Assignments, assignments
+
+Codes = NDArray[np.int8]
+
+
+class NoStrategy(ValueError):
+    """The space leaves a group without a strategy."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """Which strategies are searched.
+
+    allowed:           (group, composite signature, axis) -> whether a strategy may use it there
+    strict:            a group that `allowed` leaves without a strategy is an error, else it is free
+    min_weight_shards: devices over which each parameter of two dims or more is split at least
+    split_channels:    whether convolutions may be split by channels although their batch divides
+                       over all devices; AutoDDL section 4.5 keeps such convolutions data parallel
+    cap:               strategies of one group, see `space.assignments`
+    zero:              parameters may be stored split over axes that replicate them (ZeRO), see
+                       `cost.storage`
+    """
+
+    allowed: Callable[[Group, CompositeSignature, int], bool] | None = None
+    strict: bool = True
+    min_weight_shards: int = 1
+    split_channels: bool = False
+    cap: int = DEFAULT_CAP
+    zero: bool = False
+
+
+WHOLE_SPACE = Space(zero=True)
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    """All strategies of a group: `assign[k, axis]` numbers its composite signature there.
+
+    ports:   trained parameters that may be stored split, which then count neither in `sync_s` nor
+             in `memory_bytes`; `stored_bytes` [strategies, storages] of all
+    whole_s: of each port, seconds of the synchronisation of its gradient if it is stored whole
+    storage: of all ports
+    """
+
+    composites: tuple[CompositeSignature, ...]
+    assign: Assignments
+    compute_s: Table
+    inner_s: Table
+    sync_s: Table
+    memory_bytes: Table
+    ports: tuple[StoragePort, ...] = ()
+    stored_bytes: Table | None = None
+    whole_s: tuple[Table, ...] = ()
+    storage: StorageTable | None = None
+
+    @staticmethod
+    def unpriced(composites: tuple[CompositeSignature, ...], assign: Assignments) -> GroupTable:
+        """With nothing in its tables."""
+        nothing = np.zeros(len(assign))
+        return GroupTable(composites, assign, nothing, nothing, nothing, nothing)
+
+    def some(self, rows: NDArray[np.int64]) -> GroupTable:
+        """With these strategies only; before storages are priced."""
+        assert self.storage is None
+        stored = None if self.stored_bytes is None else self.stored_bytes[rows]
+        return GroupTable(
+            self.composites,
+            self.assign[rows],
+            self.compute_s[rows],
+            self.inner_s[rows],
+            self.sync_s[rows],
+            self.memory_bytes[rows],
+            tuple(port.some(rows) for port in self.ports),
+            stored,
+            tuple(seconds[rows] for seconds in self.whole_s),
+        )
+
+    @property
+    def least_bytes(self) -> Table:
+        """[strategies] with the parameters stored as small as may be."""
+        if self.stored_bytes is None:
+            return self.memory_bytes
+        return self.memory_bytes + self.stored_bytes.min(axis=1)
+
+    def codes(self, label: Callable[[CompositeSignature], Placement]) -> Codes:
+        """Placement codes [strategies, axes] of the tensor that `label` picks from a composite."""
+        codes = np.array([label(c).code for c in self.composites], dtype=np.int8)
+        return codes[self.assign]
+
+
+def stored_placement(placement: Placement) -> Placement:
+    """How a parameter is kept that an operator takes in `placement`: never Partial."""
+    return B if placement.is_partial else placement
+
+
+@dataclass(frozen=True)
+class GroupTables:
+    """Makes the tables of the groups of `graph`; `again`: which blocks are run again."""
+
+    graph: Graph
+    model: CostModel
+    space: Space
+    prices: Prices
+    again: Recomputation
+    micro_batches: int = 1
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        return self.model.cluster.mesh
+
+    @cached_property
+    def extents(self) -> Table:
+        return np.array(self.mesh.extents, dtype=np.float64)
+
+    def local(self, group: Group) -> GroupTable:
+        """The group's strategies with what needs no communication to price."""
+        composites = self._composites(group)
+        dispensable = frozenset(
+            n
+            for n, c in enumerate(composites)
+            if _takes_partial(c) or (rule_of(group.head).heavy and not c.divides_work)
+        )
+        leading = frozenset(n for n, c in enumerate(composites) if _splits_batch(c))
+
+        even = self._even(group, composites)
+        min_shards = self.space.min_weight_shards
+
+        def shards(assign: Assignments) -> NDArray[np.bool_]:
+            mask = even(assign)
+            if assign.shape[1] == self.mesh.num_axes:
+                mask &= self._shards_weights(group, composites, assign)
+            return mask
+
+        divides = shards if min_shards > 1 else even
+
+        def feasible(assign: Assignments) -> NDArray[np.bool_]:
+            mask = divides(assign)
+            for axis in range(assign.shape[1]):
+                mask &= np.array(usable[axis])[assign[:, axis]]
+            return mask
+
+        allowed, cap = self.space.allowed, self.space.cap
+        usable = (
+            [[allowed(group, c, a) for c in composites] for a in range(self.mesh.num_axes)]
+            if allowed is not None
+            else []
+        )
+        kinds = len(composites), leading, dispensable, self.mesh
+        assign = assignments(*kinds, feasible if usable else divides, cap)
+        if not len(assign) and not self.space.strict:
+            assign = assignments(*kinds, divides, cap)
+        if not len(assign):
+            raise NoStrategy(
+                f"no strategy is left for {group.head.name!r} ({group.head.kind}) on the mesh "
+                f"{self.mesh}: no allowed split divides its tensors "
+                f"{', '.join(str(self.graph.tensors[i].spec) for i in group.head.inputs)} evenly"
+            )
+        table = GroupTable.unpriced(composites, assign)
+        compute_s, memory_bytes = self._compute_and_memory(group, table)
+        ports = self._storage_ports(group, table)
+        return dataclasses.replace(
+            table,
+            compute_s=compute_s,
+            memory_bytes=memory_bytes,
+            ports=ports,
+            stored_bytes=memory_table(ports, self.storages) if ports else None,
+        )
+
+    def _composites(self, group: Group) -> tuple[CompositeSignature, ...]:
+        composites = composite_signatures(self.graph, group)
+        for number, op in enumerate(group.ops):
+            rows = self.graph.spec(op).outputs[0].shape[0] if op.kind == "conv2d" else 0
+            if self.space.split_channels or not rows or rows % self.mesh.size:
+                continue
+            # Of a convolution's output, Partial comes from a split of the input channels.
+            composites = tuple(
+                c
+                for c in composites
+                if c.signatures[number].outs[0] in (S(0), B)
+                and not c.signatures[number].ins[0].is_partial
+            )
+        return composites
+
+    def _even(self, group: Group, composites: Sequence[CompositeSignature]) -> Even:
+        """Whether a strategy's splits divide every tensor and keep the signatures' limits."""
+        splits: list[tuple[NDArray[np.bool_], int]] = []
+        for number, op in enumerate(group.ops):
+            spec = self.graph.spec(op)
+            ports = [(t.shape, "ins", i) for i, t in enumerate(spec.inputs)]
+            ports += [(t.shape, "outs", i) for i, t in enumerate(spec.outputs)]
+            for shape, side, index in ports:
+                codes = np.array(
+                    [getattr(c.signatures[number], side)[index].code for c in composites]
+                )
+                splits += [(codes == dim, size) for dim, size in enumerate(shape)]
+            most = [c.signatures[number].limit for c in composites]
+            for size in {n for n in most if n is not None}:
+                splits.append((np.array([n == size for n in most]), size))
+        return Even.of(self.mesh, splits)
+
+    def _shards_weights(
+        self, group: Group, composites: Sequence[CompositeSignature], assign: Assignments
+    ) -> NDArray[np.bool_]:
+        """Strategies that split each weight matrix over at least `min_weight_shards` devices."""
+        mask = np.ones(len(assign), dtype=bool)
+        for port in group.sources:
+            shape = self.graph.tensors[port.tensor].spec.shape
+            if self.graph.producers[port.tensor].kind == "param" and len(shape) > 1:
+                split = np.array(
+                    [c.signatures[port.op].ins[port.index].is_split for c in composites]
+                )
+                parts = np.where(split[assign], self.extents, 1.0).prod(axis=1)
+                mask &= parts >= self.space.min_weight_shards
+        return mask
+
+    def local_bytes(self, spec: TensorSpec, codes: Codes) -> Table:
+        parts = np.where(codes >= 0, self.extents, 1.0).prod(axis=1)
+        return spec.bytes / parts
+
+    def _compute_and_memory(self, group: Group, table: GroupTable) -> tuple[Table, Table]:
+        device = self.model.cluster.device
+        seconds = np.zeros(len(table.assign))
+        memory = np.zeros(len(table.assign))
+        for number, op in enumerate(group.ops):
+            spec, rule = self.graph.spec(op), rule_of(op)
+            out_bytes = np.zeros(len(table.assign))
+            in_bytes = np.zeros(len(table.assign))
+            for i, out in enumerate(spec.outputs):
+                out_bytes += self.local_bytes(
+                    out, table.codes(lambda c, n=number, i=i: c.signatures[n].outs[i])
+                )
+            for i, tensor in enumerate(spec.inputs):
+                in_bytes += self.local_bytes(
+                    tensor, table.codes(lambda c, n=number, i=i: c.signatures[n].ins[i])
+                )
+            if op.kind == "param":
+                (tensor,) = op.outputs
+                copies = self.model.parameter_copies if tensor in self.graph.needs_grad else 1
+                memory += out_bytes * (copies - is_shared(self.graph, tensor))
+                continue
+            has_grad = any(o in self.graph.needs_grad for o in op.outputs)
+            divides = np.array([c.signatures[number].divides_work for c in table.composites])
+            share = np.where(divides[table.assign], self.extents, 1.0).prod(axis=1)
+            moved = in_bytes + out_bytes
+            times = times_of(device, self.graph, op)
+            seconds += compute_seconds(spec, rule, device, share, moved, has_grad, times)
+            if self.again.passes(op.name) > 1:
+                seconds += compute_seconds(spec, rule, device, share, moved, False, times)
+            kept = 1.0 if self.again.leaves(op) else self.again.weight(op.name)
+            memory += kept * saved_bytes(spec, rule, out_bytes, has_grad)
+            if has_grad:
+                extra = self.extra_bytes(spec, number, table, lasting_shares(spec))
+                memory += self.again.weight(op.name) * extra
+        for port in group.inputs:
+            gives_grad = (group.ops[port.op].name, port.index) in self.graph.gives_grad
+            if gives_grad and is_shared(self.graph, port.tensor):
+                memory += self._grad_in_bytes(port.tensor, port.op, port.index, table)
+        for port in group.sources:
+            if not (self._zero and self._is_trained(port)):
+                memory += self._source_bytes(port, table)
+        return seconds, memory
+
+    def extra_bytes(
+        self, spec: OpSpec, number: int, table: GroupTable, shares: tuple[float, float]
+    ) -> Table:
+        """Bytes for each byte of the first input, and of the first output (`cost.forward`)."""
+        found = np.zeros(len(table.assign))
+        of_input, of_output = shares
+        if of_input:
+            codes = table.codes(lambda c: c.signatures[number].ins[0])
+            found += of_input * self.local_bytes(spec.inputs[0], codes)
+        if of_output:
+            codes = table.codes(lambda c: c.signatures[number].outs[0])
+            found += of_output * self.local_bytes(spec.outputs[0], codes)
+        return found
+
+    def _grad_in_bytes(self, tensor: str, number: int, index: int, table: GroupTable) -> Table:
+        codes = table.codes(lambda c: grad_in(c.signatures[number], index))
+        return self.local_bytes(self.graph.tensors[tensor].spec, codes)
+
+    def _is_trained(self, port: Port) -> bool:
+        """True for a parameter with a gradient (a source: this operator alone reads it)."""
+        is_param = self.graph.producers[port.tensor].kind == "param"
+        return is_param and port.tensor in self.graph.needs_grad
+
+    @property
+    def _zero(self) -> bool:
+        return self.space.zero and self.mesh.num_axes > 0
+
+    @cached_property
+    def storages(self) -> tuple[Storage, ...]:
+        return storages(self.mesh, self.micro_batches) if self._zero else (WHOLE,)
+
+    def _storage_ports(self, group: Group, table: GroupTable) -> tuple[StoragePort, ...]:
+        """The trained parameters of the group, if they may be stored split."""
+        found = []
+        for port in group.sources if self._zero else ():
+            if self._is_trained(port):
+                prices = self._storage_prices(port, table)
+                op = group.ops[port.op]
+                spec, passes = self.graph.spec(op), self.again.passes(op.name)
+                is_last = op.name in self.again.last_products
+                held = self.again.weight(op.name) if is_last else 0.0
+                found.append(
+                    StoragePort.make(spec, port.index, prices, passes, held, self.storages)
+                )
+        return tuple(found)
+
+    def _storage_prices(self, port: Port, table: GroupTable) -> StoragePrices:
+        return StoragePrices(
+            self.graph.tensors[port.tensor].spec,
+            self.model.comm,
+            self.model.parameter_copies,
+            table.codes(lambda c: c.signatures[port.op].ins[port.index]),
+            table.codes(lambda c: grad_in(c.signatures[port.op], port.index)),
+        )
+
+    def _source_bytes(self, port: Port, table: GroupTable) -> Table:
+        producer = self.graph.producers[port.tensor]
+        spec = self.graph.tensors[port.tensor].spec
+        if producer.kind == "buffer":  # whole, and there once for all its readers
+            share = spec.bytes / len(self.graph.consumers[port.tensor])
+            return np.full(len(table.assign), share)
+        if producer.kind not in ("param", "input"):
+            return np.zeros(len(table.assign))
+        codes = table.codes(lambda c: stored_placement(c.signatures[port.op].ins[port.index]))
+        whole_batch = producer.kind == "input" and not self.graph.is_stage
+        copies = self.micro_batches if whole_batch else 1
+        if producer.kind == "param" and port.tensor in self.graph.needs_grad:
+            copies = self.model.parameter_copies
+        return copies * self.local_bytes(spec, codes)
+
+    def priced(self, group: Group, table: GroupTable) -> GroupTable:
+        """`local` with the seconds of the group's own communication."""
+        inner_s = self._inner_seconds(group, table)
+        if not table.ports:
+            return dataclasses.replace(
+                table, inner_s=inner_s, sync_s=self._sync_seconds(group, table)
+            )
+        trained = [port for port in group.sources if self._is_trained(port)]
+        whole_s = tuple(self._whole_seconds(port, table) for port in trained)
+        table = dataclasses.replace(table, inner_s=inner_s, whole_s=whole_s)
+        return dataclasses.replace(table, storage=self.storage(table))
+
+    def storage(self, table: GroupTable) -> StorageTable:
+        """Of a table with ports of which `whole_s` is known."""
+        stored = table.stored_bytes
+        if stored is None or stored.shape[1] != len(self.storages):  # those of one micro-batch
+            stored = memory_table(table.ports, self.storages)
+        return storage_table(table.ports, self.storages, self.micro_batches, stored, table.whole_s)
+
+    def _inner_seconds(self, group: Group, table: GroupTable) -> Table:
+        """All-reduces inside operators, each over the axes that carry the inner signature."""
+        seconds = np.zeros(len(table.assign))
+        for number, op in enumerate(group.ops):
+            inner = [c.signatures[number].inner for c in table.composites]
+            if not any(inner):
+                continue
+            spec = self.graph.spec(op)
+            has_grad = any(o in self.graph.needs_grad for o in op.outputs)
+            which = next(i for i in inner if i is not None)
+            codes = table.codes(lambda c, n=number, i=which.tensor: c.signatures[n].ins[i])
+            codes = np.where(np.isin(codes, which.dims), np.int8(B.code), codes)
+            local = self.local_bytes(reduced_spec(spec, which), codes)
+            carries = np.array([i is not None for i in inner])[table.assign]
+            masks = carries @ (1 << np.arange(self.mesh.num_axes))
+            for mask in np.unique(masks).tolist():
+                where = mask_axes(mask)
+                if where:
+                    at = masks == mask
+                    prices = self.model.comm, which, where, local[at]
+                    seconds[at] += inner_seconds(*prices, has_grad)
+                    if self.again.passes(op.name) > 1:
+                        seconds[at] += inner_seconds(*prices, False)
+        return seconds
+
+    def _sync_seconds(self, group: Group, table: GroupTable) -> Table:
+        """Gradient synchronisation of the single-use parameters, once an iteration."""
+        seconds = np.zeros(len(table.assign))
+        for port in group.sources:
+            if port.tensor in self.graph.needs_grad:
+                seconds += self._whole_seconds(port, table)
+        return seconds
+
+    def _whole_seconds(self, port: Port, table: GroupTable) -> Table:
+        """Gradient synchronisation of a parameter stored whole."""
+        return self.prices.row_seconds(*self._summed(port, table))
+
+    def ask(self, group: Group, table: GroupTable) -> None:
+        """Announce what `priced` needs."""
+        for port in group.sources:
+            if port.tensor in self.graph.needs_grad:
+                self.prices.ask_rows(*self._summed(port, table))
+
+    def _summed(self, port: Port, table: GroupTable) -> tuple[TensorSpec, Codes, Codes]:
+        """(tensor, how its gradients leave, how they are kept)"""
+        given = table.codes(lambda c: grad_in(c.signatures[port.op], port.index))
+        kept = table.codes(lambda c: stored_placement(c.signatures[port.op].ins[port.index]))
+        return self.graph.tensors[port.tensor].spec, given, kept
+
+
+def grad_in(signature: Signature, index: int) -> Placement:
+    placement = signature.grad_ins[index]
+    assert placement is not None, f"{signature} gives no gradient for input {index}"
+    return placement
+
+
+def grad_out(signature: Signature, index: int) -> Placement:
+    placement = signature.grad_outs[index]
+    assert placement is not None, f"{signature} takes no gradient for output {index}"
+    return placement
+
+
+def _takes_partial(composite: CompositeSignature) -> bool:
+    return any(p.is_partial for p in composite.signatures[-1].ins)
+
+
+def _splits_batch(composite: CompositeSignature) -> bool:
+    """True if the head's outputs are split along dim 0 (the batch, in a traced model)."""
+    outs = composite.signatures[-1].outs
+    return bool(outs) and all(p.is_split and p.dim == 0 for p in outs)

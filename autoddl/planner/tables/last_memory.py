@@ -1,0 +1,113 @@
+"""The gradients of the last products as memory of the problem.
+
+Those of the last product of a block that is run again count for its group. Of the whole graph's
+
+    max( gradients of the product - what its reader keeps, gradients of its reader )
+
+(`cost.gradients`) depends on the strategies of both: it belongs to the edge between their groups,
+or to the group of both. It is added to the tables' bytes where it counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ...cost.forward import extra_shares, lasting_shares
+from ...cost.gradients import last_counts, last_product, reader_of
+from ...cost.operator import saved_bytes
+from ...graph.graph import Op
+from ...search.problem import Table
+from .group_table import GroupTable, GroupTables, grad_in, grad_out
+from .groups import Group, Grouping, rule_of
+
+
+@dataclass(frozen=True)
+class LastMemory:
+    tables: GroupTables
+    grouping: Grouping
+
+    @cached_property
+    def _product(self) -> Op | None:
+        return last_product(self.tables.graph)
+
+    @cached_property
+    def _reader(self) -> Op | None:
+        """Of the product's output, if its group is the product's or reads from that."""
+        if self._product is None:
+            return None
+        reader = reader_of(self.tables.graph, self._product)
+        if reader is None:
+            return None
+        group = self.grouping.groups[self.grouping.owner[reader.name]]
+        names = {op.name for op in group.ops}
+        read = {self.tables.graph.producers[port.tensor].name for port in group.inputs}
+        return reader if self._product.name in names | read else None
+
+    @cached_property
+    def groups(self) -> frozenset[int]:
+        """Numbers of the groups that are concerned, which have tables of their own."""
+        last = [op.name for op in (self._product, self._reader) if op is not None]
+        return frozenset(
+            self.grouping.owner[name] for name in (*last, *self.tables.again.last_products)
+        )
+
+    def of_group(self, group: Group, table: GroupTable) -> GroupTable:
+        """`table` with what depends on the one group alone."""
+        for op in group.ops:
+            if op.name in self.tables.again.last_products:
+                added = self.tables.again.weight(op.name) * self._gradients(group, table, op)
+                table = dataclasses.replace(table, memory_bytes=table.memory_bytes + added)
+        if self._product not in group.ops or not self._counts:
+            return table
+        added = self._gradients(group, table, self._product)
+        if self._reader in group.ops:
+            added = np.maximum(
+                added - self._kept(group, table, self._reader),
+                self._gradients(group, table, self._reader),
+            )
+        elif self._reader is not None:
+            return table
+        return dataclasses.replace(table, memory_bytes=table.memory_bytes + added)
+
+    def of_edge(
+        self, maker: Op, given: tuple[Group, GroupTable], wanted: tuple[Group, GroupTable]
+    ) -> Table | None:
+        """[given's, wanted's] bytes of the edge from operator `maker`; None for all but one."""
+        if maker != self._product or self._reader not in wanted[0].ops or not self._counts:
+            return None
+        product = self._gradients(*given, maker)
+        reader, kept = self._gradients(*wanted, self._reader), self._kept(*wanted, self._reader)
+        return np.maximum(product[:, None] - kept, reader)
+
+    @property
+    def _counts(self) -> bool:
+        tables = self.tables
+        return last_counts(tables.graph, tables.micro_batches, bool(tables.again.blocks))
+
+    def _kept(self, group: Group, table: GroupTable, op: Op) -> Table:
+        spec, number = self.tables.graph.spec(op), group.ops.index(op)
+        outs = np.zeros(len(table.assign))
+        for i, tensor in enumerate(spec.outputs):
+            codes = table.codes(lambda c, i=i: c.signatures[number].outs[i])
+            outs += self.tables.local_bytes(tensor, codes)
+        kept = saved_bytes(spec, rule_of(op), outs, True)
+        return kept + self.tables.extra_bytes(spec, number, table, lasting_shares(spec))
+
+    def _gradients(self, group: Group, table: GroupTable, op: Op) -> Table:
+        """Of the operator's outputs and inputs, and what goes with its own backward pass."""
+        tables, number = self.tables, group.ops.index(op)
+        graph, spec = tables.graph, tables.graph.spec(op)
+        shares = np.subtract(extra_shares(spec), lasting_shares(spec))
+        found = tables.extra_bytes(spec, number, table, (float(shares[0]), float(shares[1])))
+        taken = [(i, t, grad_out) for i, t in enumerate(op.outputs) if t in graph.needs_grad]
+        given = [
+            (i, t, grad_in) for i, t in enumerate(op.inputs) if (op.name, i) in graph.gives_grad
+        ]
+        for i, tensor, side in (*taken, *given):
+            codes = table.codes(lambda c, i=i, of=side: of(c.signatures[number], i))
+            found += tables.local_bytes(graph.tensors[tensor].spec, codes)
+        return found

@@ -1,0 +1,390 @@
+"""Cost tables of a graph on a cluster, built once for each distinct group and edge.
+
+For group g with strategy s, seconds of one iteration of M micro-batches:
+
+    node(s)    = M (compute(s) + inner collectives(s)) + synchronisation of its gradients(s)
+    edge(s, t) = M (path(out_s -> in_t) + path(grad_in_t -> grad_out_s))
+
+The forward parts of what is run again (`cost.recompute`) count twice. An edge from a tied parameter
+is paid once an iteration, not M times (AutoDDL section 4.3 names both sources of communication).
+Where parameters may be stored split, a group with parameters has a second variable,
+`storage_table`. Everything is computed on arrays over all strategies of a group. `build_tables`
+makes the `Problem`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cost.model import CostModel
+from ...cost.recompute import Recomputation
+from ...cost.storage import WHOLE, Storage
+from ...graph.graph import Graph
+from ...sbp.edges import words
+from ...sbp.layout import TensorSpec
+from ...search.narrow import may_fit
+from ...search.problem import Choice, Edge, Problem, Table
+from .group_table import WHOLE_SPACE, Codes, GroupTable, GroupTables, Space, grad_in, grad_out
+from .groups import Group, Grouping, Port, make_groups, rule_of
+from .last_memory import LastMemory
+from .pair_prices import PairPrices, Prices
+from .storage_table import with_storage
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Others:
+    """Strategies that are in no tables, to be shown beside a choice.
+
+    builder: of all strategies, prepared
+    kept, rows: of each node table the strategies in the tables, and others, by their numbers there
+    """
+
+    builder: TableBuilder
+    kept: Sequence[Rows]
+    rows: Sequence[Rows]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The problem's arrays with what they stand for.
+
+    groups:    by node table number
+    variables: group -> the variable of its strategy; that of its storage, if it has one, is the
+               next
+    others:    where the tables have few strategies
+    """
+
+    grouping: Grouping
+    problem: Problem
+    groups: tuple[GroupTable, ...]
+    variables: tuple[int, ...]
+    model: CostModel
+    micro_batches: int
+    again: Recomputation
+    others: Others | None = None
+
+    def table_of(self, group: int) -> GroupTable:
+        return self.groups[self.problem.nodes[self.variables[group]]]
+
+    def strategy(self, choice: Choice, group: int) -> int:
+        return int(choice[self.variables[group]])
+
+    def storage(self, choice: Choice, group: int) -> Storage:
+        """How the parameters of a group are stored."""
+        table = self.table_of(group).storage
+        if table is None:
+            return WHOLE
+        variable = self.variables[group]
+        return table.pick(choice[variable], choice[variable + 1])
+
+    def memory_of(self, choice: Choice, group: int) -> float:
+        """Bytes of a group without the redistributions of its inputs."""
+        table, strategy = self.table_of(group), self.strategy(choice, group)
+        memory = float(table.memory_bytes[strategy])
+        if table.storage is not None:
+            memory += float(table.storage.memory_bytes[strategy, choice[self.variables[group] + 1]])
+        return memory
+
+
+def build_tables(
+    graph: Graph,
+    model: CostModel,
+    micro_batches: int = 1,
+    space: Space = WHOLE_SPACE,
+    prices: PairPrices | None = None,
+    again: Recomputation | None = None,
+    grouping: Grouping | None = None,
+) -> Tables | None:
+    """The search problem of `graph` (with forks, at the micro-batch's size) on `model.cluster`.
+
+    prices: shared by calls for one model, so that no path is priced twice
+    again:  which blocks are run again before their backward pass
+    grouping: of the graph, if it is known
+    None if no choice keeps to the memory limit: then no edge is priced.
+    Raises ValueError if `space` leaves a group without a strategy.
+    """
+    if prices is None:
+        prices = PairPrices(model.cluster.mesh, model.comm.price)
+    again, grouping = again or Recomputation(graph), grouping or make_groups(graph)
+    builder = TableBuilder(grouping, model, micro_batches, space, prices, again)
+    return builder.build() if builder.prepare() and builder.fits() else None
+
+
+EdgePart = tuple[int, Rows, Rows]  # edge table, strategies of the first and of the second
+NodePart = tuple[int, Rows]
+# (source's node table, its operator, output, target's node table, its operator, input, has grad)
+_WireKey = tuple[int, int, int, int, int, int, bool]
+
+
+@dataclass(frozen=True)
+class _Wire:
+    """An edge between two groups: a tensor, given and wanted per strategy, and its gradient.
+
+    passes: forward passes of the reader; kept: how much of the memory of its copy counts
+    added: bytes besides
+    """
+
+    spec: TensorSpec
+    times: int
+    passes: int
+    kept: float
+    given: Codes
+    wanted: Codes
+    back_given: Codes | None
+    back_wanted: Codes | None
+    added: Table | None = None
+
+    def both_ways(self) -> list[tuple[Codes, Codes]]:
+        ways = [(self.given, self.wanted)]
+        if self.back_given is not None and self.back_wanted is not None:
+            ways.append((self.back_given, self.back_wanted))
+        return ways
+
+    def some(self, first: Rows, second: Rows) -> _Wire:
+        """Between some strategies of the source and of the target."""
+        return replace(
+            self,
+            given=self.given[first],
+            wanted=self.wanted[second],
+            back_given=None if self.back_given is None else self.back_given[second],
+            back_wanted=None if self.back_wanted is None else self.back_wanted[first],
+            added=None if self.added is None else self.added[np.ix_(first, second)],
+        )
+
+
+@dataclass
+class TableBuilder:
+    """`build_tables` in steps: `prepare`, `fits`, `build`."""
+
+    grouping: Grouping
+    model: CostModel
+    micro_batches: int
+    space: Space
+    prices: Prices
+    again: Recomputation
+    node_of_key: dict[Hashable, int] = field(default_factory=dict)
+    nodes: list[int] = field(default_factory=list)
+    owners: list[Group] = field(default_factory=list)
+    group_tables: list[GroupTable] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tables = GroupTables(
+            self.graph, self.model, self.space, self.prices, self.again, self.micro_batches
+        )
+
+    @property
+    def graph(self) -> Graph:
+        return self.grouping.graph
+
+    def among(self, rows: Sequence[Rows], prices: Prices) -> TableBuilder:
+        """After `prepare`: another one of these strategies of each node table."""
+        other = replace(
+            self,
+            prices=prices,
+            group_tables=[t.some(r) for t, r in zip(self.group_tables, rows, strict=True)],
+        )
+        other.last, other.inputs = self.last, self.inputs
+        return other
+
+    def prepare(self) -> bool:
+        """Tables without communication; False if no choice can keep to the memory limit."""
+        self.last = LastMemory(self.tables, self.grouping)
+        for number, group in enumerate(self.grouping.groups):
+            key = self._key(number)
+            if key not in self.node_of_key:
+                self.node_of_key[key] = len(self.owners)
+                self.owners.append(group)
+            self.nodes.append(self.node_of_key[key])
+        self.group_tables = [self.last.of_group(g, self.tables.local(g)) for g in self.owners]
+        least = [float(table.least_bytes.min()) for table in self.group_tables]
+        return sum(least[node] for node in self.nodes) <= self.model.limit_bytes
+
+    def _key(self, number: int) -> Hashable:
+        """Equal for groups that share a table."""
+        if self.space.allowed is not None:  # a restriction may look at names
+            return number
+        again = tuple(map(self.again.key, self.grouping.groups[number].ops))
+        return self.grouping.kinds[number], again, number in self.last.groups
+
+    def fits(self) -> bool:
+        """Whether some choice keeps to the memory limit; exact, but for rounding in its favour."""
+        if self.model.limit_bytes == float("inf"):
+            return True
+        wires = self.wires
+        memory = tuple(t.least_bytes for t in self.group_tables)
+        copies = tuple(map(self._copies, wires.values()))
+        problem = Problem(
+            node_cost=tuple(map(np.zeros_like, memory)),
+            node_memory=memory,
+            edge_cost=tuple(map(np.zeros_like, copies)),
+            edge_memory=copies,
+            nodes=tuple(self.nodes),
+            edges=self._edges(),
+            memory_limit=self.model.limit_bytes,
+        )
+        return may_fit(problem)
+
+    def build(self) -> Tables:
+        self.ask()
+        return self.joined(self.priced())
+
+    def ask(self) -> None:
+        """Announce what `priced` and `joined` need."""
+        self._ask(self.wires.values(), zip(self.owners, self.group_tables, strict=True))
+
+    def priced(self) -> list[GroupTable]:
+        """The groups' tables with the seconds of their own communication."""
+        return [
+            self.tables.priced(group, table)
+            for group, table in zip(self.owners, self.group_tables, strict=True)
+        ]
+
+    def joined(self, groups: Sequence[GroupTable]) -> Tables:
+        """Of the groups' priced tables, with what lies between them."""
+        priced = [self._price(wire) for wire in self.wires.values()]
+        heavy = [
+            group.head.kind == "param" or any(rule_of(op).heavy for op in group.ops)
+            for group in self.owners
+        ]
+        problem = Problem(
+            node_cost=tuple(map(self._node_seconds, groups)),
+            node_memory=tuple(t.memory_bytes for t in groups),
+            edge_cost=tuple(cost for cost, _ in priced),
+            edge_memory=tuple(memory for _, memory in priced),
+            nodes=tuple(self.nodes),
+            edges=self._edges(),
+            heavy=frozenset(n for n, table in enumerate(self.nodes) if heavy[table]),
+            memory_limit=self.model.limit_bytes,
+        )
+        problem, variables = with_storage(problem, [t.storage for t in groups])
+        return Tables(
+            self.grouping,
+            problem,
+            tuple(groups),
+            variables,
+            self.model,
+            self.micro_batches,
+            self.again,
+        )
+
+    def parts(
+        self, edges: Sequence[EdgePart], nodes: Sequence[NodePart] = ()
+    ) -> tuple[list[tuple[Table, Table]], list[Table]]:
+        """(seconds, bytes) of some entries of edge tables, and seconds of node tables.
+
+        As `build` makes them, of groups without storages.
+        """
+        every = list(self.wires.values())
+        wires = [every[number].some(first, second) for number, first, second in edges]
+        groups = [(self.owners[n], self.group_tables[n].some(rows)) for n, rows in nodes]
+        self._ask(wires, groups)
+        return [self._price(wire) for wire in wires], [
+            self._node_seconds(self.tables.priced(*group)) for group in groups
+        ]
+
+    def _ask(self, wires: Iterable[_Wire], groups: Iterable[tuple[Group, GroupTable]]) -> None:
+        """Announce what these edges and groups need."""
+        for wire in wires:
+            for sources, targets in wire.both_ways():
+                self.prices.ask(wire.spec, sources, targets)
+        for group, table in groups:
+            self.tables.ask(group, table)
+
+    def _node_seconds(self, table: GroupTable) -> Table:
+        return self.micro_batches * (table.compute_s + table.inner_s) + table.sync_s
+
+    def _edges(self) -> tuple[Edge, ...]:
+        number_of = {key: number for number, key in enumerate(self.wires)}
+        return tuple(
+            Edge(source, number, number_of[key])
+            for number, inputs in enumerate(self.inputs)
+            for source, key in inputs
+        )
+
+    @cached_property
+    def inputs(self) -> list[list[tuple[int, _WireKey]]]:
+        """Of each group (source group, what decides the edge's table) of its inputs from others."""
+        position = {
+            op.name: number for group in self.grouping.groups for number, op in enumerate(group.ops)
+        }
+        return [
+            self._inputs(number, group, position)
+            for number, group in enumerate(self.grouping.groups)
+        ]
+
+    def _inputs(
+        self, number: int, group: Group, position: dict[str, int]
+    ) -> list[tuple[int, _WireKey]]:
+        found = []
+        for port in group.inputs:
+            producer = self.graph.producers[port.tensor]
+            source = self.grouping.owner[producer.name]
+            out = producer.outputs.index(port.tensor)
+            key = (
+                self.nodes[source], position[producer.name], out,
+                self.nodes[number], port.op, port.index,
+                (group.ops[port.op].name, port.index) in self.graph.gives_grad,
+            )  # fmt: skip
+            found.append((source, key))
+        return found
+
+    @cached_property
+    def wires(self) -> dict[_WireKey, _Wire]:
+        """The distinct edges between groups, in order of appearance."""
+        wires: dict[_WireKey, _Wire] = {}
+        for group, inputs in zip(self.grouping.groups, self.inputs, strict=True):
+            for port, (source, key) in zip(group.inputs, inputs, strict=True):
+                if key not in wires:
+                    reader = group.ops[port.op].name
+                    wires[key] = self._wire(port, key, self.grouping.groups[source], reader)
+        return wires
+
+    def _wire(self, port: Port, key: _WireKey, source: Group, reader: str) -> _Wire:
+        given_node, position, out, wanted_node, _, _, has_grad = key
+        given, wanted = self.group_tables[given_node], self.group_tables[wanted_node]
+        back_given = back_wanted = None
+        if has_grad:
+            back_given = wanted.codes(lambda c: grad_in(c.signatures[port.op], port.index))
+            back_wanted = given.codes(lambda c: grad_out(c.signatures[position], out))
+        is_param = source.ops[position].kind == "param"
+        return _Wire(
+            self.graph.tensors[port.tensor].spec,
+            1 if is_param else self.micro_batches,
+            1 if is_param else self.again.passes(reader),
+            1.0 if is_param else self.again.weight(reader),
+            given.codes(lambda c: c.signatures[position].outs[out]),
+            wanted.codes(lambda c: c.signatures[port.op].ins[port.index]),
+            back_given,
+            back_wanted,
+            self.last.of_edge(
+                source.ops[position],
+                (source, given),
+                (self.owners[wanted_node], wanted),
+            ),
+        )
+
+    def _price(self, wire: _Wire) -> tuple[Table, Table]:
+        """(seconds, bytes) for each pair of strategies."""
+        cost = self.prices.seconds(wire.spec, wire.given, wire.wanted)
+        if wire.passes != 1:
+            cost = wire.passes * cost
+        if wire.back_given is not None and wire.back_wanted is not None:
+            cost += self.prices.seconds(wire.spec, wire.back_given, wire.back_wanted).T
+        if wire.times != 1:
+            cost *= wire.times
+        return cost, self._copies(wire)
+
+    def _copies(self, wire: _Wire) -> Table:
+        """Bytes of an edge, mostly of the redistributed input, for each pair of strategies."""
+        given, wanted = (words(c, len(wire.spec.shape)) for c in (wire.given, wire.wanted))
+        differs = given[:, None] != wanted
+        copies = self.tables.local_bytes(wire.spec, wire.wanted)
+        found = np.where(differs, wire.kept * copies[None, :], 0.0)
+        return found if wire.added is None else found + wire.added

@@ -1,0 +1,157 @@
+"""What travels between the parts of a pipeline: tensors, their gradients, those of tied parameters.
+
+Between two stages a tensor is resharded (`plans.reshard`); between two parts of one stage, which
+an interleaved pipeline has, it is redistributed as within a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..cluster.spec import Cluster
+from ..cluster.submesh import SubMesh
+from ..graph.graph import Graph, Op
+from ..graph.placed import PlannedOp
+from ..planner.stages.partition import StagePrice
+from ..sbp.layout import TensorSpec
+from ..sbp.redistribute import Step, cheapest_path
+from . import Plan
+from .reshard.plan import ReshardPlan, plan_reshard
+from .reshard.unit_tasks import End
+from .stage_account import plan_price
+
+Steps = tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """A part of the model: layers [first, last) of the cut graph on `place`, as `plan` says."""
+
+    first: int
+    last: int
+    place: SubMesh
+    plan: Plan
+
+    @cached_property
+    def price(self) -> StagePrice:
+        return plan_price(self.plan)
+
+
+@dataclass(frozen=True)
+class Link:
+    """`tensor` travels from part `source` to part `target`; its gradient, if any, back."""
+
+    tensor: str
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class StageLinks:
+    """Of the parts `stages` of `graph` (of one micro-batch), part v on stage v mod `num_stages`."""
+
+    graph: Graph
+    cluster: Cluster
+    stages: tuple[PlannedStage, ...]
+    num_stages: int
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """By source part, then in graph order, then by target."""
+        return tuple(
+            Link(op.attrs["tensor"], source, target)
+            for source, stage in enumerate(self.stages)
+            for op in stage.plan.graph.ops
+            if op.kind == "stage_output"
+            for target in range(source + 1, len(self.stages))
+            if self._end(target, "stage_input", op.attrs["tensor"])
+        )
+
+    def _end(self, stage: int, kind: str, tensor: str) -> Op | None:
+        return self._ends.get((stage, kind, tensor))
+
+    @cached_property
+    def _ends(self) -> dict[tuple[int, str, str], Op]:
+        return {
+            (n, op.kind, op.attrs["tensor"]): op
+            for n, stage in enumerate(self.stages)
+            for op in stage.plan.graph.ops
+            if op.kind in ("stage_input", "stage_output")
+        }
+
+    @cached_property
+    def reshards(self) -> Mapping[Link, tuple[ReshardPlan, ReshardPlan | None]]:
+        """How each link's tensor travels between two stages, and its gradient back."""
+        return {
+            link: self.reshard(link, self.graph.tensors[link.tensor].spec)
+            for link in self.links
+            if not self.is_local(link)
+        }
+
+    def reshard(self, link: Link, spec: TensorSpec) -> tuple[ReshardPlan, ReshardPlan | None]:
+        """As `reshards`, of a tensor `spec` (another batch, say)."""
+        source, target = self.stages[link.source].place, self.stages[link.target].place
+        out, into = self.ends(link)
+        forward = plan_reshard(
+            spec, End(source, out.ins[0]), End(target, into.outs[0]), self.cluster
+        )
+        back, wanted = into.grad_outs[0], out.grad_ins[0]
+        backward = None
+        if back is not None and wanted is not None:
+            backward = plan_reshard(spec, End(target, back), End(source, wanted), self.cluster)
+        return forward, backward
+
+    def ends(self, link: Link) -> tuple[PlannedOp, PlannedOp]:
+        """What gives the link's tensor in its source's plan, and takes it in its target's."""
+        given = self._end(link.source, "stage_output", link.tensor)
+        taken = self._end(link.target, "stage_input", link.tensor)
+        assert given is not None and taken is not None
+        stages = self.stages
+        return (
+            stages[link.source].plan.ops[given.name],
+            stages[link.target].plan.ops[taken.name],
+        )
+
+    def is_local(self, link: Link) -> bool:
+        return link.source % self.num_stages == link.target % self.num_stages
+
+    @cached_property
+    def local_paths(self) -> Mapping[Link, tuple[Steps, Steps | None]]:
+        """The steps of each link between two parts of one stage, and its gradient's back."""
+        found: dict[Link, tuple[Steps, Steps | None]] = {}
+        for link in filter(self.is_local, self.links):
+            spec = self.graph.tensors[link.tensor].spec
+            out, into = self.ends(link)
+            mesh = self.stages[link.source].place.mesh
+            price = self.stages[link.source].plan.model.comm.price
+            forward = cheapest_path(spec, out.ins[0], into.outs[0], mesh, price)
+            back, wanted = into.grad_outs[0], out.grad_ins[0]
+            backward = None
+            if back is not None and wanted is not None:
+                backward = cheapest_path(spec, back, wanted, mesh, price)
+            found[link] = forward, backward
+        return found
+
+    @cached_property
+    def shared_params(self) -> dict[str, tuple[int, ...]]:
+        """Tied parameter (its tensor) -> the parts that hold it and add up its gradients."""
+        found: dict[str, list[int]] = {}
+        for n, stage in enumerate(self.stages):
+            for op in stage.plan.graph.params:
+                found.setdefault(op.outputs[0], []).append(n)
+        return {name: tuple(stages) for name, stages in found.items() if len(stages) > 1}
+
+    @cached_property
+    def exchange_s(self) -> list[float]:
+        """Seconds that each part spends on the gradients of shared parameters."""
+        seconds = [0.0] * len(self.stages)
+        cluster = self.cluster
+        link = cluster.inter if cluster.nodes > 1 else cluster.intra
+        for name, stages in self.shared_params.items():
+            n_bytes = self.graph.tensors[name].spec.bytes
+            for n in stages:
+                width = max(self.stages[n].place.nodes, 1)
+                seconds[n] += 2 * link.transfer_seconds(n_bytes / width)
+        return seconds

@@ -1,0 +1,195 @@
+"""How one sender brings one unit task to its receivers (AlpaComm section 3.1).
+
+The task's n elements go to A hosts with B devices each. In bytes that a NIC carries, t the time of
+the whole slice through it:
+
+    send_recv          the sender sends the slice to each device                        A B t
+    local_all_gather   to each host a piece per device, which the host gathers          A t
+    global_all_gather  a piece to every device, which all gather in a ring              2 t
+    broadcast          a chain through all devices, host by host, in K chunks           t (1 + A/K)
+
+A strategy gives `moves`: copies of flat ranges of the slice from device to device, in an order in
+which each device has what it sends. What a host's link carries is counted from them, and the NumPy
+simulation and the executor carry them out. `seconds` prices them with the cluster's links; a chain
+or ring is full duplex: a device receives one chunk while it sends the one before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from ...cluster.link import Link
+from ...cluster.spec import Cluster
+from ...cluster.submesh import Device
+from ...sbp.layout import balanced_range
+from .rounds import in_rounds
+from .unit_tasks import UnitTask
+
+Strategy = Literal["send_recv", "local_all_gather", "global_all_gather", "broadcast"]
+STRATEGIES: tuple[Strategy, ...] = (
+    "send_recv", "local_all_gather", "global_all_gather", "broadcast",
+)  # fmt: skip
+MOST_CHUNKS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Elements [start, stop) of a task's slice, flattened, travel from one device to another."""
+
+    sender: Device
+    receiver: Device
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A unit task with its strategy and sender chosen. `chunks` is K of a broadcast, else 1."""
+
+    task: UnitTask
+    strategy: Strategy
+    sender: Device
+    chunks: int = 1
+
+    @property
+    def chain(self) -> tuple[Device, ...]:
+        """The receivers host by host, those on the sender's own host first."""
+        own = [d for d in self.task.receivers if d[0] == self.sender[0]]
+        return (*own, *sorted(d for d in self.task.receivers if d[0] != self.sender[0]))
+
+    @property
+    def hosts(self) -> tuple[tuple[Device, ...], ...]:
+        """The chain, by host."""
+        return tuple(tuple(devices) for _, devices in groupby(self.chain, lambda d: d[0]))
+
+    def moves(self) -> Iterator[Move]:
+        """The copies, in an order in which they can run."""
+        numel, sender, chain = self.task.numel, self.sender, self.chain
+        if self.strategy == "send_recv":
+            yield from (Move(sender, device, 0, numel) for device in chain)
+        elif self.strategy == "local_all_gather":
+            for devices in self.hosts:
+                yield from _gather(sender, devices, numel)
+        elif self.strategy == "global_all_gather":
+            yield from _gather(sender, chain, numel)
+        else:
+            for k in range(self.chunks):
+                start, stop = balanced_range(0, numel, self.chunks, k)
+                for giver, taker in zip((sender, *chain), chain, strict=False):
+                    yield Move(giver, taker, start, stop)
+
+    def seconds(self, cluster: Cluster) -> float:
+        """Until the last receiver has the slice, with nothing else on the links."""
+        n_bytes, sender, chain = float(self.task.bytes), self.sender, self.chain
+        inter, intra = cluster.inter, cluster.intra
+        if self.strategy == "send_recv":
+            return sum(_link(cluster, sender, d).transfer_seconds(n_bytes) for d in chain)
+        if self.strategy == "local_all_gather":
+            scattered = sum(_scatter_s(cluster, sender, devices, n_bytes) for devices in self.hosts)
+            # while one host gathers, the next one's pieces are sent
+            return scattered + _ring_s(intra, len(self.hosts[-1]), n_bytes)
+        if self.strategy == "global_all_gather":
+            link = inter if len(self.hosts) > 1 else intra
+            return _scatter_s(cluster, sender, chain, n_bytes) + _ring_s(link, len(chain), n_bytes)
+        links = [_link(cluster, a, b) for a, b in zip((sender, *chain), chain, strict=False)]
+        each = [link.transfer_seconds(n_bytes / self.chunks) for link in links]
+        return sum(each) + (self.chunks - 1) * max(each)
+
+    def nic_bytes(self) -> tuple[Counter[int], Counter[int]]:
+        """(into, out of) each host through its NIC: bytes, by formula."""
+        into: Counter[int] = Counter()
+        out: Counter[int] = Counter()
+
+        def carry(giver: Device, taker: Device, n_bytes: int) -> None:
+            if giver[0] != taker[0]:
+                into[taker[0]] += n_bytes
+                out[giver[0]] += n_bytes
+
+        whole, item, chain = self.task.bytes, self.task.item_bytes, self.chain
+        if self.strategy == "send_recv":
+            for device in chain:
+                carry(self.sender, device, whole)
+        elif self.strategy == "local_all_gather":
+            for devices in self.hosts:
+                carry(self.sender, devices[0], whole)
+        elif self.strategy == "global_all_gather":
+            for k, device in enumerate(chain):
+                start, stop = balanced_range(0, self.task.numel, len(chain), k)
+                piece = (stop - start) * item
+                carry(self.sender, device, piece)
+                carry(chain[k - 1], device, whole - piece)
+        else:
+            for giver, taker in zip((self.sender, *chain), chain, strict=False):
+                carry(giver, taker, whole)
+        return into, out
+
+
+def deliver(task: UnitTask, strategy: Strategy, sender: Device, cluster: Cluster) -> Delivery:
+    """The delivery, for a broadcast with the number of chunks that takes least time.
+
+    T(K) = sum_i (alpha_i + n beta_i / K) + (K - 1) max_i (alpha_i + n beta_i / K) is least near
+    K = sqrt(n (sum_i beta_i - beta_max) / alpha_max).
+    """
+    plain = Delivery(task, strategy, sender)
+    if strategy != "broadcast" or len(plain.chain) == 1:
+        return plain
+    chain = plain.chain
+    links = [_link(cluster, a, b) for a, b in zip((sender, *chain), chain, strict=False)]
+    most = min(MOST_CHUNKS, task.numel)
+    slowest = max(links, key=lambda link: link.transfer_seconds(task.bytes / most))
+    rest = sum(link.beta_s_per_byte for link in links) - slowest.beta_s_per_byte
+    best = (
+        math.sqrt(task.bytes * rest / slowest.transfer_latency_s)
+        if slowest.transfer_latency_s
+        else most
+    )
+    counts = sorted({min(max(1, k), most) for k in (1, math.floor(best), math.ceil(best), most)})
+    options = [Delivery(task, strategy, sender, k) for k in counts]
+    return min(options, key=lambda d: d.seconds(cluster))
+
+
+def _link(cluster: Cluster, a: Device, b: Device) -> Link:
+    return cluster.intra if a[0] == b[0] else cluster.inter
+
+
+def _scatter_s(
+    cluster: Cluster, sender: Device, devices: tuple[Device, ...], n_bytes: float
+) -> float:
+    piece = n_bytes / len(devices)
+    return sum(_link(cluster, sender, d).transfer_seconds(piece) for d in devices)
+
+
+def _ring_s(link: Link, size: int, n_bytes: float) -> float:
+    """A ring all-gather of n_bytes in full."""
+    return (size - 1) * link.transfer_seconds(n_bytes / size)
+
+
+def _gather(sender: Device, devices: tuple[Device, ...], numel: int) -> Iterator[Move]:
+    """Piece k to device k, then a ring: in round r device k hands on piece k - r."""
+    size = len(devices)
+    order = _ring_order(devices)
+    pieces = [balanced_range(0, numel, size, k) for k in range(size)]
+    for device, (start, stop) in zip(devices, pieces, strict=True):
+        if stop > start:
+            yield Move(sender, device, start, stop)
+    for r in range(size - 1):
+        for k in order:
+            start, stop = pieces[(k - r) % size]
+            if stop > start:
+                yield Move(devices[k], devices[(k + 1) % size], start, stop)
+
+
+def _ring_order(devices: tuple[Device, ...]) -> list[int]:
+    """Who hands on first in a round: sets of pairs without a device in common, hosts' links first.
+
+    A device does one move at a time. Handing on one after the other would run once around the
+    ring in each round; in this order the links between hosts, which take longest, all work at once.
+    """
+    size = len(devices)
+    pairs = {k: (devices[k], devices[(k + 1) % size]) for k in range(size)}
+    return in_rounds(sorted(pairs, key=lambda k: pairs[k][0][0] == pairs[k][1][0]), pairs)

@@ -1,0 +1,70 @@
+"""What a stage costs, from its plan's account: per micro-batch and once an iteration.
+
+    c(m) = m each + once,   each = c(2) - c(1),   once = 2 c(1) - c(2)
+
+for the account c of m micro-batches. What the fullest block that is run again holds meanwhile is
+there for one micro-batch at a time, whatever is in flight. Computation is shared between the
+forward and the backward pass as `cost.operator` prices them, communication half and half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cost.account import account, operator_seconds
+from ..cost.model import CostModel
+from ..cost.recompute import Recomputation
+from ..graph.graph import Graph
+from ..graph.placed import PlannedEdge, PlannedOp
+from ..planner.stages.partition import StagePrice
+from . import Plan
+
+Columns = dict[str, NDArray[np.float64]]  # operator -> the fields of a StagePrice
+
+
+def columns(
+    graph: Graph,
+    model: CostModel,
+    ops: Mapping[str, PlannedOp],
+    edges: Mapping[tuple[str, int], PlannedEdge],
+    again: Recomputation | None = None,
+) -> Columns:
+    """Per operator: forward_s, backward_s, once_s, fixed_bytes, stash_bytes, work_bytes.
+
+    again: what is run again, in the backward pass; what a block holds meanwhile is `work_bytes` of
+           its operators, also if another block holds more
+    """
+    again = again or Recomputation(graph)
+    one = account(graph, model, 1, ops, edges, again)
+    two = account(graph, model, 2, ops, edges, again)
+    found = {}
+    for op in graph.ops:
+        placed = ops[op.name]
+        forward_s, _ = operator_seconds(graph, model, op, placed)
+        first, second = one[op.name], two[op.name]
+        compute = second.compute_s - first.compute_s
+        moved = second.communication_s - first.communication_s
+        counted = first.held.counted_bytes if op.name in again.block_of else 0.0
+        found[op.name] = np.array(
+            [
+                forward_s + moved / 2,
+                compute - forward_s + moved / 2,
+                max(2 * first.iteration_s - second.iteration_s, 0.0),
+                first.held.fixed_bytes,
+                first.memory_bytes - first.held.fixed_bytes - counted,
+                first.held.inside_bytes,
+            ]
+        )
+    return found
+
+
+def plan_price(plan: Plan) -> StagePrice:
+    """Of a whole plan, as one stage."""
+    parts = columns(plan.graph, plan.model, plan.ops, plan.edges, plan.again)
+    whole = np.sum(list(parts.values()), axis=0)
+    blocks = (sum(float(parts[name][5]) for name in block) for block in plan.again.blocks)
+    whole[5] = max(blocks, default=0.0)
+    return StagePrice(*map(float, whole))

@@ -1,0 +1,146 @@
+"""The figures of a plan as one JSON object (`autoddl plan --json`).
+
+bounds: bytes that each device receives in one iteration, see `cost.products`
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from .._files import json_number
+from ..cost.account import Cost
+from . import Plan
+from .staged import StagedPlan
+
+
+def summary_json(plan: Plan | StagedPlan) -> dict[str, Any]:
+    """Of a plan with stages also those of each stage's plan."""
+    return _of_plan(plan) if isinstance(plan, Plan) else _of_stages(plan)
+
+
+def _of_plan(plan: Plan) -> dict[str, Any]:
+    cost, products = plan.cost, plan.product_bytes
+    return {
+        "cluster": {
+            "name": plan.cluster.name,
+            "nodes": plan.cluster.nodes,
+            "gpus_per_node": plan.cluster.gpus_per_node,
+        },
+        "model": plan.graph.name,
+        "seed": plan.seed,
+        "batch": plan.batch,
+        "micro_batches": plan.micro_batches,
+        "precision": plan.precision,
+        "recomputed_blocks": len(plan.recomputed),
+        "optimizer": plan.optimizer,
+        "cost": {
+            "iteration_s": cost.iteration_s,
+            "compute_s": cost.compute_s,
+            "communication_s": cost.communication_s,
+        },
+        "link_bytes": {
+            "per_nic": _traffic(cost, "nic_bytes"),
+            "per_device_intra": _traffic(cost, "intra_bytes"),
+        },
+        "memory_bytes": cost.memory_bytes,
+        "memory_limit_bytes": json_number(plan.memory_limit_bytes),
+        "peak_bytes": plan.peak_bytes,
+        "savings": plan.savings.to_json(),
+        "timed_operators": dataclasses.asdict(plan.timed),
+        "extrapolated": [dataclasses.asdict(steps) for steps in plan.extrapolated],
+        "layers": [
+            {
+                "name": layer.name,
+                "op": layer.op,
+                "topology": layer.topology,
+                "signature": layer.signature,
+                "compute_s": layer_cost.compute_s,
+                "communication_s": layer_cost.communication_s,
+                "nic_bytes": layer_cost.nic_bytes.total,
+                "intra_bytes": layer_cost.intra_bytes.total,
+                "memory_bytes": layer_cost.memory_bytes,
+                "next_best": layer.alternative,
+                "next_best_extra_s": layer.alternative_extra_s,
+            }
+            for layer in plan.layers
+            for layer_cost in (plan.layer_cost(layer),)
+        ],
+        "search": {
+            "algorithm": plan.search.algorithm,
+            "evaluations": plan.search.evaluations,
+            "seconds": plan.search.seconds or None,  # of a file nobody knows
+            "end": plan.search.end,
+            "lower_bound_s": plan.search.lower_bound_s,
+            "gap": plan.gap,
+            "proven": plan.gap == 0.0,
+        },
+        "bounds": {
+            "matmul_bytes": products.least,
+            "memory_independent_bytes": products.memory_independent,
+            "memory_dependent_bytes": products.memory_dependent,
+            "moved_bytes": products.moved,
+            "moved_over_bound": products.ratio,
+            "products": products.products,
+            "products_divided": products.divided,
+        },
+        "baselines": [
+            {**dataclasses.asdict(baseline), "fits": baseline.fits} for baseline in plan.baselines
+        ],
+    }
+
+
+def _of_stages(plan: StagedPlan) -> dict[str, Any]:
+    return {
+        "model": plan.cut.graph.name,
+        "cluster": {
+            "name": plan.cluster.name,
+            "nodes": plan.cluster.nodes,
+            "gpus_per_node": plan.cluster.gpus_per_node,
+        },
+        "batch": plan.batch,
+        "micro_batches": plan.micro_batches,
+        "precision": plan.precision,
+        "schedule": plan.schedule_name,
+        "delay": plan.delay,
+        "iteration_s": plan.iteration_s,
+        "bubble": plan.timeline.bubble,
+        "chunks": plan.chunks,
+        "stages": [
+            {
+                "first_layer": stage.first,
+                "last_layer": stage.last - 1,
+                "place": str(stage.place),
+                "forward_s": plan.prices[part].forward_s,
+                "backward_s": plan.prices[part].backward_s,
+                "once_s": plan.prices[part].once_s,
+                "in_flight": plan.schedule.stash[part % plan.num_stages],
+                "memory_bytes": plan.memory_bytes[part % plan.num_stages],
+                "plan": _of_plan(stage.plan),
+            }
+            for part, stage in enumerate(plan.stages)
+        ],
+        "transfers": [
+            {
+                "tensor": link.tensor,
+                "source": link.source,
+                "target": link.target,
+                "bytes": forward.spec.bytes,
+                "strategy": forward.strategy,
+                "forward_s": forward.seconds,
+                "forward_bound_s": forward.bound_s,
+                "backward_s": backward.seconds if backward else 0.0,
+            }
+            for link, (forward, backward) in plan.travel.reshards.items()
+        ],
+    }
+
+
+def _traffic(cost: Cost, kind: str) -> dict[str, float]:
+    traffic = getattr(cost, kind)
+    return {
+        "forward": traffic.forward,
+        "backward": traffic.backward,
+        "gradient_sync": traffic.gradient_sync,
+        "total": traffic.total,
+    }

@@ -1,0 +1,269 @@
+"""Start the processes of a job on this machine, and end all of them when one fails.
+
+They run on one host, or on several that this machine can enter (the namespaces of `autoddl.tools.box`).
+When the launcher itself is killed, the kernel ends them (`leash.py`).
+
+Needs the standard library only. A script started here finds in the environment what OneFlow reads
+there (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK, LOCAL_RANK), as under OneFlow's own launcher,
+`python -m oneflow.distributed.launch`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from .leash import leashed
+
+POLL_SECONDS = 0.05
+# the others see a lost rank themselves and may still have something to say
+GRACE_SECONDS = 2.0
+TERM_SECONDS = 3.0
+# the others try again after many seconds if rank 0 does not listen when they first ask
+LISTEN_SECONDS = 5.0
+_LISTEN = "0A"  # the state in /proc/net/tcp
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host of the job: its address for the others, and the words that run a command there."""
+
+    address: str = "127.0.0.1"
+    enter: tuple[str, ...] = ()
+
+
+def run_processes(
+    script_args: Sequence[str],
+    nproc: int,
+    env: Mapping[str, str] | None = None,
+    *,
+    hosts: Sequence[Host] = (Host(),),
+    output: IO[str] | None = None,
+    prefix: bool = True,
+    timeout: float | None = None,
+    overlaps: bool = False,
+) -> int:
+    """Run `python script_args` as `nproc` ranks and return the exit status of the job.
+
+    script_args: a script and its arguments, or `-m module ...`
+    env:         variables to add to this process's environment
+    hosts:       where the ranks run, equally many on each
+    output:      where the ranks' lines go (default: stdout), each headed by `[rank]` if `prefix`
+    timeout:     seconds after which the job is ended with status 124
+    overlaps:    transfers are to run beside computation, as those between pipeline stages do; then
+                 each rank has cores of its own, if there are enough
+
+    Returns 0 if all ranks ended well. The first rank that fails ends the job: its status is
+    returned (128 + n if a signal n killed it). Ctrl-C and SIGTERM end all ranks: 130 and 143.
+    """
+    if nproc < 1:
+        raise ValueError(f"a job needs at least one process, got {nproc}")
+    if not hosts or nproc % len(hosts):
+        raise ValueError(f"{nproc} processes cannot be shared out evenly to {len(hosts)} hosts")
+    sink = _Sink(output or sys.stdout)
+    processes: list[subprocess.Popen[str]] = []
+    readers: list[threading.Thread] = []
+    try:
+        with _signals_raise():
+            port = free_port()
+            for rank in range(nproc):
+                host, local_rank = divmod(rank, nproc // len(hosts))
+                own = {
+                    **os.environ,
+                    **_job_env(nproc, hosts[0].address, port, env, overlaps),
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(local_rank),
+                }
+                command = [*hosts[host].enter, sys.executable, "-u", *script_args]
+                process = _start(leashed(command), own)
+                processes.append(process)
+                if overlaps:
+                    _bind(process, rank, nproc)
+                head = f"[{rank}] " if prefix and nproc > 1 else ""
+                reader = threading.Thread(target=sink.copy, args=(process, head), daemon=True)
+                reader.start()
+                readers.append(reader)
+                if rank == 0 and nproc > 1:
+                    _wait_until_listening(process, port)
+            deadline = None if timeout is None else time.monotonic() + timeout
+            return _wait(processes, deadline, sink)
+    except KeyboardInterrupt:
+        return 130
+    except _Terminated:
+        return 143
+    finally:
+        _end(processes)
+        for reader in readers:
+            reader.join(timeout=TERM_SECONDS)
+
+
+def free_port() -> int:
+    """A TCP port that nothing on this machine listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _job_env(
+    nproc: int, address: str, port: int, env: Mapping[str, str] | None, overlaps: bool
+) -> dict[str, str]:
+    cores = os.cpu_count() or 1
+    defaults = {"GLOG_minloglevel": "2", "OMP_NUM_THREADS": str(max(1, cores // nproc))}
+    if cores < (1 if overlaps else 2) * nproc:
+        # OneFlow's scheduling and computing threads poll; two of them on one core take turns
+        # slowly (8 ranks on 2 cores: an all-reduce of pairs takes 0.7 instead of 9 ms). But as one
+        # thread they hold all computation up while a transfer waits for its peer.
+        defaults["ONEFLOW_VM_COMPUTE_ON_WORKER_THREAD"] = "0"
+    return {
+        **{key: value for key, value in defaults.items() if key not in os.environ},
+        **(env or {}),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(nproc),
+    }
+
+
+def _start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[str]:
+    # a session of its own, so that whatever the rank starts can be ended with it
+    return subprocess.Popen(
+        command,
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+
+
+def _bind(process: subprocess.Popen[str], rank: int, nproc: int) -> None:
+    """Keep a rank to its share of the cores, if there is one for each.
+
+    Otherwise two ranks compute on one core at times, while the threads that poll fill another.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    each = len(cores) // nproc
+    if each:
+        with contextlib.suppress(ProcessLookupError):  # its end is seen later
+            os.sched_setaffinity(process.pid, cores[rank * each : (rank + 1) * each])
+
+
+def _wait_until_listening(process: subprocess.Popen[str], port: int) -> None:
+    """Wait until something listens on `port`, but not for long: rank 0 may do something else."""
+    end = time.monotonic() + LISTEN_SECONDS
+    while process.poll() is None and time.monotonic() < end:
+        if _is_listening(process.pid, port):
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def _is_listening(pid: int, port: int) -> bool:
+    """True if the network in which process `pid` runs has a listening TCP socket on `port`."""
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                _, local, _, state, *_ = line.split()
+                if state == _LISTEN and int(local.rpartition(":")[2], 16) == port:
+                    return True
+    return False
+
+
+class _Sink:
+    """Copies the lines of several processes to one stream, whole lines at a time."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def copy(self, process: subprocess.Popen[str], head: str) -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                self.write(head + line.rstrip("\n"))
+
+    def write(self, line: str) -> None:
+        with self._lock, contextlib.suppress(ValueError, OSError):
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+
+def _wait(processes: Sequence[subprocess.Popen[str]], deadline: float | None, sink: _Sink) -> int:
+    """Wait until all have ended well or one has failed; its status. 124 at the deadline.
+
+    A rank that aborts has mostly lost another one, which is then the cause.
+    """
+    while True:
+        codes = [process.poll() for process in processes]
+        failed = [(code == -signal.SIGABRT, rank) for rank, code in enumerate(codes) if code]
+        if failed:
+            _wait_some(processes, GRACE_SECONDS)
+            _, rank = min(failed)
+            code = processes[rank].returncode
+            if code > 0:
+                return code
+            cause = signal.Signals(-code).name
+            sink.write(f"rank {rank} of {len(processes)} was killed by {cause} and ends the job")
+            return 128 - code
+        if all(code == 0 for code in codes):
+            return 0
+        if deadline is not None and time.monotonic() > deadline:
+            return 124
+        time.sleep(POLL_SECONDS)
+
+
+def _wait_some(processes: Sequence[subprocess.Popen[str]], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and any(process.poll() is None for process in processes):
+        time.sleep(POLL_SECONDS)
+
+
+def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """End what still runs, and what the ranks have started: first politely, then for certain."""
+    try:
+        _signal(processes, signal.SIGTERM)
+        _wait_some(processes, TERM_SECONDS)
+    finally:  # also if a second Ctrl-C comes meanwhile
+        _signal(processes, signal.SIGKILL)
+    _wait_some(processes, TERM_SECONDS)
+
+
+def _signal(processes: Sequence[subprocess.Popen[str]], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+
+
+class _Terminated(Exception):
+    pass
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Turn SIGTERM and Ctrl-C into exceptions, so that the ranks do not outlive their launcher."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def raise_terminated(number: int, frame: FrameType | None) -> None:
+        raise _Terminated
+
+    previous = signal.signal(signal.SIGTERM, raise_terminated)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # OneFlow, once imported, has one of its own in its place, which ends the process at once
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

@@ -1,0 +1,259 @@
+"""The ranks of a job meet over TCP before OneFlow starts, and watch each other while they work.
+
+OneFlow waits for a rank that never comes for hours and does not say which. Here rank 0 waits for
+all others at MASTER_ADDR:MASTER_PORT for a limited time and names the hosts that stayed away. The
+connections stay open: a rank that ends, or whose host falls silent, ends the job with its name.
+
+    first contact at MASTER_PORT  -> the number of another port, so that OneFlow can have this one
+    hello of each rank there      -> the roster of all, or what is wrong
+
+Needs the standard library only, so that it can run before OneFlow is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from .guard import leave, rank, world_size
+
+RETRY_SECONDS = 0.2
+PING_SECONDS = 5.0
+OWN_WORDS_SECONDS = 2.0  # a rank that fails may still be saying why
+START_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rank, and the host that it runs on."""
+
+    rank: int
+    local_rank: int
+    host: str
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.host}"
+
+
+class Meeting:
+    """All ranks of the job, in order. Used as a context: inside it they watch each other."""
+
+    def __init__(self, places: Sequence[Place], lines: Sequence[_Line], limit_s: float) -> None:
+        self.places = tuple(places)
+        self._lines = list(lines)
+        self._limit = limit_s
+        self._closing = threading.Event()
+        self._task: tuple[str, float] | None = None
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Host names in the order of their first ranks."""
+        return tuple(dict.fromkeys(place.host for place in self.places))
+
+    @property
+    def gpus_per_node(self) -> int:
+        """Processes of each host, from the local ranks."""
+        return 1 + max(place.local_rank for place in self.places)
+
+    def __enter__(self) -> Meeting:
+        for line in self._lines:
+            threading.Thread(target=self._listen, args=(line,), daemon=True).start()
+        if self._lines:
+            threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._closing.set()
+            for line in self._lines:
+                line.say("done")
+        for line in self._lines:
+            line.close()
+
+    def task(self, what: str, seconds: float) -> None:
+        """From now on all do `what`, which must not take longer than `seconds`."""
+        self._task = (what, time.monotonic() + seconds)
+
+    def _listen(self, line: _Line) -> None:
+        """Answer and note signs of life until the line closes."""
+        for word in line.words():
+            line.heard = time.monotonic()
+            if word == "ping":
+                line.say("pong")
+            elif word == "done":
+                return
+        if not self._closing.is_set():
+            time.sleep(OWN_WORDS_SECONDS)
+            if not self._closing.is_set():
+                leave(f"{line.place} has ended")
+
+    def _watch(self) -> None:
+        while not self._closing.wait(min(PING_SECONDS, self._limit / 4)):
+            now = time.monotonic()
+            late = self._task is not None and now > self._task[1]
+            for line in self._lines:
+                line.say("ping")
+                if now - line.heard > self._limit and not self._closing.is_set():
+                    leave(f"{line.place} has not answered for {self._limit:.0f} s")
+            if late and self._task is not None and not self._closing.is_set():
+                leave(
+                    f"{self._task[0]} has not ended in its time, though all ranks answer "
+                    f"(hosts {', '.join(self.hosts)}); raise --timeout if the network is this slow"
+                )
+
+
+class _Line:
+    """A connection that carries words, one a line, to the rank at `place`."""
+
+    def __init__(self, connection: socket.socket, place: Place) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.settimeout(None)
+        self.place = place
+        self.heard = time.monotonic()
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def say(self, word: str) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            self._connection.sendall(f"{word}\n".encode())
+
+    def words(self) -> Iterator[str]:
+        with contextlib.suppress(OSError, ValueError), self._connection.makefile() as lines:
+            for line in lines:
+                yield line.strip()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+
+def meet(limit_s: float) -> Meeting:
+    """Wait for all ranks of the job; ValueError names those that do not come within `limit_s`."""
+    here = Place(rank(), int(os.environ.get("LOCAL_RANK", "0")), socket.gethostname())
+    if world_size() == 1:
+        return Meeting([here], [], limit_s)
+    address = os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ["MASTER_PORT"])
+    if here.rank == 0:
+        return _gather(here, address[1], limit_s)
+    return _join(here, address, limit_s)
+
+
+def _gather(here: Place, port: int, limit_s: float) -> Meeting:
+    """Rank 0's part."""
+    end = time.monotonic() + limit_s
+    with _listener(port) as first, _listener(0) as second:
+        threading.Thread(target=_direct, args=(first, second.getsockname()[1]), daemon=True).start()
+        lines: dict[int, _Line] = {}
+        while len(lines) < world_size() - 1 and time.monotonic() < end:
+            second.settimeout(max(0.01, end - time.monotonic()))
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                connection, _ = second.accept()
+                connection.settimeout(10)
+                place = Place(**json.loads(_read_line(connection)))
+                lines[place.rank] = _Line(connection, place)
+        first.shutdown(socket.SHUT_RDWR)
+    places = [here, *(lines[r].place for r in sorted(lines))]
+    message = _absent(places, limit_s)
+    for line in lines.values():
+        line.say(json.dumps({"error": message, "places": [asdict(p) for p in places]}))
+    if message:
+        raise ValueError(message)
+    return Meeting(places, [lines[r] for r in sorted(lines)], limit_s)
+
+
+def _absent(places: Sequence[Place], limit_s: float) -> str:
+    """What to say if not all ranks have come, else ''."""
+    here = {place.rank for place in places}
+    absent = [r for r in range(world_size()) if r not in here]
+    if not absent:
+        return ""
+    width = 1 + max(place.local_rank for place in places)
+    nodes = sorted({r // width for r in absent})
+    return (
+        f"no answer within {limit_s:.0f} s from rank {', '.join(map(str, absent))} (host number "
+        f"{', '.join(map(str, nodes))} of the launcher's list, from 0); "
+        f"these answered: {', '.join(map(str, places))}. Start one process group per host with "
+        "the same --master_addr and --master_port, and let the hosts reach each other by TCP"
+    )
+
+
+def _direct(first: socket.socket, port: int) -> None:
+    """Tell everyone who asks at the first port to come to `port`."""
+    while True:
+        try:
+            connection, _ = first.accept()
+        except OSError:
+            return
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(f"{port}\n".encode())
+
+
+def _join(here: Place, address: tuple[str, int], limit_s: float) -> Meeting:
+    """The part of every other rank."""
+    host, port = address
+    end = time.monotonic() + limit_s
+    connection = None
+    while connection is None and time.monotonic() < end:
+        with contextlib.suppress(OSError, ValueError):
+            with socket.create_connection((host, port), 5) as contact:
+                other = int(_read_line(contact))
+            connection = socket.create_connection((host, other), 5)
+        if connection is None:
+            time.sleep(RETRY_SECONDS)
+    if connection is None:
+        raise ValueError(
+            f"{here} found no rank 0 at {host}:{port} within {limit_s:.0f} s; check --master_addr "
+            "and --master_port, and that this host reaches that one by TCP"
+        )
+    connection.settimeout(limit_s + 30)
+    connection.sendall((json.dumps(asdict(here)) + "\n").encode())
+    try:
+        answer = json.loads(_read_line(connection))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{here}: rank 0 at {host}:{port} has gone: {error}") from error
+    if answer["error"]:
+        raise ValueError(answer["error"])
+    places = [Place(**place) for place in answer["places"]]
+    _wait_for_oneflow(host, port)
+    return Meeting(places, [_Line(connection, places[0])], limit_s)
+
+
+def _wait_for_oneflow(host: str, port: int) -> None:
+    """Until rank 0's OneFlow listens: who asks too early tries again only after long."""
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), socket.create_connection((host, port), 5):
+            return
+        time.sleep(RETRY_SECONDS)
+
+
+def _listener(port: int) -> socket.socket:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("", port))
+    except OSError as error:
+        listener.close()
+        raise ValueError(
+            f"port {port} (MASTER_PORT) is taken: {error.strerror}; choose another"
+        ) from error
+    listener.listen(128)
+    return listener
+
+
+def _read_line(connection: socket.socket) -> str:
+    """The next line, byte by byte, so that nothing behind it is taken."""
+    data = b""
+    while not data.endswith(b"\n"):
+        byte = connection.recv(1)
+        if not byte:
+            raise OSError("the connection ended")
+        data += byte
+    return data.decode()

@@ -1,0 +1,121 @@
+"""Times collectives, exactly as the executor runs them.
+
+A sample is `calls` calls, one right after the other as in a training step, and the wait until
+OneFlow has done them, divided by `calls`; all ranks start it together and the slowest counts. Every
+rank comes to know every rank's time, so that all decide alike when to stop.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import oneflow as flow
+import oneflow._oneflow_internal as internal
+
+from ....sbp.layout import local_shape
+from ....sbp.placement import B, NdSbp, P, S
+from ....sbp.steps import Step
+from ...measure.schedule import ITEM_BYTES, Point, axes_of, is_active, pair_of
+from ..groups import Groups
+from ..redistribute import prepare
+
+Call = Callable[[], object]
+
+LABELS = {"all_gather": (S(0), B), "reduce_scatter": (P, S(0)), "all_reduce": (P, B),
+          "all_to_all": (S(0), S(1))}  # fmt: skip
+WARM_UP_CALLS = 2
+
+
+def wait() -> None:
+    """Until everything that this rank has issued is done."""
+    internal.eager.Sync()
+
+
+class Stopwatch:
+    """Times what all ranks of `groups` do together."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+        self._world = groups.along(range(groups.mesh.num_axes))
+        self._token = flow.zeros(1, device=groups.device)
+
+    def meet(self) -> None:
+        """Until all ranks are here."""
+        self._world.all_reduce(self._token).numpy()
+
+    def seconds(self, call: Call | None, calls: int, samples: int) -> list[float]:
+        """`samples` samples of `call`, None on a rank that stays idle; of the slowest rank each."""
+        mine = np.zeros(samples)
+        for index in range(samples):
+            self.meet()
+            if call is not None:
+                started = time.perf_counter()
+                for _ in range(calls):
+                    call()
+                wait()
+                mine[index] = (time.perf_counter() - started) / calls
+        return self.gather(mine).max(axis=0).tolist()
+
+    def warm_up(self, call: Call | None) -> float:
+        """A few calls that do not count; the seconds of the last on the slowest rank."""
+        return self.seconds(call, 1, WARM_UP_CALLS)[-1]
+
+    def gather(self, values: np.ndarray) -> np.ndarray:
+        """[n] float64 on each rank -> [ranks, n], the same on all."""
+        mine = flow.tensor(
+            np.ascontiguousarray(values, dtype=np.float64), device=self._groups.device
+        )
+        return self._world.all_gather(mine).numpy().reshape(self._world.size, -1)
+
+    def agreed(self, value: float) -> float:
+        """Rank 0's value."""
+        return float(self.gather(np.array([value]))[0, 0])
+
+    def median(self, call: Call, calls: int, samples: int) -> float:
+        """The median of samples of work that each rank does alone, all at the same time."""
+        return statistics.median(self.seconds(call, calls, samples))
+
+
+def collective_call(point: Point, groups: Groups) -> Call | None:
+    """One call of the point's collective on this rank; None if its group stays idle."""
+    mesh, rank = groups.mesh, groups.rank
+    if point.kind == "send":
+        return _transfer(point, groups)
+    if not is_active(mesh, point.shape, rank):
+        return None
+    axes = axes_of(mesh, point.shape)
+    source, target = LABELS[point.kind]
+    nd = NdSbp((B,) * mesh.num_axes).replace(axes, source)
+    shape = tensor_shape(point)
+    step = Step(point.kind, axes, source, target)  # type: ignore[arg-type]
+    run = prepare([step], shape, nd, groups)
+    x = flow.ones(*local_shape(shape, nd, mesh, rank), device=groups.device)
+    return lambda: run(x)
+
+
+def tensor_shape(point: Point) -> tuple[int, ...]:
+    """The global shape of float32 that gives the point's bytes."""
+    items = point.bytes // ITEM_BYTES
+    devices = point.shape.nodes * point.shape.gpus
+    if point.kind != "all_to_all":
+        return (items,)
+    # local: [rows, devices * columns] before, [devices * rows, columns] after
+    cells = items // devices
+    columns = next(c for c in (64, 16, 4, 1) if cells % c == 0)
+    return (devices * (cells // columns), devices * columns)
+
+
+def _transfer(point: Point, groups: Groups) -> Call | None:
+    pair = pair_of(groups.mesh, point.shape, groups.rank)
+    if pair is None:
+        return None
+    sender, receiver = pair
+    items = point.bytes // ITEM_BYTES
+    if groups.rank == sender:
+        x = flow.ones(items, device=groups.device)
+        return lambda: flow.comm.send(x, receiver, send_meta=False)
+    device = flow.device(groups.device)
+    return lambda: flow.comm.recv(sender, shape=(items,), dtype=flow.float32, device=device)

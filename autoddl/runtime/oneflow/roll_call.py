@@ -1,0 +1,65 @@
+"""Before they do something together, the ranks make sure that all of them do the same thing.
+
+A call that not all ranks make (one has run out of batches, or asks for `state_dict` alone) would
+mix up their collectives, or hang. Each call therefore starts with one small all-gather of what each
+rank is about to do; ranks that disagree all raise. Leaving the program is such a call as well.
+"""
+
+from __future__ import annotations
+
+import atexit
+
+import oneflow as flow
+
+from ..jobs.guard import leave, leave_if_failed
+from .groups import Group
+
+CALLS = ("exit", "step", "eval_step", "state_dict", "load_state_dict")
+
+
+class RollCall:
+    """Roll calls of the ranks of `world`, a group of all of them, and the one at exit."""
+
+    def __init__(self, world: Group) -> None:
+        self._world = world
+        self._count = 0
+        if world.size > 1:
+            atexit.register(self._at_exit)
+
+    @staticmethod
+    def of(world: Group) -> RollCall:
+        """The roll call of this process, which has only one end."""
+        global _roll_call  # an exit handler is the process's by nature
+        if _roll_call is None or _roll_call._world.size != world.size:
+            _roll_call = RollCall(world)
+        return _roll_call
+
+    def __call__(self, call: str) -> None:
+        """Raise RuntimeError on all ranks if one of them makes another call now."""
+        message = self._differences(call)
+        if message:
+            raise RuntimeError(message)
+
+    def _differences(self, call: str) -> str:
+        if self._world.size == 1:
+            return ""
+        self._count += 1
+        said = self._world.all_gather(flow.tensor([CALLS.index(call)], dtype=flow.int64)).numpy()
+        if (said == said[0]).all():
+            return ""
+        who = {name: [r for r, c in enumerate(said) if CALLS[c] == name] for name in CALLS}
+        parts = [f"{name} on rank {', '.join(map(str, r))}" for name, r in who.items() if r]
+        return (
+            f"the ranks do different things in their call number {self._count}: "
+            f"{'; '.join(parts)}. All ranks must make the same calls in the same order "
+            "(step, eval_step, state_dict, load_state_dict) and end together"
+        )
+
+    def _at_exit(self) -> None:
+        leave_if_failed()
+        message = self._differences("exit")
+        if message:
+            leave(message)
+
+
+_roll_call: RollCall | None = None

@@ -1,0 +1,106 @@
+"""How a traced job depends on the batch: two jobs of one model, at a batch and at twice that batch.
+
+A size or a factor that is equal in both does not depend on the batch, one that doubles is
+proportional to it, a float that halves is inversely proportional (a mean's 1/rows). Anything else
+means that the job holds for its own batch only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .job.meta import is_storage_free
+from .job.raw import RawJob, RawOp
+
+_RANDOM = ("seed",)  # drawn anew by each trace
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Batch dims of tensors and batch exponents of attributes, by the job's names.
+
+    `holds` is False if the job cannot be re-batched; then both are empty.
+    """
+
+    holds: bool = False
+    dims: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    attrs: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
+
+
+def compare(once: RawJob, twice: RawJob) -> Scaling:
+    """The scaling between the job at a batch and the job at twice the batch."""
+    if len(once.ops) != len(twice.ops):
+        return Scaling()
+    dims: dict[str, tuple[int, ...]] = {}
+    attrs: dict[str, dict[str, tuple[int, ...]]] = {}
+    for a, b in zip(once.ops, twice.ops, strict=True):
+        if not _same_wiring(a, b):
+            return Scaling()
+        for name in a.makes:
+            exponents = _exponents(once.specs[name].shape, twice.specs[name].shape)
+            if exponents is None or once.specs[name].dtype != twice.specs[name].dtype:
+                return Scaling()
+            dims[name] = tuple(d for d, exponent in enumerate(exponents) if exponent)
+        for key, value in a.attrs.items():
+            if key in _RANDOM:
+                continue
+            exponents = _exponents(value, b.attrs.get(key))
+            if exponents is None:
+                return Scaling()
+            if any(exponents):
+                attrs.setdefault(a.name, {})[key] = exponents
+    return Scaling(True, dims, attrs)
+
+
+def same_values(once: Mapping[str, Any], twice: Mapping[str, Any]) -> bool:
+    """True if both jobs captured equal tensors, so that none depends on the batch."""
+    return once.keys() == twice.keys() and all(
+        _equal(tensor, twice[name]) for name, tensor in once.items()
+    )
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if a is b or tuple(a.shape) != tuple(b.shape):
+        return a is b
+    if is_storage_free(a) and is_storage_free(b):
+        return True  # they have no values to compare
+    return np.array_equal(a.numpy(), b.numpy(), equal_nan=a.is_floating_point())
+
+
+def _same_wiring(a: RawOp, b: RawOp) -> bool:
+    return (a.name, a.kind, a.inputs, a.outputs, a.attrs.keys()) == (
+        b.name,
+        b.kind,
+        b.inputs,
+        b.outputs,
+        b.attrs.keys(),
+    )
+
+
+def _exponents(once: Any, twice: Any) -> tuple[int, ...] | None:
+    """Batch exponents of a value's elements; None if one depends on the batch in another way."""
+    if type(once) is not type(twice):
+        return None
+    if not isinstance(once, tuple):
+        once, twice = (once,), (twice,)
+    if len(once) != len(twice):
+        return None
+    found = [_exponent(a, b) for a, b in zip(once, twice, strict=True)]
+    return None if None in found else tuple(e for e in found if e is not None)
+
+
+def _exponent(once: Any, twice: Any) -> int | None:
+    if once == twice:
+        return 0
+    if isinstance(once, (bool, str)) or isinstance(twice, (bool, str)):
+        return None
+    if math.isclose(twice, 2 * once, rel_tol=1e-9):
+        return 1
+    if isinstance(once, float) and math.isclose(2 * twice, once, rel_tol=1e-9):
+        return -1
+    return None

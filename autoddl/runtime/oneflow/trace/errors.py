@@ -1,0 +1,124 @@
+"""What is wrong with a model or its example, said so that the user can mend it."""
+
+from __future__ import annotations
+
+import os
+import re
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import oneflow as flow
+import oneflow.nn as nn
+
+from ....graph.graph import Graph
+from .job.job import LazyJob
+from .job.raw import RawJob
+from .job.recorder import LOSS, CallError
+
+_KEPT_LINES = 3
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_OPERATOR_FILE = re.compile(r"/user/ops/(\w+?)(?:_op)?\.cpp")
+_SCOPED_NAME = re.compile(r"\b[cnb]\d+-(\w+)-\d+\b")
+_NOISE = ("Error Type:", "Traceback", "Stack trace")
+
+
+def check_example(example: Sequence[Any], has_loss: bool) -> None:
+    """Raise ValueError unless the example is tensors, and enough of them."""
+    needed = 2 if has_loss else 1
+    if len(example) < needed:
+        raise ValueError(
+            f"the example has {len(example)} tensors; expected the model's positional inputs"
+            + (" followed by the target" if has_loss else "")
+        )
+    for index, item in enumerate(example):
+        if not isinstance(item, flow.Tensor):
+            raise ValueError(
+                f"example[{index}] is a {type(item).__name__}; every input and the target must be "
+                "a oneflow.Tensor. Fix other arguments in the model, e.g. in its __init__"
+            )
+        if item.is_global:
+            raise ValueError(
+                f"example[{index}] is a global tensor; pass plain local tensors of the global batch"
+            )
+
+
+def check_model(model: Any) -> None:
+    """Raise ValueError unless `model` is a module of local tensors."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"the model is a {type(model).__name__}, not a oneflow.nn.Module; wrap a function in a "
+            "module whose forward calls it"
+        )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_global:
+            raise ValueError(
+                f"{name} is a global tensor; give autoddl the plain single-device model, it places "
+                "the parameters itself"
+            )
+
+
+def check_loss(raw: RawJob, lazy: LazyJob) -> None:
+    """Raise ValueError unless the loss, if there is one, is a scalar."""
+    shape = raw.specs[lazy.loss].shape if lazy.loss else ()
+    if shape:
+        raise ValueError(
+            f"loss(output, target) gave a tensor of shape {shape}; it must be a scalar: reduce it, "
+            "e.g. with .mean()"
+        )
+
+
+def check_trainable(graph: Graph) -> None:
+    """Raise ValueError if there is a loss, but no parameter to train."""
+    if graph.loss and not any(op.attrs["trainable"] for op in graph.params):
+        raise ValueError(
+            "no parameter that needs a gradient takes part in the loss; give the model parameters "
+            "with requires_grad=True, or trace it without a loss"
+        )
+
+
+def explain_failure(error: CallError, model: nn.Module) -> ValueError:
+    """The ValueError for a submodule that failed under the trace."""
+    cause = error.__cause__
+    assert cause is not None
+    if error.path == LOSS:
+        what = "the loss"
+    elif error.path:
+        kind = type(dict(model.named_modules())[error.path]).__name__
+        what = f"submodule {error.path!r} ({kind})"
+    else:
+        what = f"the model's own forward ({type(model).__name__})"
+    shapes = ", ".join(map(str, error.shapes)) or "none"
+    return ValueError(
+        f"the trace failed in {what}, called with tensors of shapes {shapes}"
+        f"{_user_line(cause)}: {type(cause).__name__}: {essence(str(cause))}\n"
+        "If the message is about shapes, model(*inputs) does not run on the example either. A "
+        "model is traced on tensors without values: its forward must not read them (float(x), "
+        "x.item(), x.numpy(), if x > 0)"
+    )
+
+
+def _user_line(error: BaseException) -> str:
+    """Where in the user's code `error` arose, if anywhere."""
+    ours = (os.path.dirname(flow.__file__), os.path.dirname(__file__))
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)
+    ]
+    return f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def essence(message: str) -> str:
+    """The last telling lines of a OneFlow message, without colours and its C++ stack.
+
+    A failed check is only a pair of numbers; the operator's source file then says whose it is.
+    """
+    message = _COLOUR.sub("", message)
+    lines = [
+        line.strip()
+        for line in message.splitlines()
+        if line.strip() and not line.startswith(" ") and not line.startswith(_NOISE)
+    ]
+    told = " ".join(lines[-_KEPT_LINES:]) or message.strip()
+    operators = _OPERATOR_FILE.findall(message)
+    told = _SCOPED_NAME.sub(r"operator \1", told)
+    return f"{told} in operator {operators[-1]}" if operators else told

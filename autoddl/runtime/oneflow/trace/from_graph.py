@@ -1,0 +1,52 @@
+"""A model from its graph alone: random parameters, zero buffers, made-up inputs.
+
+For running a plan file whose model is not at hand. What a step sends and how long it takes depends
+on the shapes, not on the values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import oneflow as flow
+
+from ....graph.graph import Graph
+from ....plans import Plan
+from ....plans.staged import StagedPlan
+from .trace import Traced
+
+PARAMETER_SCALE = 0.02
+
+
+def made_up_model(graph: Graph, seed: int) -> Traced:
+    """What `build_trainer` needs of a traced model. ValueError if only the model itself can run."""
+    opaque = [op for op in graph.ops if op.kind == "opaque"]
+    if opaque:
+        raise ValueError(
+            f"the plan's graph holds {opaque[0].attrs['module']!r}, a module that autoddl runs as "
+            "it is: a plan file alone cannot run it; train the model with 'autoddl train --plan'"
+        )
+    rng = np.random.default_rng(seed)
+    params, buffers = {}, {}
+    for op in graph.ops:
+        spec = graph.tensors[op.outputs[0]].spec if op.outputs else None
+        if op.kind == "param" and spec is not None:
+            values = rng.standard_normal(spec.shape) * PARAMETER_SCALE
+            params[op.attrs["name"]] = flow.nn.Parameter(flow.tensor(values.astype(spec.dtype)))
+        elif op.kind == "buffer" and spec is not None:
+            buffers[op.attrs["name"]] = flow.zeros(*spec.shape, dtype=getattr(flow, spec.dtype))
+    return Traced(graph, params, buffers)
+
+
+def made_up_example(plan: Plan | StagedPlan) -> list[np.ndarray]:
+    """One empty global batch: the arrays that `Trainer.step` takes, by their place."""
+    graph = plan.graph
+    found: dict[int, np.ndarray] = {}
+    for op in graph.ops:
+        if op.kind == "input":
+            tensor = graph.tensors[op.outputs[0]]
+            shape = list(tensor.spec.shape)
+            for dim in tensor.batch_dims[:1]:
+                shape[dim] *= plan.micro_batches
+            found[op.attrs["index"]] = np.zeros(shape, dtype=tensor.spec.dtype)
+    count = max(found, default=-1) + 1
+    return [found.get(index, np.zeros(1, dtype=np.float32)) for index in range(count)]

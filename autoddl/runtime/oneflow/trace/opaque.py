@@ -1,0 +1,196 @@
+"""Opaque calls: submodules that run as they are, as one operator of the graph.
+
+A submodule call is opaque if an operator in it is unknown, or if the user declared the submodule
+batch-wise. Its operators collapse into one of kind `opaque`, whose inputs are the call's tensor
+arguments and the parameters that it reads, and whose outputs are the tensors that it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import oneflow as flow
+import oneflow.nn as nn
+
+from ....graph.hints import is_batchwise
+from .job.job import LazyJob
+from .job.nested import put_tensors, take_tensors
+from .job.raw import RawJob, RawOp
+from .job.recorder import Call
+
+
+class OpaqueWarning(UserWarning):
+    """A submodule runs replicated, because an operator in it has no rule."""
+
+
+@dataclass(frozen=True)
+class OpaqueCall:
+    """One call of a submodule (or of the loss) that the runtime can repeat with other tensors.
+
+    `slots`: for each parameter, the (module, key) places where it hangs
+    """
+
+    path: str
+    function: Callable[..., Any]
+    arguments: Any
+    num_arguments: int
+    params: tuple[str, ...]
+    slots: tuple[tuple[tuple[nn.Module, str], ...], ...]
+
+    def call(self, tensors: Sequence[flow.Tensor]) -> list[flow.Tensor]:
+        """Run on `tensors`, the arguments and then the parameters; gives the returned tensors."""
+        if len(tensors) != self.num_arguments + len(self.params):
+            raise ValueError(
+                f"{self.path or 'the model'} takes {self.num_arguments} tensors and "
+                f"{len(self.params)} parameters, got {len(tensors)} tensors"
+            )
+        args, kwargs = put_tensors(self.arguments, tensors)
+        with self._parameters(tensors[self.num_arguments :]):
+            _, results = take_tensors(self.function(*args, **kwargs))
+        return results
+
+    @contextmanager
+    def _parameters(self, tensors: Sequence[flow.Tensor]) -> Iterator[None]:
+        """The modules hold `tensors` in the places of the parameters."""
+        saved = [
+            (module, key, module._parameters[key]) for slots in self.slots for module, key in slots
+        ]
+        for slots, tensor in zip(self.slots, tensors, strict=True):
+            for module, key in slots:
+                module._parameters[key] = tensor
+        try:
+            yield
+        finally:
+            for module, key, tensor in saved:
+                module._parameters[key] = tensor
+
+
+@dataclass(frozen=True)
+class Collapsed:
+    """A job in which the opaque calls are single operators.
+
+    calls:   operator name -> what the runtime repeats
+    inside:  operator name -> the operators that it stands for
+    leaking: calls that share tensors with their surroundings past their arguments and results;
+             the call around each must be opaque instead
+    """
+
+    job: RawJob
+    calls: Mapping[str, OpaqueCall] = field(default_factory=dict)
+    inside: Mapping[str, tuple[RawOp, ...]] = field(default_factory=dict)
+    leaking: tuple[int, ...] = ()
+
+
+def collapse(
+    raw: RawJob, lazy: LazyJob, model: nn.Module, loss: Callable[..., Any] | None
+) -> Collapsed:
+    """Replace each boundary call's operators by one `opaque` operator."""
+    owner = _boundary_calls(lazy.calls)
+    if not owner:
+        return Collapsed(raw)
+    inner: dict[int, list[RawOp]] = {call: [] for call in set(owner.values())}
+    for op in raw.ops:
+        if op.call in owner:
+            inner[owner[op.call]].append(op)
+    last = {ops[-1].name: call for call, ops in inner.items() if ops}
+    finder = _ParameterFinder(model)
+    kept: list[RawOp] = []
+    calls: dict[str, OpaqueCall] = {}
+    inside: dict[str, tuple[RawOp, ...]] = {}
+    leaking: list[int] = []
+    for op in raw.ops:
+        if op.call not in owner:
+            kept.append(op)
+        elif op.name in last:
+            call = last[op.name]
+            record = lazy.calls[call]
+            function = _callee(record, model, loss)
+            merged, params, is_closed = _merge(inner[call], call, lazy, is_batchwise(function))
+            kept.append(merged)
+            if not is_closed:
+                leaking.append(call)
+            inside[merged.name] = tuple(inner[call])
+            names = tuple(lazy.params[name] for name in params)
+            calls[merged.name] = OpaqueCall(
+                record.path,
+                function,
+                record.arguments,
+                record.num_arguments,
+                names,
+                tuple(finder.slots(name) for name in names),
+            )
+    leaking += _read_from_outside(kept, inner)
+    job = RawJob(tuple(kept), raw.specs)
+    return Collapsed(job, calls, inside, tuple(dict.fromkeys(leaking)))
+
+
+def _boundary_calls(calls: Sequence[Call]) -> dict[int, int]:
+    """Call index -> the boundary call that it is or lies in."""
+    owner: dict[int, int] = {}
+    for index, call in enumerate(calls):
+        if call.is_boundary:
+            owner[index] = index
+        elif call.parent in owner:
+            owner[index] = owner[call.parent]
+    return owner
+
+
+def _merge(
+    ops: Sequence[RawOp], call: int, lazy: LazyJob, batchwise: bool
+) -> tuple[RawOp, tuple[str, ...], bool]:
+    """The opaque operator of a call, its parameters, and whether nothing else flows in."""
+    record = lazy.calls[call]
+    markers = [op for op in ops if op.role == "b"]
+    arguments = markers[: record.num_arguments]
+    results = markers[record.num_arguments :]
+    assert len(results) == record.num_results
+    made = {name for op in ops for name in op.makes}
+    captured = lazy.captured.keys() | lazy.buffers.keys()
+    read = dict.fromkeys(name for op in ops if op not in arguments for name in op.reads)
+    params = tuple(name for name in read if name in lazy.params)
+    is_closed = all(name in made or name in lazy.params or name in captured for name in read)
+    merged = RawOp(
+        f"c{call}-opaque",
+        "opaque",
+        call,
+        "c",
+        {"args": tuple(n for op in arguments for n in op.reads), "params": params},
+        {"results": tuple(name for op in results for name in op.makes)},
+        {"num_args": record.num_arguments, "batchwise": batchwise},
+    )
+    return merged, params, is_closed
+
+
+def _read_from_outside(kept: Sequence[RawOp], inner: Mapping[int, Sequence[RawOp]]) -> list[int]:
+    """Calls of which an inner tensor, not a result, is read elsewhere."""
+    hidden = {name: call for call, ops in inner.items() for op in ops for name in op.makes}
+    for op in kept:
+        for name in op.makes:
+            hidden.pop(name, None)
+    return [hidden[name] for op in kept for name in op.reads if name in hidden]
+
+
+def _callee(record: Call, model: nn.Module, loss: Callable[..., Any] | None) -> Callable[..., Any]:
+    if record.parent < 0 and record.path:
+        assert loss is not None
+        return loss
+    return dict(model.named_modules())[record.path]
+
+
+class _ParameterFinder:
+    """Where in a model each parameter hangs, tied ones at several places."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.places: dict[Any, list[tuple[nn.Module, str]]] = {}
+        self.by_name: dict[str, Any] = {}
+        for path, module in model.named_modules():
+            for key, tensor in module._parameters.items():
+                if tensor is not None:
+                    self.places.setdefault(tensor, []).append((module, key))
+                    self.by_name[f"{path}.{key}" if path else key] = tensor
+
+    def slots(self, name: str) -> tuple[tuple[nn.Module, str], ...]:
+        return tuple(self.places[self.by_name[name]])

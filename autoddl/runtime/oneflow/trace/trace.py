@@ -1,0 +1,274 @@
+"""Trace a OneFlow module to a `Graph`.
+
+    module --lazy mode--> job --read--> raw operators --opaque calls collapsed, no-ops dropped,
+    dead operators dropped--> Graph with canonical names
+
+The job is built at the example's batch and at twice that batch; comparing them tells which sizes
+and factors follow the batch (`batch.py`). Nothing is computed: shapes are all that OneFlow infers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import oneflow as flow
+import oneflow.nn as nn
+
+from ....graph.graph import Graph
+from ....graph.hints import is_batchwise
+from ....sbp.layout import TensorSpec
+from ...jobs.guard import rank
+from .batch import Scaling, compare, same_values
+from .emit import emit
+from .errors import check_example, check_loss, check_model, check_trainable, explain_failure
+from .job.job import LazyJob, build_job
+from .job.meta import shape_only
+from .job.raw import RawJob, RawOp, read_job
+from .job.recorder import CallError
+from .opaque import Collapsed, OpaqueCall, OpaqueWarning, collapse
+from .rows import keeps_rows_apart
+from .simplify import Simplified, gradient_tensors, simplify
+from .unknown import path_of, rewriting_modules, unknown_operators
+
+Known = Callable[[str], bool]
+LossFn = Callable[[Any, flow.Tensor], flow.Tensor]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A graph and what the runtime needs beside it.
+
+    params:    dotted name -> parameter; tied parameters are there once, under their first name
+    buffers:   dotted name -> buffer, and "#k" -> eager tensor that the model read from elsewhere;
+               those that the graph does not read (BatchNorm's counter) are there too
+    opaque:    operator name -> how to run it, for each operator of kind `opaque`
+    structure: the model's result with `Slot(i)` in the place of `graph.outputs[i]`
+    examples:  the specs of the inputs and, with a loss, of the target
+    model:     the traced module
+    """
+
+    graph: Graph
+    params: Mapping[str, flow.Tensor]
+    buffers: Mapping[str, flow.Tensor]
+    opaque: Mapping[str, OpaqueCall] = field(default_factory=dict)
+    structure: Any = None
+    examples: tuple[TensorSpec, ...] = ()
+    model: nn.Module | None = None
+
+
+def trace(
+    model: nn.Module,
+    *example: flow.Tensor,
+    loss: LossFn | None = None,
+    name: str | None = None,
+    known: Known | None = None,
+) -> Graph:
+    """The graph of `model` on `example`; see `trace_with_state`."""
+    return trace_with_state(model, *example, loss=loss, name=name, known=known).graph
+
+
+def trace_with_state(
+    model: nn.Module,
+    *example: flow.Tensor,
+    loss: LossFn | None = None,
+    name: str | None = None,
+    known: Known | None = None,
+) -> Traced:
+    """Trace `loss(model(*example[:-1]), example[-1])`, or `model(*example)` without a loss.
+
+    Only the example's shapes and dtypes matter. The model is left as it was. It is traced in
+    training mode: a model in evaluation mode is put into training mode for the trace, in one that
+    trains already, submodules in evaluation mode (a frozen BatchNorm) stay in it. As in every lazy
+    OneFlow program, a write to a view (`x.view(-1).add_(1)`) does not reach the viewed tensor.
+    known: tells of an operator kind whether it can be planned and run; a submodule that holds one
+           which cannot becomes an opaque operator, with an `OpaqueWarning`
+    Raises ValueError if the model cannot be traced, saying which submodule failed and why.
+    """
+    check_model(model)
+    check_example(example, loss is not None)
+    source = _Source(model, example, loss)
+    known = known or is_known
+    attempt, reasons = _settle(source, known)
+    scaling = _scaling(source, attempt)
+    simplified = attempt.simplify(scaling, known)
+    named = dict(model.named_parameters())
+    emitted = emit(
+        simplified,
+        attempt.collapsed.job,
+        attempt.lazy,
+        scaling,
+        {path: tensor.requires_grad for path, tensor in named.items()},
+        name or type(model).__name__,
+        source.batch if scaling.holds else 0,
+    )
+    opaque = {
+        emitted.opaque[k]: v for k, v in attempt.collapsed.calls.items() if k in emitted.opaque
+    }
+    captured = {
+        emitted.captured[k]: v for k, v in attempt.lazy.captured.items() if k in emitted.captured
+    }
+    check_trainable(emitted.graph)
+    _warn(emitted.graph, reasons)
+    return Traced(
+        emitted.graph,
+        named,
+        {**dict(model.named_buffers()), **captured},
+        opaque,
+        attempt.lazy.structure,
+        tuple(attempt.raw.specs[name] for name in attempt.lazy.inputs),
+        model,
+    )
+
+
+def is_known(kind: str) -> bool:
+    """True if an operator kind has a rule, to be planned by, and a kernel, to be run by."""
+    from ....sbp.rules import find_rule
+    from ..kernels import KERNELS
+
+    return find_rule(kind) is not None and kind in KERNELS
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What is traced."""
+
+    model: nn.Module
+    example: tuple[flow.Tensor, ...]
+    loss: LossFn | None
+
+    @property
+    def batch(self) -> int:
+        """The examples' common dim 0; 0 if they have none in common."""
+        sizes = {t.shape[0] if t.ndim else 0 for t in self.example}
+        return sizes.pop() if len(sizes) == 1 else 0
+
+    def job(self, boundaries: frozenset[str], example: tuple[flow.Tensor, ...]) -> LazyJob:
+        inputs, target = (example[:-1], example[-1]) if self.loss is not None else (example, None)
+        return build_job(self.model, inputs, self.loss, target, boundaries)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A trace in which the calls at `boundaries` are opaque."""
+
+    boundaries: frozenset[str]
+    lazy: LazyJob
+    raw: RawJob
+    collapsed: Collapsed
+    differentiable: frozenset[str]
+
+    @staticmethod
+    def of(source: _Source, boundaries: frozenset[str]) -> _Attempt:
+        try:
+            lazy = source.job(boundaries, source.example)
+        except CallError as error:
+            raise explain_failure(error, source.model) from error.__cause__
+        raw = read_job(lazy.proto)
+        check_loss(raw, lazy)
+        collapsed = collapse(raw, lazy, source.model, source.loss)
+        parameters = dict(source.model.named_parameters())
+        trainable = [v for v, path in lazy.params.items() if parameters[path].requires_grad]
+        return _Attempt(
+            boundaries, lazy, raw, collapsed, gradient_tensors(collapsed.job, trainable)
+        )
+
+    def simplify(self, scaling: Scaling, known: Known) -> Simplified:
+        """The operators that are needed; opaque ones are batch-wise if the rules say so."""
+        roots = (*self.lazy.outputs, *((self.lazy.loss,) if self.lazy.loss else ()))
+        ops = tuple(self._by_rows(op, scaling, known) for op in self.collapsed.job.ops)
+        job = RawJob(ops, self.collapsed.job.specs)
+        return simplify(job, roots, scaling, self.differentiable)
+
+    def _by_rows(self, op: RawOp, scaling: Scaling, known: Known) -> RawOp:
+        inside, rewritten = self.collapsed.inside.get(op.name), self.lazy.rewritten.values()
+        if inside is None or not keeps_rows_apart(op, inside, self.raw, scaling, known, rewritten):
+            return op
+        return replace(op, attrs={**op.attrs, "batchwise": True})
+
+
+def _settle(source: _Source, known: Known) -> tuple[_Attempt, dict[str, str]]:
+    """Trace until every unknown operator is inside an opaque call.
+
+    Gives the last attempt, and why each submodule that the user did not declare is opaque.
+    """
+    declared = frozenset(p for p, m in source.model.named_modules() if is_batchwise(m))
+    reasons: dict[str, str] = {}
+    while True:
+        attempt = _Attempt.of(source, declared | reasons.keys())
+        calls = attempt.lazy.calls
+        simplified = attempt.simplify(Scaling(), known)
+        found = unknown_operators(
+            simplified.ops, calls, simplified.roots, known, attempt.differentiable
+        )
+        ops = attempt.collapsed.job.ops
+        found |= rewriting_modules(ops, calls, attempt.lazy.rewritten)
+        for call in attempt.collapsed.leaking:
+            around = calls[call].parent
+            inside = path_of(calls, call)
+            if around < 0:
+                raise ValueError(
+                    f"{inside or 'the model'} has to run as one operator, but it shares tensors "
+                    "with the rest of the program past its arguments and results; pass them as "
+                    "arguments and return them"
+                )
+            found.setdefault(
+                path_of(calls, around), f"tensors that {inside} shares past its arguments"
+            )
+        found = {path: why for path, why in found.items() if path not in attempt.boundaries}
+        if not found:
+            return attempt, reasons
+        reasons.update(found)
+
+
+def _scaling(source: _Source, attempt: _Attempt) -> Scaling:
+    """How the trace depends on the batch, from a second trace at twice the batch."""
+    if not source.batch:
+        return Scaling()
+    doubled = tuple(shape_only((2 * t.shape[0], *t.shape[1:]), t.dtype) for t in source.example)
+    try:
+        twice = source.job(attempt.boundaries, doubled)
+    except CallError:
+        return Scaling()
+    if not same_values(attempt.lazy.captured, twice.captured):
+        return Scaling()
+    return compare(attempt.raw, read_job(twice.proto))
+
+
+def _warn(graph: Graph, reasons: Mapping[str, str]) -> None:
+    """Once in a job, by its first rank. Not of what is split and has no parameters."""
+    if rank() != 0:
+        return
+    for op in graph.ops:
+        if op.kind != "opaque" or op.module not in reasons:
+            continue
+        what, why = op.module or "the model", reasons[op.module]
+        if not op.attrs["batchwise"]:
+            moved = sum(graph.tensors[name].spec.numel for name in (*op.inputs, *op.outputs))
+            warnings.warn(
+                f"{what} runs as one replicated operator, because of {why}: each device computes "
+                f"it whole, on {moved:,} elements of arguments, parameters and results; "
+                "autoddl.batchwise(module) declares that it may be split along the batch",
+                OpaqueWarning,
+                stacklevel=_levels_to_caller(),
+            )
+        elif len(op.inputs) > op.attrs["num_args"]:
+            warnings.warn(
+                f"{what} runs as one operator, because of {why}: it is split along the batch, and "
+                "each device holds all of its parameters",
+                OpaqueWarning,
+                stacklevel=_levels_to_caller(),
+            )
+
+
+def _levels_to_caller() -> int:
+    """`stacklevel` that makes a warning of `_warn` point at the code that called autoddl."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    levels, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        levels, frame = levels + 1, frame.f_back
+    return levels

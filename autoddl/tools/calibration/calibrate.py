@@ -1,0 +1,230 @@
+"""`autoddl calibrate`: measures this machine, fits its links and writes the machine file.
+
+    schedule -> measure on all ranks -> record -> fit -> Cluster
+
+Each rank runs `calibrate_rank`; rank 0 writes NAME.measurements.json after every measurement, and
+NAME.json and a plot at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+from dataclasses import dataclass, fields
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...cluster.spec import Cluster
+from ...runtime.jobs.guard import install_guard, rank, world_size
+from ...runtime.jobs.launch import run_processes
+from ...runtime.measure.measured import Limits
+from ...runtime.measure.record import Machine, Record, record_path
+from ...runtime.measure.schedule import COLLECTIVES, KINDS, MAX_BYTES, message_sizes, schedule
+from ...runtime.need import need_oneflow
+from ...sbp.mesh import Mesh
+from .machine import fit_record, machine_of
+from .progress import Reporter, relayed
+
+if TYPE_CHECKING:
+    from ...runtime.jobs.meeting import Meeting
+    from .fit import Fit
+
+QUICK = {"max_bytes": 1 << 22, "factor": 16, "budget_s": 60.0, "call_s": 0.25, "precision": 0.2}
+
+
+@dataclass(frozen=True)
+class CalibrateJob:
+    """What to measure, and how well; None for nodes or gpus_per_node takes the launcher's.
+
+    factor:  from one message size to the next
+    repeats, confidence, precision, budget_s, call_s: see backend.oneflow.measure.Limits
+    model:   time this model's operators, too; batch: of the whole job, as in training
+    timeout_s: how long a host may be silent
+    """
+
+    output: str
+    name: str | None = None
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    device_kind: str = "cpu"
+    max_bytes: int = MAX_BYTES
+    factor: int = 4
+    confidence: float = 0.95
+    precision: float = 0.05
+    repeats: int | None = None
+    budget_s: float = 600.0
+    call_s: float = 2.0
+    timeout_s: float = 60.0
+    device_from: str | None = None
+    point_to_point: bool = True
+    model: str | None = None
+    batch: int | None = None
+
+    def __post_init__(self) -> None:
+        message_sizes(self.max_bytes, self.factor)
+        if not 0.5 <= self.confidence < 1:
+            raise ValueError(f"--confidence must be from 0.5 to below 1, got {self.confidence}")
+        if not self.precision > 0:
+            raise ValueError(f"--precision must be more than zero, got {self.precision}")
+        if not Path(self.output).resolve().parent.is_dir():
+            raise ValueError(f"--output {self.output}: the folder does not exist; make it first")
+        if self.batch is not None and self.model is None:
+            raise ValueError("--batch is of a model; give --model, too")
+        if self.device_from is not None:
+            Cluster.load(self.device_from)
+
+    @property
+    def limits(self) -> Limits:
+        names = (field.name for field in fields(Limits))
+        return Limits(**{name: getattr(self, name) for name in names if hasattr(self, name)})
+
+    def words(self) -> list[str]:
+        """The command line of a rank."""
+        words = ["-m", "autoddl", "calibrate"]
+        for field in fields(self):
+            value = getattr(self, field.name)
+            option = OPTIONS.get(field.name, f"--{field.name.replace('_', '-')}")
+            if field.name == "point_to_point":
+                words += [] if value else ["--no-point-to-point"]
+            elif value is not None and value != field.default:
+                words += [option, str(value)]
+        return words
+
+
+OPTIONS = {"budget_s": "--budget", "call_s": "--max-call", "timeout_s": "--timeout",
+           "device_kind": "--device"}  # fmt: skip
+
+
+def calibrate(job: CalibrateJob) -> int:
+    """Measure, fit, write; the exit status of the job.
+
+    A process that a launcher has started as a rank is that rank. Any other starts all processes on
+    this machine.
+    """
+    # Asked before OneFlow is imported, which waits for all ranks of a job there.
+    if world_size() > 1:
+        calibrate_rank(job)
+        return 0
+    mesh = Mesh(job.nodes or 1, job.gpus_per_node or 1)
+    schedule(mesh, message_sizes(job.max_bytes, job.factor))
+    path = record_path(job.output)
+    if path.exists():
+        # before any process starts
+        Record.load(path).check_same(
+            this_machine((platform.node(),) * mesh.nodes), mesh.nodes, mesh.gpus_per_node
+        )
+    need_oneflow("autoddl calibrate")
+    with relayed(sys.stdout) as output:
+        return run_processes(job.words(), mesh.size, output=output, prefix=False)
+
+
+def calibrate_rank(job: CalibrateJob) -> None:
+    """The part of one rank."""
+    install_guard()
+    from ...runtime.jobs.meeting import meet
+
+    with meet(job.timeout_s) as meeting:
+        need_oneflow("autoddl calibrate")
+        mesh = mesh_of(job, meeting)
+        record = measured_record(job, mesh, meeting)
+    if rank() == 0:
+        write_machine(record, job)
+
+
+def mesh_of(job: CalibrateJob, meeting: Meeting) -> Mesh:
+    """nodes x gpus_per_node as given, or as launched; ValueError if that is not the job's size."""
+    gpus = job.gpus_per_node or (world_size() // job.nodes if job.nodes else meeting.gpus_per_node)
+    nodes = job.nodes or world_size() // max(1, gpus)
+    if nodes * gpus != world_size():
+        raise ValueError(
+            f"{nodes} nodes x {gpus} processes are not the {world_size()} processes of this job; "
+            "give --nodes and --gpus-per-node as they were started"
+        )
+    return Mesh(nodes, gpus)
+
+
+def measured_record(job: CalibrateJob, mesh: Mesh, meeting: Meeting) -> Record:
+    """Measure what the record beside the output does not have yet; the same on all ranks."""
+    points = schedule(
+        mesh,
+        message_sizes(job.max_bytes, job.factor),
+        KINDS if job.point_to_point else COLLECTIVES,
+    )
+    from ...runtime.oneflow.measure.calibrate_rank import run
+    from ...runtime.oneflow.trace.entries import trace_entry
+
+    path = record_path(job.output)
+    machine = this_machine(
+        tuple(meeting.places[n * mesh.gpus_per_node].host for n in range(mesh.nodes))
+    )
+
+    def start() -> Record:
+        if path.exists():
+            record = Record.load(path)
+            record.check_same(machine, mesh.nodes, mesh.gpus_per_node)
+            record.skipped.clear()  # other limits may be given now
+            return record
+        name = job.name or Path(job.output).name.removesuffix(".json")
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        return Record(name, now, machine, mesh.nodes, mesh.gpus_per_node, job.confidence)
+
+    with Reporter(sys.stdout, quiet=rank() != 0) as reporter:
+        return run(
+            mesh,
+            points,
+            start,
+            path,
+            job.limits,
+            job.device_kind,
+            job.device_from is None,
+            None if job.model is None else trace_entry(job.model, job.batch),
+            reporter,
+            meeting.task,
+        )
+
+
+def this_machine(hosts: tuple[str, ...]) -> Machine:
+    """What a record must agree with to be continued."""
+    return Machine(hosts, _processor(), os.cpu_count() or 1)
+
+
+def write_machine(record: Record, job: CalibrateJob) -> Cluster:
+    """Fit, write NAME.json and NAME.png, print the report."""
+    from ..report.calibration import print_calibration
+
+    # as a later --refit reads it
+    record = Record.loads(record.dumps())
+    fit = fit_record(record)
+    device = None if job.device_from is None else Cluster.load(job.device_from).device
+    cluster = machine_of(record, fit, device)
+    cluster.save(job.output)
+    plotted = plot_beside(job.output, fit, cluster)
+    print_calibration(record, fit, cluster, [str(job.output), *plotted])
+    return cluster
+
+
+def plot_beside(output: str, fit: Fit, cluster: Cluster) -> list[str]:
+    """NAME.png, if matplotlib is there."""
+    try:
+        from .plot import save_plot
+    except ImportError:
+        return []
+    path = Path(output).with_suffix(".png")
+    save_plot(fit, cluster, path)
+    return [str(path)]
+
+
+def refit(job: CalibrateJob) -> Cluster:
+    """The machine file again, from the record alone."""
+    return write_machine(Record.load(record_path(job.output)), job)
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,180 @@
+"""The machine file from a calibration's record: record -> fit -> Cluster, without the machine.
+
+The same record gives the same file, byte for byte.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from ...cluster.link import Link
+from ...cluster.operator_times import OperatorTimes
+from ...cluster.provenance import Calibration, Range
+from ...cluster.spec import Cluster, Curve, Device, link_json
+from ...runtime.measure.record import DeviceTimes, Record, Timing
+from ...runtime.measure.schedule import Point
+from .fit import Fit, fit_links
+from .lines import fit_lines
+
+
+def fit_record(record: Record) -> Fit:
+    """Fit the links to the record's finished points; ValueError if there are too few of them."""
+    return fit_links({p: t.median_s for p, t in record.done().items()}, record.confidence)
+
+
+def machine_of(record: Record, fit: Fit, device: Device | None = None) -> Cluster:
+    """The machine file's content; `device` instead of the measured one.
+
+    ValueError if neither was measured nor given.
+    """
+    done = record.done()
+    samples = sum(t.repeats for t in done.values())
+    sources: dict[str, str] = {}
+    if device is None:
+        if record.device is None:
+            raise ValueError(
+                "the record has no measurement of the device; calibrate again, or give its numbers "
+                "with --device-from"
+            )
+        device = device_of(record.device)
+        sources.update(_device_sources(record, device))
+    else:
+        sources.update(dict.fromkeys(_device_names(device), "given (--device-from)"))
+    if record.operators:
+        operators = {key: operator_times(p) for key, p in record.operators.items()}
+        device = dataclasses.replace(device, operators=operators)
+        sources["device.operators"] = (
+            f"measured by autoddl calibrate on {record.date}, all processes at once"
+        )
+    if fit.shuffle_s_per_byte:
+        device = dataclasses.replace(device, shuffle_s_per_byte=fit.shuffle_s_per_byte)
+        sources["device.shuffle_s_per_byte"] = (
+            f"fitted to the collectives measured on {record.date}"
+        )
+    measured = f"measured by autoddl calibrate on {record.date}"
+    hosts = len(set(record.machine.hosts))
+    where = f"{record.nodes} x {record.gpus_per_node} processes"
+    if hosts < record.nodes:
+        where += f", all on {hosts} host{'s' if hosts > 1 else ''}"
+    sources["nodes"] = sources["gpus_per_node"] = f"{measured}: {where}"
+    links: dict[str, Link] = {}
+    for name, link, other in (("intra", fit.intra, fit.inter), ("inter", fit.inter, fit.intra)):
+        given = link or other
+        assert given is not None
+        links[name] = given
+        if link is not None:
+            why = f"{measured}: fitted to {samples} samples of {len(done)} points"
+        elif name == "inter":
+            why = "not measured, since there was one host only; set to the value of intra"
+        else:
+            why = "never used with one process per host; set to the value of inter"
+        sources.update({f"{name}.{field}": why for field in link_json(given)})
+    return Cluster(
+        name=record.name,
+        nodes=record.nodes,
+        gpus_per_node=record.gpus_per_node,
+        device=device,
+        intra=links["intra"],
+        inter=links["inter"],
+        sources=sources,
+        calibration=Calibration(
+            date=record.date,
+            samples=samples,
+            confidence=record.confidence,
+            intervals=fit.intervals,
+            r2=fit.r2,
+            errors=fit.errors,
+            warnings=fit.warnings,
+            ranges=ranges_of(done),
+        ),
+        lines=fit_lines({p: t.median_s for p, t in done.items()}),
+    )
+
+
+def device_of(times: DeviceTimes) -> Device:
+    """The device's numbers from its medians."""
+    curves = {d: efficiency_curve(points, times.launch_s) for d, points in times.matmul.items()}
+    bandwidths = [size / max(s - times.launch_s, 1e-9) for size, s in times.copy]
+    return Device(
+        kind=times.kind,  # type: ignore[arg-type]
+        memory_bytes=times.memory_bytes,
+        flops_per_s={dtype: _plateau(curve) for dtype, curve in curves.items()},
+        # large copies come from memory, small ones from a cache
+        memory_bandwidth_bytes_per_s=_short(bandwidths[-1]),
+        launch_s=_short(times.launch_s),
+        efficiency=curves,
+    )
+
+
+def efficiency_curve(points: Sequence[tuple[float, float]], launch_s: float) -> Curve:
+    """(FLOPs, FLOP/s) from (FLOPs, seconds), without the start of the operator.
+
+    More FLOPs never take less time: neighbours that measured so share the time that both took, each
+    in proportion to its FLOPs (pool adjacent violators on the seconds).
+    """
+    # what starting takes was measured with less than perfect precision
+    seconds = rising([max(s - launch_s, 0.1 * s) for _, s in sorted(points)])
+    return tuple((f, _short(f / s)) for (f, _), s in zip(sorted(points), seconds, strict=True))
+
+
+def operator_times(points: Sequence[tuple[float, float, float]]) -> OperatorTimes:
+    """From (work, forward seconds, backward seconds): neither falls with more work.
+
+    Of points of the same work, the last counts.
+    """
+    by_work = sorted({done: (forward, backward) for done, forward, backward in points}.items())
+    forward_s = rising([forward for _, (forward, _) in by_work])
+    backward_s = rising([backward for _, (_, backward) in by_work])
+    return OperatorTimes(
+        tuple(
+            (done, _short(a), _short(b))
+            for (done, _), a, b in zip(by_work, forward_s, backward_s, strict=True)
+        )
+    )
+
+
+def rising(values: Sequence[float]) -> list[float]:
+    """The nearest values that never fall: neighbours that do share their mean (pool adjacent
+    violators)."""
+    blocks: list[list[float]] = []  # [mean, number of values]
+    for value in values:
+        blocks.append([value, 1])
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            (a, n), (b, m) = blocks[-2], blocks[-1]
+            blocks[-2:] = [[(a * n + b * m) / (n + m), n + m]]
+    return [mean for mean, count in blocks for _ in range(int(count))]
+
+
+def ranges_of(done: dict[Point, Timing]) -> tuple[Range, ...]:
+    """Per collective and group shape, the messages that were measured."""
+    sizes: dict[tuple[str, int, int, int], list[int]] = {}
+    for point in done:
+        shape = point.shape
+        key = (point.kind, shape.nodes, shape.gpus, shape.groups)
+        sizes.setdefault(key, []).append(point.bytes)
+    return tuple(Range(*key, min(found), max(found)) for key, found in sorted(sizes.items()))
+
+
+def _plateau(curve: Curve) -> float:
+    """The best rate of the largest matmuls."""
+    return max(rate for _, rate in curve[-2:])
+
+
+def _device_names(device: Device) -> list[str]:
+    names = ["memory_bytes", "memory_bandwidth_bytes_per_s", "launch_s"]
+    names += [f"flops_per_s.{dtype}" for dtype in device.flops_per_s]
+    names += [f"efficiency.{dtype}" for dtype in device.efficiency]
+    return [f"device.{name}" for name in names]
+
+
+def _device_sources(record: Record, device: Device) -> dict[str, str]:
+    measured = (
+        f"measured by autoddl calibrate on {record.date}, all {record.gpus_per_node} processes of "
+        "a host at once"
+    )
+    return dict.fromkeys(_device_names(device), measured)
+
+
+def _short(number: float) -> float:
+    return float(f"{number:.5g}")

@@ -1,0 +1,283 @@
+"""The `autoddl` command: parses, calls, prints. It imports late, so that help is quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from ..options import PlanOptions
+from .commands.box import box
+from .commands.calibrate import calibrate
+from .commands.compare import compare
+from .commands.diff import diff
+from .commands.memory import memory
+from .commands.options import (
+    BATCH,
+    CLUSTER,
+    JSON,
+    MODEL,
+    examples,
+    graph_of,
+    load_cluster,
+    plan_options,
+    shape_options,
+    traced,
+)
+from .commands.stages import explain_stages, show_any_plan
+
+if TYPE_CHECKING:
+    from ..plans import Plan
+    from ..plans.staged import StagedPlan
+
+
+class Errors(click.Group):
+    """Shows what the user can mend as one message on stderr, and ends with status 2.
+
+    And our warnings likewise: which line of ours they were raised from does not help.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                return super().invoke(ctx)
+        except (ValueError, OSError, ImportError) as error:
+            if ctx.params.get("debug"):
+                raise
+            click.secho("Error: ", fg="red", nl=False, err=True)
+            click.echo(str(error), err=True)
+            ctx.exit(2)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if category.__module__.partition(".")[0] == __package__:
+        click.secho("Warning: ", fg="yellow", nl=False, err=True)
+        click.echo(str(message), err=True)
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+        click.echo(text, nl=False, err=True)
+
+
+@click.group(cls=Errors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.version_option(package_name="autoddl")
+def main(debug: bool) -> None:
+    """Plan and run parallel training of OneFlow models.
+
+    A MODEL is module:function, a function that returns (model, example, loss), such as
+    models.gpt:gpt_small. 'autoddl COMMAND --help' shows examples.
+    """
+    del debug
+    # OneFlow's log on stderr: by default only what ends the process.
+    os.environ.setdefault("GLOG_minloglevel", "3")
+
+
+main.add_command(box)
+main.add_command(calibrate)
+main.add_command(compare)
+main.add_command(diff)
+main.add_command(memory)
+
+
+@main.command(
+    epilog=examples(
+        "autoddl trace models.gpt:gpt_small -o gpt.json",
+        "autoddl trace models.vgg:vgg13 --batch 128 -o vgg.json",
+    )
+)
+@MODEL
+@click.option("-o", "--output", required=True, metavar="FILE", help="The graph file to write.")
+@BATCH
+def trace(model: str, output: str, batch: int | None) -> None:
+    """Trace MODEL, without allocating its parameters, and save its graph.
+
+    The graph can be planned anywhere, without OneFlow.
+    """
+    graph = traced(model, batch)
+    graph.save(output)
+    count = sum(graph.tensors[op.outputs[0]].spec.numel for op in graph.params)
+    click.echo(f"{output}: {len(graph.ops)} operators, {count:,} parameters, batch {graph.batch}")
+
+
+@main.command(
+    epilog=examples(
+        "autoddl plan models.gpt:gpt_small --cluster laptop.json",
+        "autoddl plan gpt.json --cluster piz_daint.json --nodes 64 -o plan.json",
+        "autoddl plan models.vgg:vgg13 --cluster gcp_a100.json --json",
+        "autoddl plan gpt.json --cluster laptop.json --stages 2 --schedule eager-1f1b",
+        "autoddl plan gpt.json --cluster laptop.json --search integer --budget-seconds 60",
+        "autoddl plan gpt.json --cluster gcp_a100.json --nodes 128 --gap 1%",
+    )
+)
+@MODEL
+@CLUSTER
+@shape_options
+@BATCH
+@plan_options()
+@click.option("-o", "--output", metavar="FILE", help="The plan file to write.")
+@JSON
+def plan(
+    model: str,
+    cluster_file: str,
+    nodes: int | None,
+    gpus_per_node: int | None,
+    batch: int | None,
+    output: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Find the parallel plan of MODEL, which may also be a graph file, for a cluster."""
+    from .. import api
+
+    chosen = PlanOptions(**options)
+    cluster = load_cluster(cluster_file, nodes, gpus_per_node)
+    found = api.plan(graph_of(model, batch), cluster, chosen)
+    if output:
+        found.save(output)
+    show_plan(found, as_json)
+
+
+@main.command(
+    epilog=examples(
+        "autoddl explain plan.json",
+        "autoddl explain plan.json --layer blocks.0.qkv",
+        "autoddl explain plan.json --json",
+        "autoddl explain plan.json --html plan.html --png plan.png",
+        "autoddl explain staged.json --timeline timeline.png --trace trace.json",
+    )
+)
+@click.argument("plan_file", metavar="PLAN")
+@click.option("--layer", help="Only the layer of this name.")
+@click.option("--html", metavar="FILE", help="Write the plan as one page that needs no other file.")
+@click.option("--png", metavar="FILE", help="Write a picture of that page; needs Chromium.")
+@click.option("--timeline", metavar="FILE", help="Of a plan with stages: a picture (PNG).")
+@click.option("--trace", metavar="FILE", help="Likewise, for Perfetto or Chrome (JSON).")
+@JSON
+def explain(
+    plan_file: str,
+    layer: str | None,
+    html: str | None,
+    png: str | None,
+    timeline: str | None,
+    trace: str | None,
+    as_json: bool,
+) -> None:
+    """Say in words and numbers why the plan in PLAN is as it is.
+
+    With --json the same object as of `plan --json`.
+    """
+    from ..plans import Plan
+    from ..plans.staged import load_plan
+
+    found = load_plan(plan_file)
+    if as_json:
+        if layer or html or png or timeline or trace:
+            raise ValueError(
+                "--json gives the whole plan; leave --layer, --html, --png, --timeline and --trace "
+                "out"
+            )
+        show_any_plan(found, as_json=True)
+        return
+    if not isinstance(found, Plan):
+        if layer or html or png:
+            raise ValueError("--layer, --html and --png are for plans without stages")
+        explain_stages(found, timeline, trace)
+        return
+    if timeline or trace:
+        raise ValueError("--timeline and --trace are for plans with stages (plan --stages)")
+    if not html and not png:
+        click.echo(found.explain(layer))
+        return
+    if layer:
+        raise ValueError("--html and --png show the whole plan; leave --layer out")
+    from .report.page import page
+
+    text = page(found)
+    if html:
+        from .._files import write_atomically
+
+        write_atomically(html, text)
+    if png:
+        from .report.browser import screenshot
+
+        screenshot(text, png)
+
+
+@main.command(
+    "train",
+    epilog=examples(
+        "autoddl train models.gpt:gpt_small --cluster laptop.json --steps 10",
+        "autoddl train models.gpt:gpt_small --cluster laptop.json --plan plan.json",
+        "autoddl train models.gpt:gpt_small --cluster laptop.json --stages 2 --schedule eager-1f1b",
+        "python -m oneflow.distributed.launch --nproc_per_node 4 --master_port 29500 \\",
+        "    -m autoddl train models.gpt:gpt_small --cluster laptop.json",
+    ),
+)
+@MODEL
+@CLUSTER
+@shape_options
+@click.option("--plan", "plan_file", metavar="FILE", help="Run this plan instead of a new one.")
+@click.option("--steps", type=click.IntRange(1), default=10, show_default=True)
+@click.option("--lr", type=float, default=1e-3, show_default=True, help="Learning rate.")
+@BATCH
+@plan_options(without=("chunks",))
+def train_command(
+    model: str,
+    cluster_file: str,
+    nodes: int | None,
+    gpus_per_node: int | None,
+    plan_file: str | None,
+    steps: int,
+    lr: float,
+    batch: int | None,
+    **options: Any,
+) -> None:
+    """Train MODEL on made-up data, one process per device of the cluster.
+
+    Starts the processes itself, unless a launcher has started this one as a rank. The options of a
+    plan are of a new one; with --plan only the seed and the optimizer count.
+    """
+    from .train import TrainJob, train
+
+    chosen = PlanOptions(**options)
+    cluster = load_cluster(cluster_file, nodes, gpus_per_node)
+    sys.exit(train(TrainJob(model, cluster, plan_file, steps, lr, batch, chosen)))
+
+
+@main.command(epilog=examples("autoddl doctor", "autoddl doctor --json"))
+@JSON
+def doctor(as_json: bool) -> None:
+    """Report what is installed, what is missing and how to mend it."""
+    from . import doctor as checks
+
+    found = checks.examine()
+    if as_json:
+        click.echo(checks.to_json(found))
+    else:
+        from .report.tables import print_checks
+
+        print_checks(found)
+    sys.exit(1 if any(check.status == "fail" for check in found) else 0)
+
+
+def show_plan(found: Plan | StagedPlan, as_json: bool) -> None:
+    """The plan as a table, or with stages in words; or its figures as JSON."""
+    from ..plans import Plan
+
+    if as_json or not isinstance(found, Plan):
+        show_any_plan(found, as_json)
+        return
+    from .report.tables import print_plan
+
+    print_plan(found)

@@ -1,0 +1,59 @@
+"""`autoddl calibrate`: measured prices for a machine file; parsing only."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+EXAMPLES = """\b
+Examples:
+  autoddl calibrate --gpus-per-node 4 --output calibration/machines/mine.json
+  autoddl calibrate --gpus-per-node 2 --quick --output mine.json
+  autoddl calibrate --refit --output mine.json
+  autoddl calibrate --gpus-per-node 4 --output mine.json --model models.gpt:gpt_small
+  python -m oneflow.distributed.launch --nnodes 2 --node_rank 0 --nproc_per_node 4 \\
+      --master_addr host0 --master_port 29500 -m autoddl calibrate --output mine.json
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.option("--output", required=True, metavar="FILE", help="The machine file to write (JSON).")
+@click.option("--name", help="Of the machine; otherwise the file's.")
+@click.option("--nodes", type=click.IntRange(1), help="Hosts; otherwise as launched, or 1.")
+@click.option(
+    "--gpus-per-node", type=click.IntRange(1), help="Processes of a host; otherwise as launched."
+)
+@click.option(
+    "--device", "device_kind", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True
+)
+@click.option("--max-bytes", type=click.IntRange(1), help="Largest message (default 256 MB).")
+@click.option("--factor", type=click.IntRange(2), help="From a size to the next (default 4).")
+@click.option("--confidence", type=float, help="Of the medians' intervals (default 0.95).")
+@click.option("--precision", type=float, help="Half the interval by the median (default 0.05).")
+@click.option("--repeats", type=click.IntRange(1), help="Samples of each point; the paper's 1000.")
+@click.option("--budget", "budget_s", type=float, help="Seconds for all collectives (default 600).")
+@click.option("--max-call", "call_s", type=float, help="Seconds of one collective (default 2).")
+@click.option("--timeout", "timeout_s", type=float, help="Seconds a host may be silent (60).")
+@click.option("--device-from", metavar="FILE", help="Take the device from this machine file.")
+@click.option("--model", metavar="MODEL", help="Also time the operators of this model.")
+@click.option("--batch", type=click.IntRange(1), help="Its batch; otherwise the model's own.")
+@click.option("--point-to-point/--no-point-to-point", default=None, help="Also time transfers.")
+@click.option("--quick", is_flag=True, help="About a minute: few sizes up to 4 MB, rough medians.")
+@click.option("--refit", "only_refit", is_flag=True, help="Fit again from the record alone.")
+def calibrate(quick: bool, only_refit: bool, **options: Any) -> None:
+    """Measure this machine's links and devices and write a machine file.
+
+    Writes every median to NAME.measurements.json beside it; started again after an interruption,
+    it goes on from there, also with a (further) --model. Under a launcher each process is one rank;
+    otherwise all start here.
+    """
+    from ..calibration.calibrate import QUICK, CalibrateJob, calibrate, refit
+
+    given = {name: value for name, value in options.items() if value is not None}
+    job = CalibrateJob(**{**(QUICK if quick else {}), **given})
+    if only_refit:
+        refit(job)
+        return
+    sys.exit(calibrate(job))

@@ -1,0 +1,106 @@
+"""`autoddl compare`: our plan beside the known schemes; parsing only."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...options import PlanOptions
+from .options import (
+    BATCH,
+    CLUSTER,
+    JSON,
+    MODEL,
+    examples,
+    graph_of,
+    load_cluster,
+    plan_options,
+    shape_options,
+)
+
+if TYPE_CHECKING:
+    from ...cluster import Cluster
+    from ...graph.graph import Graph
+    from ...planner.baselines import Chosen
+
+
+@click.command(
+    epilog=examples(
+        "autoddl compare models.gpt:gpt_small --cluster laptop.json",
+        "autoddl compare models.gpt:gpt_6_8b --cluster piz_daint.json --nodes 64 --stages",
+        "autoddl compare vgg.json --cluster piz_daint.json --nodes 64 --plot bars.png",
+    )
+)
+@MODEL
+@CLUSTER
+@shape_options
+@BATCH
+@plan_options(without=("baselines", "stages", "schedule", "delay", "chunks"))
+@click.option(
+    "--rival", is_flag=True,
+    help="Ask OneFlow's own planner (nn.Graph's enable_auto_parallel) too; takes a while.",
+)  # fmt: skip
+@click.option(
+    "--rival-seconds", type=float, default=300.0, show_default=True,
+    help="After which OneFlow's planner is given up.",
+)  # fmt: skip
+@click.option(
+    "--stages", is_flag=True, help="Also in pipeline stages: our plan, and Megatron; takes longer."
+)
+@click.option("--plot", metavar="FILE", help="Draw the bars (PNG, SVG or PDF); needs matplotlib.")
+@JSON
+def compare(
+    model: str,
+    cluster_file: str,
+    nodes: int | None,
+    gpus_per_node: int | None,
+    batch: int | None,
+    rival: bool,
+    rival_seconds: float,
+    stages: bool,
+    plot: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Price the known schemes beside our plan of MODEL, which may also be a graph file.
+
+    Each scheme has its best topology and as few micro-batches as its memory allows; the options
+    of the search are of our plan.
+    """
+    from .. import compare as comparing
+
+    chosen = PlanOptions(**options)
+    graph = graph_of(model, batch)
+    cluster = load_cluster(cluster_file, nodes, gpus_per_node)
+    found = comparing.compare(
+        graph,
+        cluster,
+        chosen,
+        rival=_rival(graph, cluster, chosen.optimizer, rival_seconds) if rival else None,
+        stages=stages,
+    )
+    if plot:
+        from ..report.compare import plot_comparison
+
+        plot_comparison(found, plot)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=1))
+        return
+    from ..report.compare import print_comparison
+
+    print_comparison(found)
+
+
+def _rival(graph: Graph, cluster: Cluster, optimizer: str, seconds: float) -> Chosen | str:
+    """What OneFlow's planner chooses, or why it is not known."""
+    from ...runtime.need import need_oneflow
+
+    need_oneflow("autoddl compare --rival")
+    from ...runtime.oneflow.rival.choice import ask_oneflow
+
+    try:
+        return ask_oneflow(graph, cluster.mesh, optimizer, seconds)
+    except ValueError as error:
+        return str(error)

@@ -1,0 +1,267 @@
+"""Our plan beside the known schemes, all plans of one graph, priced by one model.
+
+`compare` plans the graph and writes down every baseline that fits as a plan of its own, so that
+each figure (seconds by cause and link, bytes, memory) is the account of a program that could run.
+With pipeline stages our plan has as many as pay, and Megatron is tried in stages, too; the figures
+of a pipeline are those of its slowest stage, its seconds those until all stages are done.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from .._files import json_number
+from ..cluster.spec import Cluster
+from ..cost.account import Cost, Traffic
+from ..cost.model import CostModel
+from ..graph.graph import Graph
+from ..graph.placed import PlannedBaseline
+from ..options import DEFAULTS, PlanOptions
+from ..planner.baselines import Chosen, chosen
+from ..planner.baselines.megatron_stages import megatron_in_stages
+from ..planner.planner import baseline_plans, cost_model, find_plan
+from ..planner.stages.staged_planner import find_staged_plan
+from ..plans import Plan
+from ..plans.format import unfit_text
+from ..plans.staged import StagedPlan
+
+OURS = "autoddl"
+OWN_TOPOLOGY = "a topology for each layer"
+MEGATRON_STAGES = "Megatron in stages"
+RIVAL = "auto_parallel"  # nn.Graph's enable_auto_parallel
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """One plan of the comparison, on one mesh or in stages; of a scheme that cannot run, `why` not.
+
+    plan:         on one mesh; None for a pipeline or nothing
+    memory_bytes: of a device, also if that is too much
+    """
+
+    name: str
+    topology: str
+    plan: Plan | None
+    memory_bytes: float | None = None
+    why: str = ""
+    staged: StagedPlan | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self.plan is not None or self.staged is not None
+
+    @property
+    def seconds(self) -> float:
+        """Of an iteration; inf if the scheme cannot run."""
+        if self.staged is not None:
+            return self.staged.iteration_s
+        return float("inf") if self.plan is None else self.plan.cost.iteration_s
+
+    @cached_property
+    def cost(self) -> Cost:
+        """Of the mesh, or of the slowest stage with the pipeline's transfers among the bytes.
+
+        Only of a scheme that runs.
+        """
+        if self.plan is not None:
+            return self.plan.cost
+        assert self.staged is not None, f"{self.name} cannot run"
+        slowest = max((s.plan.cost for s in self.staged.stages), key=lambda cost: cost.iteration_s)
+        sent = received_bytes(self.staged)
+        return replace(
+            slowest,
+            nic_bytes=Traffic(
+                slowest.nic_bytes.forward + sent.forward,
+                slowest.nic_bytes.backward + sent.backward,
+                slowest.nic_bytes.gradient_sync,
+            ),
+        )
+
+    @property
+    def micro_batches(self) -> int:
+        found = self.staged or self.plan
+        assert found is not None, f"{self.name} cannot run"
+        return found.micro_batches
+
+    @property
+    def bubble(self) -> float:
+        """The share of a pipeline's time in which its stages wait."""
+        return 0.0 if self.staged is None else self.staged.timeline.bubble
+
+    def to_json(self) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "name": self.name,
+            "topology": self.topology,
+            "fits": self.runs,
+            "why_not": self.why,
+            "memory_bytes": self.memory_bytes,
+        }
+        if not self.runs:
+            return told
+        cost = self.cost
+        if self.staged is not None:
+            told |= {"stages": self.staged.num_stages, "bubble": self.bubble}
+        return told | {
+            "micro_batches": self.micro_batches,
+            "iteration_s": self.seconds,
+            "compute_s": cost.compute_s,
+            "communication_s": cost.communication_s,
+            "communication_s_by_cause": causes(cost.inter_s, cost.intra_s),
+            "communication_s_by_link": {
+                "between nodes": cost.inter_s.total,
+                "inside a node": cost.intra_s.total,
+            },
+            "nic_bytes": causes(cost.nic_bytes),
+            "intra_bytes": causes(cost.intra_bytes),
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Our plan and the baselines of `graph` under `model`, ours first."""
+
+    graph: Graph
+    model: CostModel
+    schemes: tuple[Scheme, ...]
+
+    @property
+    def ours(self) -> Scheme:
+        return self.schemes[0]
+
+    @property
+    def closest(self) -> Scheme | None:
+        """The fastest of the others; None if none of them can run."""
+        others = [scheme for scheme in self.schemes[1:] if scheme.runs]
+        return min(others, key=lambda scheme: scheme.seconds, default=None)
+
+    def reductions(self, other: Scheme) -> dict[str, float]:
+        """By which shares our plan needs less than `other`: time, communication, NIC bytes."""
+        mine, theirs = self.ours.cost, other.cost
+        return {
+            "iteration_s": _less(self.ours.seconds, other.seconds),
+            "communication_s": _less(mine.communication_s, theirs.communication_s),
+            "nic_bytes": _less(mine.nic_bytes.total, theirs.nic_bytes.total),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        model, closest = self.model, self.closest
+        told: dict[str, Any] = {
+            "model": self.graph.name,
+            "cluster": {
+                "name": model.cluster.name,
+                "nodes": model.cluster.nodes,
+                "gpus_per_node": model.cluster.gpus_per_node,
+            },
+            "batch": self.graph.batch,
+            "optimizer": model.optimizer,
+            "memory_limit_bytes": json_number(model.limit_bytes),
+            "schemes": [scheme.to_json() for scheme in self.schemes],
+            "closest": None if closest is None else closest.name,
+        }
+        if closest is not None:
+            told["less_than_closest"] = self.reductions(closest)
+        return told
+
+
+def compare(
+    graph: Graph,
+    cluster: Cluster,
+    options: PlanOptions = DEFAULTS,
+    *,
+    rival: Chosen | str | None = None,
+    stages: bool = False,
+) -> Comparison:
+    """Our plan and every known scheme; the errors are those of `find_plan`.
+
+    options: without stages; those of the search and of ZeRO are of our plan
+    rival:   the placements that OneFlow's own planner chose (it knows float32), or why there are
+             none
+    stages:  our plan may have pipeline stages, and Megatron in stages is one scheme more
+
+    ValueError for a rival beside another precision.
+    """
+    if rival is not None and options.precision != "float32":
+        raise ValueError(
+            f"OneFlow's own planner plans in float32, so it cannot be compared in "
+            f"{options.precision}; "
+            "leave one of the two out"
+        )
+    plan = find_plan(graph, cluster, options)
+    ours = Scheme(OURS, OWN_TOPOLOGY, plan, plan.cost.memory_bytes)
+    others = [_scheme(*found) for found in baseline_plans(graph, cluster, options).values()]
+    model = cost_model(cluster, options)
+    if stages:
+        megatron = _megatron(graph, model, options.micro_batches, options.seed)
+        found = find_staged_plan(graph, cluster, options.in_stages("auto"))
+        ours = _in_stages(ours, found, megatron)
+        others.append(megatron)
+    if rival is not None:
+        others.append(_rival(graph, cluster, rival, options))
+    return Comparison(graph, model, (ours, *others))
+
+
+def _in_stages(ours: Scheme, found: Plan | StagedPlan, megatron: Scheme) -> Scheme:
+    """The fastest of our plans: on one mesh, in stages, or as Megatron's stages."""
+    best = ours
+    if isinstance(found, StagedPlan) and found.iteration_s < best.seconds:
+        topology = f"{found.num_stages} stages, {OWN_TOPOLOGY}"
+        best = Scheme(OURS, topology, None, max(found.memory_bytes), staged=found)
+    if megatron.seconds < best.seconds:
+        best = replace(megatron, name=OURS)
+    return best
+
+
+def _megatron(graph: Graph, model: CostModel, micro_batches: int | None, seed: int) -> Scheme:
+    found = megatron_in_stages(graph, model, micro_batches, seed)
+    if found is None:
+        why = "its blocks divide over no number of stages, or nothing fits"
+        return Scheme(MEGATRON_STAGES, "in stages", None, why=why)
+    kinds = " | ".join(dict.fromkeys(found.topologies))
+    topology = f"{found.plan.num_stages} stages of {kinds}"
+    memory_bytes = max(found.plan.memory_bytes)
+    return Scheme(MEGATRON_STAGES, topology, None, memory_bytes, staged=found.plan)
+
+
+def _rival(graph: Graph, cluster: Cluster, rival: Chosen | str, options: PlanOptions) -> Scheme:
+    """OneFlow's choice with all that it leaves open at its best."""
+    if isinstance(rival, str):
+        return Scheme(RIVAL, "not known", None, why=rival)
+    space, followed = chosen(graph, rival)
+    topology = f"as it chose, in {sum(followed.values())} of {len(followed)} groups of operators"
+    try:
+        plan = find_plan(graph, cluster, replace(options, baselines=False), space=space)
+    except ValueError as error:
+        return Scheme(RIVAL, topology, None, why=str(error).split(":")[0])
+    return Scheme(RIVAL, topology, plan, plan.cost.memory_bytes)
+
+
+def _scheme(record: PlannedBaseline, plan: Plan | None) -> Scheme:
+    why = "" if record.fits else unfit_text(record)
+    return Scheme(record.name, record.topology, plan, record.memory_bytes, why)
+
+
+def received_bytes(plan: StagedPlan) -> Traffic:
+    """Of the host that takes most, what comes from other stages in an iteration."""
+    hosts: defaultdict[int, Traffic] = defaultdict(Traffic)
+    for forward, backward in plan.travel.reshards.values():
+        for host, count in forward.nic_bytes[0].items():
+            hosts[host].forward += count * plan.micro_batches
+        for host, count in backward.nic_bytes[0].items() if backward else ():
+            hosts[host].backward += count * plan.micro_batches
+    return max(hosts.values(), key=lambda traffic: traffic.total, default=Traffic())
+
+
+def causes(*traffic: Traffic) -> dict[str, float]:
+    """The sums by cause."""
+    return {
+        "forward": sum(t.forward for t in traffic),
+        "backward": sum(t.backward for t in traffic),
+        "gradient_sync": sum(t.gradient_sync for t in traffic),
+    }
+
+
+def _less(mine: float, theirs: float) -> float:
+    return 1 - mine / theirs if theirs else 0.0

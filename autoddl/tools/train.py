@@ -1,0 +1,139 @@
+"""`autoddl train`: a model by name, trained by one process per device of the cluster.
+
+The data is made up (`synthetic`), from the seed, so that each rank makes the same batches.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..api import parallelize
+from ..api import plan as plan_graph
+from ..cluster.spec import Cluster
+from ..options import DEFAULTS, PlanOptions
+from ..plans import Plan
+from ..plans.staged import StagedPlan, load_plan
+from ..runtime.jobs.guard import install_guard, rank
+from ..runtime.jobs.launch import run_processes
+from ..runtime.need import need_oneflow
+from .synthetic import synthetic_batches
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """What to train and how; `model` is module:function.
+
+    plan_file: None for a new plan with these options; a plan in a file has its own, and takes only
+               the seed and the optimizer of these
+    """
+
+    model: str
+    cluster: Cluster
+    plan_file: str | None = None
+    steps: int = 10
+    lr: float = 1e-3
+    batch: int | None = None
+    options: PlanOptions = DEFAULTS
+
+    def __post_init__(self) -> None:
+        own = [name for name in self.options.changed if name not in ("seed", "optimizer")]
+        if self.plan_file is not None and own:
+            raise ValueError(
+                f"the plan in {self.plan_file} has its own {' and '.join(own)}; leave "
+                f"{'it' if len(own) == 1 else 'them'} or --plan out"
+            )
+
+    def command(self, folder: str) -> list[str]:
+        """The arguments of a rank, with the plan and the cluster from files in `folder`."""
+        options = {
+            "--cluster": f"{folder}/cluster.json",
+            "--plan": f"{folder}/plan.json",
+            "--steps": self.steps,
+            "--lr": self.lr,
+            "--optimizer": self.options.optimizer,
+            "--seed": self.options.seed,
+        }
+        if self.batch is not None:
+            options["--batch"] = self.batch
+        words = [str(word) for option in options.items() for word in option]
+        return ["-m", "autoddl", "train", self.model, *words]
+
+
+def train(job: TrainJob) -> int:
+    """Train, and give the exit status of the job.
+
+    A process that a launcher has started as a rank is that rank. Any other makes sure that the plan
+    fits the model and the cluster, and starts one process per device.
+    """
+    # Asked first: OneFlow sets these itself when it is imported.
+    launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    need_oneflow("autoddl train")
+    if launched or job.cluster.num_devices == 1:
+        train_rank(job)
+        return 0
+    plan = _checked_plan(job)
+    with tempfile.TemporaryDirectory(prefix="autoddl-") as folder:
+        plan.save(Path(folder) / "plan.json")
+        job.cluster.save(Path(folder) / "cluster.json")
+        return run_processes(
+            job.command(folder),
+            job.cluster.num_devices,
+            prefix=False,
+            overlaps=isinstance(plan, StagedPlan),
+        )
+
+
+def train_rank(job: TrainJob) -> None:
+    """The part of one rank. Rank 0 prints the losses."""
+    from ..runtime.oneflow.trace import entries
+    from ..runtime.oneflow.trace.opaque import OpaqueWarning
+
+    install_guard()
+    if job.plan_file is not None:  # making or checking the plan has said it
+        warnings.simplefilter("ignore", OpaqueWarning)
+    plan = None if job.plan_file is None else load_plan(job.plan_file)
+    seed, optimizer = job.options.seed, job.options.optimizer
+    model, example, loss = entries.build_entry(job.model, job.batch, seed)
+    trainer = parallelize(
+        model,
+        job.cluster,
+        example=example,
+        loss=loss,
+        optimizer=entries.optimizer_maker(optimizer, job.lr),
+        plan=plan,
+        **{} if plan is not None else job.options.keywords("optimizer"),
+    )
+    made = trainer.plan
+    seconds = made.iteration_s if isinstance(made, StagedPlan) else made.cost.iteration_s
+    _say(f"{job.model} on {job.cluster}: predicted {seconds:.3g} s a step")
+    like = entries.to_arrays(example)
+    batches = synthetic_batches(like, made.graph, job.steps, seed)
+    for step, arrays in enumerate(batches, start=1):
+        started = time.perf_counter()
+        value = float(trainer.step(*entries.to_tensors(arrays)))
+        _say(f"step {step:3d}  loss {value:.6f}  {time.perf_counter() - started:.3f} s")
+
+
+def _checked_plan(job: TrainJob) -> Plan | StagedPlan:
+    from ..runtime.oneflow.half import check_device
+    from ..runtime.oneflow.trace.entries import trace_entry
+
+    plan = None if job.plan_file is None else load_plan(job.plan_file)
+    in_stages = isinstance(plan, StagedPlan) or job.options.stages is not None
+    check_device(job.options.precision if plan is None else plan.precision, in_stages)
+    graph = trace_entry(job.model, job.batch)
+    if plan is None:
+        return plan_graph(graph, job.cluster, job.options)
+    plan.check_model(graph)
+    plan.check_cluster(job.cluster)
+    return plan
+
+
+def _say(line: str) -> None:
+    if rank() == 0:
+        print(line, flush=True)

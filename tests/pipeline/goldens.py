@@ -1,9 +1,0 @@
-"""Writes the golden files anew: `python -m tests.pipeline.goldens`, then read the diff."""
-
-from autoddl.pipeline.make import make_schedule
-
-from .test_schedule import CASES, GOLDEN
-
-if __name__ == "__main__":
-    for case, call in CASES.items():
-        (GOLDEN / f"{case}.txt").write_text(str(make_schedule(**call)))

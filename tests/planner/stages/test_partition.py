@@ -1,0 +1,203 @@
+"""Stage partition by dynamic programming, against all partitions of small random instances."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoddl.planner.stages.partition import (
+    StagePrice,
+    Task,
+    in_flight,
+    partition,
+    partitions,
+    shapes_of,
+)
+from autoddl.plans.schedule.costs import Costs
+from autoddl.plans.schedule.make import make_schedule
+from autoddl.plans.schedule.simulate import simulate
+
+
+class Instance:
+    """Layers of random work and memory, a random speed-up for each shape."""
+
+    def __init__(self, rng: random.Random, layers: int, nodes: int, gpus: int) -> None:
+        self.work = [rng.randint(1, 9) for _ in range(layers)]
+        self.weight = [rng.randint(1, 5) for _ in range(layers)]
+        self.stash = [rng.randint(0, 3) for _ in range(layers)]
+        self.sent = [rng.randint(0, 4) for _ in range(layers + 1)]
+        shapes = [(n, gpus) for n in range(1, nodes + 1)]
+        shapes += [(1, g) for g in range(1, gpus) if gpus % g == 0]
+        self.loss = {s: rng.uniform(1, 1.6) for s in shapes}
+        self.layers, self.nodes, self.gpus = layers, nodes, gpus
+
+    def price(self, first, last, shape, micro_batches, held):
+        size = shape[0] * shape[1]
+        run = slice(first, last)
+        seconds = sum(self.work[run]) * self.loss[shape] / size / micro_batches
+        weight = sum(self.weight[run])
+        return StagePrice(
+            seconds / 3, 2 * seconds / 3, weight * (1 - 1 / size), weight / size,
+            sum(self.stash[run]) / size / micro_batches,
+        )  # fmt: skip
+
+    def transfer(self, first, last, shape, following, micro_batches):
+        return self.sent[last] / min(shape[0], following[0]) / micro_batches / 2
+
+
+def brute_force(instance, schedule, limit, counts, overlap):
+    """Number of stages -> least T, over all cuts, shapes (in order) and micro-batches."""
+    shapes = sorted(instance.loss)
+    best = {}
+    for k in range(1, min(instance.layers, instance.nodes * instance.gpus) + 1):
+        for chosen in itertools.product(shapes, repeat=k):
+            if not tiles(chosen, instance.nodes, instance.gpus):
+                continue
+            for cuts in itertools.combinations(range(1, instance.layers), k - 1):
+                bounds = (0, *cuts, instance.layers)
+                for m in counts:
+                    total = pace = 0.0
+                    for n, shape in enumerate(chosen):
+                        held = in_flight(schedule, k - n, k, m)
+                        p = instance.price(bounds[n], bounds[n + 1], shape, m, held)
+                        if p.fixed_bytes + held * p.stash_bytes > limit:
+                            break
+                        t = p.forward_s + p.backward_s
+                        x = 0.0
+                        if n + 1 < k:
+                            x = instance.transfer(bounds[n], bounds[n + 1], shape, chosen[n + 1], m)
+                        total += t + x
+                        period = max(t, x) if overlap else t + x
+                        pace = max(pace, (m - 1) * period + p.once_s)
+                    else:
+                        best[k] = min(best.get(k, float("inf")), total + pace)
+    return best
+
+
+def tiles(shapes, nodes, gpus):
+    """True if the shapes, in order, fill hosts: whole ones, or equal parts of one."""
+    host, used, part = 0, 0, 0
+    for n, g in shapes:
+        if g == gpus:
+            if used:
+                return False
+            host += n
+        else:
+            if used and part != g:
+                return False
+            part, used = g, used + g
+            if used == gpus:
+                host, used = host + 1, 0
+    return host == nodes and used == 0
+
+
+@given(st.randoms(use_true_random=False), st.data())
+@settings(max_examples=25)
+def test_as_good_as_every_partition(rng, data):
+    nodes, gpus = data.draw(st.sampled_from([(1, 2), (2, 1), (2, 2), (3, 1), (1, 4), (3, 2)]))
+    instance = Instance(rng, data.draw(st.integers(1, 4)), nodes, gpus)
+    schedule = data.draw(st.sampled_from(["gpipe", "1f1b", "eager-1f1b", "zb-h1"]))
+    limit = data.draw(st.sampled_from([3.0, 6.0, 12.0, 100.0]))
+    overlap = data.draw(st.booleans())
+    counts = (1, 2, 4)
+    expected = brute_force(instance, schedule, limit, counts, overlap)
+    task = Task(
+        instance.layers, nodes, gpus, limit, instance.price, instance.transfer, schedule,
+        overlap=overlap,
+    )  # fmt: skip
+    if not expected:
+        with pytest.raises(ValueError, match="fits the memory limit"):
+            partition(task, counts)
+        return
+    assert partition(task, counts).seconds == pytest.approx(min(expected.values()))
+    found = {}
+    for p in partitions(task, counts):
+        found[len(p.stages)] = min(found.get(len(p.stages), float("inf")), p.seconds)
+        check(p, instance, schedule, limit)
+    assert found == pytest.approx(expected)
+
+
+def check(p, instance, schedule, limit):
+    """Layers in order, all devices once, memory kept."""
+    assert [s.first for s in p.stages[1:]] == [s.last for s in p.stages[:-1]]
+    assert (p.stages[0].first, p.stages[-1].last) == (0, instance.layers)
+    devices = [d for s in p.stages for d in s.place.devices]
+    assert sorted(devices) == [(h, g) for h in range(instance.nodes) for g in range(instance.gpus)]
+    for n, stage in enumerate(p.stages):
+        held = in_flight(schedule, len(p.stages) - n, len(p.stages), p.micro_batches)
+        assert stage.price.memory_bytes(held) <= limit
+
+
+def even(layers, nodes, gpus, limit=1e12, **options):
+    """Equal layers that speed up in proportion; weights of 1 byte, stash of 1 byte."""
+
+    def price(first, last, shape, micro_batches, held):
+        n = last - first
+        size = shape[0] * shape[1]
+        return StagePrice(n / size, 2 * n / size, 0.0, n / size, n / size)
+
+    return Task(layers, nodes, gpus, limit, price, lambda *_: 0.0, **options)
+
+
+def test_equal_stages_follow_the_closed_form():
+    p = partition(even(8, 4, 1, stages=4), [8])
+    assert [s.last - s.first for s in p.stages] == [2, 2, 2, 2]
+    assert p.seconds == (8 + 4 - 1) * 6
+    schedule = make_schedule("1f1b", 4, 8)
+    each = tuple(s.last - s.first for s in p.stages)
+    costs = Costs(each, each, each, {}, {})
+    assert simulate(schedule, costs).makespan_s == p.seconds
+
+
+def test_memory_decides_where_to_cut():
+    """1F1B holds more at the front, so a tight limit gives the first stages fewer layers."""
+    p = partition(even(12, 3, 1, limit=14.0, stages=3), [8])
+    assert p.stages[0].last - p.stages[0].first < p.stages[2].last - p.stages[2].first
+    with pytest.raises(ValueError, match=r"into 3 stages .* memory limit"):
+        partition(even(12, 3, 1, limit=4.0, stages=3), [8])
+
+
+def test_parts_of_hosts():
+    p = partition(even(8, 2, 4, stages=4), [8])
+    assert {s.shape for s in p.stages} == {(1, 2)}
+    assert [s.place.devices[0] for s in p.stages] == [(0, 0), (0, 2), (1, 0), (1, 2)]
+
+
+def test_shapes_on_many_hosts():
+    assert shapes_of(128, 8, 16) == ((8, 8), (16, 8), (32, 8), (64, 8), (128, 8))
+    assert shapes_of(2, 4, 8) == ((1, 1), (1, 2), (1, 4), (2, 4))
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (even(3, 4, 1, stages=4), "4 stages are more than the model's 3 layers"),
+        (even(9, 2, 2, stages=5), "5 stages are more than the 4 devices"),
+        (even(9, 2, 2, stages=0), "at least one stage"),
+        (even(4, 2, 2, limit=0.4), "no partition into any number of stages with 1 or 2 micro"),
+        (even(4, 2, 2, limit=0.4), "The largest layer, number 3, needs at least 5e-10 GB on 2 x 2"),
+        (even(4, 2, 2, limit=0.6), "Each layer by itself would fit in a stage, but not all 4"),
+        (even(4, 2, 2, schedule="chimera"), "no partition for schedule 'chimera'; known: gpipe"),
+    ],
+)
+def test_bad_input(task, message):
+    with pytest.raises(ValueError, match=message):
+        partition(task, [1, 2])
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("seed", range(5))
+def test_one_micro_batch_whose_sums_differ_by_rounding_ends(seed):
+    """With one micro-batch there is no pace; rounding once looked like one, for ever."""
+    rng = random.Random(seed)
+    work = [rng.random() * 1e-4 for _ in range(12)]
+
+    def price(first, last, shape, micro_batches, held):
+        del micro_batches, held
+        seconds = sum(work[first:last]) / (shape[0] * shape[1])
+        return StagePrice(seconds / 3, 2 * seconds / 3, 1e-19 * rng.random(), 0.0, 0.0)
+
+    found = partitions(Task(12, 4, 2, 1.0, price, lambda *_: 1e-6), [1])
+    assert min(p.seconds for p in found) <= sum(work) * (1 + 1e-9)

@@ -1,0 +1,73 @@
+"""The next best topologies among few strategies, against each strategy priced by itself."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoddl.cost.model import CostModel
+from autoddl.cost.recompute import Recomputation
+from autoddl.planner.alternatives import next_best
+from autoddl.planner.layers import heavy_groups, topology, topology_letters
+from autoddl.planner.planner import micro_graph
+from autoddl.planner.symmetric import cheapest_tables
+from autoddl.planner.tables.group_table import WHOLE_SPACE
+from autoddl.planner.tables.groups import make_groups
+from autoddl.planner.tables.pair_prices import PairPrices
+from autoddl.sbp.placement import NdSbp
+from autoddl.search.eliminate import eliminate
+from tests.clusters import cluster
+from tests.graphs import attention, mlp
+
+
+def topologies(tables, group, op):
+    """Of each strategy of a group."""
+    table = tables.table_of(group)
+    number = tables.grouping.groups[group].ops.index(op)
+
+    def letter(composite):
+        signature = composite.signatures[number]
+        ins, outs = (tuple(NdSbp((p,)) for p in side) for side in (signature.ins, signature.outs))
+        return topology_letters(op, ins, outs)[0]
+
+    letters = [letter(composite) for composite in table.composites]
+    mesh = tables.model.cluster.mesh
+    return [topology(tuple(letters[c] for c in row), mesh) for row in table.assign]
+
+
+@pytest.mark.parametrize("room", [np.inf, 1.1, 1.0])  # times what the choice needs
+@pytest.mark.parametrize("graph", [mlp(32, (512, 2048, 96)), attention(8, 32, 64, 256, 8)])
+def test_the_next_best_is_the_cheapest_of_all_others(graph, room):
+    where = cluster("piz_daint", 32, 1)
+    model, micro = CostModel(where, memory_limit_bytes=1e15), micro_graph(graph, 1)
+    prices, again = PairPrices(where.mesh, model.comm.price), Recomputation(micro)
+    few = cheapest_tables(make_groups(micro), model, 1, WHOLE_SPACE, prices, again)
+    assert few is not None and few.others is not None
+    choice = eliminate(few.problem, 0.0, frozenset()).expand({})
+    memory = few.problem.evaluate(choice)[1]
+    limit = memory * room
+    limited = replace(few, problem=replace(few.problem, memory_limit=limit))
+    found = next_best(limited, choice, memory)
+
+    pairs = zip(few.others.kept, few.others.rows, strict=True)
+    rows = [np.union1d(kept, more) for kept, more in pairs]
+    wide = few.others.builder.among(rows, prices).build()
+    chosen = [
+        int(np.searchsorted(rows[t], few.others.kept[t][s]))
+        for t, s in zip(few.problem.nodes, choice, strict=True)
+    ]
+    expected = {}
+    for group, op in heavy_groups(wide):
+        variable = wide.variables[group]
+        now, names = chosen[variable], topologies(wide, group, op)
+        cost, bytes_ = wide.problem.line(chosen, variable)
+        fits = memory + bytes_ - bytes_[now] <= limit
+        for s in np.flatnonzero(fits & (np.array(names) != names[now])):
+            extra = expected.setdefault(group, {}).setdefault(names[s], np.inf)
+            expected[group][names[s]] = min(extra, cost[s] - cost[now])
+    assert found.keys() == expected.keys()
+    assert found or room < np.inf
+    for group, extra_s in expected.items():
+        name, more_s = found[group]
+        assert more_s == pytest.approx(extra_s[name], rel=1e-9)
+        assert more_s == pytest.approx(min(extra_s.values()), rel=1e-9)

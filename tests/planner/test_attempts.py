@@ -1,0 +1,82 @@
+"""Which blocks the planner recomputes, and when."""
+
+import dataclasses
+
+import pytest
+
+from autoddl.options import PlanOptions
+from autoddl.planner.planner import find_plan
+from autoddl.plans import Plan
+from tests.clusters import cluster
+from tests.graphs import mlp, tied
+
+GRAPH = mlp(4096, (256,) * 9)
+WHERE = cluster("piz_daint", 1, 1)
+
+
+def plan(limit=None, **options) -> Plan:
+    return find_plan(
+        GRAPH, WHERE, PlanOptions(memory_limit_bytes=limit, baselines=False, **options)
+    )
+
+
+def test_nothing_is_recomputed_where_memory_does_not_bind():
+    assert plan().recomputed == ()
+
+
+def test_as_few_blocks_as_fit():
+    """With one micro-batch a lower limit takes more blocks, until all do not suffice.
+
+    The last one need not be run again: it is gone when the inside of another one comes.
+    """
+
+    def needed(found):
+        return max(found.cost.memory_bytes, found.memory_peak("executor").bytes)
+
+    whole = needed(plan(micro_batches=1))
+    least = needed(plan(micro_batches=1, checkpointing="all"))
+    counts = []
+    for share in (0.8, 0.5, 0.2, 0.0):
+        limit = least + share * (whole - least)
+        found = plan(limit, micro_batches=1)
+        assert needed(found) <= limit
+        fewer = dataclasses.replace(found, recomputed=found.recomputed[:-1])
+        assert needed(fewer) > limit
+        counts.append(len(found.recomputed))
+    assert counts == sorted(counts) and 0 < counts[0] < counts[-1] == 7
+    with pytest.raises(ValueError, match="recomputed blocks"):
+        plan(least * 0.99, micro_batches=1)
+
+
+def test_auto_is_never_slower_than_none_or_all():
+    whole = plan().cost.memory_bytes
+    for share in (0.7, 0.5):
+        limit = whole * share
+        found = [plan(limit, checkpointing=c) for c in ("auto", "none", "all")]
+        seconds = [p.cost.iteration_s for p in found]
+        assert seconds[0] <= min(seconds[1:])
+
+
+def test_the_file_keeps_the_blocks_and_equal_calls_give_equal_files():
+    options = {"micro_batches": 1, "checkpointing": "all"}
+    found = plan(**options)
+    assert len(found.recomputed) == 8
+    assert Plan.loads(found.dumps()).recomputed == found.recomputed
+    assert plan(**options).dumps() == found.dumps()
+    assert Plan.loads(found.dumps()).cost == found.cost
+
+
+def test_explain_says_what_it_saves_and_costs():
+    found = plan(micro_batches=1, checkpointing="all")
+    text, kept = found.explain(), found.keeping_all()
+    assert "8 blocks keep only their inputs" in text
+    extra = found.cost.iteration_s - kept.cost.iteration_s
+    assert extra > 0 and f"for {extra * 1e3:.3g} ms more" in text
+    assert "run forward again" not in kept.explain()
+
+
+def test_wrong_options():
+    with pytest.raises(ValueError, match="unknown checkpointing 'some'"):
+        plan(checkpointing="some")
+    with pytest.raises(ValueError, match="no repeated blocks"):
+        find_plan(tied(8, 8), WHERE, PlanOptions(checkpointing="all"))

@@ -1,0 +1,81 @@
+"""What becomes of a search whose best choice does not fit at its fullest moment."""
+
+import dataclasses
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autoddl.planner import searches
+from autoddl.planner.found import Found
+from autoddl.planner.searches import Searches
+from autoddl.search.budget import Budget
+from autoddl.search.problem import Problem, SearchResult
+
+PROBLEM = Problem((np.arange(1.0, 6.0),), (np.zeros(5),), (), (), (0,), ())  # cost: strategy + 1
+
+
+@dataclass
+class Fits:
+    """In place of `Found`: only these strategies fit at their fullest moment."""
+
+    tables: Any
+    result: SearchResult
+    paths: None
+    strategies = frozenset({2, 4})
+
+    @property
+    def seconds(self) -> float:
+        return self.result.cost
+
+    @property
+    def excess_bytes(self) -> float:
+        return 0.0 if int(self.result.choice[0]) in self.strategies else 1.0
+
+    def knowing(self, other):
+        return self
+
+
+def result(strategy: int, *earlier: int) -> SearchResult:
+    best, *before = (np.array([s]) for s in (strategy, *earlier))
+    return SearchResult(best, strategy + 1.0, 0.0, 1, "some", 0.5, earlier=tuple(before))
+
+
+@pytest.mark.parametrize(
+    ("first", "lowered", "cost"),
+    [
+        (result(2, 4), None, 3.0),  # fits
+        (result(0, 1, 2), 4, 3.0),  # found before, and better than within a lower limit
+        (result(0, 4), 2, 3.0),  # found before, but worse
+        (result(0, 1, 2), None, 3.0),  # nothing within a lower limit
+        (result(0, 1, 3), None, None),  # nothing fits
+    ],
+)
+def test_what_was_found_before_is_used_if_it_fits_and_is_better(monkeypatch, first, lowered, cost):
+    monkeypatch.setattr(searches, "Found", Fits)
+    monkeypatch.setattr(searches, "_QUICK", 0)
+    looker: Any = SimpleNamespace(
+        prices=SimpleNamespace(paths=None), model=SimpleNamespace(limit_bytes=1.0)
+    )
+    tables: Any = SimpleNamespace(problem=PROBLEM)
+    algorithm: Any = None
+    several = Searches(looker, algorithm, Budget(), 0)
+    fitting = several._fitting(
+        (tables, first), lambda *_: None if lowered is None else (tables, result(lowered))
+    )
+    assert (None if fitting is None else fitting.seconds) == cost
+    assert fitting is None or fitting.result.lower_bound == 0.5
+
+
+def test_what_is_known_of_a_choice_is_known_with_another_bound():
+    tables: Any = SimpleNamespace()
+    other_tables: Any = SimpleNamespace()
+    paths: Any = None
+    known = Found(tables, result(2), paths)
+    known.__dict__["excess_bytes"] = 7.0  # as if it had been worked out
+    bounded = dataclasses.replace(result(2), lower_bound=1.0)
+    assert Found(tables, bounded, paths).knowing(known).excess_bytes == 7.0
+    others = Found(tables, result(3), paths), Found(other_tables, result(2), paths)
+    assert all("excess_bytes" not in vars(other.knowing(known)) for other in others)

@@ -1,0 +1,19 @@
+import pytest
+
+from autoddl.options import PlanOptions
+from autoddl.planner.planner import find_plan
+from autoddl.plans.stage_account import plan_price
+from tests.clusters import cluster
+from tests.graphs import mlp
+
+
+def test_running_blocks_again_belongs_to_the_backward_pass():
+    plan = find_plan(
+        mlp(16, (32, 64, 64, 64, 32)),
+        cluster("gcp_a100", 1, 2),
+        PlanOptions(checkpointing="all", baselines=False),
+    )
+    assert plan.recomputed
+    again, kept = plan_price(plan), plan_price(plan.keeping_all())
+    assert again.forward_s == pytest.approx(kept.forward_s)
+    assert again.backward_s > kept.backward_s and again.stash_bytes < kept.stash_bytes

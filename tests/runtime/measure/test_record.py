@@ -1,0 +1,161 @@
+"""The raw record: what is read, what is refused; the machine file from it, always the same."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from autoddl.cluster.spec import Cluster
+from autoddl.runtime.measure.measured import Limits, estimate, is_over, stop, why_not
+from autoddl.runtime.measure.record import DeviceTimes, Machine, Record, Timing, record_path
+from autoddl.runtime.measure.schedule import Point, Shape
+from autoddl.tools.calibration.calibrate import CalibrateJob, refit
+from autoddl.tools.calibration.machine import fit_record, machine_of
+from tests.runtime.measure.synthetic import medians
+
+HERE = Machine(("a", "b"), "a processor", 4)
+
+
+def timing(seconds: float) -> Timing:
+    made = Timing(2, [seconds] * 6)
+    made.finish(0.95)
+    return made
+
+
+def whole() -> Record:
+    device = DeviceTimes(
+        "cpu", {"float32": [(1e6, 1e-3), (1e9, 5e-2)]}, [(1e6, 1e-4), (1e8, 2e-2)], 1e-5, 10**9
+    )
+    timings = {p: timing(s) for p, s in medians(2, 2, outliers=0.0).items()}
+    return Record("two", "2026-01-02T03:04:05+00:00", HERE, 2, 2, 0.95, timings, device)
+
+
+def test_a_record_is_read_as_written(tmp_path):
+    record = whole()
+    record.timings[Point("send", Shape(2, 1, 1), 12)] = Timing(3, [1e-3, 2e-3])
+    record.skipped["all_gather"] = "too large"
+    record.operators["relu"] = [(64.0, 1e-5, 0.0), (128.0, 2e-5, 1e-6)]
+    record.save(tmp_path / "r.json")
+    again = Record.load(tmp_path / "r.json")
+    assert again.dumps() == record.dumps()
+    assert again.timings[Point("send", Shape(2, 1, 1), 12)].samples == [1e-3, 2e-3]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[: len(text) // 2], "not valid JSON"),
+        (lambda text: text.replace('"version": 1', '"version": 9'), "reads version 1"),
+        (lambda text: text.replace('"median_s"', '"median"', 1), "unknown field"),
+        (lambda text: text.replace('"kind": "send"', '"kind": "sent"', 1), "must be one of"),
+        (lambda text: text.replace('"repeats": 6', '"repeats": 0', 1), "more than zero"),
+        (lambda text: "[]", "expected a JSON object"),
+    ],
+)
+def test_a_corrupt_record_is_refused_with_its_name_and_the_mend(tmp_path, change, message):
+    path = tmp_path / "r.json"
+    path.write_text(change(whole().dumps()))
+    with pytest.raises(ValueError, match=message) as error:
+        Record.load(path)
+    assert str(path) in str(error.value) and "Remove it to measure anew" in str(error.value)
+
+
+def test_a_record_of_another_machine_or_shape_is_not_continued():
+    record = whole()
+    record.check_same(HERE, 2, 2)
+    with pytest.raises(ValueError, match="of 2 x 2 devices, these are 4 x 1"):
+        record.check_same(HERE, 4, 1)
+    with pytest.raises(ValueError, match=r"the record is of a, b .*, this is a, c"):
+        record.check_same(dataclasses.replace(HERE, hosts=("a", "c")), 2, 2)
+
+
+def test_a_refit_gives_the_same_bytes(tmp_path, capsys):
+    job = CalibrateJob(output=str(tmp_path / "two.json"))
+    whole().save(record_path(job.output))
+    refit(job)
+    first = (tmp_path / "two.json").read_bytes()
+    (tmp_path / "two.json").unlink()
+    refit(job)
+    assert (tmp_path / "two.json").read_bytes() == first
+    assert "R2 of the logarithms" in capsys.readouterr().out
+    cluster = Cluster.load(tmp_path / "two.json")
+    assert cluster.calibration is not None and cluster.calibration.r2 > 0.9
+    assert "2026-01-02" in cluster.sources["inter.alpha_s"]
+    assert cluster.device.curve_for("float32")[0][0] == 1e6
+
+
+def test_a_refit_without_a_record_says_what_to_do(tmp_path):
+    with pytest.raises(ValueError, match=r"x.measurements.json: no such file; run autoddl cali"):
+        refit(CalibrateJob(output=str(tmp_path / "x.json")))
+
+
+def test_without_a_device_the_machine_file_needs_one_given():
+    record = whole()
+    record.device = None
+    fit = fit_record(record)
+    with pytest.raises(ValueError, match="--device-from"):
+        machine_of(record, fit)
+    given = machine_of(whole(), fit).device
+    made = machine_of(record, fit, given)
+    assert "--device-from" in made.sources["device.memory_bytes"]
+    assert Cluster.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_a_machine_of_one_host_says_that_nothing_was_measured_between_hosts():
+    timings = {p: timing(s) for p, s in medians(1, 4).items()}
+    record = dataclasses.replace(whole(), nodes=1, gpus_per_node=4, timings=timings)
+    made = machine_of(record, fit_record(record))
+    assert made.inter == made.intra
+    assert "not measured" in made.sources["inter.alpha_s"]
+    assert made.calibration is not None
+    assert {r.nodes for r in made.calibration.ranges} == {1}
+
+
+def test_limits_end_a_point():
+    steady, wild = [1.0] * 6, [1.0, 9.0] * 3
+    assert Limits().is_done(steady) and not Limits().is_done(wild)
+    assert Limits().is_done(wild * 9)
+    assert not Limits(repeats=1000).is_done(steady * 100)
+    assert Limits(repeats=1000).next_count(950) == 50
+
+
+def test_what_takes_too_long_is_left_out_and_the_rest_kept_when_time_is_over():
+    shape = Shape(2, 1, 1)
+    small, large = (Point("all_gather", shape, n) for n in (1 << 20, 1 << 24))
+    record = dataclasses.replace(whole(), timings={small: Timing(1, [0.5] * 6)})
+    assert estimate(record, large) == pytest.approx(8.0)
+    assert "8 s a call (limit 2 s)" in why_not(record, large, Limits(), 1 << 40)
+    assert "memory" in why_not(record, large, Limits(), 1 << 24)
+    stop(record, [small, large], Limits())
+    assert is_over(record, small) and record.timings[small].median == 0.5
+    assert "budget" in record.skipped[str(large)]
+    stop(record, [small], Limits())
+    assert record.timings[small].repeats == 6 and str(small) not in record.skipped
+
+
+def test_the_shipped_measurement_gives_the_shipped_machine():
+    machines = Path(__file__).parents[3] / "calibration" / "machines"
+    shipped = Cluster.load(machines / "two_cores.json")
+    record = Record.load(machines / "two_cores.measurements.json")
+    made = machine_of(record, fit_record(record))
+    assert made.calibration is not None and made.calibration.warnings == ()
+    assert made.intra.beta_s_per_byte == pytest.approx(shipped.intra.beta_s_per_byte, rel=0.01)
+    assert made.intra.alpha_s == pytest.approx(shipped.intra.alpha_s, rel=0.01)
+    assert made.device == dataclasses.replace(
+        shipped.device, shuffle_s_per_byte=made.device.shuffle_s_per_byte
+    )
+    assert made.sources == shipped.sources
+
+
+def test_operators_of_a_record_come_into_the_machine_file():
+    record = whole()
+    fit = fit_record(record)
+    assert machine_of(record, fit).device.operators == {}
+    # the second is an outlier: more work cannot take less time
+    record.operators["relu"] = [(64.0, 3e-5, 0.0), (128.0, 1e-5, 0.0), (256.0, 8e-5, 1e-5)]
+    machine = machine_of(record, fit)
+    points = machine.device.operators["relu"].points
+    assert points == ((64.0, 2e-5, 0.0), (128.0, 2e-5, 0.0), (256.0, 8e-5, 1e-5))
+    assert "measured" in machine.sources["device.operators"]
+    assert Cluster.from_json(machine.to_json()) == machine

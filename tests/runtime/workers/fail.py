@@ -1,0 +1,63 @@
+"""Trains, until one rank fails in the way that the arguments say: `mode rank`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import oneflow as flow
+
+from autoddl.runtime.jobs.guard import install_guard, rank, world_size
+from autoddl.runtime.oneflow.trace.trace import trace_with_state
+from autoddl.runtime.oneflow.trainer import build_trainer
+from tests.runtime.random_plans import cluster_of, random_plan
+from tests.runtime.small_models import OPTIMIZERS, build
+
+
+class Broken(flow.optim.SGD):
+    """Fails in the middle of the trainer's step."""
+
+    def step(self, closure=None):
+        announce()
+        raise RuntimeError("the optimizer of rank 1 is broken")
+
+
+def announce() -> None:
+    print(f"failing at {time.time()}", flush=True)
+
+
+def main() -> None:
+    mode, is_bad = sys.argv[1], rank() == int(sys.argv[2])
+    install_guard()
+    if mode == "early" and is_bad:
+        announce()
+        raise RuntimeError("before anything was shared")
+    model, loss, batch = build("perceptron")
+    traced = trace_with_state(model, *batch(0, 8), loss=loss)
+    plan = random_plan(traced.graph, cluster_of(1, world_size()), 0)
+    optimizer = OPTIMIZERS["sgd"]
+    if mode == "step" and is_bad:
+        optimizer = lambda p: Broken(p, lr=0.1)  # noqa: E731
+    trainer = build_trainer(traced, plan, optimizer)
+    print(f"rank {rank()} is process {os.getpid()}", flush=True)
+    for step in range(1, 1000):
+        if is_bad and step == 2 and mode != "step":
+            announce()
+            if mode == "raise":
+                raise RuntimeError("no more data")
+            if mode == "exit":
+                sys.exit(7)
+            if mode == "leave":
+                break
+            if mode == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if mode == "shape":
+                trainer.step(*batch(step, 4))
+            if mode == "alone":
+                trainer.state_dict()
+        float(trainer.step(*batch(step, 8)))
+
+
+main()

@@ -1,0 +1,198 @@
+"""Trains a small model in pipeline stages and compares it with the same model on one device.
+
+Arguments: one JSON object, a list of cases (see `run`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+
+import numpy as np
+import oneflow as flow
+from train import alone, distance
+
+from autoddl.cost.compute import at_rate
+from autoddl.cost.storage import Storage
+from autoddl.graph.regions import repeated_blocks
+from autoddl.options import PlanOptions
+from autoddl.planner.placements import split_storage
+from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.plans.staged import StagedPlan
+from autoddl.runtime.jobs.guard import rank
+from autoddl.runtime.oneflow.kernels.by_input import BY_INPUT
+from autoddl.runtime.oneflow.pipeline import build_pipeline_trainer
+from autoddl.runtime.oneflow.session import share_text
+from autoddl.runtime.oneflow.trace.trace import trace_with_state
+from tests.runtime.random_plans import cluster_of, random_plan
+from tests.runtime.small_models import OPTIMIZERS, build
+
+DEATHS = {"raises": None, "killed": lambda *_: os.kill(os.getpid(), signal.SIGKILL)}
+
+
+def shuffled(plan, graph, seed):
+    """The same stages with random placements inside, so that layouts differ between them."""
+    cut = dataclasses.replace(plan.cut, graph=graph)
+    stages = [
+        dataclasses.replace(
+            stage,
+            plan=random_plan(
+                cut.stage(stage.first, stage.last), stage.plan.cluster, seed + n,
+                micro_batches=plan.micro_batches,
+            ),
+        )
+        for n, stage in enumerate(plan.stages)
+    ]  # fmt: skip
+    return dataclasses.replace(plan, stages=tuple(stages))
+
+
+def recomputed(plan):
+    """The same stages, all their repeated blocks run again."""
+    stages = []
+    for stage in plan.stages:
+        blocks = repeated_blocks(stage.plan.graph)
+        assert blocks
+        stages.append(
+            dataclasses.replace(stage, plan=dataclasses.replace(stage.plan, recomputed=blocks))
+        )
+    return dataclasses.replace(plan, stages=tuple(stages))
+
+
+def stored_split(plan, zero_stage):
+    """The same stages, their parameters stored by a stage of ZeRO over all axes that replicate."""
+    stages, count = [], 0
+    for stage in plan.stages:
+        own = stage.plan
+        axes = tuple(range(own.cluster.mesh.num_axes))
+        storage = {op.outputs[0]: Storage(zero_stage, axes) for op in own.graph.params}
+        ops, edges = split_storage(own.graph, own.model.comm, storage, own.ops, own.edges)
+        count += sum(edge.zero_stage > 0 for edge in edges.values())
+        split = dataclasses.replace(own, ops=ops, edges=edges)
+        stages.append(dataclasses.replace(stage, plan=split))
+    assert count
+    return dataclasses.replace(plan, stages=tuple(stages))
+
+
+def watched_step(trainer, batch):
+    """A step's loss; its passes communicate in their stages where the plan says so."""
+    met, do = set(), trainer._do
+    executors = [part.executor for part in trainer._parts.values()]
+
+    def watched(action):
+        trainer._groups.log = []
+        do(action)
+        if action.is_compute and trainer._groups.log:
+            met.add((action.kind, trainer.plan.schedule.part(trainer.stage, action.chunk)))
+
+    trainer._do = watched
+    for executor in executors:
+        executor._debug = False  # its checks communicate too
+    loss = float(trainer.step(*batch))
+    for executor in executors:
+        executor._debug = True
+    trainer._do, trainer._groups.log = do, None
+    for number, part in trainer._parts.items():
+        assert {kind for kind, of in met if of == number} <= part.meets, (met, part.meets)
+        assert (("F", number) in met) == ("F" in part.meets), (met, part.meets)
+    return loss
+
+
+def run(case, expected):
+    name, rows = case["model"], case["rows"]
+    model, loss, batch = build(name)
+    traced = trace_with_state(model, *batch(0, rows), loss=loss)
+
+    def make():
+        cluster = cluster_of(case["nodes"], case["gpus"])
+        if case["zero"]:  # where computing takes long every operator is divided
+            cluster = dataclasses.replace(cluster, device=at_rate(cluster.device, 1e5))
+        plan = find_staged_plan(
+            traced.graph,
+            cluster,
+            PlanOptions(
+                stages=case["stages"],
+                schedule=case["schedule"],
+                micro_batches=case["micro_batches"],
+                chunks=case["chunks"],
+                delay=case["delay"],
+            ),
+        )
+        assert isinstance(plan, StagedPlan)
+        if case["seed"] is not None:
+            plan = shuffled(plan, traced.graph, case["seed"])
+        if case["zero"]:
+            plan = stored_split(plan, case["zero"])
+        if case["recomputed"]:
+            plan = recomputed(plan)
+        return json.dumps(plan.to_json())
+
+    plan = StagedPlan.from_json(json.loads(share_text(make)))
+    trainer = build_pipeline_trainer(
+        traced, plan, OPTIMIZERS["sgd"], overlap=case["overlap"], debug=True
+    )
+    if case["dies"] and rank() == 1:
+        (part,) = trainer._parts.values()
+        part.executor.backward_pass = DEATHS[case["dies"]]  # in the middle of the schedule
+    heavy = sum(
+        node.kernel in BY_INPUT.values()
+        for part in trainer._parts.values()
+        for node in part.executor._program.nodes
+    )
+    last = rank() in trainer._ranks[-1]
+    assert bool(heavy) == (not plan.schedule.joint) or not (heavy or last)
+    losses = [watched_step(trainer, batch(0, rows))]
+    losses += [float(trainer.step(*batch(step, rows))) for step in range(1, case["steps"])]
+    evaluated = [trainer.eval_step(*batch(9, n)[:-1]).numpy() for n in (rows, 2 * rows)]
+    state = {k: v.numpy() for k, v in trainer.state_dict().items()}
+    wanted_losses, wanted_state, _ = expected
+    model.load_state_dict(trainer.state_dict())
+    model.eval()
+    with flow.no_grad():
+        whole = [model(*batch(9, n)[:-1]).numpy() for n in (rows, 2 * rows)]
+    for ours, theirs in zip(evaluated, whole, strict=True):
+        assert np.allclose(ours, theirs, rtol=1e-4, atol=1e-5), np.abs(ours - theirs).max()
+    model.train()
+    trainer.load_state_dict(wanted := trainer.state_dict())
+    again = trainer.state_dict()
+    assert all(np.array_equal(again[k].numpy(), v.numpy()) for k, v in wanted.items())
+    worst = max(abs(a - b) / abs(b) for a, b in zip(losses, wanted_losses, strict=True))
+    apart = distance(state, wanted_state)
+    skips = sum(link.target > link.source + 1 for link in plan.travel.links)
+    if rank() == 0:
+        print(
+            f"{name} {case['schedule']} stages={plan.num_stages}x{plan.chunks} "
+            f"m={case['micro_batches']} "
+            f"skips={skips} tied={len(plan.travel.shared_params)} "
+            f"loss {worst:.1e} state {apart:.1e}",
+            flush=True,
+        )
+    assert worst < 2e-5 and apart < 2e-5, (losses, wanted_losses, apart)
+
+
+def main():
+    known = {}
+    for case in json.loads(sys.argv[1]):
+        case = {
+            "rows": 8,
+            "steps": 3,
+            "overlap": True,
+            "optimizer": "sgd",
+            "seed": None,
+            "dies": "",
+            "chunks": 1,
+            "delay": None,
+            "recomputed": False,
+            "zero": 0,
+            **case,
+        }
+        key = case["model"], case["micro_batches"]
+        if key not in known:
+            known[key] = alone(case["model"], case)
+        run(case, known[key])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Emulated compute in two stages: a step lasts as long as its passes, whatever they compute."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from autoddl.cost.compute import at_rate
+from autoddl.options import PlanOptions
+from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.plans.schedule.costs import Costs
+from autoddl.plans.schedule.simulate import simulate
+from autoddl.plans.staged import StagedPlan
+from autoddl.runtime.jobs.guard import rank
+from autoddl.runtime.oneflow.pipeline import build_pipeline_trainer
+from autoddl.runtime.oneflow.trace.trace import trace_with_state
+from tests.runtime.random_plans import cluster_of
+from tests.runtime.small_models import OPTIMIZERS, build
+
+
+def main():
+    model, loss, batch = build("perceptron")
+    traced = trace_with_state(model, *batch(0, 8), loss=loss)
+    machine = cluster_of(2, 1)
+    machine = dataclasses.replace(machine, device=at_rate(machine.device, 1e5))
+    for schedule, overlap, signal in (
+        ("1f1b", True, False), ("1f1b", False, False), ("zb-h1", True, True),
+    ):  # fmt: skip
+        plan = find_staged_plan(
+            traced.graph, machine, PlanOptions(stages=2, schedule=schedule, micro_batches=4)
+        )
+        assert isinstance(plan, StagedPlan)
+        trainer = build_pipeline_trainer(
+            traced, plan, OPTIMIZERS["sgd"], overlap=overlap, emulate=True, signal=signal
+        )
+        trainer.step(*batch(0, 8)).numpy()
+        began = time.perf_counter()
+        trainer.step(*batch(1, 8)).numpy()
+        took = time.perf_counter() - began
+        costs = plan.costs
+        free = Costs(costs.forward, costs.backward, costs.weight, {}, {})
+        least = simulate(plan.schedule, free).makespan_s
+        assert 0.9 * least < took < least + 2.0, (schedule, took, least)
+        if rank() == 0:
+            print(f"{schedule} emulated: {took:.3f} s, at least {least:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

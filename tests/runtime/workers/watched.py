@@ -1,0 +1,154 @@
+"""Checks that only planned collectives run, that debug mode watches, and options on several ranks.
+
+Arguments: what to check.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import numpy as np
+import oneflow as flow
+import oneflow.nn as nn
+
+from autoddl.runtime.jobs.guard import rank, world_size
+from autoddl.runtime.oneflow.kernels import KERNELS
+from autoddl.runtime.oneflow.kernels.registry import ByInput, Explicit
+from autoddl.runtime.oneflow.trace.trace import trace_with_state
+from autoddl.runtime.oneflow.trainer import build_trainer
+from autoddl.sbp.rules import signatures_of
+from tests.runtime.random_plans import cluster_of, planned_op, random_plan, with_paths
+from tests.runtime.small_models import build, floats, mean_square
+
+CLUSTER = cluster_of(1, world_size())
+
+
+def trainer_of(name, seed=0, parts=1, plan=None, **options):
+    model, loss, batch = build(name)
+    traced = trace_with_state(model, *batch(0, 8), loss=loss)
+    plan = plan or random_plan(traced.graph, CLUSTER, seed, micro_batches=parts)
+    return build_trainer(traced, plan, lambda p: flow.optim.SGD(p, lr=0.1), **options), batch
+
+
+def only_planned_collectives():
+    """The collectives of a step are the plan's, each as often as planned."""
+    for name, seed in (("transformer", 0), ("convnet", 1)):
+        parts = 2 if name == "transformer" else 1
+        trainer, batch = trainer_of(name, seed, parts=parts)
+        plan, graph = trainer.plan, trainer.graph
+        planned = Counter()
+        for op in graph.ops:
+            for index, tensor in enumerate(op.inputs):
+                edge, producer = plan.edges[op.name, index], graph.producers[tensor]
+                carries = tensor in graph.needs_grad and plan.ops[op.name].grad_ins[index]
+                times = 1 if producer.kind == "param" else parts
+                steps = (*edge.forward, *(edge.backward if carries else ()))
+                for step in steps:
+                    planned[step.kind, step.axes] += 0 if step.is_free else times
+        inner = [op for op in plan.ops.values() if op.inner_axes]
+        trainer._groups.log = []
+        trainer.step(*batch(0, 8))
+        ran = Counter((t.kind, t.axes) for t in trainer._groups.log)
+        ran[("all_gather", tuple(range(plan.mesh.num_axes)))] -= 1  # the roll call
+        extra = ran - planned
+        assert not planned - ran, planned - ran
+        allowed = {op.inner_axes for op in inner}
+        assert {axes for _, axes in extra} <= allowed, (extra, allowed)
+
+
+def debug_mode_sees_a_broken_kernel():
+    """A kernel that gives other values on one rank is named."""
+    right = KERNELS["relu"]
+
+    def wrong(ctx, inputs, attrs):
+        result = right(ctx, inputs, attrs)
+        assert not isinstance(result, Explicit | ByInput)
+        return [y + float(rank()) for y in result]
+
+    KERNELS["relu"] = wrong
+    model, loss, batch = build("perceptron")
+    traced = trace_with_state(model, *batch(0, 8), loss=loss)
+    graph = traced.graph.with_forks()
+    mesh = CLUSTER.mesh
+    ops = {
+        op.name: planned_op(graph, op, [signatures_of(graph.spec(op))[-1]] * mesh.num_axes)
+        for op in graph.ops
+    }
+    plan = with_paths(graph, CLUSTER, ops, 1, 0)
+    trainer = build_trainer(traced, plan, lambda p: flow.optim.SGD(p, lr=0.1), debug=True)
+    try:
+        trainer.step(*batch(0, 8))
+    except AssertionError as error:
+        assert "relu (relu), output 0: planned as" in str(error), error
+    else:
+        raise RuntimeError("debug mode has seen nothing")
+    finally:
+        KERNELS["relu"] = right
+
+
+def dropout_agrees_on_replicas():
+    """Debug mode compares replicas after every operator; two runs give the same losses."""
+    for seed in (0, 1):
+        runs, plan = [], None
+        for _ in range(2):
+            trainer, batch = trainer_of("dropout", seed, plan=plan, debug=True)
+            plan = trainer.plan
+            runs.append([float(trainer.step(*batch(step, 8))) for step in range(2)])
+        assert runs[0] == runs[1], runs
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bn, self.dense = nn.BatchNorm1d(6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.dense(self.bn(x))
+
+
+def batchnorm_of_each_shard():
+    """With `per_shard_batchnorm` each half of the batch has its own statistics."""
+    rng = np.random.default_rng(0)
+    x, y = floats(rng, 8, 6), floats(rng, 8, 4)
+    flow.manual_seed(0)
+    model = Normed()
+    traced = trace_with_state(model, x, y, loss=mean_square)
+    graph = traced.graph.with_forks()
+    mesh = CLUSTER.mesh
+
+    def rows(op):
+        choices = signatures_of(graph.spec(op))
+        split = [s for s in choices if s.outs and s.outs[0].is_split and s.outs[0].dim == 0]
+        wants = op.kind not in ("param", "buffer") and split
+        return [split[0] if wants else choices[-1]] * mesh.num_axes
+
+    ops = {op.name: planned_op(graph, op, rows(op)) for op in graph.ops}
+    plan = with_paths(graph, CLUSTER, ops, 1, 0)
+    sgd = lambda p: flow.optim.SGD(p, lr=0.1)  # noqa: E731
+    trainer = build_trainer(traced, plan, sgd, per_shard_batchnorm=True, debug=True)
+    got = float(trainer.step(x, y))
+    state = trainer.state_dict()
+    halves = [Normed() for _ in range(mesh.size)]
+    expected = 0.0
+    for i, half in enumerate(halves):
+        half.load_state_dict(model.state_dict())
+        part = slice(i * 8 // mesh.size, (i + 1) * 8 // mesh.size)
+        loss = mean_square(half(x[part].clone()), y[part].clone()) / mesh.size
+        expected += float(loss)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+    for key in ("bn.running_mean", "bn.running_var"):
+        mean = np.mean([half.state_dict()[key].numpy() for half in halves], axis=0)
+        np.testing.assert_allclose(state[key].numpy(), mean, rtol=1e-5, atol=1e-6)
+    assert int(state["bn.num_batches_tracked"]) == 1
+
+
+CHECKS = (
+    only_planned_collectives,
+    debug_mode_sees_a_broken_kernel,
+    dropout_agrees_on_replicas,
+    batchnorm_of_each_shard,
+)
+{check.__name__: check for check in CHECKS}[sys.argv[1]]()
+if rank() == 0:
+    print(f"{sys.argv[1]} holds")

@@ -1,0 +1,130 @@
+"""The plan's page: what it says, and what a real browser shows of it."""
+
+import math
+import re
+
+import pytest
+
+from autoddl.options import PlanOptions
+from autoddl.planner.planner import find_plan
+from autoddl.plans.format import format_bytes, format_seconds
+from autoddl.tools.report.browser import ask, find_browser, screenshot
+from autoddl.tools.report.page import page, topology_parts, view
+from tests.clusters import cluster
+from tests.graphs import mlp, residual
+
+SHOWN = pytest.mark.skipif(
+    find_browser() is None, reason="looks at the page in Chromium, which is not on PATH"
+)
+
+
+def widths(selector: str) -> str:
+    """JavaScript for the widths of the elements that `selector` names."""
+    return f"[...document.querySelectorAll('{selector}')].map(e => e.getBoundingClientRect().width)"
+
+
+@pytest.fixture(scope="module")
+def plan():
+    graph = residual(4, 128, 256)
+    where = cluster("gcp_a100", 2, 4)
+    free = find_plan(graph, where, PlanOptions(baselines=False))
+    return find_plan(graph, where, PlanOptions(memory_limit_bytes=1.2 * free.cost.memory_bytes))
+
+
+@pytest.fixture(scope="module")
+def html(plan):
+    return page(plan)
+
+
+def test_the_page_needs_nothing_else(html):
+    assert html.lstrip().startswith("<!doctype html>")
+    assert not re.search(r"https?:|\bsrc=|<link|@import|url\(|<script", html)
+
+
+def test_names_are_escaped():
+    graph = mlp(8, (16, 16))
+    object.__setattr__(graph, "name", "<script>alert(1)</script>")
+    assert "<script>" not in page(find_plan(graph, cluster("laptop", 1, 2)))
+
+
+def test_parts_of_the_time_add_up(plan):
+    parts = view(plan)["time"]
+    assert sum(part["percent"] for part in parts) == pytest.approx(100, abs=0.01)
+    compute = next(part for part in parts if part["name"] == "computation")
+    share = plan.cost.compute_s / plan.cost.iteration_s
+    assert compute["percent"] == pytest.approx(100 * share, abs=1e-3)
+
+
+def test_topology_widths_are_logarithms_of_devices():
+    parts = topology_parts("(S0:(4,1), B:(8,1), S1:(1,2))")
+    assert [(p["letter"], p["devices"]) for p in parts] == [("S0", 4), ("B", 8), ("S1", 2)]
+    assert [p["percent"] for p in parts] == pytest.approx(
+        [100 * n / 6 for n in (2, 3, 1)], abs=0.01
+    )
+    assert topology_parts("(S0:(1,1), B:(1,1), S1:(1,1))") == []
+
+
+def test_redistributions_are_named_with_their_bytes(plan, html):
+    moves = [move for layer in view(plan)["layers"] for move in layer["moves"]]
+    steps = [s for e in plan.edges.values() for s in (*e.forward, *e.backward) if not s.is_free]
+    assert steps and any(step.kind.replace("_", "-") in html for step in steps)
+    assert all(re.search(r"over .*, [\d.]+ \w?B a device$", s) for m in moves for s in m["steps"])
+
+
+@SHOWN
+def test_a_browser_shows_the_figures(plan, html):
+    text = ask(html, "document.body.innerText")
+    for shown in (
+        plan.graph.name, format_seconds(plan.cost.iteration_s),
+        format_bytes(plan.memory_limit_bytes), "this plan", *(b.name for b in plan.baselines),
+    ):  # fmt: skip
+        assert shown in text, shown
+    names = {layer["name"] for layer in view(plan)["layers"]}
+    assert all(name in text for name in names)
+
+
+@SHOWN
+@pytest.mark.parametrize("width", [1120, 520])
+def test_a_browser_draws_bars_as_wide_as_their_values(plan, html, width):
+    questions = {
+        "time": widths("#time .bar span"),
+        "schemes": widths("#schemes .bar span"),
+        "topology": widths("#layers .layer:first-of-type .topology span"),
+        "memory": widths("#memory .bar span"),
+        "whole": "document.querySelector('#memory .bar').clientWidth",
+        "page": "document.documentElement.scrollWidth",
+        "window": "innerWidth",
+    }
+    pairs = ", ".join(f"{key}: {value}" for key, value in questions.items())
+    shown = ask(html, f"({{{pairs}}})", width)
+    seen = view(plan)
+    assert shown["page"] <= shown["window"], "the page is wider than the window"
+    check(shown["time"], [part["percent"] for part in seen["time"]])
+    bars = [scheme for scheme in seen["schemes"] if not scheme["why"]]
+    check(shown["schemes"], [s[k] for s in bars for k in ("compute", "communication")])
+    need = plan.cost.memory_bytes / plan.memory_limit_bytes
+    assert sum(shown["memory"]) == pytest.approx(need * shown["whole"], rel=0.02)
+
+
+def check(drawn, values):
+    """The widths are proportional to the values, within the width of a pixel."""
+    assert len(drawn) == len(values) and sum(values) > 0
+    scale = sum(drawn) / sum(values)
+    for width, value in zip(drawn, values, strict=True):
+        assert math.isclose(width, scale * value, abs_tol=1.1), (drawn, values)
+
+
+@SHOWN
+def test_a_picture_shows_the_whole_page(html, tmp_path):
+    file = tmp_path / "plan.png"
+    screenshot(html, file)
+    data = file.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    width, height = (int.from_bytes(data[at : at + 4], "big") for at in (16, 20))
+    assert width == 1120 and height >= ask(html, "document.body.scrollHeight") - 2
+
+
+def test_without_a_browser_the_picture_is_refused(html, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="chromium"):
+        screenshot(html, tmp_path / "plan.png")

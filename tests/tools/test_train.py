@@ -1,0 +1,147 @@
+"""`autoddl train` on real processes, and what it refuses before it starts any."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from autoddl.tools import train as job
+from autoddl.tools.cli import main
+
+ROOT = Path(__file__).parents[2]
+LAPTOP = str(ROOT / "calibration" / "machines" / "laptop.json")
+MODEL = "models.gpt:gpt_small"
+
+
+def run(*words: str, **added: str) -> subprocess.CompletedProcess[str]:
+    """added: to the environment"""
+    clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
+    clean |= added
+    return subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=clean, capture_output=True, text=True, timeout=240
+    )
+
+
+def train(*words: str) -> subprocess.CompletedProcess[str]:
+    return run("-m", "autoddl", "train", MODEL, "--cluster", LAPTOP, *words)
+
+
+def losses(output: str) -> list[float]:
+    return [float(x) for x in re.findall(r"^step +\d+  loss (\S+)", output, re.MULTILINE)]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """The losses of three steps on one process."""
+    done = train("--nodes", "1", "--gpus-per-node", "1", "--steps", "3")
+    assert done.returncode == 0, done.stderr
+    assert len(losses(done.stdout)) == 3
+    return losses(done.stdout)
+
+
+@pytest.fixture
+def refused(monkeypatch):
+    """`refused(*words)`: what `autoddl train` says that ends before any process starts."""
+
+    def started(*words, **options):
+        raise AssertionError("processes were started")
+
+    def by(*words: str, model: str = MODEL) -> str:
+        for name in ("RANK", "WORLD_SIZE"):  # OneFlow, when it is imported, sets them
+            monkeypatch.delenv(name, raising=False)
+        done = CliRunner().invoke(main, ("train", model, "--cluster", LAPTOP, *words))
+        assert done.exit_code == 2, done.output
+        assert done.stdout == "" and "Traceback" not in done.stderr
+        return done.stderr
+
+    monkeypatch.setattr(job, "run_processes", started)
+    return by
+
+
+def plan(*words: str) -> None:
+    done = CliRunner().invoke(main, ("plan", MODEL, *words))
+    assert done.exit_code == 0, done.output
+
+
+def test_four_processes_train_like_one(alone):
+    together = train("--steps", "3")
+    assert together.returncode == 0, together.stdout + together.stderr
+    assert losses(together.stdout) == pytest.approx(alone, rel=1e-4)
+
+
+def test_a_pipeline_is_planned_and_trained_like_one_process(alone):
+    staged = train("--stages", "2", "--schedule", "eager-1f1b", "--steps", "2")
+    assert staged.returncode == 0, staged.stdout + staged.stderr
+    assert losses(staged.stdout) == pytest.approx(alone[:2], rel=1e-4)
+
+
+def test_a_plan_has_its_own_stages(refused):
+    assert "leave it or --plan out" in refused("--plan", "plan.json", "--stages", "2")
+
+
+def test_a_launcher_may_start_the_ranks():
+    words = ("-m", "autoddl", "train", MODEL, "--cluster", LAPTOP, "--nodes", "1", "--steps", "2")
+    code = (
+        "import sys; from autoddl.runtime.jobs.launch import run_processes; "
+        "sys.exit(run_processes(sys.argv[2:], int(sys.argv[1])))"
+    )
+    good = run("-c", code, "2", *words)
+    assert good.returncode == 0, good.stdout + good.stderr
+    assert len(losses(re.sub(r"^\[0\] ", "", good.stdout, flags=re.MULTILINE))) == 2
+    # One rank for a cluster of two devices.
+    bad = run("-c", code, "1", *words)
+    assert bad.returncode == 2
+    assert "1 x 2 = 2 devices, but this job has 1 process" in bad.stdout
+
+
+def test_what_the_device_cannot_compute_is_refused_before_any_process_starts(refused, tmp_path):
+    assert "no kernels on the CPU" in refused("--precision", "float16")
+    file = str(tmp_path / "plan.json")
+    a100 = str(ROOT / "calibration" / "machines" / "gcp_a100.json")
+    shape = ("--nodes", "1", "--gpus-per-node", "2")
+    plan("--cluster", a100, *shape, "--precision", "float16", "-o", file)
+    assert "no kernels on the CPU" in refused(*shape, "--plan", file)
+
+
+def test_a_plan_for_something_else_is_refused_before_any_process_starts(refused, tmp_path):
+    file = tmp_path / "plan.json"
+    plan("--cluster", LAPTOP, "-o", str(file))
+    words = ("--plan", str(file))
+    assert "the plan is for 2 x 2 devices" in refused("--nodes", "1", *words)
+    assert "the plan is for another model" in refused(*words, model="models.dlrm:dlrm_small")
+    file.write_text(json.dumps({**json.loads(file.read_text()), "version": 99}))
+    assert "plan version 99" in refused(*words)
+
+
+@pytest.mark.full
+def test_a_plan_with_stages_trains_like_one_device(alone, refused, tmp_path):
+    """Two stages on two processes; tied weights (GPT's logits) are on both."""
+    file = str(tmp_path / "staged.json")
+    shape = ("--nodes", "2", "--gpus-per-node", "1")
+    plan("--cluster", LAPTOP, *shape, "--stages", "2", "--micro-batches", "4", "-o", file)
+    together = train(*shape, "--steps", "2", "--plan", file)
+    assert together.returncode == 0, together.stderr
+    assert losses(together.stdout) == pytest.approx(alone[:2], rel=1e-5)
+    assert "the plan is for 2 x 1 devices" in refused("--plan", file)
+
+
+def test_an_operator_without_a_rule_is_told_once(tmp_path: Path):
+    (tmp_path / "unpooled.py").write_text(
+        "from oneflow import int64, nn, randn, zeros\n"
+        "class Unpool(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return nn.MaxUnpool2d(2)(*nn.MaxPool2d(2, return_indices=True)(x))\n"
+        "def unpooled():\n"
+        "    model = nn.Sequential(nn.Conv2d(1, 1, 2), Unpool(), nn.Flatten(), nn.Linear(4, 4))\n"
+        "    return model, (randn(8, 1, 3, 3), zeros(8, dtype=int64)), nn.CrossEntropyLoss()\n"
+    )
+    words = ("train", "unpooled:unpooled", "--cluster", LAPTOP, "--nodes", "1", "--steps", "1")
+    done = run("-m", "autoddl", *words, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if "max_pool_2d" in line]
+    assert len(told) == 1 and told[0].startswith("Warning: 1 runs as one replicated operator")
