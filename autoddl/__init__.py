@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .cluster import Cluster
     from .graph.graph import Graph
     from .graph.hints import batchwise
-    from .options import PlanOptions
+    from .planner.options import PlanOptions
     from .plans import Plan
     from .plans.staged import StagedPlan
 
@@ -37,18 +37,21 @@ __all__ = [
 _HOMES = {
     "BackendMissing": "api",
     "Cluster": "cluster",
-    "Graph": "graph",
+    "Graph": "graph.graph",
     "Plan": "plans",
-    "PlanOptions": "options",
-    "StagedPlan": "staged_plan",
-    "batchwise": "annotate",
+    "PlanOptions": "planner.options",
+    "StagedPlan": "plans.staged",
+    "batchwise": "graph.hints",
     "parallelize": "api",
     "plan": "api",
     "trace": "api",
 }
+_PACKAGES = {"box": "tools.box"}  # that are used as `autoddl.box`
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f".{_PACKAGES[name]}", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

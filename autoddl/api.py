@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from .cluster.spec import Cluster
 from .graph.graph import Graph
-from .options import PlanKeywords, PlanOptions, Stages, TrainKeywords
+from .planner.options import PlanKeywords, PlanOptions, Stages, TrainKeywords
 from .planner.planner import find_plan
 from .planner.stages.staged_planner import find_staged_plan
 from .plans import Plan

@@ -11,8 +11,8 @@ from autoddl.cluster.spec import Cluster
 from autoddl.cost.recompute import Checkpointing
 from autoddl.graph.graph import Graph
 from autoddl.graph.precision import in_precision
-from autoddl.options import PlanOptions
 from autoddl.planner.baselines import data_parallel, megatron
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.tables.group_table import Space
 from autoddl.planner.tables.groups import CompositeSignature, Group

@@ -20,7 +20,7 @@ from autoddl._files import write_atomically
 from autoddl.cluster.spec import Cluster
 from autoddl.cost.needed import compiles
 from autoddl.graph.graph import Graph
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.oneflow.memory.exact import check_compiles, exact_memory

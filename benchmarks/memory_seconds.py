@@ -17,8 +17,8 @@ from autoddl.cluster import Cluster
 from autoddl.cost.compute import at_rate
 from autoddl.cost.recompute import Checkpointing
 from autoddl.graph.graph import Graph
-from autoddl.options import PlanOptions
 from autoddl.planner.baselines import data_parallel
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.tools.box import Box

@@ -21,8 +21,8 @@ from typing import Any
 
 from autoddl.cluster.spec import Cluster
 from autoddl.graph.graph import Graph
-from autoddl.options import PlanOptions
 from autoddl.planner.baselines import megatron
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan
 from autoddl.planner.tables.group_table import Space
 from autoddl.plans import Plan

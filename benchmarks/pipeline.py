@@ -24,7 +24,7 @@ from typing import Any
 from autoddl._files import write_atomically
 from autoddl.cluster.spec import Cluster
 from autoddl.cost.compute import at_rate
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans.schedule.costs import Costs
 from autoddl.plans.schedule.simulate import simulate
@@ -158,7 +158,7 @@ ABOUT = (
     "property of the schedule. Its first of s stages holds s micro-batches, whose way to the last "
     "stage and back takes s passes and 2 (s - 1) transfers of x seconds, so it starts one every "
     "t + 2 x (s - 1) / s seconds, where GPipe and eager-1F1B start one every t seconds: with m "
-    "micro-batches 2 x (m (s - 1) / s - 1) seconds more (tests/plans/schedule/test_simulate.py holds the "
+    "micro-batches 2 x (m (s - 1) / s - 1) seconds more (test_simulate.py holds the "
     "simulator to that). 1F1B saves memory, s instead of m micro-batches on the first stage; "
     "eager-1F1B has GPipe's time with 2 s - 1. In turn with computation, where nothing is hidden, "
     "1F1B is the faster one of many stages, and of two as fast as GPipe. So eager-1F1B beside "

@@ -27,7 +27,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 
 RESULTS = Path(__file__).parent / "results"
 MACHINES = Path(__file__).parents[1] / "calibration" / "machines"
@@ -81,7 +81,7 @@ CASES |= DOUBLINGS | GROWING
 RUNS, GROWTH_RUNS = 3, 9
 
 
-def _graph(case: Case) -> Any:
+def graph_of(case: Case) -> Any:
     """The traced graph of a case."""
     from autoddl.runtime.oneflow.trace.entries import trace_entry
 
@@ -160,7 +160,7 @@ def _measured(case: Case) -> dict[str, Any]:
     from autoddl.sbp.redistribute import PathTable
     from autoddl.search import counts, eliminate, floors, fronts, marginals
 
-    graph = _graph(case)
+    graph = graph_of(case)
     cluster = Cluster.load(MACHINES / f"{case.machine}.json").with_shape(
         nodes=case.nodes, gpus_per_node=case.gpus
     )

@@ -24,8 +24,8 @@ from pathlib import Path
 from autoddl.cluster import Cluster
 from autoddl.cost.compute import at_rate
 from autoddl.graph.graph import Graph
-from autoddl.options import PlanOptions
 from autoddl.planner.baselines import Chosen
+from autoddl.planner.options import PlanOptions
 from autoddl.runtime.oneflow.rival.choice import ask_oneflow
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.sbp.mesh import Mesh

@@ -4,7 +4,7 @@ AlexNet, VGG13, GPT and DLRM at sizes at which exhaustive search ends, in AutoDD
 stores parameters whole (`Space.zero`). All algorithms get the same tables; those that draw at
 random run with several seeds, each for a fifth of the time that the exhaustive search took. Times
 are processor seconds: other work on the machine does not count. Exhaustive search is a depth-first
-enumeration that prunes by partial cost (`search.heuristics.exhaustive`), so it is far faster than going
+enumeration that prunes by partial cost (`exhaustive`), so it is far faster than going
 through all choices; the number of choices stands beside it.
 """
 

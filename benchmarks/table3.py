@@ -33,7 +33,6 @@ from autoddl.cost.recompute import Checkpointing
 from autoddl.graph.cut import CutGraph
 from autoddl.graph.graph import Graph
 from autoddl.graph.regions import repeated_blocks
-from autoddl.options import PlanOptions
 from autoddl.planner.baselines.megatron_stages import (
     PER_STAGE,
     StagedBaseline,
@@ -42,6 +41,7 @@ from autoddl.planner.baselines.megatron_stages import (
     even_cut,
     on_cut,
 )
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan, micro_batch_counts
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans import Plan

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FIRST = (
     "tests/runtime",
     "tests/plans/staged",
-)  # and the files beside these; about half of the time
+)  # and the files beside these: half
 NOTHING_CHOSEN = 5  # pytest's exit status
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from autoddl.cost.needed import compiles
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from tests.clusters import cluster
 from tests.graphs import attention, mlp

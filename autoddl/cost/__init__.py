@@ -1,0 +1,1 @@
+"""Seconds and bytes of placed operators, redistributions and whole plans."""

@@ -1,0 +1,1 @@
+"""The traced model: operators, tensors, repeated regions, and how it is cut."""

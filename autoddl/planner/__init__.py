@@ -1,0 +1,1 @@
+"""A graph and a cluster to a plan."""

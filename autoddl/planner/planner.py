@@ -24,7 +24,6 @@ from ..graph.graph import Graph
 from ..graph.placed import PlannedBaseline
 from ..graph.precision import check_precision, in_precision
 from ..graph.regions import repeated_blocks
-from ..options import DEFAULTS, PROVING, PlanOptions
 from ..plans import Plan, SearchRecord
 from ..plans.format import format_at_least, format_bytes
 from ..search.algorithms import find_algorithm
@@ -38,6 +37,7 @@ from .collector import paused_collector
 from .found import Found
 from .layers import describe_layers
 from .look import Looker
+from .options import DEFAULTS, PROVING, PlanOptions
 from .searches import Searches
 from .smallest import smallest
 from .tables.group_table import Space

@@ -3,8 +3,8 @@
 The search adds bytes up; what a plan holds at its fullest moment is known when it is written down
 (`found`). Where that exceeds the limit, the search's limit is lowered by the excess and its result
 tightened (`search.tighten`), so no plan exceeds it; where that costs much time, limits in between
-are tried. Where a look is a lower bound (`planner.class_bounds`), the search is among the strategies
-that it leaves, and what it rules out is ruled out for certain.
+are tried. Where a look is a lower bound (`planner.class_bounds`), the search is among the
+strategies that it leaves, and what it rules out is ruled out for certain.
 
 `Searches.attempt` returns the result.
 """

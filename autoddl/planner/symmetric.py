@@ -27,8 +27,8 @@ from ..cost.recompute import Recomputation
 from ..search.eliminate import eliminate
 from ..search.floors import near_optimum
 from ..search.gap import ROUNDING
-from ..search.refine import possible
 from .axis_classes import AxisClasses
+from .refine import possible
 from .tables.group_table import Space
 from .tables.groups import Grouping
 from .tables.pair_prices import PairPrices

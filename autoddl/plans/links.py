@@ -14,13 +14,13 @@ from ..cluster.spec import Cluster
 from ..cluster.submesh import SubMesh
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedOp
-from ..planner.stages.partition import StagePrice
 from ..sbp.layout import TensorSpec
 from ..sbp.redistribute import Step, cheapest_path
 from . import Plan
 from .reshard.plan import ReshardPlan, plan_reshard
 from .reshard.unit_tasks import End
 from .stage_account import plan_price
+from .stage_price import StagePrice
 
 Steps = tuple[Step, ...]
 

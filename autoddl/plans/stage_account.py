@@ -19,8 +19,8 @@ from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
 from ..graph.graph import Graph
 from ..graph.placed import PlannedEdge, PlannedOp
-from ..planner.stages.partition import StagePrice
 from . import Plan
+from .stage_price import StagePrice
 
 Columns = dict[str, NDArray[np.float64]]  # operator -> the fields of a StagePrice
 

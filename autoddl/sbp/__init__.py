@@ -1,0 +1,1 @@
+"""Placements (Split, Broadcast, Partial) on a device mesh, operator rules, redistribution."""

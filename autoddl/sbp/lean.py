@@ -78,7 +78,7 @@ class Lean:
 def lean_edges(graph: StateGraph, shape: Shape, prices: Floats, parts: Bools, sums: Bools) -> Lean:
     """What tensors that divide as `shape` need of `graph`.
 
-    prices, parts, sums: for each group of `graph.graph.groups`, its latency (infinite: not allowed) and
+    prices, parts, sums: for each group of `graph.groups`, its latency (infinite: not allowed) and
     seconds per byte of a shard, and as for `needless`
     """
     even = np.ones(len(graph.codes), dtype=bool)

@@ -1,0 +1,1 @@
+"""Programs around the planner: command line, reports, calibration, cluster in a box."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from ..options import PlanOptions
+from ..planner.options import PlanOptions
 from .commands.box import box
 from .commands.calibrate import calibrate
 from .commands.compare import compare

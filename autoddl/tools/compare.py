@@ -19,9 +19,9 @@ from ..cost.account import Cost, Traffic
 from ..cost.model import CostModel
 from ..graph.graph import Graph
 from ..graph.placed import PlannedBaseline
-from ..options import DEFAULTS, PlanOptions
 from ..planner.baselines import Chosen, chosen
 from ..planner.baselines.megatron_stages import megatron_in_stages
+from ..planner.options import DEFAULTS, PlanOptions
 from ..planner.planner import baseline_plans, cost_model, find_plan
 from ..planner.stages.staged_planner import find_staged_plan
 from ..plans import Plan

@@ -15,7 +15,7 @@ from pathlib import Path
 from ..api import parallelize
 from ..api import plan as plan_graph
 from ..cluster.spec import Cluster
-from ..options import DEFAULTS, PlanOptions
+from ..planner.options import DEFAULTS, PlanOptions
 from ..plans import Plan
 from ..plans.staged import StagedPlan, load_plan
 from ..runtime.jobs.guard import install_guard, rank

@@ -14,8 +14,8 @@ from pathlib import Path
 from autoddl._files import write_atomically
 from autoddl.cluster import Cluster
 from autoddl.graph.graph import Graph
-from autoddl.options import PlanOptions
 from autoddl.planner.baselines import data_parallel, forced, megatron
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 

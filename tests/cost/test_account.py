@@ -3,8 +3,8 @@ import dataclasses
 import pytest
 
 from autoddl.cost.memory import parameter_copies
-from autoddl.options import PlanOptions
 from autoddl.planner.baselines import data_parallel
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from tests.clusters import cluster
 from tests.graphs import mlp, tied

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoddl.cost.bound import Accesses, Multiply, least_accesses, memory_dependent_words
-from autoddl.options import PlanOptions
 from autoddl.planner.baselines import data_parallel, forced
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.tables.group_table import WHOLE_SPACE
 from tests.clusters import cluster

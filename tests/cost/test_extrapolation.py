@@ -6,7 +6,7 @@ import json
 import pytest
 
 from autoddl.cluster.provenance import Calibration, Range
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.summary import summary_json
 from tests.clusters import cluster

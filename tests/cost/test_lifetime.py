@@ -2,8 +2,8 @@
 
 import pytest
 
-from autoddl.options import PlanOptions
 from autoddl.planner.baselines import data_parallel
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from tests.clusters import cluster

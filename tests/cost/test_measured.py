@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from autoddl.cluster.operator_times import OperatorTimes
 from autoddl.cost.measured import measured_seconds, operator_key, whole_work
 from autoddl.cost.operator import computes
-from autoddl.options import PlanOptions
 from autoddl.planner.baselines import data_parallel
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.stage_account import columns
 from autoddl.sbp.rules import find_rule

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from autoddl.cost.needed import compiles, needed_bytes
-from autoddl.options import PlanOptions
 from autoddl.planner.baselines import forced
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from tests.clusters import cluster

@@ -7,8 +7,8 @@ import pytest
 from autoddl.cost.operator import computes
 from autoddl.cost.recompute import Recomputation
 from autoddl.graph.regions import repeated_blocks
-from autoddl.options import PlanOptions
 from autoddl.planner.baselines import data_parallel, forced
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.format import format_bytes
 from autoddl.sbp.rules import find_rule

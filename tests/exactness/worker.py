@@ -5,7 +5,7 @@ Arguments: alone MODEL OPTIMIZER STEPS FILE
            together MODEL OPTIMIZER STEPS FILE NODES GPUS MICRO_BATCHES SCHEME...
 `alone` writes FILE (npz: losses, state, which elements have a gradient); `together` compares with
 it and prints a JSON line per scheme. A scheme `random:N` is a plan drawn with seed N, ZeRO and
-SUMMA are those of `autoddl.planner.baselines`; `zero:N` is data parallel with parameters stored by ZeRO's
+SUMMA are those of `planner.baselines`; `zero:N` is data parallel with parameters stored by ZeRO's
 stage N, `zero:mixed` each by another, and the state is saved and loaded on the way; `zero-again:N`
 is the same with the repeated blocks run again. `shuffled` shows what rounding alone does: one
 process, with the rows of each batch in another order and cut into two halves whose gradients add
@@ -25,7 +25,7 @@ import oneflow as flow
 
 from autoddl.cluster.spec import Cluster
 from autoddl.graph.regions import repeated_blocks
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.jobs.guard import rank

@@ -6,7 +6,7 @@ import pytest
 
 from autoddl.graph.cut import crossing_bytes, cut_graph
 from autoddl.graph.graph import Graph
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from tests.clusters import cluster
 from tests.graphs import Builder, attention, compared, mlp, residual, tied

@@ -6,8 +6,8 @@ import pytest
 
 from autoddl.graph.precision import in_precision
 from autoddl.graph.regions import repeated_blocks
-from autoddl.options import PlanOptions
 from autoddl.planner.baselines import data_parallel
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from tests.clusters import cluster

@@ -8,8 +8,8 @@ pytest.importorskip("oneflow", reason="traces OneFlow models")
 
 from autoddl.cost.recompute import Checkpointing  # noqa: E402
 from autoddl.graph.graph import Graph  # noqa: E402
-from autoddl.options import PlanOptions
 from autoddl.planner.baselines import data_parallel, megatron  # noqa: E402
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan  # noqa: E402
 from autoddl.runtime.oneflow.trace.entries import trace_entry  # noqa: E402
 from tests.clusters import cluster  # noqa: E402

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("oneflow", reason="traces OneFlow models")
 
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan  # noqa: E402
 from autoddl.runtime.oneflow.trace.entries import trace_entry  # noqa: E402
 from benchmarks.memory import graph_of  # noqa: E402

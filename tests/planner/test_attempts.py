@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from tests.clusters import cluster

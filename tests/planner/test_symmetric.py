@@ -5,7 +5,7 @@ import pytest
 
 from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan, micro_graph
 from autoddl.planner.symmetric import cheapest_tables
 from autoddl.planner.tables.group_table import WHOLE_SPACE, Space

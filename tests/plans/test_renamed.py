@@ -1,7 +1,7 @@
 """A plan under other names is the plan that a search under these names would find."""
 
 from autoddl.graph.cut import cut_graph
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.renamed import renamed
 from tests.clusters import cluster

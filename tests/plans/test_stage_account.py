@@ -1,6 +1,6 @@
 import pytest
 
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.stage_account import plan_price
 from tests.clusters import cluster

@@ -6,8 +6,8 @@ import sys
 import oneflow.core.job.job_pb2 as job_pb
 import pytest
 
-from autoddl.options import PlanOptions
 from autoddl.planner.baselines import data_parallel, forced
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.oneflow.memory.again import COPY, run_again_late

@@ -9,7 +9,7 @@ import oneflow as flow
 import oneflow.nn.functional as F
 import pytest
 
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.runtime.oneflow.trace.trace import trace
 from tests.clusters import cluster

@@ -6,8 +6,8 @@ import math
 import pytest
 from click.testing import CliRunner
 
-from autoddl.options import PlanOptions
 from autoddl.planner.baselines import FAMILIES, data_parallel
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.diff import cost_differences, differences
 from autoddl.tools.cli import main

@@ -21,12 +21,12 @@ from ...graph.cut import CutGraph, cut_graph
 from ...graph.graph import Graph
 from ...graph.precision import in_precision
 from ...graph.regions import repeated_blocks
-from ...options import PlanOptions
 from ...plans import Plan
 from ...plans.links import PlannedStage
 from ...plans.renamed import renamed
 from ...plans.stage_account import plan_price
 from ...plans.staged import StagedPlan
+from ..options import PlanOptions
 from ..planner import micro_batch_counts, micro_graph, written_baselines
 from ..stages.partition import in_flight
 from ..stages.stage_plan import plan_stage
@@ -53,7 +53,7 @@ def megatron_in_stages(
 ) -> StagedBaseline | None:
     """The fastest; None if the blocks divide over no number of stages, or nothing fits.
 
-    micro_batches: if they are given; the errors are those of `planner.planner.find_plan`
+    micro_batches: if they are given; the errors are those of `planner.find_plan`
     """
     graph = in_precision(graph, model.precision)
     counts = micro_batch_counts(graph, micro_batches)

@@ -7,7 +7,7 @@
     forced          each axis has one kind of product: rows (S0), columns (B) or summed dim (S1)
                     of every heavy operator, so that (S0, B, S1) is a 3D scheme and (B, S1) a 2D one
 
-AutoDDL section 4.2 names the special cases. A `Space` from here goes to `planner.planner.find_plan`; what
+AutoDDL section 4.2 names the special cases. A `Space` from here goes to `planner.find_plan`; what
 the scheme leaves open (where light operators run, which redistributions) is searched.
 """
 

@@ -1,0 +1,1 @@
+"""Pipeline stages: what runs of layers cost, and where the model is cut."""

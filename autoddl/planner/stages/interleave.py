@@ -16,7 +16,8 @@ import math
 from functools import lru_cache
 
 from ...cluster.submesh import SubMesh
-from .partition import Partition, PriceFn, Shape, Stage, StagePrice
+from ...plans.stage_price import StagePrice
+from .partition import Partition, PriceFn, Shape, Stage
 
 
 def equal_shapes(nodes: int, gpus: int, stages: int) -> Shape:

@@ -29,30 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cluster.submesh import SubMesh
+from ...plans.stage_price import StagePrice
 
 Shape = tuple[int, int]  # hosts, devices of each
 Array = NDArray[np.float64]
 _ROUNDING = 1e-12  # relative
-
-
-@dataclass(frozen=True)
-class StagePrice:
-    """What a run of layers costs on one sub-mesh.
-
-    forward_s, backward_s: of one micro-batch; once_s: once an iteration
-    fixed_bytes: parameters and their state; stash_bytes: what each micro-batch in flight holds
-    work_bytes: what is there for one micro-batch at a time
-    """
-
-    forward_s: float
-    backward_s: float
-    once_s: float = 0.0
-    fixed_bytes: float = 0.0
-    stash_bytes: float = 0.0
-    work_bytes: float = 0.0
-
-    def memory_bytes(self, in_flight: int) -> float:
-        return self.fixed_bytes + in_flight * self.stash_bytes + self.work_bytes
 
 
 # (first layer, last layer + 1, shape, micro-batches, forward passes held) -> price; None: cannot be

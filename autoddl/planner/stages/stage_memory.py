@@ -2,7 +2,7 @@
 
     memory = parameters + h (what a micro-batch keeps) + (what a block that is run again holds)
 
-for h forward passes held (`planner.stages.partition.in_flight`). Tables count h = 1; `with_in_flight`
+for h forward passes held (`partition.in_flight`). Tables count h = 1; `with_in_flight`
 adds the others: outputs that are kept, and copies of what is redistributed outside of such blocks.
 """
 

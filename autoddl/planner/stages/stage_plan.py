@@ -2,7 +2,7 @@
 
 The search problem counts the memory of all micro-batches in flight (`stage_memory`). Unless another
 algorithm is asked for, choices at rising prices of memory are tried until one fits
-(`planner.stages.stage_search.sweep`), and then descend as far as the limit allows. What a plan really holds is
+(`stage_search.sweep`), and then descend as far as the limit allows. What a plan really holds is
 its account's (`plans.stage_account.plan_price`); where that is too much the limit is lowered.
 
 At a price l of memory, no choice within limit L costs less than  cost + l (memory - L)  does.
@@ -20,7 +20,6 @@ from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
 from ...graph.graph import Graph
 from ...graph.regions import repeated_blocks
-from ...options import DEFAULTS, PlanOptions
 from ...plans import Plan
 from ...plans.format import format_bytes
 from ...plans.stage_account import plan_price
@@ -29,6 +28,7 @@ from ...search.budget import Budget
 from ...search.descend import descend
 from ...search.problem import Choice, Problem, SearchResult
 from ..found import Found
+from ..options import DEFAULTS, PlanOptions
 from ..planner import micro_graph, write_plan
 from ..tables.group_table import Space
 from ..tables.pair_prices import PairPrices

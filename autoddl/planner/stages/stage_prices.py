@@ -29,11 +29,12 @@ from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
 from ...graph.cut import CutGraph
 from ...graph.regions import repeated_blocks
+from ...plans.stage_price import StagePrice
 from ..planner import micro_graph
 from ..tables.group_table import Space
 from ..tables.least_bytes import least_bytes
 from ..tables.pair_prices import PairPrices
-from .partition import Shape, StagePrice, in_flight
+from .partition import Shape, in_flight
 from .stage_search import Answer, Searched, StageSearch, shorten
 
 Array = NDArray[np.float64]

@@ -36,6 +36,7 @@ from ...graph.graph import Graph
 from ...graph.placed import PlannedOp
 from ...graph.regions import repeated_blocks
 from ...plans.stage_account import Columns, columns
+from ...plans.stage_price import StagePrice
 from ...sbp.placement import Placement
 from ...search.eliminate import eliminate
 from ...search.problem import Choice, Problem
@@ -45,7 +46,6 @@ from ..tables.group_table import Space
 from ..tables.least_bytes import least_bytes
 from ..tables.pair_prices import PairPrices
 from ..tables.tables import Tables, build_tables
-from .partition import StagePrice
 from .stage_memory import with_in_flight
 
 Array = NDArray[np.float64]

@@ -17,7 +17,6 @@ from ...graph.cut import CutGraph, cut_graph
 from ...graph.graph import Graph
 from ...graph.precision import in_precision
 from ...graph.regions import repeated_blocks
-from ...options import INTERLEAVED, PlanOptions
 from ...plans import Plan
 from ...plans.links import PlannedStage
 from ...plans.renamed import renamed
@@ -25,6 +24,7 @@ from ...plans.schedule.make import make_schedule
 from ...plans.schedule.simulate import peak_stash
 from ...plans.stage_account import plan_price
 from ...plans.staged import StagedPlan
+from ..options import INTERLEAVED, PlanOptions
 from ..planner import cost_model, find_plan, micro_batch_counts, micro_graph
 from .interleave import interleaved_partition
 from .partition import Partition, Stage, Task, in_flight, partitions

@@ -1,0 +1,1 @@
+"""A graph and a cluster to the tables of a search `Problem`."""

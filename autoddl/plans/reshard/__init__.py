@@ -1,0 +1,1 @@
+"""Tensors that travel between two meshes (cross-mesh resharding, AlpaComm)."""

@@ -1,0 +1,1 @@
+"""Pipeline schedules: lists of actions, simulated and verified."""

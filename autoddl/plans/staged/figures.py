@@ -11,7 +11,6 @@ from functools import cached_property
 from ...cluster.spec import Cluster
 from ...graph.cut import CutGraph
 from ...graph.graph import Graph
-from ...planner.stages.partition import StagePrice
 from ..links import PlannedStage, StageLinks
 from ..renamed import renamed
 from ..schedule.costs import Costs
@@ -19,6 +18,7 @@ from ..schedule.make import make_schedule
 from ..schedule.schedule import Schedule
 from ..schedule.simulate import Timeline, peak_stash, simulate
 from ..schedule.verify import verify
+from ..stage_price import StagePrice
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Start the processes of a job on this machine, and end all of them when one fails.
 
-They run on one host, or on several that this machine can enter (the namespaces of `autoddl.tools.box`).
+They run on one host, or on several that this machine can enter (the namespaces of `tools.box`).
 When the launcher itself is killed, the kernel ends them (`leash.py`).
 
 Needs the standard library only. A script started here finds in the environment what OneFlow reads

@@ -1,0 +1,1 @@
+"""What a calibration measures, in which order, and the record of it."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...options import PlanOptions
+from ...planner.options import PlanOptions
 from .options import (
     BATCH,
     CLUSTER,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ...options import About, PlanOptions, about
+from ...planner.options import About, PlanOptions, about
 
 if TYPE_CHECKING:
     from ...cluster import Cluster

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from autoddl.cost.model import CostModel
 from autoddl.graph.regions import repeated_blocks
-from autoddl.options import PlanOptions
 from autoddl.planner.baselines import (
     FAMILIES,
     BaselinePricer,
@@ -19,6 +18,7 @@ from autoddl.planner.baselines import (
     variants,
 )
 from autoddl.planner.baselines.tables import least_memories
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan, micro_graph
 from autoddl.planner.tables.micro_batches import MicroBatches
 from autoddl.plans import Plan

@@ -7,7 +7,7 @@ import pytest
 
 from autoddl.cost.model import CostModel
 from autoddl.graph.cut import cut_graph
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.stages import stage_prices
 from autoddl.planner.stages.stage_prices import StagePrices

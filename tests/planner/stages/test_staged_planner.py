@@ -9,7 +9,7 @@ import pytest
 from autoddl.cluster.link import Link
 from autoddl.cost.model import CostModel
 from autoddl.graph.cut import cut_graph
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.stages.stage_prices import StagePrices
 from autoddl.planner.stages.staged_planner import find_staged_plan

@@ -36,7 +36,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_golden(case):
-    """To see what changed: the diff of the file that `python -m tests.plans.schedule.goldens` writes."""
+    """For a diff, see the file that `python -m tests.plans.schedule.goldens` writes."""
     text = str(make_schedule(**CASES[case]))
     assert text == (GOLDEN / f"{case}.txt").read_text()
     assert str(Schedule.parse(text)) == text

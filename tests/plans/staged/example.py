@@ -1,6 +1,6 @@
 """A small plan with two stages."""
 
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans.staged import StagedPlan
 from tests.clusters import cluster

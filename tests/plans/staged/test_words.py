@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans.stage_account import plan_price
 from autoddl.plans.staged import StagedPlan

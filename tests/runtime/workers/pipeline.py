@@ -18,7 +18,7 @@ from train import alone, distance
 from autoddl.cost.compute import at_rate
 from autoddl.cost.storage import Storage
 from autoddl.graph.regions import repeated_blocks
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.placements import split_storage
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans.staged import StagedPlan

@@ -6,7 +6,7 @@ import dataclasses
 import time
 
 from autoddl.cost.compute import at_rate
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans.schedule.costs import Costs
 from autoddl.plans.schedule.simulate import simulate

@@ -11,7 +11,7 @@ import numpy as np
 import oneflow as flow
 import oneflow.nn.functional as F
 
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.oneflow.trace.trace import trace_with_state

@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("oneflow", reason="needs OneFlow")
 
 from autoddl.cluster import Cluster
-from autoddl.options import PlanOptions
 from autoddl.planner.baselines import data_parallel
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.sbp.mesh import Mesh

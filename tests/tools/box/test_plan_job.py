@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("oneflow", reason="needs OneFlow")
 
 from autoddl.cluster import Cluster
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.tools.box import Box

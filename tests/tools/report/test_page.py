@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from autoddl.options import PlanOptions
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.format import format_bytes, format_seconds
 from autoddl.tools.report.browser import ask, find_browser, screenshot

@@ -1,0 +1,1 @@
+"""Times and emulates operators and collectives with OneFlow."""

@@ -1,0 +1,1 @@
+"""An `oneflow.nn.Module` to a `Graph`."""

@@ -16,8 +16,8 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if TYPE_CHECKING:
-    from .cost.comm import CommRule
-    from .cost.recompute import Checkpointing
+    from ..cost.comm import CommRule
+    from ..cost.recompute import Checkpointing
 
 Stages = int | Literal["auto"]
 INTERLEAVED = "interleaved-1f1b"
@@ -226,9 +226,6 @@ class PlanOptions:
             raise ValueError(f"{' and '.join(given)} {why}; leave one of them out")
 
 
-DEFAULTS = PlanOptions()
-
-
 class TrainKeywords(TypedDict, total=False):
     """The options of `autoddl.parallelize`, for type checkers: it has an optimizer of its own.
 
@@ -293,3 +290,6 @@ def _check(option: dataclasses.Field[Any], value: Any) -> None:
         raise ValueError(f"{name} must be at least {asked.least:g}, got {value}")
     if asked.above is not None and not number > asked.above:
         raise ValueError(f"{name} must be more than {asked.above:g}, got {value}")
+
+
+DEFAULTS = PlanOptions()

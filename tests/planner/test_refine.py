@@ -5,14 +5,14 @@ import pytest
 
 from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
+from autoddl.planner import refine
 from autoddl.planner.planner import micro_graph
+from autoddl.planner.refine import possible
 from autoddl.planner.tables.group_table import Space
 from autoddl.planner.tables.groups import make_groups
 from autoddl.planner.tables.pair_prices import PairPrices
 from autoddl.planner.tables.tables import TableBuilder
-from autoddl.search import refine
 from autoddl.search.eliminate import eliminate
-from autoddl.search.refine import possible
 from tests.clusters import cluster
 from tests.graphs import mlp
 

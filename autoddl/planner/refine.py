@@ -21,11 +21,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..planner.tables.tables import Rows, TableBuilder
-from .eliminate import eliminate
-from .gap import ROUNDING
-from .marginals import Contexts
-from .problem import Choice, Problem, Table
+from ..search.eliminate import eliminate
+from ..search.gap import ROUNDING
+from ..search.marginals import Contexts
+from ..search.problem import Choice, Problem, Table
+from .tables.tables import Rows, TableBuilder
 
 _MUCH = 0.01  # of what the bound of the choice that is farthest off says too little
 _MANY = 20  # strategies at both ends of a table: it waits for what the others rule out

@@ -1,0 +1,209 @@
+"""What the planner finds, held against a record: a change must not make a plan worse unseen.
+
+python -m benchmarks.golden [--only NAME,...] [--graphs FOLDER] [--record]
+
+For every case (those of the planning benchmark, the models of `models/`, ten families of
+flowvision, and a dozen plans with pipeline stages) the record holds the predicted seconds of an
+iteration, the search's lower bound and gap, the number of micro-batches and the bytes that a device
+needs. A case fails if its plan has become slower by more than `SLOWER`, or if its gap has grown
+beyond what was asked. `--record` writes the record anew for the cases that are run; `--graphs`
+keeps traced graphs in a folder for the next run. CPU seconds of planning are recorded to be read,
+not compared, as they differ by machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.planning_speed import CASES as PLANNING_CASES
+from benchmarks.planning_speed import MACHINES
+from benchmarks.planning_speed import graph_of as planning_graph
+
+RECORD = Path(__file__).parent / "results" / "golden.json"
+SLOWER = 5e-4  # a plan may be so much slower within the gap that was asked, relative
+GAP = 5e-4  # the gap that the search may leave by default, and so what may come and go
+
+
+@dataclass(frozen=True)
+class Case:
+    """`graph` names what is traced: a planning case, module:function, or flowvision:name."""
+
+    graph: str
+    machine: str
+    nodes: int
+    gpus: int
+    batch: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def _cases() -> dict[str, Case]:
+    cases = {
+        name: Case(
+            f"planning:{name}", c.machine, c.nodes, c.gpus, c.batch,
+            {"memory_limit_bytes": math.inf if c.free else None, "gap": c.gap, "baselines": False},
+        )
+        for name, c in PLANNING_CASES.items()
+    }  # fmt: skip
+    for model in ("alexnet:alexnet_small", "dlrm:dlrm_small", "gpt:gpt_small", "vgg:vgg13_small"):
+        name = model.partition(":")[2]
+        cases[f"{name}_2x2"] = Case(f"models.{model}", "laptop", 2, 2)
+    for model in ("alexnet:alexnet", "dlrm:dlrm"):
+        name = model.partition(":")[2]
+        cases[f"{name}_2x8"] = Case(f"models.{model}", "gcp_a100", 2, 8)
+    for model in (
+        "resnet50", "densenet121", "res2net101_26w_4s", "swin_tiny_patch4_window7_224",
+        "cswin_base_224", "pvt_large", "hrnet_w18", "efficientnet_b0", "vit_small_patch16_224",
+        "crossformer_tiny_patch4_group7_224",
+    ):  # fmt: skip
+        cases[f"{model}_2x8"] = Case(f"flowvision:{model}", "gcp_a100", 2, 8, 32)
+    small, large = (
+        ("models.gpt:gpt_small", "laptop", 2, 2),
+        ("models.gpt:gpt_5_8b", "gcp_a100", 2, 16),
+    )
+    for schedule in ("gpipe", "1f1b", "eager-1f1b", "zb-h1"):
+        cases[f"gpt_small_{schedule}"] = Case(*small, None, {"stages": 2, "schedule": schedule})
+    interleaved = {"stages": 2, "schedule": "interleaved-1f1b", "chunks": 2}
+    cases["gpt_small_interleaved"] = Case(*small, None, interleaved)
+    cases["gpt_small_delay"] = Case(*small, None, {"stages": 2, "delay": 1})
+    cases["gpt_small_auto"] = Case(*small, None, {"stages": "auto"})
+    cases["gpt_5_8b_2_stages"] = Case(*large, None, {"stages": 2})
+    cases["gpt_5_8b_auto"] = Case(*large, None, {"stages": "auto"})
+    cases["gpt_0_35b_4_stages"] = Case("models.gpt:gpt_0_35b", *large[1:], None, {"stages": 4})
+    cases["vgg13_2_stages"] = Case("models.vgg:vgg13", "gcp_a100", 2, 4, 128, {"stages": 2})
+    cases["dlrm_2_stages"] = Case("models.dlrm:dlrm", "gcp_a100", 2, 4, None, {"stages": 2})
+    return cases
+
+
+CASES = _cases()
+
+
+def graph_of(case: Case) -> Any:
+    """The traced graph of a case."""
+    kind, _, name = case.graph.partition(":")
+    if kind == "planning":
+        return planning_graph(PLANNING_CASES[name])
+    if kind != "flowvision":
+        from autoddl.runtime.oneflow.trace.entries import trace_entry
+
+        return trace_entry(case.graph, case.batch)
+    import oneflow
+    from flowvision import models
+
+    from autoddl.runtime.oneflow.trace.job.meta import storage_free
+    from autoddl.runtime.oneflow.trace.trace import trace
+    from models.blank import blank
+
+    assert case.batch is not None
+    with storage_free():
+        model = getattr(models, name)()
+    images, labels = blank(case.batch, 3, 224, 224), blank(case.batch, dtype=oneflow.int64)
+    return trace(model, images, labels, loss=oneflow.nn.CrossEntropyLoss())
+
+
+def measured(name: str, graphs: Path | None) -> dict[str, Any]:
+    """Plan one case in this process."""
+    import autoddl
+
+    case = CASES[name]
+    file = None if graphs is None else graphs / f"{name}.json"
+    if file is not None and file.exists():
+        graph = autoddl.Graph.load(file)
+    else:
+        graph = graph_of(case)
+        if file is not None:
+            graph.save(file)
+    cluster = autoddl.Cluster.load(MACHINES / f"{case.machine}.json").with_shape(
+        nodes=case.nodes, gpus_per_node=case.gpus
+    )
+    started = time.process_time()
+    plan = autoddl.plan(graph, cluster, **case.options)
+    return {"cpu_s": round(time.process_time() - started, 2), **_figures(plan)}
+
+
+def _figures(plan: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"micro_batches": plan.micro_batches}
+    if hasattr(plan, "stages"):
+        needed = max(plan.memory_bytes)
+        found |= {
+            "seconds": plan.iteration_s,
+            "parts": len(plan.stages),
+            "bound": None,
+            "gap": None,
+        }
+    else:
+        needed = plan.peak_bytes or plan.cost.memory_bytes
+        found |= {
+            "seconds": plan.cost.iteration_s,
+            "parts": 1,
+            "bound": plan.search.lower_bound_s,
+            "gap": plan.gap,
+        }
+    return {**found, "needed_bytes": needed}
+
+
+def worse(name: str, old: dict[str, Any], new: dict[str, Any]) -> str:
+    """What has become worse; "" if nothing has."""
+    if new["seconds"] > old["seconds"] * (1 + SLOWER):
+        slower = new["seconds"] / old["seconds"] - 1
+        return f"{slower:.3%} slower: {old['seconds']:.8g} s before, {new['seconds']:.8g} s now"
+    asked = max(GAP, CASES[name].options.get("gap") or 0.0)
+    if old["gap"] is not None and (
+        new["gap"] is None or new["gap"] > max(asked, old["gap"] * 1.01)
+    ):
+        return f"the gap was {old['gap']:.3%} and is {new['gap']}"
+    return ""
+
+
+def _in_process(name: str, graphs: Path | None) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.golden", "--one", name]
+    if graphs is not None:
+        command += ["--graphs", str(graphs)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> int:
+    """1 if a plan has become worse."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", default=",".join(CASES), help="names of cases")
+    parser.add_argument("--graphs", type=Path, help="folder in which traced graphs are kept")
+    parser.add_argument("--record", action="store_true", help="write the record anew")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.graphs is not None:
+        args.graphs.mkdir(parents=True, exist_ok=True)
+    if args.one:
+        print(json.dumps(measured(args.one, args.graphs)))
+        return 0
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    failed = 0
+    for name in args.only.split(","):
+        new = _in_process(name, args.graphs)
+        old = record.get(name)
+        said = "" if old is None or args.record else worse(name, old, new)
+        failed += bool(said)
+        change = "" if old is None else f"{new['seconds'] / old['seconds'] - 1:+.4%} "
+        gap = "-" if new["gap"] is None else f"{new['gap']:.4%}"
+        print(
+            f"{name:38} {new['seconds']:.8g} s {change}gap {gap} x{new['micro_batches']} "
+            f"cpu {new['cpu_s']} s{' (' + str(old['cpu_s']) + ')' if old else ''} {said}",
+            flush=True,
+        )
+        if args.record:
+            record[name] = new
+            RECORD.write_text(json.dumps({k: record[k] for k in CASES if k in record}, indent=1))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
