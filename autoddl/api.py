@@ -90,7 +90,6 @@ def parallelize(
     loss: Callable[..., Any],
     optimizer: Callable[[list[Any]], Any],
     plan: StagedPlan,
-    per_shard_batchnorm: bool = False,
     debug: bool = False,
 ) -> PipelineTrainer: ...
 
@@ -105,7 +104,6 @@ def parallelize(
     optimizer: Callable[[list[Any]], Any],
     plan: Plan | None = None,
     stages: None = None,
-    per_shard_batchnorm: bool = False,
     debug: bool = False,
     **options: Unpack[TrainKeywords],
 ) -> Trainer: ...
@@ -121,7 +119,6 @@ def parallelize(
     optimizer: Callable[[list[Any]], Any],
     plan: Plan | StagedPlan | None = None,
     stages: Stages | None = None,
-    per_shard_batchnorm: bool = False,
     debug: bool = False,
     **options: Unpack[TrainKeywords],
 ) -> Trainer | PipelineTrainer: ...
@@ -135,7 +132,6 @@ def parallelize(
     loss: Callable[..., Any],
     optimizer: Callable[[list[Any]], Any],
     plan: Plan | StagedPlan | None = None,
-    per_shard_batchnorm: bool = False,
     debug: bool = False,
     **options: Any,
 ) -> Trainer | PipelineTrainer:
@@ -144,12 +140,11 @@ def parallelize(
     Every rank of the job makes this call; on one device no launcher is needed.
 
     example:   the model's positional inputs of one global batch, then the target
-    loss:      (output, target) -> scalar; with micro-batches, a mean over the rows of the batch
+    loss:      (output, target) -> scalar
     optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`
     plan:      None for a new one; with stages, each rank trains its own stage's part of the model
     options:   of the new plan, the fields of `PlanOptions`, such as stages="auto"; the seed is also
                dropout's, and float16 needs CUDA devices
-    per_shard_batchnorm: statistics of each shard instead of the whole batch
     debug:     after each operator, assert the planned placements and equal replicas
 
     Raises TypeError for an unknown option, ValueError if the model cannot be traced, nothing fits,
@@ -184,9 +179,5 @@ def parallelize(
     if isinstance(plan, StagedPlan):
         from .runtime.oneflow.pipeline import build_pipeline_trainer
 
-        return build_pipeline_trainer(
-            traced, plan, optimizer, per_shard_batchnorm=per_shard_batchnorm, debug=debug
-        )
-    return build_trainer(
-        traced, plan, optimizer, per_shard_batchnorm=per_shard_batchnorm, debug=debug
-    )
+        return build_pipeline_trainer(traced, plan, optimizer, debug=debug)
+    return build_trainer(traced, plan, optimizer, debug=debug)

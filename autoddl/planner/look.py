@@ -71,7 +71,8 @@ class Looker:
     corrections: dict[tuple[int, Blocks], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._prices = PairPrices(self.model.cluster.mesh, self.model.comm.price)
+        comm = self.model.comm
+        self._prices = PairPrices(comm.mesh, comm.price, comm.collectives)
         self._space = dataclasses.replace(self.space, cap=min(self.space.cap, _CAP))
         self._known: dict[tuple[int, Blocks], Look] = {}
         self._in_more: dict[tuple[int, int, Blocks], ClassBounds] = {}  # known, not known

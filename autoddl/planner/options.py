@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 if TYPE_CHECKING:
     from ..cost.comm import CommRule
     from ..cost.recompute import Checkpointing
+    from ..graph.batch_norm import BatchNorm
 
 Stages = int | Literal["auto"]
 INTERLEAVED = "interleaved-1f1b"
@@ -55,7 +56,8 @@ class PlanOptions:
 
     seed:               of the search; equal inputs and seeds give byte-identical plans
     optimizer:          whose state takes memory
-    micro_batches:      parts of the batch whose gradients are accumulated; None chooses
+    micro_batches:      parts of the batch whose gradients are accumulated; None chooses, 1 where
+                        rows of the batch meet, in a contrastive loss for instance
     memory_limit_bytes: per device; None takes the device's memory, and inf sets no limit
     search:             an algorithm of `search.algorithms`
     comm_rule:          "shared_nic", or "plain" for the prices of the AutoDDL paper
@@ -77,6 +79,9 @@ class PlanOptions:
                         again before their backward pass: "none", "all", or "auto" for as few as
                         make the fastest plan that fits
     precision:          "float32", or "float16" for mixed precision
+    batch_norm:         the rows that BatchNorm takes its statistics of: the whole "batch", which is
+                        then not cut into micro-batches, each "micro_batch", or each device's
+                        "shard" of it
     stages:             None for one mesh, a number of pipeline stages, or "auto" for as many as pay
     schedule:           of the stages
     delay:              weight gradients are computed so many backward passes late; None: with the
@@ -144,6 +149,13 @@ class PlanOptions:
         About(
             "float16: mixed precision, with master weights and loss scaling.",
             choices=("float32", "float16"),
+        ),
+    )
+    batch_norm: BatchNorm = _option(
+        "batch",
+        About(
+            "Rows that BatchNorm takes its statistics of; with batch, the batch is not cut.",
+            choices=("batch", "micro_batch", "shard"),
         ),
     )
     stages: Stages | None = _option(
@@ -246,6 +258,7 @@ class TrainKeywords(TypedDict, total=False):
     baselines: bool
     checkpointing: Checkpointing
     precision: str
+    batch_norm: BatchNorm
     schedule: str
     delay: int | None
     chunks: int

@@ -20,10 +20,13 @@ import numpy as np
 from ..cluster.spec import Cluster
 from ..cost.model import CostModel
 from ..cost.recompute import Checkpointing
+from ..graph.batch_norm import with_batch_norm
+from ..graph.cut import CutGraph
 from ..graph.graph import Graph
 from ..graph.placed import PlannedBaseline
 from ..graph.precision import check_precision, in_precision
 from ..graph.regions import repeated_blocks
+from ..graph.rows import find_rows, in_several
 from ..plans import Plan, SearchRecord
 from ..plans.format import format_at_least, format_bytes
 from ..search.algorithms import find_algorithm
@@ -75,10 +78,10 @@ def find_plan(
             "the graph was traced without a loss; trace(..., loss=loss_fn) plans training"
         )
     model = cost_model(cluster, options)
-    graph = in_precision(graph, options.precision)
+    graph = prepared(graph, options)
     algorithm, seed = find_algorithm(options.search), options.seed
     budget = _budget(options)
-    prices = PairPrices(cluster.mesh, model.comm.price)
+    prices = PairPrices(cluster.mesh, model.comm.price, model.comm.collectives)
 
     micro = MicroBatches.of(graph)
     counts = micro_batch_counts(graph, options.micro_batches)
@@ -134,15 +137,23 @@ def _budget(options: PlanOptions) -> Budget:
     )
 
 
+def prepared(graph: Graph, options: PlanOptions) -> Graph:
+    """A traced graph in the precision and with the statistics of BatchNorm that are asked for."""
+    return in_precision(with_batch_norm(graph, options.batch_norm), options.precision)
+
+
 def micro_graph(graph: Graph, parts: int) -> Graph:
     """The graph of one of `parts` micro-batches, with forks."""
     return (graph.with_batch(graph.batch // parts) if parts > 1 else graph).with_forks()
 
 
 def micro_batch_counts(graph: Graph, micro_batches: int | None) -> tuple[int, ...]:
-    """Numbers of micro-batches to try, ascending. ValueError if the given one does not divide."""
+    """Numbers of micro-batches to try, ascending.
+
+    ValueError if the given one does not divide the batch, or rows of the batch meet (`rows`).
+    """
     if micro_batches is None:
-        if graph.batch == 0:
+        if graph.batch == 0 or (not graph.is_stage and find_rows(graph).meeting is not None):
             return (1,)
         return tuple(n for n in range(1, graph.batch + 1) if graph.batch % n == 0 and _is_power(n))
     if micro_batches > 1 and (graph.batch == 0 or graph.batch % micro_batches):
@@ -151,7 +162,29 @@ def micro_batch_counts(graph: Graph, micro_batches: int | None) -> tuple[int, ..
             f"a batch of {graph.batch} does not divide into {micro_batches} micro-batches; "
             f"possible numbers: {', '.join(map(str, divisors)) or '1'}"
         )
+    if not graph.is_stage:
+        find_rows(graph).check(micro_batches)
     return (micro_batches,)
+
+
+def stage_counts(cut: CutGraph, micro_batches: int | None) -> tuple[int, ...]:
+    """`micro_batch_counts` of a model in stages.
+
+    A sum that all micro-batches need before they are trained has to be computed in one stage.
+    """
+    counts = micro_batch_counts(cut.graph, micro_batches)
+    if counts == (1,):
+        return counts
+    rows = find_rows(cut.graph)
+    several = in_several(cut.graph, rows, cut.layer_of)
+    if several is None:
+        return counts
+    if micro_batches is None:
+        return (1,)
+    raise ValueError(
+        f"{several}, which {micro_batches} micro-batches need of the whole batch, is computed in "
+        "several layers that stages may hold; train it in 1 micro-batch, or without stages"
+    )
 
 
 def _is_power(n: int) -> bool:
@@ -225,7 +258,7 @@ def baseline_plans(
     The errors are those of `find_plan`.
     """
     model = cost_model(cluster, options)
-    graph = in_precision(graph, options.precision)
+    graph = prepared(graph, options)
     counts = micro_batch_counts(graph, options.micro_batches)
     return written_baselines(graph, model, counts, options.seed, options.checkpointing)
 

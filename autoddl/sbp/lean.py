@@ -14,8 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from .dijkstra import lengths_one_by_one
-from .edges import Bools, Floats, Ints
-from .layout import Shape
+from .layout import Bools, Floats, Ints, Shape, divides_evenly
 from .needless import needless
 from .relax import FEW_STARTS, lengths
 from .states import BySource, StateGraph, by_source
@@ -81,9 +80,7 @@ def lean_edges(graph: StateGraph, shape: Shape, prices: Floats, parts: Bools, su
     prices, parts, sums: for each group of `graph.groups`, its latency (infinite: not allowed) and
     seconds per byte of a shard, and as for `needless`
     """
-    even = np.ones(len(graph.codes), dtype=bool)
-    for size, parts_of_dim in zip(shape, graph.parts.T, strict=True):
-        even &= size % parts_of_dim == 0
+    even = divides_evenly(shape, graph.parts)
     group_of = graph.groups[1]
     needed = even[graph.src] & even[graph.dst]
     if not np.isfinite(prices[:, 0]).all():

@@ -19,10 +19,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .edges import KIND_INDEX, STAY, Bools, Codes, Ints, end_axes, finder, words
+from .collectives import COLLECTIVES
+from .edges import KIND_INDEX, STAY, end_axes, finder, words
+from .layout import Bools, Codes, Ints
 
-GROWS = (KIND_INDEX["reduce_scatter"], KIND_INDEX["slice"])
-SHRINKS = (KIND_INDEX["all_gather"], KIND_INDEX["to_partial"])
+GROWS = COLLECTIVES.where(lambda entry: entry.divides)
+SHRINKS = COLLECTIVES.where(lambda entry: entry.joins)
 _GROW = np.isin(np.arange(STAY + 1), GROWS)
 _SHRINK = np.isin(np.arange(STAY + 1), SHRINKS)
 _ALL_REDUCE = KIND_INDEX["all_reduce"]

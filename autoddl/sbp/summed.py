@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .edges import Bools, Codes, Floats, mask_axes
-from .layout import TensorSpec
+from .collectives import StepKind
+from .edges import mask_axes
+from .layout import Bools, Codes, Floats, TensorSpec, largest_bytes, num_parts, split_parts
 from .mesh import Mesh
 from .redistribute import PriceFn
-from .states import local_bytes, split_parts
-from .steps import StepKind
 
 _TIE = 1e-12
 
@@ -37,15 +36,14 @@ def summed_seconds(
     ndim = len(spec.shape)
     sizes = np.array(spec.shape, dtype=np.int64)
     parts = split_parts(kept, ndim, mesh)
-    bytes_, even = local_bytes(spec, parts)
+    bytes_, even = largest_bytes(spec, parts)
     seconds[(given == kept).all(axis=1) & even] = 0.0
     partial = given == -2
     sums = partial & (kept == -1)
     candidate = even & partial.any(axis=1) & (sums | ((given == kept) & (given >= 0))).all(axis=1)
     if not candidate.any():
         return seconds
-    extents = np.array(mesh.extents, dtype=np.int64)
-    devices = np.where(partial, extents, 1).prod(axis=1)
+    devices = num_parts(partial, mesh.extents)
     first = partial.argmax(axis=1)
     after = np.arange(mesh.num_axes) > first[:, None]
     scattered: Bools = np.zeros(len(given), dtype=bool)

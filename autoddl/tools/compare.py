@@ -17,6 +17,7 @@ from .._files import json_number
 from ..cluster.spec import Cluster
 from ..cost.account import Cost, Traffic
 from ..cost.model import CostModel
+from ..graph.batch_norm import batch_norm_of, with_batch_norm
 from ..graph.graph import Graph
 from ..graph.placed import PlannedBaseline
 from ..planner.baselines import Chosen, chosen
@@ -156,6 +157,7 @@ class Comparison:
                 "gpus_per_node": model.cluster.gpus_per_node,
             },
             "batch": self.graph.batch,
+            "batch_norm": batch_norm_of(self.graph),
             "optimizer": model.optimizer,
             "memory_limit_bytes": json_number(model.limit_bytes),
             "schemes": [scheme.to_json() for scheme in self.schemes],
@@ -186,9 +188,9 @@ def compare(
     if rival is not None and options.precision != "float32":
         raise ValueError(
             f"OneFlow's own planner plans in float32, so it cannot be compared in "
-            f"{options.precision}; "
-            "leave one of the two out"
+            f"{options.precision}; leave one of the two out"
         )
+    graph = with_batch_norm(graph, options.batch_norm)
     plan = find_plan(graph, cluster, options)
     ours = Scheme(OURS, OWN_TOPOLOGY, plan, plan.cost.memory_bytes)
     others = [_scheme(*found) for found in baseline_plans(graph, cluster, options).values()]

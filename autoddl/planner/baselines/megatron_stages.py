@@ -27,7 +27,7 @@ from ...plans.renamed import renamed
 from ...plans.stage_account import plan_price
 from ...plans.staged import StagedPlan
 from ..options import PlanOptions
-from ..planner import micro_batch_counts, micro_graph, written_baselines
+from ..planner import micro_graph, stage_counts, written_baselines
 from ..stages.partition import in_flight
 from ..stages.stage_plan import plan_stage
 from . import FAMILIES
@@ -56,7 +56,6 @@ def megatron_in_stages(
     micro_batches: if they are given; the errors are those of `planner.find_plan`
     """
     graph = in_precision(graph, model.precision)
-    counts = micro_batch_counts(graph, micro_batches)
     blocks = repeated_blocks(graph)
     best: StagedBaseline | None = None
     for stages in _numbers(len(blocks), model):
@@ -68,7 +67,7 @@ def megatron_in_stages(
         ) -> StagedBaseline | None:
             return on_cut(cut, places, model, parts, seed)
 
-        found = climb(at, counts, PER_STAGE * stages)
+        found = climb(at, stage_counts(cut, micro_batches), PER_STAGE * stages)
         if found is not None and (best is None or found.plan.iteration_s < best.plan.iteration_s):
             best = found
     return best

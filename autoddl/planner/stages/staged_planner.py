@@ -15,8 +15,8 @@ from ...cluster.spec import Cluster
 from ...cost.model import CostModel
 from ...graph.cut import CutGraph, cut_graph
 from ...graph.graph import Graph
-from ...graph.precision import in_precision
 from ...graph.regions import repeated_blocks
+from ...graph.rows import find_rows, why_whole
 from ...plans import Plan
 from ...plans.links import PlannedStage
 from ...plans.renamed import renamed
@@ -25,7 +25,7 @@ from ...plans.schedule.simulate import peak_stash
 from ...plans.stage_account import plan_price
 from ...plans.staged import StagedPlan
 from ..options import INTERLEAVED, PlanOptions
-from ..planner import cost_model, find_plan, micro_batch_counts, micro_graph
+from ..planner import cost_model, find_plan, micro_graph, prepared, stage_counts
 from .interleave import interleaved_partition
 from .partition import Partition, Stage, Task, in_flight, partitions
 from .stage_plan import plan_stage
@@ -48,7 +48,7 @@ def find_staged_plan(
     divide the batch, or nothing fits the memory.
     """
     model = cost_model(cluster, options)
-    traced, graph = graph, in_precision(graph, options.precision)
+    traced, graph = graph, prepared(graph, options)
     stages = None if options.stages == "auto" else options.stages
     schedule, delay = options.schedule, options.delay
     blocks = len(repeated_blocks(graph))
@@ -56,7 +56,7 @@ def find_staged_plan(
         most_layers = min(most_layers, blocks)
     cut = cut_graph(graph, most_layers)
     most = min(MOST_STAGES, len(cut.layers), cluster.num_devices) if stages is None else stages
-    counts = micro_batch_counts(graph, options.micro_batches)
+    counts = stage_counts(cut, options.micro_batches)
     # a delayed weight gradient keeps what a block that is run again would have forgotten
     recompute = delay is None and schedule != "zb-h1"
     if schedule == INTERLEAVED:
@@ -152,6 +152,9 @@ def _plan_interleaved(
 ) -> StagedPlan:
     cut, cluster, chunks = prices.cut, prices.model.cluster, options.chunks
     possible = [m for m in counts if m % stages == 0]
+    meeting = find_rows(cut.graph).meeting
+    if not possible and meeting is not None:
+        raise ValueError(why_whole(meeting, f"in groups of {stages} micro-batches"))
     if not possible:
         raise ValueError(
             f"{INTERLEAVED} takes its micro-batches in groups of one a stage: "

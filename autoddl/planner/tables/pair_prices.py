@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ...sbp.collectives import COLLECTIVES, Collectives
 from ...sbp.counted import Counted
 from ...sbp.edges import distinct_pairs
 from ...sbp.layout import Shape, TensorSpec, is_even
@@ -80,6 +81,7 @@ class PairPrices:
 
     mesh: Mesh
     price: PriceFn
+    collectives: Collectives = COLLECTIVES
     _asked: dict[TensorSpec, list[tuple[Codes, Codes]]] = field(default_factory=dict, repr=False)
     _answers: dict[TensorSpec, list[_Answers]] = field(default_factory=dict, repr=False)
     _closed: dict[tuple[TensorSpec, bytes, bytes], _Summed] = field(
@@ -89,16 +91,16 @@ class PairPrices:
     _evens: dict[tuple[Shape, bytes], bool] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        self.paths = PathTable(self.mesh, self.price)
+        self.paths = PathTable(self.mesh, self.price, self.collectives)
 
     @cached_property
     def least(self) -> Counted:
         """Lower bounds of these prices, which must depend on extents and links only."""
-        return Counted(self.mesh, self.price)
+        return Counted(self.mesh, self.price, self.collectives)
 
     @cached_property
     def _is_ring(self) -> bool:
-        return is_ring(self.mesh, self.price)
+        return not self.collectives.has_choices and is_ring(self.mesh, self.price)
 
     def ask(self, spec: TensorSpec, sources: Codes, targets: Codes) -> None:
         """Announce that `seconds` will be called with these."""

@@ -12,6 +12,7 @@ import numpy as np
 import oneflow as flow
 import oneflow.nn as nn
 
+from autoddl.graph.batch_norm import with_batch_norm
 from autoddl.runtime.jobs.guard import rank, world_size
 from autoddl.runtime.oneflow.kernels import KERNELS
 from autoddl.runtime.oneflow.kernels.registry import ByInput, Explicit
@@ -108,14 +109,15 @@ class Normed(nn.Module):
 
 
 def batchnorm_of_each_shard():
-    """With `per_shard_batchnorm` each half of the batch has its own statistics."""
+    """With batch_norm="shard" each device's rows have statistics of their own."""
     rng = np.random.default_rng(0)
     x, y = floats(rng, 8, 6), floats(rng, 8, 4)
     flow.manual_seed(0)
     model = Normed()
     traced = trace_with_state(model, x, y, loss=mean_square)
-    graph = traced.graph.with_forks()
+    graph = with_batch_norm(traced.graph, "shard").with_forks()
     mesh = CLUSTER.mesh
+    assert all(s.inner is None for op in graph.ops for s in signatures_of(graph.spec(op)))
 
     def rows(op):
         choices = signatures_of(graph.spec(op))
@@ -126,7 +128,7 @@ def batchnorm_of_each_shard():
     ops = {op.name: planned_op(graph, op, rows(op)) for op in graph.ops}
     plan = with_paths(graph, CLUSTER, ops, 1, 0)
     sgd = lambda p: flow.optim.SGD(p, lr=0.1)  # noqa: E731
-    trainer = build_trainer(traced, plan, sgd, per_shard_batchnorm=True, debug=True)
+    trainer = build_trainer(traced, plan, sgd, debug=True)
     got = float(trainer.step(x, y))
     state = trainer.state_dict()
     halves = [Normed() for _ in range(mesh.size)]
