@@ -18,8 +18,9 @@ from ..cost.recompute import Blocks
 from ..search.budget import Budget
 from ..search.descend import descend
 from ..search.eliminate import eliminate
-from ..search.narrow import sketch
+from ..search.narrow import approach
 from ..search.progress import Progress
+from ..search.view import View
 from .class_bounds import ClassBounds, class_bounds
 from .tables.group_table import NoStrategy, Space
 from .tables.least_bytes import LeastBytes
@@ -141,7 +142,7 @@ class Looker:
                 if state.node:
                     run.offer(descend(problem, free)[0])
                 else:
-                    sketch(problem, run, free)
+                    approach(View.of(problem), run, _NEAR)
         return Look(parts, blocks, run.cost, run.free_cost)
 
     @property

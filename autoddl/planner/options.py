@@ -66,8 +66,8 @@ class PlanOptions:
                         the machine if they run out
     budget_evaluations: of the search, likewise; the plan does not depend on the machine
     gap:                at which the search may end, such as 0.01 for at most 1 % above the lower
-                        bound; 0 proves what it can. None: 0, but "auto" closes a gap of 0.05 %
-                        only where that is quick. Only for a search that proves a bound
+                        bound; 0 proves what it can. None: 0.01 %. Only for a search that proves
+                        a bound
     split_channels:     search channel splits of convolutions even where the batch divides over all
                         devices (there AutoDDL section 4.5 finds data parallel convolutions best)
     zero:               store parameters, gradients and the optimizer's state split (ZeRO) where it

@@ -48,7 +48,7 @@ from .tables.micro_batches import MicroBatches
 from .tables.pair_prices import PairPrices
 from .tables.tables import Tables
 
-_NEAR = 5e-4  # relative gap that "auto" closes only if that is quick, where memory binds
+_GAP = 1e-4  # that a search which proves a bound may leave by default: no use to anyone to close
 
 
 @paused_collector()
@@ -132,8 +132,7 @@ def _budget(options: PlanOptions) -> Budget:
         options.restarts,
         math.inf if evaluations is None else evaluations,
         math.inf if seconds is None else seconds,
-        gap=options.gap or 0.0,
-        near=_NEAR if options.gap is None and options.search == "auto" else 0.0,
+        gap=_GAP if options.gap is None else options.gap,
     )
 
 

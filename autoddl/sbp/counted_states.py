@@ -42,7 +42,7 @@ _PHASES: tuple[Turn, ...] = ("cut", "scatter", "move", "gather", "pad")
 
 @dataclass(frozen=True)
 class Replaced:
-    """Which steps two others replace at no higher price (`needless`).
+    """Which steps two others replace at no higher price.
 
     apart: [kinds, k] those along several axes, by one along an axis of this class, the first of a
            scatter or the last of a gather, and one along the rest; -1 if not

@@ -22,9 +22,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .collectives import COLLECTIVES, Collectives, Step, StepKind
-from .edges import KIND_INDEX, STAY, mask_axes, row_numbers
+from .edges import STAY, mask_axes, row_numbers
 from .layout import (
-    Bools,
     Codes,
     Floats,
     Ints,
@@ -36,7 +35,6 @@ from .layout import (
 )
 from .lean import Lean, lean_edges
 from .mesh import Mesh
-from .needless import GROWS, SHRINKS
 from .placement import NdSbp
 from .relax import lengths, lengths_of
 from .states import StateGraph
@@ -44,7 +42,6 @@ from .symmetry import alike_dims, divisibility, first_names, rename
 
 PriceFn = Callable[[StepKind, tuple[int, ...]], tuple[float, float]]
 
-_FEW_AXES = 3  # up to here nothing is won by leaving needless edges out
 _TOGETHER = 6  # so many starts are as well searched beside those of other tensors
 _JOINS = 4  # graphs kept that tensors of several sizes may ask for
 _ROWS = 256  # of lengths kept
@@ -103,7 +100,6 @@ class PathTable:
     _rows: dict[tuple[Lean, int, int], Floats] = field(default_factory=dict, repr=False)
     _leans: dict[tuple[StateGraph, Hashable, bool], Lean] = field(default_factory=dict, repr=False)
     _group_prices: dict[tuple[bytes, bool], Floats] = field(default_factory=dict, repr=False)
-    _two: dict[tuple[int, int], tuple[bool, bool]] = field(default_factory=dict, repr=False)
     _paths: dict[tuple[TensorSpec, NdSbp, NdSbp], tuple[Step, ...]] = field(
         default_factory=dict, repr=False
     )
@@ -255,18 +251,11 @@ class PathTable:
         key = graph, divisibility(spec.shape, self.mesh), spec.is_float
         if key not in self._leans:
             if graph.first is None:
-                self._leans[key] = self._lean_edges(graph, spec)
+                self._leans[key] = lean_edges(graph, spec.shape, self._prices_of(graph, spec))
             else:
-                added = self._lean_edges(graph.added, spec)
+                added = lean_edges(graph.added, spec.shape, self._prices_of(graph.added, spec))
                 self._leans[key] = self._lean(graph.first, spec).joined(graph, added)
         return self._leans[key]
-
-    def _lean_edges(self, graph: StateGraph, spec: TensorSpec) -> Lean:
-        prices = self._prices_of(graph, spec)
-        parts = sums = np.zeros(len(prices), dtype=bool)
-        if self.mesh.num_axes > _FEW_AXES:
-            parts, sums = self._replaced(graph)
-        return lean_edges(graph, spec.shape, prices, parts, sums)
 
     def _prices_of(self, graph: StateGraph, spec: TensorSpec) -> Floats:
         """[groups, 2] latency and seconds per byte of each of the graph's groups of edges."""
@@ -278,48 +267,6 @@ class PathTable:
                 prices[np.isin(groups[:, 0], self.collectives.where(lambda e: e.pads)), 0] = np.inf
             self._group_prices[key] = prices
         return self._group_prices[key]
-
-    def _replaced(self, graph: StateGraph) -> tuple[Bools, Bools]:
-        """[groups] which steps two along fewer axes replace, and which all-reduces two others."""
-        keys = list(map(tuple, graph.groups[0].tolist()))
-        for key in keys:
-            if key not in self._two:
-                self._two[key] = self._parts(*key), self._sums(*key)
-        parts, sums = np.array([self._two[key] for key in keys], dtype=bool).reshape(-1, 2).T
-        return parts, sums
-
-    def _parts(self, kind_index: int, mask: int) -> bool:
-        """True if a step along one axis and one along the rest cost no more than one along all."""
-        if not mask & (mask - 1) or kind_index not in (*GROWS, *SHRINKS):
-            return False
-        if self.collectives.entries[kind_index].is_local:
-            return True
-        axes = mask_axes(mask)
-        grows = kind_index in GROWS
-        axis = axes[0] if grows else axes[-1]
-        rest = mask & ~(1 << axis)
-        alpha, beta = self._price(kind_index, mask)
-        alpha_one, beta_one = self._price(kind_index, 1 << axis)
-        alpha_rest, beta_rest = self._price(kind_index, rest)
-        # A scatter leaves less for the second step, a gather ends its first with less.
-        if grows:
-            beta_rest /= self.mesh.extent([axis])
-        else:
-            beta_one /= self.mesh.extent(mask_axes(rest))
-        tie = 1 + _TIE
-        return alpha_one + alpha_rest <= alpha * tie and beta_one + beta_rest <= beta * tie
-
-    def _sums(self, kind_index: int, mask: int) -> bool:
-        """True if a reduce-scatter and an all-gather cost no more than the all-reduce."""
-        if kind_index != KIND_INDEX["all_reduce"]:
-            return False
-        whole = self._price(kind_index, mask)
-        scatter = self._price(KIND_INDEX["reduce_scatter"], mask)
-        gather = self._price(KIND_INDEX["all_gather"], mask)
-        return all(
-            first + second <= limit * (1 + _TIE)
-            for first, second, limit in zip(scatter, gather, whole, strict=True)
-        )
 
     def _joined(
         self, spec: TensorSpec, sources: Codes, targets: Codes

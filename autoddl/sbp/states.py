@@ -30,7 +30,6 @@ from .edges import (
 )
 from .layout import Codes, Ints, split_parts
 from .mesh import Mesh
-from .needless import Halfway, halfway
 from .placement import NdSbp, Placement
 
 BySource = tuple[NDArray[np.int32], NDArray[np.int32]]
@@ -125,13 +124,6 @@ class StateGraph:
         if len(codes) < (ndim + 2) ** mesh.num_axes:
             edges = edges[:, ~is_divisible(codes, edges, mesh, ndim, collectives)]
         return StateGraph(mesh, ndim, codes, *edges, collectives=collectives)
-
-    @cached_property
-    def halfway(self) -> Halfway:
-        """States that edges may go through in two steps."""
-        edges = np.stack([self.src, self.dst, self.kind, self.mask])
-        num_core = len(self.codes) if self.joined_to is None else self.joined_to
-        return halfway(self.codes, num_core, self.ndim, edges)
 
     @cached_property
     def added(self) -> StateGraph:
