@@ -61,7 +61,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    if category.__module__.partition(".")[0] == __package__:
+    if category.__module__.partition(".")[0] == __name__.partition(".")[0]:
         click.secho("Warning: ", fg="yellow", nl=False, err=True)
         click.echo(str(message), err=True)
     else:
