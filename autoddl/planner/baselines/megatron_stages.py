@@ -22,6 +22,7 @@ from ...graph.graph import Graph
 from ...graph.precision import in_precision
 from ...graph.regions import repeated_blocks
 from ...plans import Plan, StagePlan
+from ..options import PlanOptions
 from ..planner import micro_graph, stage_counts, written_baselines
 from ..stages.partition import in_flight
 from ..stages.stage_plan import plan_stage
@@ -232,7 +233,8 @@ def _alone(
     """On one device only recomputation is open."""
     for recompute in (False,) if checkpointing == "none" else (False, True):
         try:
-            plan = plan_stage(graph, model, parts, held, recompute=recompute, seed=seed, zero=False)
+            whole = PlanOptions(seed=seed, zero=False)
+            plan = plan_stage(graph, model, parts, held, whole, recompute=recompute)
         except ValueError:
             continue  # it does not fit
         return plan, "one device"

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...cost.account import Cost
 from ...plans import Plan, StagePlan
-from ...plans.explain import layer_texts, pipeline_lines
+from ...plans.explain import layer_texts, pipeline_lines, rows_lines
 from ...plans.format import (
     LayerRow,
     format_bytes,
@@ -63,7 +63,9 @@ def view(plan: Plan) -> dict[str, Any]:
         closest.append((f"closest known scheme, {name}", seconds))
     return {
         "title": f"{plan.graph.name} on {plan.cluster}",
-        "subtitle": f"batch {plan.batch}{parts}, {plan.optimizer}",
+        "subtitle": "; ".join(
+            [f"batch {plan.batch}{parts}, {plan.optimizer}", *rows_lines(plan.graph)]
+        ),
         "tiles": [
             ("an iteration", format_seconds(plan.iteration_s), "predicted"),
             ("communication", f"{share:.0%}", format_seconds(cost.communication_s)),

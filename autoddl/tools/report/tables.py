@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ...cost.account import Cost
 from ...plans import Plan, StagePlan
-from ...plans.explain import layer_texts, pipeline_lines, saved_text
+from ...plans.explain import layer_texts, pipeline_lines, rows_lines, saved_text
 from ...plans.format import (
     extrapolation_text,
     format_bytes,
@@ -106,7 +106,7 @@ def _print_stage(out: Console, plan: StagePlan) -> None:
         f"({format_bytes(cost.nic_bytes.total)} through each NIC); "
         f"memory {format_bytes(cost.memory_bytes)} of {format_bytes(plan.memory_limit_bytes)}"
     )
-    for line in savings_lines(plan.micro_batches, plan.savings):
+    for line in (*rows_lines(plan.graph), *savings_lines(plan.micro_batches, plan.savings)):
         out.print(Text(line))
     if plan.recomputed:
         out.print(Text(saved_text(plan)))
