@@ -28,9 +28,9 @@ from ..graph.regions import repeated_blocks
 from ..graph.rows import find_rows, in_several
 from ..plans import Plan, SearchRecord
 from ..plans.format import format_at_least, format_bytes
-from ..search.algorithms import find_algorithm
+from ..search.algorithms import PROVING, find_algorithm
 from ..search.budget import Budget
-from ..search.certify import free_bound
+from ..search.elimination import free_bound
 from ..search.problem import Choice
 from .alternatives import next_best
 from .attempts import Attempts
@@ -47,7 +47,6 @@ from .tables.pair_prices import PairPrices
 from .tables.tables import Tables
 
 _GAP = 1e-4  # that a search which proves a bound may leave by default: no use to anyone to close
-_PROVING = ("auto", "exact", "integer", "exhaustive")
 
 
 @paused_collector()
@@ -113,15 +112,14 @@ def find_plan(
     model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes, precision)
     algorithm = find_algorithm(search)
     budget = Budget(
-        restarts,
-        float("inf") if budget_evaluations is None else budget_evaluations,
         float("inf") if budget_seconds is None else budget_seconds,
-        gap=_GAP if gap is None else gap,
+        float("inf") if budget_evaluations is None else budget_evaluations,
+        _GAP if gap is None else gap,
     )
-    if gap and search not in _PROVING:
+    if gap and not algorithm.proves_bound:
         raise ValueError(
             f"the search {search!r} proves no bound, so it cannot keep to a gap; leave the gap "
-            f"out, or use one of {', '.join(_PROVING)}"
+            f"out, or use one of {', '.join(PROVING)}"
         )
     prices = PairPrices(cluster.mesh, model.comm.price, model.comm.collectives)
 
@@ -129,7 +127,7 @@ def find_plan(
     counts = micro_batch_counts(graph, micro_batches)
     proves = search in ("auto", "exact")
     looker = Looker(micro, model, space, prices)
-    attempts = Attempts(counts, Searches(looker, algorithm, budget, seed, proves))
+    attempts = Attempts(counts, Searches(looker, algorithm, budget, seed, restarts, proves))
     best = attempts.best(checkpointing)
     pricer: BaselinePricer | None = None
     if baselines and space.allowed is None and space.min_weight_shards == 1 and graph.loss:
@@ -143,7 +141,7 @@ def find_plan(
         return _write_baseline(nearest, records, seed, time.perf_counter() - started)
     if best is None:
         least = smallest(attempts, checkpointing)
-        if least.excess_bytes > 0 or search not in _PROVING:
+        if least.excess_bytes > 0 or not algorithm.proves_bound:
             smaller = pricer and pricer.smallest(least.needed_bytes)
             if smaller is not None and smaller.needed_bytes <= model.limit_bytes:
                 found = smaller.record

@@ -25,7 +25,7 @@ from ...plans.format import format_bytes
 from ...plans.stage_account import plan_price
 from ...search.algorithms import find_algorithm
 from ...search.budget import Budget
-from ...search.descend import descend
+from ...search.local_search import descend
 from ...search.problem import Choice, Problem, SearchResult
 from ..found import Found
 from ..planner import micro_graph, write_plan
@@ -76,7 +76,7 @@ def plan_stage(
             result = _by_price(problem)
         else:
             rng = np.random.default_rng(seed)
-            result = find_algorithm(search)(problem, rng, Budget(restarts))
+            result = find_algorithm(search)(problem, rng, Budget(), restarts)
         if result is None:
             break
         bound = min(bound, result.lower_bound)

@@ -38,7 +38,7 @@ from ...graph.regions import repeated_blocks
 from ...plans.stage_account import Columns, columns
 from ...plans.stage_price import StagePrice
 from ...sbp.placement import Placement
-from ...search.eliminate import eliminate
+from ...search.elimination import eliminate
 from ...search.problem import Choice, Problem
 from ..placements import place
 from ..planner import micro_graph
