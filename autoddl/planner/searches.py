@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..cost.recompute import Blocks
-from ..search.algorithms import Algorithm
+from ..search.algorithms import RESTARTS, Algorithm
 from ..search.budget import Budget
 from ..search.local_search import descend
 from ..search.problem import ROUNDING, Problem, SearchResult
@@ -55,7 +55,7 @@ class Searches:
     algorithm: Algorithm
     budget: Budget
     seed: int
-    restarts: int
+    restarts: int = RESTARTS
     proves: bool = False
     results: list[SearchResult] = field(default_factory=list)
     _last: Found | None = field(default=None, init=False, repr=False)
