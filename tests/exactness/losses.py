@@ -18,6 +18,7 @@ import oneflow.nn as nn
 import oneflow.nn.functional as F
 
 from autoddl.graph.batch_norm import with_batch_norm
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans.staged import StagedPlan
 from autoddl.runtime.jobs.guard import rank
@@ -188,10 +189,13 @@ def trainer_of(case: dict[str, Any]) -> tuple[Any, Callable[[int, int], tuple[An
         return build_trainer(traced, plan, sgd, debug=True), batch
 
     def make() -> str:
-        plan = find_staged_plan(
-            traced.graph, cluster, stages=case["stages"], schedule=case.get("schedule", "1f1b"),
+        options = PlanOptions(
+            stages=case["stages"],
+            schedule=case.get("schedule", "1f1b"),
+            batch_norm=case.get("batch_norm", "batch"),
             micro_batches=parts,
-        )  # fmt: skip
+        )
+        plan = find_staged_plan(traced.graph, cluster, options)
         return plan.dumps()
 
     plan = StagedPlan.from_json(json.loads(share_text(make)))

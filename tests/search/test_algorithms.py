@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoddl.planner import options
 from autoddl.search.algorithms import ALGORITHMS, PROVING, find_algorithm
 from autoddl.search.auto import auto
 from autoddl.search.budget import Budget, Progress
@@ -203,6 +204,12 @@ def test_a_budget_is_checked():
             Budget(**wrong)
     with pytest.raises(ValueError, match="a search needs at least one start"):
         run("auto", random_problem(np.random.default_rng(0), 5, SHAPES["chain"]), None, 0)
+
+
+def test_the_options_know_the_table():
+    """They list names by hand, as `autoddl --help` is to import no algorithm."""
+    assert sorted(options.SEARCHES) == sorted(ALGORITHMS)
+    assert sorted(options.PROVING) == sorted(PROVING)
 
 
 def test_unknown_algorithm_names_the_known():
