@@ -25,8 +25,7 @@ from .runtime.need import BackendMissing, need_oneflow
 __all__ = ["BackendMissing", "parallelize", "plan", "plan_stages", "trace"]
 
 if TYPE_CHECKING:
-    from .runtime.oneflow.pipeline import PipelineTrainer
-    from .runtime.oneflow.trainer import Trainer
+    from .runtime.trainer import Trainer
 
 
 def trace(
@@ -155,7 +154,7 @@ def parallelize(
     precision: str = "float32",
     batch_norm: BatchNorm = "batch",
     debug: bool = False,
-) -> PipelineTrainer: ...
+) -> Trainer: ...
 
 
 @overload
@@ -201,7 +200,7 @@ def parallelize(
     precision: str = "float32",
     batch_norm: BatchNorm = "batch",
     debug: bool = False,
-) -> Trainer | PipelineTrainer: ...
+) -> Trainer: ...
 
 
 def parallelize(
@@ -223,7 +222,7 @@ def parallelize(
     precision: str = "float32",
     batch_norm: BatchNorm = "batch",
     debug: bool = False,
-) -> Trainer | PipelineTrainer:
+) -> Trainer:
     """Train `model` in parallel on `cluster`: trace, plan (or take `plan`) and set up this rank.
 
     Every rank of the job makes this call; on one device no launcher is needed.
@@ -247,8 +246,9 @@ def parallelize(
     """
     need_oneflow("autoddl.parallelize")
     from .runtime.jobs.guard import install_guard
-    from .runtime.oneflow.half import check_device
-    from .runtime.oneflow.session import check_world_size, optimizer_kind, share_text
+    from .runtime.jobs.session import check_world_size, share_text
+    from .runtime.loss_scale import check_stages
+    from .runtime.oneflow.backend import OneFlow
     from .runtime.oneflow.trace.trace import trace_with_state
     from .runtime.oneflow.trainer import build_trainer
 
@@ -259,11 +259,15 @@ def parallelize(
         )
     install_guard()
     in_stages = isinstance(plan, StagedPlan) or stages is not None
-    check_device(precision if plan is None else plan.precision, in_stages)
-    check_world_size(cluster)
+    backend = OneFlow()
+    chosen = precision if plan is None else plan.precision
+    if in_stages:
+        check_stages(chosen)
+    backend.check_precision(chosen)
+    check_world_size(cluster, backend.size)
     traced = trace_with_state(model, *example, loss=loss)
     if plan is None:
-        kind = optimizer_kind(optimizer)
+        kind = backend.optimizer_kind(optimizer)
 
         def make() -> str:
             found = new_plan(
@@ -283,12 +287,8 @@ def parallelize(
             )
             return found.dumps()
 
-        plan = loads_plan(share_text(make))
+        plan = loads_plan(share_text(make, backend))
     else:
         plan.check_model(traced.graph)
         plan.check_cluster(cluster)
-    if isinstance(plan, StagedPlan):
-        from .runtime.oneflow.pipeline import build_pipeline_trainer
-
-        return build_pipeline_trainer(traced, plan, optimizer, debug=debug)
     return build_trainer(traced, plan, optimizer, debug=debug)

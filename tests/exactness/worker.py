@@ -28,7 +28,8 @@ from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.planner import baseline_plans, find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.jobs.guard import rank
-from autoddl.runtime.oneflow.session import share_text
+from autoddl.runtime.jobs.session import share_text
+from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
 from tests.exactness.cases import BASELINES, CASES, space, with_zero
@@ -140,7 +141,7 @@ def together(
             found = dataclasses.replace(found, recomputed=repeated_blocks(found.graph))
         return found.dumps()
 
-    plan = Plan.loads(share_text(make))
+    plan = Plan.loads(share_text(make, OneFlow()))
     trainer = build_trainer(traced, plan, case.optimizer(optimizer))
     losses = []
     for step in range(steps):

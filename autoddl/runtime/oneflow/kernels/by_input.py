@@ -17,9 +17,9 @@ import oneflow as flow
 from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
+from ...kernel import ByInput, Context, Kernel
 from ..detach import detached
 from .product import TRANSPOSED, convolve, product_gradient
-from .registry import ByInput, Context, Kernel
 
 
 def matmul(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput:

@@ -18,9 +18,9 @@ import oneflow._oneflow_internal as internal
 from ....sbp.layout import local_shape
 from ....sbp.placement import B, NdSbp, P, S
 from ....sbp.steps import Step
+from ...comm.groups import Groups
+from ...comm.redistribute import prepare
 from ...measure.schedule import ITEM_BYTES, Point, axes_of, is_active, pair_of
-from ..groups import Groups
-from ..redistribute import prepare
 
 Call = Callable[[], object]
 
@@ -39,8 +39,9 @@ class Stopwatch:
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
+        self.backend = groups.backend
         self._world = groups.along(range(groups.mesh.num_axes))
-        self._token = flow.zeros(1, device=groups.device)
+        self._token = flow.zeros(1, device=groups.backend.device)
 
     def meet(self) -> None:
         """Until all ranks are here."""
@@ -66,7 +67,7 @@ class Stopwatch:
     def gather(self, values: np.ndarray) -> np.ndarray:
         """[n] float64 on each rank -> [ranks, n], the same on all."""
         mine = flow.tensor(
-            np.ascontiguousarray(values, dtype=np.float64), device=self._groups.device
+            np.ascontiguousarray(values, dtype=np.float64), device=self._groups.backend.device
         )
         return self._world.all_gather(mine).numpy().reshape(self._world.size, -1)
 
@@ -92,7 +93,7 @@ def collective_call(point: Point, groups: Groups) -> Call | None:
     shape = tensor_shape(point)
     step = Step(point.kind, axes, source, target)  # type: ignore[arg-type]
     run = prepare([step], shape, nd, groups)
-    x = flow.ones(*local_shape(shape, nd, mesh, rank), device=groups.device)
+    x = flow.ones(*local_shape(shape, nd, mesh, rank), device=groups.backend.device)
     return lambda: run(x)
 
 
@@ -115,7 +116,7 @@ def _transfer(point: Point, groups: Groups) -> Call | None:
     sender, receiver = pair
     items = point.bytes // ITEM_BYTES
     if groups.rank == sender:
-        x = flow.ones(items, device=groups.device)
+        x = flow.ones(items, device=groups.backend.device)
         return lambda: flow.comm.send(x, receiver, send_meta=False)
-    device = flow.device(groups.device)
+    device = flow.device(groups.backend.device)
     return lambda: flow.comm.recv(sender, shape=(items,), dtype=flow.float32, device=device)

@@ -7,23 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-import oneflow as flow
-
 from ...graph.graph import Op
 from ...graph.rows import Rows, known_from, reads
-from .kernels.registry import OUTPUT_KERNELS
+from ..backend import Backend, Tensor
 from .program import Edge, Node, Program
 from .vjp import run_kernel
 
-Values = dict[str, flow.Tensor]
+Values = dict[str, Tensor]
 # (edge, micro-batch's inputs, no parameters, what is computed) -> the tensor, where it is read
-Receive = Callable[[Edge, Values, dict, Values], flow.Tensor]
+Receive = Callable[[Edge, Values, dict, Values], Tensor]
 
 
 class KnownSums:
     """This rank's parts of the sums, as they are placed by the program."""
 
-    def __init__(self, program: Program, rows: Rows, receive: Receive) -> None:
+    def __init__(self, program: Program, rows: Rows, receive: Receive, backend: Backend) -> None:
+        self._backend = backend
         self._receive = receive
         graph = program.graph
         made = {name for node in program.nodes for name in node.op.outputs}
@@ -45,7 +44,7 @@ class KnownSums:
         self._values = {}
         if not self._powers or len(micro_batches) == 1:
             return
-        with flow.no_grad():
+        with self._backend.no_grad():
             for inputs in micro_batches:
                 values: Values = {}
                 for node in self._nodes:
@@ -58,7 +57,7 @@ class KnownSums:
                 if power:
                     self._values[name] = self._values[name] * float(len(micro_batches)) ** -power
 
-    def instead(self, op: Op, outputs: Sequence[flow.Tensor]) -> list[flow.Tensor]:
+    def instead(self, op: Op, outputs: Sequence[Tensor]) -> list[Tensor]:
         """An operator's outputs, with those that are known in the place of its micro-batch's."""
         return [self._values.get(n, x) for n, x in zip(op.outputs, outputs, strict=True)]
 
@@ -68,7 +67,7 @@ class KnownSums:
             return None
         return {name: self._values[name] for name in node.op.outputs if name in self._values}
 
-    def _outputs(self, node: Node, inputs: Values, values: Values) -> Mapping[str, flow.Tensor]:
+    def _outputs(self, node: Node, inputs: Values, values: Values) -> Mapping[str, Tensor]:
         """Those that are read."""
         op = node.op
         wanted = [n for n, name in enumerate(op.outputs) if name in self._read]
@@ -79,12 +78,16 @@ class KnownSums:
         ]
         if len(needed) < len(node.edges):
             return {
-                op.outputs[n]: OUTPUT_KERNELS[op.kind, n](node.context, received, node.attrs)
+                op.outputs[n]: self._backend.output_kernel(op.kind, n)(
+                    node.context, received, node.attrs
+                )
                 for n in wanted
             }
         assert node.kernel is not None
         whole = [x for x in received if x is not None]
-        _, outputs = run_kernel(node.kernel, node.context, node.attrs, whole, [False] * len(whole))
+        _, outputs = run_kernel(
+            self._backend, node.kernel, node.context, node.attrs, whole, [False] * len(whole)
+        )
         return dict(zip(op.outputs, outputs, strict=True))
 
 

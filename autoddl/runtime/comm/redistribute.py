@@ -14,14 +14,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-import oneflow as flow
-
 from ...sbp.layout import Shape, local_slices
-from ...sbp.placement import NdSbp
+from ...sbp.placement import B, NdSbp, P, S
 from ...sbp.steps import Step
+from ..backend import Backend, Tensor
 from .groups import Group, Groups
 
-LocalFn = Callable[[flow.Tensor], flow.Tensor]
+LocalFn = Callable[[Tensor], Tensor]
 
 
 def prepare(steps: Sequence[Step], shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
@@ -38,12 +37,31 @@ def prepare(steps: Sequence[Step], shape: Shape, nd: NdSbp, groups: Groups) -> L
     if len(functions) == 1:
         return functions[0]
 
-    def run(x: flow.Tensor) -> flow.Tensor:
+    def run(x: Tensor) -> Tensor:
         for function in functions:
             x = function(x)
         return x
 
     return run
+
+
+def to_broadcast(nd: NdSbp) -> tuple[Step, ...]:
+    """Steps from `nd` to all Broadcast, for outputs and state, where no plan chose any.
+
+    They take each label's axes at once: first the sums, then the gathers.
+    """
+    steps: list[Step] = []
+    if nd.has_partial:
+        steps.append(Step("all_reduce", nd.axes_of(P), P, B))
+    for dim in nd.split_dims():
+        steps.append(Step("all_gather", nd.axes_of(S(dim)), S(dim), B))
+    return tuple(steps)
+
+
+def from_broadcast(nd: NdSbp) -> tuple[Step, ...]:
+    """Local steps from all Broadcast to `nd`, which is not Partial."""
+    assert not nd.has_partial
+    return tuple(Step("slice", nd.axes_of(S(dim)), B, S(dim)) for dim in nd.split_dims())
 
 
 def _prepare_step(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
@@ -85,21 +103,23 @@ def _sizes(shape: Shape, nd: NdSbp, group: Group, groups: Groups, dim: int) -> l
 
 
 def _all_gather(group: Group, dim: int, sizes: list[int]) -> LocalFn:
-    largest = max(sizes)
+    largest, backend = max(sizes), group.backend
 
-    def run(x: flow.Tensor) -> flow.Tensor:
-        piece = _fill_up(x, dim, largest)
+    def run(x: Tensor) -> Tensor:
+        piece = _fill_up(backend, x, dim, largest)
         pieces = group.all_gather(piece.reshape(-1)).reshape(group.size, *piece.shape)
-        return _drop_padding(_join(pieces, dim), dim, sizes)
+        return _drop_padding(backend, _join(backend, pieces, dim), dim, sizes)
 
     return run
 
 
 def _reduce_scatter(group: Group, dim: int, sizes: list[int]) -> LocalFn:
-    def run(x: flow.Tensor) -> flow.Tensor:
-        pieces = _cut(_pad_pieces(x, dim, sizes), dim, group.size)
+    backend = group.backend
+
+    def run(x: Tensor) -> Tensor:
+        pieces = _cut(backend, _pad_pieces(backend, x, dim, sizes), dim, group.size)
         piece = group.reduce_scatter(pieces.reshape(-1)).reshape(*pieces.shape[1:])
-        return _head(piece, dim, sizes[group.index])
+        return _head(backend, piece, dim, sizes[group.index])
 
     return run
 
@@ -109,88 +129,96 @@ def _all_to_all(
 ) -> LocalFn:
     """Cut dim `cut` into pieces, one for each rank, and join the pieces got along dim `joined`."""
     assert cut != joined
+    backend = group.backend
 
-    def run(x: flow.Tensor) -> flow.Tensor:
-        padded = _fill_up(_pad_pieces(x, cut, cut_sizes), joined, max(joined_sizes))
-        pieces = _cut(padded, cut, group.size)
+    def run(x: Tensor) -> Tensor:
+        padded = _pad_pieces(backend, x, cut, cut_sizes)
+        padded = _fill_up(backend, padded, joined, max(joined_sizes))
+        pieces = _cut(backend, padded, cut, group.size)
         got = group.all_to_all(pieces.reshape(group.size, -1)).reshape(*pieces.shape)
-        whole = _drop_padding(_join(got, joined), joined, joined_sizes)
-        return _head(whole, cut, cut_sizes[group.index])
+        whole = _drop_padding(backend, _join(backend, got, joined), joined, joined_sizes)
+        return _head(backend, whole, cut, cut_sizes[group.index])
 
     return run
 
 
 def _slice(group: Group, dim: int, sizes: list[int]) -> LocalFn:
     start, length = sum(sizes[: group.index]), sizes[group.index]
-    return lambda x: x.narrow(dim, start, length).contiguous()
+    backend = group.backend
+    return lambda x: backend.contiguous(backend.narrow(x, dim, start, length))
 
 
 def _keep_on_first(group: Group) -> LocalFn:
-    return (lambda x: x) if group.index == 0 else flow.zeros_like
+    backend = group.backend
+    return (lambda x: x) if group.index == 0 else (lambda x: backend.full_like(x, 0))
 
 
 def _surround_with_zeros(group: Group, dim: int, sizes: list[int]) -> LocalFn:
     before, after = sum(sizes[: group.index]), sum(sizes[group.index + 1 :])
+    backend = group.backend
 
-    def run(x: flow.Tensor) -> flow.Tensor:
-        parts = [_zeros(x, dim, before), x, _zeros(x, dim, after)]
-        return flow.cat([part for part in parts if part.shape[dim]], dim=dim)
+    def run(x: Tensor) -> Tensor:
+        parts = [_zeros(backend, x, dim, before), x, _zeros(backend, x, dim, after)]
+        return backend.cat([part for part in parts if part.shape[dim]], dim)
 
     return run
 
 
-def _cut(x: flow.Tensor, dim: int, count: int) -> flow.Tensor:
+def _cut(backend: Backend, x: Tensor, dim: int, count: int) -> Tensor:
     """`x` cut along `dim` into `count` equal pieces: [count, *piece]."""
     shape = [*x.shape[:dim], count, x.shape[dim] // count, *x.shape[dim + 1 :]]
     pieces = x.reshape(*shape)
     if dim == 0:
         return pieces
     others = (d for d in range(pieces.ndim) if d != dim)
-    return pieces.permute(dim, *others).contiguous()
+    return backend.contiguous(backend.permute(pieces, (dim, *others)))
 
 
-def _join(pieces: flow.Tensor, dim: int) -> flow.Tensor:
+def _join(backend: Backend, pieces: Tensor, dim: int) -> Tensor:
     """The inverse of `_cut`: pieces [count, *piece] one after the other along `dim`."""
     if dim:
-        pieces = pieces.permute(*range(1, dim + 1), 0, *range(dim + 1, pieces.ndim))
+        order = (*range(1, dim + 1), 0, *range(dim + 1, pieces.ndim))
+        pieces = backend.permute(pieces, order)
     shape = list(pieces.shape)
     shape[dim : dim + 2] = [shape[dim] * shape[dim + 1]]
     return pieces.reshape(*shape)
 
 
-def _zeros(x: flow.Tensor, dim: int, size: int) -> flow.Tensor:
+def _zeros(backend: Backend, x: Tensor, dim: int, size: int) -> Tensor:
     shape = list(x.shape)
     shape[dim] = size
-    return flow.zeros(*shape, dtype=x.dtype, device=x.device)
+    return backend.zeros(tuple(shape), backend.dtype(x))
 
 
-def _fill_up(x: flow.Tensor, dim: int, size: int) -> flow.Tensor:
+def _fill_up(backend: Backend, x: Tensor, dim: int, size: int) -> Tensor:
     """`x` with zeros behind it along `dim`, up to `size`."""
     if x.shape[dim] == 0:
-        return _zeros(x, dim, size)
+        return _zeros(backend, x, dim, size)
     missing = size - x.shape[dim]
-    return flow.cat([x, _zeros(x, dim, missing)], dim=dim) if missing else x
+    return backend.cat([x, _zeros(backend, x, dim, missing)], dim) if missing else x
 
 
-def _head(x: flow.Tensor, dim: int, size: int) -> flow.Tensor:
+def _head(backend: Backend, x: Tensor, dim: int, size: int) -> Tensor:
     """The first `size` of dim `dim`."""
-    return x if x.shape[dim] == size else x.narrow(dim, 0, size).contiguous()
+    if x.shape[dim] == size:
+        return x
+    return backend.contiguous(backend.narrow(x, dim, 0, size))
 
 
-def _pad_pieces(x: flow.Tensor, dim: int, sizes: list[int]) -> flow.Tensor:
+def _pad_pieces(backend: Backend, x: Tensor, dim: int, sizes: list[int]) -> Tensor:
     """Cut dim `dim` into pieces of `sizes` and fill each up to the largest."""
     largest = max(sizes)
     if min(sizes) == largest:
         return x
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    pieces = [x.narrow(dim, at, n) for at, n in zip(starts, sizes, strict=True)]
-    return flow.cat([_fill_up(piece, dim, largest) for piece in pieces], dim=dim)
+    pieces = [backend.narrow(x, dim, at, n) for at, n in zip(starts, sizes, strict=True)]
+    return backend.cat([_fill_up(backend, piece, dim, largest) for piece in pieces], dim)
 
 
-def _drop_padding(x: flow.Tensor, dim: int, sizes: list[int]) -> flow.Tensor:
+def _drop_padding(backend: Backend, x: Tensor, dim: int, sizes: list[int]) -> Tensor:
     """The inverse of `_pad_pieces`."""
     largest = max(sizes)
     if min(sizes) == largest:
         return x
-    pieces = [x.narrow(dim, i * largest, n) for i, n in enumerate(sizes) if n]
-    return flow.cat(pieces, dim=dim)
+    pieces = [backend.narrow(x, dim, i * largest, n) for i, n in enumerate(sizes) if n]
+    return backend.cat(pieces, dim)
