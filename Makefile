@@ -2,7 +2,7 @@
 export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 
-.PHONY: demo test test-all check bench bench-box bench-bytes bench-memory bench-memory-seconds bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-search bench-table3 bench-truth setup clean
+.PHONY: demo test test-all check bench bench-box bench-bytes bench-golden bench-memory bench-memory-seconds bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-search bench-table3 bench-truth setup clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -30,6 +30,10 @@ bench-bytes: setup
 # Our plan and every baseline in turns, in the box; needs root.
 bench-box: setup
 	$(PYTHON) -m benchmarks.race
+
+# Plans against the record of what the planner found before
+bench-golden: setup
+	$(PYTHON) -m benchmarks.golden
 
 bench-planning: setup
 	$(PYTHON) -m benchmarks.planning_speed

@@ -64,19 +64,18 @@ def _cases() -> dict[str, Case]:
         "crossformer_tiny_patch4_group7_224",
     ):  # fmt: skip
         cases[f"{model}_2x8"] = Case(f"flowvision:{model}", "gcp_a100", 2, 8, 32)
-    small, large = (
-        ("models.gpt:gpt_small", "laptop", 2, 2),
-        ("models.gpt:gpt_5_8b", "gcp_a100", 2, 16),
-    )
+    small = ("models.gpt:gpt_small", "laptop", 2, 2)
     for schedule in ("gpipe", "1f1b", "eager-1f1b", "zb-h1"):
         cases[f"gpt_small_{schedule}"] = Case(*small, None, {"stages": 2, "schedule": schedule})
     interleaved = {"stages": 2, "schedule": "interleaved-1f1b", "chunks": 2}
     cases["gpt_small_interleaved"] = Case(*small, None, interleaved)
     cases["gpt_small_delay"] = Case(*small, None, {"stages": 2, "delay": 1})
     cases["gpt_small_auto"] = Case(*small, None, {"stages": "auto"})
-    cases["gpt_5_8b_2_stages"] = Case(*large, None, {"stages": 2})
-    cases["gpt_5_8b_auto"] = Case(*large, None, {"stages": "auto"})
-    cases["gpt_0_35b_4_stages"] = Case("models.gpt:gpt_0_35b", *large[1:], None, {"stages": 4})
+    few = {"stages": 2, "micro_batches": 8}
+    cases["gpt_0_35b_2_stages"] = Case("models.gpt:gpt_0_35b", "gcp_a100", 2, 16, 256, few)
+    cases["gpt_0_35b_4_stages"] = Case(
+        "models.gpt:gpt_0_35b", "gcp_a100", 2, 16, 256, {"stages": 4, "micro_batches": 16}
+    )
     cases["vgg13_2_stages"] = Case("models.vgg:vgg13", "gcp_a100", 2, 4, 128, {"stages": 2})
     cases["dlrm_2_stages"] = Case("models.dlrm:dlrm", "gcp_a100", 2, 4, None, {"stages": 2})
     return cases
@@ -130,7 +129,7 @@ def measured(name: str, graphs: Path | None) -> dict[str, Any]:
         count = None if stages == "auto" else stages
         plan = autoddl.plan_stages(graph, cluster, stages=count, **options)
     else:
-        plan = autoddl.plans(graph, cluster, **options)
+        plan = autoddl.plan(graph, cluster, **options)
     return {"cpu_s": round(time.process_time() - started, 2), **_figures(plan)}
 
 

@@ -156,7 +156,7 @@ def _measured(case: Case) -> dict[str, Any]:
     from autoddl.planner.tables.tables import TableBuilder
     from autoddl.sbp.counted import Counted
     from autoddl.sbp.redistribute import PathTable
-    from autoddl.search import counts, eliminate, floors, fronts, marginals
+    from autoddl.search import eliminate, fronts, marginals
 
     graph = graph_of(case)
     cluster = Cluster.load(MACHINES / f"{case.machine}.json").with_shape(
@@ -171,10 +171,8 @@ def _measured(case: Case) -> dict[str, Any]:
         (Counted, "seconds", "bounds of paths"),
         (Counted, "row_seconds", "bounds of paths"),
         (eliminate, "eliminate", "elimination"),
-        (floors, "floors", "reduced costs"),
         (marginals.Contexts, "__init__", "reduced costs"),
         (fronts, "least_within", "fronts"),
-        (counts, "least_by_counts", "counts"),
         (found, "held_bytes", "memory added up"),
         (found, "needed_bytes", "fullest moment"),
         (found, "place", "placements"),

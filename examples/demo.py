@@ -62,7 +62,7 @@ def show(name: str, folder: Path) -> None:
     out.rule(f"[bold]{task.title}", align="left")
     model, example, loss = task.build()
     graph = autoddl.trace(model, *example, loss=loss)
-    plan = autoddl.plans(graph, autoddl.Cluster.load(LAPTOP))
+    plan = autoddl.plan(graph, autoddl.Cluster.load(LAPTOP))
     print_plan(plan)
     out.print(f"training {STEPS} steps in one process, then in {plan.cluster.num_devices}")
     alone = losses_of(name, 1, folder, None)

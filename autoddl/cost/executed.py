@@ -19,17 +19,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..graph.placed import PlannedOp
+from ..sbp.rules import is_matmul
 from ..sbp.signature import OpSpec
 from .forward import extra_bytes
 from .pullback import OpPullback
-from .strides import RESHAPES, SAME, gradient_strides
+from .strides import gradient_strides, view_of
 
-PRODUCTS = frozenset({"matmul", "broadcast_matmul", "batch_matmul"})
-_COPIES_FORGOTTEN = PRODUCTS | RESHAPES | {
-    "relu", "sigmoid", "softmax", "log_softmax", "broadcast_add", "bias_add", "add_n",
-    "broadcast_sub", "scalar_mul", "scalar_add", "scalar_div", "dropout", "layer_norm",
-}  # fmt: skip
-_NOTHING_KEPT = RESHAPES | SAME | {"transpose"}
+# kinds whose backward pass keeps no copy of an input that is no contiguous one
+_COPIES_FORGOTTEN = frozenset(
+    {
+        "relu", "sigmoid", "softmax", "log_softmax", "broadcast_add", "bias_add", "add_n",
+        "broadcast_sub", "scalar_mul", "scalar_add", "scalar_div", "dropout", "layer_norm",
+    }
+)  # fmt: skip
 _SUMS = frozenset({"broadcast_add", "bias_add", "add_n"})
 _TERMS = {"expand": 1, "broadcast_sub": 2, "broadcast_mul": 2, "broadcast_div": 2}
 # zeros, x less its mean, a mask; of a transposed convolution it was measured
@@ -47,7 +49,7 @@ def kept_bytes(
 
     copies: bytes that it takes to make the inputs contiguous
     """
-    found = 0.0 if op.kind in _COPIES_FORGOTTEN else sum(copies)
+    found = 0.0 if _forgets_copies(op) else sum(copies)
     if op.kind == "var" and not planned.inner_axes:
         return found
     if op.kind == "layer_norm" and len(ins) > 1:
@@ -57,18 +59,22 @@ def kept_bytes(
 
 def meanwhile_bytes(op: OpSpec, ins: Sequence[float], copies: Sequence[float]) -> float:
     """Bytes that the forward pass needs beside those and `forward.workspace_bytes`."""
-    found = sum(copies) if op.kind in _COPIES_FORGOTTEN else 0.0
+    found = sum(copies) if _forgets_copies(op) else 0.0
     return found + (ins[0] if op.kind == "dropout" else 0.0)
+
+
+def _forgets_copies(op: OpSpec) -> bool:
+    return op.kind in _COPIES_FORGOTTEN or is_matmul(op.kind) or view_of(op) == "reshape"
 
 
 def pull_at_once(op: OpPullback) -> None:
     """Append the backward pass to the step's tape."""
-    if op.kind in _NOTHING_KEPT:
+    if view_of(op.spec) in ("same", "reshape", "transpose"):
         _pull_view(op)
         return
     inputs, outputs = range(op.num_inputs), range(op.num_outputs)
     reads = [*map(op.x, inputs), *(op.dy(o) for o in outputs if op.dy(o))]
-    if op.kind not in PRODUCTS:
+    if not is_matmul(op.kind):
         reads += map(op.y, outputs)
     if op.extra() in op.step.extras:
         reads.append(op.extra())
@@ -84,7 +90,7 @@ def pull_at_once(op: OpPullback) -> None:
         if is_stretched and (op.kind in _SUMS or op.kind in _TERMS):
             workspace = max(workspace, _TERMS.get(op.kind, 1) * op.bytes_y())
     copies = [op.copied_dy(o) for o in outputs]
-    if op.kind in PRODUCTS:  # one after the other
+    if is_matmul(op.kind):  # one after the other
         workspace += max(*copies, *map(op.copied_x, inputs))
     else:
         workspace += sum(copies)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from ..graph.graph import Graph, Op
 from ..sbp.rules import find_rule
-from .forward import VIEWS
 from .operator import computes
 from .recompute import is_product
 
@@ -48,6 +47,6 @@ def reader_of(graph: Graph, product: Op) -> Op | None:
         rule = find_rule(op.kind)
         if rule is None or not any(o in graph.needs_grad for o in op.outputs):
             return None
-        if op.kind not in VIEWS and computes(graph.spec(op), rule):
+        if computes(graph.spec(op), rule):
             return op
     return None

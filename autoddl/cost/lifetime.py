@@ -33,15 +33,16 @@ from functools import cached_property
 
 from ..graph.graph import Op
 from ..graph.placed import PlannedEdge, PlannedOp
+from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
-from ..sbp.redistribute import Step
+from ..sbp.rules import find_rule
 from .backward import pull_back
 from .executed import kept_bytes, meanwhile_bytes, pull_at_once
-from .forward import IN_PLACE, VIEWS, extra_bytes, workspace_bytes
+from .forward import extra_bytes, workspace_bytes
 from .memory import OPTIMIZER_SLOTS
 from .pullback import OpPullback
 from .step_tensors import StepTensors
-from .strides import VIEW_KINDS, view_strides
+from .strides import view_strides
 from .tape import Tape, Transfer
 
 STATE_BYTES = 4  # an element of the optimiser's state, float32 also where parameters are shorter
@@ -54,14 +55,10 @@ class StepTape(StepTensors):
     # parameter -> its gradient's placement, and the steps still to come after the last part
     owed: dict[str, tuple[NdSbp, tuple[Step, ...]]] = field(default_factory=dict)
     accumulated: list[str] = field(default_factory=list)  # parameters, as their gradients come
-    # actions, and bytes that are there all the time, after each operator's forward pass, and then
-    # after each one's backward pass
-    ends: list[tuple[int, int]] = field(default_factory=list)
 
     def build(self) -> Tape:
         for op in self.plan.graph.ops:
             self._forward(op)
-            self._note_end()
         made_again: set[int] = set()
         for op in reversed(self.plan.graph.ops):
             block = self.plan.again.block_of.get(op.name)
@@ -74,13 +71,9 @@ class StepTape(StepTensors):
                 self._update(op)
             elif any(self.arrived.get(o) for o in op.outputs):
                 self._backward(op)
-            self._note_end()
         if not self.compiled:
             self._synchronise()
         return self.tape
-
-    def _note_end(self) -> None:
-        self.ends.append((len(self.tape.actions), sum(self.tape.always.values())))
 
     # ---- forward
 
@@ -141,7 +134,8 @@ class StepTape(StepTensors):
         if extra and any(o in self.plan.graph.needs_grad for o in op.outputs):
             makes.append((self.value(self.extra_of(op)), extra, "activations"))
             self.extras.add(self.value(self.extra_of(op)))
-        over = {first: names[0]} if op.kind in IN_PLACE and self.compiled else {}
+        rule = find_rule(op.kind)
+        over = {first: names[0]} if rule and rule.in_place and self.compiled else {}
         self.tape.act(what, [*names, *after], makes, workspace, over)
 
     def _receive(self, op: Op, index: int, again: bool) -> str:
@@ -182,11 +176,14 @@ class StepTape(StepTensors):
         if not self.compiled:
             return self.value(op.outputs[0]) in self.strides
         # what comes from outside the compiled order is copied when it is first looked at
-        return op.kind in VIEWS and not self.tape.root(names[0]).startswith("always:")
+        rule = find_rule(op.kind)
+        shares = rule is not None and rule.view in ("same", "reshape")
+        return shares and not self.tape.root(names[0]).startswith("always:")
 
     def _note_strides(self, op: Op, names: Sequence[str]) -> None:
         """Of the executor's views."""
-        if op.kind not in VIEW_KINDS or self.compiled:
+        rule = find_rule(op.kind)
+        if self.compiled or not (rule and rule.view):
             return
         given = self.strides_of(names[0], op.inputs[0])
         strides = view_strides(self.plan.graph.spec(op), given)

@@ -11,7 +11,6 @@ plans have been up to 8 % above what is predicted (benchmarks/results/memory/lim
 from __future__ import annotations
 
 from .compiled_comm import MOST_AXES
-from .fullest import fullest_bytes
 from .memory_peak import memory_peak
 from .planned_step import PlannedStep
 
@@ -20,7 +19,7 @@ _UNSURE = 0.04  # of the compiled step's memory
 
 def needed_bytes(plan: PlannedStep, limit_bytes: float) -> int:
     """Bytes of a device; if the executor alone exceeds the limit, its bytes."""
-    executor = fullest_bytes(plan)
+    executor = memory_peak(plan, "executor").bytes
     if executor > limit_bytes or not compiles(plan):
         return executor
     unsure = plan.micro_batches > 1 and plan.again.blocks and len(plan.compiled_axes) == MOST_AXES

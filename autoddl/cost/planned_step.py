@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from ..graph.graph import Graph
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.mesh import Mesh
-from ..sbp.placement import NdSbp
 from .compiled_comm import merged_axes
 from .recompute import Recomputation
 
@@ -35,12 +34,3 @@ class PlannedStep:
     def compiled_axes(self) -> tuple[tuple[int, ...], ...]:
         """The atomic axes of each axis of the mesh that OneFlow's compiler sees."""
         return merged_axes(self.ops.values(), self.mesh.num_axes)
-
-
-@lru_cache(maxsize=10_000)
-def shards(nd: NdSbp, mesh: Mesh) -> int:
-    """Into how many different parts the devices hold a tensor."""
-    parts = 1
-    for placement, extent in zip(nd, mesh.extents, strict=True):
-        parts *= extent if placement.is_split else 1
-    return parts

@@ -24,22 +24,13 @@ from dataclasses import dataclass, field
 
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
+from ..sbp.collectives import COLLECTIVES, Collectives, device_bytes
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
-from ..sbp.rules import find_rule
-from ..sbp.traffic import device_bytes
+from ..sbp.rules import find_rule, is_matmul
 from .bound import Accesses, Multiply, least_accesses, memory_dependent_words
 from .recompute import Recomputation
 from .storage import edge_times
-
-PRODUCT_KINDS = ("matmul", "broadcast_matmul", "batch_matmul")
-_SUMS = ("add_n", "broadcast_add", "broadcast_sub", "broadcast_mul")
-_NONLINEAR = (
-    "relu", "gelu", "fast_gelu", "quick_gelu", "tanh", "sigmoid", "silu", "mish", "softmax",
-    "log_softmax", "layer_norm", "rms_norm", "normalization", "sparse_softmax_cross_entropy",
-    "softmax_cross_entropy", "binary_cross_entropy_with_logits",
-)  # fmt: skip
-
 
 _ROUNDING = 1e-8  # of what is summed; `least_accesses` itself ends at 1e-9
 
@@ -77,6 +68,7 @@ def product_bytes(
     ops: Mapping[str, PlannedOp],
     edges: Mapping[tuple[str, int], PlannedEdge],
     again: Recomputation | None = None,
+    collectives: Collectives = COLLECTIVES,
 ) -> ProductBytes:
     """The account of a plan for `graph` (of one micro-batch) with `memory_bytes` a device.
 
@@ -102,8 +94,17 @@ def product_bytes(
     return ProductBytes(
         independent,
         dependent,
-        _moved(graph, mesh, micro_batches, ops, edges, values, again or Recomputation(graph)),
-        sum(op.kind in PRODUCT_KINDS for op in graph.ops),
+        _moved(
+            graph,
+            mesh,
+            micro_batches,
+            ops,
+            edges,
+            values,
+            again or Recomputation(graph),
+            collectives,
+        ),
+        sum(is_matmul(op.kind) for op in graph.ops),
         len(values.divided),
     )
 
@@ -122,6 +123,7 @@ def _moved(
     edges: Mapping[tuple[str, int], PlannedEdge],
     values: _Values,
     again: Recomputation,
+    collectives: Collectives,
 ) -> float:
     weights = {v.name for v in values.all if v.is_param and v.readers}
     inputs = {op.name: op.inputs for op in graph.ops}
@@ -137,10 +139,10 @@ def _moved(
             is_param, edge.zero_stage, micro_batches, again.passes(edge.op)
         )
         given = ops[producer.name].outs[producer.outputs.index(tensor)]
-        total += sum(forward) * device_bytes(spec, given, edge.forward, mesh)
+        total += sum(forward) * device_bytes(spec, given, edge.forward, mesh, collectives)
         back = ops[edge.op].grad_ins[edge.index]
         if back is not None:
-            total += backward * device_bytes(spec, back, edge.backward, mesh)
+            total += backward * device_bytes(spec, back, edge.backward, mesh, collectives)
     return total
 
 
@@ -207,7 +209,7 @@ class _Values:
             self._free(op)
             return
         if rule.heavy:
-            is_product = op.kind in PRODUCT_KINDS and is_divided
+            is_product = is_matmul(op.kind) and is_divided
             if is_product:
                 self.divided.append(op)
             for index, name in enumerate(op.inputs):
@@ -218,7 +220,7 @@ class _Values:
                     value.readers.append((op, index))
                 else:
                     value.is_read_otherwise = True
-            if is_divided and (op.kind in PRODUCT_KINDS or op.kind.startswith("conv")):
+            if is_divided and rule.product:
                 self._begin(op.outputs[0], fresh=(op.name,))
             else:
                 self._free(op)
@@ -228,12 +230,12 @@ class _Values:
         read = list(dict.fromkeys(self.of[name] for name in moving))
         if len(read) == 1 and read[0] is not None:
             rank = max(self.rank[name] for name in moving)
-            if op.kind in _NONLINEAR and rank == read[0].numel:
+            if rule.nonlinear and rank == read[0].numel:
                 read[0].is_needed_whole = True
             for name, size in zip(op.outputs, numel, strict=True):
                 self.of[name], self.rank[name] = read[0], min(rank, size)
             return
-        whole = [n for n in moving if self.rank[n] == numel[0]] if op.kind in _SUMS else []
+        whole = [n for n in moving if self.rank[n] == numel[0]] if rule.mixes else []
         for name in moving:
             value = self.of[name]
             assert value is not None

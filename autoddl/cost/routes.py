@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..sbp.collectives import Step, placed_after
 from ..sbp.placement import B, NdSbp
-from ..sbp.redistribute import Step
-from ..sbp.steps import placed_after
 
 Way = tuple[str, NdSbp, NdSbp]  # kind, placement before, placement after
 

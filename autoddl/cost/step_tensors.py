@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..graph.graph import Op
+from ..sbp.collectives import Step
+from ..sbp.layout import num_shards
 from ..sbp.placement import NdSbp
-from ..sbp.redistribute import Step
 from .chains import ChainRule
 from .compiled_comm import MOST_AXES, collective_workspace, goes_through_host, num_changes
-from .planned_step import Key, PlannedStep, shards
+from .planned_step import Key, PlannedStep
 from .routes import Way, compiled_route, planned_route
 from .strides import Strides, contiguous, is_contiguous
 from .tape import Tape, Transfer
@@ -79,7 +80,7 @@ class StepTensors:
             whole = self._whole[tensor] = self.plan.graph.tensors[tensor].spec.bytes
         known = self._parts.get(id(nd))
         if known is None:
-            known = self._parts[id(nd)] = nd, shards(nd, self.plan.mesh)
+            known = self._parts[id(nd)] = nd, num_shards(nd, self.plan.mesh)
         return whole / known[1]
 
     def strides_of(self, name: str, tensor: str) -> Strides:

@@ -8,13 +8,12 @@ Shapes are global: a split of one dim leaves the order of the others as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
-from ..sbp.signature import OpSpec
+from ..sbp.rules import find_rule
+from ..sbp.signature import OpSpec, View
 
 Strides = tuple[int, ...]
-RESHAPES = frozenset({"reshape", "squeeze", "expand_dims", "flatten"})
-SAME = frozenset({"fork", "identity"})
-VIEW_KINDS = RESHAPES | SAME | {"transpose", "narrow", "expand"}
 
 
 def contiguous(shape: Sequence[int]) -> Strides:
@@ -25,7 +24,8 @@ def contiguous(shape: Sequence[int]) -> Strides:
     return tuple(strides)
 
 
-def is_contiguous(shape: Sequence[int], strides: Strides) -> bool:
+@lru_cache(maxsize=10_000)
+def is_contiguous(shape: Strides, strides: Strides) -> bool:
     """True if the elements follow one another; dims of size 1 may have any stride."""
     rows = zip(shape, strides, contiguous(shape), strict=True)
     return all(n == 1 or stride == row for n, stride, row in rows)
@@ -62,26 +62,32 @@ def reshaped(shape: Sequence[int], strides: Strides, target: Sequence[int]) -> S
     return tuple(found)
 
 
+def view_of(op: OpSpec) -> View:
+    """How the output of `op` shares the input's memory."""
+    rule = find_rule(op.kind)
+    return rule.view if rule else ""
+
+
 def view_strides(op: OpSpec, strides: Strides) -> Strides | None:
     """Of the output of `op`, whose first input has `strides`; None if it is no view."""
-    shape, target = op.inputs[0].shape, op.outputs[0].shape
-    if op.kind in RESHAPES:
+    shape, target, view = op.inputs[0].shape, op.outputs[0].shape, view_of(op)
+    if view == "reshape":
         return reshaped(shape, strides, target)
-    if op.kind == "transpose":
+    if view == "transpose":
         return tuple(strides[dim] for dim in op.attrs["perm"])
-    if op.kind == "expand":
+    if view == "expand":
         new = len(target) - len(shape)
         old = zip(shape, strides, target[new:], strict=True)
         return (0,) * new + tuple(stride if n == m else 0 for n, stride, m in old)
-    return strides if op.kind in SAME or op.kind == "narrow" else None
+    return strides if view else None
 
 
 def gradient_strides(op: OpSpec, strides: Strides) -> Strides | None:
     """Of the input's gradient, if the output's has `strides`; None if it is no view of that."""
-    shape, target = op.inputs[0].shape, op.outputs[0].shape
-    if op.kind in RESHAPES:
+    shape, target, view = op.inputs[0].shape, op.outputs[0].shape, view_of(op)
+    if view == "reshape":
         return reshaped(target, strides, shape)
-    if op.kind == "transpose":
+    if view == "transpose":
         perm = [dim % len(shape) for dim in op.attrs["perm"]]
         return tuple(strides[perm.index(dim)] for dim in range(len(shape)))
-    return strides if op.kind in SAME else None
+    return strides if view == "same" else None

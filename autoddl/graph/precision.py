@@ -1,10 +1,10 @@
 """A graph in mixed precision: float16 computation, float32 where its range or accuracy matters.
 
 Parameters, and with them their gradients, are float16; the float32 master copies that the optimizer
-updates are part of its state (`cost.memory`). Operators of `IN_FLOAT32` (losses, variances) and
-sums over everything compute in float32, and so does what has no other input than theirs. A `cast`
-stands wherever a tensor comes in the other precision than its reader takes. `in_precision` makes
-the graph.
+updates are part of its state (`cost.memory`). Operators that their rules keep in
+float32 (losses, variances) and sums over everything compute in float32, and so does what has no
+other input than theirs. A `cast` stands wherever a tensor comes in the other precision than its
+reader takes. `in_precision` makes the graph.
 """
 
 from __future__ import annotations
@@ -14,17 +14,10 @@ from dataclasses import dataclass, field
 
 from ..cluster.spec import Device
 from ..sbp.layout import TensorSpec
+from ..sbp.rules import find_rule
 from .graph import SOURCE_KINDS, Graph, Op, Tensor
 
 PRECISIONS = ("float32", "float16")
-IN_FLOAT32 = frozenset(
-    {
-        "sparse_softmax_cross_entropy", "softmax_cross_entropy", "log_softmax", "nll",
-        "binary_cross_entropy", "binary_cross_entropy_with_logits",
-        "binary_cross_entropy_with_logits_reduce_mean", "smooth_l1_loss", "kl_div_loss",
-        "var", "exp", "log", "square", "scalar_pow", "loss",
-    }
-)  # fmt: skip
 
 
 def check_precision(precision: str, device: Device) -> None:
@@ -44,6 +37,11 @@ def in_precision(graph: Graph, precision: str) -> Graph:
     if precision not in PRECISIONS:
         raise ValueError(f"unknown precision {precision!r}; use one of {', '.join(PRECISIONS)}")
     return graph if precision == "float32" else _Halved(graph).build()
+
+
+def _is_wide(op: Op) -> bool:
+    rule = find_rule(op.kind)
+    return rule is not None and rule.float32
 
 
 @dataclass
@@ -76,7 +74,7 @@ class _Halved:
 
     def _dtype(self, op: Op) -> str:
         """In which precision an operator computes."""
-        if op.kind in ("input", "buffer") or op.kind in IN_FLOAT32 or self._is_total(op):
+        if op.kind in ("input", "buffer") or _is_wide(op) or self._is_total(op):
             return "float32"
         floats = [n for n in op.inputs if self.tensors[n].spec.is_float]
         followed = len(floats) == 1 and self.graph.producers[floats[0]].kind not in (

@@ -46,7 +46,7 @@ from .tables.micro_batches import MicroBatches
 from .tables.pair_prices import PairPrices
 from .tables.tables import Tables
 
-_NEAR = 5e-4  # relative gap that "auto" closes only if that is quick, where memory binds
+_GAP = 1e-4  # that a search which proves a bound may leave by default: no use to anyone to close
 _PROVING = ("auto", "exact", "integer", "exhaustive")
 
 
@@ -85,8 +85,8 @@ def find_plan(
                         machine if they run out
     budget_evaluations: of the search, likewise; the plan does not depend on the machine
     gap:                at which the search may end, such as 0.01 for at most 1 % above the lower
-                        bound; 0 proves what it can. None: 0, but "auto" closes a gap of 0.05 %
-                        only where that is quick. Only for a search that proves a bound
+                        bound; 0 proves what it can. None: 0.01 %. Only for a search that proves
+                        a bound
     space:              which strategies are searched; a baseline restricts them
     zero:               False: parameters are stored whole where they are Broadcast, as in AutoDDL's
                         own space; the schemes named ZeRO are priced all the same, and not taken
@@ -116,15 +116,14 @@ def find_plan(
         restarts,
         float("inf") if budget_evaluations is None else budget_evaluations,
         float("inf") if budget_seconds is None else budget_seconds,
-        gap=gap or 0.0,
-        near=_NEAR if gap is None and search == "auto" else 0.0,
+        gap=_GAP if gap is None else gap,
     )
     if gap and search not in _PROVING:
         raise ValueError(
             f"the search {search!r} proves no bound, so it cannot keep to a gap; leave the gap "
             f"out, or use one of {', '.join(_PROVING)}"
         )
-    prices = PairPrices(cluster.mesh, model.comm.price)
+    prices = PairPrices(cluster.mesh, model.comm.price, model.comm.collectives)
 
     micro = MicroBatches.of(graph)
     counts = micro_batch_counts(graph, micro_batches)

@@ -2,9 +2,9 @@
 
 The search adds bytes up; what a plan holds at its fullest moment is known when it is written down
 (`found`). Where that exceeds the limit, the search's limit is lowered by the excess and its result
-tightened (`search.tighten`), so no plan exceeds it; where that costs much time, limits in between
-are tried. Where a look is a lower bound (`planner.class_bounds`), the search is among the
-strategies that it leaves, and what it rules out is ruled out for certain.
+repaired or found anew, so no plan exceeds it; where that costs much time, limits in between are
+tried. Where a look is a lower bound (`planner.class_bounds`), the search is among the strategies
+that it leaves, and what it rules out is ruled out for certain.
 
 `Searches.attempt` returns the result.
 """
@@ -22,10 +22,8 @@ from ..cost.recompute import Blocks
 from ..search.algorithms import Algorithm
 from ..search.budget import Budget
 from ..search.descend import descend
-from ..search.eliminate import reaches_all
 from ..search.gap import ROUNDING
 from ..search.problem import Problem, SearchResult
-from ..search.tighten import tighten
 from .class_bounds import CLOSE, ClassBounds
 from .found import Found
 from .look import Looker
@@ -90,7 +88,7 @@ class Searches:
         def lowered(tables: Tables, result: SearchResult, limit: float) -> Searched | None:
             problem = dataclasses.replace(tables.problem, memory_limit=limit)
             repaired = first and _repaired(problem, result, first.cost * (1 + _REPAIR))
-            found = repaired or self._tightened(problem, result)
+            found = repaired or self._search(problem, math.inf)
             return found and (tables, found)
 
         return None if first is None else self._fitting((tables, first), lowered)
@@ -108,7 +106,7 @@ class Searches:
             # blocks are planned less alike, the earlier a search ends, and the fullest is fuller
             if self._is_crowded(bounds) and self._leaves_nothing(bounds, searched):
                 return None
-            budget = dataclasses.replace(self.budget, gap=0.0, near=max(self.budget.near, gap))
+            budget = dataclasses.replace(self.budget, gap=0.0)
             thorough = dataclasses.replace(self, budget=budget)
             searched = thorough._search_few(bounds, beat_s) or searched
         first = searched[1]
@@ -116,8 +114,7 @@ class Searches:
         def lowered(tables: Tables, result: SearchResult, limit: float) -> Searched | None:
             problem = dataclasses.replace(tables.problem, memory_limit=limit)
             enough_s = self.enough(first.lower_bound)
-            most_s = max(first.cost * (1 + self.budget.near), enough_s)
-            found = _repaired(problem, result, most_s)
+            found = _repaired(problem, result, enough_s)
             found = found or self._search(problem, math.inf, enough_s)
             if found is not None and found.cost <= first.cost * (1 + _REPAIR):
                 return tables, found
@@ -263,17 +260,6 @@ class Searches:
                 return tables, dataclasses.replace(result, lower_bound=bound)
             slack = max(2 * slack, wanted / bounds.bound - 1 + 1e-6)
         return None
-
-    def _tightened(self, problem: Problem, result: SearchResult) -> SearchResult | None:
-        """A search that proves anything is tightened where elimination reaches the whole problem.
-
-        Any other is run again.
-        """
-        if result.lower_bound == -math.inf or not reaches_all(problem):
-            return self._search(problem, math.inf)
-        found = tighten(problem, result, self.budget.less(self.results, math.inf))
-        self.results.extend([] if found is None else [found])
-        return found
 
     def enough(self, bound: float) -> float:
         """Seconds that are good enough, as nothing takes less than `bound`."""

@@ -8,8 +8,8 @@ from ..graph.batch_norm import batch_norm_of, with_batch_norm
 from ..graph.graph import SOURCE_KINDS, Graph
 from ..graph.placed import PlannedEdge
 from ..graph.precision import in_precision
+from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
-from ..sbp.redistribute import Step
 from .figures import PlanFigures
 
 NOT_RECOMPUTED = (*SOURCE_KINDS, "stage_input", "stage_output", "loss")

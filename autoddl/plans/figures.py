@@ -118,7 +118,7 @@ class PlanFigures:
         """What each device receives for matrix products, and the least that it has to."""
         return product_bytes(
             self.graph, self.mesh, self.micro_batches, self.memory_limit_bytes, self.ops,
-            self.edges, self.again,
+            self.edges, self.again, self.cluster.collectives,
         )  # fmt: skip
 
     @cached_property

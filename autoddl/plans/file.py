@@ -14,8 +14,8 @@ from .._files import json_number
 from ..cluster.spec import Cluster
 from ..graph.graph import Graph
 from ..graph.placed import PlannedBaseline, PlannedEdge, PlannedLayer, PlannedOp
+from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
-from ..sbp.redistribute import Step
 from .checks import verify
 from .figures import PlanFigures
 from .search_record import SearchRecord

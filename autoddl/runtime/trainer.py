@@ -10,7 +10,8 @@ All methods are called by all ranks of the job, in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,17 @@ class Trainer:
         emulate: bool = False,
         signal: bool = False,
         scaler: LossScaler | None = None,
+        ways: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
     ) -> None:
+        """The trainer of this rank.
+
+        overlap: transfers between stages run beside computation
+        debug:   check every tensor against its planned placement
+        emulate: wait as long as the plan's prices say instead of computing
+        signal:  of every copy between stages only one element travels, to see what transfers cost
+        scaler:  scales the loss; by default a plan in float16 has one and others have none
+        ways:    of `Groups`
+        """
         self.plan = plan
         self._staged = plan = in_stages(plan)
         backend.check_precision(plan.precision)
@@ -72,7 +83,7 @@ class Trainer:
         gpus = plan.cluster.gpus_per_node
         self._world = Groups(plan.cluster.mesh, backend.rank, backend).world
         self._roll_call = RollCall(self._world)
-        self._job = job = self._make_job(emulate)
+        self._job = job = self._make_job(emulate, ways)
         self._parts = {
             v: Part(job, plan.stages[v].plan, traced.model) for v in plan.parts_of(job.stage)
         }
@@ -97,14 +108,14 @@ class Trainer:
         trained = [p for part in self._parts.values() for p in part.trained]
         self.optimizer = backend.optimizer(optimizer, trained) if trained else None
 
-    def _make_job(self, emulate: bool) -> Job:
+    def _make_job(self, emulate: bool, ways: Mapping[str, Callable[..., Any]]) -> Job:
         plan, backend = self._staged, self._backend
         ranks = [stage.place.ranks(plan.cluster.gpus_per_node) for stage in plan.stages]
         stage = next(n for n, own in enumerate(ranks) if backend.rank in own)
         first = ranks[stage][0]
         assert ranks[stage] == tuple(range(first, first + len(ranks[stage])))
         mesh, one = plan.stages[stage].place.mesh, plan.stages[stage].plan
-        groups = Groups(mesh, backend.rank - first, backend, first)
+        groups = Groups(mesh, backend.rank - first, backend, first, ways)
         rows = find_rows(plan.graph)
         rows.check(plan.micro_batches)
         opaque = {k: backend.opaque_kernel(call) for k, call in self._traced.opaque.items()}

@@ -12,15 +12,16 @@ the gradients are: what the backward pass takes for each output and gives for ea
 signatures of an operator are the product of its one-axis signatures over the axes, less those whose
 splits do not divide the tensors (`autoddl.planner.tables.strategies`).
 
-A rule is a function from an `OpSpec` to signatures, registered with `@rule(kind, ...)`.
+A rule is a function from an `OpSpec` to signatures, registered with `@rule(kind, ...)`. Beside them
+stand the operator's facets: what its backward pass keeps, whether it is a view, and so on.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from .layout import Shape, TensorSpec
 from .placement import Placement
@@ -114,6 +115,12 @@ def _names(text: str) -> list[str]:
 SignatureFn = Callable[[OpSpec], Iterable[Signature]]
 LocalAttrsFn = Callable[[OpSpec, tuple[Shape, ...], tuple[Shape, ...]], Attrs]
 FlopsFn = Callable[[OpSpec], float]
+SharesFn = Callable[[OpSpec], tuple[float, float]]
+LimitFn = Callable[[OpSpec], int]
+# how an output shares its first input's memory: as it is, in another shape, in another order, as a
+# part, or with dims stretched; "" if it does not
+View = Literal["", "same", "reshape", "transpose", "narrow", "expand"]
+Product = Literal["", "matmul", "convolution"]
 
 
 def keep_attrs(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -> Attrs:
@@ -127,42 +134,73 @@ def one_flop_per_output(op: OpSpec) -> float:
     return float(sum(math.prod(t.shape) for t in op.outputs))
 
 
+def nothing_beside(op: OpSpec) -> tuple[float, float]:
+    """The default `beside`."""
+    del op
+    return 0.0, 0.0
+
+
 @dataclass(frozen=True)
 class Rule:
-    """How an operator kind may be distributed.
+    """How an operator kind may be distributed, and what else is to be known of it (its facets).
 
     signatures:  OpSpec -> its one-axis signatures, best known first
     local_attrs: (OpSpec, local input shapes, local output shapes) -> the attributes with which the
                  operator runs on the shards (a reshape's target becomes local)
     flops:       floating-point operations of the forward pass on the tensors of the OpSpec
     heavy:       True for operators that head a layer in the plan's table (matmul, convolution, ...)
-    is_view:     True if the output shares the input's memory
+
+    Memory:
+
+    view:        how the output shares the input's memory
+    in_place:    the output may take the place of an input that nobody reads any more
+    saves:       what the backward pass reads beside the gradients that come: names out of x0, x1,
+                 ... (inputs), y0 (output), beside, and other (the other one of two inputs); "all"
+                 for all inputs and outputs, as if it were not known; None if nobody has said
+    beside:      OpSpec -> bytes kept for the backward pass beside inputs and outputs, for each byte
+                 of the first input and for each of the first output
+    beside_lasts: whether they are still there when the backward pass of what comes before begins
+
+    Numbers:
+
+    float32:     computes in float32 in mixed precision
+    index_limit: OpSpec -> what the integers of the second input must be below
+    product:     which product of matrices it is, if one that lower bounds are known for
+    nonlinear:   needs the whole value of its input, element by element: no summand will do
+    mixes:       adds up or multiplies all of its inputs, element by element
     """
 
     signatures: SignatureFn
-    local_attrs: LocalAttrsFn = field(default=keep_attrs)
-    flops: FlopsFn = field(default=one_flop_per_output)
+    local_attrs: LocalAttrsFn = keep_attrs
+    flops: FlopsFn = one_flop_per_output
     heavy: bool = False
-    is_view: bool = False
+    view: View = ""
+    in_place: bool = False
+    saves: str | None = None
+    beside: SharesFn = nothing_beside
+    beside_lasts: bool = True
+    float32: bool = False
+    index_limit: LimitFn | None = None
+    product: Product = ""
+    nonlinear: bool = False
+    mixes: bool = False
+
+    @property
+    def is_view(self) -> bool:
+        return bool(self.view)
 
 
 RULES: dict[str, Rule] = {}
 
 
-def rule(
-    *kinds: str,
-    local_attrs: LocalAttrsFn = keep_attrs,
-    flops: FlopsFn = one_flop_per_output,
-    heavy: bool = False,
-    is_view: bool = False,
-) -> Callable[[SignatureFn], SignatureFn]:
-    """Register the decorated function as the rule of the operator `kinds`."""
+def rule(*kinds: str, **facets: Any) -> Callable[[SignatureFn], SignatureFn]:
+    """Register the decorated function as the rule of the operator `kinds`; facets as in `Rule`."""
 
     def register(signatures: SignatureFn) -> SignatureFn:
         for kind in kinds:
             if kind in RULES:
                 raise ValueError(f"operator kind {kind!r} has a rule already")
-            RULES[kind] = Rule(signatures, local_attrs, flops, heavy, is_view)
+            RULES[kind] = Rule(signatures, **facets)
         return signatures
 
     return register

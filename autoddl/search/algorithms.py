@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from .auto import auto
-from .branch import exact
 from .budget import Budget
+from .exact import exact
 from .heuristics.coordinate_descent import coordinate_descent
 from .heuristics.exhaustive import exhaustive
 from .heuristics.metropolis_hastings import metropolis_hastings

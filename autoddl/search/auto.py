@@ -1,10 +1,9 @@
 """The default search: what proves optimality if it may be had, else the best that was found.
 
-Elimination reaches most networks whole, and branching closes the gap that a memory limit leaves
-(`branch`). If that does not end within `_BRANCHES`, other searches look for a better choice:
-eliminations at more prices of memory, or coordinate descent if elimination leaves variables over;
-then the integer program, if it is small enough. The result's `algorithm` says which of them found
-the choice, and its bound is the best of all.
+Elimination reaches most networks whole, and then `exact` does all. Where it leaves variables over,
+coordinate descent at more prices of memory looks for a better choice, and the integer program
+decides if it is small. The result's `algorithm` says which of them found the choice, and its bound
+is the best of all.
 """
 
 from __future__ import annotations
@@ -14,17 +13,15 @@ import math
 
 import numpy as np
 
-from .branch import Proof, prove
 from .budget import Budget
 from .eliminate import eliminate
+from .exact import Proof, prove, solve_if_small
 from .heuristics.coordinate_descent import descend_with_restarts
-from .integer import program_columns, solve_program
 from .memory_price import within_memory
 from .problem import Choice, Problem, SearchResult
 from .progress import Progress
-from .prune import prune
 
-_BRANCHES = 4_000  # branches and line searches
+_EVALUATIONS = 4_000  # of the first descents, where elimination leaves variables over
 _PROGRAM_COLUMNS = 3_000
 _PROGRAM_NODES = 100
 
@@ -34,21 +31,23 @@ def auto(problem: Problem, rng: np.random.Generator, budget: Budget) -> SearchRe
     proof = Proof()
     name = "elimination"
     with Progress(problem, budget) as run:
-        left = run.remaining
-        with Progress(
-            problem, dataclasses.replace(left, evaluations=min(left.evaluations, _BRANCHES))
-        ) as inner:
+        with Progress(problem, _within(run, _EVALUATIONS)) as inner:
             prove(problem, rng, inner, proof)
         run.adopt(inner)
-        if proof.branches:
-            name = "elimination+branching"
-        if inner.end == "budget" and not run.is_over:
-            name = _search_further(problem, rng, run, proof, name)
-        else:
+        is_done = proof.is_complete or proof.bound == math.inf or run.is_good(proof.bound)
+        if is_done or run.is_over or inner.end == "interrupted":
             run.end = inner.end
+        else:
+            name = _search_further(problem, rng, run, proof, name)
     if run.best is None and run.end == "budget":
         run.offer(_smallest(problem))
     return run.result(name, proof.bound)
+
+
+def _within(run: Progress, evaluations: int) -> Budget:
+    """What is left of the budget, and at most so many evaluations."""
+    left = run.remaining
+    return dataclasses.replace(left, evaluations=min(left.evaluations, evaluations))
 
 
 def _smallest(problem: Problem) -> Choice:
@@ -61,44 +60,22 @@ def _search_further(
     problem: Problem, rng: np.random.Generator, run: Progress, proof: Proof, name: str
 ) -> str:
     """Offer what other searches find, and raise the bound; the name of the one with the best."""
-    complete = proof.is_complete
 
     def solve(price: float) -> tuple[Choice, int]:
-        if not complete:
-            return descend_with_restarts(problem, rng, run, price, frozenset())
-        run.spend()
-        choice = eliminate(problem, price, frozenset()).expand({})
-        run.offer(choice)
-        return choice, 1
+        return descend_with_restarts(problem, rng, run, price, frozenset())
 
     before = run.cost
-    found = within_memory(problem, solve, name, complete)
+    found = within_memory(problem, solve, name, False)
     if found is not None:
         run.offer(found.choice)
-        proof.raise_bound(found.lower_bound)
     if run.cost < before:
-        name = "elimination at prices of memory" if complete else "coordinate_descent"
-    smaller = prune(problem) if sum(problem.sizes()) <= _PROGRAM_COLUMNS else None
-    if (
-        smaller is not None
-        and not run.is_good(proof.bound)
-        and program_columns(smaller.problem) <= _PROGRAM_COLUMNS
-    ):
-        with Progress(
-            problem,
-            Budget(
-                1,
-                min(run.remaining.evaluations, _PROGRAM_NODES),
-                run.remaining.seconds,
-                gap=run.budget.gap,
-                clock=run.budget.clock,
-            ),
-        ) as inner:
-            bound = solve_program(smaller, inner)
-            proof.raise_bound(bound)
+        name = "coordinate_descent"
+    if not run.is_good(proof.bound):
+        with Progress(problem, _within(run, _PROGRAM_NODES)) as inner:
+            solve_if_small(problem, inner, proof, _PROGRAM_COLUMNS)
         if inner.cost < run.cost:
             name = "integer"
         run.adopt(inner)
-        if proof.bound == math.inf and run.best is not None:
-            proof.bound = run.cost
+        if run.best is not None:
+            proof.bound = min(proof.bound, run.cost)
     return name

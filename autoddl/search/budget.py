@@ -29,7 +29,6 @@ class Budget:
     beat_s:      a solution that costs this much or more is of no use; a search that sees that it
                  cannot do better may give up
     gap:         relative gap at which a search may end
-    near:        relative gap that is closed further only where that is quick
     enough_s:    a solution that costs so little is good enough, whatever the search can prove
     useful_s:    a lower bound that reaches this need not be raised
 
@@ -42,7 +41,6 @@ class Budget:
     seconds: float = math.inf
     beat_s: float = math.inf
     gap: float = 0.0
-    near: float = 0.0
     enough_s: float = -math.inf
     useful_s: float = math.inf
     clock: Callable[[], float] = time.perf_counter

@@ -13,6 +13,7 @@ constant. In what order, and which products are equal, `removals` says before an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -77,24 +78,24 @@ class Elimination:
 def eliminate(problem: Problem, memory_price: float, keep: frozenset[int]) -> Elimination:
     """Remove every variable outside `keep` that has, or comes to have, at most two neighbours.
 
-    memory_price: seconds per byte that a unit of memory is charged (a Lagrange multiplier).
+    memory_price: seconds per byte that a unit of memory is charged (a Lagrange multiplier); inf:
+                  scores are the bytes alone of what is possible
     """
     sizes = len(problem.node_cost), len(problem.edge_cost)
     order = program(problem.nodes, problem.edges, sizes, keep)
     return eliminated(problem, memory_price, order)
 
 
-def reaches_all(problem: Problem) -> bool:
-    """Whether elimination leaves no variable."""
-    sizes = len(problem.node_cost), len(problem.edge_cost)
-    return not program(problem.nodes, problem.edges, sizes, frozenset()).node
-
-
 def eliminated(problem: Problem, memory_price: float, order: Program) -> Elimination:
     """`eliminate` in an order of the problem's variables."""
     costs = [*problem.node_cost, *problem.edge_cost]
     memories = [*problem.node_memory, *problem.edge_memory]
-    tables = [c + memory_price * m for c, m in zip(costs, memories, strict=True)]
+    tables: list[Table] = []
+    for cost, memory in zip(costs, memories, strict=True):
+        if memory_price == math.inf:
+            tables.append(np.where(np.isfinite(cost), memory, np.inf))
+        else:
+            tables.append(cost + memory_price * memory)
     for making in order.makings:
         args = [tables[slot] for slot in making.args]
         if making.kind == "transpose":

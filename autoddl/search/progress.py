@@ -121,6 +121,8 @@ class Progress:
 
         gap: at which it is; None: the budget's
         """
+        if self.best is None:
+            return False
         if self.cost <= self.budget.enough_s:
             return True
         allowed = self.budget.gap if gap is None else gap

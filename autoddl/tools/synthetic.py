@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..graph.graph import Graph
+from ..sbp.rules import find_rule
 
-# Operators whose second input is an index -> the dim of the first that it counts (None: attr axis).
-INDEXED = {"gather": None, "nll": -1, "sparse_softmax_cross_entropy": -1}
 ANY_INTEGER = 2
 
 
@@ -30,11 +29,10 @@ def _limit(graph: Graph, name: str) -> int | None:
     """The least limit that a reader of the integer tensor `name` sets."""
     limits: list[int] = []
     for op, index in graph.consumers[name]:
-        if op.kind in INDEXED:
+        rule = find_rule(op.kind)
+        if rule is not None and rule.index_limit is not None:
             if index == 1:
-                dim = INDEXED[op.kind]
-                shape = graph.tensors[op.inputs[0]].spec.shape
-                limits.append(shape[op.attrs["axis"] if dim is None else dim])
+                limits.append(rule.index_limit(graph.spec(op)))
         elif not any(graph.tensors[out].spec.is_float for out in op.outputs):
             limits += [found for out in op.outputs if (found := _limit(graph, out)) is not None]
     return min(limits, default=None)

@@ -15,10 +15,10 @@ from autoddl.runtime.comm.groups import Groups
 from autoddl.runtime.comm.redistribute import prepare
 from autoddl.runtime.jobs.guard import install_guard, rank
 from autoddl.runtime.oneflow.backend import OneFlow
+from autoddl.sbp.collectives import Step
 from autoddl.sbp.layout import local_shape
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
-from autoddl.sbp.steps import Step
 from benchmarks.box.meter import Meter
 
 

@@ -91,4 +91,4 @@ def test_the_plan_states_what_batch_norm_takes_its_statistics_of(batch_norm):
     assert "not of the whole batch" in staged.explain()
     staged.check_model(graph)
     with pytest.raises(ValueError, match="unknown batch_norm 'none'"):
-        plan(graph, cluster, batch_norm="none")
+        plan(graph, cluster, batch_norm="none")  # pyright: ignore[reportArgumentType]

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from autoddl.sbp.collectives import STEP_KINDS, legal_steps
 from autoddl.sbp.edges import distinct_pairs, edges_between, mask_axes, row_numbers
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
 from autoddl.sbp.states import core_codes
-from autoddl.sbp.steps import STEP_KINDS, legal_steps
 
 
 def legal(sources, targets, ndim):

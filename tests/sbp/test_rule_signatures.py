@@ -244,5 +244,5 @@ def test_layers_and_views():
     }  # fmt: skip
     views = {kind for kind, rule in RULES.items() if rule.is_view}
     assert views == {
-        "reshape", "transpose", "narrow", "expand", "expand_dims", "squeeze", "fork"
+        "reshape", "transpose", "narrow", "expand", "expand_dims", "squeeze", "fork", "identity"
     }  # fmt: skip

@@ -138,18 +138,17 @@ def test_same_seed_same_choice(name):
     assert first.evaluations == second.evaluations
 
 
-def test_auto_falls_back_when_branching_does_not_end(monkeypatch):
-    """Without branches the other searches find a choice, and none claims what it has not proven."""
-    monkeypatch.setattr("autoddl.search.auto._BRANCHES", 3)
+def test_auto_searches_further_where_elimination_leaves_variables(monkeypatch):
+    """After few descents the other searches find a choice, and none claims what is not proven."""
+    monkeypatch.setattr("autoddl.search.auto._EVALUATIONS", 3)
     names = set()
     for seed in range(8):
-        for shape in SHAPES:
-            problem, best = limited(seed, shape, 1.1)
-            result = auto(problem, np.random.default_rng(0), Budget())
-            assert result is not None
-            assert best * (1 - 1e-12) <= result.cost and result.lower_bound <= best * (1 + 1e-12)
-            assert result.gap == 0, "the integer program proves what branching leaves"
-            names.add(result.algorithm)
+        problem, best = limited(seed, "clique", 1.1)
+        result = auto(problem, np.random.default_rng(0), Budget())
+        assert result is not None
+        assert best * (1 - 1e-12) <= result.cost and result.lower_bound <= best * (1 + 1e-12)
+        assert result.gap == 0, "the integer program proves what elimination leaves"
+        names.add(result.algorithm)
     assert {"integer", "coordinate_descent"} & names
 
 

@@ -4,6 +4,7 @@ import pytest
 from autoddl.search.certify import free_bound
 from autoddl.search.eliminate import eliminate
 from autoddl.search.problem import Edge, Problem
+from autoddl.search.wide_elimination import best_choice
 from tests.search.brute_force import SHAPES, optimum, random_problem
 
 
@@ -56,3 +57,22 @@ def test_a_chain_of_equal_blocks_costs_the_logarithm_of_its_length():
         return eliminate(problem, 0.0, frozenset()).order.products
 
     assert products(256) <= products(64) + 8
+
+
+@pytest.mark.parametrize("shape", list(SHAPES))
+def test_what_elimination_leaves_is_chosen_best_in_wider_tables(shape):
+    for seed in range(6):
+        problem = random_problem(np.random.default_rng(seed), 5, SHAPES[shape])
+        choice = best_choice(eliminate(problem, 0.0, frozenset()))
+        assert choice is not None
+        assert problem.evaluate(choice)[0] == pytest.approx(optimum(problem)[0], rel=2e-6)
+
+
+def test_tables_that_would_be_too_large_are_not_made():
+    crossing = [(a, b) for a in range(6) for b in range(a)]
+    sizes = [40] * 6
+    problem = Problem(
+        (np.zeros(40),), (np.zeros(40),), (np.zeros((40, 40)),), (np.zeros((40, 40)),),
+        (0,) * len(sizes), tuple(Edge(b, a, 0) for a, b in crossing),
+    )  # fmt: skip
+    assert best_choice(eliminate(problem, 0.0, frozenset())) is None

@@ -180,11 +180,9 @@ def check_narrowing():
         free = min(choices, key=lambda c: problem.evaluate(c)[0])
         if problem.evaluate(free)[1] <= problem.memory_limit:
             continue
-        smallest = min(choices, key=lambda c: problem.evaluate(c)[1])
         bounds = []
         with Progress(problem, Budget()) as run:
-            run.offer(smallest)
-            narrow(problem, run, bounds.append, free, smallest)
+            narrow(problem, run, bounds.append, free)
         assert run.cost == pytest.approx(best)
         assert relative_gap(run.cost, max(bounds)) == 0
         assert max(bounds) <= best + 1e-9

@@ -265,7 +265,7 @@ class BaselinePricer:
 
     @cached_property
     def _paths(self) -> PathTable:
-        return PathTable(self._mesh, self.model.comm.price)
+        return PathTable(self._mesh, self.model.comm.price, self.model.comm.collectives)
 
     @cached_property
     def _letters(self) -> dict[str, Mapping[str, str]]:

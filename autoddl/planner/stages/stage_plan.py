@@ -62,7 +62,7 @@ def plan_stage(
     """
     started = time.perf_counter()
     micro = micro_graph(graph, parts)
-    prices = prices or PairPrices(model.cluster.mesh, model.comm.price)
+    prices = prices or PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
     again = Recomputation(micro, repeated_blocks(micro) if recompute else ())
     free = dataclasses.replace(model, memory_limit_bytes=math.inf)
     tables = build_tables(micro, free, parts, Space(zero=zero), prices, again)

@@ -189,7 +189,7 @@ class StageSearch:
         self._space = space
         self.limit_bytes = model.limit_bytes
         self._free = dataclasses.replace(model, memory_limit_bytes=math.inf)
-        self.pair_prices = PairPrices(model.cluster.mesh, model.comm.price)
+        self.pair_prices = PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
 
     def answers(
         self, parts: int, other: int | None, held: int, run: range, beat_s: float = math.inf

@@ -111,7 +111,7 @@ def build_tables(
     Raises ValueError if `space` leaves a group without a strategy.
     """
     if prices is None:
-        prices = PairPrices(model.cluster.mesh, model.comm.price)
+        prices = PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
     again, grouping = again or Recomputation(graph), grouping or make_groups(graph)
     builder = TableBuilder(grouping, model, micro_batches, space, prices, again)
     return builder.build() if builder.prepare() and builder.fits() else None

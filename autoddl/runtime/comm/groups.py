@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from ...sbp.mesh import Mesh
@@ -94,14 +95,23 @@ class Groups:
     """The groups of one rank of a mesh, made once each.
 
     first: the job's rank that is the mesh's rank 0; a pipeline stage's mesh is a part of the job
+    ways:  `Step.way` of other algorithms than the default -> what prepares such a step
     Set `log` to a list to record traffic, `watch` to be told of each collective.
     """
 
-    def __init__(self, mesh: Mesh, rank: int, backend: Backend, first: int = 0) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        rank: int,
+        backend: Backend,
+        first: int = 0,
+        ways: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+    ) -> None:
         self.mesh = mesh
         self.rank = rank
         self.backend = backend
         self.first = first
+        self.ways = ways
         self.log: list[Traffic] | None = None
         self.watch: Watch | None = None
         self._groups: dict[tuple[int, ...], Group] = {}

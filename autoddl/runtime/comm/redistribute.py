@@ -14,9 +14,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
+from ...sbp.collectives import Step
 from ...sbp.layout import Shape, local_slices
 from ...sbp.placement import B, NdSbp, P, S
-from ...sbp.steps import Step
 from ..backend import Backend, Tensor
 from .groups import Group, Groups
 
@@ -29,8 +29,9 @@ def prepare(steps: Sequence[Step], shape: Shape, nd: NdSbp, groups: Groups) -> L
     It must be called by all ranks in the same order. No steps: the identity.
     """
     functions: list[LocalFn] = []
+    ways = {**WAYS, **groups.ways}
     for step in steps:
-        functions.append(_prepare_step(step, shape, nd, groups))
+        functions.append(ways[step.way](step, shape, nd, groups))
         nd = step.apply(nd)
     if not functions:
         return lambda x: x
@@ -52,45 +53,16 @@ def to_broadcast(nd: NdSbp) -> tuple[Step, ...]:
     """
     steps: list[Step] = []
     if nd.has_partial:
-        steps.append(Step("all_reduce", nd.axes_of(P), P, B))
+        steps.append(Step.between(P, B, nd.axes_of(P)))
     for dim in nd.split_dims():
-        steps.append(Step("all_gather", nd.axes_of(S(dim)), S(dim), B))
+        steps.append(Step.between(S(dim), B, nd.axes_of(S(dim))))
     return tuple(steps)
 
 
 def from_broadcast(nd: NdSbp) -> tuple[Step, ...]:
     """Local steps from all Broadcast to `nd`, which is not Partial."""
     assert not nd.has_partial
-    return tuple(Step("slice", nd.axes_of(S(dim)), B, S(dim)) for dim in nd.split_dims())
-
-
-def _prepare_step(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
-    group = groups.along(step.axes)
-    after = step.apply(nd)
-    if step.kind == "all_reduce":
-        return group.all_reduce
-    if step.kind == "all_gather":
-        dim = step.source.dim
-        return _all_gather(group, dim, _sizes(shape, nd, group, groups, dim))
-    if step.kind == "reduce_scatter":
-        dim = step.target.dim
-        return _reduce_scatter(group, dim, _sizes(shape, after, group, groups, dim))
-    if step.kind == "all_to_all":
-        cut, joined = step.target.dim, step.source.dim
-        return _all_to_all(
-            group,
-            cut,
-            _sizes(shape, after, group, groups, cut),
-            joined,
-            _sizes(shape, nd, group, groups, joined),
-        )
-    if step.kind == "slice":
-        dim = step.target.dim
-        return _slice(group, dim, _sizes(shape, after, group, groups, dim))
-    if step.source.is_broadcast:
-        return _keep_on_first(group)
-    dim = step.source.dim
-    return _surround_with_zeros(group, dim, _sizes(shape, nd, group, groups, dim))
+    return tuple(Step.between(B, S(dim), nd.axes_of(S(dim))) for dim in nd.split_dims())
 
 
 def _sizes(shape: Shape, nd: NdSbp, group: Group, groups: Groups, dim: int) -> list[int]:
@@ -102,7 +74,13 @@ def _sizes(shape: Shape, nd: NdSbp, group: Group, groups: Groups, dim: int) -> l
     return [piece.stop - piece.start for piece in pieces]
 
 
-def _all_gather(group: Group, dim: int, sizes: list[int]) -> LocalFn:
+def _all_reduce(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
+    return groups.along(step.axes).all_reduce
+
+
+def _all_gather(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
+    group, dim = groups.along(step.axes), step.source.dim
+    sizes = _sizes(shape, nd, group, groups, dim)
     largest, backend = max(sizes), group.backend
 
     def run(x: Tensor) -> Tensor:
@@ -113,7 +91,9 @@ def _all_gather(group: Group, dim: int, sizes: list[int]) -> LocalFn:
     return run
 
 
-def _reduce_scatter(group: Group, dim: int, sizes: list[int]) -> LocalFn:
+def _reduce_scatter(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
+    group, dim = groups.along(step.axes), step.target.dim
+    sizes = _sizes(shape, step.apply(nd), group, groups, dim)
     backend = group.backend
 
     def run(x: Tensor) -> Tensor:
@@ -124,11 +104,12 @@ def _reduce_scatter(group: Group, dim: int, sizes: list[int]) -> LocalFn:
     return run
 
 
-def _all_to_all(
-    group: Group, cut: int, cut_sizes: list[int], joined: int, joined_sizes: list[int]
-) -> LocalFn:
-    """Cut dim `cut` into pieces, one for each rank, and join the pieces got along dim `joined`."""
+def _all_to_all(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
+    """Cut one dim into pieces, one for each rank, and join the pieces got along another."""
+    group, cut, joined = groups.along(step.axes), step.target.dim, step.source.dim
     assert cut != joined
+    cut_sizes = _sizes(shape, step.apply(nd), group, groups, cut)
+    joined_sizes = _sizes(shape, nd, group, groups, joined)
     backend = group.backend
 
     def run(x: Tensor) -> Tensor:
@@ -142,26 +123,39 @@ def _all_to_all(
     return run
 
 
-def _slice(group: Group, dim: int, sizes: list[int]) -> LocalFn:
+def _slice(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
+    group, dim = groups.along(step.axes), step.target.dim
+    sizes = _sizes(shape, step.apply(nd), group, groups, dim)
     start, length = sum(sizes[: group.index]), sizes[group.index]
     backend = group.backend
     return lambda x: backend.contiguous(backend.narrow(x, dim, start, length))
 
 
-def _keep_on_first(group: Group) -> LocalFn:
-    backend = group.backend
-    return (lambda x: x) if group.index == 0 else (lambda x: backend.full_like(x, 0))
-
-
-def _surround_with_zeros(group: Group, dim: int, sizes: list[int]) -> LocalFn:
+def _to_partial(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
+    """One rank of the group keeps what is broadcast; a piece of what is split gets zeros around."""
+    group, backend = groups.along(step.axes), groups.backend
+    if step.source.is_broadcast:
+        return (lambda x: x) if group.index == 0 else (lambda x: backend.full_like(x, 0))
+    dim = step.source.dim
+    sizes = _sizes(shape, nd, group, groups, dim)
     before, after = sum(sizes[: group.index]), sum(sizes[group.index + 1 :])
-    backend = group.backend
 
     def run(x: Tensor) -> Tensor:
         parts = [_zeros(backend, x, dim, before), x, _zeros(backend, x, dim, after)]
         return backend.cat([part for part in parts if part.shape[dim]], dim)
 
     return run
+
+
+# `Step.way` -> what prepares it; `Groups.ways` has more, of other algorithms
+WAYS: dict[str, Callable[[Step, Shape, NdSbp, Groups], LocalFn]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "slice": _slice,
+    "to_partial": _to_partial,
+}
 
 
 def _cut(backend: Backend, x: Tensor, dim: int, count: int) -> Tensor:

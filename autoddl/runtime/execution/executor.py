@@ -86,7 +86,7 @@ class Executor:
         self._sent = {
             sent_key(n.op.attrs["tensor"]) for n in program.nodes if n.op.kind == "stage_output"
         }
-        self._known = KnownSums(program, self.rows, self._receive, groups.backend)
+        self._known = KnownSums(program, self.rows, self._bring, groups.backend)
 
     def begin(self, micro_batches: Sequence[Values]) -> None:
         """Start an iteration on the inputs of its micro-batches."""
@@ -186,6 +186,17 @@ class Executor:
         self, edge: Edge, inputs: Values, parameters: dict[Key, Tensor], values: Values
     ) -> Tensor:
         """The tensor of an edge, where its reader wants it."""
+        known = self._known.received(edge, self._run_state.micro_batch)
+        if known is not None:
+            if edge.is_last:
+                values.pop(edge.tensor, None)
+            return known
+        return self._bring(edge, inputs, parameters, values)
+
+    def _bring(
+        self, edge: Edge, inputs: Values, parameters: dict[Key, Tensor], values: Values
+    ) -> Tensor:
+        """Redistribute the tensor of an edge."""
         if edge.source.kind == "param":
             return self._fetch(edge) if edge.zero_stage == 3 else parameters[edge.key]
         if edge.source.kind in FED:
@@ -317,6 +328,7 @@ class Executor:
                 del given  # before the next operator runs
             else:
                 done.records.pop()
+        self._known.forget(self._run_state.micro_batch)
         return arrived
 
     def _given(

@@ -1,6 +1,7 @@
 """Sums over the batch that training needs whole, added up before the first micro-batch is trained.
 
-They depend on the data alone (`rows.Rows.known`): a weighted mean's denominator, for instance.
+They depend on the data alone (`rows.Rows.known`): a weighted mean's denominator, for instance. What
+is redistributed for them is kept until it is used again in training: nothing travels twice.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from ...graph.graph import Op
 from ...graph.rows import Rows, known_from, reads
 from ..backend import Backend, Tensor
-from .program import Edge, Node, Program
+from .program import Edge, Key, Node, Program
 from .vjp import run_kernel
 
 Values = dict[str, Tensor]
@@ -38,17 +39,19 @@ class KnownSums:
         }
         self._only = _only_for(program, self._nodes, self._powers.keys())
         self._values: Values = {}
+        self._received: dict[int, dict[Key, Tensor]] = {}  # by micro-batch
 
     def add_up(self, micro_batches: Sequence[Values]) -> None:
         """Find the sums of a batch, if it is in several parts."""
-        self._values = {}
+        self._values, self._received = {}, {}
         if not self._powers or len(micro_batches) == 1:
             return
         with self._backend.no_grad():
-            for inputs in micro_batches:
+            for number, inputs in enumerate(micro_batches):
                 values: Values = {}
+                self._received[number] = {}
                 for node in self._nodes:
-                    values.update(self._outputs(node, inputs, values))
+                    values.update(self._outputs(node, number, inputs, values))
                     for name in self._powers.keys() & set(node.op.outputs):
                         old = self._values.get(name)
                         new = values[name]
@@ -61,13 +64,23 @@ class KnownSums:
         """An operator's outputs, with those that are known in the place of its micro-batch's."""
         return [self._values.get(n, x) for n, x in zip(op.outputs, outputs, strict=True)]
 
+    def received(self, edge: Edge, micro_batch: int) -> Tensor | None:
+        """What an edge has brought already."""
+        return self._received.get(micro_batch, {}).get(edge.key)
+
+    def forget(self, micro_batch: int) -> None:
+        """A micro-batch has been trained."""
+        self._received.pop(micro_batch, None)
+
     def made_by(self, node: Node) -> Values | None:
         """What an operator gives in training, if nothing of it has to be computed any more."""
         if not self._values or node.op.name not in self._only:
             return None
         return {name: self._values[name] for name in node.op.outputs if name in self._values}
 
-    def _outputs(self, node: Node, inputs: Values, values: Values) -> Mapping[str, Tensor]:
+    def _outputs(
+        self, node: Node, number: int, inputs: Values, values: Values
+    ) -> Mapping[str, Tensor]:
         """Those that are read."""
         op = node.op
         wanted = [n for n, name in enumerate(op.outputs) if name in self._read]
@@ -76,6 +89,10 @@ class KnownSums:
             self._receive(edge, inputs, {}, values) if i in needed else None
             for i, edge in enumerate(node.edges)
         ]
+        if op.name not in self._only:
+            for edge, x in zip(node.edges, received, strict=True):
+                if x is not None and edge.placed != edge.target:
+                    self._received[number][edge.key] = x
         if len(needed) < len(node.edges):
             return {
                 op.outputs[n]: self._backend.output_kernel(op.kind, n)(

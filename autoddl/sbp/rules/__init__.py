@@ -21,6 +21,12 @@ def find_rule(kind: str) -> Rule | None:
     return RULES.get(kind)
 
 
+def is_matmul(kind: str) -> bool:
+    """True for a product of two matrices, or of many at once."""
+    rule = RULES.get(kind)
+    return rule is not None and rule.product == "matmul"
+
+
 def signatures_of(op: OpSpec) -> tuple[Signature, ...]:
     """The operator's one-axis signatures, best known first, without splits of dims of size 1.
 

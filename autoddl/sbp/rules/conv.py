@@ -29,7 +29,10 @@ def _local_attrs(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) ->
     return {**op.attrs, "filters": filters, "groups": groups}
 
 
-@rule("conv1d", "conv2d", "conv3d", local_attrs=_local_attrs, flops=_flops, heavy=True)
+@rule(
+    "conv1d", "conv2d", "conv3d",
+    local_attrs=_local_attrs, flops=_flops, heavy=True, product="convolution", saves="other",
+)  # fmt: skip
 def conv(op: OpSpec) -> Iterator[Signature]:
     """(in [n, c, ...], weight [f, c / groups, ...]) -> out [n, f, ...].
 
@@ -72,7 +75,7 @@ def _transposed_attrs(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...
 
 @rule(
     "deconv1d", "deconv2d", "deconv3d",
-    local_attrs=_transposed_attrs, flops=_transposed_flops, heavy=True,
+    local_attrs=_transposed_attrs, flops=_transposed_flops, heavy=True, saves="other",
 )  # fmt: skip
 def transposed_conv(op: OpSpec) -> Iterator[Signature]:
     """(in [n, c, ...], weight [c, f / groups, ...]) -> out [n, f, ...].

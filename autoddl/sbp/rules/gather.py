@@ -14,7 +14,12 @@ from ..signature import Attrs, OpSpec, Signature, rule
 from .build import dims_of, labelled, natural
 
 
-@rule("gather", heavy=True)
+def _rows(op: OpSpec) -> int:
+    """Of the table that is looked up."""
+    return op.inputs[0].shape[op.attrs.get("axis", 0)]
+
+
+@rule("gather", heavy=True, saves="x1", index_limit=_rows)
 def gather(op: OpSpec) -> Iterator[Signature]:
     """(table, indices) -> out: dim `axis` of the table gives way to the dims of the indices."""
     table, indices = dims_of(op.inputs[0].shape), dims_of(op.inputs[1].shape)
@@ -25,7 +30,7 @@ def gather(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, (labels, found), (out,), linear=((0,),))
 
 
-@rule("embedding", heavy=True)
+@rule("embedding", heavy=True, saves="x1", index_limit=_rows)
 def embedding(op: OpSpec) -> Iterator[Signature]:
     """(weight [v, h], indices) -> out [..., h], with a padding row that gets no gradient.
 
@@ -37,7 +42,7 @@ def embedding(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, ((None, "h"), found), ((*found, "h"),), linear=((0,),))
 
 
-@rule("gather_nd")
+@rule("gather_nd", saves="all")
 def gather_nd(op: OpSpec) -> Iterator[Signature]:
     """(params, indices [..., k]) -> out: an index picks from the first k dims, which stay whole."""
     params, indices = op.inputs[0].shape, op.inputs[1].shape
@@ -49,7 +54,7 @@ def gather_nd(op: OpSpec) -> Iterator[Signature]:
     )
 
 
-@rule("dim_gather")
+@rule("dim_gather", saves="all")
 def dim_gather(op: OpSpec) -> Iterator[Signature]:
     """(input, index) -> output of the index's shape; picks along `dim`.
 
@@ -63,14 +68,14 @@ def dim_gather(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, (shared, picked), (picked,), linear=((0,),))
 
 
-@rule("one_hot")
+@rule("one_hot", saves="")
 def one_hot(op: OpSpec) -> Iterator[Signature]:
     """indices -> out [..., depth]."""
     found = dims_of(op.inputs[0].shape)
     yield from labelled(op, (found,), ((*found, None),))
 
 
-@rule("batch_gather")
+@rule("batch_gather", saves="all")
 def batch_gather(op: OpSpec) -> Iterator[Signature]:
     """(in [rows..., k, rest...], indices [rows..., m]) -> out [rows..., m, rest...]."""
     rows = dims_of(op.inputs[1].shape)[:-1]
@@ -79,7 +84,7 @@ def batch_gather(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, ins, ((*rows, "m", *rest),), linear=((0,),))
 
 
-@rule("searchsorted")
+@rule("searchsorted", saves="")
 def searchsorted(op: OpSpec) -> Iterator[Signature]:
     """(borders [rows..., k] or [k], values [rows..., m]) -> out: where each value belongs."""
     borders, values = op.inputs[0].shape, dims_of(op.inputs[1].shape)
@@ -87,7 +92,7 @@ def searchsorted(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, ((*rows, None), values), (values,))
 
 
-@rule("in_top_k")
+@rule("in_top_k", saves="")
 def in_top_k(op: OpSpec) -> Iterator[Signature]:
     """(targets [n], predictions [n, c]) -> out [n]."""
     yield from labelled(op, (("n",), ("n", None)), (("n",),))
@@ -100,7 +105,7 @@ def _together(op: OpSpec) -> list[int | None]:
     return [d if d != dim and len(set(n)) == 1 else None for d, n in enumerate(sizes)]
 
 
-@rule("dim_scatter_update", "dim_scatter_update_scalar")
+@rule("dim_scatter_update", "dim_scatter_update_scalar", saves="x1")
 def dim_scatter_update(op: OpSpec) -> Iterator[Signature]:
     """(input, index, src?) -> input with src, or a scalar, at the index along `dim`."""
     labels = _together(op)
@@ -109,7 +114,7 @@ def dim_scatter_update(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, (labels,) * len(op.inputs), (labels,), linear=linear)
 
 
-@rule("dim_scatter_add")
+@rule("dim_scatter_add", saves="x1")
 def dim_scatter_add(op: OpSpec) -> Iterator[Signature]:
     """(input, index, src) -> input plus src at the index along `dim`.
 
@@ -127,7 +132,7 @@ def _local_shape(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) ->
     return {**op.attrs, "shape": outs[0]}
 
 
-@rule("scatter_nd", local_attrs=_local_shape)
+@rule("scatter_nd", local_attrs=_local_shape, saves="all")
 def scatter_nd(op: OpSpec) -> Iterator[Signature]:
     """(indices [..., k], updates [..., rest...]) -> out, zero but for the sums of updates."""
     found = dims_of(op.inputs[0].shape)[:-1]
@@ -137,7 +142,7 @@ def scatter_nd(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, ins, ((*whole, *rest),), linear=((1,),))
 
 
-@rule("tensor_scatter_nd_update")
+@rule("tensor_scatter_nd_update", saves="x1")
 def tensor_scatter_nd_update(op: OpSpec) -> Iterator[Signature]:
     """(tensor, indices [..., k], updates [..., rest...]) -> tensor with the updates in place."""
     found = (None,) * (len(op.inputs[1].shape) - 1)

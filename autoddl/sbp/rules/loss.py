@@ -16,7 +16,14 @@ from .reduce import per_input_element
 from .softmax import FLOPS_PER_ELEMENT
 
 
-@rule("nll", flops=lambda op: float(op.inputs[1].numel))
+def _classes(op: OpSpec) -> int:
+    return op.inputs[0].shape[-1]
+
+
+@rule(
+    "nll", flops=lambda op: float(op.inputs[1].numel),
+    saves="x1 x2", float32=True, index_limit=_classes,
+)  # fmt: skip
 def nll(op: OpSpec) -> Iterator[Signature]:
     """(input [..., c], target [...], weight [c]?) -> (output [...], out_weight [...]).
 
@@ -48,7 +55,15 @@ def _local_depth(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) ->
     return {**op.attrs, "depth": ins[0][-1]}
 
 
-@rule("sparse_softmax_cross_entropy", local_attrs=_local_depth, flops=_softmax_flops)
+def _probabilities(op: OpSpec) -> tuple[float, float]:
+    return 1.0, 0.0
+
+
+@rule(
+    "sparse_softmax_cross_entropy", local_attrs=_local_depth, flops=_softmax_flops,
+    saves="x1 beside", beside=_probabilities, beside_lasts=False,
+    float32=True, nonlinear=True, index_limit=_classes,
+)  # fmt: skip
 def sparse_softmax_cross_entropy(op: OpSpec) -> Iterator[Signature]:
     """(prediction [..., c], label [...]) -> out [...].
 
@@ -62,21 +77,24 @@ def sparse_softmax_cross_entropy(op: OpSpec) -> Iterator[Signature]:
     yield replicated(op)
 
 
-@rule("softmax_cross_entropy", flops=_softmax_flops)
+@rule("softmax_cross_entropy", flops=_softmax_flops, saves="all", float32=True, nonlinear=True)
 def softmax_cross_entropy(op: OpSpec) -> Iterator[Signature]:
     """(prediction [..., c], label [..., c]) -> out [...]; the label gives no gradient."""
     rows = dims_of(op.outputs[0].shape)
     yield from labelled(op, ((*rows, None), (*rows, None)), (rows,), frozen_ins=(1,))
 
 
-@rule("smooth_l1_loss", "kl_div_loss")
+@rule("smooth_l1_loss", "kl_div_loss", saves="all", float32=True)
 def elementwise_loss(op: OpSpec) -> Iterator[Signature]:
     """(input, target) -> out, elementwise."""
     dims = dims_of(op.outputs[0].shape)
     yield from labelled(op, (dims, dims), (dims,))
 
 
-@rule("binary_cross_entropy", "binary_cross_entropy_with_logits")
+@rule(
+    "binary_cross_entropy", "binary_cross_entropy_with_logits",
+    saves="all", float32=True, nonlinear=True,
+)  # fmt: skip
 def binary_cross_entropy(op: OpSpec) -> Iterator[Signature]:
     """(input, target, weight?, pos_weight?) -> out, elementwise; only `input` gives a gradient."""
     out = op.outputs[0].shape
@@ -95,6 +113,8 @@ def _global_count(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -
     "binary_cross_entropy_with_logits_reduce_mean",
     local_attrs=_global_count,
     flops=per_input_element,
+    saves="all",
+    float32=True,
 )
 def binary_cross_entropy_mean(op: OpSpec) -> Iterator[Signature]:
     """(input, target) -> out [], the mean; a split gives summands of it, divided by `count`."""
@@ -108,7 +128,7 @@ def _ctc_flops(op: OpSpec) -> float:
     return 6.0 * steps * rows * states  # three predecessors, added as exponentials
 
 
-@rule("ctc_loss", flops=_ctc_flops)
+@rule("ctc_loss", flops=_ctc_flops, saves="all")
 def ctc_loss(op: OpSpec) -> Iterator[Signature]:
     """(log_probs [t, n, c], targets [n, s], input and target lengths [n]) -> out [n]."""
     targets = ("n", None) if len(op.inputs[1].shape) == 2 else (None,)

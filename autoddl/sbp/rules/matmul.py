@@ -18,7 +18,10 @@ def product_flops(op: OpSpec) -> float:
     return 2.0 * op.outputs[0].numel * _summed_size(op)
 
 
-@rule("matmul", "broadcast_matmul", "batch_matmul", flops=product_flops, heavy=True)
+@rule(
+    "matmul", "broadcast_matmul", "batch_matmul",
+    flops=product_flops, heavy=True, product="matmul", saves="other",
+)  # fmt: skip
 def matmul(op: OpSpec) -> Iterator[Signature]:
     """(a [..., m, k], b [..., k, n]) -> out [..., m, n]; batch dims broadcast."""
     out = op.outputs[0].shape
@@ -32,13 +35,13 @@ def matmul(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, (a, b), (range(len(out)),), linear=((0,), (1,)))
 
 
-@rule("matrix_vector_product", flops=product_flops, heavy=True)
+@rule("matrix_vector_product", flops=product_flops, heavy=True, saves="other")
 def matrix_vector_product(op: OpSpec) -> Iterator[Signature]:
     """(a [m, k], b [k]) -> out [m]."""
     yield from labelled(op, (("m", "k"), ("k",)), (("m",),), linear=((0,), (1,)))
 
 
-@rule("vector_matrix_product", flops=product_flops, heavy=True)
+@rule("vector_matrix_product", flops=product_flops, heavy=True, saves="other")
 def vector_matrix_product(op: OpSpec) -> Iterator[Signature]:
     """(a [k], b [k, n]) -> out [n]."""
     yield from labelled(op, (("k",), ("k", "n")), (("n",),), linear=((0,), (1,)))
@@ -48,13 +51,13 @@ def _dot_flops(op: OpSpec) -> float:
     return 2.0 * math.prod(op.inputs[0].shape)
 
 
-@rule("dot", flops=_dot_flops)
+@rule("dot", flops=_dot_flops, saves="other")
 def dot(op: OpSpec) -> Iterator[Signature]:
     """(x [k], y [k]) -> out []."""
     yield from labelled(op, (("k",), ("k",)), ((),), linear=((0,), (1,)))
 
 
-@rule("linalg_cross")
+@rule("linalg_cross", saves="all")
 def cross(op: OpSpec) -> Iterator[Signature]:
     """(x, y) -> out: vectors along `dim`, which stays whole."""
     out = op.outputs[0].shape
@@ -67,7 +70,7 @@ def _inverse_flops(op: OpSpec) -> float:
     return 2.0 * op.inputs[0].numel * op.inputs[0].shape[-1]
 
 
-@rule("inv", flops=_inverse_flops)
+@rule("inv", flops=_inverse_flops, saves="all")
 def inverse(op: OpSpec) -> Iterator[Signature]:
     """x [..., m, m] -> y; each matrix stays whole."""
     rows = dims_of(op.inputs[0].shape)[:-2]

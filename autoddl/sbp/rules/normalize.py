@@ -23,7 +23,7 @@ def _flops(op: OpSpec) -> float:
     return FLOPS_PER_ELEMENT * op.inputs[0].numel
 
 
-@rule("normalization", flops=_flops)
+@rule("normalization", flops=_flops, saves="all", nonlinear=True)
 def normalization(op: OpSpec) -> Iterator[Signature]:
     """(x, moving_mean, moving_variance, gamma, beta) -> y, BatchNorm; channels are dim `axis`.
 
@@ -51,7 +51,12 @@ def normalization(op: OpSpec) -> Iterator[Signature]:
     yield replicated(op, frozen_ins=moving)
 
 
-@rule("layer_norm", flops=_flops)
+def _statistics(op: OpSpec) -> tuple[float, float]:
+    """Mean and inverse deviation of each row."""
+    return 0.0, 2 / max(1, op.inputs[0].shape[-1])
+
+
+@rule("layer_norm", flops=_flops, saves="x0 beside", beside=_statistics, nonlinear=True)
 def layer_norm(op: OpSpec) -> Iterator[Signature]:
     """(x, gamma?, beta?) -> y, fused; dims from `begin_norm_axis` are normalised."""
     dims = dims_of(op.inputs[0].shape)
@@ -65,7 +70,7 @@ def layer_norm(op: OpSpec) -> Iterator[Signature]:
     yield replicated(op)
 
 
-@rule("rms_norm", flops=_flops)
+@rule("rms_norm", flops=_flops, saves="all", nonlinear=True)
 def rms_norm(op: OpSpec) -> Iterator[Signature]:
     """(x, weight?) -> y; the last dims, `normalized_shape`, stay whole."""
     dims = dims_of(op.inputs[0].shape)
@@ -75,7 +80,7 @@ def rms_norm(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, (free, *weight), (free,))
 
 
-@rule("l2_normalize", flops=_flops)
+@rule("l2_normalize", flops=_flops, saves="all", nonlinear=True)
 def l2_normalize(op: OpSpec) -> Iterator[Signature]:
     """x -> y; dim `axis` stays whole."""
     dims = dims_of(op.inputs[0].shape)

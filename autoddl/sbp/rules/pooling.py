@@ -29,10 +29,17 @@ def _flops(op: OpSpec) -> float:
     return float(op.outputs[0].numel * taps)
 
 
+def _places(op: OpSpec) -> tuple[float, float]:
+    """Where each maximum was, an int64."""
+    return 0.0, 8 / op.outputs[0].item_bytes
+
+
 @rule(
     *(f"max_pool_{n}d" for n in (1, 2, 3)),
     *(f"adaptive_max_pool{n}d" for n in (1, 2, 3)),
     flops=_flops,
+    saves="beside",
+    beside=_places,
 )
 def max_pool(op: OpSpec) -> Iterator[Signature]:
     """x -> y; all dims but the window's may be split."""
@@ -43,6 +50,10 @@ def max_pool(op: OpSpec) -> Iterator[Signature]:
 @rule(
     *(f"avg_pool_{n}d" for n in (1, 2, 3)),
     *(f"adaptive_avg_pool{n}d" for n in (1, 2, 3)),
+    flops=_flops,
+    saves="all",
+)
+@rule(
     *(f"upsample_nearest_{n}d" for n in (1, 2, 3)),
     "upsample_linear_1d",
     "upsample_bilinear_2d",
@@ -50,6 +61,7 @@ def max_pool(op: OpSpec) -> Iterator[Signature]:
     "upsample_trilinear_3d",
     *(f"{mode}_pad{n}d" for mode in ("reflection", "replication") for n in (1, 2)),
     flops=_flops,
+    saves="",
 )
 def linear_pool(op: OpSpec) -> Iterator[Signature]:
     """x -> y, linear in x; all dims but the window's may be split."""
@@ -57,7 +69,7 @@ def linear_pool(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, (labels,), (labels,), linear=((0,),))
 
 
-@rule("pad")
+@rule("pad", saves="")
 def pad(op: OpSpec) -> Iterator[Signature]:
     """x -> y; dims that get no padding may be split; linear if the padding is zero."""
     before, after = op.attrs["padding_before"], op.attrs["padding_after"]
@@ -67,7 +79,7 @@ def pad(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, (labels,), (labels,), linear=linear)
 
 
-@rule("unfold", "fold")
+@rule("unfold", "fold", saves="")
 def patches(op: OpSpec) -> Iterator[Signature]:
     """in [n, c, h, w] <-> patches [n, c * taps, places]: a part of the channels keeps its taps."""
     if op.attrs["data_format"] == "channels_last":
@@ -81,7 +93,7 @@ def _sample_flops(op: OpSpec) -> float:
     return 8.0 * op.outputs[0].numel  # four neighbours, each weighted and added
 
 
-@rule("grid_sample", flops=_sample_flops)
+@rule("grid_sample", flops=_sample_flops, saves="all")
 def grid_sample(op: OpSpec) -> Iterator[Signature]:
     """(input [n, c, ...], grid [n, places..., k]) -> out [n, c, places...], linear in the input."""
     places = tuple(range(len(op.inputs[1].shape) - 2))
@@ -95,7 +107,7 @@ def _local_rows(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -> 
     return {**op.attrs, "size": (ins[0][0], *op.attrs["size"][1:])}
 
 
-@rule("affine_grid", local_attrs=_local_rows)
+@rule("affine_grid", local_attrs=_local_rows, saves="")
 def affine_grid(op: OpSpec) -> Iterator[Signature]:
     """theta [n, k, k + 1] -> grid [n, places..., k]."""
     whole = (None,) * (len(op.outputs[0].shape) - 1)

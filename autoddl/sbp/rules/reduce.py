@@ -28,7 +28,7 @@ def _labels(op: OpSpec, axis: str, keepdims: str) -> tuple[tuple[int, ...], tupl
     return dims, tuple(d for d in dims if d not in reduced)
 
 
-@rule("reduce_sum", flops=per_input_element)
+@rule("reduce_sum", flops=per_input_element, saves="")
 def reduce_sum(op: OpSpec) -> Iterator[Signature]:
     """x -> y; attrs axis, keepdims."""
     x, y = _labels(op, "axis", "keepdims")
@@ -43,7 +43,7 @@ def mean_count(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -> A
     return {**op.attrs, "count": math.prod(shape[a] for a in axes)}
 
 
-@rule("reduce_mean", local_attrs=mean_count, flops=per_input_element)
+@rule("reduce_mean", local_attrs=mean_count, flops=per_input_element, saves="")
 def reduce_mean(op: OpSpec) -> Iterator[Signature]:
     """x -> y; attrs axis, keepdims, and `count` on shards."""
     x, y = _labels(op, "axis", "keepdims")
@@ -51,22 +51,23 @@ def reduce_mean(op: OpSpec) -> Iterator[Signature]:
 
 
 @rule(
-    "reduce_max", "reduce_min", "reduce_prod", "reduce_any", "reduce_all", flops=per_input_element
-)
+    "reduce_max", "reduce_min", "reduce_prod", "reduce_any", "reduce_all",
+    flops=per_input_element, saves="all",
+)  # fmt: skip
 def reduce_other(op: OpSpec) -> Iterator[Signature]:
     """x -> y; only kept dims may be split."""
     x, y = _labels(op, "axis", "keepdims")
     yield from labelled(op, (drop(x, *(set(x) - set(y))),), (y,))
 
 
-@rule("reduce_nansum", flops=per_input_element)
+@rule("reduce_nansum", flops=per_input_element, saves="x0")
 def reduce_nansum(op: OpSpec) -> Iterator[Signature]:
     """x -> y, without the elements that are NaN: that cannot be told of summands."""
     x, y = _labels(op, "axis", "keepdims")
     yield from labelled(op, (x,), (y,))
 
 
-@rule("argmax", "median_with_indices", flops=per_input_element)
+@rule("argmax", "median_with_indices", flops=per_input_element, saves="all")
 def of_last_dim(op: OpSpec) -> Iterator[Signature]:
     """x -> index of the largest element, or the median, of the last dim."""
     dims = dims_of(op.outputs[0].shape)
@@ -77,7 +78,12 @@ def _var_flops(op: OpSpec) -> float:
     return 4.0 * op.inputs[0].numel  # sum, subtract, square, sum
 
 
-@rule("var", flops=_var_flops)
+def _centred(op: OpSpec) -> tuple[float, float]:
+    """x less its mean."""
+    return 1.0, 0.0
+
+
+@rule("var", flops=_var_flops, saves="beside", beside=_centred, float32=True)
 def var(op: OpSpec) -> Iterator[Signature]:
     """x -> y; attrs dim, keepdim, unbiased. A split reduced dim: all-reduce sum and squares."""
     x, y = _labels(op, "dim", "keepdim")
@@ -88,7 +94,7 @@ def var(op: OpSpec) -> Iterator[Signature]:
     yield replicated(op)
 
 
-@rule("cumsum", flops=per_input_element)
+@rule("cumsum", flops=per_input_element, saves="")
 def cumsum(op: OpSpec) -> Iterator[Signature]:
     """x -> y, running sums along attr dim."""
     dims = dims_of(op.inputs[0].shape)
@@ -98,7 +104,7 @@ def cumsum(op: OpSpec) -> Iterator[Signature]:
     yield replicated(op)
 
 
-@rule("top_k", "arg_sort", flops=per_input_element)
+@rule("top_k", "arg_sort", flops=per_input_element, saves="")
 def ordering(op: OpSpec) -> Iterator[Signature]:
     """x -> indices along the last dim."""
     labels = (*dims_of(op.inputs[0].shape)[:-1], None)

@@ -53,21 +53,21 @@ def _local_shape(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) ->
     return {**op.attrs, "shape": outs[0]}
 
 
-@rule("reshape", local_attrs=_local_shape, flops=no_flops, is_view=True)
+@rule("reshape", local_attrs=_local_shape, flops=no_flops, view="reshape", saves="")
 def reshape(op: OpSpec) -> Iterator[Signature]:
     """in -> out; attr shape is the shard's own on shards."""
     ins, outs = leading_dims(op.inputs[0].shape, op.outputs[0].shape)
     yield from labelled(op, (ins,), (outs,), linear=((0,),))
 
 
-@rule("squeeze", "expand_dims", flops=no_flops, is_view=True)
+@rule("squeeze", "expand_dims", flops=no_flops, view="reshape", saves="")
 def ones(op: OpSpec) -> Iterator[Signature]:
     """in -> out; dims of size 1 go or come, the others keep their order."""
     ins, outs = leading_dims(op.inputs[0].shape, op.outputs[0].shape)
     yield from labelled(op, (ins,), (outs,), linear=((0,),))
 
 
-@rule("transpose", flops=no_flops, is_view=True)
+@rule("transpose", flops=no_flops, view="transpose", saves="")
 def transpose(op: OpSpec) -> Iterator[Signature]:
     """input -> output; dim d of the output is dim perm[d] of the input."""
     dims = dims_of(op.inputs[0].shape)
@@ -80,7 +80,7 @@ def _local_expand(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -
     return {**op.attrs, "expand_shape": outs[0]}
 
 
-@rule("expand", local_attrs=_local_expand, flops=no_flops, is_view=True)
+@rule("expand", local_attrs=_local_expand, flops=no_flops, view="expand", saves="")
 def expand(op: OpSpec) -> Iterator[Signature]:
     """in -> out; expanded dims may be split as well, the input is then Broadcast."""
     out = op.outputs[0].shape
@@ -94,7 +94,7 @@ def _local_narrow(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -
     return {**op.attrs, "length": outs[0][op.attrs["dim"]]}
 
 
-@rule("narrow", local_attrs=_local_narrow, flops=no_flops, is_view=True)
+@rule("narrow", local_attrs=_local_narrow, flops=no_flops, view="narrow", saves="")
 def narrow(op: OpSpec) -> Iterator[Signature]:
     """in -> out: `length` elements of dim `dim`; that dim is split only if it is taken whole."""
     yield from _of_whole_dims(op)
@@ -108,13 +108,13 @@ def _local_slice(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) ->
     return {**op.attrs, "stop": tuple(stop)}
 
 
-@rule("slice", local_attrs=_local_slice, flops=no_flops)
+@rule("slice", local_attrs=_local_slice, flops=no_flops, saves="")
 def slice_(op: OpSpec) -> Iterator[Signature]:
     """x -> y; attrs start, stop, step per dim; only dims that are taken whole are split."""
     yield from _of_whole_dims(op)
 
 
-@rule("slice_update", local_attrs=_local_slice, flops=no_flops)
+@rule("slice_update", local_attrs=_local_slice, flops=no_flops, saves="")
 def slice_update(op: OpSpec) -> Iterator[Signature]:
     """(ref, value) -> ref with `value` in a slice; dims that the slice takes whole are split."""
     whole = _whole_dims(op.inputs[0].shape, op.inputs[1].shape)
@@ -132,7 +132,7 @@ def _of_whole_dims(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, (labels,), (labels,), linear=((0,),))
 
 
-@rule("concat", flops=no_flops)
+@rule("concat", flops=no_flops, saves="")
 def concat(op: OpSpec) -> Iterator[Signature]:
     """(in_0, ..., in_k) -> out along `axis`, which stays whole."""
     dims = dims_of(op.outputs[0].shape)
@@ -141,7 +141,7 @@ def concat(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, (labels,) * count, (labels,), linear=(range(count),))
 
 
-@rule("stack", flops=no_flops)
+@rule("stack", flops=no_flops, saves="")
 def stack(op: OpSpec) -> Iterator[Signature]:
     """(in_0, ..., in_k) -> out with a new dim `axis`."""
     dims = dims_of(op.inputs[0].shape)
@@ -151,7 +151,7 @@ def stack(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, (dims,) * count, (out,), linear=(range(count),))
 
 
-@rule("roll", "flip", flops=no_flops)
+@rule("roll", "flip", flops=no_flops, saves="")
 def roll(op: OpSpec) -> Iterator[Signature]:
     """in -> out; the moved `dims` stay whole."""
     dims = dims_of(op.inputs[0].shape)
@@ -159,7 +159,7 @@ def roll(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, (labels,), (labels,), linear=((0,),))
 
 
-@rule("unfold_tensor", flops=no_flops)
+@rule("unfold_tensor", flops=no_flops, saves="")
 def unfold_tensor(op: OpSpec) -> Iterator[Signature]:
     """x -> windows along attr `dimension`, which stays whole; their elements are a new last dim."""
     dims = dims_of(op.inputs[0].shape)
@@ -167,7 +167,7 @@ def unfold_tensor(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, (labels,), ((*labels, None),), linear=((0,),))
 
 
-@rule("tril", "triu")
+@rule("tril", "triu", saves="", in_place=True)
 def triangle(op: OpSpec) -> Iterator[Signature]:
     """in -> out over the last two dims, which stay whole; linear if it fills with zero."""
     dims = dims_of(op.inputs[0].shape)

@@ -20,7 +20,8 @@ def _flops(op: OpSpec) -> float:
     return FLOPS_PER_ELEMENT * op.inputs[0].numel
 
 
-@rule("softmax", "log_softmax", flops=_flops)
+@rule("softmax", flops=_flops, saves="y0", nonlinear=True)
+@rule("log_softmax", flops=_flops, saves="y0", nonlinear=True, float32=True)
 def softmax(op: OpSpec) -> Iterator[Signature]:
     """x -> y over the last dim."""
     dims = dims_of(op.inputs[0].shape)

@@ -11,7 +11,7 @@ from .build import dims_of, labelled, natural, replicated, splits
 from .shape import no_flops
 
 
-@rule("param", flops=no_flops)
+@rule("param", flops=no_flops, saves="")
 def param(op: OpSpec) -> Iterator[Signature]:
     """-> out; a parameter is whole or split, and its gradient has the same placement."""
     (out,) = op.outputs
@@ -24,19 +24,19 @@ def _local_shape(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) ->
     return {**op.attrs, "shape": outs[0]}
 
 
-@rule("input", "buffer", flops=no_flops)
+@rule("input", "buffer", flops=no_flops, saves="")
 def data(op: OpSpec) -> Iterator[Signature]:
     """-> out; every device reads what it needs. No gradient."""
     yield from labelled(op, (), (dims_of(op.outputs[0].shape),))
 
 
-@rule("constant", local_attrs=_local_shape)
+@rule("constant", local_attrs=_local_shape, saves="")
 def constant(op: OpSpec) -> Iterator[Signature]:
     """-> out, filled with one value; attr shape is the shard's own on shards."""
     yield from labelled(op, (), (dims_of(op.outputs[0].shape),))
 
 
-@rule("arange", "eye", "repeat_interleave")
+@rule("arange", "eye", "repeat_interleave", saves="")
 def whole_source(op: OpSpec) -> Iterator[Signature]:
     """-> out; made whole, as a split of it is a free local step.
 
@@ -45,7 +45,7 @@ def whole_source(op: OpSpec) -> Iterator[Signature]:
     yield replicated(op)
 
 
-@rule("fork", flops=no_flops, is_view=True)
+@rule("fork", flops=no_flops, view="same", saves="")
 def fork(op: OpSpec) -> Iterator[Signature]:
     """in -> out, identity for several consumers, whose gradients may also stay Partial."""
     dims = dims_of(op.inputs[0].shape)
@@ -56,14 +56,14 @@ def fork(op: OpSpec) -> Iterator[Signature]:
     yield replicated(op)
 
 
-@rule("loss", flops=no_flops)
+@rule("loss", flops=no_flops, saves="", float32=True)
 def loss(op: OpSpec) -> Iterator[Signature]:
     """scalar -> ; every device knows the loss."""
     assert not op.outputs and op.inputs[0].is_float
     yield Signature((B,), (), (), (B,))
 
 
-@rule("stage_input", flops=no_flops)
+@rule("stage_input", flops=no_flops, saves="")
 def stage_input(op: OpSpec) -> Iterator[Signature]:
     """-> out, a tensor of an earlier pipeline stage; its gradient goes back placed as it came.
 
@@ -74,7 +74,7 @@ def stage_input(op: OpSpec) -> Iterator[Signature]:
         yield Signature((), (place,), (place if op.attrs["gradient"] else None,), ())
 
 
-@rule("stage_output", flops=no_flops)
+@rule("stage_output", flops=no_flops, saves="")
 def stage_output(op: OpSpec) -> Iterator[Signature]:
     """in -> ; a tensor that later pipeline stages read, and whose gradient they send back."""
     (sent,) = op.inputs
@@ -89,7 +89,7 @@ def _opaque_flops(op: OpSpec) -> float:
     return 2.0 * rows * sum(t.numel for t in params)
 
 
-@rule("opaque", flops=_opaque_flops, heavy=True)
+@rule("opaque", flops=_opaque_flops, heavy=True, saves="all")
 def opaque(op: OpSpec) -> Iterator[Signature]:
     """(args..., params...) -> results: replicated, or split by rows if it is `batchwise`.
 

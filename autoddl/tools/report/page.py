@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...cost.account import Cost
-from ...cost.comm import work_of
 from ...graph.placed import PlannedBaseline, PlannedLayer
 from ...plans import Plan
 from ...plans.format import (
@@ -23,8 +22,8 @@ from ...plans.format import (
     unfit_text,
     without_numbers,
 )
+from ...sbp.collectives import Step, path_bytes, work_of
 from ...sbp.placement import NdSbp
-from ...sbp.redistribute import Step, path_bytes
 from .tables import short_signature
 
 LETTERS = {
@@ -274,8 +273,8 @@ def _step_texts(plan: Plan, tensor: str, source: NdSbp, steps: Sequence[Step]) -
         group = f"{nodes} nodes" if nodes > 1 else f"{gpus} devices of a node"
         if nodes > 1 and gpus > 1:
             group += f" x {gpus}"
-        sent = work_of(step.kind, nodes, gpus, 1.0).device * max(before, after)
-        texts.append(f"{step.kind.replace('_', '-')} over {group}, {format_bytes(sent)} a device")
+        sent = work_of(step, plan.mesh, plan.cluster.collectives).device * max(before, after)
+        texts.append(f"{step.way.replace('_', '-')} over {group}, {format_bytes(sent)} a device")
     return texts
 
 

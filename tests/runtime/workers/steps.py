@@ -12,10 +12,10 @@ import oneflow as flow
 from autoddl.runtime.comm.groups import Groups
 from autoddl.runtime.comm.redistribute import prepare
 from autoddl.runtime.oneflow.backend import OneFlow
+from autoddl.sbp.collectives import legal_steps
 from autoddl.sbp.layout import local_shape
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import B, NdSbp, P, S
-from autoddl.sbp.steps import legal_steps
 from tests.runtime.shards import cut, joined
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoddl.sbp.rules.elementwise import NONLINEAR_BINARY, NONLINEAR_UNARY
+from autoddl.sbp.rules import RULES
+from autoddl.sbp.rules.elementwise import COMPARISONS, OF_TWO, nonlinear
 
 from .case import Case, case, out
 from .draw import f, flags, index, positive, unit
@@ -50,10 +51,14 @@ def binary_case(kind: str) -> Case:
     return case("", kind, args, out(4, 6, dtype=dtype), **UNARY_ATTRS.get(kind, {}))
 
 
+BINARY = (*OF_TWO, *COMPARISONS)
+UNARY = [
+    kind for kind, rule in RULES.items()
+    if rule.signatures is nonlinear and kind not in (*BINARY, "where_scalar_xy")
+]  # fmt: skip
 ELEMENTWISE = (
-    *(unary_case(kind) for kind in (*NONLINEAR_UNARY, "negative", "scalar_mul", "scalar_div")
-      if kind != "where_scalar_xy"),
-    *(binary_case(kind) for kind in NONLINEAR_BINARY),
+    *map(unary_case, (*UNARY, "negative", "scalar_mul", "scalar_div")),
+    *map(binary_case, BINARY),
     case("", "identity", (f(4, 6),), out(4, 6)),
     case("counter", "scalar_add", (index(9),), out(dtype="int64"), operand=1),
     case("to_float", "cast", (index(9, 4, 6),), out(4, 6), dtype="float32", pin_memory=False),

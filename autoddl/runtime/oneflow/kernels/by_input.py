@@ -16,7 +16,8 @@ from collections.abc import Sequence
 import oneflow as flow
 from oneflow import _C, Tensor
 
-from ....sbp.signature import Attrs
+from ....sbp.rules import is_matmul
+from ....sbp.signature import RULES, Attrs
 from ...kernel import ByInput, Context, Kernel
 from ..detach import detached
 from .product import TRANSPOSED, convolve, product_gradient
@@ -67,6 +68,6 @@ def convolution(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput
 
 
 BY_INPUT: dict[str, Kernel] = {
-    **dict.fromkeys(("matmul", "broadcast_matmul", "batch_matmul"), matmul),
+    **dict.fromkeys(filter(is_matmul, RULES), matmul),
     **dict.fromkeys(TRANSPOSED, convolution),
 }

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 import oneflow as flow
 from oneflow import _C, Tensor
 
-from ....sbp.signature import Attrs
+from ....sbp.rules import is_matmul
+from ....sbp.signature import RULES, Attrs
 from ...kernel import ByInput, Context, Explicit, Kernel
 from ..detach import detached
 from .product import product_gradient
@@ -69,8 +70,12 @@ def _transposed(dy: Tensor, shape: Sequence[int], attrs: Attrs) -> Tensor:
     return dy.permute(*(perm.index(dim) for dim in range(len(shape))))
 
 
+_BACK = {"reshape": _reshaped, "transpose": _transposed}
 LEAN: dict[str, Kernel] = {
-    **dict.fromkeys(("matmul", "broadcast_matmul", "batch_matmul"), matmul),
-    **{kind: _view(KERNELS[kind], _reshaped) for kind in ("reshape", "squeeze", "expand_dims")},
-    "transpose": _view(KERNELS["transpose"], _transposed),
+    **dict.fromkeys(filter(is_matmul, RULES), matmul),
+    **{
+        kind: _view(KERNELS[kind], _BACK[rule.view])
+        for kind, rule in RULES.items()
+        if rule.view in _BACK
+    },
 }

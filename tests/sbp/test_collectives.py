@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autoddl.sbp.collectives import STEP_KINDS, Step, is_legal, legal_steps, step_kind
 from autoddl.sbp.placement import B, NdSbp, P, S
-from autoddl.sbp.steps import STEP_KINDS, Step, is_legal, legal_steps, step_kind
 
 from .strategies import placed_tensors
 

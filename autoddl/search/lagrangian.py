@@ -7,7 +7,7 @@ that fits, both of least score at some price, the lines of the two meet at
     p = (cost_fits - cost_large) / (memory_large - memory_fits);
 
 the best choice at that price replaces one of them, until it lies on the same lines: then p is the
-maximum of L.
+maximum of L. A price at which the best choice fits is found by raising a guess.
 """
 
 from __future__ import annotations
@@ -45,77 +45,51 @@ def score_bound(problem: Problem, choice: Choice, price: float) -> float:
 def best_price(
     problem: Problem,
     solve: Callable[[float], Choice],
-    enough: Callable[[Choice, float], bool],
     free: Choice,
-    smallest: Choice,
+    *,
+    start: float = 0.0,
+    near: float = 0.0,
+    done: Callable[[Choice, float], bool] = lambda choice, bound: False,
 ) -> Dual:
-    """The price of the largest bound, by exact solutions at a few prices.
+    """The price of the largest bound, by solutions at a few prices; a bound of inf: none fits.
 
-    solve:  price -> the choice of least cost + price * memory
-    enough: told of each such choice and of the best bound so far, ends the search if true
-    free: the choice at price 0, which exceeds the limit; smallest: the one of least memory, which
-    fits
-    """
-    best = Dual(0.0, score_bound(problem, free, 0.0))
-    large, fits = problem.evaluate(free), problem.evaluate(smallest)
-    for _ in range(_MAX_STEPS):
-        if fits[0] <= large[0] or large[1] <= fits[1]:
-            break
-        price = (fits[0] - large[0]) / (large[1] - fits[1])
-        choice = solve(price)
-        found = problem.evaluate(choice)
-        best = max(best, Dual(price, score_bound(problem, choice, price)), key=lambda d: d.bound)
-        if enough(choice, best.bound):
-            break
-        line = large[0] + price * large[1]
-        if found[0] + price * found[1] >= line * (1 - ROUNDING):
-            break
-        if found[1] <= problem.memory_limit:
-            fits = found
-        else:
-            large = found
-    return best
-
-
-def bracketed_price(
-    problem: Problem,
-    solve: Callable[[float], Choice],
-    free: Choice,
-    start: Dual,
-    enough: float,
-    near: float,
-) -> Dual:
-    """The best price, near enough, without the choice of least memory; a bound of inf: none fits.
-
-    free:   the choice at price 0
-    start:  what is known; its price is where to begin, if it is not 0
-    enough: a bound that reaches it need not be the best
-    near:   nor one that falls so little short of it, relative to itself
+    solve: price -> the choice of least cost + price * memory; at an infinite price, of least memory
+    free:  the choice at price 0
+    start: the price to begin at, if it is not 0
+    near:  so little may the bound fall short of the largest, relative to itself
+    done:  told of each solution and of the best bound so far, ends the search if true
     """
     limit = problem.memory_limit
+    best = Dual(0.0, score_bound(problem, free, 0.0))
     large = problem.evaluate(free)
-    best = max(start, Dual(0.0, score_bound(problem, free, 0.0)), key=lambda d: d.bound)
-    if large[1] <= limit or best.bound >= enough:
+    if done(free, best.bound) or large[1] <= limit:
         return best
-    unit = large[0] / limit
+    unit = large[0] / limit if limit > 0 else 1.0
     fits: tuple[float, float] | None = None
-    price = start.price or _FIRST * unit
+    price = start or _FIRST * unit
     for step in range(_MAX_STEPS):
         if fits is not None:
+            if fits[0] <= large[0] or large[1] <= fits[1]:
+                break
             price = (fits[0] - large[0]) / (large[1] - fits[1])
             line = large[0] + price * (large[1] - limit)
-            if line <= best.bound * (1 + near):
+            if line <= best.bound + (near + ROUNDING) * abs(best.bound):
                 break
         choice = solve(price)
         found = problem.evaluate(choice)
         best = max(best, Dual(price, score_bound(problem, choice, price)), key=lambda d: d.bound)
-        if best.bound >= enough:
+        if done(choice, best.bound):
             break
         if found[1] <= limit:
             fits = found
         elif fits is None and price == _HIGHEST * unit:
-            return Dual(price, math.inf)
+            choice = solve(math.inf)
+            fits = problem.evaluate(choice)
+            if fits[1] > limit or math.isinf(fits[0]):
+                return Dual(price, math.inf)
+            done(choice, best.bound)
         else:
             large = found
-            price = price * _RISE if step < _RISES else _HIGHEST * unit
+            if fits is None:
+                price = price * _RISE if step < _RISES else _HIGHEST * unit
     return best

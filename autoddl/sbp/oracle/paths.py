@@ -2,23 +2,24 @@
 
 Each collective runs by the algorithm that its price assumes (AutoDDL Table II): all-gather and
 reduce-scatter round a ring, an all-reduce as the one after the other, an all-to-all pairwise.
-Messages are counted, so that `traffic.py` can be held to the bytes that really moved.
-`oracle.scatter` gives the shards to start from, `oracle.assemble` puts the result together.
+Messages are counted, so that the table can be held to the bytes that really moved.
+`scatter` gives the shards to start from, `assemble` puts the result together. `WAYS` says how each
+way of the table of collectives is carried out; another algorithm is given to `run_steps`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .layout import balanced_range
-from .mesh import Mesh
-from .oracle.devices import Array
-from .placement import NdSbp
-from .steps import Step
+from ..collectives import Step, StepKind
+from ..layout import balanced_range
+from ..mesh import Mesh
+from ..placement import NdSbp
+from .devices import Array
 
 
 @dataclass
@@ -49,43 +50,94 @@ class Network:
         return between.sum(axis=1) - between.diagonal()
 
 
+# (network, step, ranks of a group, their shards) -> their shards after the step
+Way = Callable[[Network, Step, tuple[int, ...], list[Array]], list[Array]]
+
+
 def run_steps(
-    shards: Sequence[Array], steps: Sequence[Step], nd: NdSbp, mesh: Mesh
+    shards: Sequence[Array],
+    steps: Sequence[Step],
+    nd: NdSbp,
+    mesh: Mesh,
+    ways: Mapping[StepKind, Way] | None = None,
 ) -> tuple[list[Array], list[Network]]:
-    """Each rank's shard after `steps` from `nd` on, and what each step sent."""
+    """Each rank's shard after `steps` from `nd` on, and what each step sent.
+
+    ways: how those are carried out that are not in `WAYS`
+    """
+    known = {**WAYS, **(ways or {})}
     held, networks = list(shards), []
     for step in steps:
         nd = step.apply(nd)
         network = Network(mesh)
         for group in sorted({mesh.group(rank, step.axes) for rank in range(mesh.size)}):
-            after = _run_step(network, step, group, [held[rank] for rank in group])
+            after = known[step.way](network, step, group, [held[rank] for rank in group])
             for rank, shard in zip(group, after, strict=True):
                 held[rank] = shard
         networks.append(network)
     return held, networks
 
 
-def _run_step(
+def _cut(network: Network, step: Step, shards: list[Array]) -> list[list[Array]]:
+    """Of each shard the pieces of the dim that the step splits."""
+    extents = [network.mesh.extents[a] for a in step.axes]
+    return [_pieces(x, step.target.dim, extents) for x in shards]
+
+
+def _all_gather(
     network: Network, step: Step, group: tuple[int, ...], shards: list[Array]
 ) -> list[Array]:
-    extents = [network.mesh.extents[a] for a in step.axes]
-    if step.kind == "slice":
-        return [_pieces(x, step.target.dim, extents)[i] for i, x in enumerate(shards)]
-    if step.kind == "to_partial":
-        return _padded(step, shards)
-    if step.kind == "all_gather":
-        return [np.concatenate(b, step.source.dim) for b in _ring_gather(network, group, shards)]
-    if step.kind == "reduce_scatter":
-        pieces = [_pieces(x, step.target.dim, extents) for x in shards]
-        return _ring_reduce(network, group, pieces)
-    if step.kind == "all_reduce":
-        pieces = [np.array_split(x.ravel(), len(group)) for x in shards]
-        sums = _ring_gather(network, group, _ring_reduce(network, group, pieces))
-        return [np.concatenate(b).reshape(shards[0].shape) for b in sums]
-    assert step.kind == "all_to_all"
-    pieces = [_pieces(x, step.target.dim, extents) for x in shards]
-    swapped = _pairwise(network, group, pieces)
+    return [np.concatenate(b, step.source.dim) for b in _ring_gather(network, group, shards)]
+
+
+def _reduce_scatter(
+    network: Network, step: Step, group: tuple[int, ...], shards: list[Array]
+) -> list[Array]:
+    return _ring_reduce(network, group, _cut(network, step, shards))
+
+
+def _all_reduce(
+    network: Network, step: Step, group: tuple[int, ...], shards: list[Array]
+) -> list[Array]:
+    pieces = [np.array_split(x.ravel(), len(group)) for x in shards]
+    sums = _ring_gather(network, group, _ring_reduce(network, group, pieces))
+    return [np.concatenate(b).reshape(shards[0].shape) for b in sums]
+
+
+def _all_to_all(
+    network: Network, step: Step, group: tuple[int, ...], shards: list[Array]
+) -> list[Array]:
+    swapped = _pairwise(network, group, _cut(network, step, shards))
     return [np.concatenate(b, step.source.dim) for b in swapped]
+
+
+def _slice(
+    network: Network, step: Step, group: tuple[int, ...], shards: list[Array]
+) -> list[Array]:
+    return [pieces[i] for i, pieces in enumerate(_cut(network, step, shards))]
+
+
+def _to_partial(
+    network: Network, step: Step, group: tuple[int, ...], shards: list[Array]
+) -> list[Array]:
+    """Summands without a message. From B the first device keeps all, from S each its own part."""
+    if step.source.is_broadcast:
+        return [shards[0], *(np.zeros_like(x) for x in shards[1:])]
+    zeros = [np.zeros_like(x) for x in shards]
+    return [
+        np.concatenate([*zeros[:i], x, *zeros[i + 1 :]], step.source.dim)
+        for i, x in enumerate(shards)
+    ]
+
+
+WAYS: Mapping[StepKind, Way] = {
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_reduce": _all_reduce,
+    "all_to_all": _all_to_all,
+    "slice": _slice,
+    "to_partial": _to_partial,
+}
 
 
 def _pieces(whole: Array, dim: int, extents: Sequence[int]) -> list[Array]:
@@ -95,17 +147,6 @@ def _pieces(whole: Array, dim: int, extents: Sequence[int]) -> list[Array]:
         ranges = [balanced_range(*r, extent, i) for r in ranges for i in range(extent)]
     before = (slice(None),) * dim
     return [whole[(*before, slice(low, high))] for low, high in ranges]
-
-
-def _padded(step: Step, shards: list[Array]) -> list[Array]:
-    """Summands without a message. From B the first device keeps all, from S each its own part."""
-    if step.source.is_broadcast:
-        return [shards[0], *(np.zeros_like(x) for x in shards[1:])]
-    zeros = [np.zeros_like(x) for x in shards]
-    return [
-        np.concatenate([*zeros[:i], x, *zeros[i + 1 :]], step.source.dim)
-        for i, x in enumerate(shards)
-    ]
 
 
 def _ring_gather(

@@ -7,13 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoddl.sbp.collectives import (
+    Step,
+    device_intra_bytes,
+    is_legal,
+    legal_steps,
+    nic_bytes,
+    path_bytes,
+)
 from autoddl.sbp.layout import TensorSpec, is_even, local_slices
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import Disproved, assemble, scatter
+from autoddl.sbp.oracle.paths import run_steps
 from autoddl.sbp.placement import NdSbp
-from autoddl.sbp.redistribute import device_intra_bytes, nic_bytes, path_bytes
-from autoddl.sbp.simulate import run_steps
-from autoddl.sbp.steps import Step, is_legal, legal_steps
 
 from .strategies import float_spec, path_table, placed_tensors
 
