@@ -271,8 +271,6 @@ COLLECTIVES = Collectives(
         Collective("to_partial", (("B", "P"), ("S", "P")), divisible=True),
     )
 )
-STEP_KINDS: tuple[StepKind, ...] = tuple(entry.name for entry in COLLECTIVES.entries)
-FREE_KINDS = frozenset(entry.name for entry in COLLECTIVES.entries if entry.is_local)
 
 
 def _label(placement: Placement) -> Label:
@@ -346,7 +344,7 @@ class Step:
     @property
     def is_free(self) -> bool:
         """True if no device sends anything."""
-        return self.kind in FREE_KINDS
+        return COLLECTIVES[self.kind].is_local
 
     def apply(self, nd: NdSbp) -> NdSbp:
         """The placement after the step."""

@@ -24,7 +24,6 @@ from .placement import Placement
 _TABLE_WORDS = 1 << 21
 _TABLE_SHARE = 256  # words for each one that is known
 
-KIND_INDEX = COLLECTIVES.index
 STAY = Collectives.MOST  # the kind of an edge between two nodes of the same state
 
 

@@ -13,7 +13,7 @@ what is made of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .mesh import Mesh
-from .placement import NdSbp
+from .placement import NdSbp, Placement
 
 Shape = tuple[int, ...]
 Codes = NDArray[np.int8]
@@ -109,13 +109,14 @@ def check_fits(shape: Sequence[int], nd: NdSbp, mesh: Mesh) -> None:
 
 def is_even(shape: Sequence[int], nd: NdSbp, mesh: Mesh) -> bool:
     """True if every split dim divides evenly over its axes, so that all shards are equal."""
-    parts = [1] * len(shape)
-    for placement, extent in zip(nd, mesh.extents, strict=True):
-        if placement.is_split:
-            if placement.dim >= len(shape):
-                return False
-            parts[placement.dim] *= extent
-    return all(n % k == 0 for n, k in zip(shape, parts, strict=True))
+    if any(dim >= len(shape) for dim in nd.split_dims()):
+        return False
+    return all(shape[dim] % parts_of_dim(nd, dim, mesh) == 0 for dim in nd.split_dims())
+
+
+def parts_of_dim(placements: Iterable[Placement], dim: int, mesh: Mesh) -> int:
+    """Into how many parts the placements on the mesh's axes split `dim`."""
+    return mesh.extent(a for a, p in enumerate(placements) if p.is_split and p.dim == dim)
 
 
 def shard_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh, rank: int = 0) -> int:

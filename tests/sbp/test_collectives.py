@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoddl.sbp.collectives import STEP_KINDS, Step, is_legal, legal_steps, step_kind
+from autoddl.sbp.collectives import COLLECTIVES, Step, is_legal, legal_steps, step_kind
 from autoddl.sbp.placement import B, NdSbp, P, S
 
 from .strategies import placed_tensors
@@ -44,7 +44,7 @@ def test_the_kind_follows_from_the_labels():
         ("P", "S1"): "reduce_scatter",
         ("P", "B"): "all_reduce",
     }
-    assert set(kinds.values()) == set(STEP_KINDS)
+    assert set(kinds.values()) == {entry.name for entry in COLLECTIVES.entries}
 
 
 @pytest.mark.parametrize(
