@@ -7,7 +7,7 @@ Everything in `runtime/` but the back ends' own folders computes and communicate
     Collectives  collectives in a group of ranks, and messages between two ranks
     Training     kernels, parameters, optimizers, and the user's own model
 
-A tensor has at least `shape`, `ndim`, `reshape(*shape)`, the arithmetic operators and `+=`, which
+A tensor has at least `shape`, `ndim`, `reshape(shape)`, the arithmetic operators and `+=`, which
 changes it in place. Dtypes and devices have the names that graphs use ("float32", "cpu").
 
 The random numbers of dropout are the kernels' own: they come from `Context.random_seed`.

@@ -78,13 +78,13 @@ class ModelState:
         return gathered if steps else backend.clone(gathered)
 
     def set(self, name: str, whole: Tensor) -> None:
-        """Overwrite the value. Ranks call it together."""
+        """Overwrite the value, where the part or the user's model holds it."""
         backend = self.groups.backend
         self.apart.pop(name, None)
         if name in self.stored:
             stored = self.stored[name]
             backend.write(stored.local, shard(whole, stored.nd, self.groups))
-        else:
+        elif self.model is not None:
             backend.write(self._elsewhere(name), whole)
 
     def shape(self, name: str) -> Shape:
@@ -183,4 +183,4 @@ def share(value: Tensor, source: int, backend: Backend) -> Tensor:
     local = backend.to_device(backend.detached(value))
     dtype = backend.dtype(local)
     flat = backend.cast(backend.contiguous(local).reshape(-1), backend.carrier(dtype))
-    return backend.cast(backend.broadcast(backend.clone(flat), source), dtype).reshape(*value.shape)
+    return backend.cast(backend.broadcast(backend.clone(flat), source), dtype).reshape(value.shape)

@@ -32,7 +32,8 @@ from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
-from tests.exactness.cases import BASELINES, CASES, space, with_zero
+from tests.exactness.cases import BASELINES, CASES, space
+from tests.runtime.random_plans import with_zero
 
 LAPTOP = Path(__file__).parents[2] / "calibration" / "machines" / "laptop.json"
 NO_GRADIENT = 1e-6  # of the largest in the tensor: what rounding leaves of a gradient that is zero

@@ -60,7 +60,7 @@ class Group:
     def all_reduce(self, x: Tensor) -> Tensor:
         """[...] on each rank -> the sum [...]."""
         summed = self._run("all_reduce", self.backend.all_reduce, x.reshape(-1))
-        return summed.reshape(*x.shape)
+        return summed.reshape(x.shape)
 
     def all_to_all(self, x: Tensor) -> Tensor:
         """[size, n]: row j is for rank j -> [size, n]: row i is from rank i."""
@@ -80,7 +80,7 @@ class Group:
             last = self.backend.narrow(flat, 0, n - 1, 1)
             flat = self.backend.cat([flat, *[last] * missing], 0)
         piece = self.backend.amax(self.all_to_all(flat.reshape(self.size, -1)))
-        return self.backend.narrow(self.all_gather(piece), 0, 0, n).reshape(*x.shape)
+        return self.backend.narrow(self.all_gather(piece), 0, 0, n).reshape(x.shape)
 
     def _run(self, kind: str, collective: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
         if self.size == 1:

@@ -85,7 +85,7 @@ def _all_gather(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
 
     def run(x: Tensor) -> Tensor:
         piece = _fill_up(backend, x, dim, largest)
-        pieces = group.all_gather(piece.reshape(-1)).reshape(group.size, *piece.shape)
+        pieces = group.all_gather(piece.reshape(-1)).reshape((group.size, *piece.shape))
         return _drop_padding(backend, _join(backend, pieces, dim), dim, sizes)
 
     return run
@@ -98,7 +98,7 @@ def _reduce_scatter(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> Loca
 
     def run(x: Tensor) -> Tensor:
         pieces = _cut(backend, _pad_pieces(backend, x, dim, sizes), dim, group.size)
-        piece = group.reduce_scatter(pieces.reshape(-1)).reshape(*pieces.shape[1:])
+        piece = group.reduce_scatter(pieces.reshape(-1)).reshape(pieces.shape[1:])
         return _head(backend, piece, dim, sizes[group.index])
 
     return run
@@ -116,7 +116,7 @@ def _all_to_all(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
         padded = _pad_pieces(backend, x, cut, cut_sizes)
         padded = _fill_up(backend, padded, joined, max(joined_sizes))
         pieces = _cut(backend, padded, cut, group.size)
-        got = group.all_to_all(pieces.reshape(group.size, -1)).reshape(*pieces.shape)
+        got = group.all_to_all(pieces.reshape(group.size, -1)).reshape(pieces.shape)
         whole = _drop_padding(backend, _join(backend, got, joined), joined, joined_sizes)
         return _head(backend, whole, cut, cut_sizes[group.index])
 
@@ -161,7 +161,7 @@ WAYS: dict[str, Callable[[Step, Shape, NdSbp, Groups], LocalFn]] = {
 def _cut(backend: Backend, x: Tensor, dim: int, count: int) -> Tensor:
     """`x` cut along `dim` into `count` equal pieces: [count, *piece]."""
     shape = [*x.shape[:dim], count, x.shape[dim] // count, *x.shape[dim + 1 :]]
-    pieces = x.reshape(*shape)
+    pieces = x.reshape(shape)
     if dim == 0:
         return pieces
     others = (d for d in range(pieces.ndim) if d != dim)
@@ -175,7 +175,7 @@ def _join(backend: Backend, pieces: Tensor, dim: int) -> Tensor:
         pieces = backend.permute(pieces, order)
     shape = list(pieces.shape)
     shape[dim : dim + 2] = [shape[dim] * shape[dim + 1]]
-    return pieces.reshape(*shape)
+    return pieces.reshape(shape)
 
 
 def _zeros(backend: Backend, x: Tensor, dim: int, size: int) -> Tensor:

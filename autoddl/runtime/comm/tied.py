@@ -54,9 +54,9 @@ def _add_up(whole: Tensor, heads: Sequence[int], groups: Groups) -> Tensor:
     size, dtype = flat.shape[0], backend.dtype(whole)
     if backend.rank != first:
         backend.send(backend.as_message(flat), first)
-        return backend.receive(first, size, dtype).reshape(*whole.shape)
+        return backend.receive(first, size, dtype).reshape(whole.shape)
     for head in others:
         flat = flat + backend.receive(head, size, dtype)
     for head in others:
         backend.send(flat, head)
-    return flat.reshape(*whole.shape)
+    return flat.reshape(whole.shape)

@@ -89,7 +89,7 @@ class Resharding:
             flat = [p for _, _, p in sorted(parts[id(task)], key=lambda item: item[0])]
             sizes = [stop - start for start, stop in task.box]
             value = flat[0] if len(flat) == 1 else self._backend.cat(flat, 0)
-            value = value.reshape(*sizes)
+            value = value.reshape(sizes)
             if list(whole.shape) == sizes:
                 whole = value
                 continue
