@@ -6,25 +6,24 @@ without it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from .cluster.spec import Cluster
-from .cost.comm import CommRule
-from .cost.recompute import Checkpointing
-from .graph.batch_norm import BatchNorm, with_batch_norm
 from .graph.graph import Graph
-from .planner.new_plan import Stages, new_plan
+from .planner.options import PlanKeywords, PlanOptions, Stages, TrainKeywords
 from .planner.planner import find_plan
 from .planner.stages.staged_planner import find_staged_plan
-from .planner.tables.group_table import Space
 from .plans import Plan
 from .plans.staged import StagedPlan, loads_plan
 from .runtime.need import BackendMissing, need_oneflow
 
-__all__ = ["BackendMissing", "parallelize", "plan", "plan_stages", "trace"]
+__all__ = ["BackendMissing", "parallelize", "plan", "trace"]
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .runtime.trainer import Trainer
 
 
@@ -44,163 +43,41 @@ def trace(
     return trace_oneflow(model, *example, loss=loss, name=name)
 
 
+@overload
 def plan(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    seed: int = 0,
-    optimizer: str = "adam",
-    micro_batches: int | None = None,
-    memory_limit_bytes: float | None = None,
-    search: str = "auto",
-    comm_rule: CommRule = "shared_nic",
-    restarts: int = 32,
-    budget_seconds: float | None = None,
-    budget_evaluations: int | None = None,
-    gap: float | None = None,
-    split_channels: bool = False,
-    zero: bool = True,
-    baselines: bool = True,
-    checkpointing: Checkpointing = "auto",
-    precision: str = "float32",
-    batch_norm: BatchNorm = "batch",
-) -> Plan:
-    """The best plan for training `graph` on `cluster`; see `planner.find_plan` for the options.
-
-    split_channels: search channel splits of convolutions even where the batch divides over all
-                    devices (there AutoDDL section 4.5 finds data parallel convolutions the best)
-    zero:           store parameters split (ZeRO) where it pays; False as in AutoDDL
-    batch_norm:     the rows that BatchNorm takes its statistics of: those of the "batch", of each
-                    "micro_batch", or of each device's "shard" of it (see `batch_norm`)
-    """
-    return find_plan(
-        with_batch_norm(graph, batch_norm),
-        cluster,
-        seed=seed,
-        optimizer=optimizer,
-        micro_batches=micro_batches,
-        memory_limit_bytes=memory_limit_bytes,
-        search=search,
-        comm_rule=comm_rule,
-        restarts=restarts,
-        budget_seconds=budget_seconds,
-        budget_evaluations=budget_evaluations,
-        gap=gap,
-        space=Space(split_channels=split_channels, zero=zero),
-        zero=zero,
-        baselines=baselines,
-        checkpointing=checkpointing,
-        precision=precision,
-    )
+    graph: Graph, cluster: Cluster, *, stages: None = None, **options: Unpack[PlanKeywords]
+) -> Plan: ...
 
 
-def plan_stages(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    stages: int | None = None,
-    schedule: str = "1f1b",
-    delay: int | None = None,
-    chunks: int = 1,
-    seed: int = 0,
-    optimizer: str = "adam",
-    micro_batches: int | None = None,
-    memory_limit_bytes: float | None = None,
-    search: str = "auto",
-    comm_rule: CommRule = "shared_nic",
-    precision: str = "float32",
-    batch_norm: BatchNorm = "batch",
+@overload
+def plan(
+    graph: Graph, cluster: Cluster, *, stages: Stages, **options: Unpack[PlanKeywords]
+) -> Plan | StagedPlan: ...
+
+
+@overload
+def plan(graph: Graph, cluster: Cluster, options: PlanOptions) -> Plan | StagedPlan: ...
+
+
+def plan(
+    graph: Graph, cluster: Cluster, options: PlanOptions | None = None, **keywords: Any
 ) -> Plan | StagedPlan:
-    """The best plan with pipeline stages; see `planner.stages.staged_planner.find_staged_plan`.
+    """The best plan found for training `graph` on `cluster`.
 
-    stages: None chooses, and gives a plan without stages if one stage is best
-    delay:  weight gradients are taken so many backward passes late; None: with the inputs'
-    chunks: parts of the model on each stage, for interleaved-1f1b
+    The keyword arguments are the fields of `PlanOptions`, which may also be given as one value:
+    `plan(graph, cluster, micro_batches=4, stages="auto")`. With stages="auto" it is a plan without
+    stages if one stage is best.
+
+    Raises TypeError for an unknown option, ValueError if an option has no such value, the batch
+    cannot be cut so, or nothing fits the memory.
     """
-    return find_staged_plan(
-        with_batch_norm(graph, batch_norm),
-        cluster,
-        stages=stages,
-        schedule=schedule,
-        delay=delay,
-        chunks=chunks,
-        seed=seed,
-        optimizer=optimizer,
-        micro_batches=micro_batches,
-        memory_limit_bytes=memory_limit_bytes,
-        search=search,
-        comm_rule=comm_rule,
-        precision=precision,
-    )
+    return _plan(graph, cluster, PlanOptions.of(options, keywords))
 
 
-@overload
-def parallelize(
-    model: Any,
-    cluster: Cluster,
-    *,
-    example: Sequence[Any],
-    loss: Callable[..., Any],
-    optimizer: Callable[[list[Any]], Any],
-    plan: StagedPlan,
-    stages: None = None,
-    schedule: str = "1f1b",
-    seed: int = 0,
-    micro_batches: int | None = None,
-    memory_limit_bytes: float | None = None,
-    search: str = "auto",
-    gap: float | None = None,
-    checkpointing: Checkpointing = "auto",
-    precision: str = "float32",
-    batch_norm: BatchNorm = "batch",
-    debug: bool = False,
-) -> Trainer: ...
-
-
-@overload
-def parallelize(
-    model: Any,
-    cluster: Cluster,
-    *,
-    example: Sequence[Any],
-    loss: Callable[..., Any],
-    optimizer: Callable[[list[Any]], Any],
-    plan: Plan | None = None,
-    stages: None = None,
-    schedule: str = "1f1b",
-    seed: int = 0,
-    micro_batches: int | None = None,
-    memory_limit_bytes: float | None = None,
-    search: str = "auto",
-    gap: float | None = None,
-    checkpointing: Checkpointing = "auto",
-    precision: str = "float32",
-    batch_norm: BatchNorm = "batch",
-    debug: bool = False,
-) -> Trainer: ...
-
-
-@overload
-def parallelize(
-    model: Any,
-    cluster: Cluster,
-    *,
-    example: Sequence[Any],
-    loss: Callable[..., Any],
-    optimizer: Callable[[list[Any]], Any],
-    plan: Plan | StagedPlan | None = None,
-    stages: Stages | None = None,
-    schedule: str = "1f1b",
-    seed: int = 0,
-    micro_batches: int | None = None,
-    memory_limit_bytes: float | None = None,
-    search: str = "auto",
-    gap: float | None = None,
-    checkpointing: Checkpointing = "auto",
-    precision: str = "float32",
-    batch_norm: BatchNorm = "batch",
-    debug: bool = False,
-) -> Trainer: ...
+def _plan(graph: Graph, cluster: Cluster, options: PlanOptions) -> Plan | StagedPlan:
+    if options.stages is None:
+        return find_plan(graph, cluster, options)
+    return find_staged_plan(graph, cluster, options)
 
 
 def parallelize(
@@ -212,16 +89,8 @@ def parallelize(
     optimizer: Callable[[list[Any]], Any],
     plan: Plan | StagedPlan | None = None,
     stages: Stages | None = None,
-    schedule: str = "1f1b",
-    seed: int = 0,
-    micro_batches: int | None = None,
-    memory_limit_bytes: float | None = None,
-    search: str = "auto",
-    gap: float | None = None,
-    checkpointing: Checkpointing = "auto",
-    precision: str = "float32",
-    batch_norm: BatchNorm = "batch",
     debug: bool = False,
+    **options: Unpack[TrainKeywords],
 ) -> Trainer:
     """Train `model` in parallel on `cluster`: trace, plan (or take `plan`) and set up this rank.
 
@@ -229,20 +98,15 @@ def parallelize(
 
     example:   the model's positional inputs of one global batch, then the target
     loss:      (output, target) -> scalar
-    micro_batches: parts of the batch whose gradients are accumulated, to those of the whole batch;
-               None takes as few as fit, and 1 where rows of the batch meet, in a contrastive loss
-               for instance
-    plan:      None for a new one; with stages, each rank trains its own stage's part of the model
-    stages:    of the new plan, a pipeline of so many under `schedule`; "auto" for as many as pay
     optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`
-    seed:      of the search and of dropout
-    search, gap, checkpointing, precision: as in `planner.find_plan`; float16 needs CUDA devices
-    batch_norm: of a new plan: BatchNorm takes the statistics of the whole "batch", which is then
-               not cut, of each "micro_batch", or of each device's "shard" of it
+    plan:      None for a new one; with stages, each rank trains its own stage's part of the model
+    options:   of the new plan, the fields of `PlanOptions`, such as stages="auto"; the seed is also
+               dropout's, and float16 needs CUDA devices
     debug:     after each operator, assert the planned placements and equal replicas
 
-    Raises ValueError if the model cannot be traced, nothing fits, the plan is for another model or
-    cluster, or the number of processes is not the cluster's; BackendMissing without OneFlow.
+    Raises TypeError for an unknown option, ValueError if the model cannot be traced, nothing fits,
+    the plan is for another model or cluster, or the number of processes is not the cluster's;
+    BackendMissing without OneFlow.
     """
     need_oneflow("autoddl.parallelize")
     from .runtime.jobs.guard import install_guard
@@ -252,42 +116,24 @@ def parallelize(
     from .runtime.oneflow.trace.trace import trace_with_state
     from .runtime.oneflow.trainer import build_trainer
 
-    if plan is not None and stages is not None:
+    chosen = PlanOptions.of(None, {**options, "stages": stages})
+    if plan is not None and chosen.changed:
         raise ValueError(
-            "`plan` says by itself in how many stages the model is trained; leave `stages` out, or "
-            "plan anew"
+            f"`plan` has its own {' and '.join(chosen.changed)}; leave "
+            f"{'it' if len(chosen.changed) == 1 else 'them'} out, or plan anew"
         )
     install_guard()
-    in_stages = isinstance(plan, StagedPlan) or stages is not None
     backend = OneFlow()
-    chosen = precision if plan is None else plan.precision
-    if in_stages:
-        check_stages(chosen)
-    backend.check_precision(chosen)
+    precision = chosen.precision if plan is None else plan.precision
+    if isinstance(plan, StagedPlan) or stages is not None:
+        check_stages(precision)
+    backend.check_precision(precision)
     check_world_size(cluster, backend.size)
     traced = trace_with_state(model, *example, loss=loss)
     if plan is None:
-        kind = backend.optimizer_kind(optimizer)
-
-        def make() -> str:
-            found = new_plan(
-                traced.graph,
-                cluster,
-                stages,
-                schedule,
-                checkpointing,
-                seed=seed,
-                optimizer=kind,
-                micro_batches=micro_batches,
-                memory_limit_bytes=memory_limit_bytes,
-                search=search,
-                gap=gap,
-                precision=precision,
-                batch_norm=batch_norm,
-            )
-            return found.dumps()
-
-        plan = loads_plan(share_text(make, backend))
+        chosen = dataclasses.replace(chosen, optimizer=backend.optimizer_kind(optimizer))
+        text = share_text(lambda: _plan(traced.graph, cluster, chosen).dumps(), backend)
+        plan = loads_plan(text)
     else:
         plan.check_model(traced.graph)
         plan.check_cluster(cluster)

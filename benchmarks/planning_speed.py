@@ -27,6 +27,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from autoddl.planner.options import PlanOptions
+
 RESULTS = Path(__file__).parent / "results"
 MACHINES = Path(__file__).parents[1] / "calibration" / "machines"
 
@@ -209,7 +211,7 @@ def _measured(case: Case) -> dict[str, Any]:
     try:
         limit = math.inf if case.free else None
         plan = planner.find_plan(
-            graph, cluster, baselines=False, memory_limit_bytes=limit, gap=case.gap
+            graph, cluster, PlanOptions(baselines=False, memory_limit_bytes=limit, gap=case.gap)
         )
     except ValueError as error:
         failure = str(error)

@@ -33,7 +33,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "_native",
     ),
     "__main__": ("tools",),
-    "__init__": ("api", "plans", "graph", "cluster"),
+    "__init__": ("api", "planner", "plans", "graph", "cluster"),
 }  # fmt: skip
 
 # Third-party packages, by the longest name of a module or package that may import them.
@@ -45,6 +45,7 @@ OUTSIDE = {
     "planner": {"numpy", "scipy"},
     "plans.reshard": {"numpy", "scipy"},
     "plans.schedule.timeline": {"matplotlib"},
+    "api": {"typing_extensions"},  # for type checkers only
     "runtime": {"numpy"},
     "runtime.oneflow": {"numpy", "oneflow"},
     "runtime.oneflow.rival": {"numpy", "oneflow", "google"},

@@ -22,7 +22,8 @@ batch is trained as a whole, and `meeting` names the operator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..sbp.layout import TensorSpec
@@ -34,16 +35,22 @@ from .graph import Graph, Op
 
 # Outputs that depend on some of the inputs only.
 READS = {("nll", 1): (1, 2)}
-_DRAWS = ("dropout", "opaque")  # what they give does not follow from the data
+# What these give does not follow from the data alone.
+_NOT_DATA = ("param", "stage_input", "dropout", "opaque", "normalization")
+_RESHAPES = ("reshape", "squeeze", "expand_dims")
 _FACTORS = {"scalar_mul": 1, "scalar_div": -1}  # attribute `operand` multiplies, divides
 
 
 @dataclass(frozen=True)
 class State:
-    """What a tensor of a micro-batch is to that of the whole batch; see the module's docstring."""
+    """What a tensor of a micro-batch is to that of the whole batch; see the module's docstring.
+
+    runs: how often all rows of the batch lie one behind the other in the dim of an S
+    """
 
     place: Placement
     power: int = 0
+    runs: int = 1
 
 
 @dataclass(frozen=True)
@@ -54,14 +61,12 @@ class Rows:
     power:   of the loss
     known:   sum over the batch, of data alone, that is needed whole before training -> its power
     factors: (operator, input index) -> exponent e: the input counts M^e times
-    apart:   the tensors that are rows, one behind the other
     """
 
     meeting: Op | None = None
     power: int = 1
     known: Mapping[str, int] = field(default_factory=dict)
     factors: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    apart: frozenset[str] = frozenset()
 
     def share(self, micro_batches: int) -> float:
         """What each micro-batch's loss counts."""
@@ -101,8 +106,10 @@ def find_rows(graph: Graph) -> Rows:
     """How rows meet in training. Of a whole model, not of a pipeline stage."""
     known: frozenset[str] = frozenset()
     signatures: dict[int, tuple[Signature, ...]] = {}
+    ends = [graph.loss, *(out for op in graph.ops if is_training_norm(op) for out in op.outputs)]
+    ops = _computing(graph, ends)
     while True:
-        walk = _Walk(graph, known, evaluates=False, signatures=signatures)
+        walk = _Walk(graph, ops, known, evaluates=False, signatures=signatures)
         needed = walk.run()
         if not needed:
             break
@@ -113,9 +120,8 @@ def find_rows(graph: Graph) -> Rows:
     return Rows(
         meeting,
         state.power + (state.place == B),
-        {name: walk.sums[name] for name in walk.sums},
+        walk.sums,
         walk.factors,
-        walk.apart,
     )
 
 
@@ -130,30 +136,36 @@ def in_several(graph: Graph, rows: Rows, layer_of: Mapping[str, int]) -> str | N
 
 def rows_apart(graph: Graph) -> frozenset[str]:
     """The tensors that are rows, one behind the other, when the model is evaluated in parts."""
-    walk = _Walk(graph, frozenset(), evaluates=True)
+    walk = _Walk(graph, _computing(graph, graph.outputs), frozenset(), evaluates=True)
     walk.run()
-    return walk.apart
+    return frozenset(
+        n for n, s in walk.states.items() if s.place.is_split and not s.power and s.runs == 1
+    )
 
 
 def known_from(graph: Graph, tensor: str) -> tuple[str, ...] | None:
     """The operators that a sum of data alone is computed by, in graph order; None if of others."""
-    wanted, names, found = {tensor}, set(), []
+    wanted, found = {tensor}, []
     for op in reversed(graph.ops):
         made = [n for n, name in enumerate(op.outputs) if name in wanted]
         if not made:
             continue
-        if op.kind in ("param", "stage_input", *_DRAWS) or is_norm(op):
+        if op.kind in _NOT_DATA:
             return None
-        names.add(op.name)
         found.append(op.name)
         for n in made:
             wanted.update(op.inputs[i] for i in reads(op, n))
     return tuple(reversed(found))
 
 
-def is_norm(op: Op) -> bool:
-    """True for BatchNorm: it reads statistics that training changes."""
-    return op.kind == "normalization"
+def _computing(graph: Graph, tensors: Iterable[str]) -> Sequence[Op]:
+    """The operators that tensors are computed by, in graph order."""
+    wanted, found = set(tensors), []
+    for op in reversed(graph.ops):
+        if not wanted.isdisjoint(op.outputs):
+            found.append(op)
+            wanted.update(op.inputs)
+    return found[::-1]
 
 
 def reads(op: Op, output: int) -> tuple[int, ...]:
@@ -164,9 +176,10 @@ def reads(op: Op, output: int) -> tuple[int, ...]:
 
 @dataclass
 class _Walk:
-    """From the inputs to the loss. evaluates: as in evaluation, and without factors and sums."""
+    """Through `ops` of a graph. evaluates: as in evaluation, and without factors and sums."""
 
     graph: Graph
+    ops: Sequence[Op]
     known: frozenset[str]
     evaluates: bool
     states: dict[str, State] = field(default_factory=dict)
@@ -175,15 +188,9 @@ class _Walk:
     factors: dict[tuple[str, int], int] = field(default_factory=dict)
     signatures: dict[int, tuple[Signature, ...]] = field(default_factory=dict)  # by likeness
 
-    @property
-    def apart(self) -> frozenset[str]:
-        return frozenset(n for n, s in self.states.items() if s.place.is_split and not s.power)
-
     def run(self) -> frozenset[str]:
         """Sums of data that turn out to be needed whole; none if all is settled."""
-        for op in self.graph.ops:
-            if op.kind == "loss" or not op.outputs:
-                continue
+        for op in self.ops:
             needed = self._take(op)
             if needed:
                 return needed
@@ -249,8 +256,11 @@ class _Walk:
                 power = scaled
             factors = {(op.name, i): -s.power for i, s in enumerate(ins) if s and s.power}
             return [State(B, power) for _ in outs], factors
+        if op.kind in _RESHAPES and ins[0] is not None and ins[0].place.is_split:
+            return self._reshaped(op, ins[0])
         signature = self._signature(op, ins, outs)
-        if signature is None:
+        runs = {s.runs for s in ins if s is not None and s.place.is_split} or {1}
+        if signature is None or len(runs) > 1:
             return None
         local = self._local_attrs(op)
         power = _attribute_power(op, local)
@@ -266,8 +276,25 @@ class _Walk:
         }
         factors = {(op.name, i): e for i, e in exponents.items() if e}
         is_mean = not summands and "count" in local and "count" not in op.attrs
-        states = [State(place, power + base + (place == P and is_mean)) for place in signature.outs]
+        states = [
+            State(p, power + base + (p == P and is_mean), max(runs) if p.is_split else 1)
+            for p in signature.outs
+        ]
         return states, factors
+
+    def _reshaped(
+        self, op: Op, rows: State
+    ) -> tuple[list[State], dict[tuple[str, int], int]] | None:
+        """Rows stay rows wherever a reshape puts them, as long as they are in one dim."""
+        source, target = (self.graph.tensors[name] for name in (op.inputs[0], op.outputs[0]))
+        if len(target.batch_dims) != 1:
+            return None
+        (dim,) = target.batch_dims
+        before = math.prod(source.spec.shape[: rows.place.dim]) * rows.runs
+        runs, rest = divmod(before, math.prod(target.spec.shape[:dim]))
+        if rest or not runs or target.spec.shape[dim] % (runs * self.graph.batch):
+            return None
+        return [State(S(dim), rows.power, runs)], {}
 
     def _signature(
         self, op: Op, ins: list[State | None], outs: list[tuple[int, ...]]

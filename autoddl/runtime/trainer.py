@@ -68,7 +68,7 @@ class Trainer:
         scaler:  scales the loss; by default a plan in float16 has one and others have none
         ways:    of `Groups`
         """
-        self.plan = plan
+        self.plan: Any = plan
         self._staged = plan = in_stages(plan)
         backend.check_precision(plan.precision)
         if plan.num_stages > 1:

@@ -13,9 +13,10 @@ tensors before and after:
     slice            B -> S           local
     to_partial       B -> P, S -> P   local: the first device keeps, or pads with zeros
 
-Groups along the same axes run at once, so G/g of them cross each NIC. There is one default way of
-each change: a ring, or pairwise. `Collectives.with_algorithm` gives a table with one more, which
-takes other rounds or bytes; it stands beside the default, and a path takes whichever is cheaper.
+Groups along the same axes run at once, so G/g of them cross each NIC. By default each change is
+done by a ring, or pairwise. `Collectives.with_algorithm` gives a table with one more way, of other
+rounds or bytes; a path takes whichever is cheaper. What is several steps along fewer axes needs no
+entry: recursive doubling, and reducing inside the nodes first, are paths over the prime axes.
 
 A path read backwards with Partial and Broadcast swapped is a path, so the backward pass of a
 collective is its `inverse`: all-gather and reduce-scatter change places, as do slice and S -> P.
@@ -282,9 +283,6 @@ def step_kind(source: Placement, target: Placement) -> StepKind:
     return COLLECTIVES.entries[COLLECTIVES.of_change(source, target)[0]].name
 
 
-# ---- steps
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One collective, or one free local step, in the groups along `axes`.
@@ -388,6 +386,8 @@ def placed_after(nd: NdSbp, steps: Sequence[Step]) -> NdSbp:
     return nd
 
 
+Steps = Sequence[Step]
+
 # ---- what steps move: exact for even shards, uneven ones count as the largest
 
 
@@ -405,9 +405,9 @@ def path_bytes(
     return counted
 
 
-def work_of(step: Step, mesh: Mesh, collectives: Collectives = COLLECTIVES) -> Work:
+def work_of(step: Step, mesh: Mesh, table: Collectives = COLLECTIVES) -> Work:
     """The work of a step in all groups along its axes at once; nothing if it is local."""
-    work = collectives[step.way].work
+    work = table[step.way].work
     if work is None:
         return Work(0, 0.0, 0.0)
     nodes, gpus = mesh.topology(step.axes)
@@ -415,47 +415,33 @@ def work_of(step: Step, mesh: Mesh, collectives: Collectives = COLLECTIVES) -> W
 
 
 def nic_bytes(
-    spec: TensorSpec,
-    source: NdSbp,
-    steps: Sequence[Step],
-    mesh: Mesh,
-    collectives: Collectives = COLLECTIVES,
+    spec: TensorSpec, source: NdSbp, steps: Steps, mesh: Mesh, table: Collectives = COLLECTIVES
 ) -> float:
     """Bytes that one node sends through its NIC (and receives) while `steps` run."""
     counted = path_bytes(spec, steps, source, mesh)
-    return sum((work_of(s, mesh, collectives).nic * max(b, a) for s, b, a in counted), 0.0)
+    return sum((work_of(s, mesh, table).nic * max(b, a) for s, b, a in counted), 0.0)
 
 
-def nic_messages(
-    steps: Sequence[Step], mesh: Mesh, collectives: Collectives = COLLECTIVES
-) -> float:
+def nic_messages(steps: Steps, mesh: Mesh, table: Collectives = COLLECTIVES) -> float:
     """Messages that one node sends through its NIC while `steps` run: one a hop that leaves it."""
-    return sum((work_of(step, mesh, collectives).nic_messages for step in steps), 0.0)
+    return sum((work_of(step, mesh, table).nic_messages for step in steps), 0.0)
 
 
 def device_bytes(
-    spec: TensorSpec,
-    source: NdSbp,
-    steps: Sequence[Step],
-    mesh: Mesh,
-    collectives: Collectives = COLLECTIVES,
+    spec: TensorSpec, source: NdSbp, steps: Steps, mesh: Mesh, table: Collectives = COLLECTIVES
 ) -> float:
     """Bytes that one device receives (and sends) while `steps` run, over whatever link."""
     counted = path_bytes(spec, steps, source, mesh)
-    return sum((work_of(s, mesh, collectives).device * max(b, a) for s, b, a in counted), 0.0)
+    return sum((work_of(s, mesh, table).device * max(b, a) for s, b, a in counted), 0.0)
 
 
 def device_intra_bytes(
-    spec: TensorSpec,
-    source: NdSbp,
-    steps: Sequence[Step],
-    mesh: Mesh,
-    collectives: Collectives = COLLECTIVES,
+    spec: TensorSpec, source: NdSbp, steps: Steps, mesh: Mesh, table: Collectives = COLLECTIVES
 ) -> float:
     """Bytes that one device sends (and receives) in groups that lie inside a node."""
     total, nd = 0.0, source
     for step in steps:
         if mesh.topology(step.axes)[0] == 1:
-            total += device_bytes(spec, nd, (step,), mesh, collectives)
+            total += device_bytes(spec, nd, (step,), mesh, table)
         nd = step.apply(nd)
     return total

@@ -18,6 +18,7 @@ import oneflow.nn as nn
 import oneflow.nn.functional as F
 
 from autoddl.graph.batch_norm import with_batch_norm
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans.staged import StagedPlan
 from autoddl.runtime.jobs.guard import rank
@@ -73,6 +74,15 @@ class Attending(Dense):
         return flow.matmul(flow.softmax(flow.matmul(x, x.transpose(0, 1)), dim=-1), x)
 
 
+class TokensFirst(Dense):
+    """The sequence leads, and its tokens and rows are one dim on the way."""
+
+    def forward(self, x: Any) -> Any:
+        rows, tokens, _ = x.shape
+        flat = x.transpose(0, 1).reshape(tokens * rows, -1)
+        return super().forward(flat).reshape(tokens, rows, -1).transpose(0, 1)
+
+
 def ignoring(out: Any, target: Any) -> Any:
     return F.cross_entropy(out.reshape(-1, out.shape[-1]), target.reshape(-1), ignore_index=1)
 
@@ -118,6 +128,10 @@ def words(rng: np.random.Generator, n: int) -> tuple[Any, Any]:
     return whole(rng, 32, n, 8), whole(rng, 4, n, 8)
 
 
+def sequences(rng: np.random.Generator, n: int) -> tuple[Any, Any]:
+    return floats(rng, n, 3, 8), floats(rng, n, 3, CLASSES)
+
+
 def images(rng: np.random.Generator, n: int) -> tuple[Any, Any]:
     return floats(rng, n, 3, 4, 4), whole(rng, CLASSES, n)
 
@@ -131,6 +145,7 @@ EXACT: dict[str, Made] = {
     "masked": (Dense, masked, values),
     "counted": (Dense, counted, values),
     "summed": (Dense, summed, labels),
+    "tokens first": (TokensFirst, nn.MSELoss(), sequences),
     "decayed": (Decayed, decayed, labels),
 }
 WHOLE: dict[str, Made] = {
@@ -188,10 +203,13 @@ def trainer_of(case: dict[str, Any]) -> tuple[Any, Callable[[int, int], tuple[An
         return build_trainer(traced, plan, sgd, debug=True), batch
 
     def make() -> str:
-        plan = find_staged_plan(
-            traced.graph, cluster, stages=case["stages"], schedule=case.get("schedule", "1f1b"),
+        options = PlanOptions(
+            stages=case["stages"],
+            schedule=case.get("schedule", "1f1b"),
+            batch_norm=case.get("batch_norm", "batch"),
             micro_batches=parts,
-        )  # fmt: skip
+        )
+        plan = find_staged_plan(traced.graph, cluster, options)
         return plan.dumps()
 
     plan = StagedPlan.from_json(json.loads(share_text(make, OneFlow())))

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("oneflow", reason="trains on real OneFlow processes")
 
-from autoddl.api import plan, plan_stages, trace  # noqa: E402
+from autoddl.api import plan, trace  # noqa: E402
 from autoddl.planner.planner import micro_batch_counts  # noqa: E402
 from tests.exactness.losses import EXACT, ROWS, WHOLE, build  # noqa: E402
 from tests.runtime.random_plans import cluster_of  # noqa: E402
@@ -72,9 +72,9 @@ def test_parts_are_left_out_and_refused_where_rows_meet(name, operator):
     with pytest.raises(ValueError, match=f"{operator}.* in 4 micro-batches"):
         plan(graph, cluster, micro_batches=4)
     with pytest.raises(ValueError, match=f"{operator}.* in 2 micro-batches"):
-        plan_stages(graph, cluster, stages=2, micro_batches=2)
+        plan(graph, cluster, stages=2, micro_batches=2)
     with pytest.raises(ValueError, match=f"{operator}.* in groups of 2 micro-batches"):
-        plan_stages(graph, cluster, stages=2, chunks=2, schedule="interleaved-1f1b")
+        plan(graph, cluster, stages=2, chunks=2, schedule="interleaved-1f1b")
     assert plan(graph, cluster).micro_batches == 1
 
 
@@ -86,7 +86,7 @@ def test_the_plan_states_what_batch_norm_takes_its_statistics_of(batch_norm):
     assert "not of the whole batch" in found.explain()
     found.check_model(graph)
     assert "statistics of the whole batch" in plan(graph, cluster).explain()
-    staged = plan_stages(graph, cluster, stages=2, micro_batches=4, batch_norm=batch_norm)
+    staged = plan(graph, cluster, stages=2, micro_batches=4, batch_norm=batch_norm)
     assert staged.to_json()["batch_norm"] == batch_norm
     assert "not of the whole batch" in staged.explain()
     staged.check_model(graph)

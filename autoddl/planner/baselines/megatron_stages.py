@@ -26,6 +26,7 @@ from ...plans.links import PlannedStage
 from ...plans.renamed import renamed
 from ...plans.stage_account import plan_price
 from ...plans.staged import StagedPlan
+from ..options import PlanOptions
 from ..planner import micro_graph, stage_counts, written_baselines
 from ..stages.partition import in_flight
 from ..stages.stage_plan import plan_stage
@@ -236,7 +237,8 @@ def _alone(
     """On one device only recomputation is open."""
     for recompute in (False,) if checkpointing == "none" else (False, True):
         try:
-            plan = plan_stage(graph, model, parts, held, recompute=recompute, seed=seed, zero=False)
+            whole = PlanOptions(seed=seed, zero=False)
+            plan = plan_stage(graph, model, parts, held, whole, recompute=recompute)
         except ValueError:
             continue  # it does not fit
         return plan, "one device"

@@ -14,6 +14,7 @@ from typing import Any
 from ...cost.account import Cost
 from ...graph.placed import PlannedBaseline, PlannedLayer
 from ...plans import Plan
+from ...plans.explain import rows_lines
 from ...plans.format import (
     LayerRow,
     format_bytes,
@@ -58,7 +59,9 @@ def view(plan: Plan) -> dict[str, Any]:
     parts = f" in {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
     return {
         "title": f"{plan.graph.name} on {plan.cluster}",
-        "subtitle": f"batch {plan.batch}{parts}, {plan.optimizer}",
+        "subtitle": "; ".join(
+            [f"batch {plan.batch}{parts}, {plan.optimizer}", *rows_lines(plan.graph)]
+        ),
         "tiles": [
             ("an iteration", format_seconds(cost.iteration_s), "predicted"),
             ("communication", f"{share:.0%}", format_seconds(cost.communication_s)),
