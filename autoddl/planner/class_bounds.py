@@ -26,11 +26,10 @@ from numpy.typing import NDArray
 from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
 from ..sbp.counted import Counted
-from ..search.eliminate import eliminate
-from ..search.gap import ROUNDING
+from ..search.elimination import eliminate
 from ..search.lagrangian import Dual, best_price, score_bound
-from ..search.marginals import Contexts
-from ..search.problem import Choice, Problem, Table
+from ..search.problem import ROUNDING, Choice, Problem, Table
+from ..search.reduced_costs import ReducedCosts
 from .axis_classes import AxisClasses, Codes, counted
 from .tables.group_table import GroupTable, Space
 from .tables.groups import Grouping
@@ -80,7 +79,7 @@ class ClassBounds:
     @cached_property
     def _scores(self) -> tuple[float, list[Table]]:
         state = eliminate(self.problem, self.dual.price, frozenset())
-        contexts = Contexts(state, nodes_only=True)
+        contexts = ReducedCosts(state, nodes_only=True)
         return state.constant, [contexts.through(n) for n in range(len(self.classes))]
 
     def _solve(self, price: float) -> Choice:

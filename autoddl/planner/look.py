@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 
 from ..cost.model import CostModel
 from ..cost.recompute import Blocks
-from ..search.budget import Budget
-from ..search.descend import descend
-from ..search.eliminate import eliminate
-from ..search.narrow import approach
-from ..search.progress import Progress
-from ..search.view import View
+from ..search.budget import Budget, Progress
+from ..search.elimination import eliminate
+from ..search.exact import Restricted, approach
+from ..search.local_search import descend
 from .class_bounds import ClassBounds, class_bounds
 from .tables.group_table import NoStrategy, Space
 from .tables.least_bytes import LeastBytes
@@ -142,7 +140,7 @@ class Looker:
                 if state.node:
                     run.offer(descend(problem, free)[0])
                 else:
-                    approach(View.of(problem), run, _NEAR)
+                    approach(Restricted.of(problem), run, _NEAR)
         return Look(parts, blocks, run.cost, run.free_cost)
 
     @property

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
-from ..search.eliminate import eliminate
-from ..search.gap import ROUNDING
-from ..search.marginals import Contexts
+from ..search.elimination import eliminate
+from ..search.problem import ROUNDING
+from ..search.reduced_costs import ReducedCosts
 from .axis_classes import AxisClasses
 from .tables.group_table import Space
 from .tables.groups import Grouping
@@ -69,7 +69,7 @@ def cheapest_tables(
     lowest, memory = bounds.evaluate(state.expand({}))
     if memory > _TOO_LARGE * model.limit_bytes:
         return None
-    contexts = Contexts(state, nodes_only=True)
+    contexts = ReducedCosts(state, nodes_only=True)
     through = [contexts.through(table) for table in range(len(classes))]
     every = sum(len(c.of) for c in classes)
 

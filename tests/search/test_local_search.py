@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from autoddl.search.descend import descend
+from autoddl.search.local_search import descend
 from autoddl.search.problem import Edge, Problem
 
 

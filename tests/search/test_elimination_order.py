@@ -5,14 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from autoddl.search import fronts
-from autoddl.search.along import eliminated_along, loosened
-from autoddl.search.eliminate import eliminate
-from autoddl.search.fronts import least_within
-from autoddl.search.marginals import Contexts
+from autoddl.search import pareto_elimination
+from autoddl.search.elimination import eliminate, eliminated_along_chains
+from autoddl.search.elimination_order import without_fixed_cycles
+from autoddl.search.pareto_elimination import least_within
 from autoddl.search.problem import Edge
+from autoddl.search.reduced_costs import ReducedCosts
 from tests.search.brute_force import SHAPES, optimum, random_problem
-from tests.search.test_narrow import all_choices, blocks, problems
+from tests.search.test_exact import all_choices, blocks, problems
 
 
 def single_strategies():
@@ -33,7 +33,7 @@ def deep(count, part=0.4):
 
 
 def within(problem, state, price, best, loss=0.0):
-    return least_within(problem, state, Contexts(state), price, best, 10**8, loss)
+    return least_within(problem, state, ReducedCosts(state), price, best, 10**8, loss)
 
 
 def chosen(found):
@@ -43,7 +43,7 @@ def chosen(found):
 
 def test_every_order_gives_the_same_least_score():
     for problem in problems():
-        rounds, along = eliminate(problem, 0.7, frozenset()), eliminated_along(problem, 0.7)
+        rounds, along = eliminate(problem, 0.7, frozenset()), eliminated_along_chains(problem, 0.7)
         assert not along.node
         assert along.constant == pytest.approx(rounds.constant)
         scores = [np.dot(problem.evaluate(s.expand({})), (1, 0.7)) for s in (rounds, along)]
@@ -54,7 +54,7 @@ def test_fronts_along_find_the_optimum_within_the_limit():
     for problem in problems():
         best, _ = optimum(problem)
         for price in (0.0, 1.0):
-            state = eliminated_along(problem, price)
+            state = eliminated_along_chains(problem, price)
             found = within(problem, state, price, best * 1.1 + 1e-9)
             cost, memory = problem.evaluate(chosen(found))
             assert memory <= problem.memory_limit
@@ -63,20 +63,20 @@ def test_fronts_along_find_the_optimum_within_the_limit():
 
 
 def test_a_chain_of_blocks_disappears_from_its_ends():
-    order = eliminated_along(deep(20), 0.0).order
+    order = eliminated_along_chains(deep(20), 0.0).order
     assert order.products <= 3  # of blocks at an end, and all others
     sizes = [0] * order.slots  # variables that each node table stands for
-    for making in order.makings:
-        if making.kind == "absorb":
-            node, _, leaf = (max(1, sizes[slot]) for slot in making.args)
-            sizes[making.out] = node + leaf
+    for step in order.steps:
+        if step.kind == "absorb":
+            node, _, leaf = (max(1, sizes[slot]) for slot in step.args)
+            sizes[step.out] = node + leaf
     assert max(sizes) >= 21
-    assert 10 <= sizes[order.makings[-1].args[2]] <= 11  # the last sum is in the middle
+    assert 10 <= sizes[order.steps[-1].args[2]] <= 11  # the last sum is in the middle
 
 
 def test_along_a_deep_network_fronts_have_fewer_pairs():
     problem = deep(40)
-    rounds, along = eliminate(problem, 2.0, frozenset()), eliminated_along(problem, 2.0)
+    rounds, along = eliminate(problem, 2.0, frozenset()), eliminated_along_chains(problem, 2.0)
     slow, fast = within(problem, rounds, 2.0, 1e3), within(problem, along, 2.0, 1e3)
     costs = [problem.evaluate(chosen(found))[0] for found in (slow, fast)]
     assert costs[0] == pytest.approx(costs[1])
@@ -84,9 +84,9 @@ def test_along_a_deep_network_fronts_have_fewer_pairs():
 
 
 def test_many_small_losses_stay_small(monkeypatch):
-    monkeypatch.setattr(fronts, "_LONG", 3)
+    monkeypatch.setattr(pareto_elimination, "_LONG", 3)
     problem = deep(200)
-    state = eliminated_along(problem, 2.0)
+    state = eliminated_along_chains(problem, 2.0)
     exact = problem.evaluate(chosen(within(problem, state, 2.0, 1e3)))[0]
     for loss in (1e-4, 1e-2, 1.0):
         found = within(problem, state, 2.0, 1e3, loss * exact)
@@ -98,7 +98,7 @@ def test_many_small_losses_stay_small(monkeypatch):
 def test_loosened_problems_price_every_choice_alike():
     fewer = 0
     for problem in single_strategies():
-        loose = loosened(problem)
+        loose = without_fixed_cycles(problem)
         fewer += len(problem.edges) - len(loose.edges)
         for choice in all_choices(problem):
             assert loose.evaluate(choice) == pytest.approx(problem.evaluate(choice))
@@ -118,8 +118,8 @@ def test_loosened_problems_stay_connected_and_equal_blocks_equal():
         nodes=(*free.nodes, 2),
         edges=(*free.edges, *edges),
     )
-    loose = loosened(problem)
+    loose = without_fixed_cycles(problem)
     assert len(loose.edges) == len(free.edges) + 1
     assert len(loose.node_cost) == 4
-    order = eliminated_along(loose, 0.0).order
+    order = eliminated_along_chains(loose, 0.0).order
     assert len(order.roots) == 1

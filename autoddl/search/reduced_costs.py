@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from .eliminate import Elimination
+from .elimination import Elimination
 from .min_plus import min_plus
 from .problem import Table
 
 
-class Contexts:
+class ReducedCosts:
     """Context of each table of an elimination in which every variable disappeared.
 
     nodes_only: none of the problem's edge tables, which takes about half of the products
@@ -35,33 +35,33 @@ class Contexts:
         self._of: dict[int, Table] = {}  # by slot
         order = state.order
         self._wanted = set(range(order.sizes[0] if nodes_only else order.slots))
-        for making in order.makings:
-            if not self._wanted.isdisjoint(making.args):
-                self._wanted.add(making.out)
+        for step in order.steps:
+            if not self._wanted.isdisjoint(step.args):
+                self._wanted.add(step.out)
         for root in order.roots:
             table = state.tables[root]
             self._give(root, np.full(len(table), state.constant - table.min()))
-        for making in reversed(order.makings):
-            context = self._of.get(making.out)
+        for step in reversed(order.steps):
+            context = self._of.get(step.out)
             if context is None:
                 continue
-            tables = [state.tables[slot] for slot in making.args]
-            if making.kind == "transpose":
-                self._give(making.args[0], context.T)
-            elif making.kind == "add":
-                first, second = making.args
+            tables = [state.tables[slot] for slot in step.args]
+            if step.kind == "transpose":
+                self._give(step.args[0], context.T)
+            elif step.kind == "add":
+                first, second = step.args
                 self._give(first, context + tables[1])
                 self._give(second, context + tables[0])
-            elif making.kind == "absorb":
+            elif step.kind == "absorb":
                 node, edge, leaf = tables
-                for_node, for_edge, for_leaf = making.args
+                for_node, for_edge, for_leaf = step.args
                 self._give(for_node, context + (edge + leaf).min(axis=1))
                 rest = (context + node)[:, None] + edge
                 self._give(for_leaf, rest.min(axis=0))
                 self._give(for_edge, (context + node)[:, None] + leaf)
             else:
                 left, node, right = tables
-                for_left, for_node, for_right = making.args
+                for_left, for_node, for_right = step.args
                 wants_right = for_right in self._wanted
                 wants_left = for_left in self._wanted or not wants_right  # one tells the node's
                 if wants_left:

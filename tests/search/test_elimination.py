@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
 
-from autoddl.search.certify import free_bound
-from autoddl.search.eliminate import eliminate
+from autoddl.search.elimination import best_choice, eliminate, free_bound
 from autoddl.search.problem import Edge, Problem
-from autoddl.search.wide_elimination import best_choice
 from tests.search.brute_force import SHAPES, optimum, random_problem
 
 

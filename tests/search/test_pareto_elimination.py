@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autoddl.search.fronts import _decompose
+from autoddl.search.pareto_elimination import _decompose
 
 
 def front(rng: np.random.Generator, size: int) -> np.ndarray:

@@ -21,13 +21,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .budget import Budget
-from .descend import descend
-from .gap import ROUNDING
-from .heuristics.random_choice import draw
-from .problem import Choice, Problem, SearchResult, Table
-from .progress import Progress
-from .prune import Pruned, prune
+from .budget import Budget, Progress
+from .dominance import Pruned, prune
+from .heuristics.random_search import draw
+from .local_search import descend
+from .problem import ROUNDING, Choice, Problem, SearchResult, Table
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
@@ -163,15 +161,14 @@ def integer(problem: Problem, rng: np.random.Generator, budget: Budget) -> Searc
     An evaluation is a node of the solver's tree. None if no choice fits the memory limit (or none
     was found within the budget).
     """
-    bound = -math.inf
     with Progress(problem, budget) as run:
         smaller = prune(problem)
-        for _ in range(min(_DESCENTS, budget.restarts)):
+        for _ in range(_DESCENTS):
             start = draw(smaller.problem, rng)
             found, _ = descend(smaller.problem, start, spend=run.spend)
             run.offer(smaller.original(found))
-        bound = solve_program(smaller, run)
-    return run.result("integer", bound)
+        run.raise_bound(solve_program(smaller, run))
+    return run.result("integer")
 
 
 def solve_program(smaller: Pruned, run: Progress) -> float:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..budget import Budget
+from ..budget import Budget, Progress
 from ..problem import Choice, Problem, SearchResult
-from ..progress import Progress
 
 
 def draw(problem: Problem, rng: np.random.Generator) -> Choice:
@@ -14,15 +13,15 @@ def draw(problem: Problem, rng: np.random.Generator) -> Choice:
     return np.array([rng.integers(size) for size in problem.sizes()], dtype=np.int64)
 
 
-def random_choice(
-    problem: Problem, rng: np.random.Generator, budget: Budget
+def random_search(
+    problem: Problem, rng: np.random.Generator, budget: Budget, restarts: int = 32
 ) -> SearchResult | None:
-    """`budget.restarts` draws; with one, a random plan. A finite budget is used up instead.
+    """`restarts` draws; with one, a random plan. A finite budget is used up instead.
 
     None if no draw fits the memory limit.
     """
     with Progress(problem, budget) as run:
-        while budget.is_finite or run.evaluations < budget.restarts:
+        while budget.is_finite or run.evaluations < restarts:
             run.spend()
             run.offer(draw(problem, rng))
     return run.result("random")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoddl.search.dominance import prune, undominated
 from autoddl.search.problem import Edge, Problem
-from autoddl.search.prune import prune, undominated
 from tests.search.brute_force import SHAPES, optimum, random_problem
 
 

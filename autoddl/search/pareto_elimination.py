@@ -3,9 +3,9 @@
 At a price of memory elimination keeps the least score of each entry of each table. Here an entry
 keeps its front: every pair (cost, memory) of which no other is better in both (`pareto`), so that
 the limit can be decided at the end. Fronts stay short because most pairs can never be part of a
-choice better than the best known: the pair's score and the entry's context (`marginals`, the least
-score of the rest) must together stay below that one's. That holds at any price: one far from the
-best price rules out pairs whose memory the rest cannot make up for.
+choice better than the best known: the pair's score and the entry's context (`reduced_costs`, the
+least score of the rest) must together stay below that one's. That holds at any price: one far from
+the best price rules out pairs whose memory the rest cannot make up for.
 
 `least_within` runs through the operations of one elimination and back. Of the last sum only the
 cheapest within the limit is made: for each pair of the one side, with that of the most memory that
@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._native import loops
-from .eliminate import Elimination
-from .gap import ROUNDING
-from .marginals import Contexts
+from .elimination import Elimination
+from .elimination_order import Program, Step
 from .pareto import (
     Fronts,
     Matches,
@@ -35,8 +34,8 @@ from .pareto import (
     in_loops,
     on_arrays,
 )
-from .problem import Choice, Problem, Table
-from .removals import Making, Program
+from .problem import ROUNDING, Choice, Problem, Table
+from .reduced_costs import ReducedCosts
 
 _LONG = 50_000  # pairs, of which a small loss is allowed
 _CUBE = 4_000_000  # sums of three tables' entries that are looked at together
@@ -49,7 +48,7 @@ class AtPrice:
     """contexts: of a complete elimination of the problem at that price of memory."""
 
     price: float
-    contexts: Contexts
+    contexts: ReducedCosts
 
     def allows(self, fronts: Fronts, slot: int, best: float, limit: float) -> NDArray[np.bool_]:
         """The pairs of the table of `slot` of which a choice of at most `best` may be made."""
@@ -140,7 +139,7 @@ class _Sums:
 def least_within(
     problem: Problem,
     state: Elimination,
-    contexts: Contexts,
+    contexts: ReducedCosts,
     price: float,
     best: float,
     work: int,
@@ -160,7 +159,7 @@ def least_within(
     Raises TooMany.
     """
     ceiling = _ceiling(best, price, problem.memory_limit)
-    sums = _Sums(price, ceiling, work, loss, 2 * len(state.order.makings))
+    sums = _Sums(price, ceiling, work, loss, 2 * len(state.order.steps))
     made: list[Fronts] = []  # by slot
     costs = [*problem.node_cost, *problem.edge_cost]
     memories = [*problem.node_memory, *problem.edge_memory]
@@ -170,13 +169,13 @@ def least_within(
         made.append(Fronts.of(cost.size, alive, pairs, price))
     uses, last = _uses(state.order), max(state.order.roots, default=-1)
     limit = problem.memory_limit * (1 - 2 * _MARGIN)
-    for making in state.order.makings:
+    for step in state.order.steps:
         check()
-        sums.uses = uses[making.out]
-        most = _most_memory(state.order, made, limit) if making.out == last else None
-        found = _made(making, state.tables, made, contexts, sums, most)
-        if others and making.kind != "transpose":
-            allowed = [o.allows(found, making.out, best, problem.memory_limit) for o in others]
+        sums.uses = uses[step.out]
+        most = _most_memory(state.order, made, limit) if step.out == last else None
+        found = _made(step, state.tables, made, contexts, sums, most)
+        if others and step.kind != "transpose":
+            allowed = [o.allows(found, step.out, best, problem.memory_limit) for o in others]
             found = found.some(np.logical_and.reduce(allowed), price)
         made.append(found)
     return Least(_Walk(problem, state, made).choose(best), work - sums.left)
@@ -193,9 +192,9 @@ def _uses(order: Program) -> list[int]:
     uses = [0] * order.slots
     for root in order.roots:
         uses[root] += 1
-    for making in reversed(order.makings):
-        for arg in making.args:
-            uses[arg] += uses[making.out]
+    for step in reversed(order.steps):
+        for arg in step.args:
+            uses[arg] += uses[step.out]
     return uses
 
 
@@ -208,10 +207,10 @@ def _most_memory(order: Program, made: Sequence[Fronts], limit: float) -> float 
 
 
 def _made(
-    making: Making,
+    step: Step,
     tables: Sequence[Table],
     made: Sequence[Fronts],
-    contexts: Contexts,
+    contexts: ReducedCosts,
     sums: _Sums,
     most: float | None,
 ) -> Fronts:
@@ -219,19 +218,19 @@ def _made(
 
     tables, made: by slot; most: of entries only the cheapest of at most so much memory are asked
     """
-    fronts, args = [made[slot] for slot in making.args], [tables[slot] for slot in making.args]
+    fronts, args = [made[slot] for slot in step.args], [tables[slot] for slot in step.args]
     shape = args[0].shape
-    if making.kind == "transpose":
+    if step.kind == "transpose":
         (old,) = fronts
         row, column = np.divmod(old.entry, shape[1])
         entry = column * shape[0] + row
         order = entry.argsort(kind="stable")
         return Fronts.of(old.start.size - 1, entry[order], old.pairs[order], sums.price)
-    context = contexts.of(making.out)
-    if making.kind == "add":
+    context = contexts.of(step.out)
+    if step.kind == "add":
         both = fronts[0].filled[fronts[1].alive(fronts[0].filled)]
         return sums.fronts(context, fronts[0], fronts[1], (both, both, both))
-    if making.kind == "absorb":
+    if step.kind == "absorb":
         node, edge, _ = args
         entries, strategy, _ = _alive(fronts[1], fronts[2], 1, edge.shape)
         rows = entries // edge.shape[1]
@@ -242,7 +241,7 @@ def _made(
         return sums.fronts(context, onward, fronts[0], (rows, rows, rows))
     _, node, right = args
     inner = _alive(fronts[2], fronts[1], 0, right.shape)
-    rest = contexts.of(making.args[2]) - node[:, None]
+    rest = contexts.of(step.args[2]) - node[:, None]
     onward = sums.fronts(rest, fronts[2], fronts[1], inner)
     return sums.fronts(context, fronts[0], onward, _triples(args, context, fronts[0], onward, sums))
 

@@ -1,4 +1,4 @@
-"""Reduced costs, fronts and crossings against brute force."""
+"""Reduced costs, Pareto elimination and crossovers against brute force."""
 
 import dataclasses
 import itertools
@@ -6,19 +6,17 @@ import itertools
 import numpy as np
 import pytest
 
-from autoddl.search import fronts
-from autoddl.search import narrow as narrowing
-from autoddl.search.along import loosened
-from autoddl.search.budget import Budget
-from autoddl.search.crossing import crossing, prefix_totals
-from autoddl.search.eliminate import eliminate
-from autoddl.search.fronts import TooMany, least_within
-from autoddl.search.gap import relative_gap
-from autoddl.search.marginals import Contexts
-from autoddl.search.narrow import narrow
-from autoddl.search.problem import Edge, Problem
-from autoddl.search.progress import Progress
-from autoddl.search.prune import prune_tables
+from autoddl.search import exact as exact_search
+from autoddl.search import pareto_elimination
+from autoddl.search.budget import Budget, Progress
+from autoddl.search.dominance import prune_tables
+from autoddl.search.elimination import eliminate
+from autoddl.search.elimination_order import without_fixed_cycles
+from autoddl.search.exact import prove_within_memory
+from autoddl.search.local_search import crossover, prefix_totals
+from autoddl.search.pareto_elimination import TooMany, least_within
+from autoddl.search.problem import Edge, Problem, relative_gap
+from autoddl.search.reduced_costs import ReducedCosts
 from tests.search.brute_force import SHAPES, optimum, random_problem
 
 SERIES_PARALLEL = ["chain", "residual", "forest"]
@@ -50,9 +48,9 @@ def test_through_an_entry_is_the_least_score_of_the_choices_that_use_it(shape):
     for seed in range(6):
         problem = random_problem(np.random.default_rng(seed), 5, SHAPES[shape])
         state = eliminate(problem, 0.5, frozenset())
-        contexts = Contexts(state)
+        contexts = ReducedCosts(state)
         scores = [(c, np.dot(problem.evaluate(c), (1, 0.5))) for c in all_choices(problem)]
-        of_nodes = Contexts(state, nodes_only=True)
+        of_nodes = ReducedCosts(state, nodes_only=True)
         for table in range(len(problem.node_cost)):
             through = contexts.through(table)
             np.testing.assert_allclose(of_nodes.through(table), through, rtol=1e-6)
@@ -99,7 +97,7 @@ def test_fronts_find_the_optimum_within_the_limit():
         best, _ = optimum(problem)
         for price in (0.0, 1.0):
             state = eliminate(problem, price, frozenset())
-            contexts = Contexts(state)
+            contexts = ReducedCosts(state)
             found = least_within(problem, state, contexts, price, best * 1.1 + 1e-9, 10**6)
             assert found.choice is not None
             cost, memory = problem.evaluate(found.choice)
@@ -110,7 +108,7 @@ def test_fronts_find_the_optimum_within_the_limit():
     last = list(problems())[-1]
     state = eliminate(last, 0.0, frozenset())
     with pytest.raises(TooMany):
-        least_within(last, state, Contexts(state), 0.0, np.inf, 10)
+        least_within(last, state, ReducedCosts(state), 0.0, np.inf, 10)
 
 
 def test_other_prices_rule_out_pairs_but_no_optimum():
@@ -120,9 +118,9 @@ def test_other_prices_rule_out_pairs_but_no_optimum():
         options = 0.5, best * 1.1 + 1e-9, 10**6
         state = eliminate(problem, options[0], frozenset())
         states = [(price, eliminate(problem, price, frozenset())) for price in (0.1, 0.9)]
-        others = [fronts.AtPrice(price, Contexts(other)) for price, other in states]
-        alone = least_within(problem, state, Contexts(state), *options)
-        found = least_within(problem, state, Contexts(state), *options, others=others)
+        others = [pareto_elimination.AtPrice(price, ReducedCosts(other)) for price, other in states]
+        alone = least_within(problem, state, ReducedCosts(state), *options)
+        found = least_within(problem, state, ReducedCosts(state), *options, others=others)
         assert found.choice is not None
         assert problem.evaluate(found.choice)[0] == pytest.approx(best)
         before, after = before + alone.work, after + found.work
@@ -130,13 +128,13 @@ def test_other_prices_rule_out_pairs_but_no_optimum():
 
 
 def test_fronts_lose_no_more_than_they_may(monkeypatch):
-    monkeypatch.setattr(fronts, "_LONG", 3)
+    monkeypatch.setattr(pareto_elimination, "_LONG", 3)
     lost = 0
     for problem in problems():
         best, _ = optimum(problem)
         state = eliminate(problem, 1.0, frozenset())
         loss = 0.2 * best
-        found = least_within(problem, state, Contexts(state), 1.0, best + 2 * loss, 10**6, loss)
+        found = least_within(problem, state, ReducedCosts(state), 1.0, best + 2 * loss, 10**6, loss)
         assert found.choice is not None
         cost, memory = problem.evaluate(found.choice)
         assert memory <= problem.memory_limit * (1 + 1e-12)
@@ -155,40 +153,39 @@ def test_what_dominated_strategies_leave_has_the_same_optimum():
 
 
 @pytest.mark.parametrize("quick", [3, 300])
-def test_narrowing_proves_the_optimum_with_short_fronts_and_with_long_ones(monkeypatch, quick):
+def test_the_optimum_within_memory_is_proven_with_short_sets_and_long_ones(monkeypatch, quick):
     ways = []
 
     def noted(problem):
         ways.append(problem)
-        return loosened(problem)
+        return without_fixed_cycles(problem)
 
-    monkeypatch.setattr(narrowing, "_QUICK_WORK", quick)
-    monkeypatch.setattr(narrowing, "_LONG", 0 if quick == 3 else 10**6)
-    monkeypatch.setattr(narrowing, "loosened", noted)
-    check_narrowing()
+    monkeypatch.setattr(exact_search, "_QUICK_WORK", quick)
+    monkeypatch.setattr(exact_search, "_LONG", 0 if quick == 3 else 10**6)
+    monkeypatch.setattr(exact_search, "without_fixed_cycles", noted)
+    check_proofs()
     assert bool(ways) == (quick == 3)
 
 
-def test_narrowing_proves_the_optimum():
-    check_narrowing()
+def test_the_optimum_within_memory_is_proven():
+    check_proofs()
 
 
-def check_narrowing():
+def check_proofs():
     for problem in problems():
         best, _ = optimum(problem)
         choices = all_choices(problem)
         free = min(choices, key=lambda c: problem.evaluate(c)[0])
         if problem.evaluate(free)[1] <= problem.memory_limit:
             continue
-        bounds = []
         with Progress(problem, Budget()) as run:
-            narrow(problem, run, bounds.append, free)
+            assert prove_within_memory(problem, run, free)
         assert run.cost == pytest.approx(best)
-        assert relative_gap(run.cost, max(bounds)) == 0
-        assert max(bounds) <= best + 1e-9
+        assert relative_gap(run.cost, run.bound) == 0
+        assert run.bound <= best + 1e-9
 
 
-def test_crossings_cost_what_their_totals_say():
+def test_crossovers_cost_what_their_totals_say():
     rng = np.random.default_rng(4)
     free = blocks(rng, 4)
     head, tail = (np.array([rng.integers(n) for n in free.sizes()]) for _ in range(2))
@@ -198,7 +195,7 @@ def test_crossings_cost_what_their_totals_say():
         pytest.approx(pair) for pair in zip(cost, memory, strict=True)
     ]
     problem = dataclasses.replace(free, memory_limit=float(np.median(memory)))
-    joined = crossing(problem, head, tail)
+    joined = crossover(problem, head, tail)
     assert joined is not None
     assert problem.evaluate(joined)[1] <= problem.memory_limit
-    assert crossing(dataclasses.replace(free, memory_limit=0.0), head, tail) is None
+    assert crossover(dataclasses.replace(free, memory_limit=0.0), head, tail) is None
