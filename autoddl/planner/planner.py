@@ -33,7 +33,7 @@ from ..plans.format import format_at_least, format_bytes
 from ..plans.records import PlannedBaseline
 from ..search.algorithms import find_algorithm
 from ..search.budget import Budget
-from ..search.certify import free_bound
+from ..search.elimination import free_bound
 from ..search.problem import Choice
 from .alternatives import next_best
 from .attempts import Attempts
@@ -42,7 +42,7 @@ from .collector import paused_collector
 from .found import Found
 from .layers import describe_layers
 from .look import Looker
-from .options import DEFAULTS, PROVING, PlanOptions
+from .options import DEFAULTS, PlanOptions
 from .searches import Searches
 from .smallest import smallest
 from .tables.group_table import Space
@@ -87,9 +87,8 @@ def find_plan(
 
     micro = MicroBatches.of(graph)
     counts = micro_batch_counts(graph, options.micro_batches)
-    proves = options.search in ("auto", "exact")
     looker = Looker(micro, model, space, prices)
-    attempts = Attempts(counts, Searches(looker, algorithm, budget, seed, proves))
+    attempts = Attempts(counts, Searches(looker, algorithm, budget, seed, options.restarts))
     best = attempts.best(options.checkpointing)
     pricer: BaselinePricer | None = None
     if options.baselines and space.allowed is None and space.min_weight_shards == 1 and graph.loss:
@@ -103,7 +102,7 @@ def find_plan(
         return _write_baseline(nearest, records, seed, time.perf_counter() - started)
     if best is None:
         least = smallest(attempts, options.checkpointing)
-        if least.excess_bytes > 0 or options.search not in PROVING:
+        if least.excess_bytes > 0 or not algorithm.proves_bound:
             smaller = pricer and pricer.smallest(least.needed_bytes)
             if smaller is not None and smaller.needed_bytes <= model.limit_bytes:
                 found = smaller.record
@@ -130,12 +129,11 @@ def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:
 
 
 def _budget(options: PlanOptions) -> Budget:
-    evaluations, seconds = options.budget_evaluations, options.budget_seconds
+    seconds, evaluations = options.budget_seconds, options.budget_evaluations
     return Budget(
-        options.restarts,
-        math.inf if evaluations is None else evaluations,
         math.inf if seconds is None else seconds,
-        gap=_GAP if options.gap is None else options.gap,
+        math.inf if evaluations is None else evaluations,
+        _GAP if options.gap is None else options.gap,
     )
 
 

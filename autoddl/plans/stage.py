@@ -27,7 +27,7 @@ from ..cost.timed import Timed, timed_operators
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.mesh import Mesh
-from ..search.gap import relative_gap
+from ..search.problem import relative_gap
 from .records import PlannedLayer, SearchRecord, StagePrice
 from .stage_account import columns
 

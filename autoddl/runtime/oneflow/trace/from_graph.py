@@ -11,7 +11,7 @@ import oneflow as flow
 
 from ....graph.graph import Graph
 from ....plans import Plan
-from .trace import Traced
+from ...traced import Traced
 
 PARAMETER_SCALE = 0.02
 
