@@ -158,7 +158,7 @@ def _measured(case: Case) -> dict[str, Any]:
     from autoddl.planner.tables.tables import TableBuilder
     from autoddl.sbp.counted import Counted
     from autoddl.sbp.redistribute import PathTable
-    from autoddl.search import eliminate, fronts, marginals
+    from autoddl.search import elimination, pareto_elimination, reduced_costs
 
     graph = graph_of(case)
     cluster = Cluster.load(MACHINES / f"{case.machine}.json").with_shape(
@@ -172,9 +172,9 @@ def _measured(case: Case) -> dict[str, Any]:
         (PathTable, "seconds_of", "path prices"),
         (Counted, "seconds", "bounds of paths"),
         (Counted, "row_seconds", "bounds of paths"),
-        (eliminate, "eliminate", "elimination"),
-        (marginals.Contexts, "__init__", "reduced costs"),
-        (fronts, "least_within", "fronts"),
+        (elimination, "eliminate", "elimination"),
+        (reduced_costs.ReducedCosts, "__init__", "reduced costs"),
+        (pareto_elimination, "least_within", "Pareto elimination"),
         (found, "held_bytes", "memory added up"),
         (found, "needed_bytes", "fullest moment"),
         (found, "place", "placements"),

@@ -30,7 +30,7 @@ from ..plans import Plan, SearchRecord
 from ..plans.format import format_at_least, format_bytes
 from ..search.algorithms import find_algorithm
 from ..search.budget import Budget
-from ..search.certify import free_bound
+from ..search.elimination import free_bound
 from .alternatives import next_best
 from .attempts import Attempts
 from .baselines import FAMILIES, BaselinePricer, Family, tried_again
@@ -38,7 +38,7 @@ from .collector import paused_collector
 from .found import Found
 from .layers import describe_layers
 from .look import Looker
-from .options import DEFAULTS, PROVING, PlanOptions
+from .options import DEFAULTS, PlanOptions
 from .searches import Searches
 from .smallest import smallest
 from .tables.group_table import Space
@@ -82,9 +82,8 @@ def find_plan(
 
     micro = MicroBatches.of(graph)
     counts = micro_batch_counts(graph, options.micro_batches)
-    proves = options.search in ("auto", "exact")
     looker = Looker(micro, model, space, prices)
-    attempts = Attempts(counts, Searches(looker, algorithm, budget, seed, proves))
+    attempts = Attempts(counts, Searches(looker, algorithm, budget, seed, options.restarts))
     best = attempts.best(options.checkpointing)
     pricer: BaselinePricer | None = None
     if options.baselines and space.allowed is None and space.min_weight_shards == 1 and graph.loss:
@@ -100,7 +99,7 @@ def find_plan(
         return write_plan(nearest.found, records, seed, spent_s, nearest.record.name)
     if best is None:
         least = smallest(attempts, options.checkpointing)
-        if least.excess_bytes > 0 or options.search not in PROVING:
+        if least.excess_bytes > 0 or not algorithm.proves_bound:
             smaller = pricer and pricer.smallest(least.needed_bytes)
             rival = None if smaller is None else smaller.found
             if smaller and rival and rival.needed_bytes <= model.limit_bytes:
@@ -130,12 +129,11 @@ def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:
 
 
 def _budget(options: PlanOptions) -> Budget:
-    evaluations, seconds = options.budget_evaluations, options.budget_seconds
+    seconds, evaluations = options.budget_seconds, options.budget_evaluations
     return Budget(
-        options.restarts,
-        math.inf if evaluations is None else evaluations,
         math.inf if seconds is None else seconds,
-        gap=_GAP if options.gap is None else options.gap,
+        math.inf if evaluations is None else evaluations,
+        _GAP if options.gap is None else options.gap,
     )
 
 

@@ -3,7 +3,7 @@
 The search adds bytes up; what a plan holds at its fullest moment is known when it is written down
 (`found`). Where that exceeds the limit, the search's limit is lowered by the excess and its result
 repaired or found anew, so no plan exceeds it; where that costs much time, limits in between are
-tried. Where a look is a lower bound (`planner.class_bounds`), the search is among the strategies
+tried. Where a look is a lower bound (`coarse_to_fine`), the search is among the strategies
 that it leaves, and what it rules out is ruled out for certain.
 
 `Searches.attempt` returns the result.
@@ -19,15 +19,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..cost.recompute import Blocks
-from ..search.algorithms import Algorithm
+from ..search.algorithms import RESTARTS, Algorithm
 from ..search.budget import Budget
-from ..search.descend import descend
-from ..search.gap import ROUNDING
-from ..search.problem import Problem, SearchResult
-from .class_bounds import CLOSE, ClassBounds
+from ..search.local_search import descend
+from ..search.problem import ROUNDING, Problem, SearchResult
+from .coarse_to_fine import CLOSE, ClassBounds
 from .found import Found
 from .look import Looker
-from .symmetric import cheapest_tables
 from .tables.tables import Tables, build_tables
 
 _NARROWINGS = 8
@@ -49,14 +47,13 @@ class Searches:
 
     looker: whose graphs, model, space, prices and bounds are searched
     budget: its gap is that of a plan among the strategies of its micro-batches and blocks, too
-    proves: the algorithm finds the optimum of what it is given
     """
 
     looker: Looker
     algorithm: Algorithm
     budget: Budget
     seed: int
-    proves: bool = False
+    restarts: int = RESTARTS
     results: list[SearchResult] = field(default_factory=list)
     _last: Found | None = field(default=None, init=False, repr=False)
 
@@ -69,14 +66,7 @@ class Searches:
         grouping = looker.micro.grouping(parts)
         again = looker.micro.again(parts, blocks)
         options = looker.model, parts, looker.space, looker.prices, again
-        if self.proves and not blocks and not looker.binds(parts):
-            cheapest = cheapest_tables(grouping, *options)
-            if cheapest is not None:
-                result = self.search(cheapest.problem, beat_s)
-                found = result and Found(cheapest, result, self.looker.prices.paths)
-                if found is None or found.excess_bytes <= 0:
-                    return found
-        if self.proves and looker.has_classes:
+        if looker.has_classes:
             bounds = looker.look(parts, blocks, beat_s).bounds
             if bounds is not None:
                 return self._among_few(bounds, beat_s)
@@ -122,9 +112,8 @@ class Searches:
 
         def lowered(tables: Tables, result: SearchResult, limit: float) -> Searched | None:
             problem = dataclasses.replace(tables.problem, memory_limit=limit)
-            enough_s = self.enough(first.lower_bound)
-            found = _repaired(problem, result, enough_s)
-            found = found or self.search(problem, math.inf, enough_s)
+            found = _repaired(problem, result, self.enough(first.lower_bound))
+            found = found or self.search(problem, math.inf, first.lower_bound)
             if found is not None and found.cost <= first.cost * (1 + _REPAIR):
                 return tables, found
             return self._search_few(bounds.within(limit), math.inf)
@@ -254,8 +243,7 @@ class Searches:
                 tables = bounds.tables(kept, self.looker.prices)
                 limit = bounds.problem.memory_limit
                 problem = dataclasses.replace(tables.problem, memory_limit=limit)
-                useful_s = math.inf if size == bounds.size else ceiling
-                result = self.search(problem, beat_s, bounds.bound * (1 + gap), useful_s)
+                result = self.search(problem, beat_s, bounds.bound, gap)
             every = size == bounds.size
             if tables is None or result is None:
                 if every or ceiling >= beat_s:
@@ -280,14 +268,15 @@ class Searches:
         self,
         problem: Problem,
         beat_s: float,
-        enough_s: float = -math.inf,
-        useful_s: float = math.inf,
+        known_bound: float = -math.inf,
+        gap: float | None = None,
     ) -> SearchResult | None:
-        """enough_s: a choice that costs so little is good enough; useful_s: so high a bound is"""
+        """known_bound: no choice within the limit costs less; gap: that may be left, if not ours"""
         rng = np.random.default_rng(self.seed)
-        budget = self.budget.less(self.results, beat_s)
-        budget = dataclasses.replace(budget, enough_s=enough_s, useful_s=useful_s)
-        result = self.algorithm(problem, rng, budget)
+        budget = self.budget.less(self.results)
+        budget = budget if gap is None else dataclasses.replace(budget, gap=gap)
+        problem = dataclasses.replace(problem, cost_limit=beat_s, known_bound=known_bound)
+        result = self.algorithm(problem, rng, budget, self.restarts)
         self.results.extend([] if result is None else [result])
         return result
 

@@ -24,7 +24,7 @@ from ..graph.batch_norm import BatchNorm, batch_norm_of
 from ..graph.graph import Graph
 from ..graph.placed import PlannedBaseline, PlannedEdge, PlannedLayer, PlannedOp
 from ..sbp.mesh import Mesh
-from ..search.gap import relative_gap
+from ..search.problem import relative_gap
 from .search_record import SearchRecord
 
 

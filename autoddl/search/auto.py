@@ -1,47 +1,48 @@
 """The default search: what proves optimality if it may be had, else the best that was found.
 
-Elimination reaches most networks whole, and then `exact` does all. Where it leaves variables over,
+Elimination reaches most networks, and then `exact` does all. Where it leaves too much over,
 coordinate descent at more prices of memory looks for a better choice, and the integer program
-decides if it is small. The result's `algorithm` says which of them found the choice, and its bound
-is the best of all.
+decides if it is small. The result's `algorithm` says which of them found the choice.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import numpy as np
 
-from .budget import Budget
-from .eliminate import eliminate
-from .exact import Proof, prove, solve_if_small
+from .budget import Budget, Progress
+from .elimination import eliminate
+from .exact import prove, solve_if_small
 from .heuristics.coordinate_descent import descend_with_restarts
-from .memory_price import within_memory
+from .lagrangian import within_limit
 from .problem import Choice, Problem, SearchResult
-from .progress import Progress
 
-_EVALUATIONS = 4_000  # of the first descents, where elimination leaves variables over
-_PROGRAM_COLUMNS = 3_000
+_EVALUATIONS = 4_000  # of the first descents: a DenseNet on 16 devices gains nothing by more
+_PROGRAM_COLUMNS = 3_000  # solved in less than a second
 _PROGRAM_NODES = 100
 
 
-def auto(problem: Problem, rng: np.random.Generator, budget: Budget) -> SearchResult | None:
-    """None if no choice fits the memory limit (or none was found within the budget)."""
-    proof = Proof()
+def auto(
+    problem: Problem, rng: np.random.Generator, budget: Budget, restarts: int = 32
+) -> SearchResult | None:
+    """None if no choice fits the memory limit (or none was found within the budget).
+
+    restarts: starts of descents at each price of memory, where elimination does not reach
+    """
     name = "elimination"
     with Progress(problem, budget) as run:
+        is_all = False
         with Progress(problem, _within(run, _EVALUATIONS)) as inner:
-            prove(problem, rng, inner, proof)
+            is_all = prove(problem, rng, inner, restarts)
         run.adopt(inner)
-        is_done = proof.is_complete or proof.bound == math.inf or run.is_good(proof.bound)
-        if is_done or run.is_over or inner.end == "interrupted":
+        if is_all or run.is_done or run.is_over or inner.end == "interrupted":
             run.end = inner.end
         else:
-            name = _search_further(problem, rng, run, proof, name)
+            name = _search_further(problem, rng, run, restarts)
     if run.best is None and run.end == "budget":
         run.offer(_smallest(problem))
-    return run.result(name, proof.bound)
+    return run.result(name)
 
 
 def _within(run: Progress, evaluations: int) -> Budget:
@@ -57,25 +58,23 @@ def _smallest(problem: Problem) -> Choice:
 
 
 def _search_further(
-    problem: Problem, rng: np.random.Generator, run: Progress, proof: Proof, name: str
+    problem: Problem, rng: np.random.Generator, run: Progress, restarts: int
 ) -> str:
     """Offer what other searches find, and raise the bound; the name of the one with the best."""
 
-    def solve(price: float) -> tuple[Choice, int]:
-        return descend_with_restarts(problem, rng, run, price, frozenset())
+    def solve(price: float) -> Choice:
+        return descend_with_restarts(problem, rng, run, price, frozenset(), restarts)
 
-    before = run.cost
-    found = within_memory(problem, solve, name, False)
+    name, before = "elimination", run.cost
+    found = within_limit(problem, solve)
     if found is not None:
-        run.offer(found.choice)
+        run.offer(found)
     if run.cost < before:
         name = "coordinate_descent"
-    if not run.is_good(proof.bound):
+    if not run.is_done:
         with Progress(problem, _within(run, _PROGRAM_NODES)) as inner:
-            solve_if_small(problem, inner, proof, _PROGRAM_COLUMNS)
+            solve_if_small(problem, inner, _PROGRAM_COLUMNS)
         if inner.cost < run.cost:
             name = "integer"
         run.adopt(inner)
-        if run.best is not None:
-            proof.bound = min(proof.bound, run.cost)
     return name

@@ -16,8 +16,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .gap import ROUNDING
-from .problem import Choice, Problem
+from .local_search import descend
+from .problem import ROUNDING, Choice, Problem
 
 _MAX_STEPS = 24
 _FIRST = 0.1  # times the cost for the whole limit: a price to begin at
@@ -93,3 +93,21 @@ def best_price(
             if fits is None:
                 price = price * _RISE if step < _RISES else _HIGHEST * unit
     return best
+
+
+def within_limit(problem: Problem, solve: Callable[[float], Choice]) -> Choice | None:
+    """The best choice within the limit of a search that proves nothing; None if none fits.
+
+    solve: price -> a choice of small cost + price * memory
+    """
+    best: Choice | None = None
+
+    def offer(choice: Choice, _: float) -> bool:
+        nonlocal best
+        cost, memory = problem.evaluate(choice)
+        if memory <= problem.memory_limit and (best is None or cost < problem.evaluate(best)[0]):
+            best = choice
+        return False
+
+    best_price(problem, solve, solve(0.0), done=offer)
+    return None if best is None else descend(problem, best)[0]

@@ -24,17 +24,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
-
 from ...cost.model import CostModel
 from ...cost.recompute import Blocks, Checkpointing
 from ...graph.placed import PlannedBaseline
 from ...sbp.mesh import Mesh
 from ...search.algorithms import find_algorithm
 from ...search.budget import Budget
-from ...search.certify import free_bound
-from ...search.narrow import may_fit
-from ...search.problem import Problem, SearchResult
+from ...search.elimination import free_bound
+from ...search.exact import may_fit
+from ...search.problem import SearchResult
 from ..found import Found
 from ..look import Looker
 from ..searches import Searches
@@ -169,7 +167,7 @@ class BaselinePricer:
                 break
             tables = self._of_variant(ways[0])
             result = self._searches.search(tables.problem, beat_s)
-            if result is None and beat_s < math.inf and _may_fit(tables.problem):
+            if result is None and beat_s < math.inf and may_fit(tables.problem):
                 continue  # there are plans, but none as fast
             found = None if result is None else self._within_limit(tables, result)
             if found is not None and found.seconds < beat_s:
@@ -285,9 +283,3 @@ class BaselinePricer:
     def _rows(self) -> dict[int, dict[str, GroupRows]]:
         """Number of micro-batches -> the strategies of the groups, whatever is run again."""
         return {}
-
-
-def _may_fit(problem: Problem) -> bool:
-    """Whether some choice keeps to the limit, by elimination."""
-    nodes, edges = (tuple(map(np.zeros_like, c)) for c in (problem.node_cost, problem.edge_cost))
-    return may_fit(replace(problem, node_cost=nodes, edge_cost=edges))

@@ -25,7 +25,7 @@ from ...plans.format import format_bytes
 from ...plans.stage_account import plan_price
 from ...search.algorithms import find_algorithm
 from ...search.budget import Budget
-from ...search.descend import descend
+from ...search.local_search import descend
 from ...search.problem import Choice, Problem, SearchResult
 from ..found import Found
 from ..options import DEFAULTS, PlanOptions
@@ -73,8 +73,8 @@ def plan_stage(
         if options.search == "auto":
             result = _by_price(problem)
         else:
-            rng, budget = np.random.default_rng(options.seed), Budget(options.restarts)
-            result = find_algorithm(options.search)(problem, rng, budget)
+            rng, search = np.random.default_rng(options.seed), find_algorithm(options.search)
+            result = search(problem, rng, Budget(), options.restarts)
         if result is None:
             break
         bound = min(bound, result.lower_bound)

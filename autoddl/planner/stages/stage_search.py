@@ -39,7 +39,7 @@ from ...plans.stage_account import Columns, columns
 from ...plans.stage_price import StagePrice
 from ...sbp.layout import parts_of_dim
 from ...sbp.mesh import Mesh
-from ...search.eliminate import eliminate
+from ...search.elimination import eliminate
 from ...search.problem import Choice, Problem
 from ..placements import place
 from ..planner import micro_graph
