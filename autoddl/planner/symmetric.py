@@ -1,9 +1,9 @@
 """The optimum where memory does not bind, by the symmetry of axes of one extent and link class.
 
 1. Strategies that differ only in the order of such axes are a class: they compute alike, and
-   `sbp.counted` bounds the redistributions between two classes from below. For the problem of the
-   classes, elimination tells the least score of a choice through each class (`marginals`), which no
-   real choice through it falls below.
+   `sbp.path_bounds` bounds the redistributions between two classes from below. For the problem of
+   the classes, elimination tells the least score of a choice through each class (`reduced_costs`),
+   which no real choice through it falls below.
 2. The strategies of the classes within a ceiling near the least score are priced exactly. If the
    best choice among them costs no more than the ceiling, no class left out has a better one: it is
    the optimum of all strategies. Else its cost is the ceiling, and once more. The first ceiling is
