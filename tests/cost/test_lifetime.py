@@ -14,8 +14,8 @@ ACT = ROWS * WIDTH * F
 WEIGHT, BIAS = WIDTH * WIDTH * F, WIDTH * F
 
 
-def planned(graph, nodes=1, gpus=1, **options) -> Plan:
-    return find_plan(graph, cluster("gcp_a100", nodes, gpus), PlanOptions(**options))
+def planned(graph, nodes=1, gpus=1, space=None, **options) -> Plan:
+    return find_plan(graph, cluster("gcp_a100", nodes, gpus), PlanOptions(**options), space=space)
 
 
 def causes(plan: Plan) -> dict[str, int]:

@@ -14,8 +14,8 @@ import oneflow.nn as nn
 
 from autoddl.graph.batch_norm import with_batch_norm
 from autoddl.runtime.jobs.guard import rank, world_size
+from autoddl.runtime.kernel import ByInput, Explicit
 from autoddl.runtime.oneflow.kernels import KERNELS
-from autoddl.runtime.oneflow.kernels.registry import ByInput, Explicit
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
 from autoddl.sbp.rules import signatures_of
@@ -48,10 +48,9 @@ def only_planned_collectives():
                 for step in steps:
                     planned[step.kind, step.axes] += 0 if step.is_free else times
         inner = [op for op in plan.ops.values() if op.inner_axes]
-        trainer._groups.log = []
+        trainer._job.groups.log = []
         trainer.step(*batch(0, 8))
-        ran = Counter((t.kind, t.axes) for t in trainer._groups.log)
-        ran[("all_gather", tuple(range(plan.mesh.num_axes)))] -= 1  # the roll call
+        ran = Counter((t.kind, t.axes) for t in trainer._job.groups.log)
         extra = ran - planned
         assert not planned - ran, planned - ran
         allowed = {op.inner_axes for op in inner}
@@ -129,20 +128,32 @@ def batchnorm_of_each_shard():
     plan = with_paths(graph, CLUSTER, ops, 1, 0)
     sgd = lambda p: flow.optim.SGD(p, lr=0.1)  # noqa: E731
     trainer = build_trainer(traced, plan, sgd, debug=True)
-    got = float(trainer.step(x, y))
+    got = [float(trainer.step(x, y)) for _ in range(2)]
     state = trainer.state_dict()
-    halves = [Normed() for _ in range(mesh.size)]
-    expected = 0.0
-    for i, half in enumerate(halves):
-        half.load_state_dict(model.state_dict())
-        part = slice(i * 8 // mesh.size, (i + 1) * 8 // mesh.size)
-        loss = mean_square(half(x[part].clone()), y[part].clone()) / mesh.size
-        expected += float(loss)
-    np.testing.assert_allclose(got, expected, rtol=1e-5)
+    shards = [Normed() for _ in range(mesh.size)]
+    for shard in shards:
+        shard.load_state_dict(model.state_dict())
+    for step in range(2):
+        expected = 0.0
+        for i, shard in enumerate(shards):
+            part = slice(i * 8 // mesh.size, (i + 1) * 8 // mesh.size)
+            loss = mean_square(shard(x[part].clone()), y[part].clone()) / mesh.size
+            loss.backward()
+            expected += float(loss)
+        np.testing.assert_allclose(got[step], expected, rtol=1e-5)
+        for same in zip(*(shard.parameters() for shard in shards), strict=True):
+            gradient = sum(p.grad.numpy() for p in same)
+            for p in same:
+                p.data.copy_(flow.tensor(p.numpy() - 0.1 * gradient))
+                p.grad = None
     for key in ("bn.running_mean", "bn.running_var"):
-        mean = np.mean([half.state_dict()[key].numpy() for half in halves], axis=0)
+        mean = np.mean([shard.state_dict()[key].numpy() for shard in shards], axis=0)
         np.testing.assert_allclose(state[key].numpy(), mean, rtol=1e-5, atol=1e-6)
-    assert int(state["bn.num_batches_tracked"]) == 1
+    assert int(state["bn.num_batches_tracked"]) == 2
+    out = trainer.eval_step(x).numpy()
+    model.load_state_dict(state)
+    model.eval()
+    np.testing.assert_allclose(out, model(x).numpy(), rtol=1e-4, atol=1e-6)
 
 
 CHECKS = (

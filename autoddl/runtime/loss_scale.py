@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import oneflow as flow
-
-from .groups import Group
+from .backend import Tensor
+from .comm.groups import Group
 
 
 @dataclass
@@ -31,13 +30,12 @@ class LossScaler:
                 f"scale={self.scale}, growth_interval={self.growth_interval}"
             )
 
-    def unscale(self, gradients: Sequence[flow.Tensor], world: Group) -> bool:
+    def unscale(self, gradients: Sequence[Tensor], world: Group) -> bool:
         """Divide this rank's parts of the gradients by S; True if those of all ranks are finite."""
         finite = all_finite(gradients, world)
         if finite:
-            with flow.no_grad():
-                for gradient in gradients:
-                    gradient.mul_(1.0 / self.scale)
+            for gradient in gradients:
+                world.backend.scale(gradient, 1.0 / self.scale)
         self._count(finite)
         return finite
 
@@ -50,11 +48,17 @@ class LossScaler:
             self.scale, self.good_steps = self.scale * 2, 0
 
 
-def all_finite(tensors: Sequence[flow.Tensor], world: Group) -> bool:
+def all_finite(tensors: Sequence[Tensor], world: Group) -> bool:
     """True on every rank of `world` if no rank has an infinite element or one that is no number."""
-    with flow.no_grad():
-        # zero times what is not finite is no number, and stays so in sums
-        found = [(x * 0).sum().reshape(1).to(flow.float32) for x in tensors]
-        mine = flow.cat(found).sum().reshape(1) if found else flow.zeros(1, device=world.device)
-        bad = flow.isnan(mine).to(flow.float32)
-        return float(world.all_reduce(bad).numpy()[0]) == 0.0
+    backend = world.backend
+    bad = world.all_reduce(backend.any_not_finite(tensors))
+    return float(backend.to_numpy(bad)[0]) == 0.0
+
+
+def check_stages(precision: str) -> None:
+    """ValueError unless plans with stages run in `precision`."""
+    if precision != "float32":
+        raise ValueError(
+            f"the plan computes in {precision} and has stages, whose losses autoddl does not scale "
+            "yet; plan with precision='float32', or without stages"
+        )

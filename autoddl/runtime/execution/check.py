@@ -7,18 +7,17 @@ only along Broadcast axes must hold equal values.
 from __future__ import annotations
 
 import numpy as np
-import oneflow as flow
 
 from ...sbp.layout import Shape, local_shape
 from ...sbp.placement import B, NdSbp
-from .detach import detached
-from .groups import Groups
+from ..backend import Tensor
+from ..comm.groups import Groups
 
 # replicas compute the same from the same, but not always in the same order
 RELATIVE_TOLERANCE = 1e-5
 
 
-def check_tensor(x: flow.Tensor, what: str, shape: Shape, nd: NdSbp, groups: Groups) -> None:
+def check_tensor(x: Tensor, what: str, shape: Shape, nd: NdSbp, groups: Groups) -> None:
     """AssertionError naming `what` unless local `x` is a part of a tensor [shape] placed as `nd`.
 
     All ranks must call it for the same tensor.
@@ -29,9 +28,10 @@ def check_tensor(x: flow.Tensor, what: str, shape: Shape, nd: NdSbp, groups: Gro
         f"{what}: rank {groups.rank} holds {got}, but {nd} of {shape} gives it {expected}"
     )
     replicas = groups.along(nd.axes_of(B))
-    if replicas.size == 1 or not x.numel():
+    if replicas.size == 1 or 0 in expected:
         return
-    rows = replicas.all_gather(detached(x).reshape(-1)).numpy().reshape(replicas.size, -1)
+    gathered = replicas.all_gather(groups.backend.detached(x).reshape(-1))
+    rows = groups.backend.to_numpy(gathered).reshape(replicas.size, -1)
     rows = rows.astype(np.float64)
     scale = np.abs(rows[np.isfinite(rows)]).max(initial=0.0)
     limit = RELATIVE_TOLERANCE * scale

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import oneflow as flow
+from .backend import Tensor
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ def map_leaves(tree: Any, leaf: type, change: Callable[[Any], Any]) -> Any:
     return tree
 
 
-def take_tensors(tree: Any) -> tuple[Any, list[flow.Tensor]]:
-    """`tree` with a Slot in the place of each tensor, and the tensors."""
-    tensors: list[flow.Tensor] = []
+def take_tensors(tree: Any, kind: type) -> tuple[Any, list[Tensor]]:
+    """`tree` with a Slot in the place of each tensor of type `kind`, and the tensors."""
+    tensors: list[Tensor] = []
 
-    def take(tensor: flow.Tensor) -> Slot:
+    def take(tensor: Tensor) -> Slot:
         tensors.append(tensor)
         return Slot(len(tensors) - 1)
 
-    return map_leaves(tree, flow.Tensor, take), tensors
+    return map_leaves(tree, kind, take), tensors
 
 
 def put_tensors(tree: Any, tensors: Sequence[Any]) -> Any:

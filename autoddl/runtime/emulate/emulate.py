@@ -22,20 +22,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import oneflow as flow
-from oneflow import Tensor
-
-from ....cost.account import inner_of, operator_seconds
-from ....cost.model import CostModel
-from ....graph.graph import Graph
-from ....sbp.layout import TensorSpec, local_shape
-from ....sbp.placement import NdSbp
-from ....sbp.signature import Attrs
-from ..groups import Group, Groups
-from ..kernels.by_input import BY_INPUT
-from ..kernels.registry import ByInput, Context, Explicit, Kernel
-from ..program import Node, Program
-from .emulate_overhead import overhead_s
+from ...cost.account import inner_of, operator_seconds
+from ...cost.model import CostModel
+from ...graph.graph import Graph
+from ...sbp.layout import TensorSpec, local_shape
+from ...sbp.placement import NdSbp
+from ...sbp.signature import Attrs
+from ..backend import Backend, Tensor
+from ..comm.groups import Group, Groups
+from ..execution.program import Node, Program
+from ..kernel import ByInput, Context, Explicit, Kernel
+from .overhead import overhead_s
 
 EMULATED = "emulated compute"
 MAXIMUM_FIRST = ("softmax", "log_softmax", "sparse_softmax_cross_entropy")
@@ -50,6 +47,7 @@ class Clock:
         without what the emulation itself adds
     """
 
+    backend: Backend
     free_at: float = 0.0
     late: float = 0.0
     communicated_s: float = 0.0
@@ -78,7 +76,7 @@ class Clock:
 
         overhead_s: what the collective takes longer for being emulated around
         """
-        flow._oneflow_internal.eager.Sync()
+        self.backend.wait()
         now = time.perf_counter()
         overhead_s = min(overhead_s, now - self._began)
         self.communicated_s += now - self._began - overhead_s
@@ -117,12 +115,15 @@ class Emulator:
 
     model: CostModel
     groups: Groups
-    clock: Clock = field(default_factory=Clock)
+    clock: Clock = field(init=False)
     _zeros: dict[tuple[tuple[int, ...], str], Tensor] = field(default_factory=dict)
     _overhead_s: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.groups.watch = self
+        backend = self.groups.backend
+        self.clock = Clock(backend)
+        self._heavy = set(backend.kernels(True).values()) - set(backend.kernels(False).values())
 
     def before_collective(self, group: Group) -> None:
         """All ranks of the group come here together, also for the first time."""
@@ -168,7 +169,7 @@ class Emulator:
             self.clock.compute(forward_s)
             return Explicit([x for x in outputs if x is not None], vjp)
 
-        if node.kernel in BY_INPUT.values():
+        if node.kernel in self._heavy:
             wanted = sum(edge.carries_gradient for edge in node.edges)
 
             def gradient(grads: Sequence[Tensor | None], index: int) -> Tensor:
@@ -218,6 +219,5 @@ class Emulator:
         """One tensor for all uses: nobody writes to an operator's result. Zero is a valid index."""
         key = shape, dtype
         if key not in self._zeros:
-            device = self.groups.device
-            self._zeros[key] = flow.zeros(shape, dtype=getattr(flow, dtype), device=device)
+            self._zeros[key] = self.groups.backend.zeros(shape, dtype)
         return self._zeros[key]

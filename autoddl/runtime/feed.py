@@ -11,13 +11,12 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import oneflow as flow
 
-from ...graph.graph import Graph, Op, Tensor
-from ...graph.placed import PlannedOp
-from ...sbp.layout import TensorSpec, local_slices
-from .detach import detached
-from .groups import Groups
+from ..graph.graph import Graph, Op, Tensor
+from ..graph.placed import PlannedOp
+from ..sbp.layout import TensorSpec, local_slices
+from .backend import Tensor as LocalTensor
+from .comm.groups import Groups
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Feed:
         self.micro_batches = micro_batches
         self.batch = graph.batch * micro_batches
         self._micro = graph.batch
-        self._device = groups.device
+        self._backend = groups.backend
         self._inputs = [
             _input(op, graph.tensors[op.outputs[0]], planned[op.name], groups)
             for op in graph.ops
@@ -73,23 +72,23 @@ class Feed:
         """How many arguments a call has at least."""
         return max((x.index + 1 for x in self._inputs), default=0)
 
-    def take(self, arguments: Sequence[flow.Tensor]) -> list[dict[str, flow.Tensor]]:
+    def take(self, arguments: Sequence[LocalTensor]) -> list[dict[str, LocalTensor]]:
         """For each micro-batch, tensor name -> this rank's part.
 
         Raises ValueError if an argument is missing or has another dtype or shape.
         """
         if len(arguments) < self.num_arguments:
             raise ValueError(f"expected {self.num_arguments} tensors, got {len(arguments)}")
-        parts: list[dict[str, flow.Tensor]] = [{} for _ in range(self.micro_batches)]
+        parts: list[dict[str, LocalTensor]] = [{} for _ in range(self.micro_batches)]
         for x in self._inputs:
             value = arguments[x.index]
             self._check(x, value)
-            value = detached(value).to(self._device)
+            value = self._backend.to_device(self._backend.detached(value))
             for m, part in enumerate(parts):
                 part[x.name] = self._part(x, value, m)
         return parts
 
-    def _part(self, x: _Input, value: flow.Tensor, m: int) -> flow.Tensor:
+    def _part(self, x: _Input, value: LocalTensor, m: int) -> LocalTensor:
         for dim, piece in enumerate(x.part):
             start, length = piece.start, piece.stop - piece.start
             if dim == x.batch_dim:
@@ -97,8 +96,8 @@ class Feed:
                 if value.shape[dim] != self.batch:  # this rank's rows only
                     start = int(np.searchsorted(self._rows, start))
             if length != value.shape[dim]:
-                value = value.narrow(dim, start, length)
-        return value.contiguous()
+                value = self._backend.narrow(value, dim, start, length)
+        return self._backend.contiguous(value)
 
     def _range(self, x: _Input, m: int) -> tuple[int, int]:
         """Rows of the global batch that this rank reads of `x` in micro-batch `m`."""
@@ -106,14 +105,13 @@ class Feed:
         piece = x.part[x.batch_dim]
         return m * self._micro + piece.start, m * self._micro + piece.stop
 
-    def _check(self, x: _Input, value: flow.Tensor) -> None:
-        if not isinstance(value, flow.Tensor):
+    def _check(self, x: _Input, value: LocalTensor) -> None:
+        if not self._backend.is_tensor(value):
             raise ValueError(f"argument {x.index}: expected a tensor, got {type(value).__name__}")
-        dtype = getattr(flow, x.spec.dtype)
-        if value.dtype != dtype:
+        dtype = self._backend.dtype(value)
+        if dtype != x.spec.dtype:
             raise ValueError(
-                f"argument {x.index}: expected dtype {x.spec.dtype} as in the example, "
-                f"got {str(value.dtype).removeprefix('oneflow.')}"
+                f"argument {x.index}: expected dtype {x.spec.dtype} as in the example, got {dtype}"
             )
         shape = list(x.spec.shape)
         allowed = [shape]

@@ -16,26 +16,23 @@ in stage 3 it travels before each pass of its reader and is forgotten after it.
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-import oneflow as flow
 
 from ...graph.batch_norm import statistics_of
 from ...graph.rows import Rows
 from ...sbp.placement import NdSbp
-from .accumulated import Accumulated
+from ..backend import Tensor
+from ..comm.groups import Groups
+from ..kernel import RunState
+from ..state import ModelState
 from .check import check_tensor
-from .detach import detached
-from .groups import Groups
-from .kernels.registry import RunState
+from .gradients import Accumulated, bring_home, keep
 from .known_sums import KnownSums
 from .program import FED, Edge, Key, Node, Program
-from .state import ModelState, set_gradient
 from .vjp import Record, product, run_forgetting, run_kernel
 
-Values = dict[str, flow.Tensor]
+Values = dict[str, Tensor]
 
 
 @dataclass
@@ -49,7 +46,7 @@ class Pass:
     records: list[Record | None] = field(default_factory=list)
     kept: dict[int, Values] = field(default_factory=dict)
     values: Values = field(default_factory=dict)
-    loss: flow.Tensor | None = None
+    loss: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -58,14 +55,15 @@ class Delayed:
 
     node: Node
     record: Record
-    taken: Sequence[flow.Tensor | None]
+    taken: Sequence[Tensor | None]
     inputs: tuple[int, ...]
 
 
 class Executor:
-    """One rank's run of a program. `debug` checks every tensor against its planned placement.
+    """One rank's run of a program, pass by pass, in any order that a schedule gives.
 
-    rows: how the micro-batches of training add up; by default to the mean of their losses
+    debug: check every tensor against its planned placement
+    rows:  how the micro-batches of training add up; by default to the mean of their losses
     """
 
     def __init__(
@@ -82,43 +80,84 @@ class Executor:
         self._state = state
         self._run_state = run_state
         self._groups = groups
+        self._backend = groups.backend
         self._debug = debug
         self.rows = rows or Rows()
-        self._known = KnownSums(program, self.rows, self._bring)
+        self._sent = {
+            sent_key(n.op.attrs["tensor"]) for n in program.nodes if n.op.kind == "stage_output"
+        }
+        self._known = KnownSums(program, self.rows, self._bring, groups.backend)
 
-    def train(self, micro_batches: Sequence[Values], scale: float = 1.0) -> flow.Tensor:
-        """Run forward and backward on all micro-batches, and set the parameters' gradients.
-
-        scale: of the gradients; the losses are as they are
-        Gives the loss of the whole batch, a local scalar that is equal on all ranks.
-        """
+    def begin(self, micro_batches: Sequence[Values]) -> None:
+        """Start an iteration on the inputs of its micro-batches."""
         self._run_state.training = True
         self._state.forget_gradients()
-        parameters = self._fetch_parameters()
-        gradients: Accumulated[Key] = Accumulated()
-        total: flow.Tensor | None = None
-        share = self.rows.share(len(micro_batches))
+        self._parameters = self._fetch_parameters()
+        self._gradients: Accumulated[Key] = Accumulated()
+        self._open: dict[int, Pass] = {}
+        self._delayed: dict[int, list[Delayed]] = {}
+        self._losses: list[Tensor] = []
         self._known.add_up(micro_batches)
-        for number, inputs in enumerate(micro_batches):
-            self._run_state.micro_batch = number
-            done = self._forward(inputs, parameters, with_gradient=True)
-            assert done.loss is not None, "the graph has no loss"
-            scaled = done.loss * share
-            total = scaled if total is None else total + scaled
-            self._backward(done, parameters, share * scale, gradients)
-        self._send_gradients(gradients)
-        assert total is not None
+
+    def forward_pass(self, number: int, inputs: Values, share: float) -> Values:
+        """Micro-batch `number`; gives the tensors that the part sends on."""
+        self._run_state.micro_batch = number
+        done = self._forward(inputs, self._parameters, with_gradient=True)
+        self._open[number] = done
+        if done.loss is not None:
+            self._losses.append(done.loss * share)
+        values, done.values = done.values, {}
+        return self._sent_of(values)
+
+    def backward_pass(self, number: int, returned: Values, share: float, delays: bool) -> Values:
+        """Gives the gradients of the tensors that the part has received.
+
+        returned: the gradients of what it has sent, by tensor
+        delays:   heavy weights' gradients wait for `weights_pass`
+        """
+        self._run_state.micro_batch = number
+        delayed: list[Delayed] | None = [] if delays else None
+        arrived = self._backward(self._open.pop(number), share, returned, delayed)
+        if delayed is not None:
+            self._delayed[number] = delayed
+        return arrived
+
+    def weights_pass(self, number: int) -> None:
+        """Take the gradients that the backward pass of micro-batch `number` has left."""
+        for item in self._delayed.pop(number):
+            product_of = item.record.by_input
+            assert product_of is not None
+            given: list[Tensor | None] = [None] * len(item.node.edges)
+            for index in item.inputs:
+                given[index] = product_of.gradient(item.taken, index)
+            self._check_gradients(item.node, given)
+            for index in item.inputs:
+                gradient = given[index]
+                assert gradient is not None
+                keep(self._gradients, item.node.edges[index], gradient)
+
+    def finish(self) -> Tensor | None:
+        """Set the parameters' gradients; the sum of the losses, if the part has the loss."""
+        self._parameters = {}
+        bring_home(self._program, self._gradients, self._set_gradient)
+        total = None
+        for loss in self._losses:
+            total = loss if total is None else total + loss
         return total
 
-    def evaluate(self, inputs: Values, outputs: Sequence[str]) -> list[flow.Tensor]:
-        """Run forward without gradients, as in evaluation; this rank's parts of `outputs`."""
+    def evaluate(self, inputs: Values, outputs: Sequence[str]) -> tuple[Values, list[Tensor]]:
+        """Forward as in evaluation: what the part sends on, and this rank's parts of `outputs`."""
         self._run_state.training = False
         self._state.settle()
-        with flow.no_grad():
+        with self._backend.no_grad():
             done = self._forward(inputs, self._fetch_parameters(), with_gradient=False)
-            return [self._output(name, inputs, done.values) for name in outputs]
+            results = [self._output(name, inputs, done.values) for name in outputs]
+            return self._sent_of(done.values), results
 
-    def _fetch_parameters(self) -> dict[Key, flow.Tensor]:
+    def _sent_of(self, values: Values) -> Values:
+        return {key: x for key, x in values.items() if key in self._sent}
+
+    def _fetch_parameters(self) -> dict[Key, Tensor]:
         """Each use of a parameter that stays, in the placement in which it is used."""
         return {
             edge.key: self._fetch(edge)
@@ -127,13 +166,13 @@ class Executor:
             if edge.source.kind == "param" and edge.zero_stage < 3
         }
 
-    def _fetch(self, edge: Edge) -> flow.Tensor:
+    def _fetch(self, edge: Edge) -> Tensor:
         """A parameter where its reader wants it."""
         stored = self._state.stored[edge.source.attrs["name"]]
-        dtype = getattr(flow, self.graph.tensors[edge.tensor].spec.dtype)
-        return edge.forward(detached(stored.local).to(dtype))
+        dtype = self.graph.tensors[edge.tensor].spec.dtype
+        return edge.forward(self._backend.cast(self._backend.detached(stored.local), dtype))
 
-    def _output(self, name: str, inputs: Values, values: Values) -> flow.Tensor:
+    def _output(self, name: str, inputs: Values, values: Values) -> Tensor:
         """A result of the model, as its producer places it."""
         source = self.graph.producers[name]
         if source.kind == "input":
@@ -144,8 +183,8 @@ class Executor:
         return values[name]
 
     def _receive(
-        self, edge: Edge, inputs: Values, parameters: dict[Key, flow.Tensor], values: Values
-    ) -> flow.Tensor:
+        self, edge: Edge, inputs: Values, parameters: dict[Key, Tensor], values: Values
+    ) -> Tensor:
         """The tensor of an edge, where its reader wants it."""
         known = self._known.received(edge, self._run_state.micro_batch)
         if known is not None:
@@ -155,8 +194,8 @@ class Executor:
         return self._bring(edge, inputs, parameters, values)
 
     def _bring(
-        self, edge: Edge, inputs: Values, parameters: dict[Key, flow.Tensor], values: Values
-    ) -> flow.Tensor:
+        self, edge: Edge, inputs: Values, parameters: dict[Key, Tensor], values: Values
+    ) -> Tensor:
         """Redistribute the tensor of an edge."""
         if edge.source.kind == "param":
             return self._fetch(edge) if edge.zero_stage == 3 else parameters[edge.key]
@@ -170,9 +209,7 @@ class Executor:
             return edge.forward(self._state.local(edge.source.attrs["name"], edge.placed))
         return edge.forward(values.pop(edge.tensor) if edge.is_last else values[edge.tensor])
 
-    def _forward(
-        self, inputs: Values, parameters: dict[Key, flow.Tensor], with_gradient: bool
-    ) -> Pass:
+    def _forward(self, inputs: Values, parameters: dict[Key, Tensor], with_gradient: bool) -> Pass:
         done = Pass()
         for node in self._program.nodes:
             if with_gradient and node.block is not None and node.block not in done.kept:
@@ -184,7 +221,7 @@ class Executor:
         self,
         node: Node,
         inputs: Values,
-        parameters: dict[Key, flow.Tensor],
+        parameters: dict[Key, Tensor],
         with_gradient: bool,
         done: Pass,
     ) -> None:
@@ -208,8 +245,8 @@ class Executor:
         done.values.update(zip(node.op.outputs, outputs, strict=True))
 
     def _received(
-        self, node: Node, inputs: Values, parameters: dict[Key, flow.Tensor], done: Pass
-    ) -> list[flow.Tensor]:
+        self, node: Node, inputs: Values, parameters: dict[Key, Tensor], done: Pass
+    ) -> list[Tensor]:
         """The operator's inputs, where it wants them; those of its block are kept."""
         if node.block in done.kept:
             outside = self._program.block_inputs[node.block]
@@ -218,16 +255,17 @@ class Executor:
                     source = inputs if edge.source.kind in FED else done.values
                     done.kept[node.block][edge.tensor] = source[edge.tensor]
         received = [self._receive(edge, inputs, parameters, done.values) for edge in node.edges]
-        alike = [
-            None if edge.source.kind == "buffer" and self._state.is_apart(edge.source) else x
-            for edge, x in zip(node.edges, received, strict=True)
-        ]
-        self._check(node, "input", alike, node.planned.ins)
+        if self._debug:
+            alike = [
+                None if edge.source.kind == "buffer" and self._state.is_apart(edge.source) else x
+                for edge, x in zip(node.edges, received, strict=True)
+            ]
+            self._check(node, "input", alike, node.planned.ins)
         return received
 
     def _run(
-        self, node: Node, received: list[flow.Tensor], with_gradient: bool
-    ) -> tuple[Record | None, list[flow.Tensor]]:
+        self, node: Node, received: list[Tensor], with_gradient: bool
+    ) -> tuple[Record | None, list[Tensor]]:
         """Call the operator's kernel."""
         assert node.kernel is not None
         wanted = [with_gradient and edge.carries_gradient for edge in node.edges]
@@ -235,9 +273,13 @@ class Executor:
         record: Record | None
         if forgotten is not None and with_gradient:
             fetch = functools.partial(self._fetch, forgotten)
-            record, outputs = run_forgetting(node.kernel, node.context, node.attrs, received, fetch)
+            record, outputs = run_forgetting(
+                self._backend, node.kernel, node.context, node.attrs, received, fetch
+            )
         else:
-            record, outputs = run_kernel(node.kernel, node.context, node.attrs, received, wanted)
+            record, outputs = run_kernel(
+                self._backend, node.kernel, node.context, node.attrs, received, wanted
+            )
         outputs = self._known.instead(node.op, outputs)
         self._check(node, "output", outputs, node.planned.outs)
         return record, outputs
@@ -251,7 +293,7 @@ class Executor:
         if node.context.updates:
             self._state.count_batch(node.op.module)
 
-    def _run_again(self, block: int, done: Pass, parameters: dict[Key, flow.Tensor]) -> None:
+    def _run_again(self, block: int, done: Pass, parameters: dict[Key, Tensor]) -> None:
         """Run a block forward from its inputs, and put down its records."""
         inputs = done.kept.pop(block)
         values = dict(inputs)
@@ -266,26 +308,23 @@ class Executor:
     def _backward(
         self,
         done: Pass,
-        parameters: dict[Key, flow.Tensor],
         share: float,
-        gradients: Accumulated[Key],
-        returned: Mapping[str, flow.Tensor] | None = None,
-        delayed: list[Delayed] | None = None,
+        returned: Mapping[str, Tensor],
+        delayed: list[Delayed] | None,
     ) -> Values:
         """Take the records one by one from the end, and add to the gradients of parameter uses.
 
-        returned: the gradients of what a pipeline stage has sent, by tensor
-        delayed:  if given, gets the parameter gradients that can wait
+        delayed: if given, gets the parameter gradients that can wait
         Gives those of what it has received.
         """
         done.values.clear()  # what is left are the model's results
         arrived: Values = {}
         for node in reversed(self._program.nodes):
             if node.block in done.kept:
-                self._run_again(node.block, done, parameters)
+                self._run_again(node.block, done, self._parameters)
             if node.carries_gradient:
                 given = self._given(node, done, share, arrived, returned, delayed)
-                self._hand_on(node, *given, arrived, gradients)
+                self._hand_on(node, *given, arrived)
                 del given  # before the next operator runs
             else:
                 done.records.pop()
@@ -298,9 +337,9 @@ class Executor:
         done: Pass,
         share: float,
         arrived: Values,
-        returned: Mapping[str, flow.Tensor] | None,
+        returned: Mapping[str, Tensor],
         delayed: list[Delayed] | None,
-    ) -> tuple[Sequence[flow.Tensor | None], tuple[int, ...]]:
+    ) -> tuple[Sequence[Tensor | None], tuple[int, ...]]:
         """The gradients of an operator's inputs, and the inputs whose gradients come later.
 
         Its record and the gradients of its outputs are gone then.
@@ -308,9 +347,8 @@ class Executor:
         record = done.records.pop()
         if node.op.kind == "loss":
             assert done.loss is not None
-            return [flow.full_like(done.loss, share)], ()
+            return [self._backend.full_like(done.loss, share)], ()
         if node.kernel is None:
-            assert returned is not None
             return [returned[node.op.attrs["tensor"]]], ()
         assert record is not None
         taken = [
@@ -326,10 +364,9 @@ class Executor:
     def _hand_on(
         self,
         node: Node,
-        given: Sequence[flow.Tensor | None],
+        given: Sequence[Tensor | None],
         later: tuple[int, ...],
         arrived: Values,
-        gradients: Accumulated[Key],
     ) -> None:
         """Add the gradients of an operator's inputs to those of parameter uses and of producers."""
         self._check_gradients(node, given)
@@ -338,49 +375,18 @@ class Executor:
                 continue
             assert gradient is not None
             if edge.source.kind == "param":
-                _keep(gradients, edge, gradient)
+                keep(self._gradients, edge, gradient)
             else:
                 _add(arrived, edge.tensor, edge.backward(gradient))
 
-    def _backward_weights(self, delayed: Sequence[Delayed], gradients: Accumulated[Key]) -> None:
-        """Take the gradients that `_backward` has left, and add them to those of parameter uses."""
-        for item in delayed:
-            product_of = item.record.by_input
-            assert product_of is not None
-            given: list[flow.Tensor | None] = [None] * len(item.node.edges)
-            for index in item.inputs:
-                given[index] = product_of.gradient(item.taken, index)
-            self._check_gradients(item.node, given)
-            for index in item.inputs:
-                gradient = given[index]
-                assert gradient is not None
-                _keep(gradients, item.node.edges[index], gradient)
-
-    def _send_gradients(self, gradients: Accumulated[Key]) -> None:
-        """Bring the gradients of all uses to their parameters, one after the other."""
-        uses = [
-            edge
-            for node in self._program.nodes
-            for edge in node.edges
-            if edge.source.kind == "param" and edge.carries_gradient
-        ]
-        left = Counter(edge.source.attrs["name"] for edge in uses)
-        sums: Values = {}
-        for edge in uses:
-            name, gradient = edge.source.attrs["name"], gradients.pop(edge.key)
-            _add(sums, name, gradient if edge.zero_stage > 1 else edge.backward(gradient))
-            left[name] -= 1
-            if not left[name]:
-                self._set_gradient(name, sums.pop(name))
-
-    def _set_gradient(self, name: str, gradient: flow.Tensor) -> None:
+    def _set_gradient(self, name: str, gradient: Tensor) -> None:
         stored = self._state.stored[name]
         if self._debug:
             what = f"gradient of parameter {name}"
             check_tensor(gradient, what, stored.shape, stored.nd, self._groups)
-        set_gradient(stored, gradient.to(stored.local.dtype))
+        self._state.set_gradient(name, gradient)
 
-    def _check_gradients(self, node: Node, given: Sequence[flow.Tensor | None]) -> None:
+    def _check_gradients(self, node: Node, given: Sequence[Tensor | None]) -> None:
         self._check(
             node,
             "gradient of input",
@@ -392,7 +398,7 @@ class Executor:
         self,
         node: Node,
         what: str,
-        tensors: Sequence[flow.Tensor | None],
+        tensors: Sequence[Tensor | None],
         placements: Sequence[NdSbp | None],
     ) -> None:
         if not self._debug:
@@ -427,10 +433,5 @@ def _can_wait(node: Node, record: Record) -> tuple[int, ...]:
     )
 
 
-def _add(sums: dict, key: object, value: flow.Tensor) -> None:
+def _add(sums: Values, key: str, value: Tensor) -> None:
     sums[key] = sums[key] + value if key in sums else value
-
-
-def _keep(gradients: Accumulated[Key], edge: Edge, gradient: flow.Tensor) -> None:
-    """Add the gradient of one use of a parameter, from ZeRO's stage 2 on where it is stored."""
-    gradients.add(edge.key, edge.backward(gradient) if edge.zero_stage > 1 else gradient)

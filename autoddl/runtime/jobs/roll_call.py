@@ -7,12 +7,10 @@ rank is about to do; ranks that disagree all raise. Leaving the program is such 
 
 from __future__ import annotations
 
-import atexit
+import numpy as np
 
-import oneflow as flow
-
-from ..jobs.guard import leave, leave_if_failed
-from .groups import Group
+from ..comm.groups import Group
+from .guard import leave, leave_if_failed
 
 CALLS = ("exit", "step", "eval_step", "state_dict", "load_state_dict")
 
@@ -24,15 +22,7 @@ class RollCall:
         self._world = world
         self._count = 0
         if world.size > 1:
-            atexit.register(self._at_exit)
-
-    @staticmethod
-    def of(world: Group) -> RollCall:
-        """The roll call of this process, which has only one end."""
-        global _roll_call  # an exit handler is the process's by nature
-        if _roll_call is None or _roll_call._world.size != world.size:
-            _roll_call = RollCall(world)
-        return _roll_call
+            world.backend.at_exit(self._at_exit)
 
     def __call__(self, call: str) -> None:
         """Raise RuntimeError on all ranks if one of them makes another call now."""
@@ -44,7 +34,9 @@ class RollCall:
         if self._world.size == 1:
             return ""
         self._count += 1
-        said = self._world.all_gather(flow.tensor([CALLS.index(call)], dtype=flow.int64)).numpy()
+        backend = self._world.backend
+        mine = backend.from_numpy(np.array([CALLS.index(call)], dtype=np.int64))
+        said = backend.to_numpy(self._world.all_gather(mine))
         if (said == said[0]).all():
             return ""
         who = {name: [r for r, c in enumerate(said) if CALLS[c] == name] for name in CALLS}
@@ -60,6 +52,3 @@ class RollCall:
         message = self._differences("exit")
         if message:
             leave(message)
-
-
-_roll_call: RollCall | None = None

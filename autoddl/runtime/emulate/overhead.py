@@ -15,9 +15,8 @@ from __future__ import annotations
 import statistics
 import time
 
-import oneflow as flow
-
-from ..groups import Group
+from ..backend import Tensor
+from ..comm.groups import Group
 
 WAIT_S = 0.003
 WAITS = 15
@@ -26,23 +25,23 @@ BATCHES, CALLS = 7, 6
 
 def overhead_s(group: Group) -> float:
     """Seconds by which a collective of `group` seems longer between waits; never negative."""
-    token = flow.zeros(1, device=group.device)
+    token = group.backend.zeros((1,), "float32")
     alone = [_after_a_wait(group, token) for _ in range(1 + WAITS)][1:]
     queued = [_queued(group, token) for _ in range(BATCHES)]
     return max(0.0, statistics.median(alone) - statistics.median(queued))
 
 
-def _after_a_wait(group: Group, token: flow.Tensor) -> float:
+def _after_a_wait(group: Group, token: Tensor) -> float:
     time.sleep(WAIT_S)
     began = time.perf_counter()
     group.all_gather(token)
-    flow._oneflow_internal.eager.Sync()
+    group.backend.wait()
     return time.perf_counter() - began
 
 
-def _queued(group: Group, token: flow.Tensor) -> float:
+def _queued(group: Group, token: Tensor) -> float:
     began = time.perf_counter()
     for _ in range(CALLS):
         group.all_gather(token)
-    flow._oneflow_internal.eager.Sync()
+    group.backend.wait()
     return (time.perf_counter() - began) / CALLS

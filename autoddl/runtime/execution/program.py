@@ -13,12 +13,9 @@ from ...graph.placed import PlannedEdge, PlannedOp
 from ...sbp.layout import local_shape
 from ...sbp.placement import NdSbp
 from ...sbp.rules import find_rule
-from .groups import Groups
-from .kernels import KERNELS
-from .kernels.by_input import BY_INPUT
-from .kernels.lean import LEAN
-from .kernels.registry import Context, Kernel, OpaqueFn, RunState
-from .redistribute import LocalFn, prepare
+from ..comm.groups import Groups
+from ..comm.redistribute import LocalFn, prepare
+from ..kernel import Context, Kernel, OpaqueFn, RunState
 
 Key = tuple[str, int]
 FED = ("input", "stage_input")
@@ -121,7 +118,7 @@ def compile_program(
         for index, name in enumerate(op.inputs):
             last[name] = (op.name, index)
     kept = wanted or frozenset()
-    kernels = KERNELS | LEAN | (BY_INPUT if by_input else {})
+    kernels = groups.backend.kernels(by_input)
     block_of = {name: number for number, block in enumerate(blocks) for name in block}
     nodes = []
     for op in chosen:
@@ -231,7 +228,7 @@ def _context(
         state,
         inner,
         opaque.get(op.name),
-        groups.device,
+        groups.backend.device,
     )
 
 

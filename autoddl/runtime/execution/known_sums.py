@@ -8,23 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-import oneflow as flow
-
 from ...graph.graph import Op
 from ...graph.rows import Rows, known_from, reads
-from .kernels.registry import OUTPUT_KERNELS
+from ..backend import Backend, Tensor
 from .program import Edge, Key, Node, Program
 from .vjp import run_kernel
 
-Values = dict[str, flow.Tensor]
+Values = dict[str, Tensor]
 # (edge, micro-batch's inputs, no parameters, what is computed) -> the tensor, where it is read
-Receive = Callable[[Edge, Values, dict, Values], flow.Tensor]
+Receive = Callable[[Edge, Values, dict, Values], Tensor]
 
 
 class KnownSums:
     """This rank's parts of the sums, as they are placed by the program."""
 
-    def __init__(self, program: Program, rows: Rows, receive: Receive) -> None:
+    def __init__(self, program: Program, rows: Rows, receive: Receive, backend: Backend) -> None:
+        self._backend = backend
         self._receive = receive
         graph = program.graph
         made = {name for node in program.nodes for name in node.op.outputs}
@@ -40,14 +39,14 @@ class KnownSums:
         }
         self._only = _only_for(program, self._nodes, self._powers.keys())
         self._values: Values = {}
-        self._received: dict[int, dict[Key, flow.Tensor]] = {}  # by micro-batch
+        self._received: dict[int, dict[Key, Tensor]] = {}  # by micro-batch
 
     def add_up(self, micro_batches: Sequence[Values]) -> None:
         """Find the sums of a batch, if it is in several parts."""
         self._values, self._received = {}, {}
         if not self._powers or len(micro_batches) == 1:
             return
-        with flow.no_grad():
+        with self._backend.no_grad():
             for number, inputs in enumerate(micro_batches):
                 values: Values = {}
                 self._received[number] = {}
@@ -61,11 +60,11 @@ class KnownSums:
                 if power:
                     self._values[name] = self._values[name] * float(len(micro_batches)) ** -power
 
-    def instead(self, op: Op, outputs: Sequence[flow.Tensor]) -> list[flow.Tensor]:
+    def instead(self, op: Op, outputs: Sequence[Tensor]) -> list[Tensor]:
         """An operator's outputs, with those that are known in the place of its micro-batch's."""
         return [self._values.get(n, x) for n, x in zip(op.outputs, outputs, strict=True)]
 
-    def received(self, edge: Edge, micro_batch: int) -> flow.Tensor | None:
+    def received(self, edge: Edge, micro_batch: int) -> Tensor | None:
         """What an edge has brought already."""
         return self._received.get(micro_batch, {}).get(edge.key)
 
@@ -81,7 +80,7 @@ class KnownSums:
 
     def _outputs(
         self, node: Node, number: int, inputs: Values, values: Values
-    ) -> Mapping[str, flow.Tensor]:
+    ) -> Mapping[str, Tensor]:
         """Those that are read."""
         op = node.op
         wanted = [n for n, name in enumerate(op.outputs) if name in self._read]
@@ -96,12 +95,16 @@ class KnownSums:
                     self._received[number][edge.key] = x
         if len(needed) < len(node.edges):
             return {
-                op.outputs[n]: OUTPUT_KERNELS[op.kind, n](node.context, received, node.attrs)
+                op.outputs[n]: self._backend.output_kernel(op.kind, n)(
+                    node.context, received, node.attrs
+                )
                 for n in wanted
             }
         assert node.kernel is not None
         whole = [x for x in received if x is not None]
-        _, outputs = run_kernel(node.kernel, node.context, node.attrs, whole, [False] * len(whole))
+        _, outputs = run_kernel(
+            self._backend, node.kernel, node.context, node.attrs, whole, [False] * len(whole)
+        )
         return dict(zip(op.outputs, outputs, strict=True))
 
 
