@@ -7,8 +7,9 @@ import pytest
 
 from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
-from autoddl.planner.class_bounds import class_bounds
-from autoddl.planner.planner import micro_graph
+from autoddl.planner.coarse_to_fine import class_bounds
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan, micro_graph
 from autoddl.planner.tables.group_table import WHOLE_SPACE
 from autoddl.planner.tables.groups import make_groups
 from autoddl.planner.tables.pair_prices import PairPrices
@@ -16,7 +17,7 @@ from autoddl.planner.tables.tables import build_tables
 from autoddl.search.auto import auto
 from autoddl.search.budget import Budget
 from tests.clusters import cluster
-from tests.graphs import attention, mlp
+from tests.graphs import attention, mlp, residual
 
 GRAPHS = {"wide": mlp(32, (512, 2048, 96)), "attention": attention(8, 32, 64, 256, 8)}
 
@@ -114,3 +115,39 @@ def test_within_another_limit_a_bound_may_be_enough():
     whole = free.within(limit).bound
     enough = (free.bound + whole) / 2
     assert enough <= free.within(limit, enough).bound <= whole * (1 + 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("graph", "machine", "nodes", "gpus"),
+    [
+        (mlp(64, (64, 128, 64)), "piz_daint", 64, 1),
+        (GRAPHS["wide"], "gcp_a100", 8, 4),
+        (GRAPHS["attention"], "piz_daint", 32, 1),
+        pytest.param(GRAPHS["attention"], "gcp_a100", 8, 4, marks=pytest.mark.full),
+        pytest.param(residual(2, 64, 256), "laptop", 4, 8, marks=pytest.mark.full),
+    ],
+)
+def test_every_algorithm_that_proves_finds_the_optimum_of_all_strategies(
+    graph, machine, nodes, gpus
+):
+    where = cluster(machine, nodes, gpus)
+    every = build_tables(micro_graph(graph, 1), CostModel(where, memory_limit_bytes=1e15))
+    assert every is not None
+    least = best(every.problem).cost
+    for search in ("auto", "exact", "integer"):
+        options = PlanOptions(
+            micro_batches=1, search=search, gap=0.0, baselines=False, memory_limit_bytes=1e15
+        )
+        plan = find_plan(graph, where, options)
+        assert plan.cost.iteration_s == pytest.approx(least, rel=3e-6)
+        assert plan.search.lower_bound_s == pytest.approx(least, rel=3e-6)
+        assert any(layer.alternative for layer in plan.layers)
+
+
+def test_a_heuristic_searches_among_the_same_strategies_and_has_their_bound():
+    options = PlanOptions(search="random", restarts=200, baselines=False)
+    where = cluster("gcp_a100", 8, 4)
+    plan = find_plan(GRAPHS["wide"], where, options)
+    exact = find_plan(GRAPHS["wide"], where, PlanOptions(search="exact", baselines=False))
+    assert plan.search.lower_bound_s is not None
+    assert 0 < plan.search.lower_bound_s <= exact.cost.iteration_s <= plan.cost.iteration_s
