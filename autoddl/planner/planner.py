@@ -12,8 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from ..cost.recompute import Checkpointing
 from ..graph.batch_norm import with_batch_norm
 from ..graph.cut import CutGraph
 from ..graph.graph import Graph
-from ..graph.placed import PlannedEdge, PlannedOp
 from ..graph.precision import check_precision, in_precision
 from ..graph.regions import repeated_blocks
 from ..graph.rows import find_rows, in_several
@@ -34,10 +32,9 @@ from ..plans.records import PlannedBaseline
 from ..search.algorithms import find_algorithm
 from ..search.budget import Budget
 from ..search.elimination import free_bound
-from ..search.problem import Choice
 from .alternatives import next_best
 from .attempts import Attempts
-from .baselines import FAMILIES, Baseline, BaselinePricer, Family, tried_again
+from .baselines import FAMILIES, BaselinePricer, Family, tried_again
 from .collector import paused_collector
 from .found import Found
 from .layers import describe_layers
@@ -48,7 +45,6 @@ from .smallest import smallest
 from .tables.group_table import Space
 from .tables.micro_batches import MicroBatches
 from .tables.pair_prices import PairPrices
-from .tables.tables import Tables
 
 _GAP = 1e-4  # that a search which proves a bound may leave by default: no use to anyone to close
 
@@ -99,19 +95,26 @@ def find_plan(
     allowed = [rival for rival in rivals if options.zero or "ZeRO" not in rival.record.name]
     nearest = min(allowed, key=lambda rival: rival.seconds, default=None)
     if nearest is not None and nearest.seconds < _cost_to_beat(best):
-        return _write_baseline(nearest, records, seed, time.perf_counter() - started)
+        assert nearest.found is not None
+        spent_s = time.perf_counter() - started
+        stage = write_stage(nearest.found, seed, spent_s, nearest.record.name)
+        return Plan.on_one_mesh(stage, records)
     if best is None:
         least = smallest(attempts, options.checkpointing)
         if least.excess_bytes > 0 or not algorithm.proves_bound:
             smaller = pricer and pricer.smallest(least.needed_bytes)
-            if smaller is not None and smaller.needed_bytes <= model.limit_bytes:
+            rival = None if smaller is None else smaller.found
+            if smaller and rival and rival.needed_bytes <= model.limit_bytes:
                 found = smaller.record
                 records = tuple(found if r.name == found.name else r for r in records)
-                plan = _write_baseline(smaller, records, seed, time.perf_counter() - started)
-                stage = dataclasses.replace(plan.stage, memory_limit_bytes=model.limit_bytes)
+                spent_s = time.perf_counter() - started
+                stage = write_stage(rival, seed, spent_s, found.name)
+                stage = dataclasses.replace(stage, memory_limit_bytes=model.limit_bytes)
                 return Plan.on_one_mesh(stage, records)
-            named = _Footprint.of(smaller or least)
-            raise ValueError(_none_found(graph, model, named, len(counts) > 1, options.search))
+            smallest_found = rival or least
+            raise ValueError(
+                _none_found(graph, model, smallest_found, len(counts) > 1, options.search)
+            )
         best = least
     return Plan.on_one_mesh(write_stage(best, seed, time.perf_counter() - started), records)
 
@@ -196,33 +199,22 @@ def _cost_to_beat(found: Found | None) -> float:
     return float("inf") if found is None else found.result.cost * (1 - 1e-6)
 
 
-def write_stage(found: Found, seed: int, seconds: float) -> StagePlan:
-    """What was found, as a plan of one mesh. seconds: that it took to find"""
+def write_stage(found: Found, seed: int, seconds: float, scheme: str = "") -> StagePlan:
+    """What was found, as a plan of one mesh.
+
+    seconds: that it took to find
+    scheme:  the known scheme that it is; it carries no bound, as nothing else was searched
+    """
     tables, result = found.tables, found.result
-    bound = result.lower_bound if np.isfinite(result.lower_bound) else free_bound(tables.problem)
-    search = SearchRecord(result.algorithm, result.evaluations, bound, result.end, seconds)
-    alternatives = next_best(tables, result.choice, result.memory)
-    return _written(tables, found.placed, alternatives, seed, search)
-
-
-def _write_baseline(
-    found: Baseline, baselines: tuple[PlannedBaseline, ...], seed: int, seconds: float
-) -> Plan:
-    """A baseline as a plan; it carries no bound, as it was not found by the search."""
-    assert found.tables is not None
-    search = SearchRecord(f"baseline: {found.record.name}", 0, seconds=seconds)
-    return Plan.on_one_mesh(_written(found.tables, found.placed, {}, seed, search), baselines)
-
-
-def _written(
-    tables: Tables,
-    placed: tuple[Mapping[str, PlannedOp], Mapping[tuple[str, int], PlannedEdge]],
-    alternatives: dict[int, tuple[str, float]],
-    seed: int,
-    search: SearchRecord,
-) -> StagePlan:
-    model, (ops, edges) = tables.model, placed
-    cluster = model.cluster
+    ops, edges = found.placed
+    model, cluster = tables.model, tables.model.cluster
+    if scheme:
+        alternatives, search = {}, SearchRecord(f"baseline: {scheme}", 0, seconds=seconds)
+    else:
+        alternatives = next_best(tables, result.choice, result.memory)
+        bound = result.lower_bound
+        bound = bound if np.isfinite(bound) else free_bound(tables.problem)
+        search = SearchRecord(result.algorithm, result.evaluations, bound, result.end, seconds)
     return StagePlan(
         graph=tables.grouping.graph,
         cluster=cluster,
@@ -231,9 +223,9 @@ def _written(
         optimizer=model.optimizer,
         comm_rule=model.comm_rule,
         memory_limit_bytes=model.limit_bytes,
-        ops=dict(ops),
-        edges=dict(edges),
-        layers=describe_layers(tables, dict(ops), alternatives),
+        ops=ops,
+        edges=edges,
+        layers=describe_layers(tables, ops, alternatives),
         search=search,
         place=SubMesh(0, cluster.nodes, 0, cluster.gpus_per_node),
         recomputed=tables.again.blocks,
@@ -273,29 +265,15 @@ def written_baselines(
     return {
         rival.record.name: (
             rival.record,
-            _write_baseline(rival, (), seed, 0.0) if rival.record.fits else None,
+            rival.found
+            and Plan.on_one_mesh(write_stage(rival.found, seed, 0.0, rival.record.name)),
         )
         for rival in pricer.all()
     }
 
 
-@dataclass(frozen=True)
-class _Footprint:
-    """What a choice needs of a device, and the tables that it is of."""
-
-    tables: Tables
-    choice: Choice
-    needed_bytes: float
-
-    @classmethod
-    def of(cls, found: Found | Baseline) -> _Footprint:
-        choice = found.result.choice if isinstance(found, Found) else found.choice
-        assert found.tables is not None and choice is not None
-        return cls(found.tables, choice, found.needed_bytes)
-
-
 def _none_found(
-    graph: Graph, model: CostModel, least: _Footprint, chose_parts: bool, search: str
+    graph: Graph, model: CostModel, least: Found, chose_parts: bool, search: str
 ) -> str:
     """How much is missing, on which layers, and what would help."""
     tables, limit, needed = least.tables, model.limit_bytes, least.needed_bytes
@@ -306,7 +284,7 @@ def _none_found(
             "search with 'auto'"
         )
     sizes = [
-        (tables.memory_of(least.choice, number), group.head)
+        (tables.memory_of(least.result.choice, number), group.head)
         for number, group in enumerate(tables.grouping.groups)
     ]
     largest = sorted(sizes, key=lambda item: -item[0])[:3]
