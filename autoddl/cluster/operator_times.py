@@ -3,7 +3,7 @@
 One rate for all arithmetic and one bandwidth for all memory describe matrix products on a large
 device. Other operators may be far from them: a back end's convolution or broadcast on a CPU may run
 at a tenth. `autoddl calibrate --model` times a model's own operators, forward and backward, at
-several sizes of the batch; `cost.measured` says which operator is which.
+several sizes of the batch; `cost.operators` says which operator is which.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Point = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class OperatorTimes:
-    """Points by ascending work (`cost.measured.work`); more work never takes less time."""
+    """Points by ascending work (`cost.operators.work`); more work never takes less time."""
 
     points: tuple[Point, ...]
 

@@ -43,8 +43,8 @@ class Device:
     shuffle_s_per_byte: seconds per byte that a collective copies or sums, each time
     efficiency:    dtype -> points (FLOPs of a matmul, FLOP/s that it reaches), ascending; what a
                    dtype without points reaches is its `flops_per_s` at any size
-    operators:     `cost.measured.operator_key` -> what the operator takes; the others take what the
-                   rates say
+    operators:     `cost.operators.operator_key` -> what the operator takes; the others take what
+                   the rates say
     """
 
     kind: DeviceKind

@@ -20,7 +20,7 @@ from ..sbp.placement import B, NdSbp, P
 from ..sbp.redistribute import Step
 from ..sbp.traffic import path_bytes
 from .account import inner_of
-from .operator import reduced_spec
+from .operators import reduced_spec
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from functools import cached_property
 
 import numpy as np
 
+from ...cost.liveness import required_bytes
 from ...cost.model import CostModel
-from ...cost.needed import needed_bytes
-from ...cost.planned_step import PlannedStep
 from ...cost.recompute import Blocks, Checkpointing
+from ...cost.step_tensors import PlannedStep
 from ...cost.storage import Storage
 from ...graph.placed import PlannedBaseline, PlannedEdge, PlannedOp
 from ...sbp.mesh import Mesh
@@ -75,7 +75,7 @@ class Baseline:
             return 0.0
         mesh, parts, again = model.cluster.mesh, self.tables.micro_batches, self.tables.again
         step = PlannedStep(graph, mesh, parts, model.optimizer, *self.placed, again)
-        return needed_bytes(step, model.limit_bytes) - model.limit_bytes
+        return required_bytes(step, model.memory_rules, model.limit_bytes) - model.limit_bytes
 
     @property
     def needed_bytes(self) -> float:
