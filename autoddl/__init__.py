@@ -13,10 +13,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import BackendMissing, parallelize, plan, plan_stages, trace
+    from .api import BackendMissing, parallelize, plan, trace
     from .cluster import Cluster
     from .graph.graph import Graph
     from .graph.hints import batchwise
+    from .planner.options import PlanOptions
     from .plans import Plan
     from .plans.staged import StagedPlan
 
@@ -25,11 +26,11 @@ __all__ = [
     "Cluster",
     "Graph",
     "Plan",
+    "PlanOptions",
     "StagedPlan",
     "batchwise",
     "parallelize",
     "plan",
-    "plan_stages",
     "trace",
 ]
 
@@ -38,11 +39,11 @@ _HOMES = {
     "Cluster": "cluster",
     "Graph": "graph.graph",
     "Plan": "plans",
+    "PlanOptions": "planner.options",
     "StagedPlan": "plans.staged",
     "batchwise": "graph.hints",
     "parallelize": "api",
     "plan": "api",
-    "plan_stages": "api",
     "trace": "api",
 }
 _PACKAGES = {"box": "tools.box"}  # that are used as `autoddl.box`

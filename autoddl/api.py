@@ -6,24 +6,24 @@ without it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from .cluster.spec import Cluster
-from .cost.comm import CommRule
-from .cost.recompute import Checkpointing
 from .graph.graph import Graph
-from .planner.new_plan import Stages, new_plan
+from .planner.options import PlanKeywords, PlanOptions, Stages, TrainKeywords
 from .planner.planner import find_plan
 from .planner.stages.staged_planner import find_staged_plan
-from .planner.tables.group_table import Space
 from .plans import Plan
 from .plans.staged import StagedPlan, loads_plan
 from .runtime.need import BackendMissing, need_oneflow
 
-__all__ = ["BackendMissing", "parallelize", "plan", "plan_stages", "trace"]
+__all__ = ["BackendMissing", "parallelize", "plan", "trace"]
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .runtime.oneflow.pipeline import PipelineTrainer
     from .runtime.oneflow.trainer import Trainer
 
@@ -44,90 +44,41 @@ def trace(
     return trace_oneflow(model, *example, loss=loss, name=name)
 
 
+@overload
 def plan(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    seed: int = 0,
-    optimizer: str = "adam",
-    micro_batches: int | None = None,
-    memory_limit_bytes: float | None = None,
-    search: str = "auto",
-    comm_rule: CommRule = "shared_nic",
-    restarts: int = 32,
-    budget_seconds: float | None = None,
-    budget_evaluations: int | None = None,
-    gap: float | None = None,
-    split_channels: bool = False,
-    zero: bool = True,
-    baselines: bool = True,
-    checkpointing: Checkpointing = "auto",
-    precision: str = "float32",
-) -> Plan:
-    """The best plan for training `graph` on `cluster`; see `planner.find_plan` for the options.
-
-    split_channels: search channel splits of convolutions even where the batch divides over all
-                    devices (there AutoDDL section 4.5 finds data parallel convolutions the best)
-    zero:           store parameters split (ZeRO) where it pays; False as in AutoDDL
-    """
-    return find_plan(
-        graph,
-        cluster,
-        seed=seed,
-        optimizer=optimizer,
-        micro_batches=micro_batches,
-        memory_limit_bytes=memory_limit_bytes,
-        search=search,
-        comm_rule=comm_rule,
-        restarts=restarts,
-        budget_seconds=budget_seconds,
-        budget_evaluations=budget_evaluations,
-        gap=gap,
-        space=Space(split_channels=split_channels, zero=zero),
-        zero=zero,
-        baselines=baselines,
-        checkpointing=checkpointing,
-        precision=precision,
-    )
+    graph: Graph, cluster: Cluster, *, stages: None = None, **options: Unpack[PlanKeywords]
+) -> Plan: ...
 
 
-def plan_stages(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    stages: int | None = None,
-    schedule: str = "1f1b",
-    delay: int | None = None,
-    chunks: int = 1,
-    seed: int = 0,
-    optimizer: str = "adam",
-    micro_batches: int | None = None,
-    memory_limit_bytes: float | None = None,
-    search: str = "auto",
-    comm_rule: CommRule = "shared_nic",
-    precision: str = "float32",
+@overload
+def plan(
+    graph: Graph, cluster: Cluster, *, stages: Stages, **options: Unpack[PlanKeywords]
+) -> Plan | StagedPlan: ...
+
+
+@overload
+def plan(graph: Graph, cluster: Cluster, options: PlanOptions) -> Plan | StagedPlan: ...
+
+
+def plan(
+    graph: Graph, cluster: Cluster, options: PlanOptions | None = None, **keywords: Any
 ) -> Plan | StagedPlan:
-    """The best plan with pipeline stages; see `planner.stages.staged_planner.find_staged_plan`.
+    """The best plan found for training `graph` on `cluster`.
 
-    stages: None chooses, and gives a plan without stages if one stage is best
-    delay:  weight gradients are taken so many backward passes late; None: with the inputs'
-    chunks: parts of the model on each stage, for interleaved-1f1b
+    The keyword arguments are the fields of `PlanOptions`, which may also be given as one value:
+    `plan(graph, cluster, micro_batches=4, stages="auto")`. With stages="auto" it is a plan without
+    stages if one stage is best.
+
+    Raises TypeError for an unknown option, ValueError if an option has no such value, the batch
+    cannot be cut so, or nothing fits the memory.
     """
-    return find_staged_plan(
-        graph,
-        cluster,
-        stages=stages,
-        schedule=schedule,
-        delay=delay,
-        chunks=chunks,
-        seed=seed,
-        optimizer=optimizer,
-        micro_batches=micro_batches,
-        memory_limit_bytes=memory_limit_bytes,
-        search=search,
-        comm_rule=comm_rule,
-        precision=precision,
-    )
+    return _plan(graph, cluster, PlanOptions.of(options, keywords))
+
+
+def _plan(graph: Graph, cluster: Cluster, options: PlanOptions) -> Plan | StagedPlan:
+    if options.stages is None:
+        return find_plan(graph, cluster, options)
+    return find_staged_plan(graph, cluster, options)
 
 
 @overload
@@ -139,16 +90,6 @@ def parallelize(
     loss: Callable[..., Any],
     optimizer: Callable[[list[Any]], Any],
     plan: StagedPlan,
-    stages: None = None,
-    schedule: str = "1f1b",
-    seed: int = 0,
-    micro_batches: int | None = None,
-    memory_limit_bytes: float | None = None,
-    search: str = "auto",
-    gap: float | None = None,
-    checkpointing: Checkpointing = "auto",
-    precision: str = "float32",
-    per_shard_batchnorm: bool = False,
     debug: bool = False,
 ) -> PipelineTrainer: ...
 
@@ -163,16 +104,8 @@ def parallelize(
     optimizer: Callable[[list[Any]], Any],
     plan: Plan | None = None,
     stages: None = None,
-    schedule: str = "1f1b",
-    seed: int = 0,
-    micro_batches: int | None = None,
-    memory_limit_bytes: float | None = None,
-    search: str = "auto",
-    gap: float | None = None,
-    checkpointing: Checkpointing = "auto",
-    precision: str = "float32",
-    per_shard_batchnorm: bool = False,
     debug: bool = False,
+    **options: Unpack[TrainKeywords],
 ) -> Trainer: ...
 
 
@@ -186,16 +119,8 @@ def parallelize(
     optimizer: Callable[[list[Any]], Any],
     plan: Plan | StagedPlan | None = None,
     stages: Stages | None = None,
-    schedule: str = "1f1b",
-    seed: int = 0,
-    micro_batches: int | None = None,
-    memory_limit_bytes: float | None = None,
-    search: str = "auto",
-    gap: float | None = None,
-    checkpointing: Checkpointing = "auto",
-    precision: str = "float32",
-    per_shard_batchnorm: bool = False,
     debug: bool = False,
+    **options: Unpack[TrainKeywords],
 ) -> Trainer | PipelineTrainer: ...
 
 
@@ -207,35 +132,24 @@ def parallelize(
     loss: Callable[..., Any],
     optimizer: Callable[[list[Any]], Any],
     plan: Plan | StagedPlan | None = None,
-    stages: Stages | None = None,
-    schedule: str = "1f1b",
-    seed: int = 0,
-    micro_batches: int | None = None,
-    memory_limit_bytes: float | None = None,
-    search: str = "auto",
-    gap: float | None = None,
-    checkpointing: Checkpointing = "auto",
-    precision: str = "float32",
-    per_shard_batchnorm: bool = False,
     debug: bool = False,
+    **options: Any,
 ) -> Trainer | PipelineTrainer:
     """Train `model` in parallel on `cluster`: trace, plan (or take `plan`) and set up this rank.
 
     Every rank of the job makes this call; on one device no launcher is needed.
 
     example:   the model's positional inputs of one global batch, then the target
-    loss:      (output, target) -> scalar; with micro-batches, a mean over the rows of the batch
-    micro_batches: parts of the batch whose gradients are accumulated; None takes as few as fit
-    plan:      None for a new one; with stages, each rank trains its own stage's part of the model
-    stages:    of the new plan, a pipeline of so many under `schedule`; "auto" for as many as pay
+    loss:      (output, target) -> scalar
     optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`
-    seed:      of the search and of dropout
-    search, gap, checkpointing, precision: as in `planner.find_plan`; float16 needs CUDA devices
-    per_shard_batchnorm: statistics of each shard instead of the whole batch
+    plan:      None for a new one; with stages, each rank trains its own stage's part of the model
+    options:   of the new plan, the fields of `PlanOptions`, such as stages="auto"; the seed is also
+               dropout's, and float16 needs CUDA devices
     debug:     after each operator, assert the planned placements and equal replicas
 
-    Raises ValueError if the model cannot be traced, nothing fits, the plan is for another model or
-    cluster, or the number of processes is not the cluster's; BackendMissing without OneFlow.
+    Raises TypeError for an unknown option, ValueError if the model cannot be traced, nothing fits,
+    the plan is for another model or cluster, or the number of processes is not the cluster's;
+    BackendMissing without OneFlow.
     """
     need_oneflow("autoddl.parallelize")
     from .runtime.jobs.guard import install_guard
@@ -244,46 +158,26 @@ def parallelize(
     from .runtime.oneflow.trace.trace import trace_with_state
     from .runtime.oneflow.trainer import build_trainer
 
-    if plan is not None and stages is not None:
+    chosen = PlanOptions.of(None, options)
+    if plan is not None and chosen.changed:
         raise ValueError(
-            "`plan` says by itself in how many stages the model is trained; leave `stages` out, or "
-            "plan anew"
+            f"`plan` has its own {' and '.join(chosen.changed)}; leave "
+            f"{'it' if len(chosen.changed) == 1 else 'them'} out, or plan anew"
         )
     install_guard()
-    in_stages = isinstance(plan, StagedPlan) or stages is not None
-    check_device(precision if plan is None else plan.precision, in_stages)
+    in_stages = isinstance(plan, StagedPlan) or chosen.stages is not None
+    check_device(chosen.precision if plan is None else plan.precision, in_stages)
     check_world_size(cluster)
     traced = trace_with_state(model, *example, loss=loss)
     if plan is None:
-        kind = optimizer_kind(optimizer)
-
-        def make() -> str:
-            found = new_plan(
-                traced.graph,
-                cluster,
-                stages,
-                schedule,
-                checkpointing,
-                seed=seed,
-                optimizer=kind,
-                micro_batches=micro_batches,
-                memory_limit_bytes=memory_limit_bytes,
-                search=search,
-                gap=gap,
-                precision=precision,
-            )
-            return found.dumps()
-
-        plan = loads_plan(share_text(make))
+        chosen = dataclasses.replace(chosen, optimizer=optimizer_kind(optimizer))
+        text = share_text(lambda: _plan(traced.graph, cluster, chosen).dumps())
+        plan = loads_plan(text)
     else:
         plan.check_model(traced.graph)
         plan.check_cluster(cluster)
     if isinstance(plan, StagedPlan):
         from .runtime.oneflow.pipeline import build_pipeline_trainer
 
-        return build_pipeline_trainer(
-            traced, plan, optimizer, per_shard_batchnorm=per_shard_batchnorm, debug=debug
-        )
-    return build_trainer(
-        traced, plan, optimizer, per_shard_batchnorm=per_shard_batchnorm, debug=debug
-    )
+        return build_pipeline_trainer(traced, plan, optimizer, debug=debug)
+    return build_trainer(traced, plan, optimizer, debug=debug)

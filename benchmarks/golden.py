@@ -122,14 +122,8 @@ def measured(name: str, graphs: Path | None) -> dict[str, Any]:
     cluster = autoddl.Cluster.load(MACHINES / f"{case.machine}.json").with_shape(
         nodes=case.nodes, gpus_per_node=case.gpus
     )
-    options = dict(case.options)
     started = time.process_time()
-    if "stages" in options:
-        stages = options.pop("stages")
-        count = None if stages == "auto" else stages
-        plan = autoddl.plan_stages(graph, cluster, stages=count, **options)
-    else:
-        plan = autoddl.plan(graph, cluster, **options)
+    plan = autoddl.plan(graph, cluster, **case.options)
     return {"cpu_s": round(time.process_time() - started, 2), **_figures(plan)}
 
 

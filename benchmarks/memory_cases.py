@@ -12,6 +12,7 @@ from autoddl.cost.recompute import Checkpointing
 from autoddl.graph.graph import Graph
 from autoddl.graph.precision import in_precision
 from autoddl.planner.baselines import data_parallel, megatron
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.tables.group_table import Space
 from autoddl.planner.tables.groups import CompositeSignature, Group
@@ -212,10 +213,12 @@ def plan_of(case: Case, graph: Graph, machine: Cluster) -> Plan:
     return find_plan(
         graph,
         cluster,
-        optimizer=case.optimizer,
-        micro_batches=case.micro_batches,
-        memory_limit_bytes=ANY_MEMORY,
+        PlanOptions(
+            optimizer=case.optimizer,
+            micro_batches=case.micro_batches,
+            memory_limit_bytes=ANY_MEMORY,
+            precision=case.precision,
+            checkpointing=case.checkpointing,
+        ),
         space=compiled(SCHEMES[case.scheme](in_precision(graph, case.precision), cluster)),
-        precision=case.precision,
-        checkpointing=case.checkpointing,
     )

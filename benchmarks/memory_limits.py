@@ -19,6 +19,7 @@ from typing import Any
 from autoddl._files import write_atomically
 from autoddl.cluster.spec import Cluster
 from autoddl.graph.graph import Graph
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.oneflow.memory.exact import check_compiles, exact_memory
@@ -38,7 +39,7 @@ def plans(graph: Graph, where: Cluster, share: float) -> Iterator[Plan]:
     limit = ANY_MEMORY
     while True:
         try:
-            plan = find_plan(graph, where, memory_limit_bytes=limit)
+            plan = find_plan(graph, where, PlanOptions(memory_limit_bytes=limit))
         except ValueError as error:
             print(error, flush=True)
             return

@@ -18,6 +18,7 @@ from autoddl.cost.operators import at_rate
 from autoddl.cost.recompute import Checkpointing
 from autoddl.graph.graph import Graph
 from autoddl.planner.baselines import data_parallel
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.tools.box import Box
@@ -37,22 +38,30 @@ RULE = "shared_nic"
 
 def plans(graph: Graph, cluster: Cluster) -> list[Named]:
     """Different plans, each with what it is."""
-    free = find_plan(graph, cluster, optimizer="sgd")
+    free = find_plan(graph, cluster, PlanOptions(optimizer="sgd"))
     found = [("searched, no limit", free)]
     needed = free.memory_peak("executor").bytes
     for share in SHARES:
-        plan = find_plan(graph, cluster, optimizer="sgd", memory_limit_bytes=share * needed)
+        plan = find_plan(
+            graph, cluster, PlanOptions(optimizer="sgd", memory_limit_bytes=share * needed)
+        )
         found.append((f"searched, {share:.0%} of that memory", plan))
     whole = data_parallel(graph)
     for parts, checkpointing in WHOLE:
         plan = find_plan(
-            graph, cluster, optimizer="sgd", space=whole, zero=False, micro_batches=parts,
-            checkpointing=checkpointing,
-        )  # fmt: skip
+            graph,
+            cluster,
+            PlanOptions(
+                optimizer="sgd", zero=False, micro_batches=parts, checkpointing=checkpointing
+            ),
+            space=whole,
+        )
         found.append(("data parallel", plan))
     for parts in (1, 4):
         known = baseline_plans(
-            graph, cluster, optimizer="sgd", micro_batches=parts, memory_limit_bytes=1e12
+            graph,
+            cluster,
+            PlanOptions(optimizer="sgd", micro_batches=parts, memory_limit_bytes=1e12),
         )
         for name in ("ZeRO", "Megatron+ZeRO"):
             plan = known[name][1] if name in known else None

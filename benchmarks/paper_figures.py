@@ -22,6 +22,7 @@ from typing import Any
 from autoddl.cluster.spec import Cluster
 from autoddl.graph.graph import Graph
 from autoddl.planner.baselines import megatron
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan
 from autoddl.planner.tables.group_table import Space
 from autoddl.plans import Plan
@@ -168,12 +169,12 @@ def graph_of(model: str, batch: int) -> Graph:
 def predict(case: Case, change: Callable[[Cluster], Cluster] = lambda c: c) -> Outcome:
     """All schemes of the case, priced on its machine, or on what `change` makes of it."""
     graph, cluster = graph_of(case.model, case.batch), change(case.cluster)
-    ours = find_plan(graph, cluster, zero=False, precision=case.precision)
+    ours = find_plan(graph, cluster, PlanOptions(zero=False, precision=case.precision))
     schemes = {OURS: _figures("", ours)}
-    split = find_plan(graph, cluster, baselines=False, precision=case.precision)
+    split = find_plan(graph, cluster, PlanOptions(baselines=False, precision=case.precision))
     if any(edge.zero_stage for edge in split.edges.values()):
         schemes[OURS_ZERO] = _figures("", split)
-    priced = baseline_plans(graph, cluster, precision=case.precision)
+    priced = baseline_plans(graph, cluster, PlanOptions(precision=case.precision))
     for name, (record, plan) in priced.items():
         if plan is not None:
             schemes[name] = _figures(record.topology, plan)
@@ -192,12 +193,14 @@ def _spread(graph: Graph, cluster: Cluster, group: int) -> Schemes:
         name: _figures(
             "",
             find_plan(
-                graph, cluster, space=space, micro_batches=1, memory_limit_bytes=NO_LIMIT,
-                baselines=False,
+                graph,
+                cluster,
+                PlanOptions(micro_batches=1, memory_limit_bytes=NO_LIMIT, baselines=False),
+                space=space,
             ),
         )
         for name, space in spaces.items()
-    }  # fmt: skip
+    }
 
 
 def attention_traffic() -> dict[str, float]:
@@ -211,9 +214,11 @@ def attention_traffic() -> dict[str, float]:
     found = {}
     for name, space in spaces.items():
         plan = find_plan(
-            graph, cluster, space=space, micro_batches=1, memory_limit_bytes=NO_LIMIT,
-            baselines=False,
-        )  # fmt: skip
+            graph,
+            cluster,
+            PlanOptions(micro_batches=1, memory_limit_bytes=NO_LIMIT, baselines=False),
+            space=space,
+        )
         costs = (cost for op, cost in plan.costs.items() if op.startswith("layer2"))
         found[name] = sum(cost.nic_bytes.forward for cost in costs) / 4 / 2**30
     return found

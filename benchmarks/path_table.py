@@ -10,9 +10,10 @@ import time
 
 import numpy as np
 
+from autoddl.sbp.collectives import StepKind
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.redistribute import PathTable, PriceFn, StepKind
+from autoddl.sbp.redistribute import PathTable, PriceFn
 from autoddl.sbp.states import StateGraph, core_codes
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from autoddl._files import write_atomically
 from autoddl.cluster.spec import Cluster
 from autoddl.cost.operators import at_rate
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans.schedule.costs import Costs
 from autoddl.plans.schedule.simulate import simulate
@@ -69,9 +70,12 @@ def plans_for(setting: Setting, cluster: Cluster) -> dict[str, StagedPlan]:
     """The same stages under each schedule."""
     graph = trace_entry(f"benchmarks.box.models:{setting.model}")
     found = find_staged_plan(
-        graph, cluster, stages=setting.nodes, schedule="1f1b", optimizer="sgd",
-        micro_batches=MICRO_BATCHES,
-    )  # fmt: skip
+        graph,
+        cluster,
+        PlanOptions(
+            stages=setting.nodes, schedule="1f1b", optimizer="sgd", micro_batches=MICRO_BATCHES
+        ),
+    )
     assert isinstance(found, StagedPlan)
     return {name: replace(found, schedule_name=name) for name, _ in RUNS}
 

@@ -27,6 +27,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from autoddl.planner.options import PlanOptions
+
 RESULTS = Path(__file__).parent / "results"
 MACHINES = Path(__file__).parents[1] / "calibration" / "machines"
 
@@ -156,7 +158,7 @@ def _measured(case: Case) -> dict[str, Any]:
     from autoddl.planner.tables.tables import TableBuilder
     from autoddl.sbp.counted import Counted
     from autoddl.sbp.redistribute import PathTable
-    from autoddl.search import counts, eliminate, floors, fronts, marginals
+    from autoddl.search import elimination, pareto_elimination, reduced_costs
 
     graph = graph_of(case)
     cluster = Cluster.load(MACHINES / f"{case.machine}.json").with_shape(
@@ -170,11 +172,9 @@ def _measured(case: Case) -> dict[str, Any]:
         (PathTable, "seconds_of", "path prices"),
         (Counted, "seconds", "bounds of paths"),
         (Counted, "row_seconds", "bounds of paths"),
-        (eliminate, "eliminate", "elimination"),
-        (floors, "floors", "reduced costs"),
-        (marginals.Contexts, "__init__", "reduced costs"),
-        (fronts, "least_within", "fronts"),
-        (counts, "least_by_counts", "counts"),
+        (elimination, "eliminate", "elimination"),
+        (reduced_costs.ReducedCosts, "__init__", "reduced costs"),
+        (pareto_elimination, "least_within", "Pareto elimination"),
         (found, "held_bytes", "memory added up"),
         (found, "needed_bytes", "fullest moment"),
         (found, "place", "placements"),
@@ -211,7 +211,7 @@ def _measured(case: Case) -> dict[str, Any]:
     try:
         limit = math.inf if case.free else None
         plan = planner.find_plan(
-            graph, cluster, baselines=False, memory_limit_bytes=limit, gap=case.gap
+            graph, cluster, PlanOptions(baselines=False, memory_limit_bytes=limit, gap=case.gap)
         )
     except ValueError as error:
         failure = str(error)

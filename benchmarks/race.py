@@ -25,6 +25,7 @@ from autoddl.cluster import Cluster
 from autoddl.cost.operators import at_rate
 from autoddl.graph.graph import Graph
 from autoddl.planner.baselines import Chosen
+from autoddl.planner.options import PlanOptions
 from autoddl.runtime.oneflow.rival.choice import ask_oneflow
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.sbp.mesh import Mesh
@@ -74,7 +75,7 @@ def balanced(cluster: Cluster, model: str) -> Cluster:
     name, share = wanted_share(model)
     for _ in range(3):  # the scheme's best topology may change with the rate
         cluster = replace(cluster, device=at_rate(device, rate))
-        schemes = compare(graph_of(model), cluster, optimizer=OPTIMIZER).schemes
+        schemes = compare(graph_of(model), cluster, PlanOptions(optimizer=OPTIMIZER)).schemes
         plan = next(s.plan for s in schemes if s.name == name)
         assert plan is not None, "small models fit by every scheme"
         wanted_s = plan.cost.communication_s * (1 - share) / share
@@ -104,7 +105,9 @@ def schemes_of(model: str, cluster: Cluster) -> list[Scheme]:
     """Ours first; of schemes that come to the same plan, the first."""
     found: dict[str, Scheme] = {}
     rival = rival_choice(model, cluster.mesh)
-    for scheme in compare(graph_of(model), cluster, optimizer=OPTIMIZER, rival=rival).schemes:
+    for scheme in compare(
+        graph_of(model), cluster, PlanOptions(optimizer=OPTIMIZER), rival=rival
+    ).schemes:
         plan = scheme.plan
         if plan is None:
             print(f"  {scheme.name}: {scheme.why}", flush=True)

@@ -41,6 +41,7 @@ from autoddl.planner.baselines.megatron_stages import (
     even_cut,
     on_cut,
 )
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan, micro_batch_counts
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans import Plan
@@ -119,7 +120,9 @@ def of_pipeline(plan: StagedPlan, topologies: tuple[str, ...] = ()) -> Found:
 
 
 def one_stage(graph: Graph, cluster: Cluster) -> dict[str, Found]:
-    found = {"AutoDDL": of_plan(find_plan(graph, cluster, zero=False, baselines=False))}
+    found = {
+        "AutoDDL": of_plan(find_plan(graph, cluster, PlanOptions(zero=False, baselines=False)))
+    }
     record, plan = baseline_plans(graph, cluster)["Megatron"]
     if plan is not None:
         found["Megatron"] = of_plan(plan, (record.topology,))
@@ -148,7 +151,7 @@ def predict(model: Model, nodes: int, stages: int) -> dict[str, Found]:
     graph = graph_of(model, BATCH[nodes])
     if stages == 1:
         return one_stage(graph, cluster)
-    ours = find_staged_plan(graph, cluster, stages=stages, zero=False)
+    ours = find_staged_plan(graph, cluster, PlanOptions(stages=stages, zero=False))
     assert isinstance(ours, StagedPlan)
     theirs = megatron(ours, graph)
     return {"AutoDDL": of_pipeline(ours), **({} if theirs is None else {"Megatron": theirs})}
@@ -161,7 +164,9 @@ def even_megatron(
     cluster = Cluster.load(MACHINES / "piz_daint.json").with_shape(nodes, 1)
     graph = graph_of(model, BATCH[nodes])
     if stages == 1:
-        record, plan = baseline_plans(graph, cluster, checkpointing=checkpointing)["Megatron"]
+        record, plan = baseline_plans(graph, cluster, PlanOptions(checkpointing=checkpointing))[
+            "Megatron"
+        ]
         return None if plan is None else of_plan(plan, (record.topology,))
     cut = even_cut(graph, repeated_blocks(graph), stages)
     places, priced = equal_parts(nodes, 1, stages), CostModel(cluster)

@@ -33,7 +33,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "_native",
     ),
     "__main__": ("tools",),
-    "__init__": ("api", "plans", "graph", "cluster"),
+    "__init__": ("api", "planner", "plans", "graph", "cluster"),
 }  # fmt: skip
 
 # Third-party packages, by the longest name of a module or package that may import them.
@@ -45,6 +45,7 @@ OUTSIDE = {
     "planner": {"numpy", "scipy"},
     "plans.reshard": {"numpy", "scipy"},
     "plans.schedule.timeline": {"matplotlib"},
+    "api": {"typing_extensions"},  # for type checkers only
     "runtime": {"numpy"},
     "runtime.oneflow": {"numpy", "oneflow"},
     "runtime.oneflow.rival": {"numpy", "oneflow", "google"},
@@ -58,7 +59,7 @@ OUTSIDE = {
 # Ceilings, which only fall; the right-hand side is where the house is to be.
 MOST_ENTRIES = 12  # beside __init__ and __main__; two of them private
 MOST_LINES = 470  # a file: 450
-MOST_MODULES = {"": 13, "cost": 36, "search": 29, "sbp": 19, "runtime.oneflow": 28}  # 13 everywhere
+MOST_MODULES = {"": 13, "cost": 15, "search": 15, "sbp": 19, "runtime.oneflow": 28}  # 13 everywhere
 MOST_MODULES |= {"planner": 17, "plans": 17, "runtime.oneflow.kernels": 15}
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from .._files import write_atomically
+from ..sbp.collectives import COLLECTIVES, Collectives
 from ..sbp.mesh import Mesh
 from .fields import Fields, check_known, checked_number, load_object, type_name
 from .group_line import GroupLine
@@ -72,6 +73,7 @@ class Cluster:
     intra: between the devices of a host; beta is per device.
     inter: between hosts; beta is per host, and the host's devices share it.
     lines: what collectives take in groups whose shape was measured, one each
+    collectives: how the machine's library does them; not written to a file
     """
 
     name: str
@@ -83,6 +85,7 @@ class Cluster:
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     calibration: Calibration | None = None
     lines: tuple[GroupLine, ...] = ()
+    collectives: Collectives = COLLECTIVES
 
     def __post_init__(self) -> None:
         # The same checks serve a file, a direct call and `with_shape`.

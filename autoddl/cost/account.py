@@ -14,12 +14,13 @@ import numpy as np
 
 from ..graph.graph import SOURCE_KINDS, Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
-from ..sbp.layout import TensorSpec
+from ..sbp.collectives import Step, device_intra_bytes, nic_bytes, nic_messages
+from ..sbp.layout import TensorSpec, even_bytes
 from ..sbp.placement import B, NdSbp, P
-from ..sbp.redistribute import Step, device_intra_bytes, nic_bytes, nic_messages, path_cost
+from ..sbp.redistribute import path_cost
 from ..sbp.rules import find_rule, signatures_of
 from ..sbp.signature import Inner
-from .memory import Held, held_bytes, local_bytes
+from .memory import Held, held_bytes
 from .model import CostModel
 from .operators import compute_seconds, inner_count, inner_seconds, reduced_spec, times_of
 from .recompute import Recomputation
@@ -139,12 +140,12 @@ def _add_operator(
         reduced = reduced_spec(spec, inner)
         source = placed.ins[inner.tensor]
         nd = NdSbp(tuple(B if p.is_split and p.dim in inner.dims else p for p in source))
-        local = np.array([local_bytes(reduced, nd, mesh)])
+        local = np.array([even_bytes(reduced, nd, mesh)])
         axes = placed.inner_axes
         seconds = times * float(inner_seconds(model.comm, inner, axes, local, has_grad)[0])
         both = inner_count(inner, has_grad)
         partial = nd.replace(placed.inner_axes, P)
-        steps = (Step("all_reduce", placed.inner_axes, P, B),)
+        steps = (Step.between(P, B, placed.inner_axes),)
         counts = ("forward", passes * inner.forward), ("backward", inner.backward)
         for cause, count in counts:
             if cause == "forward" or has_grad:
@@ -166,7 +167,7 @@ def operator_seconds(
         if any(nd[axis].is_split for nd in (*placed.ins, *placed.outs)):
             share *= extent
     tensors = zip((*spec.inputs, *spec.outputs), (*placed.ins, *placed.outs), strict=True)
-    moved = sum(local_bytes(t, nd, mesh) for t, nd in tensors)
+    moved = sum(even_bytes(t, nd, mesh) for t, nd in tensors)
     device = model.cluster.device
     times = times_of(device, graph, op)
 
@@ -222,7 +223,7 @@ class _Trips:
         return self._known[key]
 
     def _trip(self, spec: TensorSpec, source: NdSbp, steps: tuple[Step, ...]) -> _Trip:
-        mesh, nd = self.model.cluster.mesh, source
+        mesh, table, nd = self.model.cluster.mesh, self.model.comm.collectives, source
         seconds = {True: 0.0, False: 0.0}  # between nodes, inside one
         for step in steps:
             if not step.is_free:
@@ -232,9 +233,9 @@ class _Trips:
         return _Trip(
             seconds[True],
             seconds[False],
-            nic_bytes(spec, source, steps, mesh),
-            device_intra_bytes(spec, source, steps, mesh),
-            nic_messages(steps, mesh),
+            nic_bytes(spec, source, steps, mesh, table),
+            device_intra_bytes(spec, source, steps, mesh, table),
+            nic_messages(steps, mesh, table),
         )
 
 

@@ -46,10 +46,10 @@ from dataclasses import dataclass, field
 
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
+from ..sbp.collectives import COLLECTIVES, Collectives, device_bytes
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.rules import find_rule, is_matmul
-from ..sbp.traffic import device_bytes
 from .recompute import Recomputation
 from .storage import edge_times
 
@@ -180,6 +180,7 @@ def product_bytes(
     ops: Mapping[str, PlannedOp],
     edges: Mapping[tuple[str, int], PlannedEdge],
     again: Recomputation | None = None,
+    collectives: Collectives = COLLECTIVES,
 ) -> ProductBytes:
     """The account of a plan for `graph` (of one micro-batch) with `memory_bytes` a device.
 
@@ -205,7 +206,16 @@ def product_bytes(
     return ProductBytes(
         independent,
         dependent,
-        _moved(graph, mesh, micro_batches, ops, edges, values, again or Recomputation(graph)),
+        _moved(
+            graph,
+            mesh,
+            micro_batches,
+            ops,
+            edges,
+            values,
+            again or Recomputation(graph),
+            collectives,
+        ),
         sum(is_matmul(op.kind) for op in graph.ops),
         len(values.divided),
     )
@@ -225,6 +235,7 @@ def _moved(
     edges: Mapping[tuple[str, int], PlannedEdge],
     values: _Values,
     again: Recomputation,
+    collectives: Collectives,
 ) -> float:
     weights = {v.name for v in values.all if v.is_param and v.readers}
     inputs = {op.name: op.inputs for op in graph.ops}
@@ -240,10 +251,10 @@ def _moved(
             is_param, edge.zero_stage, micro_batches, again.passes(edge.op)
         )
         given = ops[producer.name].outs[producer.outputs.index(tensor)]
-        total += sum(forward) * device_bytes(spec, given, edge.forward, mesh)
+        total += sum(forward) * device_bytes(spec, given, edge.forward, mesh, collectives)
         back = ops[edge.op].grad_ins[edge.index]
         if back is not None:
-            total += backward * device_bytes(spec, back, edge.backward, mesh)
+            total += backward * device_bytes(spec, back, edge.backward, mesh, collectives)
     return total
 
 

@@ -13,13 +13,15 @@ so the bytes through one NIC are (G/g) (p-1)/p n_bytes, and G local (p-g)/p for 
 slower of NIC and in-node link decides. On a machine where they were measured, each collective costs
 the link's `call_s` once as well, and the device's `shuffle_s_per_byte` for each byte each time that
 it passes over the tensor itself, to copy it into and out of buffers, to sum, or to bring scattered
-pieces together (`PASSES`). Where the machine file has a line of their own for groups of this shape
-(`cluster.group_line`), that is the price. `work_of` counts messages and bytes, `CommModel.price`
-computes both rules from them.
+pieces together. Where the machine file has a line of their own for groups of this shape
+(`cluster.group_line`), that is the price. Messages and bytes are those of the cluster's table of
+collectives (`sbp.collectives`), from which `CommModel.price` computes both rules; where the table
+has several algorithms of one collective, each has its price.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -29,49 +31,29 @@ from numpy.typing import NDArray
 
 from ..cluster.group_line import GroupLine
 from ..cluster.spec import Cluster
+from ..sbp.collectives import COLLECTIVES, Collectives, Step, StepKind, Work, path_bytes
 from ..sbp.edges import mask_axes
+from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
-from ..sbp.redistribute import StepKind
+from ..sbp.placement import NdSbp
 
 Prices = NDArray[np.float64]
 CommRule = Literal["shared_nic", "plain"]
 COMM_RULES: tuple[CommRule, ...] = ("shared_nic", "plain")
 
-# How often a device passes over the larger of its tensors before and after: a gathered tensor is
-# written once; one to be reduced is copied and summed; an all-to-all cuts, copies and joins.
-PASSES = {"all_gather": 1.0, "reduce_scatter": 2.0, "all_reduce": 2.0, "all_to_all": 3.0}
 
+def work_of(
+    way: StepKind, nodes: int, gpus: int, groups: float, collectives: Collectives = COLLECTIVES
+) -> Work:
+    """The work of a collective, or a "send", in groups of nodes x gpus devices.
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a collective of one byte does; bytes are the larger of a device's before and after.
-
-    messages: one after the other
-    nic:      bytes through each NIC; 0 inside a node
-    device:   bytes that each device sends
-    shuffled: bytes that each device copies or sums itself
+    groups: so many of them share each NIC
     """
-
-    messages: int
-    nic: float
-    device: float
-    shuffled: float = 0.0
-
-
-def work_of(kind: str, nodes: int, gpus: int, groups: float) -> Work:
-    """The work of `kind` in groups of nodes x gpus devices, `groups` of which share each NIC."""
-    size = nodes * gpus
-    if kind == "send":
+    if way == "send":
         return Work(1, groups if nodes > 1 else 0.0, 1.0)
-    rounds = 2 if kind == "all_reduce" else 1
-    device = rounds * (size - 1) / size
-    if nodes == 1:
-        nic = 0.0
-    elif kind == "all_to_all":
-        nic = groups * gpus * (size - gpus) / size
-    else:
-        nic = groups * device
-    return Work(rounds * (size - 1), nic, device, PASSES[kind])
+    work = collectives[way].work
+    assert work is not None, f"{way} sends nothing"
+    return work(nodes, gpus, groups)
 
 
 @dataclass(frozen=True)
@@ -89,18 +71,23 @@ class CommModel:
     def mesh(self) -> Mesh:
         return self.cluster.mesh
 
+    @property
+    def collectives(self) -> Collectives:
+        """The table whose ways are priced."""
+        return self.cluster.collectives
+
     @cached_property
     def _lines(self) -> dict[tuple[str, int, int, float], GroupLine]:
         lines = self.cluster.lines if self.rule == "shared_nic" else ()
         return {line.shape: line for line in lines}
 
     def price(self, kind: StepKind, axes: tuple[int, ...]) -> tuple[float, float]:
-        """(seconds of latency, seconds per byte) of a step along `axes`.
+        """(seconds of latency, seconds per byte) of one way of a step along `axes`.
 
         Bytes are the larger of the device's local bytes before and after the step.
         """
         nodes, gpus = self.mesh.topology(axes)
-        if kind in ("slice", "to_partial") or nodes * gpus == 1:
+        if self.collectives[kind].is_local or nodes * gpus == 1:
             return 0.0, 0.0
         return self.group_price(kind, nodes, gpus, self.cluster.gpus_per_node / gpus)
 
@@ -119,6 +106,23 @@ class CommModel:
     @cached_property
     def _by_mask(self) -> dict[StepKind, Prices]:
         return {}
+
+    def ways(self, name: StepKind) -> tuple[StepKind, ...]:
+        """The ways of a collective, the default first."""
+        return tuple(e.way for e in self.collectives.entries if e.name == name)
+
+    def cheapest(self, spec: TensorSpec, nd: NdSbp, steps: Iterable[Step]) -> tuple[Step, ...]:
+        """The same `steps` from `nd` on, each by the algorithm that is cheapest for its bytes."""
+        steps = tuple(steps)
+        if not self.collectives.has_choices:
+            return steps
+        found: list[Step] = []
+        for step, before, after in path_bytes(spec, steps, nd, self.mesh):
+            ways = self.collectives.steps(step.source, step.target, step.axes)
+            prices = [self.price(way.way, way.axes) for way in ways]
+            seconds = [alpha_s + beta * max(before, after) for alpha_s, beta in prices]
+            found.append(ways[seconds.index(min(seconds))])
+        return tuple(found)
 
     def in_runs(self, kind: StepKind, size: float) -> Prices:
         """[axes as a number] seconds that are known of `cost.storage`'s runs; nan: not yet."""
@@ -141,7 +145,7 @@ class CommModel:
         line = self._lines.get((kind, nodes, gpus, groups))
         if line is not None:
             return line.latency_s, line.s_per_byte
-        work = work_of(kind, nodes, gpus, groups)
+        work = work_of(kind, nodes, gpus, groups, self.collectives)
         link = self.cluster.intra if nodes == 1 else self.cluster.inter
         if kind == "send":
             latency = link.transfer_latency_s

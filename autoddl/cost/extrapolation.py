@@ -14,11 +14,10 @@ from ..cluster.provenance import Calibration
 from ..cluster.spec import Cluster
 from ..graph.graph import Graph
 from ..graph.placed import PlannedEdge, PlannedOp
+from ..sbp.collectives import Step, path_bytes
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, P
-from ..sbp.redistribute import Step
-from ..sbp.traffic import path_bytes
 from .account import inner_of
 from .operators import reduced_spec
 
@@ -87,6 +86,6 @@ def _paths(
             inner = inner_of(graph, op)
             source = placed.ins[inner.tensor]
             nd = NdSbp(tuple(B if p.is_split and p.dim in inner.dims else p for p in source))
-            step = Step("all_reduce", placed.inner_axes, P, B)
+            step = Step.between(P, B, placed.inner_axes)
             partial = nd.replace(placed.inner_axes, P)
             yield op.name, reduced_spec(graph.spec(op), inner), partial, (step,)

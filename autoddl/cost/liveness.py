@@ -30,8 +30,8 @@ from typing import Literal
 
 from ..graph.graph import Op
 from ..graph.placed import PlannedEdge, PlannedOp
+from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
-from ..sbp.redistribute import Step
 from ..sbp.rules import find_rule
 from .memory_rules import MemoryRules, OperatorMemory
 from .model import OPTIMIZER_SLOTS

@@ -31,15 +31,13 @@ from dataclasses import dataclass
 
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
-from ..sbp.layout import TensorSpec
+from ..sbp.layout import even_bytes
 from ..sbp.mesh import Mesh
-from ..sbp.placement import NdSbp
 from ..sbp.rules import find_rule
 from ..sbp.signature import OpSpec
 from .model import CostModel
 from .operators import computes, is_saved
 from .recompute import Recomputation, is_product
-from .step_tensors import shards
 
 
 def beside_shares(op: OpSpec) -> tuple[float, float]:
@@ -169,7 +167,7 @@ def _of_operator(
     spec, rule = graph.spec(op), find_rule(op.kind)
     assert rule is not None, f"{op.name} has no rule"
     out_bytes = sum(
-        local_bytes(t, nd, mesh) for t, nd in zip(spec.outputs, placed.outs, strict=True)
+        even_bytes(t, nd, mesh) for t, nd in zip(spec.outputs, placed.outs, strict=True)
     )
     if op.kind == "param":
         (tensor,) = op.outputs
@@ -200,25 +198,25 @@ def _add_input(
     is_param = producer.kind == "param"
     accumulated = placed.grad_ins[index]
     if is_param and accumulated is not None and is_shared(graph, name):
-        size = local_bytes(spec, accumulated, mesh)
+        size = even_bytes(spec, accumulated, mesh)
         own.memory_bytes += size
         own.fixed_bytes += size
     if edge is None:
         return within
-    stays = bool(edge.forward) and edge.forward[-1].kind != "to_partial"
+    stays = bool(edge.forward) and not edge.forward[-1].target.is_partial
     # readers of a buffer cut out what they need; the sweep counts it while it lives
     if stays and edge.zero_stage < 3 and producer.kind != "buffer":
-        copy = local_bytes(spec, placed.ins[index], mesh)
+        copy = even_bytes(spec, placed.ins[index], mesh)
         own.memory_bytes += copy
         own.fixed_bytes += copy if is_param else 0.0
         within += 0.0 if is_param else copy
     if edge.zero_stage == 3 and placed.name in again.last_products:  # it is gathered again
-        copy = local_bytes(spec, placed.ins[index], mesh)
+        copy = even_bytes(spec, placed.ins[index], mesh)
         own.memory_bytes += copy
         within += copy
     if edge.backward and accumulated is not None and edge.zero_stage == 1:
         given = ops[producer.name].outs[producer.outputs.index(name)]
-        whole, apart = (local_bytes(spec, nd, mesh) for nd in (accumulated, given))
+        whole, apart = (even_bytes(spec, nd, mesh) for nd in (accumulated, given))
         own.memory_bytes += whole - apart
         own.fixed_bytes += whole - apart
     return within
@@ -239,15 +237,10 @@ def _shares(
     return [float(number == largest) for number in range(len(sizes))]
 
 
-def local_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> float:
-    """Bytes of a tensor on one device."""
-    return spec.bytes / shards(nd, mesh)
-
-
 def _kept_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> float:
     """Bytes of the outputs of `op` and of what it keeps beside them."""
     outs = zip(op.outputs, placed.outs, strict=True)
-    kept = sum(local_bytes(graph.tensors[t].spec, nd, mesh) for t, nd in outs)
+    kept = sum(even_bytes(graph.tensors[t].spec, nd, mesh) for t, nd in outs)
     return kept + _extra_bytes(graph, mesh, op, placed)
 
 
@@ -264,9 +257,9 @@ def _shares_bytes(
     of_input, of_output = shares
     found = 0.0
     if of_input:
-        found += of_input * local_bytes(spec.inputs[0], placed.ins[0], mesh)
+        found += of_input * even_bytes(spec.inputs[0], placed.ins[0], mesh)
     if of_output:
-        found += of_output * local_bytes(spec.outputs[0], placed.outs[0], mesh)
+        found += of_output * even_bytes(spec.outputs[0], placed.outs[0], mesh)
     return found
 
 
@@ -277,7 +270,7 @@ def _gradient_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> floa
     found = _shares_bytes(spec, (all_in - in_, all_out - out), mesh, placed)
     grads = zip((*op.outputs, *op.inputs), (*placed.grad_outs, *placed.grad_ins), strict=True)
     return found + sum(
-        local_bytes(graph.tensors[name].spec, nd, mesh)
+        even_bytes(graph.tensors[name].spec, nd, mesh)
         for name, nd in grads
         if name in graph.needs_grad and nd is not None
     )

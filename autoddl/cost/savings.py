@@ -107,7 +107,7 @@ def stored_whole(
     edges: Mapping[Key, PlannedEdge],
 ) -> tuple[dict[str, PlannedOp], dict[Key, PlannedEdge]]:
     """The plan with every parameter that is stored split by ZeRO stored as its reader needs it."""
-    paths = PathTable(model.cluster.mesh, model.comm.price)
+    paths = PathTable(model.cluster.mesh, model.comm.price, model.comm.collectives)
     placed, steps = dict(ops), dict(edges)
     for edge, tensor in _split(graph, edges):
         needed, given = ops[edge.op].ins[edge.index], ops[edge.op].grad_ins[edge.index]

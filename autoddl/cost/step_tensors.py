@@ -15,9 +15,10 @@ from functools import lru_cache
 
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
+from ..sbp.collectives import Step
+from ..sbp.layout import num_shards
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
-from ..sbp.redistribute import Step
 from ..sbp.rules import find_rule
 from ..sbp.signature import OpSpec, View
 from .recompute import Recomputation
@@ -42,15 +43,6 @@ class PlannedStep:
     ops: Mapping[str, PlannedOp]
     edges: Mapping[Key, PlannedEdge]
     again: Recomputation
-
-
-@lru_cache(maxsize=10_000)
-def shards(nd: NdSbp, mesh: Mesh) -> int:
-    """Into how many different parts the devices hold a tensor."""
-    parts = 1
-    for placement, extent in zip(nd, mesh.extents, strict=True):
-        parts *= extent if placement.is_split else 1
-    return parts
 
 
 def contiguous(shape: Sequence[int]) -> Strides:
@@ -181,7 +173,7 @@ class StepTensors:
             whole = self._whole[tensor] = self.plan.graph.tensors[tensor].spec.bytes
         known = self._parts.get(id(nd))
         if known is None:
-            known = self._parts[id(nd)] = nd, shards(nd, self.plan.mesh)
+            known = self._parts[id(nd)] = nd, num_shards(nd, self.plan.mesh)
         return whole / known[1]
 
     def strides_of(self, name: str, tensor: str) -> Strides:

@@ -24,19 +24,20 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sbp.layout import TensorSpec
+from ..sbp.collectives import Step, StepKind, step_kind
+from ..sbp.layout import TensorSpec, even_bytes, even_bytes_of, num_parts
 from ..sbp.mesh import Mesh
-from ..sbp.placement import B, NdSbp, P
+from ..sbp.placement import B, NdSbp, P, S
 from ..sbp.rules import is_matmul
 from ..sbp.signature import OpSpec
-from ..sbp.steps import Step, StepKind
 from .comm import CommModel
 
 Codes = NDArray[np.int8]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-_COLLECTS: tuple[StepKind, StepKind] = ("all_gather", "reduce_scatter")
+_COLLECTS = step_kind(S(0), B), step_kind(P, S(0))
+_SUMS = step_kind(P, B)
 _B, _P = B.code, P.code
 
 
@@ -95,11 +96,10 @@ def stored_codes(spec: TensorSpec, needed: Codes, given: Codes, chosen: Bools, m
     first = split.argmax(axis=1)
     before = np.arange(mesh.num_axes) < first[:, None]
     stored = kept.copy()
-    extents = np.array(mesh.extents, dtype=np.int64)
     trials: list[tuple[Codes, Bools, Bools]] = []  # along each dim, whether it is used, and fits
     for dim in range(len(spec.shape)):
         own, trial = needed == dim, np.where(split, np.int8(dim), kept)
-        parts = np.where(trial == dim, extents, 1).prod(axis=1)
+        parts = num_parts(trial == dim, mesh.extents)
         contiguous = ~(own & ~before).any(axis=1)
         trials.append((trial, own.any(axis=1), contiguous & (spec.shape[dim] % parts == 0)))
     # dims that nothing splits first, then those that only axes before the first one split
@@ -118,15 +118,16 @@ def storage_steps(
     axes = tuple(a for a, (x, y) in enumerate(zip(needed, stored, strict=True)) if x != y)
     dim = stored[axes[0]]
     rest = tuple(a for a, p in enumerate(given) if p.is_partial and a not in axes)
-    parts = comm.mesh.extent([a for a, p in enumerate(needed) if p.is_split])
-    whole = np.array([spec.bytes / parts])
+    whole = np.array([even_bytes(spec, needed, comm.mesh)])
     along = np.isin(np.arange(comm.mesh.num_axes), axes)[None]
-    gathers = _runs(along[0], _in_runs(comm, "all_gather", along, whole)[1][0])
-    scatters = _runs(along[0], _in_runs(comm, "reduce_scatter", along, whole)[1][0])
-    backward = [Step("reduce_scatter", run, P, dim) for run in scatters]
+    gathers, scatters = (
+        _runs(along[0], _in_runs(comm, kind, along, whole)[1][0]) for kind in _COLLECTS
+    )
+    forward = [Step.between(dim, B, run) for run in reversed(gathers)]
+    backward = [Step.between(P, dim, run) for run in scatters]
     if rest:
-        backward.append(Step("all_reduce", rest, P, B))
-    return tuple(Step("all_gather", run, dim, B) for run in reversed(gathers)), tuple(backward)
+        backward.append(Step.between(P, B, rest))
+    return comm.cheapest(spec, stored, forward), comm.cheapest(spec, given, backward)
 
 
 def _in_runs(comm: CommModel, kind: StepKind, along: Bools, whole: Floats) -> tuple[Floats, Ints]:
@@ -146,8 +147,10 @@ def _in_runs(comm: CommModel, kind: StepKind, along: Bools, whole: Floats) -> tu
     for i in reversed(range(axes)):
         ends = np.arange(i + 1, axes + 1)
         runs = masks & ((1 << ends) - (1 << i))[:, None]
-        alpha_s, beta_s_per_byte = comm.prices(kind, runs)
-        tries = least[i + 1 :] + alpha_s + beta_s_per_byte * sizes[i]
+        tries = np.full(runs.shape, np.inf)
+        for way in comm.ways(kind):
+            alpha_s, beta_s_per_byte = comm.prices(way, runs)
+            np.minimum(tries, least[i + 1 :] + alpha_s + beta_s_per_byte * sizes[i], out=tries)
         least[i] = np.where(along[:, i], tries.min(axis=0), least[i + 1])
         end[:, i] = ends[tries.argmin(axis=0)]
     return least[0], end
@@ -260,9 +263,12 @@ class StoragePrices:
         gathered, rest = split.gathered[rows], ((self.given == _P) & ~split.gathered)[rows]
         forward, sums = edge_times(True, stage, micro_batches, passes)
         gather_s, scatter_s = self._collected(gathered, self._whole[rows])
-        alpha_s, beta_s_per_byte = self.comm.prices("all_reduce", _masks(rest))
         found = sum(forward) * gather_s
-        found += sums * (scatter_s + alpha_s + beta_s_per_byte * split.bytes[rows])
+        masks, least = _masks(rest), np.full(len(rest), np.inf)
+        for way in self.comm.ways(_SUMS):
+            alpha_s, beta_s_per_byte = self.comm.prices(way, masks)
+            np.minimum(least, scatter_s + alpha_s + beta_s_per_byte * split.bytes[rows], out=least)
+        found += sums * least
         seconds[rows] = np.maximum(found, whole_s[rows])
         return seconds
 
@@ -291,8 +297,7 @@ class StoragePrices:
         return self._bytes(self.needed)
 
     def _bytes(self, codes: Codes) -> Floats:
-        extents = np.array(self.comm.mesh.extents, dtype=np.float64)
-        return self.spec.bytes / np.where(codes >= 0, extents, 1.0).prod(axis=1)
+        return even_bytes_of(self.spec, codes, self.comm.mesh)
 
 
 def _masks(along: Bools) -> Ints:

@@ -4,7 +4,7 @@ Strategies that differ only in the order of such axes are a class. The problem o
 for each, and for each pair of them, what no member falls below in seconds and, apart from that, in
 bytes: members compute alike, the redistributions between two classes are bounded by `sbp.counted`,
 a copy counts only if no two members agree, and of a storage (`storage_table`) the least of all
-members counts. So of any price p >= 0 of memory (`dual`)
+members counts. So of any price p >= 0 of memory (`lagrangian`)
 
     min over classes of cost + p (memory - limit)  <=  L(p)  <=  least cost within the limit,
 
@@ -26,12 +26,10 @@ from numpy.typing import NDArray
 from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
 from ..sbp.counted import Counted
-from ..search.dual import Dual, score_bound
-from ..search.eliminate import eliminate
-from ..search.few_first import price_by_few
-from ..search.gap import ROUNDING
-from ..search.marginals import Contexts
-from ..search.problem import Choice, Problem, Table
+from ..search.elimination import eliminate
+from ..search.lagrangian import Dual, best_price, score_bound
+from ..search.problem import ROUNDING, Choice, Problem, Table
+from ..search.reduced_costs import ReducedCosts
 from .axis_classes import AxisClasses, Codes, counted
 from .tables.group_table import GroupTable, Space
 from .tables.groups import Grouping
@@ -81,8 +79,11 @@ class ClassBounds:
     @cached_property
     def _scores(self) -> tuple[float, list[Table]]:
         state = eliminate(self.problem, self.dual.price, frozenset())
-        contexts = Contexts(state, nodes_only=True)
+        contexts = ReducedCosts(state, nodes_only=True)
         return state.constant, [contexts.through(n) for n in range(len(self.classes))]
+
+    def _solve(self, price: float) -> Choice:
+        return eliminate(self.problem, price, frozenset()).expand({})
 
     def kept(self, slack: float) -> list[NDArray[np.int64]]:
         """Of each node table the strategies that choices below `ceiling(slack)` may have."""
@@ -141,7 +142,11 @@ class ClassBounds:
         """
         if self.bound >= enough or self.near <= near:
             return self
-        dual = price_by_few(self.problem, self.free, self.dual, enough, near)
+        found = best_price(
+            self.problem, self._solve, self.free, start=self.dual.price, near=near,
+            done=lambda _, bound: bound >= enough,
+        )  # fmt: skip
+        dual = max(self.dual, found, key=lambda dual: dual.bound)
         return replace(self, dual=dual, near=np.inf if enough <= dual.bound < np.inf else near)
 
 

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 
 from ..cost.model import CostModel
 from ..cost.recompute import Blocks
-from ..search.budget import Budget
-from ..search.descend import descend
-from ..search.eliminate import eliminate
-from ..search.narrow import sketch
-from ..search.progress import Progress
+from ..search.budget import Budget, Progress
+from ..search.elimination import eliminate
+from ..search.exact import Restricted, approach
+from ..search.local_search import descend
 from .class_bounds import ClassBounds, class_bounds
 from .tables.group_table import NoStrategy, Space
 from .tables.least_bytes import LeastBytes
@@ -71,7 +70,8 @@ class Looker:
     corrections: dict[tuple[int, Blocks], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._prices = PairPrices(self.model.cluster.mesh, self.model.comm.price)
+        comm = self.model.comm
+        self._prices = PairPrices(comm.mesh, comm.price, comm.collectives)
         self._space = dataclasses.replace(self.space, cap=min(self.space.cap, _CAP))
         self._known: dict[tuple[int, Blocks], Look] = {}
         self._in_more: dict[tuple[int, int, Blocks], ClassBounds] = {}  # known, not known
@@ -140,7 +140,7 @@ class Looker:
                 if state.node:
                     run.offer(descend(problem, free)[0])
                 else:
-                    sketch(problem, run, free)
+                    approach(Restricted.of(problem), run, _NEAR)
         return Look(parts, blocks, run.cost, run.free_cost)
 
     @property

@@ -8,10 +8,11 @@ from ..cost.comm import CommModel
 from ..cost.storage import WHOLE, Storage, chosen_axes, stage_at, storage_steps, stored_codes
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
+from ..sbp.collectives import Step
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, Placement
-from ..sbp.redistribute import PathTable, Step
+from ..sbp.redistribute import PathTable
 from ..sbp.signature import Signature
 from ..search.problem import Choice
 from .tables.group_table import stored_placement
@@ -29,7 +30,7 @@ def place(
     """
     graph, mesh = tables.grouping.graph, tables.model.cluster.mesh
     if paths is None:
-        paths = PathTable(mesh, tables.model.comm.price)
+        paths = PathTable(mesh, tables.model.comm.price, tables.model.comm.collectives)
     patterns: dict[str, PlannedOp] = {}  # the same object for operators that are placed alike
     storage: dict[str, Storage] = {}  # parameter's tensor -> how it is stored
     known: dict[tuple[int, int], list[PlannedOp]] = {}  # equal groups are placed once

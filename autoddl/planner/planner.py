@@ -10,6 +10,7 @@ plan records them. Should one of them be faster than what was found, it is the p
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,18 +18,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..cluster.spec import Cluster
-from ..cost.comm import CommRule
 from ..cost.model import CostModel
 from ..cost.recompute import Checkpointing
+from ..graph.batch_norm import with_batch_norm
+from ..graph.cut import CutGraph
 from ..graph.graph import Graph
 from ..graph.placed import PlannedBaseline
 from ..graph.precision import check_precision, in_precision
 from ..graph.regions import repeated_blocks
+from ..graph.rows import find_rows, in_several
 from ..plans import Plan, SearchRecord
 from ..plans.format import format_at_least, format_bytes
 from ..search.algorithms import find_algorithm
 from ..search.budget import Budget
-from ..search.certify import free_bound
+from ..search.elimination import free_bound
 from ..search.problem import Choice
 from .alternatives import next_best
 from .attempts import Attempts
@@ -37,111 +40,68 @@ from .collector import paused_collector
 from .found import Found
 from .layers import describe_layers
 from .look import Looker
+from .options import DEFAULTS, PlanOptions
 from .searches import Searches
 from .smallest import smallest
-from .tables.group_table import WHOLE_SPACE, Space
+from .tables.group_table import Space
 from .tables.micro_batches import MicroBatches
 from .tables.pair_prices import PairPrices
 from .tables.tables import Tables
 
-_NEAR = 5e-4  # relative gap that "auto" closes only if that is quick, where memory binds
-_PROVING = ("auto", "exact", "integer", "exhaustive")
+_GAP = 1e-4  # that a search which proves a bound may leave by default: no use to anyone to close
 
 
 @paused_collector()
 def find_plan(
     graph: Graph,
     cluster: Cluster,
+    options: PlanOptions = DEFAULTS,
     *,
-    seed: int = 0,
-    optimizer: str = "adam",
-    micro_batches: int | None = None,
-    memory_limit_bytes: float | None = None,
-    search: str = "auto",
-    comm_rule: CommRule = "shared_nic",
-    restarts: int = 32,
-    budget_seconds: float | None = None,
-    budget_evaluations: int | None = None,
-    gap: float | None = None,
-    space: Space = WHOLE_SPACE,
-    zero: bool = True,
-    baselines: bool = True,
-    checkpointing: Checkpointing = "auto",
-    precision: str = "float32",
+    space: Space | None = None,
 ) -> Plan:
-    """The best plan found for training `graph` (traced with its loss) on `cluster`.
+    """The best plan found for training `graph` (traced with its loss) on one mesh of `cluster`.
 
-    seed:               of the search; equal inputs and seeds give byte-identical plans
-    optimizer:          "sgd", "momentum", "adam" or "adamw", for the memory of its state
-    micro_batches:      parts of the batch whose gradients are accumulated; None chooses
-    memory_limit_bytes: per device; None takes the device's memory
-    search:             an algorithm of `search.algorithms`
-    comm_rule:          "shared_nic", or "plain" for the paper's rule
-    restarts:           random starts of a heuristic search
-    budget_seconds:     of the search, which then returns the best so far; the plan depends on the
-                        machine if they run out
-    budget_evaluations: of the search, likewise; the plan does not depend on the machine
-    gap:                at which the search may end, such as 0.01 for at most 1 % above the lower
-                        bound; 0 proves what it can. None: 0, but "auto" closes a gap of 0.05 %
-                        only where that is quick. Only for a search that proves a bound
-    space:              which strategies are searched; a baseline restricts them
-    zero:               False: parameters are stored whole where they are Broadcast, as in AutoDDL's
-                        own space; the schemes named ZeRO are priced all the same, and not taken
-    baselines:          price the known schemes too, and return the best of them if it is faster
-                        than what was found; not for a restricted space or a pipeline stage
-    checkpointing:      which of the model's repeated blocks keep only their inputs and are run
-                        again before their backward pass: "none", "all", or "auto" for as few as
-                        make the fastest plan that fits. The known schemes recompute all or none,
-                        whichever is faster where "auto" leaves it open
-    precision:          "float32", or "float16" for mixed precision (see `precision`) where the
-                        machine file says how fast the device is in it
+    options: without stages
+    space:   which strategies are searched; a baseline restricts them. None: what the options say
 
-    Raises ValueError if an option is unknown, the batch cannot be cut so, or nothing fits memory.
+    Raises ValueError if the batch cannot be cut as asked for, the machine file has no rate for the
+    precision, or nothing fits the memory.
     """
+    assert options.stages is None, "pipeline stages are planned by find_staged_plan"
     started = time.perf_counter()
-    if not zero:
+    if space is None:
+        space = Space(split_channels=options.split_channels, zero=True)
+    if not options.zero:
         space = dataclasses.replace(space, zero=False)
     if not graph.loss and not graph.is_stage:
         raise ValueError(
             "the graph was traced without a loss; trace(..., loss=loss_fn) plans training"
         )
-    check_precision(precision, cluster.device)
-    graph = in_precision(graph, precision)
-    model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes, precision)
-    algorithm = find_algorithm(search)
-    budget = Budget(
-        restarts,
-        float("inf") if budget_evaluations is None else budget_evaluations,
-        float("inf") if budget_seconds is None else budget_seconds,
-        gap=gap or 0.0,
-        near=_NEAR if gap is None and search == "auto" else 0.0,
-    )
-    if gap and search not in _PROVING:
-        raise ValueError(
-            f"the search {search!r} proves no bound, so it cannot keep to a gap; leave the gap "
-            f"out, or use one of {', '.join(_PROVING)}"
-        )
-    prices = PairPrices(cluster.mesh, model.comm.price)
+    model = cost_model(cluster, options)
+    graph = prepared(graph, options)
+    algorithm, seed = find_algorithm(options.search), options.seed
+    budget = _budget(options)
+    prices = PairPrices(cluster.mesh, model.comm.price, model.comm.collectives)
 
     micro = MicroBatches.of(graph)
-    counts = micro_batch_counts(graph, micro_batches)
-    proves = search in ("auto", "exact")
+    counts = micro_batch_counts(graph, options.micro_batches)
+    proves = options.search in ("auto", "exact")
     looker = Looker(micro, model, space, prices)
-    attempts = Attempts(counts, Searches(looker, algorithm, budget, seed, proves))
-    best = attempts.best(checkpointing)
+    attempts = Attempts(counts, Searches(looker, algorithm, budget, seed, options.restarts, proves))
+    best = attempts.best(options.checkpointing)
     pricer: BaselinePricer | None = None
-    if baselines and space.allowed is None and space.min_weight_shards == 1 and graph.loss:
-        again = tried_again(attempts.blocks, checkpointing)
+    if options.baselines and space.allowed is None and space.min_weight_shards == 1 and graph.loss:
+        again = tried_again(attempts.blocks, options.checkpointing)
         pricer = BaselinePricer(micro, counts, model, seed, again)
     rivals = () if pricer is None else pricer.all()
     records = tuple(rival.record for rival in rivals)
-    allowed = [rival for rival in rivals if zero or "ZeRO" not in rival.record.name]
+    allowed = [rival for rival in rivals if options.zero or "ZeRO" not in rival.record.name]
     nearest = min(allowed, key=lambda rival: rival.seconds, default=None)
     if nearest is not None and nearest.seconds < _cost_to_beat(best):
         return _write_baseline(nearest, records, seed, time.perf_counter() - started)
     if best is None:
-        least = smallest(attempts, checkpointing)
-        if least.excess_bytes > 0 or search not in _PROVING:
+        least = smallest(attempts, options.checkpointing)
+        if least.excess_bytes > 0 or not algorithm.proves_bound:
             smaller = pricer and pricer.smallest(least.needed_bytes)
             if smaller is not None and smaller.needed_bytes <= model.limit_bytes:
                 found = smaller.record
@@ -149,9 +109,35 @@ def find_plan(
                 plan = _write_baseline(smaller, records, seed, time.perf_counter() - started)
                 return dataclasses.replace(plan, memory_limit_bytes=model.limit_bytes)
             named = _Footprint.of(smaller or least)
-            raise ValueError(_none_found(graph, model, named, len(counts) > 1, search))
+            raise ValueError(_none_found(graph, model, named, len(counts) > 1, options.search))
         best = least
     return write_plan(best, records, seed, time.perf_counter() - started)
+
+
+def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:
+    """What prices plans with these options. ValueError without a rate for their precision."""
+    check_precision(options.precision, cluster.device)
+    return CostModel(
+        cluster,
+        options.optimizer,
+        options.comm_rule,
+        options.memory_limit_bytes,
+        options.precision,
+    )
+
+
+def _budget(options: PlanOptions) -> Budget:
+    seconds, evaluations = options.budget_seconds, options.budget_evaluations
+    return Budget(
+        math.inf if seconds is None else seconds,
+        math.inf if evaluations is None else evaluations,
+        _GAP if options.gap is None else options.gap,
+    )
+
+
+def prepared(graph: Graph, options: PlanOptions) -> Graph:
+    """A traced graph in the precision and with the statistics of BatchNorm that are asked for."""
+    return in_precision(with_batch_norm(graph, options.batch_norm), options.precision)
 
 
 def micro_graph(graph: Graph, parts: int) -> Graph:
@@ -160,20 +146,43 @@ def micro_graph(graph: Graph, parts: int) -> Graph:
 
 
 def micro_batch_counts(graph: Graph, micro_batches: int | None) -> tuple[int, ...]:
-    """Numbers of micro-batches to try, ascending. ValueError if the given one does not divide."""
+    """Numbers of micro-batches to try, ascending.
+
+    ValueError if the given one does not divide the batch, or rows of the batch meet (`rows`).
+    """
     if micro_batches is None:
-        if graph.batch == 0:
+        if graph.batch == 0 or (not graph.is_stage and find_rows(graph).meeting is not None):
             return (1,)
         return tuple(n for n in range(1, graph.batch + 1) if graph.batch % n == 0 and _is_power(n))
-    if micro_batches < 1:
-        raise ValueError(f"micro_batches must be at least 1, got {micro_batches}")
     if micro_batches > 1 and (graph.batch == 0 or graph.batch % micro_batches):
         divisors = [n for n in range(1, graph.batch + 1) if graph.batch % n == 0]
         raise ValueError(
             f"a batch of {graph.batch} does not divide into {micro_batches} micro-batches; "
             f"possible numbers: {', '.join(map(str, divisors)) or '1'}"
         )
+    if not graph.is_stage:
+        find_rows(graph).check(micro_batches)
     return (micro_batches,)
+
+
+def stage_counts(cut: CutGraph, micro_batches: int | None) -> tuple[int, ...]:
+    """`micro_batch_counts` of a model in stages.
+
+    A sum that all micro-batches need before they are trained has to be computed in one stage.
+    """
+    counts = micro_batch_counts(cut.graph, micro_batches)
+    if counts == (1,):
+        return counts
+    rows = find_rows(cut.graph)
+    several = in_several(cut.graph, rows, cut.layer_of)
+    if several is None:
+        return counts
+    if micro_batches is None:
+        return (1,)
+    raise ValueError(
+        f"{several}, which {micro_batches} micro-batches need of the whole batch, is computed in "
+        "several layers that stages may hold; train it in 1 micro-batch, or without stages"
+    )
 
 
 def _is_power(n: int) -> bool:
@@ -240,27 +249,16 @@ def _write_baseline(
 
 @paused_collector()
 def baseline_plans(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    seed: int = 0,
-    optimizer: str = "adam",
-    micro_batches: int | None = None,
-    memory_limit_bytes: float | None = None,
-    comm_rule: CommRule = "shared_nic",
-    checkpointing: Checkpointing = "auto",
-    precision: str = "float32",
+    graph: Graph, cluster: Cluster, options: PlanOptions = DEFAULTS
 ) -> dict[str, tuple[PlannedBaseline, Plan | None]]:
     """Every known scheme on its best topology: its record and, if it fits, its plan, by name.
 
-    The options are those of `find_plan`, which raises the same errors for them.
+    The errors are those of `find_plan`.
     """
-    check_precision(precision, cluster.device)
-    graph = in_precision(graph, precision)
-    model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes, precision)
-    return written_baselines(
-        graph, model, micro_batch_counts(graph, micro_batches), seed, checkpointing
-    )
+    model = cost_model(cluster, options)
+    graph = prepared(graph, options)
+    counts = micro_batch_counts(graph, options.micro_batches)
+    return written_baselines(graph, model, counts, options.seed, options.checkpointing)
 
 
 def written_baselines(

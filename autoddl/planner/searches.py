@@ -2,9 +2,9 @@
 
 The search adds bytes up; what a plan holds at its fullest moment is known when it is written down
 (`found`). Where that exceeds the limit, the search's limit is lowered by the excess and its result
-tightened (`search.tighten`), so no plan exceeds it; where that costs much time, limits in between
-are tried. Where a look is a lower bound (`planner.class_bounds`), the search is among the
-strategies that it leaves, and what it rules out is ruled out for certain.
+repaired or found anew, so no plan exceeds it; where that costs much time, limits in between are
+tried. Where a look is a lower bound (`planner.class_bounds`), the search is among the strategies
+that it leaves, and what it rules out is ruled out for certain.
 
 `Searches.attempt` returns the result.
 """
@@ -19,13 +19,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..cost.recompute import Blocks
-from ..search.algorithms import Algorithm
+from ..search.algorithms import RESTARTS, Algorithm
 from ..search.budget import Budget
-from ..search.descend import descend
-from ..search.eliminate import reaches_all
-from ..search.gap import ROUNDING
-from ..search.problem import Problem, SearchResult
-from ..search.tighten import tighten
+from ..search.local_search import descend
+from ..search.problem import ROUNDING, Problem, SearchResult
 from .class_bounds import CLOSE, ClassBounds
 from .found import Found
 from .look import Looker
@@ -58,6 +55,7 @@ class Searches:
     algorithm: Algorithm
     budget: Budget
     seed: int
+    restarts: int = RESTARTS
     proves: bool = False
     results: list[SearchResult] = field(default_factory=list)
     _last: Found | None = field(default=None, init=False, repr=False)
@@ -90,7 +88,7 @@ class Searches:
         def lowered(tables: Tables, result: SearchResult, limit: float) -> Searched | None:
             problem = dataclasses.replace(tables.problem, memory_limit=limit)
             repaired = first and _repaired(problem, result, first.cost * (1 + _REPAIR))
-            found = repaired or self._tightened(problem, result)
+            found = repaired or self._search(problem, math.inf)
             return found and (tables, found)
 
         return None if first is None else self._fitting((tables, first), lowered)
@@ -108,17 +106,15 @@ class Searches:
             # blocks are planned less alike, the earlier a search ends, and the fullest is fuller
             if self._is_crowded(bounds) and self._leaves_nothing(bounds, searched):
                 return None
-            budget = dataclasses.replace(self.budget, gap=0.0, near=max(self.budget.near, gap))
+            budget = dataclasses.replace(self.budget, gap=0.0)
             thorough = dataclasses.replace(self, budget=budget)
             searched = thorough._search_few(bounds, beat_s) or searched
         first = searched[1]
 
         def lowered(tables: Tables, result: SearchResult, limit: float) -> Searched | None:
             problem = dataclasses.replace(tables.problem, memory_limit=limit)
-            enough_s = self.enough(first.lower_bound)
-            most_s = max(first.cost * (1 + self.budget.near), enough_s)
-            found = _repaired(problem, result, most_s)
-            found = found or self._search(problem, math.inf, enough_s)
+            found = _repaired(problem, result, self.enough(first.lower_bound))
+            found = found or self._search(problem, math.inf, first.lower_bound)
             if found is not None and found.cost <= first.cost * (1 + _REPAIR):
                 return tables, found
             return self._search_few(bounds.within(limit), math.inf)
@@ -246,8 +242,7 @@ class Searches:
                 tables = bounds.tables(kept, self.looker.prices)
                 limit = bounds.problem.memory_limit
                 problem = dataclasses.replace(tables.problem, memory_limit=limit)
-                useful_s = math.inf if size == bounds.size else ceiling
-                result = self._search(problem, beat_s, bounds.bound * (1 + gap), useful_s)
+                result = self._search(problem, beat_s, bounds.bound, gap)
             every = size == bounds.size
             if tables is None or result is None:
                 if every or ceiling >= beat_s:
@@ -264,17 +259,6 @@ class Searches:
             slack = max(2 * slack, wanted / bounds.bound - 1 + 1e-6)
         return None
 
-    def _tightened(self, problem: Problem, result: SearchResult) -> SearchResult | None:
-        """A search that proves anything is tightened where elimination reaches the whole problem.
-
-        Any other is run again.
-        """
-        if result.lower_bound == -math.inf or not reaches_all(problem):
-            return self._search(problem, math.inf)
-        found = tighten(problem, result, self.budget.less(self.results, math.inf))
-        self.results.extend([] if found is None else [found])
-        return found
-
     def enough(self, bound: float) -> float:
         """Seconds that are good enough, as nothing takes less than `bound`."""
         return bound * (1 + self.budget.gap)
@@ -283,14 +267,15 @@ class Searches:
         self,
         problem: Problem,
         beat_s: float,
-        enough_s: float = -math.inf,
-        useful_s: float = math.inf,
+        known_bound: float = -math.inf,
+        gap: float | None = None,
     ) -> SearchResult | None:
-        """enough_s: a choice that costs so little is good enough; useful_s: so high a bound is"""
+        """known_bound: no choice within the limit costs less; gap: that may be left, if not ours"""
         rng = np.random.default_rng(self.seed)
-        budget = self.budget.less(self.results, beat_s)
-        budget = dataclasses.replace(budget, enough_s=enough_s, useful_s=useful_s)
-        result = self.algorithm(problem, rng, budget)
+        budget = self.budget.less(self.results)
+        budget = budget if gap is None else dataclasses.replace(budget, gap=gap)
+        problem = dataclasses.replace(problem, cost_limit=beat_s, known_bound=known_bound)
+        result = self.algorithm(problem, rng, budget, self.restarts)
         self.results.extend([] if result is None else [result])
         return result
 

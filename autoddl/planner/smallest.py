@@ -16,7 +16,7 @@ import math
 
 from ..cost.recompute import Blocks, Checkpointing
 from ..sbp.redistribute import PathTable
-from ..search.eliminate import eliminate
+from ..search.elimination import eliminate
 from ..search.problem import SearchResult
 from .attempts import Attempts
 from .found import Found

@@ -2,13 +2,12 @@
 
 1. Strategies that differ only in the order of such axes are a class: they compute alike, and
    `sbp.counted` bounds the redistributions between two classes from below. For the problem of the
-   classes, elimination tells the least score of a choice through each class (`floors`, which leaves
-   out first what messages rule out), which no real choice through it falls below.
-2. The strategies of the classes within a ceiling near the least score are narrowed down, prices
-   made exact where their bounds mislead (`refine`). If the best choice among them costs no more
-   than the ceiling, no class left out has a better one: it is the optimum of all strategies. Else
-   its cost is the ceiling, and once more. The first ceiling is the highest of a few that leaves few
-   strategies. What is left in the end is priced exactly.
+   classes, elimination tells the least score of a choice through each class (`marginals`), which no
+   real choice through it falls below.
+2. The strategies of the classes within a ceiling near the least score are priced exactly. If the
+   best choice among them costs no more than the ceiling, no class left out has a better one: it is
+   the optimum of all strategies. Else its cost is the ceiling, and once more. The first ceiling is
+   the highest of a few that leaves few strategies.
 
 There are far fewer classes than strategies, and mostly the bounds are within 0.3 % of the optimum,
 so that few strategies are left.
@@ -16,7 +15,6 @@ so that few strategies are left.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -24,11 +22,10 @@ from numpy.typing import NDArray
 
 from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
-from ..search.eliminate import eliminate
-from ..search.floors import near_optimum
-from ..search.gap import ROUNDING
+from ..search.elimination import eliminate
+from ..search.problem import ROUNDING
+from ..search.reduced_costs import ReducedCosts
 from .axis_classes import AxisClasses
-from .refine import possible
 from .tables.group_table import Space
 from .tables.groups import Grouping
 from .tables.pair_prices import PairPrices
@@ -36,7 +33,6 @@ from .tables.tables import Others, TableBuilder, Tables
 
 _MIN_AXES = 5  # on fewer axes there are few strategies
 _CEILINGS = (1e-4, 3e-4, 1e-3, 2e-3, 5e-3, 1.6e-2)  # relative, above the least score
-_MARGIN = 0.02  # above the least score, a little more than the highest ceiling
 _FEW = 0.22  # of the strategies
 _MOST = 0.6  # of the strategies: more are as well priced all
 _SHOWN = 2  # classes of each table to find the next best in
@@ -67,36 +63,34 @@ def cheapest_tables(
         return None
     classes = [AxisClasses.of_rows(t.assign, least.classes) for t in builder.group_tables]
     bounds = builder.among([c.first for c in classes], least).build().problem
-    found = near_optimum(bounds, _MARGIN)
-    if found is None or bounds.evaluate(found.choice)[1] > _TOO_LARGE * model.limit_bytes:
+    state = eliminate(bounds, 0.0, frozenset())
+    if state.node:
         return None
-    near = found
+    lowest, memory = bounds.evaluate(state.expand({}))
+    if memory > _TOO_LARGE * model.limit_bytes:
+        return None
+    contexts = ReducedCosts(state, nodes_only=True)
+    through = [contexts.through(table) for table in range(len(classes))]
     every = sum(len(c.of) for c in classes)
 
     def members(ceiling: float, at_least: int = 1) -> list[NDArray[np.int64]]:
         limit = ceiling * (1 + ROUNDING)
-        return [c.members(t, limit, at_least) for c, t in zip(classes, near.through, strict=True)]
+        return [c.members(t, limit, at_least) for c, t in zip(classes, through, strict=True)]
 
-    ceiling = near.lowest * (1 + _CEILINGS[0])
+    ceiling = lowest * (1 + _CEILINGS[0])
     for share in _CEILINGS[1:]:
-        if sum(map(len, members(near.lowest * (1 + share)))) <= _FEW * every:
-            ceiling = near.lowest * (1 + share)
-    best = math.inf
+        if sum(map(len, members(lowest * (1 + share)))) <= _FEW * every:
+            ceiling = lowest * (1 + share)
     while True:
-        if ceiling * (1 + ROUNDING) > near.valid:
-            near = near_optimum(bounds, math.inf) or near
         kept = members(ceiling)
         if sum(map(len, kept)) > _MOST * every:
             return None
-        # members of a class have its bounds
-        few = bounds.restricted([c.of[own] for c, own in zip(classes, kept, strict=True)])
-        kept, cost = possible(builder, kept, few, best)
-        best = cost
+        tables = builder.among(kept, prices).build()
+        choice = eliminate(tables.problem, 0.0, frozenset()).expand({})
+        cost, memory = tables.problem.evaluate(choice)
         if cost > ceiling * (1 + ROUNDING):
             ceiling = cost
             continue
-        tables = builder.among(kept, prices).build()
-        choice = eliminate(tables.problem, 0.0, frozenset()).expand({})
-        if tables.problem.evaluate(choice)[1] > model.limit_bytes:
+        if memory > model.limit_bytes:
             return None
         return replace(tables, others=Others(builder, kept, members(0.0, _SHOWN)))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from ..cluster.spec import Cluster
 from ..cost.recompute import Blocks
+from ..graph.batch_norm import batch_norm_of, with_batch_norm
 from ..graph.graph import SOURCE_KINDS, Graph
 from ..graph.placed import PlannedEdge
 from ..graph.precision import in_precision
+from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
-from ..sbp.redistribute import Step
 from .figures import PlanFigures
 
 NOT_RECOMPUTED = (*SOURCE_KINDS, "stage_input", "stage_output", "loss")
@@ -17,7 +18,7 @@ NOT_RECOMPUTED = (*SOURCE_KINDS, "stage_input", "stage_output", "loss")
 def check_model(plan: PlanFigures, graph: Graph) -> None:
     """ValueError unless `plan` is for `graph`, a freshly traced model."""
     try:
-        ours = in_precision(graph, plan.precision)
+        ours = in_precision(with_batch_norm(graph, batch_norm_of(plan.graph)), plan.precision)
         ours = ours.with_batch(plan.graph.batch) if graph.batch else ours
         same = ours.with_forks().fingerprint == plan.graph.fingerprint
     except ValueError:

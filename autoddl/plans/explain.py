@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from ..cost.savings import Saving
+from ..graph import batch_norm
+from ..graph.graph import Graph
 from ..graph.placed import PlannedLayer
+from ..graph.rows import find_rows
 from .figures import PlanFigures
 from .format import (
     LayerText,
@@ -40,6 +43,7 @@ def explain(plan: PlanFigures) -> str:
         f"predicted {format_seconds(cost.iteration_s)} an iteration: "
         f"{format_seconds(cost.compute_s)} computation, "
         f"{format_seconds(cost.communication_s)} communication ({share:.0%})",
+        *rows_lines(plan.graph),
         f"memory {format_bytes(cost.memory_bytes)} of {limit} a device{peak}",
         *savings_lines(plan.micro_batches, plan.savings),
         f"through each host's NIC {format_bytes(nic.total)} "
@@ -72,6 +76,17 @@ def explain(plan: PlanFigures) -> str:
             *([f"    {each}{row.storage}"] if row.storage else []),
         ]
     return "\n".join(lines)
+
+
+def rows_lines(graph: Graph) -> list[str]:
+    """What keeps the batch whole, and what BatchNorm takes its statistics of."""
+    lines = [text] if (text := batch_norm.text(graph)) else []
+    meeting = None if graph.is_stage else find_rows(graph).meeting
+    if meeting is not None and not batch_norm.is_training_norm(meeting):
+        lines.append(
+            f"rows of the batch meet in {meeting.name} ({meeting.kind}), so it is trained whole"
+        )
+    return lines
 
 
 def explain_layer(plan: PlanFigures, name: str) -> str:

@@ -21,10 +21,11 @@ from ..cost.recompute import Blocks, Recomputation
 from ..cost.savings import Savings, savings
 from ..cost.step_tensors import PlannedStep
 from ..cost.tape import Peak
+from ..graph.batch_norm import BatchNorm, batch_norm_of
 from ..graph.graph import Graph
 from ..graph.placed import PlannedBaseline, PlannedEdge, PlannedLayer, PlannedOp
 from ..sbp.mesh import Mesh
-from ..search.gap import relative_gap
+from ..search.problem import relative_gap
 from .search_record import SearchRecord
 
 
@@ -52,6 +53,11 @@ class PlanFigures:
     baselines: tuple[PlannedBaseline, ...] = ()
     recomputed: Blocks = ()
     precision: str = "float32"
+
+    @property
+    def batch_norm(self) -> BatchNorm:
+        """The rows that BatchNorm takes its statistics of."""
+        return batch_norm_of(self.graph)
 
     @property
     def mesh(self) -> Mesh:
@@ -113,7 +119,7 @@ class PlanFigures:
         """What each device receives for matrix products, and the least that it has to."""
         return product_bytes(
             self.graph, self.mesh, self.micro_batches, self.memory_limit_bytes, self.ops,
-            self.edges, self.again,
+            self.edges, self.again, self.cluster.collectives,
         )  # fmt: skip
 
     @cached_property

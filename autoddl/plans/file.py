@@ -14,8 +14,8 @@ from .._files import json_number
 from ..cluster.spec import Cluster
 from ..graph.graph import Graph
 from ..graph.placed import PlannedBaseline, PlannedEdge, PlannedLayer, PlannedOp
+from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
-from ..sbp.redistribute import Step
 from .checks import verify
 from .figures import PlanFigures
 from .search_record import SearchRecord
@@ -34,6 +34,7 @@ def to_json(plan: PlanFigures) -> dict[str, Any]:
         "memory_limit_bytes": json_number(plan.memory_limit_bytes),
         "micro_batches": plan.micro_batches,
         "precision": plan.precision,
+        "batch_norm": plan.batch_norm,
         "recomputed": [list(block) for block in plan.recomputed],
         "search": {
             "algorithm": plan.search.algorithm,

@@ -14,8 +14,9 @@ from ..cluster.spec import Cluster
 from ..cluster.submesh import SubMesh
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedOp
+from ..sbp.collectives import Step
 from ..sbp.layout import TensorSpec
-from ..sbp.redistribute import Step, cheapest_path
+from ..sbp.redistribute import cheapest_path
 from . import Plan
 from .reshard.plan import ReshardPlan, plan_reshard
 from .reshard.unit_tasks import End
@@ -125,12 +126,13 @@ class StageLinks:
             spec = self.graph.tensors[link.tensor].spec
             out, into = self.ends(link)
             mesh = self.stages[link.source].place.mesh
-            price = self.stages[link.source].plan.model.comm.price
-            forward = cheapest_path(spec, out.ins[0], into.outs[0], mesh, price)
+            comm = self.stages[link.source].plan.model.comm
+            paths = mesh, comm.price, comm.collectives
+            forward = cheapest_path(spec, out.ins[0], into.outs[0], *paths)
             back, wanted = into.grad_outs[0], out.grad_ins[0]
             backward = None
             if back is not None and wanted is not None:
-                backward = cheapest_path(spec, back, wanted, mesh, price)
+                backward = cheapest_path(spec, back, wanted, *paths)
             found[link] = forward, backward
         return found
 

@@ -32,6 +32,7 @@ def _of_plan(plan: Plan) -> dict[str, Any]:
         "batch": plan.batch,
         "micro_batches": plan.micro_batches,
         "precision": plan.precision,
+        "batch_norm": plan.batch_norm,
         "recomputed_blocks": len(plan.recomputed),
         "optimizer": plan.optimizer,
         "cost": {
@@ -101,6 +102,7 @@ def _of_stages(plan: StagedPlan) -> dict[str, Any]:
         "batch": plan.batch,
         "micro_batches": plan.micro_batches,
         "precision": plan.precision,
+        "batch_norm": plan.batch_norm,
         "schedule": plan.schedule_name,
         "delay": plan.delay,
         "iteration_s": plan.iteration_s,

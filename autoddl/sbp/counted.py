@@ -25,19 +25,17 @@ from functools import cached_property
 
 import numpy as np
 
+from .collectives import COLLECTIVES, Collectives
 from .counted_states import CLOSED_DIMS, CountedGraph, CountedStates, Replaced
-from .edges import KIND_INDEX, Codes, Floats, Ints, distinct_pairs
-from .layout import TensorSpec
+from .edges import distinct_pairs
+from .layout import Codes, Floats, Ints, TensorSpec, repeated_parts
 from .mesh import Mesh
-from .needless import GROWS, SHRINKS
 from .redistribute import PriceFn
 from .relax import follow
-from .steps import FREE_KINDS, STEP_KINDS
 from .symmetry import dual, names_by_rank
 
 _TIE = 1e-12
 _SINGLE = 2e-6  # relative error of a sum of single precision
-_FREE = tuple(KIND_INDEX[kind] for kind in FREE_KINDS)
 
 
 @dataclass(frozen=True)
@@ -92,6 +90,7 @@ class Counted:
 
     mesh: Mesh
     price: PriceFn
+    collectives: Collectives = COLLECTIVES
     _asked: dict[int, dict[bytes, Ints]] = field(default_factory=dict, repr=False)
     _graphs: dict[int, CountedGraph] = field(default_factory=dict, repr=False)
     _open: dict[int, list[tuple[_Sort, Codes, Codes]]] = field(default_factory=dict, repr=False)
@@ -109,7 +108,7 @@ class Counted:
 
     @cached_property
     def _states(self) -> CountedStates:
-        return CountedStates(self.mesh)
+        return CountedStates(self.mesh, self.collectives)
 
     @property
     def classes(self) -> tuple[tuple[int, ...], ...]:
@@ -123,16 +122,17 @@ class Counted:
     @cached_property
     def _prices(self) -> Floats:
         """[kinds, k, 2] latency and seconds per byte."""
-        prices = np.zeros((len(STEP_KINDS), len(self._states.numbers), 2))
+        entries = self.collectives.entries
+        prices = np.zeros((len(entries), len(self._states.numbers), 2))
         for row, many in enumerate(self._states.numbers):
             axes = sorted(
                 axis
                 for axes, number in zip(self.classes, many, strict=True)
                 for axis in axes[:number]
             )
-            for kind, name in enumerate(STEP_KINDS):
-                if kind not in _FREE:
-                    prices[kind, row] = self.price(name, tuple(axes))
+            for kind, entry in enumerate(entries):
+                if not entry.is_local:
+                    prices[kind, row] = self.price(entry.way, tuple(axes))
         return prices
 
     def ask(self, spec: TensorSpec, sources: Codes, targets: Codes) -> None:
@@ -264,8 +264,11 @@ class Counted:
     @cached_property
     def _is_dual(self) -> bool:
         """Whether a path read backwards costs the same (`symmetry`)."""
-        gather, scatter = (self._prices[KIND_INDEX[k]] for k in ("all_gather", "reduce_scatter"))
-        return bool((gather == scatter).all())
+        return all(
+            any((own == self._prices[back]).all() for back in inverses)
+            for own, inverses in zip(self._prices, self.collectives.inverses, strict=True)
+            if inverses
+        )
 
     def _search(
         self, graph: CountedGraph, sizes: Sequence[int], starts: Sequence[Ints]
@@ -291,29 +294,39 @@ class Counted:
     def _replaced(self) -> Replaced:
         numbers = self._states.numbers
         row_of = {tuple(many): row for row, many in enumerate(numbers.tolist())}
-        extents = np.array([self.mesh.extents[axes[0]] for axes in self.classes], dtype=float)
-        shards = (extents**numbers).prod(axis=1)
-        apart = np.full((len(STEP_KINDS), len(numbers)), -1)
-        scatter, gather, swap, both = (
-            self._prices[KIND_INDEX[kind]]
-            for kind in ("reduce_scatter", "all_gather", "all_to_all", "all_reduce")
+        shards = repeated_parts(
+            [float(self.mesh.extents[axes[0]]) for axes in self.classes], numbers
         )
+        entries, prices = self.collectives.entries, self._prices
+        apart = np.full((len(entries), len(numbers)), -1)
+        sums = np.zeros((len(entries), len(numbers)), dtype=bool)
         swaps = True
-        for row, many in enumerate(numbers):
-            for kind, number in itertools.product((*GROWS, *SHRINKS), np.flatnonzero(many)):
-                one = np.zeros_like(many)
-                one[number] = 1
-                alone, prices = row_of[tuple(one)], self._prices[kind]
-                rest = row_of.get(tuple(many - one))
-                others = np.zeros(2) if rest is None else prices[rest]
-                whole = prices[row] * (1 + _TIE)
-                after_scatter = prices[alone] + others / [1.0, shards[alone]]
-                if rest is not None and (after_scatter <= whole).all():
-                    apart[kind, row] = number
-                if kind not in _FREE:
-                    instead = others / [1.0, shards[alone]] + swap[alone] / [1.0, shards[row]]
-                    swaps &= bool((instead <= whole).all())
-        return Replaced(apart, (scatter + gather <= both * (1 + _TIE)).all(axis=1), swaps)
+        scatters, gathers, moves = (
+            self.collectives.where(lambda entry, turn=turn: entry.turn == turn)
+            for turn in ("scatter", "gather", "move")
+        )
+        for kind, entry in enumerate(entries):
+            alike = self.collectives.where(lambda other, name=entry.name: other.name == name)
+            for row, many in enumerate(numbers):
+                whole = prices[kind, row] * (1 + _TIE)
+                if entry.turn == "sum":
+                    both = prices[list(scatters), row][:, None] + prices[list(gathers), row]
+                    sums[kind, row] = _no_dearer(both, whole)
+                if not (entry.divides or entry.joins):
+                    continue
+                for number in np.flatnonzero(many):
+                    one = np.zeros_like(many)
+                    one[number] = 1
+                    alone, rest = row_of[tuple(one)], row_of.get(tuple(many - one))
+                    others = np.zeros((1, 2)) if rest is None else prices[list(alike), rest]
+                    fewer = others / [1.0, shards[alone]]
+                    both = prices[list(alike), alone][:, None] + fewer
+                    if rest is not None and _no_dearer(both, whole):
+                        apart[kind, row] = number
+                    if not entry.is_local:
+                        moved = prices[list(moves), alone] / [1.0, shards[row]]
+                        swaps &= _no_dearer(fewer[:, None] + moved, whole)
+        return Replaced(apart, sums, swaps)
 
     def _graph(self, dims: int) -> CountedGraph:
         """The graph with all that was asked for so far."""
@@ -338,3 +351,8 @@ def _sorted(spec: TensorSpec, sources: Codes, targets: Codes) -> tuple[_Sort, Co
     if dims < ndim:
         sources, targets = (labels[codes + np.int8(2)] for codes in (sources, targets))
     return _Sort(dims, spec.bytes), sources, targets
+
+
+def _no_dearer(prices: Floats, whole: Floats) -> bool:
+    """Whether any of [..., 2] latencies and seconds per byte is no more than `whole` in both."""
+    return bool((prices <= whole).all(axis=-1).any())

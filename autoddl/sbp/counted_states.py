@@ -26,30 +26,27 @@ from functools import cached_property
 
 import numpy as np
 
-from .edges import KIND_INDEX, KIND_TABLE, Bools, Codes, Ints, finder
+from .collectives import COLLECTIVES, TURNS, Collectives, Turn
+from .edges import finder
+from .layout import Bools, Codes, Ints, repeated_parts
 from .mesh import Mesh
-from .needless import SHRINKS
-from .relax import PLACE, Rounds
+from .placement import Placement
+from .relax import Rounds
 from .states import core_codes, without_a_label
-from .steps import STEP_KINDS
 from .symmetry import dual
 
 CLOSED_DIMS = 4  # of a tensor whose dims may swap names
 _FEW_STATES = 2000
-_ALL_REDUCE = KIND_INDEX["all_reduce"]
-_PHASES = tuple(
-    KIND_INDEX[kind]
-    for kind in ("slice", "reduce_scatter", "all_to_all", "all_gather", "to_partial")
-)
+_PHASES: tuple[Turn, ...] = ("cut", "scatter", "move", "gather", "pad")
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """Which steps two others replace at no higher price (`needless`).
+    """Which steps two others replace at no higher price.
 
     apart: [kinds, k] those along several axes, by one along an axis of this class, the first of a
            scatter or the last of a gather, and one along the rest; -1 if not
-    sums:  [k] all-reduces, by a reduce-scatter and an all-gather
+    sums:  [kinds, k] all-reduces, by a reduce-scatter and an all-gather
     swaps: any axis of a reduce-scatter or an all-gather may be left out of it, and be moved by an
            all-to-all, after or before it, at no higher price in all
     """
@@ -80,7 +77,7 @@ class CountedGraph:
     def groups(self) -> tuple[Ints, Ints]:
         """The distinct (kind, many, fewer shards of both ends) [3, m], and which each edge has."""
         shards, level = np.unique(self.shards, return_inverse=True)
-        shape = len(STEP_KINDS), int(self.many.max(initial=0)) + 1, len(shards)
+        shape = int(self.kind.max(initial=0)) + 1, int(self.many.max(initial=0)) + 1, len(shards)
         fewer = np.minimum(level[self.src], level[self.dst])
         keys = (self.kind * shape[1] + self.many) * shape[2] + fewer
         present = np.bincount(keys, minlength=math.prod(shape)) > 0
@@ -97,6 +94,7 @@ class CountedStates:
     """The counted states on one mesh."""
 
     mesh: Mesh
+    collectives: Collectives = COLLECTIVES
 
     @cached_property
     def classes(self) -> tuple[tuple[int, ...], ...]:
@@ -163,8 +161,12 @@ class CountedStates:
                 ]
             )
             words = (words[:, None] + more).ravel()
-        in_phases = ndim > 0 and replaced.swaps and bool(replaced.sums.all())
+        sums = [replaced.sums[kind] for kind in self._in_turn("sum")]
+        in_phases = ndim > 0 and replaced.swaps and bool(np.all(sums))
         return self._build(ndim, np.sort(words), replaced, in_phases)
+
+    def _in_turn(self, turn: Turn) -> tuple[int, ...]:
+        return self.collectives.where(lambda entry: entry.turn == turn)
 
     def counts(self, words: Ints, ndim: int) -> Ints:
         """[n, classes, labels]: the inverse of `words`."""
@@ -190,8 +192,8 @@ class CountedStates:
     def _build(self, ndim: int, words: Ints, replaced: Replaced, in_phases: bool) -> CountedGraph:
         powers, labels = self.powers(ndim), ndim + 2
         counts = self.counts(words, ndim)
-        extents = np.array([self.mesh.extents[axes[0]] for axes in self.classes])
-        shards = (extents ** counts[:, :, 2:].sum(axis=2)).prod(axis=1)
+        extents = [self.mesh.extents[axes[0]] for axes in self.classes]
+        shards = repeated_parts(extents, counts[:, :, 2:].sum(axis=2))
         rows = finder(words, math.prod((len(axes) + 1) ** (labels - 1) for axes in self.classes))
         enough = []
         for source in range(labels):
@@ -201,31 +203,36 @@ class CountedStates:
             enough.append(np.nonzero(held))
         edges = []
         for source, target in itertools.permutations(range(labels), 2):
-            kind = int(KIND_TABLE[min(source - 2, 0), min(target - 2, 0)])
             change = powers[:, target] - powers[:, source]
-            src, many = enough[source]
-            through = np.zeros(len(src), dtype=bool)  # there is a state to go through instead
-            if kind == _ALL_REDUCE:
-                for split in powers.T[2:]:
-                    to_split = self.numbers @ (split - powers[:, source])
-                    through |= rows(words[src] + to_split[many]) >= 0
-                through &= replaced.sums[many]
-            else:
-                apart = replaced.apart[kind, many]
-                several = np.flatnonzero(apart >= 0)
-                moved = change[apart[several]]
-                if kind in SHRINKS:
-                    moved = (self.numbers @ change)[many[several]] - moved
-                through[several] = rows(words[src[several]] + moved) >= 0
-            src, many = src[~through], many[~through]
-            dst = rows(words[src] + (self.numbers @ change)[many])
-            there = dst >= 0
-            src, many, dst = src[there], many[there], dst[there]
-            edges.append(np.stack([src, dst, np.full(len(src), kind), many]))
+            ends = Placement(source - 2), Placement(target - 2)
+            for kind in self.collectives.of_change(*ends):
+                entry = self.collectives.entries[kind]
+                src, many = enough[source]
+                through = np.zeros(len(src), dtype=bool)  # there is a state to go through instead
+                if entry.turn == "sum":
+                    for split in powers.T[2:]:
+                        to_split = self.numbers @ (split - powers[:, source])
+                        through |= rows(words[src] + to_split[many]) >= 0
+                    through &= replaced.sums[kind, many]
+                else:
+                    apart = replaced.apart[kind, many]
+                    several = np.flatnonzero(apart >= 0)
+                    moved = change[apart[several]]
+                    if entry.joins:
+                        moved = (self.numbers @ change)[many[several]] - moved
+                    through[several] = rows(words[src[several]] + moved) >= 0
+                src, many = src[~through], many[~through]
+                dst = rows(words[src] + (self.numbers @ change)[many])
+                there = dst >= 0
+                src, many, dst = src[there], many[there], dst[there]
+                edges.append(np.stack([src, dst, np.full(len(src), kind), many]))
         src, dst, kind, many = np.concatenate(edges, axis=1)
-        turn = _turn(counts.sum(axis=1)[src], kind)
+        turn = _turn(counts.sum(axis=1)[src], kind, self.collectives)
         if in_phases:
-            phases = tuple(_rounds_of(np.flatnonzero(kind == k), turn, dst) for k in _PHASES)
+            phases = tuple(
+                _rounds_of(np.flatnonzero(np.isin(kind, self._in_turn(own))), turn, dst)
+                for own in _PHASES
+            )
         else:
             phases = (Rounds.of(turn, dst),)
         return CountedGraph(words, shards, src, dst, kind, many, phases)
@@ -237,15 +244,20 @@ def _rounds_of(edges: Ints, turn: Ints, dst: Ints) -> Rounds:
     return Rounds(edges[own.order], own.bounds, own.turns)
 
 
-def _turn(held: Ints, kind: Ints) -> Ints:
+def _turn(held: Ints, kind: Ints, collectives: Collectives) -> Ints:
     """[edges] ascending keys: of one kind of step, those come first that others follow.
 
     held: [edges, labels] on how many axes of the source each label is
     """
     partial, broadcast, axes = held[:, 0], held[:, 1], held.sum(axis=1)
-    turns = np.zeros((len(STEP_KINDS), len(held)), dtype=np.int64)
-    turns[KIND_INDEX["slice"]] = axes - broadcast
-    turns[KIND_INDEX["all_gather"]] = broadcast
-    turns[KIND_INDEX["to_partial"]] = partial
-    turns[[KIND_INDEX["reduce_scatter"], KIND_INDEX["all_reduce"]]] = axes - partial
-    return PLACE[kind] * (axes + 1) + np.take_along_axis(turns, kind[None], axis=0)[0]
+    of_turn: dict[Turn, Ints] = {
+        "pad": partial,
+        "cut": axes - broadcast,
+        "scatter": axes - partial,
+        "move": np.zeros_like(axes),
+        "gather": broadcast,
+        "sum": axes - partial,
+    }
+    within = np.stack([of_turn[turn] for turn in TURNS])
+    turn = np.array(collectives.turns)[kind]
+    return turn * (axes + 1) + np.take_along_axis(within, turn[None], axis=0)[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._native import loops
-from .edges import Floats, Ints
+from .layout import Floats, Ints
 from .states import BySource
 
 

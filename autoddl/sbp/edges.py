@@ -1,8 +1,8 @@
-"""Which steps lead from which of many states to which: `steps.is_legal` in arrays.
+"""Which steps lead from which of many states to which: `collectives.is_legal` in arrays.
 
 A state is a row of label codes (`Placement.code`), and a number in base ndim + 2 (its *word*). An
-edge is a column of source row, target row, the kind's index in STEP_KINDS and the axes as a bit
-mask (axis a is bit a).
+edge is a column of source row, target row, the kind (its place in the table of collectives) and the
+axes as a bit mask (axis a is bit a). Two ways of one change are two edges beside each other.
 """
 
 from __future__ import annotations
@@ -16,20 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .collectives import COLLECTIVES, Collectives
+from .layout import Bools, Codes, Ints
 from .mesh import Mesh
 from .placement import Placement
-from .steps import STEP_KINDS, step_kind
 
 _TABLE_WORDS = 1 << 21
 _TABLE_SHARE = 256  # words for each one that is known
 
-Codes = NDArray[np.int8]
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-
-KIND_INDEX = {kind: i for i, kind in enumerate(STEP_KINDS)}
-STAY = len(STEP_KINDS)  # the kind index of an edge between two nodes of the same state
+STAY = Collectives.MOST  # the kind of an edge between two nodes of the same state
 
 
 def words(codes: Codes, ndim: int) -> Ints:
@@ -73,10 +68,12 @@ def end_axes(num_axes: int) -> tuple[Ints, Ints]:
     return last[masks & -masks], last
 
 
-def edges_between(sources: Codes, targets: Codes, ndim: int) -> Ints:
+def edges_between(
+    sources: Codes, targets: Codes, ndim: int, collectives: Collectives = COLLECTIVES
+) -> Ints:
     """[4, m]: the legal steps from rows of `sources` to rows of `targets`, both ascending.
 
-    Source row, target row, kind index and axes mask of each, sorted. It is `steps.is_legal` for
+    Source row, target row, kind and axes mask of each, sorted. It is `collectives.is_legal` for
     many states at once. The rule is the same for a step and its reverse, so the fewer are asked.
     """
     if not len(sources) or not len(targets) or not sources.shape[1]:
@@ -89,15 +86,27 @@ def edges_between(sources: Codes, targets: Codes, ndim: int) -> Ints:
         found = change if forwards else change.reversed()
         part[0], part[1], part[3] = found.here, found.there, found.mask
         part[2] = KIND_TABLE[found.label, found.other]
-    return sorted_edges(edges)
+    return sorted_edges(with_algorithms(edges, collectives))
 
 
-def is_divisible(codes: Codes, edges: Ints, mesh: Mesh, ndim: int) -> Bools:
+def with_algorithms(edges: Ints, collectives: Collectives) -> Ints:
+    """Edges [4, m] of default ways, and beside each the other ways of its collective."""
+    others = [edges]
+    for number, default in enumerate(collectives.defaults):
+        if number != default:
+            own = edges[:, edges[2] == default]
+            own[2] = number
+            others.append(own)
+    return np.concatenate(others, axis=1) if len(others) > 1 else edges
+
+
+def is_divisible(
+    codes: Codes, edges: Ints, mesh: Mesh, ndim: int, collectives: Collectives = COLLECTIVES
+) -> Bools:
     """Edges that a core does without: along several axes of one link class, with a state half-way.
 
-    One step for each axis moves the same bytes (n/4 + n/2 = 3n/4 for an all-gather over 2 x 2), in
-    no more rounds. An all-to-all or all-reduce in two steps moves more, and so may steps that mix
-    link classes.
+    Of collectives that are `divisible`: an all-to-all or all-reduce in two steps moves more, and so
+    may steps that mix link classes.
     """
     src, dst, kind, mask = edges
     link_masks = [
@@ -105,11 +114,11 @@ def is_divisible(codes: Codes, edges: Ints, mesh: Mesh, ndim: int) -> Bools:
         for link in ("inter", "intra")
     ]
     one_link = np.logical_or.reduce([mask & other == 0 for other in link_masks])
-    whole = (kind == KIND_INDEX["all_to_all"]) | (kind == KIND_INDEX["all_reduce"])
-    several = np.flatnonzero(one_link & (mask & (mask - 1) != 0) & ~whole)
+    divisible_kind = np.isin(kind, collectives.where(lambda entry: entry.divisible))
+    several = np.flatnonzero(one_link & (mask & (mask - 1) != 0) & divisible_kind)
     src, dst, kind, mask = edges[:, several]
     # A split grows from its first axis on and shrinks from its last.
-    grows = np.isin(kind, [KIND_INDEX["reduce_scatter"], KIND_INDEX["slice"]])
+    grows = np.isin(kind, collectives.where(lambda entry: entry.divides))
     first, last = end_axes(mesh.num_axes)
     axis = np.where(grows, first[mask], last[mask])
     change = codes[dst, axis].astype(np.int64) - codes[src, axis]
@@ -251,13 +260,12 @@ def _powers(num_axes: int, ndim: int) -> Ints:
 
 
 def _kind_table() -> Ints:
-    """[source, target] -> kind index, with every split written as 0 (negative codes wrap)."""
+    """[source, target] -> kind, with every split written as 0 (negative codes wrap)."""
     table = np.full((3, 3), -1, dtype=np.int64)
     for source, target in itertools.product((-2, -1, 0), repeat=2):
-        if source == target == 0:
-            table[source, target] = KIND_INDEX["all_to_all"]
-        elif source != target:
-            table[source, target] = KIND_INDEX[step_kind(Placement(source), Placement(target))]
+        if source != target or source == 0:
+            ends = Placement(source), Placement(1 if source == target else target)
+            table[source, target] = COLLECTIVES.of_change(*ends)[0]
     return table
 
 

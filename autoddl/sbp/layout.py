@@ -3,18 +3,32 @@
 A dim of n split over p devices is balanced: the first n mod p devices hold one element more.
 Several axes that split one dim nest, the earlier axis outermost, each level balanced in turn:
 10 over (S0, S0) on 2 x 2 is 3, 2, 3, 2, and 10 over S0 on 4 is 3, 3, 2, 2.
+
+All that divides a tensor, or an operator's work, among devices does so here: nothing else knows
+that the parts are alike. For one placement there are `local_slices`, `local_shape`, `shard_bytes`
+and `even_bytes`; for many, rows of label codes (`Placement.code`), `num_parts`, `split_parts` and
+what is made of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from .mesh import Mesh
-from .placement import NdSbp
+from .placement import NdSbp, Placement
 
 Shape = tuple[int, ...]
+Codes = NDArray[np.int8]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
@@ -95,10 +109,73 @@ def check_fits(shape: Sequence[int], nd: NdSbp, mesh: Mesh) -> None:
 
 def is_even(shape: Sequence[int], nd: NdSbp, mesh: Mesh) -> bool:
     """True if every split dim divides evenly over its axes, so that all shards are equal."""
-    parts = [1] * len(shape)
-    for placement, extent in zip(nd, mesh.extents, strict=True):
-        if placement.is_split:
-            if placement.dim >= len(shape):
-                return False
-            parts[placement.dim] *= extent
-    return all(n % k == 0 for n, k in zip(shape, parts, strict=True))
+    if any(dim >= len(shape) for dim in nd.split_dims()):
+        return False
+    return all(shape[dim] % parts_of_dim(nd, dim, mesh) == 0 for dim in nd.split_dims())
+
+
+def parts_of_dim(placements: Iterable[Placement], dim: int, mesh: Mesh) -> int:
+    """Into how many parts the placements on the mesh's axes split `dim`."""
+    return mesh.extent(a for a, p in enumerate(placements) if p.is_split and p.dim == dim)
+
+
+def shard_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh, rank: int = 0) -> int:
+    """Bytes of the part that `rank` holds. Rank 0 holds the largest."""
+    return spec.item_bytes * math.prod(local_shape(spec.shape, nd, mesh, rank))
+
+
+@lru_cache(maxsize=10_000)
+def num_shards(nd: NdSbp, mesh: Mesh) -> int:
+    """Into how many different parts the devices hold a tensor."""
+    return mesh.extent(a for a, placement in enumerate(nd) if placement.is_split)
+
+
+def even_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> float:
+    """Bytes of a tensor on one device, all parts taken as equal."""
+    return spec.bytes / num_shards(nd, mesh)
+
+
+# ---- many placements at once
+
+
+def num_parts(divided: ArrayLike, extents: ArrayLike) -> Floats:
+    """[...]: how many devices share along those of the axes [..., axes] that divide something.
+
+    extents: [axes], or [..., axes] where the rows are of several meshes
+    """
+    return np.where(divided, np.asarray(extents, dtype=np.float64), 1.0).prod(axis=-1)
+
+
+def even_bytes_of(spec: TensorSpec, codes: Codes, mesh: Mesh) -> Floats:
+    """[n]: `even_bytes` under each row of codes [n, axes]."""
+    return spec.bytes / num_parts(codes >= 0, mesh.extents)
+
+
+def split_parts(codes: Codes, ndim: int, mesh: Mesh) -> Ints:
+    """[n, ndim]: the product of the extents of the axes that split each dim."""
+    parts = np.ones((len(codes), ndim), dtype=np.int64)
+    for axis, extent in enumerate(mesh.extents):
+        by_label = np.ones((ndim + 2, ndim), dtype=np.int64)
+        by_label[range(2, ndim + 2), range(ndim)] = extent
+        parts *= by_label.take(codes[:, axis] + np.int8(2), axis=0)
+    return parts
+
+
+def largest_bytes(spec: TensorSpec, parts: NDArray[np.signedinteger[Any]]) -> tuple[Floats, Bools]:
+    """Bytes of the largest shard under each row of `parts` [n, ndim], and whether it is even.
+
+    The first device of nested balanced splits holds ceil(size / parts) of each dim.
+    """
+    shape = np.array(spec.shape, dtype=np.int64)
+    local = -(-shape // parts)
+    return spec.item_bytes * local.prod(axis=1, dtype=np.float64), (local * parts == shape).all(1)
+
+
+def divides_evenly(shape: Sequence[int], parts: NDArray[Any]) -> Bools:
+    """[n]: whether each row of `parts` [n, ndim] divides every dim."""
+    return (np.array(shape, dtype=np.int64) % parts == 0).all(axis=-1)
+
+
+def repeated_parts(extents: ArrayLike, counts: Ints) -> NDArray[Any]:
+    """[n]: into how many parts counts [n, classes] of axes of each class's extent divide."""
+    return (np.asarray(extents) ** counts).prod(axis=-1)

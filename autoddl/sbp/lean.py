@@ -1,7 +1,7 @@
 """The edges of a state graph that tensors need whose dims divide alike, with their prices.
 
-Such tensors have the same even states, and need the same edges (`needless`). They differ in bytes:
-an edge from or to a state of so many parts in all, the fewer of the two counted, costs
+Such tensors have the same even states, and so the same edges. They differ in bytes: an edge from or
+to a state of so many parts in all, the fewer of the two counted, costs
 
     alpha_s + s_per_byte / parts * bytes of the whole tensor
 """
@@ -14,9 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from .dijkstra import lengths_one_by_one
-from .edges import Bools, Floats, Ints
-from .layout import Shape
-from .needless import needless
+from .layout import Bools, Floats, Ints, Shape, divides_evenly
 from .relax import FEW_STARTS, lengths
 from .states import BySource, StateGraph, by_source
 
@@ -75,21 +73,17 @@ class Lean:
         )
 
 
-def lean_edges(graph: StateGraph, shape: Shape, prices: Floats, parts: Bools, sums: Bools) -> Lean:
+def lean_edges(graph: StateGraph, shape: Shape, prices: Floats) -> Lean:
     """What tensors that divide as `shape` need of `graph`.
 
-    prices, parts, sums: for each group of `graph.groups`, its latency (infinite: not allowed) and
-    seconds per byte of a shard, and as for `needless`
+    prices: for each group of `graph.groups` its latency (infinite: not allowed) and seconds per
+    byte of a shard
     """
-    even = np.ones(len(graph.codes), dtype=bool)
-    for size, parts_of_dim in zip(shape, graph.parts.T, strict=True):
-        even &= size % parts_of_dim == 0
+    even = divides_evenly(shape, graph.parts)
     group_of = graph.groups[1]
     needed = even[graph.src] & even[graph.dst]
     if not np.isfinite(prices[:, 0]).all():
         needed &= np.isfinite(prices[:, 0])[group_of]
-    if parts.any() or sums.any():
-        needed[needless(graph.halfway, group_of, parts, sums, even)] = False
     edges = np.flatnonzero(needed)
     src, dst, group_of = graph.src[edges], graph.dst[edges], group_of[edges]
     alpha_s, s_per_byte = prices[:, 0][group_of], prices[:, 1][group_of]

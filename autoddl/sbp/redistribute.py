@@ -1,11 +1,11 @@
 """Redistribution: NdSbp -> NdSbp as the cheapest path of collectives along mesh axes.
 
 AutoDDL section 4.3. A path is a shortest path in the graph of the tensor's states (`states.py`),
-whose edges are the legal steps (`steps.py`). A step costs
+whose edges are the legal steps (`collectives.py`). A step costs
 
     alpha_s + seconds_per_byte * bytes,    bytes = the larger local size before and after it,
 
-with (alpha_s, seconds_per_byte) = price(kind, axes) given from outside, and nothing if it is
+with (alpha_s, seconds_per_byte) = price(way, axes) given from outside, and nothing if it is
 local. So an all-gather counts the gathered size, a reduce-scatter what it starts from, the others
 the local size. Ties go to fewer steps, then to the graph's fixed order of edges.
 
@@ -21,34 +21,27 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .edges import KIND_INDEX, STAY, Bools, Codes, Floats, Ints, mask_axes, row_numbers
-from .layout import TensorSpec, check_fits, is_even
+from .collectives import COLLECTIVES, Collectives, Step, StepKind
+from .edges import STAY, mask_axes, row_numbers
+from .layout import (
+    Codes,
+    Floats,
+    Ints,
+    TensorSpec,
+    check_fits,
+    is_even,
+    largest_bytes,
+    split_parts,
+)
 from .lean import Lean, lean_edges
 from .mesh import Mesh
-from .needless import GROWS, SHRINKS
 from .placement import NdSbp
 from .relax import lengths, lengths_of
-from .states import StateGraph, local_bytes, split_parts
-from .steps import FREE_KINDS, STEP_KINDS, Step, StepKind
+from .states import StateGraph
 from .symmetry import alike_dims, divisibility, first_names, rename
-from .traffic import device_intra_bytes, nic_bytes, nic_messages, path_bytes
-
-__all__ = [
-    "PathTable",
-    "PriceFn",
-    "Step",
-    "StepKind",
-    "cheapest_path",
-    "device_intra_bytes",
-    "nic_bytes",
-    "nic_messages",
-    "path_bytes",
-    "path_cost",
-]
 
 PriceFn = Callable[[StepKind, tuple[int, ...]], tuple[float, float]]
 
-_FEW_AXES = 3  # up to here nothing is won by leaving needless edges out
 _TOGETHER = 6  # so many starts are as well searched beside those of other tensors
 _JOINS = 4  # graphs kept that tensors of several sizes may ask for
 _ROWS = 256  # of lengths kept
@@ -65,21 +58,26 @@ def path_cost(
         if not step.is_free:
             codes = np.stack([nd.codes, after.codes])
             parts = split_parts(codes, len(spec.shape), mesh)
-            alpha, per_byte = price(step.kind, step.axes)
-            seconds += alpha + per_byte * float(local_bytes(spec, parts)[0].max())
+            alpha, per_byte = price(step.way, step.axes)
+            seconds += alpha + per_byte * float(largest_bytes(spec, parts)[0].max())
         nd = after
     return seconds
 
 
 def cheapest_path(
-    spec: TensorSpec, source: NdSbp, target: NdSbp, mesh: Mesh, price: PriceFn
+    spec: TensorSpec,
+    source: NdSbp,
+    target: NdSbp,
+    mesh: Mesh,
+    price: PriceFn,
+    collectives: Collectives = COLLECTIVES,
 ) -> tuple[Step, ...]:
     """The cheapest steps from `source` to `target`. For many calls make one `PathTable`.
 
     Raises ValueError if a placement does not fit the tensor and the mesh, or if no steps lead to
     `target` (a tensor of integers cannot become Partial).
     """
-    return PathTable(mesh, price).path(spec, source, target)
+    return PathTable(mesh, price, collectives).path(spec, source, target)
 
 
 @dataclass
@@ -91,6 +89,7 @@ class PathTable:
 
     mesh: Mesh
     price: PriceFn
+    collectives: Collectives = COLLECTIVES
     _graphs: dict[int, StateGraph] = field(default_factory=dict, repr=False)
     _prices: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict, repr=False)
     _joins: dict[tuple[int, bytes, bytes], tuple[StateGraph, Ints, Ints]] = field(
@@ -101,7 +100,6 @@ class PathTable:
     _rows: dict[tuple[Lean, int, int], Floats] = field(default_factory=dict, repr=False)
     _leans: dict[tuple[StateGraph, Hashable, bool], Lean] = field(default_factory=dict, repr=False)
     _group_prices: dict[tuple[bytes, bool], Floats] = field(default_factory=dict, repr=False)
-    _two: dict[tuple[int, int], tuple[bool, bool]] = field(default_factory=dict, repr=False)
     _paths: dict[tuple[TensorSpec, NdSbp, NdSbp], tuple[Step, ...]] = field(
         default_factory=dict, repr=False
     )
@@ -182,11 +180,11 @@ class PathTable:
         if not spec.is_float or not all(self._in_core(ndim, some) for some in codes):
             return False
         if ndim not in self._dual:
-            gather, scatter = KIND_INDEX["all_gather"], KIND_INDEX["reduce_scatter"]
+            inverses = self.collectives.inverses
             self._dual[ndim] = all(
-                self._price(gather, int(mask)) == self._price(scatter, int(mask))
-                for kind, mask in self._graph_of(ndim).groups[0]
-                if kind in (gather, scatter)
+                any(self._price(kind, mask) == self._price(back, mask) for back in inverses[kind])
+                for kind, mask in self._graph_of(ndim).groups[0].tolist()
+                if kind != STAY and inverses[kind] and kind not in inverses[kind]
             )
         return self._dual[ndim]
 
@@ -219,7 +217,7 @@ class PathTable:
             local = spec.bytes / graph.shards
         else:
             every = np.arange(len(graph.codes))
-            local, even = local_bytes(spec, graph.parts)
+            local, even = largest_bytes(spec, graph.parts)
             weights = self._weights(graph, spec, local, np.arange(len(graph.src)))
             if even_only:
                 weights[~(even[graph.src] & even[graph.dst])] = np.inf
@@ -253,18 +251,11 @@ class PathTable:
         key = graph, divisibility(spec.shape, self.mesh), spec.is_float
         if key not in self._leans:
             if graph.first is None:
-                self._leans[key] = self._lean_edges(graph, spec)
+                self._leans[key] = lean_edges(graph, spec.shape, self._prices_of(graph, spec))
             else:
-                added = self._lean_edges(graph.added, spec)
+                added = lean_edges(graph.added, spec.shape, self._prices_of(graph.added, spec))
                 self._leans[key] = self._lean(graph.first, spec).joined(graph, added)
         return self._leans[key]
-
-    def _lean_edges(self, graph: StateGraph, spec: TensorSpec) -> Lean:
-        prices = self._prices_of(graph, spec)
-        parts = sums = np.zeros(len(prices), dtype=bool)
-        if self.mesh.num_axes > _FEW_AXES:
-            parts, sums = self._replaced(graph)
-        return lean_edges(graph, spec.shape, prices, parts, sums)
 
     def _prices_of(self, graph: StateGraph, spec: TensorSpec) -> Floats:
         """[groups, 2] latency and seconds per byte of each of the graph's groups of edges."""
@@ -273,51 +264,9 @@ class PathTable:
         if key not in self._group_prices:
             prices = np.array([self._price(*group) for group in groups.tolist()]).reshape(-1, 2)
             if not spec.is_float:
-                prices[groups[:, 0] == KIND_INDEX["to_partial"], 0] = np.inf
+                prices[np.isin(groups[:, 0], self.collectives.where(lambda e: e.pads)), 0] = np.inf
             self._group_prices[key] = prices
         return self._group_prices[key]
-
-    def _replaced(self, graph: StateGraph) -> tuple[Bools, Bools]:
-        """[groups] which steps two along fewer axes replace, and which all-reduces two others."""
-        keys = list(map(tuple, graph.groups[0].tolist()))
-        for key in keys:
-            if key not in self._two:
-                self._two[key] = self._parts(*key), self._sums(*key)
-        parts, sums = np.array([self._two[key] for key in keys], dtype=bool).reshape(-1, 2).T
-        return parts, sums
-
-    def _parts(self, kind_index: int, mask: int) -> bool:
-        """True if a step along one axis and one along the rest cost no more than one along all."""
-        if not mask & (mask - 1) or kind_index not in (*GROWS, *SHRINKS):
-            return False
-        if STEP_KINDS[kind_index] in FREE_KINDS:
-            return True
-        axes = mask_axes(mask)
-        grows = kind_index in GROWS
-        axis = axes[0] if grows else axes[-1]
-        rest = mask & ~(1 << axis)
-        alpha, beta = self._price(kind_index, mask)
-        alpha_one, beta_one = self._price(kind_index, 1 << axis)
-        alpha_rest, beta_rest = self._price(kind_index, rest)
-        # A scatter leaves less for the second step, a gather ends its first with less.
-        if grows:
-            beta_rest /= self.mesh.extent([axis])
-        else:
-            beta_one /= self.mesh.extent(mask_axes(rest))
-        tie = 1 + _TIE
-        return alpha_one + alpha_rest <= alpha * tie and beta_one + beta_rest <= beta * tie
-
-    def _sums(self, kind_index: int, mask: int) -> bool:
-        """True if a reduce-scatter and an all-gather cost no more than the all-reduce."""
-        if kind_index != KIND_INDEX["all_reduce"]:
-            return False
-        whole = self._price(kind_index, mask)
-        scatter = self._price(KIND_INDEX["reduce_scatter"], mask)
-        gather = self._price(KIND_INDEX["all_gather"], mask)
-        return all(
-            first + second <= limit * (1 + _TIE)
-            for first, second, limit in zip(scatter, gather, whole, strict=True)
-        )
 
     def _joined(
         self, spec: TensorSpec, sources: Codes, targets: Codes
@@ -339,7 +288,7 @@ class PathTable:
 
     def _graph_of(self, ndim: int) -> StateGraph:
         if ndim not in self._graphs:
-            self._graphs[ndim] = StateGraph.core(self.mesh, ndim)
+            self._graphs[ndim] = StateGraph.core(self.mesh, ndim, self.collectives)
         return self._graphs[ndim]
 
     def _from(self, lean: Lean, spec: TensorSpec, start: int) -> Floats:
@@ -359,10 +308,11 @@ class PathTable:
     def _price(self, kind_index: int, mask: int) -> tuple[float, float]:
         key = kind_index, mask
         if key not in self._prices:
-            if kind_index == STAY or STEP_KINDS[kind_index] in FREE_KINDS:
+            entry = None if kind_index == STAY else self.collectives.entries[kind_index]
+            if entry is None or entry.is_local:
                 self._prices[key] = 0.0, 0.0
             else:
-                self._prices[key] = self.price(STEP_KINDS[kind_index], mask_axes(mask))
+                self._prices[key] = self.price(entry.way, mask_axes(mask))
         return self._prices[key]
 
     def _check_codes(self, spec: TensorSpec, codes: Codes) -> None:

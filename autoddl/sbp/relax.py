@@ -28,18 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._native import Loops, loops
+from .collectives import Collectives
 from .dijkstra import lengths_one_by_one
-from .edges import KIND_INDEX, STAY, Bools, Floats, Ints, end_axes, shortest
+from .edges import STAY, end_axes, shortest
+from .layout import Bools, Floats, Ints
 from .states import StateGraph
-from .steps import StepKind
 
-_ORDER: tuple[StepKind, ...] = (
-    "to_partial", "slice", "reduce_scatter", "all_to_all", "all_gather", "all_reduce",
-)  # fmt: skip
-PLACE = np.zeros(STAY + 1, dtype=np.int64)
-for _place, _kind in enumerate(_ORDER):
-    PLACE[KIND_INDEX[_kind]] = _place
-_GROWS = np.isin(np.arange(STAY + 1), [KIND_INDEX["slice"], KIND_INDEX["reduce_scatter"]])
 Reals = NDArray[np.floating[Any]]
 Part = TypeVar("Part")
 FEW_STARTS = 40  # are searched one by one
@@ -83,6 +77,12 @@ class Rounds:
         return Rounds(order, bounds, np.flatnonzero(turns[bounds[:-1]]))
 
 
+@lru_cache(maxsize=8)
+def turns(collectives: Collectives) -> Ints:
+    """The turn of each kind of edge, of those that stay as well."""
+    return np.array([*collectives.turns, *[0] * (STAY + 1 - len(collectives.turns))])
+
+
 @lru_cache(maxsize=32)
 def rounds(graph: StateGraph, *, backwards: bool) -> tuple[Rounds]:
     """The edges as most paths have them, in one phase: tensors shrink, move and grow.
@@ -93,7 +93,8 @@ def rounds(graph: StateGraph, *, backwards: bool) -> tuple[Rounds]:
         return (Rounds.of(graph.kind, graph.dst),)
     axes = graph.mesh.num_axes
     first, last = (ends[graph.mask] for ends in end_axes(axes))
-    keys = PLACE[graph.kind] * axes + np.where(_GROWS[graph.kind], first, axes - 1 - last)
+    grows = np.isin(graph.kind, graph.collectives.where(lambda entry: entry.divides))
+    keys = turns(graph.collectives)[graph.kind] * axes + np.where(grows, first, axes - 1 - last)
     return (Rounds.of(-keys, graph.src) if backwards else Rounds.of(keys, graph.dst),)
 
 

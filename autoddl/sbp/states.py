@@ -10,31 +10,27 @@ steps in only, so that the answer for one pair does not depend on the other pair
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .collectives import COLLECTIVES, Collectives, Step
 from .edges import (
     KIND_TABLE,
     STAY,
-    Bools,
-    Codes,
-    Floats,
-    Ints,
     edges_between,
     is_divisible,
     mask_axes,
     shortest,
     sorted_edges,
+    with_algorithms,
     words,
 )
-from .layout import TensorSpec
+from .layout import Codes, Ints, split_parts
 from .mesh import Mesh
-from .needless import Halfway, halfway
 from .placement import NdSbp, Placement
-from .steps import Step, step_kind
 
 BySource = tuple[NDArray[np.int32], NDArray[np.int32]]
 
@@ -103,8 +99,8 @@ def _run_labels(runs: int, num_labels: int, repeated: bool) -> Codes:
 class StateGraph:
     """States (codes [n, axes], ascending words) and the legal steps between them.
 
-    Per edge: rows `src` and `dst`, the kind's index in STEP_KINDS, and the axes as a bit mask (axis
-    a is bit a). Edges are sorted by (src, kind, mask, dst): the fixed order that breaks ties.
+    Per edge: rows `src` and `dst`, the kind (its place in `collectives`) and the axes as a bit
+    mask. Edges are sorted by (src, kind, mask, dst): the fixed order that breaks ties.
     joined_to: the number of states of the core that others were joined to, which come first
     first:     a graph whose edges come first
     """
@@ -118,22 +114,16 @@ class StateGraph:
     mask: Ints
     joined_to: int | None = None
     first: StateGraph | None = None
+    collectives: Collectives = COLLECTIVES
 
     @staticmethod
-    def core(mesh: Mesh, ndim: int) -> StateGraph:
+    def core(mesh: Mesh, ndim: int, collectives: Collectives = COLLECTIVES) -> StateGraph:
         """The graph of all states of a small mesh, of the core states of a large one."""
         codes = core_codes(mesh, ndim)
-        edges = edges_between(codes, codes, ndim)
+        edges = edges_between(codes, codes, ndim, collectives)
         if len(codes) < (ndim + 2) ** mesh.num_axes:
-            edges = edges[:, ~is_divisible(codes, edges, mesh, ndim)]
-        return StateGraph(mesh, ndim, codes, *edges)
-
-    @cached_property
-    def halfway(self) -> Halfway:
-        """States that edges may go through in two steps."""
-        edges = np.stack([self.src, self.dst, self.kind, self.mask])
-        num_core = len(self.codes) if self.joined_to is None else self.joined_to
-        return halfway(self.codes, num_core, self.ndim, edges)
+            edges = edges[:, ~is_divisible(codes, edges, mesh, ndim, collectives)]
+        return StateGraph(mesh, ndim, codes, *edges, collectives=collectives)
 
     @cached_property
     def added(self) -> StateGraph:
@@ -141,7 +131,8 @@ class StateGraph:
         assert self.first is not None
         edges = (self.src, self.dst, self.kind, self.mask)
         own = (column[len(self.first.src) :] for column in edges)
-        return StateGraph(self.mesh, self.ndim, self.codes, *own, joined_to=self.joined_to)
+        src, dst, kind, mask = own
+        return replace(self, src=src, dst=dst, kind=kind, mask=mask, first=None)
 
     @cached_property
     def by_source(self) -> BySource:
@@ -201,13 +192,15 @@ class StateGraph:
         ways_out = self._ways(targets[target_rows < 0])
         first_in = len(self.codes)
         first_out = first_in + len(ways_in)
+        between = partial(edges_between, ndim=self.ndim, collectives=self.collectives)
+        on_way = partial(_edges_on_way, ndim=self.ndim, collectives=self.collectives)
         edges = [
             np.stack([self.src, self.dst, self.kind, self.mask]),
-            _shifted(edges_between(ways_in, self.codes, self.ndim), first_in, 0),
-            _shifted(edges_between(ways_in, ways_out, self.ndim), first_in, first_out),
-            _shifted(edges_between(self.codes, ways_out, self.ndim), 0, first_out),
-            _shifted(_edges_on_way(ways_in, self.ndim), first_in, first_in),
-            _shifted(_edges_on_way(ways_out, self.ndim, backwards=True), first_out, first_out),
+            _shifted(between(ways_in, self.codes), first_in, 0),
+            _shifted(between(ways_in, ways_out), first_in, first_out),
+            _shifted(between(self.codes, ways_out), 0, first_out),
+            _shifted(on_way(ways_in), first_in, first_in),
+            _shifted(on_way(ways_out, backwards=True), first_out, first_out),
             _shifted(_same_states(ways_in, ways_out, self.ndim), first_in, first_out),
         ]
         every = np.concatenate(edges, axis=1)
@@ -218,6 +211,7 @@ class StateGraph:
             *(sorted_edges(every) if ordered else every),
             joined_to=len(self.codes),
             first=None if ordered else self,
+            collectives=self.collectives,
         )
         at_in = np.searchsorted(words(ways_in, self.ndim), words(sources, self.ndim))
         at_out = np.searchsorted(words(ways_out, self.ndim), words(targets, self.ndim))
@@ -246,7 +240,8 @@ class StateGraph:
         axes = mask_axes(int(self.mask[edge]))
         source = Placement(int(self.codes[self.src[edge], axes[0]]))
         target = Placement(int(self.codes[self.dst[edge], axes[0]]))
-        return Step(step_kind(source, target), axes, source, target)
+        entry = self.collectives.entries[int(self.kind[edge])]
+        return Step(entry.name, axes, source, target, entry.algorithm)
 
 
 def by_source(src: Ints, dst: Ints, num_states: int) -> BySource:
@@ -256,26 +251,6 @@ def by_source(src: Ints, dst: Ints, num_states: int) -> BySource:
     return dst.astype(np.int32), begins
 
 
-def split_parts(codes: Codes, ndim: int, mesh: Mesh) -> Ints:
-    """[n, ndim]: the product of the extents of the axes that split each dim."""
-    parts = np.ones((len(codes), ndim), dtype=np.int64)
-    for axis, extent in enumerate(mesh.extents):
-        by_label = np.ones((ndim + 2, ndim), dtype=np.int64)
-        by_label[range(2, ndim + 2), range(ndim)] = extent
-        parts *= by_label.take(codes[:, axis] + np.int8(2), axis=0)
-    return parts
-
-
-def local_bytes(spec: TensorSpec, parts: Ints) -> tuple[Floats, Bools]:
-    """Bytes of the largest shard under each row of `parts` [n, ndim], and whether it is even.
-
-    The first device of nested balanced splits holds ceil(size / parts) of each dim.
-    """
-    shape = np.array(spec.shape, dtype=np.int64)
-    local = -(-shape // parts)
-    return spec.item_bytes * local.prod(axis=1, dtype=np.float64), (local * parts == shape).all(1)
-
-
 def without_a_label(codes: Codes) -> Codes:
     """Each state with all axes of its first label (Partial, then S0, ...) made Broadcast."""
     rank = np.where(codes == -1, np.int8(127), codes)
@@ -283,7 +258,9 @@ def without_a_label(codes: Codes) -> Codes:
     return np.where(codes == first, np.int8(-1), codes)
 
 
-def _edges_on_way(way: Codes, ndim: int, *, backwards: bool = False) -> Ints:
+def _edges_on_way(
+    way: Codes, ndim: int, collectives: Collectives, *, backwards: bool = False
+) -> Ints:
     """[4, m]: the steps between states of `way` and the same `without_a_label`."""
     known, wanted = words(way, ndim), words(without_a_label(way), ndim)
     at = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
@@ -294,7 +271,7 @@ def _edges_on_way(way: Codes, ndim: int, *, backwards: bool = False) -> Ints:
     axis = changed.argmax(axis=1)
     labels = np.minimum(way[src, axis], 0), np.minimum(way[dst, axis], 0)
     mask = changed @ (1 << np.arange(way.shape[1], dtype=np.int64))
-    return np.stack([src, dst, KIND_TABLE[labels], mask])
+    return with_algorithms(np.stack([src, dst, KIND_TABLE[labels], mask]), collectives)
 
 
 def _same_states(left: Codes, right: Codes, ndim: int) -> Ints:

@@ -14,10 +14,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .layout import Shape
+from .layout import Codes, Shape
 from .mesh import Mesh
 
-Codes = NDArray[np.int8]
 Names = NDArray[np.int8]
 
 

@@ -1,54 +1,54 @@
 """The default search: what proves optimality if it may be had, else the best that was found.
 
-Elimination reaches most networks whole, and branching closes the gap that a memory limit leaves
-(`branch`). If that does not end within `_BRANCHES`, other searches look for a better choice:
-eliminations at more prices of memory, or coordinate descent if elimination leaves variables over;
-then the integer program, if it is small enough. The result's `algorithm` says which of them found
-the choice, and its bound is the best of all.
+Elimination reaches most networks, and then `exact` does all. Where it leaves too much over,
+coordinate descent at more prices of memory looks for a better choice, and the integer program
+decides if it is small. The result's `algorithm` says which of them found the choice.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import numpy as np
 
-from .branch import Proof, prove
-from .budget import Budget
-from .eliminate import eliminate
+from .budget import Budget, Progress
+from .elimination import eliminate
+from .exact import prove, solve_if_small
 from .heuristics.coordinate_descent import descend_with_restarts
-from .integer import program_columns, solve_program
-from .memory_price import within_memory
+from .lagrangian import within_limit
 from .problem import Choice, Problem, SearchResult
-from .progress import Progress
-from .prune import prune
 
-_BRANCHES = 4_000  # branches and line searches
-_PROGRAM_COLUMNS = 3_000
+_EVALUATIONS = 4_000  # of the first descents: a DenseNet on 16 devices gains nothing by more
+_PROGRAM_COLUMNS = 3_000  # solved in less than a second
 _PROGRAM_NODES = 100
 
 
-def auto(problem: Problem, rng: np.random.Generator, budget: Budget) -> SearchResult | None:
-    """None if no choice fits the memory limit (or none was found within the budget)."""
-    proof = Proof()
+def auto(
+    problem: Problem, rng: np.random.Generator, budget: Budget, restarts: int = 32
+) -> SearchResult | None:
+    """None if no choice fits the memory limit (or none was found within the budget).
+
+    restarts: starts of descents at each price of memory, where elimination does not reach
+    """
     name = "elimination"
     with Progress(problem, budget) as run:
-        left = run.remaining
-        with Progress(
-            problem, dataclasses.replace(left, evaluations=min(left.evaluations, _BRANCHES))
-        ) as inner:
-            prove(problem, rng, inner, proof)
+        is_all = False
+        with Progress(problem, _within(run, _EVALUATIONS)) as inner:
+            is_all = prove(problem, rng, inner, restarts)
         run.adopt(inner)
-        if proof.branches:
-            name = "elimination+branching"
-        if inner.end == "budget" and not run.is_over:
-            name = _search_further(problem, rng, run, proof, name)
-        else:
+        if is_all or run.is_done or run.is_over or inner.end == "interrupted":
             run.end = inner.end
+        else:
+            name = _search_further(problem, rng, run, restarts)
     if run.best is None and run.end == "budget":
         run.offer(_smallest(problem))
-    return run.result(name, proof.bound)
+    return run.result(name)
+
+
+def _within(run: Progress, evaluations: int) -> Budget:
+    """What is left of the budget, and at most so many evaluations."""
+    left = run.remaining
+    return dataclasses.replace(left, evaluations=min(left.evaluations, evaluations))
 
 
 def _smallest(problem: Problem) -> Choice:
@@ -58,47 +58,23 @@ def _smallest(problem: Problem) -> Choice:
 
 
 def _search_further(
-    problem: Problem, rng: np.random.Generator, run: Progress, proof: Proof, name: str
+    problem: Problem, rng: np.random.Generator, run: Progress, restarts: int
 ) -> str:
     """Offer what other searches find, and raise the bound; the name of the one with the best."""
-    complete = proof.is_complete
 
-    def solve(price: float) -> tuple[Choice, int]:
-        if not complete:
-            return descend_with_restarts(problem, rng, run, price, frozenset())
-        run.spend()
-        choice = eliminate(problem, price, frozenset()).expand({})
-        run.offer(choice)
-        return choice, 1
+    def solve(price: float) -> Choice:
+        return descend_with_restarts(problem, rng, run, price, frozenset(), restarts)
 
-    before = run.cost
-    found = within_memory(problem, solve, name, complete)
+    name, before = "elimination", run.cost
+    found = within_limit(problem, solve)
     if found is not None:
-        run.offer(found.choice)
-        proof.raise_bound(found.lower_bound)
+        run.offer(found)
     if run.cost < before:
-        name = "elimination at prices of memory" if complete else "coordinate_descent"
-    smaller = prune(problem) if sum(problem.sizes()) <= _PROGRAM_COLUMNS else None
-    if (
-        smaller is not None
-        and not run.is_good(proof.bound)
-        and program_columns(smaller.problem) <= _PROGRAM_COLUMNS
-    ):
-        with Progress(
-            problem,
-            Budget(
-                1,
-                min(run.remaining.evaluations, _PROGRAM_NODES),
-                run.remaining.seconds,
-                gap=run.budget.gap,
-                clock=run.budget.clock,
-            ),
-        ) as inner:
-            bound = solve_program(smaller, inner)
-            proof.raise_bound(bound)
+        name = "coordinate_descent"
+    if not run.is_done:
+        with Progress(problem, _within(run, _PROGRAM_NODES)) as inner:
+            solve_if_small(problem, inner, _PROGRAM_COLUMNS)
         if inner.cost < run.cost:
             name = "integer"
         run.adopt(inner)
-        if proof.bound == math.inf and run.best is not None:
-            proof.bound = run.cost
     return name

@@ -1,12 +1,28 @@
-"""How long a search may run."""
+"""How long a search may run, and the state of one that does.
+
+    with Progress(problem, budget) as run:
+        ...
+        run.spend()          # before each evaluation; leaves the block when the budget is used up
+        run.offer(choice)
+        run.raise_bound(bound)
+    return run.result("name")
+
+The block also ends on KeyboardInterrupt if there is a best choice to return. So every search can be
+stopped at any time, whatever depth it is at.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import Protocol
+
+from .problem import Choice, CurvePoint, Problem, SearchEnd, SearchResult, relative_gap
+
+_EARLIER = 2  # choices that are remembered
 
 
 class Spent(Protocol):
@@ -21,35 +37,19 @@ class Spent(Protocol):
 
 @dataclass(frozen=True)
 class Budget:
-    """restarts: descents, chains or draws from random starts, for searches that have such.
+    """seconds, evaluations: no choice (or line search) is priced after so many.
 
-    evaluations: choices (or line searches, or branches) that are priced at most
-    seconds:     no further evaluation after this many
-    clock:       what the seconds are of; `time.process_time` counts only the processor's
-    beat_s:      a solution that costs this much or more is of no use; a search that sees that it
-                 cannot do better may give up
-    gap:         relative gap at which a search may end
-    near:        relative gap that is closed further only where that is quick
-    enough_s:    a solution that costs so little is good enough, whatever the search can prove
-    useful_s:    a lower bound that reaches this need not be raised
+    gap: relative gap between the best choice and the lower bound at which a search may end
 
     A search whose budget ends returns the best choice so far. `seconds` makes the result depend on
     the machine; without it equal seeds give equal results.
     """
 
-    restarts: int = 32
-    evaluations: float = math.inf
     seconds: float = math.inf
-    beat_s: float = math.inf
+    evaluations: float = math.inf
     gap: float = 0.0
-    near: float = 0.0
-    enough_s: float = -math.inf
-    useful_s: float = math.inf
-    clock: Callable[[], float] = time.perf_counter
 
     def __post_init__(self) -> None:
-        if self.restarts < 1:
-            raise ValueError(f"a search needs at least one start, got restarts={self.restarts}")
         if not self.evaluations >= 1:
             raise ValueError(f"a search needs at least one evaluation, got {self.evaluations}")
         if not self.seconds > 0:
@@ -60,18 +60,166 @@ class Budget:
                 f"got {self.gap}"
             )
 
-    def less(self, spent: Sequence[Spent], beat_s: float) -> Budget:
-        """What is left after searches that took so much, to beat another cost."""
-        evaluations = sum(search.evaluations for search in spent)
-        seconds = sum(search.seconds for search in spent)
+    def less(self, spent: Sequence[Spent]) -> Budget:
+        """What is left after searches that took so much."""
         return replace(
             self,
-            evaluations=max(1.0, self.evaluations - evaluations),
-            seconds=max(1e-6, self.seconds - seconds),
-            beat_s=beat_s,
+            evaluations=max(1.0, self.evaluations - sum(s.evaluations for s in spent)),
+            seconds=max(1e-6, self.seconds - sum(s.seconds for s in spent)),
         )
 
     @property
     def is_finite(self) -> bool:
         """Whether evaluations or seconds are limited."""
         return math.isfinite(self.evaluations) or math.isfinite(self.seconds)
+
+
+class Ended(Exception):
+    """The budget is used up; `Progress` catches it."""
+
+
+@dataclass
+class Progress:
+    """cost, memory: of `best`; free_cost: of the cheapest choice offered, memory ignored.
+
+    bound:   no choice within the limits costs less, as far as is proven
+    earlier: the last choices that were the best, the latest first
+    """
+
+    problem: Problem
+    budget: Budget
+    best: Choice | None = None
+    cost: float = math.inf
+    memory: float = math.inf
+    free_cost: float = math.inf
+    bound: float = -math.inf
+    evaluations: int = 0
+    end: SearchEnd = "done"
+    curve: list[CurvePoint] = field(default_factory=list)
+    earlier: tuple[Choice, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if isinstance(error, Ended):
+            self.end = "budget"
+            return True
+        if isinstance(error, KeyboardInterrupt) and self.best is not None:
+            self.end = "interrupted"
+            return True
+        return False
+
+    @property
+    def seconds(self) -> float:
+        """Since the search began."""
+        return time.perf_counter() - self._started
+
+    @property
+    def remaining(self) -> Budget:
+        """What is left, at least one evaluation, for a search inside this one."""
+        return self.budget.less([self])
+
+    def check(self) -> None:
+        """Raises Ended if the budget is used up."""
+        self.spend(0)
+
+    def spend(self, evaluations: int = 1) -> None:
+        """Count evaluations about to be made. Raises Ended if the budget does not allow them."""
+        if self.evaluations + evaluations > self.budget.evaluations:
+            raise Ended
+        if self.budget.seconds < math.inf and self.seconds > self.budget.seconds:
+            raise Ended
+        self.evaluations += evaluations
+
+    def offer(self, choice: Choice) -> bool:
+        """Keep `choice` if it fits and is the best so far; whether it was kept."""
+        return self.offer_priced(choice, *self.problem.evaluate(choice))
+
+    def offer_priced(self, choice: Choice, cost: float, memory: float) -> bool:
+        """`offer` of a choice whose cost and memory are known to `problem.evaluate`'s accuracy."""
+        self.free_cost = min(self.free_cost, cost)
+        if not (memory <= self.problem.memory_limit and cost < self.cost):
+            return False
+        self._remember(())
+        self.best, self.cost, self.memory = choice.copy(), cost, memory
+        self.curve.append(CurvePoint(self.evaluations, self.seconds, cost))
+        return True
+
+    def _remember(self, later: tuple[Choice, ...]) -> None:
+        """The best so far is no longer, as were, in another search, the choices `later`."""
+        best = () if self.best is None else (self.best,)
+        self.earlier = (*later, *best, *self.earlier)[:_EARLIER]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the budget is used up."""
+        return self.evaluations >= self.budget.evaluations or self.seconds > self.budget.seconds
+
+    @property
+    def to_beat(self) -> float:
+        """A choice that costs as much is not worth looking for: the best one's gap is allowed."""
+        return self.cost / (1 + self.budget.gap)
+
+    def raise_bound(self, bound: float) -> None:
+        """No choice within the limits costs less than `bound`."""
+        self.bound = max(self.bound, bound)
+
+    def is_good(self, gap: float | None = None, bound: float = -math.inf) -> bool:
+        """Whether the best so far is within `gap` (None: the budget's) of what is proven.
+
+        bound: one that holds, too, of all choices that could be better
+        """
+        if self.best is None:
+            return False
+        allowed = self.budget.gap if gap is None else gap
+        bound = max(self.bound, self.problem.known_bound, bound)
+        return relative_gap(self.cost / (1 + allowed), bound) == 0.0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to be found: the best is good enough, or none can be of use."""
+        return self.bound >= self.problem.cost_limit or self.is_good()
+
+    def adopt(self, inner: Progress) -> None:
+        """Count the work of a search within this one, and take over its best choice."""
+        started = inner._started - self._started
+        for point in inner.curve:
+            if point.cost < self.cost:
+                self.curve.append(
+                    CurvePoint(
+                        self.evaluations + point.evaluations, started + point.seconds, point.cost
+                    )
+                )
+        self.evaluations += inner.evaluations
+        self.free_cost = min(self.free_cost, inner.free_cost)
+        self.raise_bound(inner.bound)
+        if inner.best is not None and inner.cost < self.cost:
+            self._remember(inner.earlier)
+            self.best, self.cost, self.memory = inner.best, inner.cost, inner.memory
+
+    def result(self, algorithm: str) -> SearchResult | None:
+        """The best so far; None if there is none."""
+        if self.best is None:
+            return None
+        return SearchResult(
+            self.best,
+            self.cost,
+            self.memory,
+            self.evaluations,
+            algorithm,
+            min(self.bound, self.cost),
+            self.free_cost,
+            tuple(self.curve),
+            self.end,
+            self.seconds,
+            self.earlier,
+        )

@@ -19,14 +19,21 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .gap import ROUNDING as ROUNDING
-from .gap import relative_gap as relative_gap
-
 Table = NDArray[np.floating[Any]]
 Choice = NDArray[np.int64]
 _Uses = tuple[list[tuple[int, Choice]], list[tuple[int, Choice, Choice, Choice]]]
 SearchEnd = Literal["done", "budget", "interrupted"]
 _REMEMBERED = 4  # choices
+
+# Relative error that single-precision tables of a search leave; nearer costs count as equal.
+ROUNDING = 1e-6
+
+
+def relative_gap(cost: float, lower_bound: float) -> float:
+    """cost / lower_bound - 1, exactly 0 where they differ by rounding only; inf if unbounded."""
+    if cost <= lower_bound + 4 * ROUNDING * abs(cost):
+        return 0.0
+    return cost / lower_bound - 1 if lower_bound > 0 else float("inf")
 
 
 class Edge(NamedTuple):
@@ -45,6 +52,8 @@ class Problem:
     nodes:        variable -> node table
     heavy:        variables that head a layer (the coordinates of coordinate descent)
     memory_limit: bytes; inf for none
+    cost_limit:   choices that cost as much are of no use: a search may end when none is cheaper
+    known_bound:  no choice within the memory limit costs less, as the caller knows
     """
 
     node_cost: tuple[Table, ...]
@@ -55,6 +64,8 @@ class Problem:
     edges: tuple[Edge, ...]
     heavy: frozenset[int] = frozenset()
     memory_limit: float = float("inf")
+    cost_limit: float = float("inf")
+    known_bound: float = float("-inf")
 
     @property
     def num_variables(self) -> int:

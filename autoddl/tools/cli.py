@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import warnings
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from ..planner.options import PlanOptions
 from .commands.box import box
 from .commands.calibrate import calibrate
 from .commands.compare import compare
@@ -18,34 +18,20 @@ from .commands.memory import memory
 from .commands.options import (
     BATCH,
     CLUSTER,
-    GAP,
     JSON,
-    MEMORY_LIMIT,
     MODEL,
-    OPTIMIZER,
-    PRECISION,
-    SEED,
     examples,
     graph_of,
     load_cluster,
+    plan_options,
     shape_options,
     traced,
 )
-from .commands.stages import (
-    STAGES,
-    WHOLE_STAGES,
-    explain_stages,
-    refuse_with_stages,
-    schedule_option,
-    show_any_plan,
-    stage_options,
-)
+from .commands.stages import explain_stages, show_any_plan
 
 if TYPE_CHECKING:
-    from ..cost.comm import CommRule
-    from ..cost.recompute import Checkpointing
-    from ..planner.new_plan import Stages
     from ..plans import Plan
+    from ..plans.staged import StagedPlan
 
 
 class Errors(click.Group):
@@ -75,7 +61,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    if category.__module__.partition(".")[0] == __package__:
+    if category.__module__.partition(".")[0] == __name__.partition(".")[0]:
         click.secho("Warning: ", fg="yellow", nl=False, err=True)
         click.echo(str(message), err=True)
     else:
@@ -137,42 +123,8 @@ def trace(model: str, output: str, batch: int | None) -> None:
 @MODEL
 @CLUSTER
 @shape_options
-@SEED
 @BATCH
-@click.option("--micro-batches", type=click.IntRange(1), help="Instead of what memory asks for.")
-@stage_options
-@MEMORY_LIMIT
-@OPTIMIZER
-@click.option(
-    "--search", default="auto", show_default=True, metavar="NAME",
-    help="auto, exact, integer, coordinate_descent, metropolis_hastings, random or exhaustive.",
-)  # fmt: skip
-@click.option(
-    "--budget-seconds", type=click.FloatRange(0, min_open=True),
-    help="Of the search, which then gives the best plan so far.",
-)  # fmt: skip
-@click.option(
-    "--budget-evaluations", type=click.IntRange(1),
-    help="Likewise; unlike seconds, the same on every machine.",
-)  # fmt: skip
-@GAP
-@click.option(
-    "--comm-rule", type=click.Choice(["shared_nic", "plain"]), default="shared_nic",
-    show_default=True, help="plain: the paper's prices, as if no two groups shared a NIC.",
-)  # fmt: skip
-@click.option(
-    "--baselines/--no-baselines", default=True, show_default=True,
-    help="Price the known schemes too; the plan is the best of all.",
-)  # fmt: skip
-@click.option(
-    "--checkpointing", type=click.Choice(["auto", "none", "all"]), default="auto",
-    show_default=True, help="Which repeated blocks keep only their inputs and run forward again.",
-)  # fmt: skip
-@PRECISION
-@click.option(
-    "--zero/--no-zero", default=True, show_default=True,
-    help="Split parameters, gradients and the optimizer's state (ZeRO 1 to 3) where it pays.",
-)  # fmt: skip
+@plan_options()
 @click.option("-o", "--output", metavar="FILE", help="The plan file to write.")
 @JSON
 def plan(
@@ -180,79 +132,17 @@ def plan(
     cluster_file: str,
     nodes: int | None,
     gpus_per_node: int | None,
-    seed: int,
     batch: int | None,
-    micro_batches: int | None,
-    stages: Stages | None,
-    schedule: str,
-    delay: int | None,
-    chunks: int,
-    memory_limit_bytes: float | None,
-    optimizer: str,
-    search: str,
-    budget_seconds: float | None,
-    budget_evaluations: int | None,
-    gap: float | None,
-    comm_rule: CommRule,
-    baselines: bool,
-    checkpointing: Checkpointing,
-    precision: str,
-    zero: bool,
     output: str | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Find the parallel plan of MODEL, which may also be a graph file, for a cluster."""
     from .. import api
 
+    chosen = PlanOptions(**options)
     cluster = load_cluster(cluster_file, nodes, gpus_per_node)
-    if stages is not None:
-        refuse_with_stages(
-            budget_seconds=budget_seconds,
-            budget_evaluations=budget_evaluations,
-            gap=gap is not None,
-            checkpointing=checkpointing != "auto",
-        )
-    graph = graph_of(model, batch)
-    if stages is not None:
-        from ..planner.new_plan import new_plan
-
-        staged = new_plan(
-            graph,
-            cluster,
-            stages,
-            schedule,
-            delay=delay,
-            chunks=chunks,
-            seed=seed,
-            optimizer=optimizer,
-            micro_batches=micro_batches,
-            memory_limit_bytes=memory_limit_bytes,
-            search=search,
-            comm_rule=comm_rule,
-            precision=precision,
-            zero=zero,
-        )
-        if output:
-            staged.save(output)
-        show_any_plan(staged, as_json)
-        return
-    found = api.plan(
-        graph,
-        cluster,
-        seed=seed,
-        optimizer=optimizer,
-        micro_batches=micro_batches,
-        memory_limit_bytes=memory_limit_bytes,
-        search=search,
-        budget_seconds=budget_seconds,
-        budget_evaluations=budget_evaluations,
-        gap=gap,
-        comm_rule=comm_rule,
-        baselines=baselines,
-        checkpointing=checkpointing,
-        precision=precision,
-        zero=zero,
-    )
+    found = api.plan(graph_of(model, batch), cluster, chosen)
     if output:
         found.save(output)
     show_plan(found, as_json)
@@ -340,26 +230,29 @@ def explain(
 @click.option("--plan", "plan_file", metavar="FILE", help="Run this plan instead of a new one.")
 @click.option("--steps", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--lr", type=float, default=1e-3, show_default=True, help="Learning rate.")
-@STAGES
-@schedule_option(WHOLE_STAGES)
-@OPTIMIZER
-@PRECISION
 @BATCH
-@SEED
-def train_command(**options: Any) -> None:
+@plan_options(without=("chunks",))
+def train_command(
+    model: str,
+    cluster_file: str,
+    nodes: int | None,
+    gpus_per_node: int | None,
+    plan_file: str | None,
+    steps: int,
+    lr: float,
+    batch: int | None,
+    **options: Any,
+) -> None:
     """Train MODEL on made-up data, one process per device of the cluster.
 
-    Starts the processes itself, unless a launcher has started this one as a rank. With --plan, the
-    plan says in which precision and in how many stages.
+    Starts the processes itself, unless a launcher has started this one as a rank. The options of a
+    plan are of a new one; with --plan only the seed and the optimizer count.
     """
-    if options["plan_file"] and options["stages"] is not None:
-        raise ValueError("--stages are of a new plan; leave it or --plan out")
     from .train import TrainJob, train
 
-    cluster = load_cluster(
-        options.pop("cluster_file"), options.pop("nodes"), options.pop("gpus_per_node")
-    )
-    sys.exit(train(TrainJob(options.pop("model"), cluster, **options)))
+    chosen = PlanOptions(**options)
+    cluster = load_cluster(cluster_file, nodes, gpus_per_node)
+    sys.exit(train(TrainJob(model, cluster, plan_file, steps, lr, batch, chosen)))
 
 
 @main.command(epilog=examples("autoddl doctor", "autoddl doctor --json"))
@@ -378,12 +271,12 @@ def doctor(as_json: bool) -> None:
     sys.exit(1 if any(check.status == "fail" for check in found) else 0)
 
 
-def show_plan(found: Plan, as_json: bool) -> None:
-    """The plan as a table, or its figures as JSON."""
-    if as_json:
-        from ..plans.summary import summary_json
+def show_plan(found: Plan | StagedPlan, as_json: bool) -> None:
+    """The plan as a table, or with stages in words; or its figures as JSON."""
+    from ..plans import Plan
 
-        click.echo(json.dumps(summary_json(found), indent=1))
+    if as_json or not isinstance(found, Plan):
+        show_any_plan(found, as_json)
         return
     from .report.tables import print_plan
 

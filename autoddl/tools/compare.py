@@ -9,7 +9,6 @@ of a pipeline are those of its slowest stage, its seconds those until all stages
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,13 +16,14 @@ from typing import Any
 from .._files import json_number
 from ..cluster.spec import Cluster
 from ..cost.account import Cost, Traffic
-from ..cost.comm import CommRule
 from ..cost.model import CostModel
+from ..graph.batch_norm import batch_norm_of, with_batch_norm
 from ..graph.graph import Graph
 from ..graph.placed import PlannedBaseline
 from ..planner.baselines import Chosen, chosen
 from ..planner.baselines.megatron_stages import megatron_in_stages
-from ..planner.planner import baseline_plans, find_plan
+from ..planner.options import DEFAULTS, PlanOptions
+from ..planner.planner import baseline_plans, cost_model, find_plan
 from ..planner.stages.staged_planner import find_staged_plan
 from ..plans import Plan
 from ..plans.format import unfit_text
@@ -157,6 +157,7 @@ class Comparison:
                 "gpus_per_node": model.cluster.gpus_per_node,
             },
             "batch": self.graph.batch,
+            "batch_norm": batch_norm_of(self.graph),
             "optimizer": model.optimizer,
             "memory_limit_bytes": json_number(model.limit_bytes),
             "schemes": [scheme.to_json() for scheme in self.schemes],
@@ -170,47 +171,34 @@ class Comparison:
 def compare(
     graph: Graph,
     cluster: Cluster,
+    options: PlanOptions = DEFAULTS,
     *,
-    seed: int = 0,
-    optimizer: str = "adam",
-    micro_batches: int | None = None,
-    memory_limit_bytes: float | None = None,
-    comm_rule: CommRule = "shared_nic",
-    zero: bool = True,
-    precision: str = "float32",
-    gap: float | None = None,
     rival: Chosen | str | None = None,
     stages: bool = False,
 ) -> Comparison:
-    """Our plan and every known scheme; the options and errors are those of `find_plan`.
+    """Our plan and every known scheme; the errors are those of `find_plan`.
 
-    zero:  False: our plan stores parameters whole, as AutoDDL's own space does
-    gap:   of our plan on one mesh
-    rival: the placements that OneFlow's own planner chose, or why there are none; it knows float32
-    stages: our plan may have pipeline stages, and Megatron in stages is one scheme more
+    options: without stages; those of the search and of ZeRO are of our plan
+    rival:   the placements that OneFlow's own planner chose (it knows float32), or why there are
+             none
+    stages:  our plan may have pipeline stages, and Megatron in stages is one scheme more
 
     ValueError for a rival beside another precision.
     """
-    if rival is not None and precision != "float32":
+    if rival is not None and options.precision != "float32":
         raise ValueError(
-            f"OneFlow's own planner plans in float32, so it cannot be compared in {precision}; "
-            "leave one of the two out"
+            f"OneFlow's own planner plans in float32, so it cannot be compared in "
+            f"{options.precision}; leave one of the two out"
         )
-    options: Mapping[str, Any] = {
-        "seed": seed,
-        "optimizer": optimizer,
-        "micro_batches": micro_batches,
-        "memory_limit_bytes": memory_limit_bytes,
-        "comm_rule": comm_rule,
-        "precision": precision,
-    }
-    plan = find_plan(graph, cluster, **options, zero=zero, gap=gap)
+    graph = with_batch_norm(graph, options.batch_norm)
+    plan = find_plan(graph, cluster, options)
     ours = Scheme(OURS, OWN_TOPOLOGY, plan, plan.cost.memory_bytes)
-    others = [_scheme(*found) for found in baseline_plans(graph, cluster, **options).values()]
-    model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes, precision)
+    others = [_scheme(*found) for found in baseline_plans(graph, cluster, options).values()]
+    model = cost_model(cluster, options)
     if stages:
-        megatron = _megatron(graph, model, micro_batches, seed)
-        ours = _in_stages(ours, find_staged_plan(graph, cluster, **options, zero=zero), megatron)
+        megatron = _megatron(graph, model, options.micro_batches, options.seed)
+        found = find_staged_plan(graph, cluster, options.in_stages("auto"))
+        ours = _in_stages(ours, found, megatron)
         others.append(megatron)
     if rival is not None:
         others.append(_rival(graph, cluster, rival, options))
@@ -239,16 +227,14 @@ def _megatron(graph: Graph, model: CostModel, micro_batches: int | None, seed: i
     return Scheme(MEGATRON_STAGES, topology, None, memory_bytes, staged=found.plan)
 
 
-def _rival(
-    graph: Graph, cluster: Cluster, rival: Chosen | str, options: Mapping[str, Any]
-) -> Scheme:
+def _rival(graph: Graph, cluster: Cluster, rival: Chosen | str, options: PlanOptions) -> Scheme:
     """OneFlow's choice with all that it leaves open at its best."""
     if isinstance(rival, str):
         return Scheme(RIVAL, "not known", None, why=rival)
     space, followed = chosen(graph, rival)
     topology = f"as it chose, in {sum(followed.values())} of {len(followed)} groups of operators"
     try:
-        plan = find_plan(graph, cluster, **options, space=space, baselines=False)
+        plan = find_plan(graph, cluster, replace(options, baselines=False), space=space)
     except ValueError as error:
         return Scheme(RIVAL, topology, None, why=str(error).split(":")[0])
     return Scheme(RIVAL, topology, plan, plan.cost.memory_bytes)

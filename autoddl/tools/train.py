@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..api import parallelize
+from ..api import plan as plan_graph
 from ..cluster.spec import Cluster
-from ..planner.new_plan import Stages, new_plan
+from ..planner.options import DEFAULTS, PlanOptions
 from ..plans import Plan
 from ..plans.staged import StagedPlan, load_plan
 from ..runtime.jobs.guard import install_guard, rank
@@ -27,7 +28,8 @@ from .synthetic import synthetic_batches
 class TrainJob:
     """What to train and how; `model` is module:function.
 
-    plan_file: None for a new plan, in `precision`, and in stages if `stages` says so
+    plan_file: None for a new plan with these options; a plan in a file has its own, and takes only
+               the seed and the optimizer of these
     """
 
     model: str
@@ -35,12 +37,16 @@ class TrainJob:
     plan_file: str | None = None
     steps: int = 10
     lr: float = 1e-3
-    optimizer: str = "adam"
     batch: int | None = None
-    seed: int = 0
-    precision: str = "float32"
-    stages: Stages | None = None
-    schedule: str = "1f1b"
+    options: PlanOptions = DEFAULTS
+
+    def __post_init__(self) -> None:
+        own = [name for name in self.options.changed if name not in ("seed", "optimizer")]
+        if self.plan_file is not None and own:
+            raise ValueError(
+                f"the plan in {self.plan_file} has its own {' and '.join(own)}; leave "
+                f"{'it' if len(own) == 1 else 'them'} or --plan out"
+            )
 
     def command(self, folder: str) -> list[str]:
         """The arguments of a rank, with the plan and the cluster from files in `folder`."""
@@ -49,8 +55,8 @@ class TrainJob:
             "--plan": f"{folder}/plan.json",
             "--steps": self.steps,
             "--lr": self.lr,
-            "--optimizer": self.optimizer,
-            "--seed": self.seed,
+            "--optimizer": self.options.optimizer,
+            "--seed": self.options.seed,
         }
         if self.batch is not None:
             options["--batch"] = self.batch
@@ -91,24 +97,22 @@ def train_rank(job: TrainJob) -> None:
     if job.plan_file is not None:  # making or checking the plan has said it
         warnings.simplefilter("ignore", OpaqueWarning)
     plan = None if job.plan_file is None else load_plan(job.plan_file)
-    model, example, loss = entries.build_entry(job.model, job.batch, job.seed)
+    seed, optimizer = job.options.seed, job.options.optimizer
+    model, example, loss = entries.build_entry(job.model, job.batch, seed)
     trainer = parallelize(
         model,
         job.cluster,
         example=example,
         loss=loss,
-        optimizer=entries.optimizer_maker(job.optimizer, job.lr),
+        optimizer=entries.optimizer_maker(optimizer, job.lr),
         plan=plan,
-        seed=job.seed,
-        precision=job.precision,
-        stages=job.stages,
-        schedule=job.schedule,
+        **{} if plan is not None else job.options.keywords("optimizer"),
     )
     made = trainer.plan
     seconds = made.iteration_s if isinstance(made, StagedPlan) else made.cost.iteration_s
     _say(f"{job.model} on {job.cluster}: predicted {seconds:.3g} s a step")
     like = entries.to_arrays(example)
-    batches = synthetic_batches(like, made.graph, job.steps, job.seed)
+    batches = synthetic_batches(like, made.graph, job.steps, seed)
     for step, arrays in enumerate(batches, start=1):
         started = time.perf_counter()
         value = float(trainer.step(*entries.to_tensors(arrays)))
@@ -120,14 +124,11 @@ def _checked_plan(job: TrainJob) -> Plan | StagedPlan:
     from ..runtime.oneflow.trace.entries import trace_entry
 
     plan = None if job.plan_file is None else load_plan(job.plan_file)
-    in_stages = isinstance(plan, StagedPlan) or job.stages is not None
-    check_device(job.precision if plan is None else plan.precision, in_stages)
+    in_stages = isinstance(plan, StagedPlan) or job.options.stages is not None
+    check_device(job.options.precision if plan is None else plan.precision, in_stages)
     graph = trace_entry(job.model, job.batch)
     if plan is None:
-        return new_plan(
-            graph, job.cluster, job.stages, job.schedule,
-            seed=job.seed, optimizer=job.optimizer, precision=job.precision,
-        )  # fmt: skip
+        return plan_graph(graph, job.cluster, job.options)
     plan.check_model(graph)
     plan.check_cluster(job.cluster)
     return plan

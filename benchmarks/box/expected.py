@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoddl.plans import Plan
+from autoddl.sbp.collectives import Step, nic_bytes, nic_messages
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
-from autoddl.sbp.redistribute import Step, nic_bytes, nic_messages
 
 MESSAGE_BYTES = 4 * 112
 ROLL_CALL_BYTES = 8  # a step starts with an all-gather of an int64 of each rank

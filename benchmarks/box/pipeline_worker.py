@@ -57,7 +57,7 @@ def pass_seconds(trainer: PipelineTrainer, batch: list[Any]) -> dict[str, float]
     """Median seconds of this stage's forward pass and of both halves of its backward pass."""
     (part,) = trainer._parts.values()
     part.take(batch)
-    part.executor.begin()
+    part.executor.begin([part.inputs[m] for m in sorted(part.inputs)])
     plan = part.plan
     received = {
         op.attrs["tensor"]: flow.ones(*plan.graph.tensors[op.outputs[0]].spec.shape)

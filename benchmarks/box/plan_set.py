@@ -15,6 +15,7 @@ from autoddl._files import write_atomically
 from autoddl.cluster import Cluster
 from autoddl.graph.graph import Graph
 from autoddl.planner.baselines import data_parallel, forced, megatron
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 
@@ -58,7 +59,7 @@ def plan_set(
 def _makers(graph: Graph, cluster: Cluster) -> Iterator[tuple[str, Callable[[], Plan]]]:
     def make(**options: object) -> Callable[[], Plan]:
         given = {"optimizer": "sgd", "micro_batches": 1, **options}
-        return lambda: find_plan(graph, cluster, **given)  # type: ignore[arg-type]
+        return lambda: find_plan(graph, cluster, PlanOptions(**given))  # type: ignore[arg-type]
 
     yield "searched", make()
     yield "searched, plain rule", make(comm_rule="plain")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
+from autoddl.sbp.collectives import legal_steps
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import B, NdSbp, P, S
-from autoddl.sbp.steps import legal_steps
 
 Case = tuple[str, str]
 

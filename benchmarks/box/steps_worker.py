@@ -14,10 +14,10 @@ import oneflow as flow
 from autoddl.runtime.jobs.guard import install_guard, rank
 from autoddl.runtime.oneflow.groups import Groups
 from autoddl.runtime.oneflow.redistribute import prepare
+from autoddl.sbp.collectives import Step
 from autoddl.sbp.layout import local_shape
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
-from autoddl.sbp.steps import Step
 from benchmarks.box.meter import Meter
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from autoddl.cost.model import parameter_copies
 from autoddl.planner.baselines import data_parallel
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from tests.clusters import cluster
 from tests.graphs import mlp, tied
@@ -15,7 +16,7 @@ PARAMETERS = 256 * 512 + 512 + 512 * 128 + 128
 def plan(nodes=2, gpus=2, **options):
     graph = mlp(BATCH, WIDTHS)
     where = cluster("piz_daint", nodes, gpus)
-    return find_plan(graph, where, space=data_parallel(graph), **options)
+    return find_plan(graph, where, PlanOptions(**options), space=data_parallel(graph))
 
 
 def test_data_parallel_moves_twice_the_gradients_and_the_loss():
@@ -67,7 +68,7 @@ def test_compute_follows_the_device():
 
 
 def test_a_tied_weight_is_kept_once_and_a_gradient_for_each_reader():
-    found = find_plan(tied(64, 256), cluster("piz_daint", 1, 1), optimizer="sgd")
+    found = find_plan(tied(64, 256), cluster("piz_daint", 1, 1), PlanOptions(optimizer="sgd"))
     assert found.cost.memory_bytes < 3.5 * 256 * 256 * 4 + 64 * 256 * 4 * 4
     weight = next(op.name for op in found.graph.params)
     assert found.costs[weight].memory_bytes == 256 * 256 * 4

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from autoddl.cost.bounds import Accesses, Multiply, least_accesses, memory_dependent_words
 from autoddl.planner.baselines import data_parallel, forced
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.tables.group_table import WHOLE_SPACE
 from tests.clusters import cluster
@@ -104,7 +105,10 @@ def test_no_plan_moves_less_than_the_bound(graph, shape, how, letters, seed):
             space = data_parallel(graph)
         search = "random" if how == "random" else "auto"
         plan = find_plan(
-            graph, where, search=search, restarts=1, seed=seed, space=space, baselines=False
+            graph,
+            where,
+            PlanOptions(search=search, restarts=1, seed=seed, baselines=False),
+            space=space,
         )
     except ValueError:
         return  # the batch does not divide
@@ -143,7 +147,7 @@ def test_products_that_everyone_computes_prove_nothing():
 
 def test_no_bound_is_made_of_rounding():
     """The products of this plan could be had where they are used: the least is nothing."""
-    plan = find_plan(mlp(32, (2048, 1000)), cluster("gcp_a100", 2, 8), baselines=False)
+    plan = find_plan(mlp(32, (2048, 1000)), cluster("gcp_a100", 2, 8), PlanOptions(baselines=False))
     bytes_ = plan.product_bytes
     assert bytes_.divided == 1 and bytes_.moved > 0
     assert bytes_.least == 0 and bytes_.ratio is None

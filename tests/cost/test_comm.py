@@ -4,9 +4,10 @@ import itertools
 import pytest
 
 from autoddl.cost.comm import CommModel
+from autoddl.sbp.collectives import Step, StepKind, device_intra_bytes, nic_bytes
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.placement import B, NdSbp, P, S
-from autoddl.sbp.redistribute import Step, StepKind, device_intra_bytes, nic_bytes, path_cost
+from autoddl.sbp.redistribute import path_cost
 from tests.clusters import cluster
 
 SHAPES = [(4, 2), (2, 4), (3, 2), (4, 1), (1, 4)]

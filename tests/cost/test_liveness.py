@@ -3,6 +3,7 @@
 import pytest
 
 from autoddl.planner.baselines import data_parallel
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from tests.clusters import cluster
@@ -13,8 +14,8 @@ ACT = ROWS * WIDTH * F
 WEIGHT, BIAS = WIDTH * WIDTH * F, WIDTH * F
 
 
-def planned(graph, nodes=1, gpus=1, **options) -> Plan:
-    return find_plan(graph, cluster("gcp_a100", nodes, gpus), **options)
+def planned(graph, nodes=1, gpus=1, space=None, **options) -> Plan:
+    return find_plan(graph, cluster("gcp_a100", nodes, gpus), PlanOptions(**options), space=space)
 
 
 def causes(plan: Plan) -> dict[str, int]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from autoddl.cluster.operator_times import OperatorTimes
 from autoddl.cost.operators import computes, measured_seconds, operator_key, whole_work
 from autoddl.planner.baselines import data_parallel
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.stage_account import columns
 from autoddl.sbp.rules import find_rule
@@ -78,7 +79,7 @@ def test_more_work_never_takes_less_time_whatever_was_measured(points, work):
 
 def test_a_plan_costs_what_was_measured_of_its_operators():
     machine = measured(cluster("piz_daint", 2, 2), 5.0)
-    plan = find_plan(GRAPH, machine, space=data_parallel(GRAPH), micro_batches=1)
+    plan = find_plan(GRAPH, machine, PlanOptions(micro_batches=1), space=data_parallel(GRAPH))
     expected = 0.0
     for op in computing(plan.graph):
         spec, placed = plan.graph.spec(op), plan.ops[op.name]
@@ -108,7 +109,7 @@ def test_the_search_divides_more_where_operators_are_slow():
 
 
 def test_a_stage_has_the_forward_and_backward_seconds_measured():
-    plan = find_plan(GRAPH, measured(cluster("piz_daint", 1, 1), 5.0), micro_batches=1)
+    plan = find_plan(GRAPH, measured(cluster("piz_daint", 1, 1), 5.0), PlanOptions(micro_batches=1))
     parts = columns(plan.graph, plan.model, plan.ops, plan.edges)
     for op in computing(plan.graph):
         done = whole_work(plan.graph.spec(op))

@@ -11,7 +11,7 @@ from autoddl.cost.recompute import Recomputation
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.placements import place
 from autoddl.planner.tables.tables import build_tables
-from autoddl.search.descend import descend
+from autoddl.search.local_search import descend
 from tests.clusters import cluster
 from tests.graphs import attention
 

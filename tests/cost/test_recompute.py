@@ -8,6 +8,7 @@ from autoddl.cost.operators import computes
 from autoddl.cost.recompute import Recomputation
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.baselines import data_parallel, forced
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.format import format_bytes
 from autoddl.sbp.rules import find_rule
@@ -19,7 +20,9 @@ ACT = ROWS * WIDTH * 4
 
 
 def planned(graph, nodes=1, gpus=1, **options):
-    return find_plan(graph, cluster("gcp_a100", nodes, gpus), checkpointing="none", **options)
+    return find_plan(
+        graph, cluster("gcp_a100", nodes, gpus), PlanOptions(checkpointing="none", **options)
+    )
 
 
 def again(plan, blocks=None):
@@ -36,7 +39,9 @@ def test_what_leaves_a_block_is_kept_and_of_the_rest_one_block():
     gradients = ACT + 4 * WIDTH * WIDTH + ACT * (LAYERS - 1) / LAYERS
     after = ACT  # the last block's sum, which is gone then
     assert saved == pytest.approx((LAYERS - 1) * 2 * ACT + after + loss - gradients)
-    by_search = find_plan(plan.graph, plan.cluster, checkpointing="all", baselines=False)
+    by_search = find_plan(
+        plan.graph, plan.cluster, PlanOptions(checkpointing="all", baselines=False)
+    )
     assert by_search.cost.memory_bytes == pytest.approx(again(plan).cost.memory_bytes)
 
 
@@ -50,7 +55,7 @@ def test_a_view_that_leaves_a_block_keeps_what_it_shows():
 def test_computation_is_that_of_three_passes_instead_of_two():
     device = dataclasses.replace(cluster("gcp_a100", 1, 1).device, launch_s=0.0)
     where = dataclasses.replace(cluster("gcp_a100", 1, 1), device=device)
-    plan = find_plan(mlp(ROWS, (4096,) * 3), where, checkpointing="none")
+    plan = find_plan(mlp(ROWS, (4096,) * 3), where, PlanOptions(checkpointing="none"))
     products = [op for op in plan.graph.ops if op.kind == "matmul"]
     for op in products:
         assert again(plan).costs[op.name].compute_s == pytest.approx(
@@ -93,7 +98,9 @@ def test_search_tables_agree_with_the_account():
     graph = attention(4, 8, 64, 128, 4)
     where = cluster("piz_daint", 4, 1)
     for parts in (1, 2):
-        plan = find_plan(graph, where, micro_batches=parts, checkpointing="all", baselines=False)
+        plan = find_plan(
+            graph, where, PlanOptions(micro_batches=parts, checkpointing="all", baselines=False)
+        )
         assert plan.recomputed and plan.search.lower_bound_s is not None
         assert plan.search.lower_bound_s <= plan.cost.iteration_s * (1 + 1e-9)
         assert plan.gap == 0.0

@@ -9,6 +9,7 @@ import pytest
 from autoddl.cost.liveness import required_bytes
 from autoddl.cost.memory_rules import rules_of
 from autoddl.planner.baselines import forced
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from tests.clusters import cluster
@@ -18,7 +19,7 @@ from tests.graphs import mlp
 def planned(letters, nodes=2, gpus=2, **options) -> Plan:
     where = cluster("gcp_a100", nodes, gpus)
     graph = mlp(1024, (1024,) * 4)
-    return find_plan(graph, where, space=forced(graph, where.mesh, letters), **options)
+    return find_plan(graph, where, PlanOptions(**options), space=forced(graph, where.mesh, letters))
 
 
 def needed(plan: Plan, limit: float = math.inf) -> int:
@@ -56,7 +57,7 @@ def test_where_chains_are_not_known_the_compiled_step_counts_a_little_more(nodes
     where = cluster("gcp_a100", nodes, 2)
     letters = ("S0", "S1")[:nodes]
     space = forced(graph, where.mesh, letters)
-    plan = find_plan(graph, where, space=space, micro_batches=4, checkpointing="all")
+    plan = find_plan(graph, where, PlanOptions(micro_batches=4, checkpointing="all"), space=space)
     assert plan.recomputed and plan.model.memory_rules.compiles(plan.step)
     peaks = [plan.memory_peak(runtime).bytes for runtime in ("executor", "graph")]
     assert (needed(plan) > max(peaks)) == counts_more

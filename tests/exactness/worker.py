@@ -25,6 +25,7 @@ import oneflow as flow
 
 from autoddl.cluster.spec import Cluster
 from autoddl.graph.regions import repeated_blocks
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.jobs.guard import rank
@@ -116,23 +117,26 @@ def together(
     def make() -> str:
         if kind in BASELINES:
             priced = baseline_plans(
-                traced.graph, cluster, optimizer=optimizer, micro_batches=parts,
-                memory_limit_bytes=1e12,
-            )  # fmt: skip
+                traced.graph,
+                cluster,
+                PlanOptions(optimizer=optimizer, micro_batches=parts, memory_limit_bytes=1e12),
+            )
             found = priced[kind][1]
             assert found is not None, scheme
             return found.dumps()
         found = find_plan(
             traced.graph,
             cluster,
-            seed=int(seed or 0) if kind == "random" else 0,
-            optimizer=optimizer,
-            micro_batches=parts,
-            memory_limit_bytes=1e12,
-            search="random" if kind == "random" else "auto",
-            restarts=1 if kind == "random" else 32,
+            PlanOptions(
+                seed=int(seed or 0) if kind == "random" else 0,
+                optimizer=optimizer,
+                micro_batches=parts,
+                memory_limit_bytes=1e12,
+                search="random" if kind == "random" else "auto",
+                restarts=1 if kind == "random" else 32,
+                baselines=False,
+            ),
             space=space(kind, traced.graph, cluster.mesh),
-            baselines=False,
         )
         if kind in ("zero", "zero-again"):
             found = with_zero(found, seed)

@@ -6,6 +6,7 @@ import pytest
 
 from autoddl.graph.cut import crossing_bytes, cut_graph
 from autoddl.graph.graph import Graph
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from tests.clusters import cluster
 from tests.graphs import Builder, attention, compared, mlp, residual, tied
@@ -151,7 +152,7 @@ def test_planner_prices_a_stage(graph):
     cut = cut_graph(graph)
     middle = len(cut.layers) // 2
     plans = [
-        find_plan(cut.stage(*part), machine, micro_batches=2)
+        find_plan(cut.stage(*part), machine, PlanOptions(micro_batches=2))
         for part in ((0, middle), (middle, len(cut.layers)))
     ]
     for plan in plans:
@@ -166,9 +167,9 @@ def test_planner_prices_a_stage(graph):
     received = [op for op in plans[1].graph.ops if op.kind == "stage_input"]
     assert sum(plans[1].costs[op.name].memory_bytes for op in received) > 0
     one = machine.with_shape(1, 1)
-    whole = find_plan(graph, one, micro_batches=2).cost.compute_s
+    whole = find_plan(graph, one, PlanOptions(micro_batches=2)).cost.compute_s
     parts = [
-        find_plan(cut.stage(*part), one, micro_batches=2).cost.compute_s
+        find_plan(cut.stage(*part), one, PlanOptions(micro_batches=2)).cost.compute_s
         for part in ((0, middle), (middle, len(cut.layers)))
     ]
     assert sum(parts) == pytest.approx(whole)

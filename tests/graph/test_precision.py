@@ -7,6 +7,7 @@ import pytest
 from autoddl.graph.precision import in_precision
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.baselines import data_parallel
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from tests.clusters import cluster
@@ -19,7 +20,9 @@ WHERE = cluster("gcp_a100", 1, 1)
 
 
 def plan(precision, where=WHERE, graph=GRAPH, **options) -> Plan:
-    return find_plan(graph, where, precision=precision, checkpointing="none", **options)
+    return find_plan(
+        graph, where, PlanOptions(precision=precision, checkpointing="none", **options)
+    )
 
 
 def test_parameters_and_activations_are_halved_and_the_loss_is_not():
@@ -64,8 +67,11 @@ def test_products_run_at_the_rate_of_float16():
 
 def test_with_recomputation_and_micro_batches():
     graph = attention(4, 8, 64, 128, 4)
-    found = find_plan(graph, cluster("gcp_a100", 1, 2), precision="float16", micro_batches=2,
-                      checkpointing="all")  # fmt: skip
+    found = find_plan(
+        graph,
+        cluster("gcp_a100", 1, 2),
+        PlanOptions(precision="float16", micro_batches=2, checkpointing="all"),
+    )
     assert found.recomputed and found.cost.memory_bytes < found.keeping_all().cost.memory_bytes
 
 

@@ -9,6 +9,7 @@ pytest.importorskip("oneflow", reason="traces OneFlow models")
 from autoddl.cost.recompute import Checkpointing  # noqa: E402
 from autoddl.graph.graph import Graph  # noqa: E402
 from autoddl.planner.baselines import data_parallel, megatron  # noqa: E402
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan  # noqa: E402
 from autoddl.runtime.oneflow.trace.entries import trace_entry  # noqa: E402
 from tests.clusters import cluster  # noqa: E402
@@ -52,9 +53,8 @@ def megatron_fits(graph: Graph, nodes: int, spread: int, checkpointing: Checkpoi
         plan = find_plan(
             graph,
             cluster("piz_daint", nodes, 1),
+            PlanOptions(micro_batches=graph.batch // groups, checkpointing=checkpointing),
             space=megatron(graph, data_axes),
-            micro_batches=graph.batch // groups,
-            checkpointing=checkpointing,
         )
     except ValueError as error:
         assert "no plan fits the memory limit of 16 GB" in str(error)
@@ -97,7 +97,7 @@ def test_topologies_of_megatron_and_summa(size, nodes, checkpointing, summa):
     moves the least.
     """
     graph, where = gpt(size), cluster("piz_daint", nodes, 1)
-    found = baseline_plans(graph, where, checkpointing=checkpointing)
+    found = baseline_plans(graph, where, PlanOptions(checkpointing=checkpointing))
     topologies = {
         name: record.topology.removesuffix(", blocks run again")
         for name, (record, _) in found.items()
@@ -122,7 +122,9 @@ def test_the_searched_plan_spreads_its_weights_as_far_as_it_must(size, nodes):
     devices than Megatron has to, but over no fewer than four copies of them need.
     """
     graph = gpt(size)
-    plan = find_plan(graph, cluster("piz_daint", nodes, 1), zero=False, baselines=False)
+    plan = find_plan(
+        graph, cluster("piz_daint", nodes, 1), PlanOptions(zero=False, baselines=False)
+    )
     assert plan.memory_peak("executor").bytes <= P100
     whole = apart = 0.0
     for op in plan.graph.params:

@@ -15,7 +15,7 @@ from autoddl.planner.tables.group_table import WHOLE_SPACE
 from autoddl.planner.tables.groups import make_groups
 from autoddl.planner.tables.pair_prices import PairPrices
 from autoddl.sbp.placement import NdSbp
-from autoddl.search.eliminate import eliminate
+from autoddl.search.elimination import eliminate
 from tests.clusters import cluster
 from tests.graphs import attention, mlp
 

@@ -5,13 +5,14 @@ import pytest
 
 from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan, micro_graph
 from autoddl.planner.symmetric import cheapest_tables
 from autoddl.planner.tables.group_table import WHOLE_SPACE, Space
 from autoddl.planner.tables.groups import make_groups
 from autoddl.planner.tables.pair_prices import PairPrices
 from autoddl.planner.tables.tables import build_tables
-from autoddl.search.eliminate import eliminate
+from autoddl.search.elimination import eliminate
 from tests.clusters import cluster
 from tests.graphs import attention, mlp
 
@@ -73,8 +74,10 @@ def test_a_limit_that_binds_is_not_for_it():
 
 
 def test_the_plan_is_proven_and_shows_another_topology():
-    plan = find_plan(GRAPHS["wide"], cluster("gcp_a100", 16, 4), baselines=False)
-    other = find_plan(GRAPHS["wide"], cluster("gcp_a100", 16, 4), baselines=False, search="integer")
+    plan = find_plan(GRAPHS["wide"], cluster("gcp_a100", 16, 4), PlanOptions(baselines=False))
+    other = find_plan(
+        GRAPHS["wide"], cluster("gcp_a100", 16, 4), PlanOptions(baselines=False, search="integer")
+    )
     assert plan.search.lower_bound_s is not None
     assert plan.cost.iteration_s <= plan.search.lower_bound_s * (1 + 2e-6)
     assert plan.cost.iteration_s <= other.cost.iteration_s * (1 + 1e-6)

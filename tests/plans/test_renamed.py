@@ -1,6 +1,7 @@
 """A plan under other names is the plan that a search under these names would find."""
 
 from autoddl.graph.cut import cut_graph
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.renamed import renamed
 from tests.clusters import cluster
@@ -12,7 +13,8 @@ MACHINE = cluster("laptop", 2, 2)
 
 def test_equal_layers_under_other_names():
     first, second = (
-        find_plan(CUT.stage(a, a + 2), MACHINE, micro_batches=1, baselines=False) for a in (2, 4)
+        find_plan(CUT.stage(a, a + 2), MACHINE, PlanOptions(micro_batches=1, baselines=False))
+        for a in (2, 4)
     )
     found = renamed(first, second.graph)
     assert found is not None and found != first
@@ -22,7 +24,7 @@ def test_equal_layers_under_other_names():
 
 
 def test_other_layers_are_refused():
-    first = find_plan(CUT.stage(2, 4), MACHINE, micro_batches=1, baselines=False)
+    first = find_plan(CUT.stage(2, 4), MACHINE, PlanOptions(micro_batches=1, baselines=False))
     assert renamed(first, CUT.stage(0, 2).with_forks()) is None
     assert renamed(first, CUT.stage(2, 5).with_forks()) is None
     assert renamed(first, CUT.stage(4, 6).with_batch(4).with_forks()) is None

@@ -1,5 +1,6 @@
 import pytest
 
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.stage_account import plan_price
 from tests.clusters import cluster
@@ -10,8 +11,7 @@ def test_running_blocks_again_belongs_to_the_backward_pass():
     plan = find_plan(
         mlp(16, (32, 64, 64, 64, 32)),
         cluster("gcp_a100", 1, 2),
-        checkpointing="all",
-        baselines=False,
+        PlanOptions(checkpointing="all", baselines=False),
     )
     assert plan.recomputed
     again, kept = plan_price(plan), plan_price(plan.keeping_all())

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.summary import summary_json
 from tests.clusters import cluster
@@ -38,7 +39,7 @@ def test_the_certificate_is_in_the_summary_and_in_words():
     )
     assert bounds["matmul_bytes"] <= bounds["moved_bytes"]
     assert "optimal in this space (gap 0)" in proven.explain()
-    guessed = find_plan(graph, where, search="random", restarts=1, baselines=False)
+    guessed = find_plan(graph, where, PlanOptions(search="random", restarts=1, baselines=False))
     search = summary_json(guessed)["search"]
     assert search["lower_bound_s"] <= proven.cost.iteration_s
     assert search["gap"] >= guessed.cost.iteration_s / proven.cost.iteration_s - 1 > 0

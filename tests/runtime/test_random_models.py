@@ -9,6 +9,7 @@ import oneflow as flow
 import oneflow.nn.functional as F
 import pytest
 
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.runtime.oneflow.trace.trace import trace
 from tests.clusters import cluster
@@ -36,13 +37,15 @@ def test_they_are_planned_within_any_limit(seeds):
             x, target = floats(rng, 8, *model.shape), floats(rng, 8, 4)
             graph = trace(model, x, target, loss=F.mse_loss)
         where = cluster("gcp_a100", 2, 2)
-        plan = find_plan(graph, where, baselines=False)
+        plan = find_plan(graph, where, PlanOptions(baselines=False))
         plan.verify()
         assert plan.cost.iteration_s == pytest.approx(plan.search.lower_bound_s, rel=3e-6), seed
         for share in (0.8, 0.6):
             limit = share * plan.memory_peak("executor").bytes
             try:
-                smaller = find_plan(graph, where, memory_limit_bytes=limit, baselines=False)
+                smaller = find_plan(
+                    graph, where, PlanOptions(memory_limit_bytes=limit, baselines=False)
+                )
             except ValueError:
                 break
             assert smaller.memory_peak("executor").bytes <= limit, seed

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
+from autoddl.sbp.collectives import COLLECTIVES, legal_steps
 from autoddl.sbp.edges import distinct_pairs, edges_between, mask_axes, row_numbers
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
 from autoddl.sbp.states import core_codes
-from autoddl.sbp.steps import STEP_KINDS, legal_steps
 
 
 def legal(sources, targets, ndim):
     states, ends = ([NdSbp.from_codes(row) for row in codes] for codes in (sources, targets))
     found = {
-        (states[src], STEP_KINDS[kind], mask_axes(mask), ends[dst])
+        (states[src], COLLECTIVES.entries[kind].name, mask_axes(mask), ends[dst])
         for src, dst, kind, mask in edges_between(sources, targets, ndim).T.tolist()
     }
     expected = {

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoddl.cost.comm import CommModel
-from autoddl.sbp.layout import TensorSpec, is_even
+from autoddl.sbp.collectives import Step, StepKind, is_legal, legal_steps
+from autoddl.sbp.layout import TensorSpec, is_even, largest_bytes
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import B, NdSbp
 from autoddl.sbp.redistribute import PathTable, cheapest_path, path_cost
 from autoddl.sbp.relax import lengths
-from autoddl.sbp.states import StateGraph, core_codes, local_bytes
-from autoddl.sbp.steps import Step, StepKind, is_legal, legal_steps
+from autoddl.sbp.states import StateGraph, core_codes
 from tests.clusters import cluster
 
 from .strategies import float_spec, path_table, placed_tensors, ring_price, volume_price
@@ -333,17 +333,17 @@ def test_codes_and_placements_that_do_not_fit_are_refused():
         ("laptop", 8, 4, (32, 64)),  # measured prices
     ],
 )
-def test_edges_left_out_change_no_distance(machine, nodes, gpus, shape):
+def test_tensors_that_divide_alike_have_the_edges_between_even_states(machine, nodes, gpus, shape):
     where, spec = cluster(machine, nodes, gpus), TensorSpec(shape, "float32")
     table = PathTable(where.mesh, CommModel(where).price)
     rng = np.random.default_rng(0)
     codes = rng.integers(-2, len(shape), (2, 24, where.mesh.num_axes)).astype(np.int8)
     graph, sources, targets = StateGraph.core(where.mesh, len(shape)).joined(*codes)
-    local, even = local_bytes(spec, graph.parts)
+    local, even = largest_bytes(spec, graph.parts)
     every = table._weights(graph, spec, local, np.arange(len(graph.src)))
     every[~(even[graph.src] & even[graph.dst])] = np.inf
     lean = table._lean(graph, spec)
-    assert 0.1 < len(lean.graph.src) / np.isfinite(every).sum() < 0.95
+    assert len(lean.graph.src) == np.isfinite(every).sum()
     expected = lengths(graph, every, sources, targets)
     found = lengths(lean.graph, lean.weights(spec.bytes), sources, targets)
     assert np.isfinite(expected).any()

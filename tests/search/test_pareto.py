@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from autoddl._native import loops
-from autoddl.search import fronts
-from autoddl.search.along import eliminated_along
-from autoddl.search.fronts import least_within
-from autoddl.search.marginals import Contexts
+from autoddl.search import pareto_elimination
+from autoddl.search.elimination import eliminated_along_chains
 from autoddl.search.pareto import Fronts, Matches, TooMany, apart, in_loops, on_arrays, undominated
-from tests.search.test_along import chosen, deep, within
+from autoddl.search.pareto_elimination import least_within
+from autoddl.search.reduced_costs import ReducedCosts
+from tests.search.test_elimination_order import chosen, deep, within
 
 
 def random_fronts(rng, entries):
@@ -120,9 +120,9 @@ def test_pairs_apart_stand_for_the_others():
 @needs_loops
 def test_arrays_choose_what_loops_choose(monkeypatch):
     problem = deep(30)
-    state = eliminated_along(problem, 2.0)
+    state = eliminated_along_chains(problem, 2.0)
     looped = within(problem, state, 2.0, 1e3)
-    monkeypatch.setattr(fronts, "loops", lambda: None)
+    monkeypatch.setattr(pareto_elimination, "loops", lambda: None)
     after = within(problem, state, 2.0, 1e3)
     assert looped.work == after.work
     assert np.array_equal(chosen(looped), chosen(after))
@@ -130,6 +130,6 @@ def test_arrays_choose_what_loops_choose(monkeypatch):
 
 def test_fronts_raise_too_many():
     problem = deep(30)
-    state = eliminated_along(problem, 2.0)
+    state = eliminated_along_chains(problem, 2.0)
     with pytest.raises(TooMany):
-        least_within(problem, state, Contexts(state), 2.0, 1e3, 500)
+        least_within(problem, state, ReducedCosts(state), 2.0, 1e3, 500)

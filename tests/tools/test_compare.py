@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from autoddl.planner.baselines import FAMILIES, data_parallel
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.diff import cost_differences, differences
 from autoddl.tools.cli import main
@@ -54,12 +55,12 @@ def test_every_scheme_has_its_figures():
 
 def test_mixed_precision_is_for_every_scheme():
     where = cluster("gcp_a100", 2, 2)
-    single, mixed = compare(GRAPH, where), compare(GRAPH, where, precision="float16")
+    single, mixed = compare(GRAPH, where), compare(GRAPH, where, PlanOptions(precision="float16"))
     for before, after in zip(single.schemes, mixed.schemes, strict=True):
         assert after.plan is not None and after.plan.precision == "float16"
         assert after.seconds < before.seconds
     with pytest.raises(ValueError, match="plans in float32"):
-        compare(GRAPH, where, precision="float16", rival="it did not end")
+        compare(GRAPH, where, PlanOptions(precision="float16"), rival="it did not end")
 
 
 def test_a_scheme_that_cannot_run_is_told_of_without_times():

@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cost.comm import CommModel
+from ...sbp.collectives import Collective, Collectives
 from ...sbp.edges import edges_between, mask_axes
-from ...sbp.layout import TensorSpec
+from ...sbp.layout import TensorSpec, divides_evenly, num_parts
 from ...sbp.mesh import Mesh
-from ...sbp.steps import FREE_KINDS, STEP_KINDS, StepKind
 from ..tables.pair_prices import PairPrices
 
 Codes = NDArray[np.int8]
@@ -44,12 +44,12 @@ def coarse_axes(mesh: Mesh, tensor_axes: Sequence[int]) -> tuple[tuple[int, ...]
 
 
 @lru_cache(maxsize=32)
-def _states(num_axes: int, ndim: int) -> tuple[Codes, Ints]:
+def _states(num_axes: int, ndim: int, collectives: Collectives) -> tuple[Codes, Ints]:
     """All states of a mesh of `num_axes` axes, in ascending order, and the legal steps."""
     count = (ndim + 2) ** num_axes
     rows = np.indices((ndim + 2,) * num_axes, dtype=np.int8).reshape(num_axes, count).T
     codes = np.ascontiguousarray(rows) - np.int8(2)
-    return codes, edges_between(codes, codes, ndim)
+    return codes, edges_between(codes, codes, ndim, collectives)
 
 
 def shortest(steps: Floats, sources: Ints) -> Floats:
@@ -112,53 +112,58 @@ class _Meshes:
     def _weights(self, spec: TensorSpec) -> Floats:
         """[topology, state, state] seconds of one step; infinite where there is none."""
         ndim = len(spec.shape)
-        codes, (src, dst, kind, mask) = _states(self.num_axes, ndim)
-        splits = codes[:, :, None] == np.arange(ndim)
-        parts = np.where(splits[None], self.extents[:, None, :, None], 1).prod(axis=2)
-        shape = np.array(spec.shape, dtype=np.int64)
-        even = (shape % parts == 0).all(axis=2)
+        codes, (src, dst, kind, mask) = _states(self.num_axes, ndim, self.comm.collectives)
+        splits = codes[:, None, :] == np.arange(ndim)[:, None]
+        parts = num_parts(splits, self.extents[:, None, None, :])  # [topology, state, dim]
+        even = divides_evenly(spec.shape, parts)
         bytes_ = spec.bytes / parts.prod(axis=2)
         moved = np.maximum(bytes_[:, src], bytes_[:, dst])
         alpha_s, per_byte = self._prices(ndim)
         seconds = (alpha_s + per_byte * moved).min(axis=0)
         seconds[~(even[:, src] & even[:, dst])] = np.inf
         if not spec.is_float:
-            seconds[:, kind == STEP_KINDS.index("to_partial")] = np.inf
+            pads = self.comm.collectives.where(lambda entry: entry.pads)
+            seconds[:, np.isin(kind, pads)] = np.inf
         size = len(codes)
         weights = np.full((len(self.runs), size, size), np.inf)
-        weights[:, src, dst] = seconds  # at most one step leads from a state to another
+        defaults = np.array(self.comm.collectives.defaults)
+        rank = np.arange(len(defaults)) - defaults  # 0 for the default way
+        for own in np.unique(rank):  # at most one step of it leads from a state to another
+            at = np.flatnonzero(rank[kind] == own)
+            to = slice(None), src[at], dst[at]
+            weights[to] = np.minimum(weights[to], seconds[:, at])
         weights[:, np.arange(size), np.arange(size)] = np.where(even, 0.0, np.inf)
         return weights
 
     def _prices(self, ndim: int) -> tuple[Floats, Floats]:
         """[way, topology, step] seconds of latency and per byte: at once, and axis by axis."""
         if ndim not in self._steps:
-            _, (_, _, kind, mask) = _states(self.num_axes, ndim)
+            _, (_, _, kind, mask) = _states(self.num_axes, ndim, self.comm.collectives)
             groups, which = np.unique(np.stack([kind, mask]), axis=1, return_inverse=True)
             prices = np.zeros((2, 2, len(self.runs), groups.shape[1]))
             for k, run in enumerate(self.runs):
                 for n, (number, axes_mask) in enumerate(groups.T):
-                    step = STEP_KINDS[number]
-                    if step not in FREE_KINDS:
+                    step = self.comm.collectives.entries[number]
+                    if not step.is_local:
                         axes = tuple(a for c in mask_axes(int(axes_mask)) for a in run[c])
-                        prices[:, 0, k, n] = self.comm.price(step, axes)
+                        prices[:, 0, k, n] = self.comm.price(step.way, axes)
                         prices[:, 1, k, n] = self._in_turn(step, axes)
             alpha_s, per_byte = prices[..., which.ravel()]
             self._steps[ndim] = alpha_s, per_byte
         return self._steps[ndim]
 
-    def _in_turn(self, kind: StepKind, axes: tuple[int, ...]) -> tuple[float, float]:
+    def _in_turn(self, entry: Collective, axes: tuple[int, ...]) -> tuple[float, float]:
         """(seconds, seconds per byte) of one collective for each axis; inf where there is none.
 
         All-to-alls in turn would leave the second dim's pieces nested the wrong way round.
         """
-        if kind == "all_to_all" and len(axes) > 1:
+        if entry.moves_split and len(axes) > 1:
             return np.inf, 0.0
         alpha_s, per_byte, parts = 0.0, 0.0, 1
         for axis in axes:
-            alpha, beta = self.comm.price(kind, (axis,))
+            alpha, beta = self.comm.price(entry.way, (axis,))
             alpha_s, per_byte = alpha_s + alpha, per_byte + beta / parts
-            if kind in ("all_gather", "reduce_scatter"):
+            if entry.divides or entry.joins:
                 parts *= self.comm.mesh.extents[axis]
         return alpha_s, per_byte
 
@@ -170,7 +175,7 @@ class CoarsePrices(PairPrices):
     """
 
     def __init__(self, comm: CommModel, topologies: Sequence[tuple[int, ...]]) -> None:
-        super().__init__(comm.mesh, comm.price)
+        super().__init__(comm.mesh, comm.price, comm.collectives)
         by_size: dict[int, list[tuple[tuple[int, ...], ...]]] = {}
         for tensor_axes in topologies:
             run = coarse_axes(comm.mesh, tensor_axes)

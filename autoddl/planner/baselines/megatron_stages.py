@@ -26,7 +26,8 @@ from ...plans.links import PlannedStage
 from ...plans.renamed import renamed
 from ...plans.stage_account import plan_price
 from ...plans.staged import StagedPlan
-from ..planner import micro_batch_counts, micro_graph, written_baselines
+from ..options import PlanOptions
+from ..planner import micro_graph, stage_counts, written_baselines
 from ..stages.partition import in_flight
 from ..stages.stage_plan import plan_stage
 from . import FAMILIES
@@ -55,7 +56,6 @@ def megatron_in_stages(
     micro_batches: if they are given; the errors are those of `planner.find_plan`
     """
     graph = in_precision(graph, model.precision)
-    counts = micro_batch_counts(graph, micro_batches)
     blocks = repeated_blocks(graph)
     best: StagedBaseline | None = None
     for stages in _numbers(len(blocks), model):
@@ -67,7 +67,7 @@ def megatron_in_stages(
         ) -> StagedBaseline | None:
             return on_cut(cut, places, model, parts, seed)
 
-        found = climb(at, counts, PER_STAGE * stages)
+        found = climb(at, stage_counts(cut, micro_batches), PER_STAGE * stages)
         if found is not None and (best is None or found.plan.iteration_s < best.plan.iteration_s):
             best = found
     return best
@@ -237,7 +237,8 @@ def _alone(
     """On one device only recomputation is open."""
     for recompute in (False,) if checkpointing == "none" else (False, True):
         try:
-            plan = plan_stage(graph, model, parts, held, recompute=recompute, seed=seed, zero=False)
+            whole = PlanOptions(seed=seed, zero=False)
+            plan = plan_stage(graph, model, parts, held, whole, recompute=recompute)
         except ValueError:
             continue  # it does not fit
         return plan, "one device"

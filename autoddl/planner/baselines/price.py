@@ -27,8 +27,8 @@ from ...sbp.mesh import Mesh
 from ...sbp.redistribute import PathTable
 from ...search.algorithms import find_algorithm
 from ...search.budget import Budget
-from ...search.certify import free_bound
-from ...search.narrow import may_fit
+from ...search.elimination import free_bound
+from ...search.exact import may_fit
 from ...search.problem import Choice, Problem
 from ..placements import place, split_storage
 from ..tables.micro_batches import MicroBatches
@@ -265,7 +265,7 @@ class BaselinePricer:
 
     @cached_property
     def _paths(self) -> PathTable:
-        return PathTable(self._mesh, self.model.comm.price)
+        return PathTable(self._mesh, self.model.comm.price, self.model.comm.collectives)
 
     @cached_property
     def _letters(self) -> dict[str, Mapping[str, str]]:
@@ -329,8 +329,9 @@ class BaselinePricer:
         made, variant, parts = self._tables(way.parts, way.blocks), way.variant, way.parts
         problem, rows = self._problem(way)
         solve = find_algorithm("auto")
-        budget = Budget(beat_s=beat_s, gap=_ROUGH if roughly else _GAP)
-        result = solve(problem, np.random.default_rng(self.seed), budget)
+        budget = Budget(gap=_ROUGH if roughly else _GAP)
+        limited = replace(problem, cost_limit=beat_s)
+        result = solve(limited, np.random.default_rng(self.seed), budget)
         if result is None:
             return None
         choice = np.array([r[s] for r, s in zip(rows, result.choice, strict=True)])

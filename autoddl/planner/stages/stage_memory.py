@@ -15,7 +15,7 @@ import numpy as np
 
 from ...cost.memory import lasting_shares
 from ...cost.operators import saved_bytes
-from ...sbp.layout import TensorSpec
+from ...sbp.layout import TensorSpec, even_bytes_of
 from ...sbp.placement import Placement
 from ...search.problem import Problem, Table
 from ..tables.group_table import GroupTable, stored_placement
@@ -45,11 +45,10 @@ def with_in_flight(tables: Tables, held: int) -> Problem:
 def _kept(tables: Tables, group: Group, table: GroupTable) -> Table:
     """Per strategy, bytes of the group's outputs and of model inputs that a micro-batch keeps."""
     graph, mesh = tables.grouping.graph, tables.model.cluster.mesh
-    extents = np.array(mesh.extents, dtype=np.float64)
     kept = np.zeros(len(table.assign))
 
     def local_bytes(spec: TensorSpec, where: Callable[[CompositeSignature], Placement]) -> Table:
-        return spec.bytes / np.where(table.codes(where) >= 0, extents, 1.0).prod(axis=1)
+        return even_bytes_of(spec, table.codes(where), mesh)
 
     for number, op in enumerate(group.ops):
         if op.kind == "param":

@@ -25,9 +25,10 @@ from ...plans.format import format_bytes
 from ...plans.stage_account import plan_price
 from ...search.algorithms import find_algorithm
 from ...search.budget import Budget
-from ...search.descend import descend
+from ...search.local_search import descend
 from ...search.problem import Choice, Problem, SearchResult
 from ..found import Found
+from ..options import DEFAULTS, PlanOptions
 from ..planner import micro_graph, write_plan
 from ..tables.group_table import Space
 from ..tables.pair_prices import PairPrices
@@ -43,46 +44,43 @@ def plan_stage(
     model: CostModel,
     parts: int,
     held: int,
+    options: PlanOptions = DEFAULTS,
     *,
     recompute: bool,
     prices: PairPrices | None = None,
-    search: str = "auto",
-    seed: int = 0,
-    restarts: int = 32,
-    zero: bool = True,
 ) -> Plan:
     """The best plan found for a stage on `model`'s cluster, in `parts` micro-batches.
 
     held:      micro-batches in flight
+    options:   of these the seed, the search and its restarts, and ZeRO
     recompute: its repeated blocks are run again in the backward pass, otherwise none
     prices:    of `model`'s cluster, if some are known
-    zero:      parameters may be stored split
 
     Raises ValueError if nothing fits the memory.
     """
     started = time.perf_counter()
     micro = micro_graph(graph, parts)
-    prices = prices or PairPrices(model.cluster.mesh, model.comm.price)
+    prices = prices or PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
     again = Recomputation(micro, repeated_blocks(micro) if recompute else ())
     free = dataclasses.replace(model, memory_limit_bytes=math.inf)
-    tables = build_tables(micro, free, parts, Space(zero=zero), prices, again)
+    tables = build_tables(micro, free, parts, Space(zero=options.zero), prices, again)
     assert tables is not None  # there is no limit
     tables = dataclasses.replace(tables, model=model)
     whole = with_in_flight(tables, held)
     limit, least, bound = model.limit_bytes, math.inf, math.inf
     for tries in range(_NARROWINGS):
         problem = dataclasses.replace(whole, memory_limit=limit)
-        if search == "auto":
+        if options.search == "auto":
             result = _by_price(problem)
         else:
-            rng = np.random.default_rng(seed)
-            result = find_algorithm(search)(problem, rng, Budget(restarts))
+            rng, search = np.random.default_rng(options.seed), find_algorithm(options.search)
+            result = search(problem, rng, Budget(), options.restarts)
         if result is None:
             break
         bound = min(bound, result.lower_bound)
         result = dataclasses.replace(result, lower_bound=bound)
         found = Found(dataclasses.replace(tables, problem=problem), result, prices.paths)
-        plan = write_plan(found, (), seed, time.perf_counter() - started)
+        plan = write_plan(found, (), options.seed, time.perf_counter() - started)
         needed = plan_price(plan).memory_bytes(held)
         if needed <= model.limit_bytes:
             return plan

@@ -37,8 +37,9 @@ from ...graph.placed import PlannedOp
 from ...graph.regions import repeated_blocks
 from ...plans.stage_account import Columns, columns
 from ...plans.stage_price import StagePrice
-from ...sbp.placement import Placement
-from ...search.eliminate import eliminate
+from ...sbp.layout import parts_of_dim
+from ...sbp.mesh import Mesh
+from ...search.elimination import eliminate
 from ...search.problem import Choice, Problem
 from ..placements import place
 from ..planner import micro_graph
@@ -189,7 +190,7 @@ class StageSearch:
         self._space = space
         self.limit_bytes = model.limit_bytes
         self._free = dataclasses.replace(model, memory_limit_bytes=math.inf)
-        self.pair_prices = PairPrices(model.cluster.mesh, model.comm.price)
+        self.pair_prices = PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
 
     def answers(
         self, parts: int, other: int | None, held: int, run: range, beat_s: float = math.inf
@@ -268,11 +269,7 @@ class StageSearch:
         if other is not None and elsewhere is not None:
             account = columns(elsewhere.graph, self._free, ops, edges, elsewhere)
             second = other, self._join(account, elsewhere)
-        return Searched(parts, answer, second, _splits(graph, ops, parts, self._extent))
-
-    def _extent(self, placements: tuple[Placement, ...], dim: int) -> int:
-        extents = zip(placements, self.model.cluster.mesh.extents, strict=True)
-        return math.prod(n for p, n in extents if p.is_split and p.dim == dim)
+        return Searched(parts, answer, second, _splits(graph, ops, parts, self.model.cluster.mesh))
 
     def _join(self, costs: Columns, again: Recomputation) -> Answer:
         layers = np.zeros((len(self.cut.layers) + 1, 5))
@@ -355,10 +352,7 @@ def _seconds(price: StagePrice, parts: int) -> float:
 
 
 def _splits(
-    graph: Graph,
-    ops: Mapping[str, PlannedOp],
-    micro_batches: int,
-    extent: Callable[[tuple[Placement, ...], int], int],
+    graph: Graph, ops: Mapping[str, PlannedOp], micro_batches: int, mesh: Mesh
 ) -> frozenset[tuple[int, int]]:
     """`Searched.splits` of what operators give and take."""
     found = set()
@@ -371,7 +365,7 @@ def _splits(
         for name, nd in pairs:
             tensor = graph.tensors[name]
             for dim in tensor.batch_dims:
-                parts = extent(tuple(nd), dim)
+                parts = parts_of_dim(nd, dim, mesh)
                 if parts > 1:
                     found.add((tensor.spec.shape[dim] * micro_batches, parts))
     return frozenset(found)

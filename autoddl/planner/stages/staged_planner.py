@@ -12,12 +12,11 @@ import dataclasses
 from collections.abc import Sequence
 
 from ...cluster.spec import Cluster
-from ...cost.comm import CommRule
 from ...cost.model import CostModel
 from ...graph.cut import CutGraph, cut_graph
 from ...graph.graph import Graph
-from ...graph.precision import check_precision, in_precision
 from ...graph.regions import repeated_blocks
+from ...graph.rows import find_rows, why_whole
 from ...plans import Plan
 from ...plans.links import PlannedStage
 from ...plans.renamed import renamed
@@ -25,14 +24,14 @@ from ...plans.schedule.make import make_schedule
 from ...plans.schedule.simulate import peak_stash
 from ...plans.stage_account import plan_price
 from ...plans.staged import StagedPlan
-from ..planner import find_plan, micro_batch_counts, micro_graph
+from ..options import INTERLEAVED, PlanOptions
+from ..planner import cost_model, find_plan, micro_graph, prepared, stage_counts
 from .interleave import interleaved_partition
 from .partition import Partition, Stage, Task, in_flight, partitions
 from .stage_plan import plan_stage
 from .stage_prices import LARGE, StagePrices
 
 MOST_STAGES = 16
-INTERLEAVED = "interleaved-1f1b"
 MOST_LAYERS = 96
 _TOLERANCE = 0.01  # of the partition's time; its prices are not more exact
 _CANDIDATES = 4
@@ -41,59 +40,30 @@ _REFINEMENTS = 6
 
 
 def find_staged_plan(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    stages: int | None = None,
-    schedule: str = "1f1b",
-    delay: int | None = None,
-    chunks: int = 1,
-    seed: int = 0,
-    optimizer: str = "adam",
-    micro_batches: int | None = None,
-    memory_limit_bytes: float | None = None,
-    search: str = "auto",
-    comm_rule: CommRule = "shared_nic",
-    restarts: int = 32,
-    zero: bool = True,
-    precision: str = "float32",
-    most_layers: int = MOST_LAYERS,
+    graph: Graph, cluster: Cluster, options: PlanOptions, *, most_layers: int = MOST_LAYERS
 ) -> Plan | StagedPlan:
-    """The best plan found with `stages` stages; None chooses, and gives a `Plan` for one stage.
-
-    schedule: "gpipe", "1f1b", "eager-1f1b", "zb-h1" or, with `chunks` parts of the model on each of
-              a given number of equal stages, "interleaved-1f1b"; delay: see `plans.schedule.orders`
-    The other options are `planner.find_plan`'s.
+    """The best plan found in the stages of `options`; of as many as pay, a `Plan` for one stage.
 
     Raises ValueError if there are more stages than layers or devices, the micro-batches do not
     divide the batch, or nothing fits the memory.
     """
-    check_precision(precision, cluster.device)
-    model = CostModel(cluster, optimizer, comm_rule, memory_limit_bytes, precision)
-    traced, graph = graph, in_precision(graph, precision)
-    if (schedule == INTERLEAVED) != (chunks > 1):
-        raise ValueError(
-            f"{INTERLEAVED} has 2 or more chunks a stage (--chunks) and other schedules have 1; "
-            f"got {chunks} for {schedule}"
-        )
-    if schedule != INTERLEAVED:
-        in_flight(schedule, 1, 1, 1)
-    elif stages is None:
-        raise ValueError(f"{INTERLEAVED} takes a given number of stages")
+    model = cost_model(cluster, options)
+    traced, graph = graph, prepared(graph, options)
+    stages = None if options.stages == "auto" else options.stages
+    schedule, delay = options.schedule, options.delay
     blocks = len(repeated_blocks(graph))
     if blocks >= _MANY * MOST_STAGES:
         most_layers = min(most_layers, blocks)
     cut = cut_graph(graph, most_layers)
     most = min(MOST_STAGES, len(cut.layers), cluster.num_devices) if stages is None else stages
-    counts = micro_batch_counts(graph, micro_batches)
-    options = {"seed": seed, "search": search, "restarts": restarts, "zero": zero}
+    counts = stage_counts(cut, options.micro_batches)
     # a delayed weight gradient keeps what a block that is run again would have forgotten
     recompute = delay is None and schedule != "zb-h1"
     if schedule == INTERLEAVED:
         assert stages is not None
-        prices = StagePrices(cut, model, counts, recompute=recompute, zero=zero)
-        return _plan_interleaved(prices, stages, chunks, counts, delay, options)
-    prices = StagePrices(cut, model, counts, schedule, recompute, zero)
+        prices = StagePrices(cut, model, counts, recompute=recompute, zero=options.zero)
+        return _plan_interleaved(prices, stages, counts, options)
+    prices = StagePrices(cut, model, counts, schedule, recompute, options.zero)
     task = Task(
         len(cut.layers),
         cluster.nodes,
@@ -117,18 +87,14 @@ def find_staged_plan(
     for candidate in ranked[:_CANDIDATES]:
         try:
             if len(candidate.stages) == 1 and stages is None:
+                whole = options.on_one_mesh()
                 return find_plan(
                     traced,
                     cluster,
-                    micro_batches=candidate.micro_batches,
-                    memory_limit_bytes=memory_limit_bytes,
-                    optimizer=optimizer,
-                    comm_rule=comm_rule,
-                    precision=precision,
-                    **options,
+                    dataclasses.replace(whole, micro_batches=candidate.micro_batches),
                 )
             held = _in_flight(schedule, candidate, delay)
-            return _plan_stages(prices, candidate, schedule, delay, 1, held, options)
+            return _plan_stages(prices, candidate, held, options)
         except ValueError as error:
             failed = failed or error
     assert failed is not None
@@ -182,16 +148,13 @@ def _in_flight(schedule: str, chosen: Partition, delay: int | None) -> list[int]
 
 
 def _plan_interleaved(
-    prices: StagePrices,
-    stages: int,
-    chunks: int,
-    counts: Sequence[int],
-    delay: int | None,
-    options: dict,
+    prices: StagePrices, stages: int, counts: Sequence[int], options: PlanOptions
 ) -> StagedPlan:
-    cut, model = prices.cut, prices.model
-    cluster = model.cluster
+    cut, cluster, chunks = prices.cut, prices.model.cluster, options.chunks
     possible = [m for m in counts if m % stages == 0]
+    meeting = find_rows(cut.graph).meeting
+    if not possible and meeting is not None:
+        raise ValueError(why_whole(meeting, f"in groups of {stages} micro-batches"))
     if not possible:
         raise ValueError(
             f"{INTERLEAVED} takes its micro-batches in groups of one a stage: "
@@ -206,7 +169,7 @@ def _plan_interleaved(
     failed: ValueError | None = None
     for chosen in sorted(found, key=lambda p: p.seconds)[:_CANDIDATES]:
         passes = make_schedule(
-            INTERLEAVED, stages, chosen.micro_batches, chunks=chunks, delay=delay
+            INTERLEAVED, stages, chosen.micro_batches, chunks=chunks, delay=options.delay
         ).actions
         # the most that each part holds; a stage's parts share its memory evenly
         held = [
@@ -214,7 +177,7 @@ def _plan_interleaved(
             for v in range(stages * chunks)
         ]
         try:
-            return _plan_stages(prices, chosen, INTERLEAVED, delay, chunks, held, options)
+            return _plan_stages(prices, chosen, held, options)
         except ValueError as error:
             failed = failed or error
     assert failed is not None
@@ -222,17 +185,11 @@ def _plan_interleaved(
 
 
 def _plan_stages(
-    prices: StagePrices,
-    chosen: Partition,
-    schedule: str,
-    delay: int | None,
-    chunks: int,
-    held: Sequence[int],
-    options: dict,
+    prices: StagePrices, chosen: Partition, held: Sequence[int], options: PlanOptions
 ) -> StagedPlan:
     """held: per part, the forward passes in flight"""
     parts, cut, model = chosen.micro_batches, prices.cut, prices.model
-    model = dataclasses.replace(model, memory_limit_bytes=model.limit_bytes / chunks)
+    model = dataclasses.replace(model, memory_limit_bytes=model.limit_bytes / options.chunks)
     small = cut.graph.with_batch(cut.graph.batch // parts) if parts > 1 else cut.graph
     micro = CutGraph(small, cut.layers)
     planned: list[PlannedStage] = []
@@ -246,16 +203,24 @@ def _plan_stages(
                     dataclasses.replace(model, cluster=model.cluster.with_shape(*stage.shape)),
                     parts,
                     held[n],
+                    options,
                     recompute=stage.price.work_bytes > 0,
                     prices=prices.pair_prices(stage.shape),
-                    **options,
                 )
             except ValueError as error:
                 raise ValueError(
                     f"stage {n} (layers {stage.first}-{stage.last - 1} on {stage.place}): {error}"
                 ) from error
         planned.append(PlannedStage(stage.first, stage.last, stage.place, plan))
-    return StagedPlan(micro, model.cluster, parts, schedule, delay, tuple(planned), chunks)
+    return StagedPlan(
+        micro,
+        model.cluster,
+        parts,
+        options.schedule,
+        options.delay,
+        tuple(planned),
+        options.chunks,
+    )
 
 
 def _known(

@@ -21,7 +21,7 @@ from ...cost.recompute import Recomputation
 from ...cost.storage import WHOLE, Storage, StoragePrices, storages
 from ...graph.graph import Graph
 from ...sbp.edges import mask_axes
-from ...sbp.layout import TensorSpec
+from ...sbp.layout import TensorSpec, even_bytes_of, num_parts
 from ...sbp.mesh import Mesh
 from ...sbp.placement import B, Placement, S
 from ...sbp.signature import OpSpec, Signature
@@ -241,13 +241,12 @@ class GroupTables:
                 split = np.array(
                     [c.signatures[port.op].ins[port.index].is_split for c in composites]
                 )
-                parts = np.where(split[assign], self.extents, 1.0).prod(axis=1)
+                parts = num_parts(split[assign], self.extents)
                 mask &= parts >= self.space.min_weight_shards
         return mask
 
     def local_bytes(self, spec: TensorSpec, codes: Codes) -> Table:
-        parts = np.where(codes >= 0, self.extents, 1.0).prod(axis=1)
-        return spec.bytes / parts
+        return even_bytes_of(spec, codes, self.model.cluster.mesh)
 
     def _compute_and_memory(self, group: Group, table: GroupTable) -> tuple[Table, Table]:
         device = self.model.cluster.device
@@ -272,7 +271,7 @@ class GroupTables:
                 continue
             has_grad = any(o in self.graph.needs_grad for o in op.outputs)
             divides = np.array([c.signatures[number].divides_work for c in table.composites])
-            share = np.where(divides[table.assign], self.extents, 1.0).prod(axis=1)
+            share = num_parts(divides[table.assign], self.extents)
             moved = in_bytes + out_bytes
             times = times_of(device, self.graph, op)
             seconds += compute_seconds(spec, rule, device, share, moved, has_grad, times)

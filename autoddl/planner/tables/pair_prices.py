@@ -9,6 +9,7 @@ mostly the dual of the way forward, so that it adds none.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -16,19 +17,18 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ...sbp.collectives import COLLECTIVES, Collectives
 from ...sbp.counted import Counted
 from ...sbp.edges import distinct_pairs
 from ...sbp.layout import Shape, TensorSpec, is_even
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp
 from ...sbp.redistribute import PathTable, PriceFn
-from ...sbp.summed import is_ring, summed_seconds
 from ...sbp.symmetry import dual
 from ...search.problem import Table
 
 Codes = NDArray[np.int8]
 Keys = NDArray[np.bytes_]
-_Summed = tuple[Codes, Codes, Table, NDArray[np.int64]]
 
 
 class Prices(Protocol):
@@ -80,25 +80,18 @@ class PairPrices:
 
     mesh: Mesh
     price: PriceFn
+    collectives: Collectives = COLLECTIVES
     _asked: dict[TensorSpec, list[tuple[Codes, Codes]]] = field(default_factory=dict, repr=False)
     _answers: dict[TensorSpec, list[_Answers]] = field(default_factory=dict, repr=False)
-    _closed: dict[tuple[TensorSpec, bytes, bytes], _Summed] = field(
-        default_factory=dict, repr=False
-    )
-
     _evens: dict[tuple[Shape, bytes], bool] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        self.paths = PathTable(self.mesh, self.price)
+        self.paths = PathTable(self.mesh, self.price, self.collectives)
 
     @cached_property
     def least(self) -> Counted:
         """Lower bounds of these prices, which must depend on extents and links only."""
-        return Counted(self.mesh, self.price)
-
-    @cached_property
-    def _is_ring(self) -> bool:
-        return is_ring(self.mesh, self.price)
+        return Counted(self.mesh, self.price, self.collectives)
 
     def ask(self, spec: TensorSpec, sources: Codes, targets: Codes) -> None:
         """Announce that `seconds` will be called with these."""
@@ -120,38 +113,17 @@ class PairPrices:
     def ask_rows(self, spec: TensorSpec, given: Codes, kept: Codes) -> None:
         """Announce that `row_seconds` will be called with these."""
         if self.mesh.num_axes:
-            given, kept, seconds, _ = self._summed(spec, given, kept)
-            unknown = np.isnan(seconds)
-            if unknown.any():
-                self.ask(spec, given[unknown], kept[unknown])
+            self.ask(spec, _distinct(given), _distinct(kept))
 
     def row_seconds(self, spec: TensorSpec, given: Codes, kept: Codes) -> Table:
         """[n] seconds from each row of `given` to the same row of `kept`."""
         if self.mesh.num_axes == 0:
             return np.zeros(len(given))
-        given, kept, seconds, inverse = self._summed(spec, given, kept)
-        unknown = np.isnan(seconds)
-        if unknown.any():
-            both = self.seconds(spec, given[unknown], kept[unknown])
-            seconds[unknown] = np.diagonal(both)
-        return seconds[inverse]
-
-    def _summed(self, spec: TensorSpec, given: Codes, kept: Codes) -> _Summed:
-        """The distinct pairs of rows, their closed forms or NaN, and which pair each is."""
-        key = spec, given.tobytes(), kept.tobytes()
-        if key not in self._closed:
-            self._closed[key] = self._closed_forms(spec, given, kept)
-        given, kept, seconds, inverse = self._closed[key]
-        return given, kept, seconds.copy(), inverse
-
-    def _closed_forms(self, spec: TensorSpec, given: Codes, kept: Codes) -> _Summed:
-        first, inverse = distinct_pairs(given, kept)
-        given, kept = given[first], kept[first]
-        if self._is_ring:
-            seconds = summed_seconds(self.mesh, self.price, spec, given, kept)
-        else:
-            seconds = np.full(len(given), np.nan)
-        return given, kept, seconds, inverse
+        first, which = distinct_pairs(given, kept)
+        sources, row = np.unique(_keys(given[first]), return_inverse=True)
+        targets, column = np.unique(_keys(kept[first]), return_inverse=True)
+        between = self.seconds(spec, self._codes(sources.tolist()), self._codes(targets.tolist()))
+        return between[row, column][which]
 
     def _known(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Table | None:
         first = sources[:1]
@@ -209,7 +181,8 @@ class PairPrices:
             union.add(starts, ends)
         return tables
 
-    def _codes(self, keys: dict[bytes, None]) -> Codes:
+    def _codes(self, keys: Iterable[bytes]) -> Codes:
+        """The rows of the given keys, ascending."""
         codes = np.frombuffer(b"".join(sorted(keys)), dtype=np.uint8) - np.uint8(3)
         return codes.view(np.int8).reshape(-1, self.mesh.num_axes)
 

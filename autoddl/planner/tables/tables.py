@@ -27,7 +27,7 @@ from ...cost.storage import WHOLE, Storage
 from ...graph.graph import Graph
 from ...sbp.edges import words
 from ...sbp.layout import TensorSpec
-from ...search.narrow import may_fit
+from ...search.exact import may_fit
 from ...search.problem import Choice, Edge, Problem, Table
 from .group_table import WHOLE_SPACE, Codes, GroupTable, GroupTables, Space, grad_in, grad_out
 from .groups import Group, Grouping, Port, make_groups, rule_of
@@ -111,7 +111,7 @@ def build_tables(
     Raises ValueError if `space` leaves a group without a strategy.
     """
     if prices is None:
-        prices = PairPrices(model.cluster.mesh, model.comm.price)
+        prices = PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
     again, grouping = again or Recomputation(graph), grouping or make_groups(graph)
     builder = TableBuilder(grouping, model, micro_batches, space, prices, again)
     return builder.build() if builder.prepare() and builder.fits() else None

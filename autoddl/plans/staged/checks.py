@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...cluster.spec import Cluster
+from ...graph.batch_norm import batch_norm_of, with_batch_norm
 from ...graph.graph import Graph
 from ...graph.precision import in_precision
 from .figures import StagedFigures
@@ -11,7 +12,7 @@ from .figures import StagedFigures
 def check_model(plan: StagedFigures, graph: Graph) -> None:
     """ValueError unless `plan` is for `graph`, a freshly traced model."""
     try:
-        ours = in_precision(graph, plan.precision)
+        ours = in_precision(with_batch_norm(graph, batch_norm_of(plan.cut.graph)), plan.precision)
         ours = ours.with_batch(plan.cut.graph.batch) if graph.batch else ours
         same = ours.fingerprint == plan.cut.graph.fingerprint
     except ValueError:

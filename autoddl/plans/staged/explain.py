@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..explain import rows_lines
 from ..format import format_bytes, format_seconds
 from ..schedule.costs import Costs
 from ..schedule.simulate import simulate
@@ -21,6 +22,7 @@ def explain(plan: StagedFigures) -> str:
         f"predicted {format_seconds(plan.iteration_s)} a step: bubble {timeline.bubble:.1%} "
         f"(transfers in no time: {_bubble_without_transfers(plan):.1%})",
     ]
+    lines += rows_lines(plan.cut.graph)
     for n, stage in enumerate(plan.stages):
         price, held = plan.prices[n], plan.schedule.stash[n % plan.num_stages]
         memory = plan.memory_bytes[n % plan.num_stages]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ...cluster.spec import Cluster
+from ...graph.batch_norm import BatchNorm, batch_norm_of
 from ...graph.cut import CutGraph
 from ...graph.graph import Graph
 from ..links import PlannedStage, StageLinks
@@ -37,6 +38,11 @@ class StagedFigures:
     delay: int | None
     stages: tuple[PlannedStage, ...]
     chunks: int = 1
+
+    @property
+    def batch_norm(self) -> BatchNorm:
+        """The rows that BatchNorm takes its statistics of."""
+        return batch_norm_of(self.cut.graph)
 
     @cached_property
     def same_as(self) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ def to_json(plan: StagedFigures) -> dict[str, Any]:
         "schedule": plan.schedule_name,
         "delay": plan.delay,
         "chunks": plan.chunks,
+        "batch_norm": plan.batch_norm,
         "cluster": plan.cluster.to_json(),
         "layers": [list(layer) for layer in plan.cut.layers],
         "stages": [

@@ -11,10 +11,11 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...sbp.collectives import COLLECTIVES
 from ...sbp.mesh import Mesh
 
-COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
-KINDS = (*COLLECTIVES, "send")
+SENDING = tuple(entry.name for entry in COLLECTIVES.sending)
+KINDS = (*SENDING, "send")
 MIN_BYTES = 1 << 10
 MAX_BYTES = 256 << 20
 ITEM_BYTES = 4  # float32
@@ -104,7 +105,7 @@ def even_bytes(kind: str, shape: Shape, size: int) -> int:
     """About `size`, such that the pieces of all devices are equal."""
     devices = shape.nodes * shape.gpus
     unit = ITEM_BYTES * (1 if kind == "send" else devices)
-    if kind == "all_to_all":
+    if kind != "send" and COLLECTIVES[kind].moves_split:  # both dims are cut
         unit *= devices
     return unit * max(1, round(size / unit))
 

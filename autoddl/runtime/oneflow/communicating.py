@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...plans import Plan
-from ...sbp.steps import Step
+from ...sbp.collectives import Step
 
 
 def communicating_passes(plan: Plan) -> frozenset[str]:

@@ -10,6 +10,7 @@ import oneflow as flow
 
 from ...graph.graph import Graph
 from ...graph.placed import PlannedOp
+from ...graph.rows import rows_apart
 from ...sbp.layout import is_even
 from ...sbp.mesh import Mesh
 from .program import needed_ops
@@ -57,10 +58,9 @@ def rows_of(graph: Graph, inputs: Sequence[Any], default: int) -> int:
 
 def micro_batches_in(graph: Graph, batch: int) -> int | None:
     """How many parts of the graph's own size the batch is, if its results can be put together."""
-    tensors = [graph.tensors[name] for name in graph.outputs]
-    if not graph.batch:
+    if graph.batch in (0, batch):
         return 1
-    if batch % graph.batch == 0 and all(t.batch_dims for t in tensors):
+    if batch % graph.batch == 0 and rows_apart(graph).issuperset(graph.outputs):
         return batch // graph.batch
     return None
 

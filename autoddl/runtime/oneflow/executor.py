@@ -22,12 +22,15 @@ from dataclasses import dataclass, field
 
 import oneflow as flow
 
+from ...graph.batch_norm import statistics_of
+from ...graph.rows import Rows
 from ...sbp.placement import NdSbp
 from .accumulated import Accumulated
 from .check import check_tensor
 from .detach import detached
 from .groups import Groups
 from .kernels.registry import RunState
+from .known_sums import KnownSums
 from .program import FED, Edge, Key, Node, Program
 from .state import ModelState, set_gradient
 from .vjp import Record, product, run_forgetting, run_kernel
@@ -60,7 +63,10 @@ class Delayed:
 
 
 class Executor:
-    """One rank's run of a program. `debug` checks every tensor against its planned placement."""
+    """One rank's run of a program. `debug` checks every tensor against its planned placement.
+
+    rows: how the micro-batches of training add up; by default to the mean of their losses
+    """
 
     def __init__(
         self,
@@ -69,6 +75,7 @@ class Executor:
         run_state: RunState,
         groups: Groups,
         debug: bool = False,
+        rows: Rows | None = None,
     ) -> None:
         self.graph = program.graph
         self._program = program
@@ -76,19 +83,22 @@ class Executor:
         self._run_state = run_state
         self._groups = groups
         self._debug = debug
+        self.rows = rows or Rows()
+        self._known = KnownSums(program, self.rows, self._bring)
 
     def train(self, micro_batches: Sequence[Values], scale: float = 1.0) -> flow.Tensor:
         """Run forward and backward on all micro-batches, and set the parameters' gradients.
 
         scale: of the gradients; the losses are as they are
-        Gives the mean of their losses, a local scalar that is equal on all ranks.
+        Gives the loss of the whole batch, a local scalar that is equal on all ranks.
         """
         self._run_state.training = True
         self._state.forget_gradients()
         parameters = self._fetch_parameters()
         gradients: Accumulated[Key] = Accumulated()
         total: flow.Tensor | None = None
-        share = 1.0 / len(micro_batches)
+        share = self.rows.share(len(micro_batches))
+        self._known.add_up(micro_batches)
         for number, inputs in enumerate(micro_batches):
             self._run_state.micro_batch = number
             done = self._forward(inputs, parameters, with_gradient=True)
@@ -103,6 +113,7 @@ class Executor:
     def evaluate(self, inputs: Values, outputs: Sequence[str]) -> list[flow.Tensor]:
         """Run forward without gradients, as in evaluation; this rank's parts of `outputs`."""
         self._run_state.training = False
+        self._state.settle()
         with flow.no_grad():
             done = self._forward(inputs, self._fetch_parameters(), with_gradient=False)
             return [self._output(name, inputs, done.values) for name in outputs]
@@ -136,6 +147,17 @@ class Executor:
         self, edge: Edge, inputs: Values, parameters: dict[Key, flow.Tensor], values: Values
     ) -> flow.Tensor:
         """The tensor of an edge, where its reader wants it."""
+        known = self._known.received(edge, self._run_state.micro_batch)
+        if known is not None:
+            if edge.is_last:
+                values.pop(edge.tensor, None)
+            return known
+        return self._bring(edge, inputs, parameters, values)
+
+    def _bring(
+        self, edge: Edge, inputs: Values, parameters: dict[Key, flow.Tensor], values: Values
+    ) -> flow.Tensor:
+        """Redistribute the tensor of an edge."""
         if edge.source.kind == "param":
             return self._fetch(edge) if edge.zero_stage == 3 else parameters[edge.key]
         if edge.source.kind in FED:
@@ -167,6 +189,11 @@ class Executor:
         done: Pass,
     ) -> None:
         """One operator; nothing but `done` holds a tensor of it afterwards."""
+        known = self._known.made_by(node) if with_gradient else None
+        if known is not None:
+            done.records.append(None)
+            done.values.update(known)
+            return
         received = self._received(node, inputs, parameters, done)
         if node.kernel is None:
             if node.op.kind == "loss":
@@ -191,7 +218,11 @@ class Executor:
                     source = inputs if edge.source.kind in FED else done.values
                     done.kept[node.block][edge.tensor] = source[edge.tensor]
         received = [self._receive(edge, inputs, parameters, done.values) for edge in node.edges]
-        self._check(node, "input", received, node.planned.ins)
+        alike = [
+            None if edge.source.kind == "buffer" and self._state.is_apart(edge.source) else x
+            for edge, x in zip(node.edges, received, strict=True)
+        ]
+        self._check(node, "input", alike, node.planned.ins)
         return received
 
     def _run(
@@ -207,6 +238,7 @@ class Executor:
             record, outputs = run_forgetting(node.kernel, node.context, node.attrs, received, fetch)
         else:
             record, outputs = run_kernel(node.kernel, node.context, node.attrs, received, wanted)
+        outputs = self._known.instead(node.op, outputs)
         self._check(node, "output", outputs, node.planned.outs)
         return record, outputs
 
@@ -214,7 +246,8 @@ class Executor:
         """Keep the state that the operator has changed."""
         for index, value in node.context.updates.items():
             name = node.edges[index].source.attrs["name"]
-            self._state.update(name, value, node.planned.ins[index])
+            apart = _unlike_rows(node) if statistics_of(node.op) == "shard" else ()
+            self._state.update(name, value, node.planned.ins[index], apart)
         if node.context.updates:
             self._state.count_batch(node.op.module)
 
@@ -223,7 +256,9 @@ class Executor:
         inputs = done.kept.pop(block)
         values = dict(inputs)
         for number, node in enumerate(self._program.nodes):
-            if node.block == block:
+            if node.block == block and (known := self._known.made_by(node)) is not None:
+                values.update(known)
+            elif node.block == block:
                 received = [self._receive(edge, inputs, parameters, values) for edge in node.edges]
                 done.records[number], outputs = self._run(node, received, with_gradient=True)
                 values.update(zip(node.op.outputs, outputs, strict=True))
@@ -254,6 +289,7 @@ class Executor:
                 del given  # before the next operator runs
             else:
                 done.records.pop()
+        self._known.forget(self._run_state.micro_batch)
         return arrived
 
     def _given(
@@ -371,6 +407,13 @@ class Executor:
 def sent_key(tensor: str) -> str:
     """The key among a stage's values of what it sends on as `tensor`, placed as it is sent."""
     return f"{tensor}.sent"
+
+
+def _unlike_rows(node: Node) -> tuple[int, ...]:
+    """The mesh axes along which a BatchNorm's rows are split."""
+    channel = node.op.attrs["axis"] % len(node.context.spec.inputs[0].shape)
+    rows = node.planned.ins[0]
+    return tuple(a for a, p in enumerate(rows) if p.is_split and p.dim != channel)
 
 
 def _can_wait(node: Node, record: Record) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import oneflow as flow
 
+from ...graph.rows import Rows
 from ...plans import Plan
 from .arrival import Arrival
 from .communicating import communicating_passes
@@ -27,6 +28,7 @@ _BLINK_S = 5e-4
 class Part:
     """`start`: the values of parameters and buffers. by_input: weight gradients may wait.
 
+    rows:                of the whole model's graph
     meets:               the kinds of passes in which the stage's devices communicate
     inputs, sent:        of each open micro-batch, tensors that came and that go on
     returned, gradients: the gradients of what was sent, and of what came
@@ -45,6 +47,7 @@ class Part:
         by_input: bool = False,
         debug: bool = False,
         emulator: Emulator | None = None,
+        rows: Rows | None = None,
     ) -> None:
         self.plan = plan
         self.state = ModelState(groups, model)
@@ -59,13 +62,14 @@ class Part:
         self.feed = Feed(plan.graph, plan.ops, micro_batches, groups)
         program = compile_program(
             plan.graph, plan.ops, plan.edges, groups, run_state, opaque, blocks=plan.recomputed,
-            by_input=by_input,
+            by_input=by_input, scales=None if rows is None else rows.scales(micro_batches),
         )  # fmt: skip
         self.meets = communicating_passes(plan)
         self._emulator = emulator
         if emulator:
             emulator.replace(program)
-        self.executor = StageExecutor(program, self.state, run_state, groups, debug)
+        rows = None if emulator else rows
+        self.executor = StageExecutor(program, self.state, run_state, groups, debug, rows)
         self.inputs: dict[int, Values] = {}
         self.sent: dict[int, Values] = {}
         self.returned: dict[int, Values] = {}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import oneflow as flow
 
+from ...graph.rows import find_rows
 from ...plans.links import Link
 from ...plans.schedule.action import Action
 from ...plans.schedule.hoist import hoisted
@@ -50,7 +51,6 @@ class PipelineTrainer:
         plan: StagedPlan,
         optimizer: OptimizerFn,
         *,
-        per_shard_batchnorm: bool = False,
         overlap: bool = True,
         debug: bool = False,
         emulate: bool = False,
@@ -69,18 +69,18 @@ class PipelineTrainer:
         assert ranks == tuple(range(ranks[0], ranks[0] + len(ranks)))
         place = plan.stages[self.stage].place
         self._groups = Groups(place.mesh, rank() - ranks[0], device_kind, ranks[0])
-        self._run_state = RunState(
-            plan.stages[0].plan.seed, per_shard_batchnorm=per_shard_batchnorm
-        )
+        self._run_state = RunState(plan.stages[0].plan.seed)
         model = plan.stages[self.stage].plan.model
         self.emulator = Emulator(model, self._groups) if emulate else None
         opaque = {name: as_kernel(call) for name, call in traced.opaque.items()}
         start = self._start_values()
+        self._rows = find_rows(plan.cut.graph)
+        self._rows.check(plan.micro_batches)
         self._parts = {
             v: Part(
                 plan.stages[v].plan, plan.micro_batches, traced.model, start, self._groups,
                 self._run_state, opaque, by_input=not plan.schedule.joint, debug=debug,
-                emulator=self.emulator,
+                emulator=self.emulator, rows=self._rows,
             )
             for v in plan.parts_of(self.stage)
         }  # fmt: skip
@@ -153,7 +153,7 @@ class PipelineTrainer:
         if self.emulator:
             self.emulator.clock.start()
         for part in self._parts.values():
-            part.executor.begin()
+            part.executor.begin([part.inputs[m] for m in sorted(part.inputs)])
         actions = self.plan.schedule.actions[self.stage]
         if self._hoists:
             actions = hoisted(actions, self.plan.schedule.joint, self._meets)
@@ -173,7 +173,7 @@ class PipelineTrainer:
         return action.kind in self._parts[number].meets
 
     def _do(self, action: Action) -> None:
-        m, share = action.micro_batch, 1.0 / self.plan.micro_batches
+        m, share = action.micro_batch, self._rows.share(self.plan.micro_batches)
         number = self.plan.schedule.part(self.stage, action.chunk)
         part = self._parts[number]
         if not action.is_compute:
@@ -317,7 +317,6 @@ def build_pipeline_trainer(
     plan: StagedPlan,
     optimizer: OptimizerFn,
     *,
-    per_shard_batchnorm: bool = False,
     overlap: bool = True,
     debug: bool = False,
     emulate: bool = False,
@@ -334,7 +333,6 @@ def build_pipeline_trainer(
         traced,
         plan,
         optimizer,
-        per_shard_batchnorm=per_shard_batchnorm,
         overlap=overlap,
         debug=debug,
         emulate=emulate,

@@ -161,14 +161,14 @@ class PipelineEvaluator:
         spec: TensorSpec = run.graphs[v].tensors[name].spec
         if part is None:
             whole = flow.zeros(
-                *spec.shape, dtype=getattr(flow, spec.dtype), device=self._groups.device
+                spec.shape or (1,), dtype=getattr(flow, spec.dtype), device=self._groups.device
             )
         else:
             op = run.graphs[v].producers[name]
             nd = self._plan.stages[v].plan.ops[op.name].outs[op.outputs.index(name)]
             whole = prepare(to_broadcast(nd), spec.shape, nd, self._groups)(part)
         flat = whole.reshape(-1).contiguous().clone()
-        return broadcast(flat, self._ranks[v][0]).reshape(*spec.shape)
+        return broadcast(flat, self._ranks[v][0]).reshape(spec.shape)
 
 
 def _needed(plan: StagedPlan) -> tuple[list[Link], list[frozenset[str]]]:

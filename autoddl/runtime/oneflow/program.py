@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -103,12 +103,14 @@ def compile_program(
     blocks: Blocks = (),
     *,
     by_input: bool = False,
+    scales: Mapping[Key, float] | None = None,
 ) -> Program:
     """The program of `graph` under the placements `ops` and the paths `edges`.
 
     wanted:   names of tensors or operators; only what they need is in the program (None: all)
     blocks:   operators that are run again before their backward pass
     by_input: heavy operators' kernels give each input's gradient by itself
+    scales:   what an input of an operator, and the gradient that it gets, is multiplied by
     """
     needed = None if wanted is None else needed_ops(graph, wanted)
     chosen = [
@@ -134,7 +136,10 @@ def compile_program(
                 op,
                 planned,
                 [
-                    _edge(graph, ops, edges, groups, op, index, flows, last, kept)
+                    _scaled(
+                        _edge(graph, ops, edges, groups, op, index, flows, last, kept),
+                        (scales or {}).get((op.name, index), 1.0),
+                    )
                     for index in range(len(op.inputs))
                 ],
                 takes,
@@ -191,6 +196,16 @@ def _edge(
         backward is not _unreachable,
         last[name] == key and name not in kept,
         path.zero_stage,
+    )
+
+
+def _scaled(edge: Edge, factor: float) -> Edge:
+    """The edge with what it carries, and the gradient of that, times a factor."""
+    if factor == 1.0:
+        return edge
+    forward, backward = edge.forward, edge.backward
+    return replace(
+        edge, forward=lambda x: forward(x) * factor, backward=lambda dy: backward(dy * factor)
     )
 
 

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 
 import oneflow as flow
 
+from ...sbp.collectives import Step
 from ...sbp.layout import Shape, local_slices
 from ...sbp.placement import NdSbp
-from ...sbp.steps import Step
 from .groups import Group, Groups
 
 LocalFn = Callable[[flow.Tensor], flow.Tensor]

@@ -5,21 +5,21 @@ They take each label's axes at once: first the sums, then the gathers.
 
 from __future__ import annotations
 
+from ...sbp.collectives import Step
 from ...sbp.placement import B, NdSbp, P, S
-from ...sbp.steps import Step
 
 
 def to_broadcast(nd: NdSbp) -> tuple[Step, ...]:
     """Steps from `nd` to all Broadcast."""
     steps: list[Step] = []
     if nd.has_partial:
-        steps.append(Step("all_reduce", nd.axes_of(P), P, B))
+        steps.append(Step.between(P, B, nd.axes_of(P)))
     for dim in nd.split_dims():
-        steps.append(Step("all_gather", nd.axes_of(S(dim)), S(dim), B))
+        steps.append(Step.between(S(dim), B, nd.axes_of(S(dim))))
     return tuple(steps)
 
 
 def from_broadcast(nd: NdSbp) -> tuple[Step, ...]:
     """Local steps from all Broadcast to `nd`, which is not Partial."""
     assert not nd.has_partial
-    return tuple(Step("slice", nd.axes_of(S(dim)), B, S(dim)) for dim in nd.split_dims())
+    return tuple(Step.between(B, S(dim), nd.axes_of(S(dim))) for dim in nd.split_dims())

@@ -15,8 +15,8 @@ from .program import Key
 class StageExecutor(Executor):
     """Passes of the micro-batches in any order that a schedule gives."""
 
-    def begin(self) -> None:
-        """Start an iteration."""
+    def begin(self, micro_batches: Sequence[Values]) -> None:
+        """Start an iteration on the inputs of its micro-batches."""
         self._run_state.training = True
         self._state.forget_gradients()
         self._parameters = self._fetch_parameters()
@@ -24,6 +24,7 @@ class StageExecutor(Executor):
         self._open: dict[int, Pass] = {}
         self._delayed: dict[int, list[Delayed]] = {}
         self._losses: list[flow.Tensor] = []
+        self._known.add_up(micro_batches)
 
     def forward_pass(self, number: int, inputs: Values, share: float) -> Values:
         """Micro-batch `number`; gives the tensors that the part sends on."""
@@ -67,6 +68,7 @@ class StageExecutor(Executor):
     ) -> tuple[Values, list[flow.Tensor]]:
         """Forward as in evaluation: what the part sends on, and this rank's parts of `outputs`."""
         self._run_state.training = False
+        self._state.settle()
         with flow.no_grad():
             done = self._forward(inputs, self._fetch_parameters(), with_gradient=False)
             return done.values, [self._output(name, inputs, done.values) for name in outputs]

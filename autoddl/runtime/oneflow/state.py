@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import oneflow as flow
 
+from ...graph.graph import Op
 from ...sbp.layout import Shape, local_slices
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp, Placement
@@ -45,12 +46,14 @@ class ModelState:
     model:    holds the tensors that the graph does not read; those stay there, whole
     stored:   what the graph reads
     counters: BatchNorm's numbers of batches seen
+    apart:    buffers whose replicas differ, along mesh axes; they mean the mean of the replicas
     """
 
     groups: Groups
     model: flow.nn.Module | None = None
     stored: dict[str, Stored] = field(default_factory=dict)
     counters: dict[str, flow.Tensor] = field(default_factory=dict)
+    apart: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def add_parameter(self, name: str, value: flow.Tensor, nd: NdSbp) -> Any:
         """Place rank 0's `value` as `nd`; gives the (global) parameter."""
@@ -73,6 +76,7 @@ class ModelState:
         """The whole value of a tensor, as a local tensor on every rank. Ranks call it together."""
         if name not in self.stored:
             return detached(self._elsewhere(name)).clone()
+        self._bring_together(name)
         stored = self.stored[name]
         steps = to_broadcast(stored.nd)
         gathered = prepare(steps, stored.shape, stored.nd, self.groups)(detached(stored.local))
@@ -81,6 +85,7 @@ class ModelState:
     def set(self, name: str, value: flow.Tensor) -> None:
         """Overwrite with rank 0's whole `value`. Ranks call it together."""
         whole = from_rank_0(detached(value), self.groups)
+        self.apart.pop(name, None)
         if name in self.stored:
             self._write(self.stored[name], whole)
         else:
@@ -93,15 +98,36 @@ class ModelState:
             return self.stored[name].shape
         return tuple(self._elsewhere(name).shape)
 
-    def update(self, name: str, value: flow.Tensor, nd: NdSbp) -> None:
-        """Overwrite a buffer with `value`, this rank's part under `nd`, where it is then kept."""
+    def update(self, name: str, value: flow.Tensor, nd: NdSbp, apart: tuple[int, ...] = ()) -> None:
+        """Overwrite a buffer with `value`, this rank's part under `nd`, where it is then kept.
+
+        apart: mesh axes along which the ranks' values differ where `nd` says that they do not
+        """
         stored = self.stored[name]
         stored.local, stored.nd = detached(value), nd
+        if apart:
+            self.apart[name] = tuple(sorted({*apart, *self.apart.get(name, ())}))
+
+    def is_apart(self, buffer: Op) -> bool:
+        """True if the replicas of what a `buffer` operator stands for differ."""
+        return buffer.attrs["name"] in self.apart
+
+    def settle(self) -> None:
+        """Bring together what is apart. Ranks call it together."""
+        for name in sorted(self.apart):
+            self._bring_together(name)
+
+    def _bring_together(self, name: str) -> None:
+        axes = self.apart.pop(name, ())
+        if axes:
+            stored, group = self.stored[name], self.groups.along(axes)
+            stored.local = group.all_reduce(stored.local) / group.size
 
     def local(self, name: str, nd: NdSbp) -> flow.Tensor:
         """This rank's part under `nd`. Ranks call it together: a buffer may have to travel."""
         stored = self.stored[name]
         if nd != stored.nd:
+            self._bring_together(name)
             steps = (*to_broadcast(stored.nd), *from_broadcast(nd))
             stored.local = prepare(steps, stored.shape, stored.nd, self.groups)(stored.local)
             stored.nd = nd

@@ -13,6 +13,7 @@ import oneflow as flow
 
 from ...cost.model import CostModel
 from ...graph.graph import Graph
+from ...graph.rows import find_rows
 from ...plans import Plan
 from ..jobs.guard import install_guard, rank
 from .eval_batch import Sized, check_divides, micro_batches_in, rows_of
@@ -44,7 +45,6 @@ class Trainer:
         plan: Plan,
         optimizer: OptimizerFn,
         *,
-        per_shard_batchnorm: bool = False,
         debug: bool = False,
         emulate: CostModel | None = None,
         scaler: LossScaler | None = None,
@@ -59,11 +59,13 @@ class Trainer:
         self._groups = Groups(plan.mesh, rank(), "cuda" if flow.cuda.is_available() else "cpu")
         self._world = self._groups.along(range(plan.mesh.num_axes))
         self._roll_call = RollCall.of(self._world)
-        self._run_state = RunState(plan.seed, per_shard_batchnorm=per_shard_batchnorm)
+        self._run_state = RunState(plan.seed)
         self.emulator = None if emulate is None else Emulator(emulate, self._groups)
         self._opaque = {name: as_kernel(call) for name, call in traced.opaque.items()}
         self._state, self._parameters = _place(traced, plan, self._groups)
         self._feed = Feed(plan.graph, plan.ops, plan.micro_batches, self._groups)
+        self._rows = find_rows(plan.graph)
+        self._rows.check(plan.micro_batches)
         self._executor = self._make_executor(plan.graph, None)
         self._evaluators: dict[int, tuple[Feed, Executor]] = {}
         self.optimizer = optimizer([p for p in self._parameters.values() if p.requires_grad])
@@ -212,10 +214,12 @@ class Trainer:
             self._opaque,
             wanted,
             self.plan.recomputed,
+            scales=self._rows.scales(self.plan.micro_batches) if wanted is None else None,
         )
         if self.emulator:
             self.emulator.replace(program)
-        return Executor(program, self._state, self._run_state, self._groups, self._debug)
+        rows = None if self.emulator else self._rows
+        return Executor(program, self._state, self._run_state, self._groups, self._debug, rows)
 
 
 def _place(traced: Traced, plan: Plan, groups: Groups) -> tuple[ModelState, dict[str, Any]]:
@@ -238,7 +242,6 @@ def build_trainer(
     plan: Plan,
     optimizer: OptimizerFn,
     *,
-    per_shard_batchnorm: bool = False,
     debug: bool = False,
     emulate: CostModel | None = None,
     scaler: LossScaler | None = None,
@@ -253,7 +256,6 @@ def build_trainer(
         traced,
         plan,
         optimizer,
-        per_shard_batchnorm=per_shard_batchnorm,
         debug=debug,
         emulate=emulate,
         scaler=scaler,

@@ -1,4 +1,4 @@
-"""Proof of operator signatures on simulated devices, in NumPy.
+"""Proofs on simulated devices, in NumPy: of operator signatures, and of paths (`paths`).
 
 For an operator f with inputs x and one signature per mesh axis, `prove` checks
 
@@ -20,9 +20,11 @@ from .devices import Disproved as Disproved
 from .devices import Lockstep as Lockstep
 from .devices import assemble as assemble
 from .devices import scatter as scatter
-from .prove import Kernel as Kernel
-from .prove import Placed as Placed
-from .prove import Pullback as Pullback
-from .prove import Shard as Shard
-from .prove import fits as fits
-from .prove import prove as prove
+from .paths import Network as Network
+from .paths import run_steps as run_steps
+from .rules import Kernel as Kernel
+from .rules import Placed as Placed
+from .rules import Pullback as Pullback
+from .rules import Shard as Shard
+from .rules import fits as fits
+from .rules import prove as prove

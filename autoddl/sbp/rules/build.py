@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from ..layout import Shape
 from ..placement import B, P, Placement, S
-from ..signature import Inner, OpSpec, Signature
+from ..signature import Attrs, Inner, OpSpec, Signature
 
 Dims = Sequence[Hashable | None]
 
@@ -158,3 +158,9 @@ def canonical(axes: int | Iterable[int], ndim: int) -> tuple[int, ...]:
     """Axes as a tuple of non-negative ones; () means all, as in the back end's reductions."""
     chosen = (axes,) if isinstance(axes, int) else tuple(axes)
     return tuple(a % ndim for a in chosen) if chosen else tuple(range(ndim))
+
+
+def shape_of_shard(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -> Attrs:
+    """Local attributes of an operator whose attribute `shape` is that of its output."""
+    del ins
+    return {**op.attrs, "shape": outs[0]}

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..layout import Shape
 from ..placement import P, S
-from ..signature import Attrs, OpSpec, Signature, rule
-from .build import dims_of, labelled, natural
+from ..signature import OpSpec, Signature, rule
+from .build import dims_of, labelled, natural, shape_of_shard
 
 
 def _rows(op: OpSpec) -> int:
@@ -127,12 +126,7 @@ def dim_scatter_add(op: OpSpec) -> Iterator[Signature]:
         yield natural(op, (P, S(dim), S(dim)), (P,))
 
 
-def _local_shape(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -> Attrs:
-    del ins
-    return {**op.attrs, "shape": outs[0]}
-
-
-@rule("scatter_nd", local_attrs=_local_shape, saves="all")
+@rule("scatter_nd", local_attrs=shape_of_shard, saves="all")
 def scatter_nd(op: OpSpec) -> Iterator[Signature]:
     """(indices [..., k], updates [..., rest...]) -> out, zero but for the sums of updates."""
     found = dims_of(op.inputs[0].shape)[:-1]

@@ -4,7 +4,8 @@
     backward   all_reduce(sum g) and all_reduce(sum g xhat), g = dy gamma
 
 BatchNorm over a split batch so has the statistics of the whole batch, and updates the moving ones
-alike on every device.
+alike on every device. With the attribute `statistics` "shard" it has those of the device's rows,
+and exchanges nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ def normalization(op: OpSpec) -> Iterator[Signature]:
         yield from labelled(op, (dims, *vectors), (dims,), frozen_ins=moving)
         return
     reduced = tuple(d for d in dims if d != channel)
+    if op.attrs.get("statistics") == "shard":
+        labels = drop(dims, *reduced[1:])
+        yield from labelled(op, (labels, *vectors), (labels,), frozen_ins=moving)
+        return
     inner = Inner(0, reduced, forward=2, backward=2)
     for d in dims:
         if d == channel:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ..layout import Shape
 from ..signature import Attrs, OpSpec, Signature, rule
-from .build import broadcast_labels, canonical, dims_of, drop, labelled
+from .build import broadcast_labels, canonical, dims_of, drop, labelled, shape_of_shard
 
 
 def no_flops(op: OpSpec) -> float:
@@ -48,12 +48,7 @@ def leading_dims(source: Shape, target: Shape) -> tuple[list[int | None], list[i
                 right, j = right * target[j], j + 1
 
 
-def _local_shape(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -> Attrs:
-    del ins
-    return {**op.attrs, "shape": outs[0]}
-
-
-@rule("reshape", local_attrs=_local_shape, flops=no_flops, view="reshape", saves="")
+@rule("reshape", local_attrs=shape_of_shard, flops=no_flops, view="reshape", saves="")
 def reshape(op: OpSpec) -> Iterator[Signature]:
     """in -> out; attr shape is the shard's own on shards."""
     ins, outs = leading_dims(op.inputs[0].shape, op.outputs[0].shape)

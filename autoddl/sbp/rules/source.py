@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..layout import Shape
 from ..placement import B, P, S
-from ..signature import Attrs, OpSpec, Signature, rule
-from .build import dims_of, labelled, natural, replicated, splits
+from ..signature import OpSpec, Signature, rule
+from .build import dims_of, labelled, natural, replicated, shape_of_shard, splits
 from .shape import no_flops
 
 
@@ -19,18 +18,13 @@ def param(op: OpSpec) -> Iterator[Signature]:
         yield Signature((), (place,), (place if out.is_float else None,), ())
 
 
-def _local_shape(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -> Attrs:
-    del ins
-    return {**op.attrs, "shape": outs[0]}
-
-
 @rule("input", "buffer", flops=no_flops, saves="")
 def data(op: OpSpec) -> Iterator[Signature]:
     """-> out; every device reads what it needs. No gradient."""
     yield from labelled(op, (), (dims_of(op.outputs[0].shape),))
 
 
-@rule("constant", local_attrs=_local_shape, saves="")
+@rule("constant", local_attrs=shape_of_shard, saves="")
 def constant(op: OpSpec) -> Iterator[Signature]:
     """-> out, filled with one value; attr shape is the shard's own on shards."""
     yield from labelled(op, (), (dims_of(op.outputs[0].shape),))

@@ -10,18 +10,17 @@ strategies and first move together; or one variable gets a random strategy, and 
 first, what is best with those that have one.
 `coordinate_descent` descends over the heavy variables, with the light ones between them eliminated
 exactly, at a series of memory prices if the limit binds, then once over all under the hard limit.
-`descend.descend` is one descent under the limit.
+`local_search.descend` is one descent under the limit.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..budget import Budget
-from ..eliminate import Elimination, eliminate
-from ..memory_price import within_memory
+from ..budget import Budget, Progress
+from ..elimination import Elimination, eliminate
+from ..lagrangian import within_limit
 from ..problem import Choice, Problem, SearchResult
-from ..progress import Progress
 
 
 def _descend_scores(
@@ -94,25 +93,25 @@ def descend_with_restarts(
     run: Progress,
     memory_price: float,
     keep: frozenset[int],
-) -> tuple[Choice, int]:
-    """The best of many descents on cost + memory_price * memory; (choice, line searches).
+    restarts: int,
+) -> Choice:
+    """The best of many descents on cost + memory_price * memory.
 
     Each better one is offered to `run`, which ends the search when its budget does.
     """
-    before = run.evaluations
     run.spend()
     state = eliminate(problem, memory_price, keep)
     order = sorted(state.node)
     if not order:
         choice = state.expand({})
         run.offer(choice)
-        return choice, run.evaluations - before
+        return choice
     alike: dict[int, list[int]] = {}
     for variable in order:
         alike.setdefault(problem.nodes[variable], []).append(variable)
     single = [[variable] for variable in order]
     best, best_score = None, np.inf
-    for restart in range(run.budget.restarts):
+    for restart in range(restarts):
         together = restart % 2 == 0
         chosen = {} if together else _grow(state, rng, run)
         if together:
@@ -126,19 +125,19 @@ def descend_with_restarts(
             best = state.expand(chosen)
             run.offer(best)
     assert best is not None
-    return best, run.evaluations - before
+    return best
 
 
 def coordinate_descent(
-    problem: Problem, rng: np.random.Generator, budget: Budget
+    problem: Problem, rng: np.random.Generator, budget: Budget, restarts: int = 32
 ) -> SearchResult | None:
     """Coordinate descent over the heavy variables. None if no start ends within the memory."""
     with Progress(problem, budget) as run:
 
-        def solve(memory_price: float) -> tuple[Choice, int]:
-            return descend_with_restarts(problem, rng, run, memory_price, problem.heavy)
+        def solve(memory_price: float) -> Choice:
+            return descend_with_restarts(problem, rng, run, memory_price, problem.heavy, restarts)
 
-        found = within_memory(problem, solve, "coordinate_descent", False, budget.beat_s)
+        found = within_limit(problem, solve)
         if found is not None:
-            run.offer(found.choice)
+            run.offer(found)
     return run.result("coordinate_descent")

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..budget import Budget
+from ..budget import Budget, Progress
+from ..dominance import prune
 from ..problem import Choice, Problem, SearchResult, Table
-from ..progress import Progress
-from ..prune import prune
 
 # Without a limit of its own, a search of more choices than this is not begun.
 _LARGEST_SPACE = 1e40
@@ -44,7 +43,8 @@ def exhaustive(problem: Problem, rng: np.random.Generator, budget: Budget) -> Se
             )
         ordered = Ordered.of(smaller.problem, search_order(smaller.problem))
         enumerate_all(ordered, run, smaller.original)
-    return run.result("exhaustive", run.to_beat if run.end == "done" else -math.inf)
+        run.raise_bound(run.to_beat)
+    return run.result("exhaustive")
 
 
 def search_order(problem: Problem) -> list[int]:

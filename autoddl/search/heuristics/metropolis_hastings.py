@@ -20,10 +20,9 @@ import math
 
 import numpy as np
 
-from ..budget import Budget
+from ..budget import Budget, Progress
 from ..problem import Choice, Problem, SearchResult
-from ..progress import Progress
-from .random_choice import draw
+from .random_search import draw
 
 BETA = 200.0  # a proposal that costs 0.5 % of the least cost more is accepted once in e times
 _STEPS_PER_VARIABLE = 100
@@ -35,9 +34,9 @@ def acceptance(beta: float, cost: float, proposed: float) -> float:
 
 
 def metropolis_hastings(
-    problem: Problem, rng: np.random.Generator, budget: Budget
+    problem: Problem, rng: np.random.Generator, budget: Budget, restarts: int = 32
 ) -> SearchResult | None:
-    """`budget.restarts` chains of 100 proposals a variable; a finite budget is used up instead.
+    """`restarts` chains of 100 proposals a variable; a finite budget is used up instead.
 
     None if no chain came within the memory limit.
     """
@@ -45,7 +44,7 @@ def metropolis_hastings(
         least, _ = problem.least()
         beta = BETA / least if 0 < least < math.inf else 0.0
         chains = 0
-        while budget.is_finite or chains < budget.restarts:
+        while budget.is_finite or chains < restarts:
             _chain(problem, rng, run, beta)
             chains += 1
     return run.result("metropolis_hastings")

@@ -22,7 +22,7 @@ from ...runtime.jobs.guard import install_guard, rank, world_size
 from ...runtime.jobs.launch import run_processes
 from ...runtime.measure.measured import Limits
 from ...runtime.measure.record import Machine, Record, record_path
-from ...runtime.measure.schedule import COLLECTIVES, KINDS, MAX_BYTES, message_sizes, schedule
+from ...runtime.measure.schedule import KINDS, MAX_BYTES, SENDING, message_sizes, schedule
 from ...runtime.need import need_oneflow
 from ...sbp.mesh import Mesh
 from .machine import fit_record, machine_of
@@ -151,7 +151,7 @@ def measured_record(job: CalibrateJob, mesh: Mesh, meeting: Meeting) -> Record:
     points = schedule(
         mesh,
         message_sizes(job.max_bytes, job.factor),
-        KINDS if job.point_to_point else COLLECTIVES,
+        KINDS if job.point_to_point else SENDING,
     )
     from ...runtime.oneflow.measure.calibrate_rank import run
     from ...runtime.oneflow.trace.entries import trace_entry

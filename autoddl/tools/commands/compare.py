@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...planner.options import PlanOptions
 from .options import (
     BATCH,
     CLUSTER,
-    GAP,
     JSON,
-    MEMORY_LIMIT,
     MODEL,
-    OPTIMIZER,
-    PRECISION,
-    SEED,
     examples,
     graph_of,
     load_cluster,
+    plan_options,
     shape_options,
 )
 
 if TYPE_CHECKING:
     from ...cluster import Cluster
-    from ...cost.comm import CommRule
     from ...graph.graph import Graph
     from ...planner.baselines import Chosen
 
@@ -40,17 +36,8 @@ if TYPE_CHECKING:
 @MODEL
 @CLUSTER
 @shape_options
-@SEED
 @BATCH
-@click.option("--micro-batches", type=click.IntRange(1), help="For all schemes alike.")
-@MEMORY_LIMIT
-@OPTIMIZER
-@click.option(
-    "--comm-rule", type=click.Choice(["shared_nic", "plain"]), default="shared_nic",
-    show_default=True, help="plain: the paper's prices, as if no two groups shared a NIC.",
-)  # fmt: skip
-@PRECISION
-@GAP
+@plan_options(without=("baselines", "stages", "schedule", "delay", "chunks"))
 @click.option(
     "--rival", is_flag=True,
     help="Ask OneFlow's own planner (nn.Graph's enable_auto_parallel) too; takes a while.",
@@ -69,39 +56,29 @@ def compare(
     cluster_file: str,
     nodes: int | None,
     gpus_per_node: int | None,
-    seed: int,
     batch: int | None,
-    micro_batches: int | None,
-    memory_limit_bytes: float | None,
-    optimizer: str,
-    comm_rule: CommRule,
-    precision: str,
-    gap: float | None,
     rival: bool,
     rival_seconds: float,
     stages: bool,
     plot: str | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Price the known schemes beside our plan of MODEL, which may also be a graph file.
 
-    Each scheme has its best topology and as few micro-batches as its memory allows.
+    Each scheme has its best topology and as few micro-batches as its memory allows; the options
+    of the search are of our plan.
     """
     from .. import compare as comparing
 
+    chosen = PlanOptions(**options)
     graph = graph_of(model, batch)
     cluster = load_cluster(cluster_file, nodes, gpus_per_node)
     found = comparing.compare(
         graph,
         cluster,
-        seed=seed,
-        optimizer=optimizer,
-        micro_batches=micro_batches,
-        memory_limit_bytes=memory_limit_bytes,
-        comm_rule=comm_rule,
-        precision=precision,
-        gap=gap,
-        rival=_rival(graph, cluster, optimizer, rival_seconds) if rival else None,
+        chosen,
+        rival=_rival(graph, cluster, chosen.optimizer, rival_seconds) if rival else None,
         stages=stages,
     )
     if plot:

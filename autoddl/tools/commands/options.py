@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from ...planner.options import About, PlanOptions, about
 
 if TYPE_CHECKING:
     from ...cluster import Cluster
@@ -27,16 +30,7 @@ CLUSTER = click.option(
     "--cluster", "cluster_file", required=True, metavar="FILE", help="The machine file (JSON)."
 )
 BATCH = click.option("--batch", type=click.IntRange(1), help="Rows of the global batch.")
-SEED = click.option("--seed", default=0, show_default=True, help="Of the search.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-OPTIMIZER = click.option(
-    "--optimizer", type=click.Choice(["adam", "momentum", "sgd"]), default="adam",
-    show_default=True, help="Its state takes memory.",
-)  # fmt: skip
-PRECISION = click.option(
-    "--precision", type=click.Choice(["float32", "float16"]), default="float32",
-    show_default=True, help="float16: mixed precision, with master weights and loss scaling.",
-)  # fmt: skip
 
 
 class _Gigabytes(click.ParamType):
@@ -54,12 +48,6 @@ class _Gigabytes(click.ParamType):
         if not size > 0:
             self.fail(f"a number of gigabytes such as 16, or inf, got {value!r}", param, ctx)
         return int(size) if math.isfinite(size) else size
-
-
-MEMORY_LIMIT = click.option(
-    "--memory-limit-gb", "memory_limit_bytes", type=_Gigabytes(), metavar="GB",
-    help="Per device, instead of all that it has; inf for no limit.",
-)  # fmt: skip
 
 
 class _Share(click.ParamType):
@@ -80,10 +68,70 @@ class _Share(click.ParamType):
         return share
 
 
-GAP = click.option(
-    "--gap", type=_Share(), metavar="SHARE",
-    help="At which the search may end: 1% for a plan at most 1% above its lower bound.",
-)  # fmt: skip
+class _NumberOrAuto(click.ParamType):
+    """A number from 1 on, or `auto`."""
+
+    name = "number or auto"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        if value == "auto" or isinstance(value, int):
+            return value
+        if not (value.isdecimal() and int(value) >= 1):
+            self.fail(f"a number or auto, got {value!r}", param, ctx)
+        return int(value)
+
+
+# The options whose values the command line writes otherwise than Python: type and metavar
+_WRITTEN: Mapping[str, tuple[click.ParamType, str]] = {
+    "memory_limit_bytes": (_Gigabytes(), "GB"),
+    "gap": (_Share(), "SHARE"),
+    "stages": (_NumberOrAuto(), "N|auto"),
+}
+_FLAGS = {"memory_limit_bytes": "--memory-limit-gb"}
+
+
+def plan_options(without: Sequence[str] = ()) -> Callable[[Command], Command]:
+    """An option for each field of `PlanOptions`, but for those in `without`.
+
+    The command takes them as keyword arguments, of which `PlanOptions(**options)` is made.
+    """
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(fields(PlanOptions)):
+            if option.name not in without:
+                command = _plan_option(option)(command)
+        return command
+
+    return decorate
+
+
+def _plan_option(option: Field[Any]) -> Callable[[Command], Command]:
+    asked = about(option)
+    flag = _FLAGS.get(option.name, f"--{option.name.replace('_', '-')}")
+    if asked.kind is bool:
+        flag += f"/--no-{flag.removeprefix('--')}"
+    written, metavar = _WRITTEN.get(option.name, (None, None))
+    return click.option(
+        flag,
+        option.name,
+        type=written or _click_type(asked),
+        metavar=metavar,
+        default=option.default,
+        show_default=option.default is not None,
+        help=asked.help,
+    )
+
+
+def _click_type(asked: About) -> click.ParamType | type:
+    if asked.choices:
+        return click.Choice(asked.choices)
+    if asked.kind is float:
+        return click.FloatRange(asked.above, min_open=True)
+    if asked.kind is int and asked.least is not None:
+        return click.IntRange(int(asked.least))
+    return asked.kind
 
 
 def shape_options(command: Command) -> Command:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...cost.account import Cost
-from ...cost.comm import work_of
 from ...graph.placed import PlannedBaseline, PlannedLayer
 from ...plans import Plan
+from ...plans.explain import rows_lines
 from ...plans.format import (
     LayerRow,
     format_bytes,
@@ -23,8 +23,8 @@ from ...plans.format import (
     unfit_text,
     without_numbers,
 )
+from ...sbp.collectives import Step, path_bytes, work_of
 from ...sbp.placement import NdSbp
-from ...sbp.redistribute import Step, path_bytes
 from .tables import short_signature
 
 LETTERS = {
@@ -59,7 +59,9 @@ def view(plan: Plan) -> dict[str, Any]:
     parts = f" in {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
     return {
         "title": f"{plan.graph.name} on {plan.cluster}",
-        "subtitle": f"batch {plan.batch}{parts}, {plan.optimizer}",
+        "subtitle": "; ".join(
+            [f"batch {plan.batch}{parts}, {plan.optimizer}", *rows_lines(plan.graph)]
+        ),
         "tiles": [
             ("an iteration", format_seconds(cost.iteration_s), "predicted"),
             ("communication", f"{share:.0%}", format_seconds(cost.communication_s)),
@@ -274,8 +276,8 @@ def _step_texts(plan: Plan, tensor: str, source: NdSbp, steps: Sequence[Step]) -
         group = f"{nodes} nodes" if nodes > 1 else f"{gpus} devices of a node"
         if nodes > 1 and gpus > 1:
             group += f" x {gpus}"
-        sent = work_of(step.kind, nodes, gpus, 1.0).device * max(before, after)
-        texts.append(f"{step.kind.replace('_', '-')} over {group}, {format_bytes(sent)} a device")
+        sent = work_of(step, plan.mesh, plan.cluster.collectives).device * max(before, after)
+        texts.append(f"{step.way.replace('_', '-')} over {group}, {format_bytes(sent)} a device")
     return texts
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ...cost.account import Cost
 from ...plans import Plan
+from ...plans.explain import rows_lines
 from ...plans.format import (
     extrapolation_text,
     format_bytes,
@@ -93,7 +94,7 @@ def print_plan(plan: Plan) -> None:
         f"({format_bytes(cost.nic_bytes.total)} through each NIC); "
         f"memory {format_bytes(cost.memory_bytes)} of {format_bytes(plan.memory_limit_bytes)}"
     )
-    for line in savings_lines(plan.micro_batches, plan.savings):
+    for line in (*rows_lines(plan.graph), *savings_lines(plan.micro_batches, plan.savings)):
         out.print(Text(line))
     if plan.recomputed:
         out.print(Text(plan.saved_text()))

@@ -18,6 +18,7 @@ from autoddl.planner.baselines import (
     variants,
 )
 from autoddl.planner.baselines.tables import least_memories
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan, micro_graph
 from autoddl.planner.tables.micro_batches import MicroBatches
 from autoddl.plans import Plan
@@ -105,7 +106,9 @@ def test_summa_moves_what_its_broadcasts_move():
     """On an r x c grid: X along the rows, W along the columns, and both ways back."""
     batch, wide = 1024, 2048
     graph = mlp(batch, (wide,) * 5)
-    plan = baseline_plans(graph, cluster("piz_daint", 16, 1), micro_batches=1)["SUMMA"][1]
+    plan = baseline_plans(graph, cluster("piz_daint", 16, 1), PlanOptions(micro_batches=1))[
+        "SUMMA"
+    ][1]
     assert plan is not None
     out, weight = plan.ops["fc2/matmul"].outs[0], plan.ops["fc2.weight"].outs[0]
     rows, columns = plan.mesh.extent(out.axes_of(S(0))), plan.mesh.extent(out.axes_of(S(1)))
@@ -122,7 +125,7 @@ def test_a_scheme_that_does_not_fit_says_how_much_it_needs():
     where = cluster("piz_daint", 4, 1)
     whole = baseline_plans(WIDE, where)["data parallel"][0].memory_bytes
     assert whole is not None
-    plan = find_plan(WIDE, where, memory_limit_bytes=0.8 * whole)
+    plan = find_plan(WIDE, where, PlanOptions(memory_limit_bytes=0.8 * whole))
     record = next(b for b in plan.baselines if b.name == "data parallel")
     assert not record.fits
     assert record.memory_bytes is not None and record.memory_bytes > plan.memory_limit_bytes
@@ -131,24 +134,28 @@ def test_a_scheme_that_does_not_fit_says_how_much_it_needs():
 
 def test_where_memory_binds_a_scheme_runs_its_blocks_again():
     graph, where = residual(6, 4096, 64), cluster("piz_daint", 4, 1)
-    free = baseline_plans(graph, where, micro_batches=1)
+    free = baseline_plans(graph, where, PlanOptions(micro_batches=1))
     for name, (before, _) in free.items():
         assert before.memory_bytes is not None and before.iteration_s is not None
         limit = 0.7 * before.memory_bytes
-        record, plan = baseline_plans(graph, where, micro_batches=1, memory_limit_bytes=limit)[name]
+        record, plan = baseline_plans(
+            graph, where, PlanOptions(micro_batches=1, memory_limit_bytes=limit)
+        )[name]
         assert plan is not None and plan.recomputed, name
         assert "blocks run again" in record.topology
         assert plan.cost.iteration_s == pytest.approx(record.iteration_s, rel=1e-6)
         assert plan.cost.iteration_s > before.iteration_s and plan.cost.memory_bytes <= limit
         without = baseline_plans(
-            graph, where, micro_batches=1, memory_limit_bytes=limit, checkpointing="none"
+            graph,
+            where,
+            PlanOptions(micro_batches=1, memory_limit_bytes=limit, checkpointing="none"),
         )
         assert not without[name][0].fits
 
 
 def test_where_all_blocks_are_run_again_the_schemes_do_so_too():
     graph, where = residual(4, 256, 64), cluster("piz_daint", 4, 1)
-    plan = find_plan(graph, where, checkpointing="all")
+    plan = find_plan(graph, where, PlanOptions(checkpointing="all"))
     fitting = [(r.topology, r.iteration_s) for r in plan.baselines if r.iteration_s is not None]
     assert fitting and all("blocks run again" in topology for topology, _ in fitting)
     assert all(plan.cost.iteration_s <= seconds * (1 + 1e-5) for _, seconds in fitting)
@@ -179,7 +186,9 @@ def test_a_batch_that_does_not_divide_is_no_data_parallelism():
 
 def test_one_row_at_a_time_is_no_hindrance_without_data_axes():
     graph = attention(1, 4, 8, 16, 4)
-    record, plan = baseline_plans(graph, cluster("piz_daint", 4, 1), micro_batches=4)["Megatron"]
+    record, plan = baseline_plans(graph, cluster("piz_daint", 4, 1), PlanOptions(micro_batches=4))[
+        "Megatron"
+    ]
     assert record.topology == "data:(1,1), tensor:(4,1)" and plan is not None
 
 
@@ -207,17 +216,19 @@ def test_the_plan_records_them_and_survives_the_file():
 @settings(max_examples=6, deadline=None, derandomize=True)
 def test_no_plan_is_worse_than_a_baseline(graph, machine, shape, optimizer, tight):
     where = cluster(machine, *shape)
-    free = find_plan(graph, where, optimizer=optimizer, baselines=False)
+    free = find_plan(graph, where, PlanOptions(optimizer=optimizer, baselines=False))
     limit = tight * free.cost.memory_bytes
     try:
-        plan = find_plan(graph, where, optimizer=optimizer, memory_limit_bytes=limit)
+        plan = find_plan(graph, where, PlanOptions(optimizer=optimizer, memory_limit_bytes=limit))
     except ValueError:
-        priced = baseline_plans(graph, where, optimizer=optimizer, memory_limit_bytes=limit)
+        priced = baseline_plans(
+            graph, where, PlanOptions(optimizer=optimizer, memory_limit_bytes=limit)
+        )
         assert not any(record.fits for record, _ in priced.values())
         return
     assert plan.cost.memory_bytes <= limit * (1 + 1e-9)
     for record, rival in baseline_plans(
-        graph, where, optimizer=optimizer, memory_limit_bytes=limit
+        graph, where, PlanOptions(optimizer=optimizer, memory_limit_bytes=limit)
     ).values():
         if rival is not None:
             assert rival.cost.memory_bytes <= limit * (1 + 1e-6)
@@ -230,8 +241,8 @@ def test_where_only_split_storage_fits_the_search_finds_it():
     where = cluster("gcp_a100", 1, 8)
     plain = find_plan(graph, where)
     limit = 0.5 * plain.cost.memory_bytes
-    found = find_plan(graph, where, memory_limit_bytes=limit)
-    without = find_plan(graph, where, memory_limit_bytes=limit, zero=False)
+    found = find_plan(graph, where, PlanOptions(memory_limit_bytes=limit))
+    without = find_plan(graph, where, PlanOptions(memory_limit_bytes=limit, zero=False))
     assert any(edge.zero_stage for edge in found.edges.values())
     assert not any(edge.zero_stage for edge in without.edges.values())
     assert found.cost.memory_bytes <= limit

@@ -14,7 +14,7 @@ from autoddl.planner.stages.stage_memory import with_in_flight
 from autoddl.planner.stages.stage_plan import plan_stage
 from autoddl.planner.tables.tables import build_tables
 from autoddl.plans.stage_account import columns, plan_price
-from autoddl.search.eliminate import eliminate
+from autoddl.search.elimination import eliminate
 from tests.clusters import cluster
 from tests.graphs import attention
 

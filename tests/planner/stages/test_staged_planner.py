@@ -9,6 +9,7 @@ import pytest
 from autoddl.cluster.link import Link
 from autoddl.cost.model import CostModel
 from autoddl.graph.cut import cut_graph
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.stages.stage_prices import StagePrices
 from autoddl.planner.stages.staged_planner import find_staged_plan
@@ -31,7 +32,7 @@ def test_tied_weights_count_in_every_stage_that_has_them():
     # weight, two moments, and a gradient for each of its readers
     assert 4 * both.fixed_bytes == 5 * first.fixed_bytes == 5 * second.fixed_bytes > 0
     assert first.once_s > both.once_s  # the exchange of the gradient
-    plan = find_staged_plan(tied(8, 16), machine, stages=2, micro_batches=2)
+    plan = find_staged_plan(tied(8, 16), machine, PlanOptions(stages=2, micro_batches=2))
     assert isinstance(plan, StagedPlan)
     assert plan.travel.shared_params == {"weight": (0, 1)}
     assert "weight is held by stages 0, 1" in plan.explain()
@@ -39,9 +40,10 @@ def test_tied_weights_count_in_every_stage_that_has_them():
 
 def test_interleaved_parts_share_a_stage():
     plan = find_staged_plan(
-        MLP, cluster("laptop", 2, 2), stages=2, chunks=2, schedule="interleaved-1f1b",
-        micro_batches=4,
-    )  # fmt: skip
+        MLP,
+        cluster("laptop", 2, 2),
+        PlanOptions(stages=2, chunks=2, schedule="interleaved-1f1b", micro_batches=4),
+    )
     assert isinstance(plan, StagedPlan) and plan.num_stages == 2
     places = [stage.place for stage in plan.stages]
     assert places[:2] == places[2:] and places[0] != places[1]
@@ -57,9 +59,7 @@ def test_long_skips_are_links_of_their_own():
     plan = find_staged_plan(
         u_shaped(8, 32, 3),
         cluster("laptop", 4, 1),
-        stages=4,
-        micro_batches=4,
-        schedule="eager-1f1b",
+        PlanOptions(stages=4, micro_batches=4, schedule="eager-1f1b"),
     )
     assert isinstance(plan, StagedPlan)
     skips = [link for link in plan.travel.links if link.target > link.source + 1]
@@ -69,11 +69,13 @@ def test_long_skips_are_links_of_their_own():
 
 def test_the_number_of_stages_is_chosen():
     """Latency between hosts makes splitting every layer dear; on one device there is one stage."""
-    assert isinstance(find_staged_plan(MLP, cluster("laptop", 1, 1)), Plan)
+    assert isinstance(
+        find_staged_plan(MLP, cluster("laptop", 1, 1), PlanOptions(stages="auto")), Plan
+    )
     graph = mlp(64, (1024,) * 9)
     slow = cluster("laptop", 2, 1)
     slow = dataclasses.replace(slow, inter=Link(alpha_s=0.005, beta_s_per_byte=1e-8))
-    chosen = find_staged_plan(graph, slow)
+    chosen = find_staged_plan(graph, slow, PlanOptions(stages="auto"))
     assert isinstance(chosen, StagedPlan)
     assert [s.last - s.first for s in chosen.stages] == [4, 4]
     assert chosen.micro_batches > 1
@@ -86,9 +88,12 @@ def test_the_number_of_stages_is_chosen():
         ({"stages": 5}, "5 stages are more than the model's 4 layers"),
         ({"stages": 2, "micro_batches": 3}, "16 does not divide into 3 micro-batches"),
         ({"stages": 2, "memory_limit_bytes": 2e4}, "fits the memory limit"),
-        ({"stages": 2, "schedule": "2f2b"}, "no partition for schedule '2f2b'"),
+        ({"stages": 2, "schedule": "2f2b"}, "unknown schedule '2f2b'"),
         ({"stages": 2, "chunks": 2}, "other schedules have 1; got 2 for 1f1b"),
-        ({"schedule": "interleaved-1f1b", "chunks": 2}, "takes a given number of stages"),
+        (
+            {"stages": "auto", "schedule": "interleaved-1f1b", "chunks": 2},
+            "takes a given number of stages",
+        ),
         (
             {"stages": 2, "schedule": "interleaved-1f1b", "chunks": 2, "micro_batches": 1},
             "1 micro-batches do not divide by 2 stages",
@@ -101,7 +106,7 @@ def test_the_number_of_stages_is_chosen():
 )
 def test_bad_input(options, message):
     with pytest.raises(ValueError, match=message):
-        find_staged_plan(MLP, cluster("laptop", 2, 2), **options)
+        find_staged_plan(MLP, cluster("laptop", 2, 2), PlanOptions(**options))
 
 
 @pytest.mark.full
@@ -112,7 +117,7 @@ def test_gpt3_on_a_thousand_devices_is_planned_within_a_minute():
     graph = trace_entry("models.gpt:gpt3_175b")
     machine = cluster("gcp_a100", 128, 8)
     started = time.process_time()
-    plan = find_staged_plan(graph, machine)
+    plan = find_staged_plan(graph, machine, PlanOptions(stages="auto"))
     assert time.process_time() - started < 60
     assert isinstance(plan, StagedPlan)
     assert max(plan.memory_bytes) <= machine.device.memory_bytes
@@ -125,7 +130,7 @@ def test_stages_in_mixed_precision():
     """Halved tensors between the stages, master copies in each; the file keeps the precision."""
     machine = cluster("gcp_a100", 2, 2)
     found, whole = (
-        find_staged_plan(DEEP, machine, stages=2, micro_batches=4, precision=precision)
+        find_staged_plan(DEEP, machine, PlanOptions(stages=2, micro_batches=4, precision=precision))
         for precision in ("float16", "float32")
     )
     assert isinstance(found, StagedPlan) and isinstance(whole, StagedPlan)
@@ -139,10 +144,12 @@ def test_stages_in_mixed_precision():
     assert again == found and summary_json(again)["precision"] == "float16"
     again.check_model(DEEP)
     with pytest.raises(ValueError, match="no float16 rate"):
-        find_staged_plan(DEEP, cluster("laptop", 2, 2), stages=2, precision="float16")
+        find_staged_plan(DEEP, cluster("laptop", 2, 2), PlanOptions(stages=2, precision="float16"))
 
 
 def test_one_stage_in_mixed_precision():
-    found = find_staged_plan(DEEP, cluster("gcp_a100", 1, 1), precision="float16")
+    found = find_staged_plan(
+        DEEP, cluster("gcp_a100", 1, 1), PlanOptions(stages="auto", precision="float16")
+    )
     assert isinstance(found, Plan) and found.precision == "float16"
     found.check_model(DEEP)

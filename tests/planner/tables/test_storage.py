@@ -9,6 +9,7 @@ from autoddl.cost.account import account, total
 from autoddl.cost.model import CostModel
 from autoddl.cost.savings import stored_whole
 from autoddl.cost.storage import Storage, StoragePrices, chosen_axes, storage_steps, stored_codes
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.placements import place
 from autoddl.planner.planner import find_plan, micro_graph
 from autoddl.planner.tables.group_table import WHOLE_SPACE, Space
@@ -88,8 +89,10 @@ def test_a_limit_is_met_at_the_least_cost():
 
 def test_without_a_limit_that_binds_nothing_is_split():
     for graph in GRAPHS:
-        plan = find_plan(graph, cluster("gcp_a100", 2, 2), micro_batches=2)
-        whole = find_plan(graph, cluster("gcp_a100", 2, 2), micro_batches=2, zero=False)
+        plan = find_plan(graph, cluster("gcp_a100", 2, 2), PlanOptions(micro_batches=2))
+        whole = find_plan(
+            graph, cluster("gcp_a100", 2, 2), PlanOptions(micro_batches=2, zero=False)
+        )
         assert not any(edge.zero_stage for edge in plan.edges.values())
         assert plan.cost.iteration_s == pytest.approx(whole.cost.iteration_s, rel=1e-6)
 
@@ -154,11 +157,16 @@ def test_a_dim_that_does_not_divide_stays_whole():
 
 def test_savings_are_the_difference_to_whole_storage():
     graph, where = mlp(4096, (512,) * 5), cluster("gcp_a100", 1, 8)
-    free = find_plan(graph, where, micro_batches=2)
+    free = find_plan(graph, where, PlanOptions(micro_batches=2))
     plan = find_plan(
-        graph, where, micro_batches=2, memory_limit_bytes=0.5 * free.memory_peak("executor").bytes,
-        baselines=False,
-    )  # fmt: skip
+        graph,
+        where,
+        PlanOptions(
+            micro_batches=2,
+            memory_limit_bytes=0.5 * free.memory_peak("executor").bytes,
+            baselines=False,
+        ),
+    )
     assert plan.savings.storage is not None and plan.savings.accumulation is not None
     whole = total(
         account(
@@ -180,7 +188,7 @@ def test_savings_are_the_difference_to_whole_storage():
 
 def test_stages_are_in_the_file():
     graph, where = mlp(64, (32, 64, 32)), cluster("gcp_a100", 2, 2)
-    plan = find_plan(graph, where, space=Space(), micro_batches=2, baselines=False)
+    plan = find_plan(graph, where, PlanOptions(micro_batches=2, baselines=False), space=Space())
     from autoddl.planner.placements import split_storage
     from autoddl.plans import Plan
 

@@ -20,7 +20,7 @@ from autoddl.planner.tables.strategies import (
 from autoddl.planner.tables.tables import build_tables
 from autoddl.sbp.mesh import Mesh
 from autoddl.search.budget import Budget
-from autoddl.search.eliminate import eliminate
+from autoddl.search.elimination import eliminate
 from autoddl.search.heuristics.exhaustive import exhaustive
 from tests.clusters import cluster
 from tests.graphs import mlp, residual

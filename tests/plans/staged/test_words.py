@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans.stage_account import plan_price
 from autoddl.plans.staged import StagedPlan
@@ -19,7 +20,7 @@ def test_words():
 
 def test_stages_with_one_plan_are_explained_once():
     plan = find_staged_plan(
-        attention(8, 8, 6, 16, 2), cluster("gcp_a100", 4, 1), stages=4, micro_batches=4
+        attention(8, 8, 6, 16, 2), cluster("gcp_a100", 4, 1), PlanOptions(stages=4, micro_batches=4)
     )
     assert isinstance(plan, StagedPlan)
     assert plan.same_as[:2] == (0, 1) and set(plan.same_as[2:]) & {0, 1, 2} == {1}

@@ -7,6 +7,7 @@ import oneflow.core.job.job_pb2 as job_pb
 import pytest
 
 from autoddl.planner.baselines import data_parallel, forced
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.oneflow.memory.again import COPY, run_again_late
@@ -22,7 +23,7 @@ PARAMETERS = 3 * (WIDTH * WIDTH + WIDTH) * 4
 
 
 def planned(graph=GRAPH, nodes=2, gpus=2, **options) -> Plan:
-    return find_plan(graph, cluster("gcp_a100", nodes, gpus), **options)
+    return find_plan(graph, cluster("gcp_a100", nodes, gpus), PlanOptions(**options))
 
 
 def check(plan: Plan) -> None:

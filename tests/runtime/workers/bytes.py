@@ -15,11 +15,10 @@ import oneflow as flow
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.oneflow.groups import Groups
 from autoddl.runtime.oneflow.redistribute import prepare
+from autoddl.sbp.collectives import Step, device_intra_bytes
 from autoddl.sbp.layout import TensorSpec, local_shape
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
-from autoddl.sbp.steps import Step
-from autoddl.sbp.traffic import device_intra_bytes
 
 SPEC = TensorSpec((512, 1024, 2))
 REPEATS = 5

@@ -18,6 +18,7 @@ from train import alone, distance
 from autoddl.cost.operators import at_rate
 from autoddl.cost.storage import Storage
 from autoddl.graph.regions import repeated_blocks
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.placements import split_storage
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans.staged import StagedPlan
@@ -109,10 +110,16 @@ def run(case, expected):
         if case["zero"]:  # where computing takes long every operator is divided
             cluster = dataclasses.replace(cluster, device=at_rate(cluster.device, 1e5))
         plan = find_staged_plan(
-            traced.graph, cluster,
-            stages=case["stages"], schedule=case["schedule"], micro_batches=case["micro_batches"],
-            chunks=case["chunks"], delay=case["delay"],
-        )  # fmt: skip
+            traced.graph,
+            cluster,
+            PlanOptions(
+                stages=case["stages"],
+                schedule=case["schedule"],
+                micro_batches=case["micro_batches"],
+                chunks=case["chunks"],
+                delay=case["delay"],
+            ),
+        )
         assert isinstance(plan, StagedPlan)
         if case["seed"] is not None:
             plan = shuffled(plan, traced.graph, case["seed"])

@@ -6,6 +6,7 @@ import dataclasses
 import time
 
 from autoddl.cost.operators import at_rate
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans.schedule.costs import Costs
 from autoddl.plans.schedule.simulate import simulate
@@ -25,7 +26,9 @@ def main():
     for schedule, overlap, signal in (
         ("1f1b", True, False), ("1f1b", False, False), ("zb-h1", True, True),
     ):  # fmt: skip
-        plan = find_staged_plan(traced.graph, machine, stages=2, schedule=schedule, micro_batches=4)
+        plan = find_staged_plan(
+            traced.graph, machine, PlanOptions(stages=2, schedule=schedule, micro_batches=4)
+        )
         assert isinstance(plan, StagedPlan)
         trainer = build_pipeline_trainer(
             traced, plan, OPTIMIZERS["sgd"], overlap=overlap, emulate=True, signal=signal

@@ -11,6 +11,7 @@ import numpy as np
 import oneflow as flow
 import oneflow.nn.functional as F
 
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
@@ -46,7 +47,10 @@ def main() -> None:
         expected = {name: value.numpy() for name, value in model.state_dict().items()}
         graph = trace_with_state(built(seed), *batches[0], loss=F.mse_loss).graph
         where = cluster_of(2, 2)
-        for plan in (find_plan(graph, where, baselines=False), random_plan(graph, where, seed)):
+        for plan in (
+            find_plan(graph, where, PlanOptions(baselines=False)),
+            random_plan(graph, where, seed),
+        ):
             traced = trace_with_state(built(seed), *batches[0], loss=F.mse_loss)
             trainer = build_trainer(traced, plan, optimizer, debug=True)
             got = [float(trainer.step(*batch)) for batch in batches]

@@ -11,10 +11,10 @@ import oneflow as flow
 
 from autoddl.runtime.oneflow.groups import Groups
 from autoddl.runtime.oneflow.redistribute import prepare
+from autoddl.sbp.collectives import legal_steps
 from autoddl.sbp.layout import local_shape
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import B, NdSbp, P, S
-from autoddl.sbp.steps import legal_steps
 from tests.runtime.shards import cut, joined
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import oneflow as flow
 import oneflow.nn as nn
 
+from autoddl.graph.batch_norm import with_batch_norm
 from autoddl.runtime.jobs.guard import rank, world_size
 from autoddl.runtime.oneflow.kernels import KERNELS
 from autoddl.runtime.oneflow.kernels.registry import ByInput, Explicit
@@ -108,14 +109,15 @@ class Normed(nn.Module):
 
 
 def batchnorm_of_each_shard():
-    """With `per_shard_batchnorm` each half of the batch has its own statistics."""
+    """With batch_norm="shard" each device's rows have statistics of their own."""
     rng = np.random.default_rng(0)
     x, y = floats(rng, 8, 6), floats(rng, 8, 4)
     flow.manual_seed(0)
     model = Normed()
     traced = trace_with_state(model, x, y, loss=mean_square)
-    graph = traced.graph.with_forks()
+    graph = with_batch_norm(traced.graph, "shard").with_forks()
     mesh = CLUSTER.mesh
+    assert all(s.inner is None for op in graph.ops for s in signatures_of(graph.spec(op)))
 
     def rows(op):
         choices = signatures_of(graph.spec(op))
@@ -126,21 +128,33 @@ def batchnorm_of_each_shard():
     ops = {op.name: planned_op(graph, op, rows(op)) for op in graph.ops}
     plan = with_paths(graph, CLUSTER, ops, 1, 0)
     sgd = lambda p: flow.optim.SGD(p, lr=0.1)  # noqa: E731
-    trainer = build_trainer(traced, plan, sgd, per_shard_batchnorm=True, debug=True)
-    got = float(trainer.step(x, y))
+    trainer = build_trainer(traced, plan, sgd, debug=True)
+    got = [float(trainer.step(x, y)) for _ in range(2)]
     state = trainer.state_dict()
-    halves = [Normed() for _ in range(mesh.size)]
-    expected = 0.0
-    for i, half in enumerate(halves):
-        half.load_state_dict(model.state_dict())
-        part = slice(i * 8 // mesh.size, (i + 1) * 8 // mesh.size)
-        loss = mean_square(half(x[part].clone()), y[part].clone()) / mesh.size
-        expected += float(loss)
-    np.testing.assert_allclose(got, expected, rtol=1e-5)
+    shards = [Normed() for _ in range(mesh.size)]
+    for shard in shards:
+        shard.load_state_dict(model.state_dict())
+    for step in range(2):
+        expected = 0.0
+        for i, shard in enumerate(shards):
+            part = slice(i * 8 // mesh.size, (i + 1) * 8 // mesh.size)
+            loss = mean_square(shard(x[part].clone()), y[part].clone()) / mesh.size
+            loss.backward()
+            expected += float(loss)
+        np.testing.assert_allclose(got[step], expected, rtol=1e-5)
+        for same in zip(*(shard.parameters() for shard in shards), strict=True):
+            gradient = sum(p.grad.numpy() for p in same)
+            for p in same:
+                p.data.copy_(flow.tensor(p.numpy() - 0.1 * gradient))
+                p.grad = None
     for key in ("bn.running_mean", "bn.running_var"):
-        mean = np.mean([half.state_dict()[key].numpy() for half in halves], axis=0)
+        mean = np.mean([shard.state_dict()[key].numpy() for shard in shards], axis=0)
         np.testing.assert_allclose(state[key].numpy(), mean, rtol=1e-5, atol=1e-6)
-    assert int(state["bn.num_batches_tracked"]) == 1
+    assert int(state["bn.num_batches_tracked"]) == 2
+    out = trainer.eval_step(x).numpy()
+    model.load_state_dict(state)
+    model.eval()
+    np.testing.assert_allclose(out, model(x).numpy(), rtol=1e-4, atol=1e-6)
 
 
 CHECKS = (

@@ -8,6 +8,7 @@ pytest.importorskip("oneflow", reason="needs OneFlow")
 
 from autoddl.cluster import Cluster
 from autoddl.planner.baselines import data_parallel
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.sbp.mesh import Mesh
@@ -35,9 +36,13 @@ def test_steps_and_plans_send_what_they_should():
     graph = trace_entry("benchmarks.box.models:mlp")
     cluster = Cluster.load(LAPTOP).with_shape(2, 2)
     plans = {
-        "data parallel": find_plan(graph, cluster, optimizer="sgd", space=data_parallel(graph)),
+        "data parallel": find_plan(
+            graph, cluster, PlanOptions(optimizer="sgd"), space=data_parallel(graph)
+        ),
         "random": find_plan(
-            graph, cluster, optimizer="sgd", search="random", restarts=1, baselines=False
+            graph,
+            cluster,
+            PlanOptions(optimizer="sgd", search="random", restarts=1, baselines=False),
         ),
     }
     with Box(2, 2) as box:

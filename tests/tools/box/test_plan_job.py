@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("oneflow", reason="needs OneFlow")
 
 from autoddl.cluster import Cluster
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.tools.box import Box
@@ -21,7 +22,9 @@ from benchmarks.box.bytes import LAPTOP
 def plan_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     cluster = Cluster.load(LAPTOP).with_shape(2, 1)
-    find_plan(trace_entry("models.gpt:gpt_small", 4), cluster, optimizer="sgd").save(path)
+    find_plan(trace_entry("models.gpt:gpt_small", 4), cluster, PlanOptions(optimizer="sgd")).save(
+        path
+    )
     return str(path)
 
 

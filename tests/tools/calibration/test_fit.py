@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoddl.cost.comm import CommModel
-from autoddl.runtime.measure.schedule import COLLECTIVES, Shape
+from autoddl.runtime.measure.schedule import SENDING, Shape
 from autoddl.tools.calibration.fit import fit_links
 from tests.clusters import cluster
 from tests.runtime.measure.synthetic import INTER, INTRA, SHUFFLE, medians
@@ -31,7 +31,7 @@ def test_known_numbers_are_found_in_spite_of_noise_and_outliers(shape, seed):
             assert low <= getattr(link, field) <= high
             assert low <= 1.1 * getattr(true, field) and high >= 0.9 * getattr(true, field)
     assert fit.shuffle_s_per_byte == pytest.approx(SHUFFLE, rel=0.3)
-    assert set(fit.errors) == {*COLLECTIVES, "send"} and max(fit.errors.values()) < 0.1
+    assert set(fit.errors) == {*SENDING, "send"} and max(fit.errors.values()) < 0.1
 
 
 def test_without_noise_the_numbers_are_exact():
@@ -60,7 +60,7 @@ def test_no_number_is_negative_and_prices_grow_with_the_bytes(seed):
     for link in (fit.intra, fit.inter):
         assert all(getattr(link, field) >= 0 for field in FIELDS) and link.beta_s_per_byte > 0
     where = dataclasses.replace(cluster("laptop", 2, 2), intra=fit.intra, inter=fit.inter)
-    for kind in COLLECTIVES:
+    for kind in SENDING:
         for axes in ((0,), (1,), (0, 1)):
             latency, per_byte = CommModel(where).price(kind, axes)
             assert latency >= 0 and per_byte > 0

@@ -6,7 +6,7 @@ import pytest
 
 from autoddl.cluster import Cluster
 from autoddl.cost.comm import CommModel
-from autoddl.runtime.measure.schedule import COLLECTIVES, Shape
+from autoddl.runtime.measure.schedule import SENDING, Shape
 from autoddl.tools.calibration.fit import fit_links
 from autoddl.tools.calibration.lines import LEAST_SIZES, fit_lines, lines_errors
 from tests.clusters import cluster
@@ -39,7 +39,7 @@ def test_a_line_describes_its_shape_where_one_alpha_and_beta_cannot():
 
 def test_only_groups_that_fill_their_hosts_and_have_enough_messages_get_a_line():
     lines = fit_lines(measured(noise=0.05))
-    assert {line.kind for line in lines} == set(COLLECTIVES)
+    assert {line.kind for line in lines} == set(SENDING)
     assert all(line.gpus * line.groups == 2 for line in lines)
     assert all(line.latency_s >= 0 and line.s_per_byte >= 0 for line in lines)
     sizes = sorted({p.bytes for p in measured()})[: LEAST_SIZES - 1]

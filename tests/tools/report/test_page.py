@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.format import format_bytes, format_seconds
 from autoddl.tools.report.browser import ask, find_browser, screenshot
@@ -26,8 +27,8 @@ def widths(selector: str) -> str:
 def plan():
     graph = residual(4, 128, 256)
     where = cluster("gcp_a100", 2, 4)
-    free = find_plan(graph, where, baselines=False)
-    return find_plan(graph, where, memory_limit_bytes=1.2 * free.cost.memory_bytes)
+    free = find_plan(graph, where, PlanOptions(baselines=False))
+    return find_plan(graph, where, PlanOptions(memory_limit_bytes=1.2 * free.cost.memory_bytes))
 
 
 @pytest.fixture(scope="module")

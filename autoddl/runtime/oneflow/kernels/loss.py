@@ -9,7 +9,7 @@ from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
 from .lookup import held_indices
-from .registry import Context, Explicit, kernel
+from .registry import Context, Explicit, kernel, output_kernel
 from .softmax import shifted_and_total
 
 
@@ -17,15 +17,24 @@ from .softmax import shifted_and_total
 def nll(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """(input [..., c], target [...], weight [c]?) -> (-w input[target], w), 0 where ignored."""
     x, target = inputs[:2]
-    counts = target != attrs["ignore_index"]
-    target = target * counts.to(target.dtype)
-    weight = counts.to(x.dtype)
-    if len(inputs) > 2:
-        weight = weight * _C.gather(inputs[2], target, 0)
+    weight = nll_weight(ctx, inputs, attrs)
+    target = target * (target != attrs["ignore_index"]).to(target.dtype)
     held, is_held = held_indices(target, ctx.offset(0, x.ndim - 1), x.shape[-1])
     picked = _C.dim_gather(x, x.ndim - 1, held.unsqueeze(-1)).squeeze(-1)
     outputs = [-picked * (weight * is_held.to(x.dtype)), weight]
     return outputs[: len(ctx.spec.outputs)]
+
+
+@output_kernel("nll", 1)
+def nll_weight(ctx: Context, inputs: Sequence[Tensor | None], attrs: Attrs) -> Tensor:
+    """(any, target [...], weight [c]?) -> w of each row's target, 0 where ignored."""
+    _, target, *weights = inputs
+    assert target is not None
+    counts = target != attrs["ignore_index"]
+    weight = counts.to(getattr(flow, ctx.spec.outputs[0].dtype))
+    if weights and weights[0] is not None:
+        weight = weight * _C.gather(weights[0], target * counts.to(target.dtype), 0)
+    return weight
 
 
 @kernel("sparse_softmax_cross_entropy")

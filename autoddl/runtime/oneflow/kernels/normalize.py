@@ -91,14 +91,15 @@ def normalization(
     """(x, moving_mean, moving_variance, gamma, beta) -> y, BatchNorm over all dims but `axis`.
 
     The moving statistics may be absent. `momentum` is what they keep of their old values; the
-    moving variance takes the unbiased one.
+    moving variance takes the unbiased one. With the attribute `statistics` "shard" the rows of this
+    shard are all, and its moving statistics are its own (`ModelState.apart`).
     """
     x, gamma, beta = inputs[0], inputs[-2], inputs[-1]
     moving = inputs[1:3] if len(inputs) == 5 else None
     axis = attrs["axis"] % x.ndim
     if not (attrs["training"] and ctx.state.training) and moving:
         return [_with_moving_statistics(x, moving, gamma, beta, axis, attrs["epsilon"])]
-    if ctx.inner is None or ctx.state.per_shard_batchnorm:
+    if ctx.inner is None:
         return [_on_one_shard(ctx, x, moving, gamma, beta, attrs)]
     shape = ctx.spec.inputs[0].shape
     dims = tuple(d for d in range(len(shape)) if d != axis)
@@ -141,7 +142,7 @@ def _on_one_shard(
     beta: Tensor,
     attrs: Attrs,
 ) -> Tensor:
-    """OneFlow's operator on this shard; the moving statistics become the mean of the shards'."""
+    """OneFlow's operator on this shard."""
     fresh = [value.clone() for value in moving] if moving else [None, None]
     y = _C.normalization(
         x,
@@ -154,11 +155,7 @@ def _on_one_shard(
         is_training=True,
     )
     if moving:
-        with flow.no_grad():
-            both = flow.stack(fresh)
-            if ctx.inner:
-                both = ctx.inner.all_reduce(both) / ctx.inner.size
-            ctx.updates[1], ctx.updates[2] = both[0], both[1]
+        ctx.updates[1], ctx.updates[2] = fresh
     return y
 
 

@@ -34,14 +34,12 @@ class RunState:
     seed:        the plan's; with the step, the micro-batch, the operator and the shard it decides
                  what dropout drops
     training:    False turns dropout off and makes BatchNorm use its moving statistics
-    per_shard_batchnorm: each shard of a split batch is normalised by its own statistics
     """
 
     seed: int
     training: bool = True
     step: int = 0
     micro_batch: int = 0
-    per_shard_batchnorm: bool = False
 
 
 @dataclass
@@ -108,6 +106,9 @@ class ByInput:
 
 Kernel = Callable[[Context, Sequence[Tensor], Attrs], "Sequence[Tensor] | Explicit | ByInput"]
 KERNELS: dict[str, Kernel] = {}
+# (kind, output) -> kernel of that output alone; inputs that it does not depend on are None
+OutputKernel = Callable[[Context, "Sequence[Tensor | None]", Attrs], Tensor]
+OUTPUT_KERNELS: dict[tuple[str, int], OutputKernel] = {}
 
 
 def kernel(*kinds: str) -> Callable[[Kernel], Kernel]:
@@ -118,6 +119,16 @@ def kernel(*kinds: str) -> Callable[[Kernel], Kernel]:
             if kind in KERNELS:
                 raise ValueError(f"operator kind {kind!r} has a kernel already")
             KERNELS[kind] = function
+        return function
+
+    return register
+
+
+def output_kernel(kind: str, output: int) -> Callable[[OutputKernel], OutputKernel]:
+    """Register the decorated function as the kernel of one output of the operator `kind`."""
+
+    def register(function: OutputKernel) -> OutputKernel:
+        OUTPUT_KERNELS[kind, output] = function
         return function
 
     return register

@@ -15,17 +15,15 @@ import numpy as np
 import oneflow as flow
 import oneflow._oneflow_internal as internal
 
+from ....sbp.collectives import COLLECTIVES, Step
 from ....sbp.layout import local_shape
-from ....sbp.placement import B, NdSbp, P, S
-from ....sbp.steps import Step
+from ....sbp.placement import B, NdSbp
 from ...measure.schedule import ITEM_BYTES, Point, axes_of, is_active, pair_of
 from ..groups import Groups
 from ..redistribute import prepare
 
 Call = Callable[[], object]
 
-LABELS = {"all_gather": (S(0), B), "reduce_scatter": (P, S(0)), "all_reduce": (P, B),
-          "all_to_all": (S(0), S(1))}  # fmt: skip
 WARM_UP_CALLS = 2
 
 
@@ -87,10 +85,10 @@ def collective_call(point: Point, groups: Groups) -> Call | None:
     if not is_active(mesh, point.shape, rank):
         return None
     axes = axes_of(mesh, point.shape)
-    source, target = LABELS[point.kind]
+    source, target = COLLECTIVES[point.kind].example
     nd = NdSbp((B,) * mesh.num_axes).replace(axes, source)
     shape = tensor_shape(point)
-    step = Step(point.kind, axes, source, target)  # type: ignore[arg-type]
+    step = Step.between(source, target, axes)
     run = prepare([step], shape, nd, groups)
     x = flow.ones(*local_shape(shape, nd, mesh, rank), device=groups.device)
     return lambda: run(x)
@@ -100,7 +98,7 @@ def tensor_shape(point: Point) -> tuple[int, ...]:
     """The global shape of float32 that gives the point's bytes."""
     items = point.bytes // ITEM_BYTES
     devices = point.shape.nodes * point.shape.gpus
-    if point.kind != "all_to_all":
+    if not COLLECTIVES[point.kind].moves_split:
         return (items,)
     # local: [rows, devices * columns] before, [devices * rows, columns] after
     cells = items // devices

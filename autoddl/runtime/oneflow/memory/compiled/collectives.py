@@ -16,10 +16,9 @@ from collections.abc import Iterable, Sequence
 
 from .....cost.step_tensors import Way
 from .....graph.placed import PlannedOp
+from .....sbp.collectives import Step, placed_after
 from .....sbp.mesh import Mesh
 from .....sbp.placement import B, NdSbp, Placement
-from .....sbp.redistribute import Step
-from .....sbp.steps import placed_after
 
 Change = tuple[Placement, Placement]
 MOST_AXES = 2  # of a mesh that nn.Graph compiles

@@ -20,8 +20,8 @@ from .....cost.step_tensors import PlannedStep, Way
 from .....cost.tape import Peak, Tape, Transfer
 from .....graph.graph import Op
 from .....graph.placed import PlannedEdge, PlannedOp
+from .....sbp.collectives import Step
 from .....sbp.placement import NdSbp
-from .....sbp.redistribute import Step
 from .....sbp.rules import find_rule
 from . import backward
 from .chains import ChainRule, compiled_peak, holds_anything

@@ -1,0 +1,65 @@
+"""Which rows BatchNorm in training takes its statistics of: an option that the graph carries.
+
+    batch        the whole batch's, as one device would: the batch is not cut into micro-batches
+    micro_batch  each micro-batch's, whichever devices hold its rows
+    shard        those on the device: nothing is exchanged
+
+An operator of kind `normalization` that trains has it as the attribute `statistics`, which is not
+there for `batch`; rules, prices and kernels read it from there (`statistics_of`). Moving statistics
+of shards are averaged over them when they are read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, get_args
+
+from .graph import Graph, Op
+
+BatchNorm = Literal["batch", "micro_batch", "shard"]
+CHOICES: tuple[BatchNorm, ...] = get_args(BatchNorm)
+TEXT = {
+    "batch": "BatchNorm takes the statistics of the whole batch, which is therefore trained whole",
+    "micro_batch": "BatchNorm takes the statistics of each micro-batch, not of the whole batch",
+    "shard": "BatchNorm takes the statistics of each device's rows, not of the whole batch",
+}
+
+
+def is_training_norm(op: Op) -> bool:
+    """True for a BatchNorm that takes statistics of the rows that it trains on."""
+    return op.kind == "normalization" and bool(op.attrs["training"])
+
+
+def statistics_of(op: Op) -> str:
+    """Of which rows a BatchNorm in training takes its statistics."""
+    return op.attrs.get("statistics", "batch")
+
+
+def text(graph: Graph) -> str:
+    """What a graph's BatchNorm takes its statistics of; "" if it has none in training."""
+    return TEXT[batch_norm_of(graph)] if any(map(is_training_norm, graph.ops)) else ""
+
+
+def with_batch_norm(graph: Graph, batch_norm: str) -> Graph:
+    """`graph` with the statistics of every BatchNorm in training chosen. ValueError if unknown."""
+    if batch_norm not in CHOICES:
+        raise ValueError(f"unknown batch_norm {batch_norm!r}; use one of {', '.join(CHOICES)}")
+    if batch_norm_of(graph) == batch_norm:
+        return graph
+    chosen = {} if batch_norm == "batch" else {"statistics": batch_norm}
+
+    def choose(op: Op) -> Op:
+        if not is_training_norm(op):
+            return op
+        rest = {key: value for key, value in op.attrs.items() if key != "statistics"}
+        return dataclasses.replace(op, attrs={**rest, **chosen})
+
+    return dataclasses.replace(graph, ops=tuple(map(choose, graph.ops)))
+
+
+def batch_norm_of(graph: Graph) -> BatchNorm:
+    """What a graph carries; "batch" if it has no BatchNorm in training."""
+    for op in graph.ops:
+        if is_training_norm(op):
+            return next(choice for choice in CHOICES if choice == statistics_of(op))
+    return "batch"

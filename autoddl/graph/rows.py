@@ -1,0 +1,365 @@
+"""How the rows of the batch meet on the way to the loss, read off the operators' rules.
+
+Cutting the batch into M micro-batches is one more axis along which the batch's dim is split, one
+part after the other. An operator that has a signature for that axis does to micro-batches what the
+signature says; of what it gives, the whole is
+
+    S(d)   the micro-batches' rows, one behind the other
+    B      what each micro-batch has
+    P      the sum of what the micro-batches have, divided by M^power
+
+with power 0 for a sum over the batch, 1 for a mean, whose 1/rows is M times as large in a
+micro-batch. So a loss that is P is trained exactly: its gradients, and itself, are added up times
+M^-power (`share`). Summands of unlike power, or that all micro-batches have in common, are brought
+together by a factor on the way into the operator that adds them (`factors`).
+
+A sum over the batch that something else than a sum is made of, such as a weighted mean's
+denominator, is needed whole. If it depends on the data alone, the micro-batches' are added up
+before they are trained (`known`). Else the rows meet, as they do in an operator without such a
+signature (a product of the batch with itself, a softmax along it, statistics over it): then the
+batch is trained as a whole, and `meeting` names the operator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..sbp.layout import TensorSpec
+from ..sbp.placement import B, P, Placement, S
+from ..sbp.rules import find_rule, signatures_of
+from ..sbp.signature import OpSpec, Signature
+from .batch_norm import is_training_norm, statistics_of
+from .graph import Graph, Op
+
+# Outputs that depend on some of the inputs only.
+READS = {("nll", 1): (1, 2)}
+# What these give does not follow from the data alone.
+_NOT_DATA = ("param", "stage_input", "dropout", "opaque", "normalization")
+_RESHAPES = ("reshape", "squeeze", "expand_dims")
+_FACTORS = {"scalar_mul": 1, "scalar_div": -1}  # attribute `operand` multiplies, divides
+
+
+@dataclass(frozen=True)
+class State:
+    """What a tensor of a micro-batch is to that of the whole batch; see the module's docstring.
+
+    runs: how often all rows of the batch lie one behind the other in the dim of an S
+    """
+
+    place: Placement
+    power: int = 0
+    runs: int = 1
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is known of a graph's rows.
+
+    meeting: the operator in which rows meet on the way to the loss, or whose state is of all rows
+    power:   of the loss
+    known:   sum over the batch, of data alone, that is needed whole before training -> its power
+    factors: (operator, input index) -> exponent e: the input counts M^e times
+    """
+
+    meeting: Op | None = None
+    power: int = 1
+    known: Mapping[str, int] = field(default_factory=dict)
+    factors: Mapping[tuple[str, int], int] = field(default_factory=dict)
+
+    def share(self, micro_batches: int) -> float:
+        """What each micro-batch's loss counts."""
+        return float(micro_batches) ** -self.power
+
+    def scales(self, micro_batches: int) -> dict[tuple[str, int], float]:
+        """(Operator, input index) -> what the input counts there."""
+        if micro_batches == 1:
+            return {}
+        return {key: float(micro_batches) ** e for key, e in self.factors.items()}
+
+    def check(self, micro_batches: int) -> None:
+        """ValueError if the batch cannot be trained in so many parts."""
+        if micro_batches > 1 and self.meeting is not None:
+            raise ValueError(why_whole(self.meeting, f"in {micro_batches} micro-batches"))
+
+
+def why_whole(op: Op, otherwise: str) -> str:
+    """Why the batch cannot be trained `otherwise`, and what to do."""
+    what = f"{op.name} ({op.kind})"
+    if is_training_norm(op):
+        return (
+            f"{what} takes the statistics of the whole batch, which then cannot be trained "
+            f"{otherwise}; train it whole, or choose batch_norm='micro_batch' or 'shard' "
+            "(--batch-norm), which take those of fewer rows"
+        )
+    hint = ""
+    if op.kind == "opaque":
+        hint = ", or declare with autoddl.batchwise(module) that it works on each row by itself"
+    return (
+        f"rows of the batch meet in {what}, so that the losses of its parts do not add up to that "
+        f"of the whole, which then cannot be trained {otherwise}; train it whole{hint}"
+    )
+
+
+def find_rows(graph: Graph) -> Rows:
+    """How rows meet in training. Of a whole model, not of a pipeline stage."""
+    known: frozenset[str] = frozenset()
+    signatures: dict[int, tuple[Signature, ...]] = {}
+    ends = [graph.loss, *(out for op in graph.ops if is_training_norm(op) for out in op.outputs)]
+    ops = _computing(graph, ends)
+    while True:
+        walk = _Walk(graph, ops, known, evaluates=False, signatures=signatures)
+        needed = walk.run()
+        if not needed:
+            break
+        known |= needed
+    norms = (op for op in walk.met.values() if is_training_norm(op))
+    meeting = next(norms, None) or walk.met.get(graph.loss)
+    state = walk.states.get(graph.loss, State(B))
+    return Rows(
+        meeting,
+        state.power + (state.place == B),
+        walk.sums,
+        walk.factors,
+    )
+
+
+def in_several(graph: Graph, rows: Rows, layer_of: Mapping[str, int]) -> str | None:
+    """A sum that is needed whole and that operators of several layers compute; None if none is."""
+    for name in rows.known:
+        layers = {layer_of[op] for op in known_from(graph, name) or () if op in layer_of}
+        if len(layers) > 1:
+            return name
+    return None
+
+
+def rows_apart(graph: Graph) -> frozenset[str]:
+    """The tensors that are rows, one behind the other, when the model is evaluated in parts."""
+    walk = _Walk(graph, _computing(graph, graph.outputs), frozenset(), evaluates=True)
+    walk.run()
+    return frozenset(
+        n for n, s in walk.states.items() if s.place.is_split and not s.power and s.runs == 1
+    )
+
+
+def known_from(graph: Graph, tensor: str) -> tuple[str, ...] | None:
+    """The operators that a sum of data alone is computed by, in graph order; None if of others."""
+    wanted, found = {tensor}, []
+    for op in reversed(graph.ops):
+        made = [n for n, name in enumerate(op.outputs) if name in wanted]
+        if not made:
+            continue
+        if op.kind in _NOT_DATA:
+            return None
+        found.append(op.name)
+        for n in made:
+            wanted.update(op.inputs[i] for i in reads(op, n))
+    return tuple(reversed(found))
+
+
+def _computing(graph: Graph, tensors: Iterable[str]) -> Sequence[Op]:
+    """The operators that tensors are computed by, in graph order."""
+    wanted, found = set(tensors), []
+    for op in reversed(graph.ops):
+        if not wanted.isdisjoint(op.outputs):
+            found.append(op)
+            wanted.update(op.inputs)
+    return found[::-1]
+
+
+def reads(op: Op, output: int) -> tuple[int, ...]:
+    """The inputs that an output depends on."""
+    every = tuple(range(len(op.inputs)))
+    return tuple(i for i in READS.get((op.kind, output), every) if i in every)
+
+
+@dataclass
+class _Walk:
+    """Through `ops` of a graph. evaluates: as in evaluation, and without factors and sums."""
+
+    graph: Graph
+    ops: Sequence[Op]
+    known: frozenset[str]
+    evaluates: bool
+    states: dict[str, State] = field(default_factory=dict)
+    met: dict[str, Op] = field(default_factory=dict)
+    sums: dict[str, int] = field(default_factory=dict)
+    factors: dict[tuple[str, int], int] = field(default_factory=dict)
+    signatures: dict[int, tuple[Signature, ...]] = field(default_factory=dict)  # by likeness
+
+    def run(self) -> frozenset[str]:
+        """Sums of data that turn out to be needed whole; none if all is settled."""
+        for op in self.ops:
+            needed = self._take(op)
+            if needed:
+                return needed
+        return frozenset()
+
+    def _take(self, op: Op) -> frozenset[str]:
+        met = [self.met[name] for name in op.inputs if name in self.met]
+        if met:
+            for n, name in enumerate(op.outputs):
+                if any(op.inputs[i] in self.met for i in reads(op, n)):
+                    self.met[name] = met[0]
+            if all(name in self.met for name in op.outputs):
+                return frozenset()
+        found = self._outcome(op)
+        if found is None:
+            needed = frozenset() if self.evaluates else self._needed(op)
+            if not needed:
+                self._meet(op)
+            return needed
+        states, factors = found
+        if factors and self.evaluates:
+            self._meet(op)
+            return frozenset()
+        self.factors.update(factors)
+        for name, state in zip(op.outputs, states, strict=True):
+            if name in self.met:
+                continue
+            if name in self.known:
+                self.sums[name], state = state.power, State(B)
+            self.states[name] = state
+        return frozenset()
+
+    def _meet(self, op: Op) -> None:
+        for name in op.outputs:
+            self.met.setdefault(name, op)
+
+    def _needed(self, op: Op) -> frozenset[str]:
+        """The summed inputs, if they can be known before."""
+        summed = {n for n in op.inputs if n in self.states and self.states[n].place == P}
+        return frozenset(name for name in summed if self._is_data(name))
+
+    def _is_data(self, name: str) -> bool:
+        """True for what depends on the data alone, and on no other sum that is needed whole."""
+        by = known_from(self.graph, name)
+        if by is None:
+            return False
+        return not any(
+            out in self.known for op in self.graph.ops if op.name in by for out in op.outputs
+        )
+
+    def _outcome(self, op: Op) -> tuple[list[State], dict[tuple[str, int], int]] | None:
+        """The states of what an operator gives and its inputs' factors; None if rows meet."""
+        ins = [None if name in self.met else self.states[name] for name in op.inputs]
+        outs = [self.graph.tensors[name].batch_dims for name in op.outputs]
+        if any(len(dims) > 1 for dims in outs):
+            return None
+        if not any(outs) and all(s is not None and s.place == B for s in ins):
+            power = 0
+            if op.batch_attrs:
+                scaled = _attribute_power(op, op.attrs)
+                if scaled is None:
+                    return None
+                power = scaled
+            factors = {(op.name, i): -s.power for i, s in enumerate(ins) if s and s.power}
+            return [State(B, power) for _ in outs], factors
+        if op.kind in _RESHAPES and ins[0] is not None and ins[0].place.is_split:
+            return self._reshaped(op, ins[0])
+        signature = self._signature(op, ins, outs)
+        runs = {s.runs for s in ins if s is not None and s.place.is_split} or {1}
+        if signature is None or len(runs) > 1:
+            return None
+        local = self._local_attrs(op)
+        power = _attribute_power(op, local)
+        if power is None:
+            return None
+        summands = [i for i, place in enumerate(signature.ins) if place == P]
+        powers = [s.power for i, s in enumerate(ins) if s and i in summands and s.place == P]
+        base = max(powers, default=0)
+        exponents = {
+            i: base - (s.place == B) - s.power if i in summands else -s.power
+            for i, s in enumerate(ins)
+            if s is not None
+        }
+        factors = {(op.name, i): e for i, e in exponents.items() if e}
+        is_mean = not summands and "count" in local and "count" not in op.attrs
+        states = [
+            State(p, power + base + (p == P and is_mean), max(runs) if p.is_split else 1)
+            for p in signature.outs
+        ]
+        return states, factors
+
+    def _reshaped(
+        self, op: Op, rows: State
+    ) -> tuple[list[State], dict[tuple[str, int], int]] | None:
+        """Rows stay rows wherever a reshape puts them, as long as they are in one dim."""
+        source, target = (self.graph.tensors[name] for name in (op.inputs[0], op.outputs[0]))
+        if len(target.batch_dims) != 1:
+            return None
+        (dim,) = target.batch_dims
+        before = math.prod(source.spec.shape[: rows.place.dim]) * rows.runs
+        runs, rest = divmod(before, math.prod(target.spec.shape[:dim]))
+        if rest or not runs or target.spec.shape[dim] % (runs * self.graph.batch):
+            return None
+        return [State(S(dim), rows.power, runs)], {}
+
+    def _signature(
+        self, op: Op, ins: list[State | None], outs: list[tuple[int, ...]]
+    ) -> Signature | None:
+        """The one that takes and gives these; of several the one with fewest summands."""
+        if find_rule(op.kind) is None:
+            return None
+        normalises = is_training_norm(op) and (self.evaluates or statistics_of(op) != "batch")
+
+        def takes(state: State | None, place: Placement) -> bool:
+            return state is None or place == state.place or (state.place == B and place == P)
+
+        number = self.graph.alike[op.name]
+        if number not in self.signatures:
+            self.signatures[number] = signatures_of(_as_floats(self.graph.spec(op)))
+        fitting = [
+            s
+            for s in self.signatures[number]
+            if (s.inner is None or normalises)
+            and all(map(takes, ins, s.ins))
+            and all(
+                place == S(dims[0]) if dims else not place.is_split
+                for place, dims in zip(s.outs, outs, strict=True)
+            )
+            and (P not in s.ins or P in (state.place for state in ins if state))
+        ]
+        return min(fitting, key=lambda s: s.ins.count(P), default=None)
+
+    def _local_attrs(self, op: Op) -> Mapping[str, object]:
+        """The attributes with which the operator would run on half of the rows."""
+        rule, spec = find_rule(op.kind), self.graph.spec(op)
+        assert rule is not None
+
+        def halved(names: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+            return tuple(
+                tuple(
+                    max(n // 2, 1) if d in tensor.batch_dims else n
+                    for d, n in enumerate(tensor.spec.shape)
+                )
+                for tensor in map(self.graph.tensors.__getitem__, names)
+            )
+
+        return rule.local_attrs(spec, halved(op.inputs), halved(op.outputs))
+
+
+def _attribute_power(op: Op, local: Mapping[str, object]) -> int | None:
+    """The power that attributes which follow the batch give an operator's outputs.
+
+    None if one is neither a size that the rule makes local nor a factor.
+    """
+    power = 0
+    for key, exponents in op.batch_attrs.items():
+        if op.kind in _FACTORS and key == "operand":
+            power -= _FACTORS[op.kind] * exponents[0]
+        elif local[key] == op.attrs[key]:
+            return None
+    return power
+
+
+def _as_floats(spec: OpSpec) -> OpSpec:
+    """For the rules, numbers are whole or not: sums of either are added up. A cast may round."""
+    if spec.kind == "cast" and not spec.outputs[0].is_float:
+        return spec
+
+    def floats(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        return tuple(TensorSpec(t.shape, "float32") for t in tensors)
+
+    return OpSpec(spec.kind, spec.attrs, floats(spec.inputs), floats(spec.outputs))

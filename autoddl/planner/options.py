@@ -1,0 +1,308 @@
+"""What can be chosen for a plan: the one list of options, in Python and on the command line.
+
+`autoddl.plan(graph, cluster, micro_batches=4)` makes `PlanOptions` of its keyword arguments, and
+the command line makes the same of its options, which are built from the metadata of the fields.
+Every planning function takes them as one value, which was checked when it was made. This module
+imports nothing but the standard library, so that `autoddl --help` stays quick.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from ..cost.comm import CommRule
+    from ..cost.recompute import Checkpointing
+    from ..graph.batch_norm import BatchNorm
+
+Stages = int | Literal["auto"]
+INTERLEAVED = "interleaved-1f1b"
+SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "zb-h1", INTERLEAVED)
+PROVING = ("auto", "exact", "integer", "exhaustive")  # the searches that prove a lower bound
+# Stages are searched by a method of their own, which heeds none of these.
+_NOT_IN_STAGES = (
+    "gap", "budget_seconds", "budget_evaluations", "checkpointing", "split_channels",
+)  # fmt: skip
+_OF_STAGES = ("schedule", "delay", "chunks")
+SEARCHES = (*PROVING, "coordinate_descent", "metropolis_hastings", "random")
+
+
+@dataclass(frozen=True)
+class About:
+    """What an option may be, and what `--help` says of it.
+
+    least: the smallest value; `above` is the same with that value itself left out
+    """
+
+    help: str
+    kind: type = str
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    above: float | None = None
+
+
+def _option(default: Any, about: About) -> Any:
+    return field(default=default, metadata={"about": about})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """The choices of a user beside the graph and the cluster.
+
+    seed:               of the search; equal inputs and seeds give byte-identical plans
+    optimizer:          whose state takes memory
+    micro_batches:      parts of the batch whose gradients are accumulated; None chooses, 1 where
+                        rows of the batch meet, in a contrastive loss for instance
+    memory_limit_bytes: per device; None takes the device's memory, and inf sets no limit
+    search:             an algorithm of `search.algorithms`
+    comm_rule:          "shared_nic", or "plain" for the prices of the AutoDDL paper
+    restarts:           random starts of a heuristic search
+    budget_seconds:     of the search, which then returns the best plan so far; the plan depends on
+                        the machine if they run out
+    budget_evaluations: of the search, likewise; the plan does not depend on the machine
+    gap:                at which the search may end, such as 0.01 for at most 1 % above the lower
+                        bound; 0 proves what it can. None: 0.01 %. Only for a search that proves
+                        a bound
+    split_channels:     search channel splits of convolutions even where the batch divides over all
+                        devices (there AutoDDL section 4.5 finds data parallel convolutions best)
+    zero:               store parameters, gradients and the optimizer's state split (ZeRO) where it
+                        pays; False as in AutoDDL's own space. The schemes named ZeRO are priced
+                        all the same, and not taken
+    baselines:          price the known schemes too, and return the best of them if it is faster
+                        than what was found; not for a restricted space or a pipeline stage
+    checkpointing:      which of the model's repeated blocks keep only their inputs and run forward
+                        again before their backward pass: "none", "all", or "auto" for as few as
+                        make the fastest plan that fits
+    precision:          "float32", or "float16" for mixed precision
+    batch_norm:         the rows that BatchNorm takes its statistics of: the whole "batch", which is
+                        then not cut into micro-batches, each "micro_batch", or each device's
+                        "shard" of it
+    stages:             None for one mesh, a number of pipeline stages, or "auto" for as many as pay
+    schedule:           of the stages
+    delay:              weight gradients are computed so many backward passes late; None: with the
+                        gradients of the inputs
+    chunks:             parts of the model on each stage, for interleaved-1f1b
+
+    Raises ValueError for a value that is none of these, and for options that exclude each other.
+    """
+
+    seed: int = _option(0, About("Of the search.", int))
+    optimizer: str = _option(
+        "adam", About("Its state takes memory.", choices=("adam", "adamw", "momentum", "sgd"))
+    )
+    micro_batches: int | None = _option(
+        None, About("Instead of what memory asks for.", int, least=1)
+    )
+    memory_limit_bytes: float | None = _option(
+        None, About("Per device, instead of all that it has; inf for no limit.", float, above=0)
+    )
+    search: str = _option(
+        "auto", About("Algorithm; see the README for what each proves.", choices=SEARCHES)
+    )
+    comm_rule: CommRule = _option(
+        "shared_nic",
+        About(
+            "plain: the paper's prices, as if no two groups shared a NIC.",
+            choices=("shared_nic", "plain"),
+        ),
+    )
+    restarts: int = _option(32, About("Random starts of a heuristic search.", int, least=1))
+    budget_seconds: float | None = _option(
+        None, About("Of the search, which then gives the best plan so far.", float, above=0)
+    )
+    budget_evaluations: int | None = _option(
+        None, About("Likewise; unlike seconds, the same on every machine.", int, least=1)
+    )
+    gap: float | None = _option(
+        None,
+        About(
+            "At which the search may end: 1% for a plan at most 1% above its lower bound.",
+            float,
+            least=0,
+        ),
+    )
+    split_channels: bool = _option(False, About("Search channel splits of all convolutions.", bool))
+    zero: bool = _option(
+        True,
+        About(
+            "Split parameters, gradients and the optimizer's state (ZeRO 1 to 3) where it pays.",
+            bool,
+        ),
+    )
+    baselines: bool = _option(
+        True, About("Price the known schemes too; the plan is the best of all.", bool)
+    )
+    checkpointing: Checkpointing = _option(
+        "auto",
+        About(
+            "Which repeated blocks keep only their inputs and run forward again.",
+            choices=("auto", "none", "all"),
+        ),
+    )
+    precision: str = _option(
+        "float32",
+        About(
+            "float16: mixed precision, with master weights and loss scaling.",
+            choices=("float32", "float16"),
+        ),
+    )
+    batch_norm: BatchNorm = _option(
+        "batch",
+        About(
+            "Rows that BatchNorm takes its statistics of; with batch, the batch is not cut.",
+            choices=("batch", "micro_batch", "shard"),
+        ),
+    )
+    stages: Stages | None = _option(
+        None, About("Cut the model into pipeline stages; auto: as many as pay.")
+    )
+    schedule: str = _option("1f1b", About("Of the stages.", choices=SCHEDULES))
+    delay: int | None = _option(
+        None, About("Weight gradients so many backward passes late.", int, least=0)
+    )
+    chunks: int = _option(
+        1, About("Parts of the model on each stage, for interleaved-1f1b.", int, least=1)
+    )
+
+    def __post_init__(self) -> None:
+        for option in dataclasses.fields(self):
+            _check(option, getattr(self, option.name))
+        if self.gap and self.search not in PROVING:
+            raise ValueError(
+                f"the search {self.search!r} proves no bound, so it cannot keep to a gap; leave "
+                f"the gap out, or use one of {', '.join(PROVING)}"
+            )
+        if self.stages is None:
+            self._refuse(_OF_STAGES, "cannot go without stages")
+            return
+        self._refuse(_NOT_IN_STAGES, "cannot go with stages")
+        if (self.schedule == INTERLEAVED) != (self.chunks > 1):
+            raise ValueError(
+                f"{INTERLEAVED} has 2 or more chunks a stage (--chunks) and other schedules have "
+                f"1; got {self.chunks} for {self.schedule}"
+            )
+        if self.schedule == INTERLEAVED and self.stages == "auto":
+            raise ValueError(f"{INTERLEAVED} takes a given number of stages")
+
+    @classmethod
+    def of(cls, options: PlanOptions | None, keywords: Mapping[str, Any]) -> PlanOptions:
+        """`options` with these changes. TypeError for an unknown name, with the nearest known one.
+
+        ValueError as when they are made.
+        """
+        known = [option.name for option in dataclasses.fields(cls)]
+        for name in keywords:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+                raise TypeError(f"plans have no option {name!r}; {hint}")
+        return dataclasses.replace(options or cls(), **keywords)
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The names of the options that are not at their defaults."""
+        return tuple(
+            option.name
+            for option in dataclasses.fields(self)
+            if getattr(self, option.name) != option.default
+        )
+
+    def keywords(self, *without: str) -> dict[str, Any]:
+        """All of them by name, but for those named."""
+        return {
+            option.name: getattr(self, option.name)
+            for option in dataclasses.fields(self)
+            if option.name not in without
+        }
+
+    def on_one_mesh(self) -> PlanOptions:
+        """The same without pipeline stages."""
+        default = PlanOptions()
+        plain = {name: getattr(default, name) for name in _OF_STAGES}
+        return dataclasses.replace(self, **plain, stages=None)
+
+    def in_stages(self, stages: Stages) -> PlanOptions:
+        """The same in so many stages, less what does not go with them."""
+        default = PlanOptions()
+        kept = {name: getattr(default, name) for name in _NOT_IN_STAGES}
+        return dataclasses.replace(self, **kept, stages=stages)
+
+    def _refuse(self, names: tuple[str, ...], why: str) -> None:
+        given = [name for name in self.changed if name in names]
+        if given:
+            raise ValueError(f"{' and '.join(given)} {why}; leave one of them out")
+
+
+class TrainKeywords(TypedDict, total=False):
+    """The options of `autoddl.parallelize`, for type checkers: it has an optimizer of its own.
+
+    `stages` stands in the signatures, as the type of the result depends on it.
+    """
+
+    seed: int
+    micro_batches: int | None
+    memory_limit_bytes: float | None
+    search: str
+    comm_rule: CommRule
+    restarts: int
+    budget_seconds: float | None
+    budget_evaluations: int | None
+    gap: float | None
+    split_channels: bool
+    zero: bool
+    baselines: bool
+    checkpointing: Checkpointing
+    precision: str
+    batch_norm: BatchNorm
+    schedule: str
+    delay: int | None
+    chunks: int
+
+
+class PlanKeywords(TrainKeywords, total=False):
+    """The options of `autoddl.plan`, likewise."""
+
+    optimizer: str
+
+
+def about(option: dataclasses.Field[Any]) -> About:
+    """What an option of `PlanOptions` may be."""
+    return option.metadata["about"]
+
+
+def _check(option: dataclasses.Field[Any], value: Any) -> None:
+    """ValueError unless the option may have this value."""
+    name, asked = option.name, about(option)
+    if value is None and option.default is None:
+        return
+    if name == "stages":
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        if value != "auto" and not whole:
+            raise ValueError(f"stages must be a number from 1 on, 'auto' or None, got {value!r}")
+        return
+    if asked.choices:
+        if value not in asked.choices:
+            raise ValueError(
+                f"unknown {name} {value!r}; use one of {', '.join(map(repr, asked.choices))}"
+            )
+        return
+    if asked.kind is bool:
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} must be True or False, got {value!r}")
+        return
+    kind, words = (Integral, "a whole number") if asked.kind is int else (Real, "a number")
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"{name} must be {words}, got {value!r}")
+    number = float(value)
+    if asked.least is not None and not number >= asked.least:
+        raise ValueError(f"{name} must be at least {asked.least:g}, got {value}")
+    if asked.above is not None and not number > asked.above:
+        raise ValueError(f"{name} must be more than {asked.above:g}, got {value}")
+
+
+DEFAULTS = PlanOptions()

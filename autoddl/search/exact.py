@@ -1,0 +1,291 @@
+"""The optimum and its proof: prices of memory, reduced costs and Pareto elimination.
+
+Without a memory limit that binds, elimination alone finds the optimum (`elimination`). Else
+
+1. the best price of memory p gives a lower bound (`lagrangian`), and the choices on the way, joined
+   and improved (`local_search`), the best cost so far;
+2. a choice within the limit that costs less than the best so far scores less than best + p limit.
+   So a strategy goes unless some choice through it does (`reduced_costs`): no better choice has it;
+3. with the few strategies left, the best price again, and again;
+4. what gap is left is closed by elimination with sets of Pareto-optimal (cost, memory) below rising
+   ceilings on the cost (`pareto_elimination`), after dominated strategies have gone.
+
+Where elimination leaves more variables over than wider tables can take in, descents at a few prices
+of memory give good choices, the least entries of what is left a bound, and an integer program
+decides if it is small enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .budget import Budget, Progress
+from .dominance import prune, prune_tables
+from .elimination import (
+    Elimination,
+    best_choice,
+    eliminate,
+    eliminated_along_chains,
+    free_bound,
+)
+from .elimination_order import without_fixed_cycles
+from .heuristics.coordinate_descent import descend_with_restarts
+from .integer_program import program_columns, solve_program
+from .lagrangian import Dual, best_price, score_bound
+from .local_search import crossover, descend
+from .pareto_elimination import AtPrice, Least, TooMany, least_within
+from .problem import ROUNDING, Choice, Problem, SearchResult
+from .reduced_costs import ReducedCosts
+
+_MOST_COLUMNS = (
+    200_000  # of the integer program: two layers of experts have 120,000, which take 9 s
+)
+_NEAR = 0.001  # gap from which on strategies are dropped: from there most go in the first round
+_ROUNDS = 4  # of dropping; no case of the planning benchmark dropped any in a fifth
+_WORTH = 0.9  # of the strategies: where more stay, another round drops too few
+# Pairs of cost and memory that are looked at. GPT-36B on 256 devices needs 4e7 for a gap of 0, a
+# hundred times as much is a minute.
+_WORK = 5_000_000_000
+_QUICK_WORK = 5_000_000  # below a ceiling at first; above it the next ceiling rises little
+# Pairs: from here on other prices and fewer cycles are worth their eliminations (GPT-36B on 256
+# devices: more than 60 s without them).
+_LONG = 300_000
+_LOSS = ROUNDING  # relative: costs that differ by less count as equal
+# Of the way from the bound to the best cost. GPT-36B on 256 devices keeps a gap of 9e-5 if the
+# first ceiling is the best cost itself.
+_FIRST_CEILING = 1 / 16
+_RISE = 3.0
+_SMALL_RISE = 1.4
+_OTHER_PRICES = (0.5, 2.0)  # times the best price: they rule out pairs of extreme memory
+
+
+def exact(problem: Problem, rng: np.random.Generator, budget: Budget) -> SearchResult | None:
+    """The optimum and its proof; when the budget ends, the best so far with a lower bound.
+
+    None if no choice fits the memory limit (or none was found within the budget).
+    """
+    with Progress(problem, budget) as run:
+        if not prove(problem, rng, run) and not run.is_done:
+            solve_if_small(problem, run, _MOST_COLUMNS)
+    return run.result("exact")
+
+
+def prove(problem: Problem, rng: np.random.Generator, run: Progress, restarts: int = 32) -> bool:
+    """Offer the optimum to `run` and raise its bound; whether that is all that can be done.
+
+    False where elimination leaves too much over: then good choices are offered, of descents from
+    so many starts at each price.
+    """
+    run.spend()
+    free = best_choice(eliminate(problem, 0.0, frozenset()))
+    if free is None:
+        run.raise_bound(free_bound(problem))
+        for price in _trial_prices(problem):
+            descend_with_restarts(problem, rng, run, price, frozenset(), restarts)
+        return False
+    run.raise_bound(score_bound(problem, free, 0.0))
+    if run.bound >= problem.cost_limit or run.offer(free):
+        return True
+    return prove_within_memory(problem, run, free)
+
+
+def solve_if_small(problem: Problem, run: Progress, columns: int) -> None:
+    """Solve the integer program of a problem if it has no more than so many columns."""
+    if sum(problem.sizes()) > columns:
+        return
+    smaller = prune(problem)
+    if program_columns(smaller.problem) <= columns:
+        run.raise_bound(solve_program(smaller, run))
+
+
+def may_fit(problem: Problem) -> bool:
+    """Whether the least memory of all choices keeps to the limit; true if that is not known."""
+    state = eliminate(problem, math.inf, frozenset())
+    return bool(state.node) or state.constant <= problem.memory_limit * (1 + 2 * ROUNDING)
+
+
+def _trial_prices(problem: Problem) -> tuple[float, ...]:
+    """Prices of memory worth a descent: none, and about the cost of all memory for the limit."""
+    least, _ = problem.least()
+    if problem.memory_limit == math.inf or not 0 < least < math.inf:
+        return (0.0,)
+    return tuple(least / problem.memory_limit * factor for factor in (0.0, 1.0, 100.0))
+
+
+@dataclass
+class Restricted:
+    """The problem with the strategies `kept` of each node table.
+
+    price: of memory that may be about the best one, if it is not 0
+    """
+
+    whole: Problem
+    kept: list[NDArray[np.int64]]
+    price: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.problem = self.whole.restricted(self.kept)
+        self._last: tuple[float, Elimination] | None = None
+
+    @staticmethod
+    def of(problem: Problem) -> Restricted:
+        """With all strategies."""
+        return Restricted(problem, [np.arange(len(cost)) for cost in problem.node_cost])
+
+    @property
+    def size(self) -> int:
+        """Number of strategies."""
+        return sum(map(len, self.kept))
+
+    def eliminated(self, price: float) -> Elimination:
+        """The elimination at a price; the last one is remembered."""
+        if self._last is None or self._last[0] != price:
+            self._last = price, eliminate(self.problem, price, frozenset())
+        return self._last[1]
+
+    def among(self, chosen: Sequence[NDArray[np.int64] | NDArray[np.bool_]]) -> Restricted:
+        """With these of its strategies only."""
+        kept = [numbers[own] for numbers, own in zip(self.kept, chosen, strict=True)]
+        return Restricted(self.whole, kept, self.price)
+
+    def below(self, price: float, cost: float, run: Progress) -> Restricted | None:
+        """Without the strategies of which nothing that costs less than `cost` can be made.
+
+        None if nothing can.
+        """
+        run.spend()
+        reduced = ReducedCosts(self.eliminated(price))
+        ceiling = cost + price * self.whole.memory_limit
+        ceiling += ROUNDING * abs(ceiling)
+        masks = [reduced.through(table) <= ceiling for table in range(len(self.kept))]
+        if any(not masks[table].any() for table in set(self.whole.nodes)):
+            return None
+        return self.among(masks)
+
+    def original(self, choice: Choice) -> Choice:
+        """A choice of the smaller problem in the numbers of the whole one."""
+        pairs = zip(self.whole.nodes, choice, strict=True)
+        return np.array([self.kept[table][s] for table, s in pairs], dtype=np.int64)
+
+
+def prove_within_memory(problem: Problem, run: Progress, free: Choice) -> bool:
+    """Offer the optimum and prove it, if it may be had; whether that is all that can be done.
+
+    free: the choice of least cost, which exceeds the limit
+    """
+    view, best = Restricted.of(problem), Dual(0.0, score_bound(problem, free, 0.0))
+    near = max(_NEAR, run.budget.gap)
+    for _ in range(_ROUNDS):
+        found = approach(view, run, near)
+        best = max(best, found, key=lambda dual: dual.bound)
+        run.raise_bound(best.bound)
+        if run.best is None or run.is_done:
+            return True
+        if view.eliminated(best.price).node:  # reduced costs need a complete elimination
+            return False
+        smaller = view.below(best.price, run.to_beat, run)
+        if smaller is None:  # nothing can be better than the best
+            run.raise_bound(run.to_beat)
+            return True
+        is_last = near == 0.0 and smaller.size > _WORTH * view.size
+        view, near = smaller, 0.0
+        if is_last:
+            break
+    _close(view, run, best)
+    return True
+
+
+def approach(view: Restricted, run: Progress, near: float) -> Dual:
+    """Offer good choices of `view`; the best price of memory, or one that proves a gap of `near`.
+
+    The bound is one of all choices that cost less than the best so far, if `view` has those. It is
+    inf if nothing fits.
+    """
+    whole = view.whole
+    sides: dict[bool, Choice] = {}  # the last choice that fits, and the last that does not
+
+    def solve(price: float) -> Choice:
+        run.spend()
+        choice = best_choice(view.eliminated(price))
+        assert choice is not None, "whether tables are too large depends on no price"
+        return view.original(choice)
+
+    def done(choice: Choice, bound: float) -> bool:
+        fits = whole.evaluate(choice)[1] <= whole.memory_limit
+        sides[fits] = choice
+        candidates = [choice] if fits else []
+        if len(sides) == 2:
+            joined = crossover(whole, sides[True], sides[False])
+            candidates += [] if joined is None else [joined]
+        for candidate in candidates:
+            if run.offer(candidate):
+                run.offer(descend(whole, candidate, spend=run.check)[0])
+        if is_whole:
+            run.raise_bound(bound)
+        return bound >= whole.cost_limit or run.is_good(near, bound)
+
+    is_whole = view.size == sum(map(len, whole.node_cost))
+    found = best_price(whole, solve, solve(0.0), start=view.price, done=done)
+    view.price = found.price
+    return found if is_whole else Dual(found.price, min(found.bound, run.to_beat))
+
+
+def _close(view: Restricted, run: Progress, dual: Dual) -> None:
+    """Search `view` by Pareto elimination below rising ceilings."""
+    bound, gap, part = dual.bound, run.to_beat - dual.bound, _FIRST_CEILING
+    looked = 0
+    alive = view.below(dual.price, run.to_beat, run)
+    if alive is None:
+        run.raise_bound(run.to_beat)
+        return
+    alive = alive.among(prune_tables(alive.problem))  # dominated: so below a lower ceiling, too
+    while True:
+        ceiling = min(bound + part * gap, run.to_beat)
+        smaller = alive.below(dual.price, ceiling, run)
+        if smaller is not None:
+            is_long = looked > _LONG
+            most = _WORK if is_long else _QUICK_WORK
+            try:
+                found = _least(smaller.problem, run, dual.price, ceiling, most, is_long)
+            except TooMany:
+                if is_long:
+                    return
+                looked = most  # not as short as was hoped
+                continue
+            if found.choice is not None:  # the cheapest of all that cost less than the ceiling
+                run.offer(smaller.original(found.choice))
+                run.raise_bound(min(run.cost, ceiling) - _LOSS * ceiling)
+                return
+            run.raise_bound(ceiling - _LOSS * ceiling)
+            looked = found.work
+        else:
+            looked = 0
+            run.raise_bound(ceiling)
+        if ceiling == run.to_beat:
+            return
+        part *= _RISE if looked <= _QUICK_WORK else _SMALL_RISE
+
+
+def _least(
+    problem: Problem, run: Progress, price: float, ceiling: float, work: int, is_long: bool
+) -> Least:
+    """The cheapest choice below the ceiling. Raises TooMany.
+
+    is_long: fronts will be, so the problem is loosened, to go along it, and other prices are looked
+    at. Short ones are made in fewer operations by halving chains of equal blocks.
+    """
+    if is_long:
+        problem = without_fixed_cycles(problem)
+    prices = [factor * price for factor in _OTHER_PRICES] if is_long else []
+    state = eliminated_along_chains(problem, price)
+    others = [
+        AtPrice(other, ReducedCosts(eliminated_along_chains(problem, other))) for other in prices
+    ]
+    loss = _LOSS * ceiling
+    options = price, ceiling, work, loss, run.check, others
+    return least_within(problem, state, ReducedCosts(state), *options)

@@ -1,0 +1,113 @@
+"""The memory limit's best price, and the lower bound that it proves.
+
+For a price p >= 0 let L(p) = min over choices of cost + p (memory - limit). L is concave, piecewise
+linear and nowhere above the least cost within the limit. Between a choice that is too large and one
+that fits, both of least score at some price, the lines of the two meet at
+
+    p = (cost_fits - cost_large) / (memory_large - memory_fits);
+
+the best choice at that price replaces one of them, until it lies on the same lines: then p is the
+maximum of L. A price at which the best choice fits is found by raising a guess.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .local_search import descend
+from .problem import ROUNDING, Choice, Problem
+
+_MAX_STEPS = 24
+_FIRST = 0.1  # times the cost for the whole limit: a price to begin at
+_RISE = 8.0
+_RISES = 2
+_HIGHEST = 1e6  # times the cost for the whole limit: memory outweighs any time
+
+
+@dataclass(frozen=True)
+class Dual:
+    """bound: at `price` seconds a byte no choice within the limit costs less than this."""
+
+    price: float
+    bound: float
+
+
+def score_bound(problem: Problem, choice: Choice, price: float) -> float:
+    """L(price), less rounding, given the choice of least score at that price."""
+    cost, memory = problem.evaluate(choice)
+    if price == 0.0:
+        return cost * (1 - ROUNDING)
+    return (cost + price * memory) * (1 - ROUNDING) - price * problem.memory_limit
+
+
+def best_price(
+    problem: Problem,
+    solve: Callable[[float], Choice],
+    free: Choice,
+    *,
+    start: float = 0.0,
+    near: float = 0.0,
+    done: Callable[[Choice, float], bool] = lambda choice, bound: False,
+) -> Dual:
+    """The price of the largest bound, by solutions at a few prices; a bound of inf: none fits.
+
+    solve: price -> the choice of least cost + price * memory; at an infinite price, of least memory
+    free:  the choice at price 0
+    start: the price to begin at, if it is not 0
+    near:  so little may the bound fall short of the largest, relative to itself
+    done:  told of each solution and of the best bound so far, ends the search if true
+    """
+    limit = problem.memory_limit
+    best = Dual(0.0, score_bound(problem, free, 0.0))
+    large = problem.evaluate(free)
+    if done(free, best.bound) or large[1] <= limit:
+        return best
+    unit = large[0] / limit if limit > 0 else 1.0
+    fits: tuple[float, float] | None = None
+    price = start or _FIRST * unit
+    for step in range(_MAX_STEPS):
+        if fits is not None:
+            if fits[0] <= large[0] or large[1] <= fits[1]:
+                break
+            price = (fits[0] - large[0]) / (large[1] - fits[1])
+            line = large[0] + price * (large[1] - limit)
+            if line <= best.bound + (near + ROUNDING) * abs(best.bound):
+                break
+        choice = solve(price)
+        found = problem.evaluate(choice)
+        best = max(best, Dual(price, score_bound(problem, choice, price)), key=lambda d: d.bound)
+        if done(choice, best.bound):
+            break
+        if found[1] <= limit:
+            fits = found
+        elif fits is None and price == _HIGHEST * unit:
+            choice = solve(math.inf)
+            fits = problem.evaluate(choice)
+            if fits[1] > limit or math.isinf(fits[0]):
+                return Dual(price, math.inf)
+            done(choice, best.bound)
+        else:
+            large = found
+            if fits is None:
+                price = price * _RISE if step < _RISES else _HIGHEST * unit
+    return best
+
+
+def within_limit(problem: Problem, solve: Callable[[float], Choice]) -> Choice | None:
+    """The best choice within the limit of a search that proves nothing; None if none fits.
+
+    solve: price -> a choice of small cost + price * memory
+    """
+    best: Choice | None = None
+
+    def offer(choice: Choice, _: float) -> bool:
+        nonlocal best
+        cost, memory = problem.evaluate(choice)
+        if memory <= problem.memory_limit and (best is None or cost < problem.evaluate(best)[0]):
+            best = choice
+        return False
+
+    best_price(problem, solve, solve(0.0), done=offer)
+    return None if best is None else descend(problem, best)[0]

@@ -1,0 +1,94 @@
+"""Losses of every kind are those of the whole batch in 1, 2 and 4 micro-batches, or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("oneflow", reason="trains on real OneFlow processes")
+
+from autoddl.api import plan, trace  # noqa: E402
+from autoddl.planner.planner import micro_batch_counts  # noqa: E402
+from tests.exactness.losses import EXACT, ROWS, WHOLE, build  # noqa: E402
+from tests.runtime.random_plans import cluster_of  # noqa: E402
+
+WORKER = Path(__file__).parent / "losses.py"
+MESHES = ({"nodes": 2, "gpus": 2}, {"nodes": 2, "gpus": 2, "stages": 2})
+
+
+def passes(jobs, cases):
+    status, out = jobs.run(WORKER, 4, json.dumps(cases), timeout=600, prefix=False)
+    assert status == 0, f"status {status}\n{out}"
+    assert out.count("result") == len(cases), out
+
+
+def graph_of(name):
+    model, loss, batch = build(name)
+    return trace(model, *batch(0, ROWS), loss=loss)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mesh", MESHES, ids=["one mesh", "stages"])
+def test_losses_are_those_of_the_whole_batch(jobs, mesh):
+    cases = [
+        {"name": name, "parts": parts, "seed": seed, **mesh}
+        for seed, name in enumerate(EXACT)
+        for parts in (1, 2, 4)
+    ]
+    passes(jobs, cases)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mesh", MESHES, ids=["one mesh", "stages"])
+def test_rows_that_meet_are_trained_whole(jobs, mesh):
+    passes(jobs, [{"name": name, "parts": 1, **mesh} for name in WHOLE])
+
+
+@pytest.mark.timeout(900)
+def test_batch_norm_of_micro_batches(jobs):
+    """Each has the statistics of its own rows, on whichever devices they are."""
+    cases = [
+        {"name": "residual", "parts": parts, "batch_norm": "micro_batch", **mesh}
+        for parts in (1, 2, 4)
+        for mesh in MESHES
+    ]
+    passes(jobs, cases)
+
+
+@pytest.mark.parametrize(
+    ("name", "operator"),
+    [
+        ("contrastive", "loss/matmul"),
+        ("spread", "loss/sqrt"),
+        ("attending", "matmul"),
+        ("residual", "norm1/normalization"),
+    ],
+)
+def test_parts_are_left_out_and_refused_where_rows_meet(name, operator):
+    graph, cluster = graph_of(name), cluster_of(1, 2)
+    assert micro_batch_counts(graph, None) == (1,)
+    with pytest.raises(ValueError, match=f"{operator}.* in 4 micro-batches"):
+        plan(graph, cluster, micro_batches=4)
+    with pytest.raises(ValueError, match=f"{operator}.* in 2 micro-batches"):
+        plan(graph, cluster, stages=2, micro_batches=2)
+    with pytest.raises(ValueError, match=f"{operator}.* in groups of 2 micro-batches"):
+        plan(graph, cluster, stages=2, chunks=2, schedule="interleaved-1f1b")
+    assert plan(graph, cluster).micro_batches == 1
+
+
+@pytest.mark.parametrize("batch_norm", ["micro_batch", "shard"])
+def test_the_plan_states_what_batch_norm_takes_its_statistics_of(batch_norm):
+    graph, cluster = graph_of("residual"), cluster_of(1, 2)
+    found = plan(graph, cluster, micro_batches=4, batch_norm=batch_norm)
+    assert found.to_json()["batch_norm"] == found.batch_norm == batch_norm
+    assert "not of the whole batch" in found.explain()
+    found.check_model(graph)
+    assert "statistics of the whole batch" in plan(graph, cluster).explain()
+    staged = plan(graph, cluster, stages=2, micro_batches=4, batch_norm=batch_norm)
+    assert staged.to_json()["batch_norm"] == batch_norm
+    assert "not of the whole batch" in staged.explain()
+    staged.check_model(graph)
+    with pytest.raises(ValueError, match="unknown batch_norm 'none'"):
+        plan(graph, cluster, batch_norm="none")  # pyright: ignore[reportArgumentType]

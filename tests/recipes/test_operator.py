@@ -1,0 +1,44 @@
+"""The recipe of docs/architecture.md: an operator with rule, facets and kernel, from outside."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autoddl.runtime.jobs.launch import run_processes
+from autoddl.sbp.layout import TensorSpec
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.oracle import prove
+from autoddl.sbp.rules import signatures_of
+from autoddl.sbp.signature import OpSpec
+
+from . import running_product
+
+ROOT = Path(__file__).parents[2]
+
+
+def kernel(inputs, attrs, shard):
+    """The operator in NumPy, and from the gradient of its output that of its input."""
+    (x,), dim = inputs, attrs["dim"]
+    y = np.cumprod(x, dim)
+    return [y], lambda grads: [np.flip(np.cumsum(np.flip(grads[0] * y, dim), dim), dim) / x]
+
+
+@pytest.mark.parametrize("shape, dim", [((4, 6), 1), ((4, 6, 2), 0)])
+def test_its_rule_is_proven(shape, dim):
+    op = OpSpec(running_product.KIND, {"dim": dim}, (TensorSpec(shape),), (TensorSpec(shape),))
+    x = np.random.default_rng(0).uniform(1, 2, shape)
+    signatures = list(signatures_of(op))
+    assert len(signatures) == len(shape)  # each other dim split, and broadcast
+    for signature in signatures:
+        prove(op, Mesh(2, 1), (signature,), kernel, [x])
+
+
+def test_it_is_trained_like_on_one_device(capfd):
+    pytest.importorskip("oneflow", reason="trains with OneFlow")
+    script = Path(running_product.__file__)
+    environment = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    assert run_processes([str(script)], 4, environment, timeout=200) == 0
+    placed = [line for line in capfd.readouterr().out.splitlines() if "placed" in line]
+    assert len(placed) == 4 and all("S0" in line for line in placed)
