@@ -24,8 +24,7 @@ __all__ = ["BackendMissing", "parallelize", "plan", "trace"]
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .runtime.oneflow.pipeline import PipelineTrainer
-    from .runtime.oneflow.trainer import Trainer
+    from .runtime.trainer import Trainer
 
 
 def trace(
@@ -81,35 +80,6 @@ def _plan(graph: Graph, cluster: Cluster, options: PlanOptions) -> Plan | Staged
     return find_staged_plan(graph, cluster, options)
 
 
-@overload
-def parallelize(
-    model: Any,
-    cluster: Cluster,
-    *,
-    example: Sequence[Any],
-    loss: Callable[..., Any],
-    optimizer: Callable[[list[Any]], Any],
-    plan: StagedPlan,
-    debug: bool = False,
-) -> PipelineTrainer: ...
-
-
-@overload
-def parallelize(
-    model: Any,
-    cluster: Cluster,
-    *,
-    example: Sequence[Any],
-    loss: Callable[..., Any],
-    optimizer: Callable[[list[Any]], Any],
-    plan: Plan | None = None,
-    stages: None = None,
-    debug: bool = False,
-    **options: Unpack[TrainKeywords],
-) -> Trainer: ...
-
-
-@overload
 def parallelize(
     model: Any,
     cluster: Cluster,
@@ -121,20 +91,7 @@ def parallelize(
     stages: Stages | None = None,
     debug: bool = False,
     **options: Unpack[TrainKeywords],
-) -> Trainer | PipelineTrainer: ...
-
-
-def parallelize(
-    model: Any,
-    cluster: Cluster,
-    *,
-    example: Sequence[Any],
-    loss: Callable[..., Any],
-    optimizer: Callable[[list[Any]], Any],
-    plan: Plan | StagedPlan | None = None,
-    debug: bool = False,
-    **options: Any,
-) -> Trainer | PipelineTrainer:
+) -> Trainer:
     """Train `model` in parallel on `cluster`: trace, plan (or take `plan`) and set up this rank.
 
     Every rank of the job makes this call; on one device no launcher is needed.
@@ -153,31 +110,31 @@ def parallelize(
     """
     need_oneflow("autoddl.parallelize")
     from .runtime.jobs.guard import install_guard
-    from .runtime.oneflow.half import check_device
-    from .runtime.oneflow.session import check_world_size, optimizer_kind, share_text
+    from .runtime.jobs.session import check_world_size, share_text
+    from .runtime.loss_scale import check_stages
+    from .runtime.oneflow.backend import OneFlow
     from .runtime.oneflow.trace.trace import trace_with_state
     from .runtime.oneflow.trainer import build_trainer
 
-    chosen = PlanOptions.of(None, options)
+    chosen = PlanOptions.of(None, {**options, "stages": stages})
     if plan is not None and chosen.changed:
         raise ValueError(
             f"`plan` has its own {' and '.join(chosen.changed)}; leave "
             f"{'it' if len(chosen.changed) == 1 else 'them'} out, or plan anew"
         )
     install_guard()
-    in_stages = isinstance(plan, StagedPlan) or chosen.stages is not None
-    check_device(chosen.precision if plan is None else plan.precision, in_stages)
-    check_world_size(cluster)
+    backend = OneFlow()
+    precision = chosen.precision if plan is None else plan.precision
+    if isinstance(plan, StagedPlan) or stages is not None:
+        check_stages(precision)
+    backend.check_precision(precision)
+    check_world_size(cluster, backend.size)
     traced = trace_with_state(model, *example, loss=loss)
     if plan is None:
-        chosen = dataclasses.replace(chosen, optimizer=optimizer_kind(optimizer))
-        text = share_text(lambda: _plan(traced.graph, cluster, chosen).dumps())
+        chosen = dataclasses.replace(chosen, optimizer=backend.optimizer_kind(optimizer))
+        text = share_text(lambda: _plan(traced.graph, cluster, chosen).dumps(), backend)
         plan = loads_plan(text)
     else:
         plan.check_model(traced.graph)
         plan.check_cluster(cluster)
-    if isinstance(plan, StagedPlan):
-        from .runtime.oneflow.pipeline import build_pipeline_trainer
-
-        return build_pipeline_trainer(traced, plan, optimizer, debug=debug)
     return build_trainer(traced, plan, optimizer, debug=debug)

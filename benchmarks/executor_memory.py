@@ -112,7 +112,8 @@ def give_back() -> None:
     """Let the allocator return free blocks before and after every operator of the executor."""
     import oneflow as flow
 
-    from autoddl.runtime.oneflow import executor
+    from autoddl.runtime.execution import executor
+    from autoddl.runtime.oneflow.backend import OneFlow
 
     def returning(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -124,8 +125,9 @@ def give_back() -> None:
 
         return wrapped
 
-    for name in ("run_kernel", "product", "_add", "_keep", "set_gradient"):
+    for name in ("run_kernel", "product", "_add", "keep"):
         setattr(executor, name, returning(getattr(executor, name)))
+    OneFlow.set_gradient = returning(OneFlow.set_gradient)
 
 
 def measure(

@@ -2,8 +2,8 @@
 
 A rank needs seconds to start (it imports OneFlow), and most workers need less than that. `Jobs.run`
 does as `run_processes` does, except that a job is started only where none of that size waits. A
-worker that fails ends its job. What a process has only once, its roll call, each worker has anew;
-tests of how processes start and end, and of what changes autoddl in them, start their own.
+worker that fails ends its job. Tests of how processes start and end, and of what changes autoddl in
+them, start their own.
 
 As a script, `ranks.py PORT MODULE...` is such a rank: it imports the modules, takes its work from a
 socket, and answers there.
@@ -186,10 +186,6 @@ def _answer(words: Sequence[str]) -> tuple[int, str]:
         internal.eager.Sync()
         internal.EmptyCache()
         ctypes.CDLL(None).malloc_trim(0)
-    if "autoddl.runtime.oneflow.roll_call" in sys.modules:
-        from autoddl.runtime.oneflow import roll_call
-
-        roll_call._roll_call = None
     return status, text.getvalue()
 
 

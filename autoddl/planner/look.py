@@ -1,7 +1,7 @@
 """A quick look at a number of micro-batches: about what a plan costs.
 
 Where memory binds, it decides how many micro-batches are best and whether to recompute, and what a
-search finds differs by factors. So a lower bound (`planner.class_bounds`), or on few axes a search
+search finds differs by factors. So a lower bound (`coarse_to_fine`), or on few axes a search
 among `_CAP` strategies of each group, tells which of the possibilities are worth a search. Where
 what is known of fewer micro-batches rules a number out (`ClassBounds.in_more`), none is taken.
 """
@@ -19,7 +19,7 @@ from ..search.budget import Budget, Progress
 from ..search.elimination import eliminate
 from ..search.exact import Restricted, approach
 from ..search.local_search import descend
-from .class_bounds import ClassBounds, class_bounds
+from .coarse_to_fine import ClassBounds, class_bounds
 from .tables.group_table import NoStrategy, Space
 from .tables.least_bytes import LeastBytes
 from .tables.micro_batches import MicroBatches
@@ -111,11 +111,6 @@ class Looker:
         A bound that a search has confirmed rules others out; other looks may be wrong.
         """
         return 1.0 if self.has_classes else WORTH_LOOK
-
-    def binds(self, parts: int) -> bool:
-        """Whether a look has shown that memory binds there without recomputation."""
-        look = self._known.get((parts, ()))
-        return look is not None and look.seconds > look.free_s
 
     def _look(self, parts: int, blocks: Blocks, enough: float) -> Look:
         grouping = self.micro.grouping(parts)

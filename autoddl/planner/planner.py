@@ -85,9 +85,8 @@ def find_plan(
 
     micro = MicroBatches.of(graph)
     counts = micro_batch_counts(graph, options.micro_batches)
-    proves = options.search in ("auto", "exact")
     looker = Looker(micro, model, space, prices)
-    attempts = Attempts(counts, Searches(looker, algorithm, budget, seed, options.restarts, proves))
+    attempts = Attempts(counts, Searches(looker, algorithm, budget, seed, options.restarts))
     best = attempts.best(options.checkpointing)
     pricer: BaselinePricer | None = None
     if options.baselines and space.allowed is None and space.min_weight_shards == 1 and graph.loss:

@@ -3,7 +3,7 @@
 The search adds bytes up; what a plan holds at its fullest moment is known when it is written down
 (`found`). Where that exceeds the limit, the search's limit is lowered by the excess and its result
 repaired or found anew, so no plan exceeds it; where that costs much time, limits in between are
-tried. Where a look is a lower bound (`planner.class_bounds`), the search is among the strategies
+tried. Where a look is a lower bound (`coarse_to_fine`), the search is among the strategies
 that it leaves, and what it rules out is ruled out for certain.
 
 `Searches.attempt` returns the result.
@@ -23,10 +23,9 @@ from ..search.algorithms import RESTARTS, Algorithm
 from ..search.budget import Budget
 from ..search.local_search import descend
 from ..search.problem import ROUNDING, Problem, SearchResult
-from .class_bounds import CLOSE, ClassBounds
+from .coarse_to_fine import CLOSE, ClassBounds
 from .found import Found
 from .look import Looker
-from .symmetric import cheapest_tables
 from .tables.tables import Tables, build_tables
 
 _NARROWINGS = 8
@@ -48,7 +47,6 @@ class Searches:
 
     looker: whose graphs, model, space, prices and bounds are searched
     budget: its gap is that of a plan among the strategies of its micro-batches and blocks, too
-    proves: the algorithm finds the optimum of what it is given
     """
 
     looker: Looker
@@ -56,7 +54,6 @@ class Searches:
     budget: Budget
     seed: int
     restarts: int = RESTARTS
-    proves: bool = False
     results: list[SearchResult] = field(default_factory=list)
     _last: Found | None = field(default=None, init=False, repr=False)
 
@@ -69,14 +66,7 @@ class Searches:
         grouping = looker.micro.grouping(parts)
         again = looker.micro.again(parts, blocks)
         options = looker.model, parts, looker.space, looker.prices, again
-        if self.proves and not blocks and not looker.binds(parts):
-            cheapest = cheapest_tables(grouping, *options)
-            if cheapest is not None:
-                result = self._search(cheapest.problem, beat_s)
-                found = result and Found(cheapest, result, self.looker.prices.paths)
-                if found is None or found.excess_bytes <= 0:
-                    return found
-        if self.proves and looker.has_classes:
+        if looker.has_classes:
             bounds = looker.look(parts, blocks, beat_s).bounds
             if bounds is not None:
                 return self._among_few(bounds, beat_s)

@@ -5,13 +5,13 @@ whose edges are the legal steps (`collectives.py`). A step costs
 
     alpha_s + seconds_per_byte * bytes,    bytes = the larger local size before and after it,
 
-with (alpha_s, seconds_per_byte) = price(way, axes) given from outside, and nothing if it is
-local. So an all-gather counts the gathered size, a reduce-scatter what it starts from, the others
-the local size. Ties go to fewer steps, then to the graph's fixed order of edges.
+with (alpha_s, seconds_per_byte) = price(way, axes) given by the caller, and nothing if it is local.
+An all-gather therefore counts the gathered size, a reduce-scatter its input, other collectives the
+local size. Ties go to fewer steps, then to the graph's fixed order of edges.
 
-Only floating-point tensors may become Partial, which is free, as the rest is padded with zeros. It
-is not only for Partial targets: for (S0, B, B) -> (B, S0, S0) pad, slice and sum moves half of what
-the all-gather and a slice do.
+Only floating-point tensors may become Partial, which is free: one device keeps the values, the
+others hold zeros. This is useful beyond Partial targets: for (S0, B, B) -> (B, S0, S0), pad, slice
+and sum move half the bytes of an all-gather followed by a slice.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _TIE = 1e-12  # relative: costs nearer than this are equal, they differ by round
 def path_cost(
     spec: TensorSpec, source: NdSbp, steps: Sequence[Step], mesh: Mesh, price: PriceFn
 ) -> float:
-    """Seconds that `steps` take from `source` on, uneven shards counted as the largest."""
+    """Seconds that `steps` take from `source` on; uneven shards count as the largest one."""
     seconds, nd = 0.0, source
     for step in steps:
         after = step.apply(nd)
@@ -82,9 +82,8 @@ def cheapest_path(
 
 @dataclass
 class PathTable:
-    """Cheapest paths on one mesh at one price.
-
-    Keeps what all tensors with as many dims share, and the paths that were asked for.
+    """Cheapest paths on one mesh at given prices; caches what tensors of equal rank share, and
+    results.
     """
 
     mesh: Mesh
@@ -111,8 +110,9 @@ class PathTable:
 
         backwards: search from the targets; None searches from the side with fewer states
 
-        The rows are codes (`NdSbp.codes`). Infinite where a state does not divide the tensor evenly
-        or no steps lead there. ValueError if the codes do not fit the mesh and the tensor.
+        The rows are codes (`NdSbp.codes`). The result is infinite where a state does not divide the
+        tensor evenly or no steps lead there. ValueError if the codes do not fit the mesh and the
+        tensor.
         """
         return self.seconds_of([(spec, sources, targets, backwards)])[0]
 
@@ -175,7 +175,7 @@ class PathTable:
         return found
 
     def has_duals(self, spec: TensorSpec, *codes: Codes) -> bool:
-        """True if prices among these states are those of the dual states (`symmetry`)."""
+        """True if prices between these states equal those between the dual states (`symmetry`)."""
         ndim = len(spec.shape)
         if not spec.is_float or not all(self._in_core(ndim, some) for some in codes):
             return False
@@ -195,10 +195,10 @@ class PathTable:
         return self._within[key]
 
     def path(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[Step, ...]:
-        """The steps of the cheapest path, the fewest of equally cheap ones.
+        """The steps of the cheapest path; of equally cheap paths the one with fewest steps.
 
-        States between two even ones are even; if the source or the target is uneven all may be.
-        Raises ValueError if a placement does not fit, or if no steps lead to `target`.
+        All states between two even ones are even; if the source or the target is uneven, all may
+        be. Raises ValueError if a placement does not fit, or if no steps lead to `target`.
         """
         asked = spec, source, target
         if asked not in self._paths:
@@ -370,9 +370,9 @@ class _Search:
 
 
 def _fewest(graph: StateGraph, tight: Sequence[Ints], row: int) -> tuple[Step, ...]:
-    """The path of fewest steps from `row` on, first edges first.
+    """The path of fewest steps from `row` on; ties go to the edge that comes first.
 
-    tight: edges that lead to where so many steps are left as their position says
+    tight: edges of shortest paths, by the number of steps that remain after them
     """
     steps: list[Step] = []
     for edges in reversed(tight):

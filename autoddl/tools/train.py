@@ -120,12 +120,16 @@ def train_rank(job: TrainJob) -> None:
 
 
 def _checked_plan(job: TrainJob) -> Plan | StagedPlan:
-    from ..runtime.oneflow.half import check_device
+    from ..runtime.loss_scale import check_stages
+    from ..runtime.oneflow.backend import OneFlow
     from ..runtime.oneflow.trace.entries import trace_entry
 
     plan = None if job.plan_file is None else load_plan(job.plan_file)
     in_stages = isinstance(plan, StagedPlan) or job.options.stages is not None
-    check_device(job.options.precision if plan is None else plan.precision, in_stages)
+    precision = job.options.precision if plan is None else plan.precision
+    if in_stages:
+        check_stages(precision)
+    OneFlow().check_precision(precision)
     graph = trace_entry(job.model, job.batch)
     if plan is None:
         return plan_graph(graph, job.cluster, job.options)

@@ -62,7 +62,7 @@ class PlanJob:
             made_up_model(plan.graph, plan.seed),
             plan,
             optimizer_maker("adam" if plan.optimizer == "adamw" else plan.optimizer, self.lr),
-            emulate=plan.model if emulated else None,
+            emulate=emulated,
         )
         note = f" ({EMULATED}, {self.emulate_compute:g} FLOP/s)" if emulated else ""
         self._say(f"{plan.graph.name}: predicted {plan.cost.iteration_s:.3g} s a step{note}")

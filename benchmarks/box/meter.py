@@ -17,7 +17,7 @@ from typing import Any
 
 import oneflow as flow
 
-from autoddl.runtime.oneflow.groups import Groups
+from autoddl.runtime.comm.groups import Groups
 from autoddl.tools.box.counters import LinkBytes, read_own_link
 
 QUIET_SECONDS = 0.02  # the last acknowledgements

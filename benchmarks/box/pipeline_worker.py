@@ -18,11 +18,12 @@ from typing import Any
 import oneflow as flow
 
 from autoddl.plans.staged import StagedPlan
+from autoddl.runtime.comm.groups import Groups
 from autoddl.runtime.jobs.guard import install_guard, rank
-from autoddl.runtime.oneflow.groups import Groups
-from autoddl.runtime.oneflow.pipeline import PipelineTrainer, build_pipeline_trainer
+from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.runtime.oneflow.trace.entries import optimizer_maker, to_tensors
 from autoddl.runtime.oneflow.trace.from_graph import made_up_example, made_up_model
+from autoddl.runtime.oneflow.trainer import Trainer, build_trainer
 from autoddl.tools.synthetic import synthetic_batches
 from benchmarks.box.meter import Meter
 
@@ -33,11 +34,11 @@ def main(folder: str) -> None:
     install_guard()
     work = json.loads((Path(folder) / "runs.json").read_text())
     meter: Meter | None = None
-    runs: list[tuple[PipelineTrainer, list[Any], bool]] = []
+    runs: list[tuple[Trainer, list[Any], bool]] = []
     for run in work["runs"]:
         plan = StagedPlan.from_json(json.loads((Path(folder) / f"{run['plan']}.json").read_text()))
-        meter = meter or Meter(Groups(plan.cluster.mesh, rank()))
-        trainer = build_pipeline_trainer(
+        meter = meter or Meter(Groups(plan.cluster.mesh, rank(), OneFlow()))
+        trainer = build_trainer(
             made_up_model(plan.graph, 0), plan, optimizer_maker("sgd", 1e-4),
             overlap=run["overlap"], emulate=run["emulate"], signal=run["signal"],
         )  # fmt: skip
@@ -53,7 +54,7 @@ def main(folder: str) -> None:
     meter.save(folder)
 
 
-def pass_seconds(trainer: PipelineTrainer, batch: list[Any]) -> dict[str, float]:
+def pass_seconds(trainer: Trainer, batch: list[Any]) -> dict[str, float]:
     """Median seconds of this stage's forward pass and of both halves of its backward pass."""
     (part,) = trainer._parts.values()
     part.take(batch)

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from autoddl.plans import Plan
+from autoddl.runtime.comm.groups import Groups
 from autoddl.runtime.jobs.guard import install_guard, rank
-from autoddl.runtime.oneflow.groups import Groups
+from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.runtime.oneflow.trace.entries import optimizer_maker, to_tensors
 from autoddl.runtime.oneflow.trace.from_graph import made_up_example, made_up_model
 from autoddl.runtime.oneflow.trainer import Trainer, build_trainer
@@ -28,12 +29,12 @@ def main(folder: str) -> None:
     meter: Meter | None = None
     for file in work["plans"]:
         plan = Plan.load(Path(folder) / file)
-        meter = meter or Meter(Groups(plan.mesh, rank()))
+        meter = meter or Meter(Groups(plan.mesh, rank(), OneFlow()))
         trainer = build_trainer(
             made_up_model(plan.graph, plan.seed),
             plan,
             optimizer_maker("sgd", 1e-4),
-            emulate=plan.model if work["measure"] == "seconds" else None,
+            emulate=work["measure"] == "seconds",
         )
         (batch,) = synthetic_batches(made_up_example(plan), plan.graph, 1, plan.seed)
         _measure(meter, trainer, batch, work)

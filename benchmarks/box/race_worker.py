@@ -14,8 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autoddl.plans import Plan
+from autoddl.runtime.comm.groups import Groups
 from autoddl.runtime.jobs.guard import install_guard, rank
-from autoddl.runtime.oneflow.groups import Groups
+from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.runtime.oneflow.trace.entries import optimizer_maker, to_tensors
 from autoddl.runtime.oneflow.trace.from_graph import made_up_example, made_up_model
 from autoddl.runtime.oneflow.trainer import build_trainer
@@ -27,7 +28,7 @@ def main(folder: str) -> None:
     install_guard()
     work = json.loads((Path(folder) / "plans.json").read_text())
     plans = [Plan.load(Path(folder) / file) for file in work["plans"]]
-    meter = Meter(Groups(plans[0].mesh, rank()))
+    meter = Meter(Groups(plans[0].mesh, rank(), OneFlow()))
     for visit in range(work["visits"]):
         racers = [_racer(plan, work["emulate"]) for plan in plans]
         for step, _ in racers:
@@ -46,7 +47,7 @@ def _racer(plan: Plan, emulate: bool) -> tuple[Callable[[], object], Callable[[]
         made_up_model(plan.graph, plan.seed),
         plan,
         optimizer_maker(plan.optimizer, 1e-4),
-        emulate=plan.model if emulate else None,
+        emulate=emulate,
     )
     (batch,) = synthetic_batches(made_up_example(plan), plan.graph, 1, plan.seed)
     tensors = to_tensors(batch)

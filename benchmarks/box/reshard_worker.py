@@ -15,9 +15,10 @@ import oneflow as flow
 
 from autoddl.plans.reshard.plan import ReshardPlan
 from autoddl.plans.reshard.unit_tasks import End
+from autoddl.runtime.comm.groups import Groups
+from autoddl.runtime.comm.transfers import Resharding
 from autoddl.runtime.jobs.guard import install_guard, rank
-from autoddl.runtime.oneflow.groups import Groups
-from autoddl.runtime.oneflow.transfers import CommThread, Resharding
+from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.sbp.layout import local_slices
 from autoddl.sbp.mesh import Mesh
 from benchmarks.box.meter import Meter
@@ -32,13 +33,14 @@ def part(plan: ReshardPlan, end: End, device: tuple[int, int]) -> np.ndarray:
 
 def main(nodes: int, gpus: int, folder: str) -> None:
     install_guard()
-    meter = Meter(Groups(Mesh(nodes, gpus), rank()))
+    backend = OneFlow()
+    meter = Meter(Groups(Mesh(nodes, gpus), rank(), backend))
     plans, repeats = pickle.loads((Path(folder) / "plans.pickle").read_bytes())
     device = (rank() // gpus, rank() % gpus)
-    thread = CommThread(overlap=True)
+    thread = backend.beside_compute(True)
     calls = []
     for plan in plans:
-        run = Resharding(plan, device, gpus, "cpu", thread)
+        run = Resharding(plan, device, gpus, backend, thread)
         shard = None
         if device in plan.source.place.devices:
             shard = flow.tensor(part(plan, plan.source, device))

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import oneflow as flow
 
+from autoddl.runtime.comm.groups import Groups
+from autoddl.runtime.comm.redistribute import prepare
 from autoddl.runtime.jobs.guard import install_guard, rank
-from autoddl.runtime.oneflow.groups import Groups
-from autoddl.runtime.oneflow.redistribute import prepare
+from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.sbp.collectives import Step
 from autoddl.sbp.layout import local_shape
 from autoddl.sbp.mesh import Mesh
@@ -24,7 +25,7 @@ from benchmarks.box.meter import Meter
 def main(nodes: int, gpus: int, folder: str) -> None:
     install_guard()
     mesh = Mesh(nodes, gpus)
-    groups = Groups(mesh, rank())
+    groups = Groups(mesh, rank(), OneFlow())
     meter = Meter(groups)
     work = json.loads((Path(folder) / "steps.json").read_text())
     shape = tuple(work["shape"])

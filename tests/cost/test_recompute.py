@@ -19,9 +19,12 @@ ROWS, WIDTH, LAYERS = 1024, 256, 6
 ACT = ROWS * WIDTH * 4
 
 
-def planned(graph, nodes=1, gpus=1, **options):
+def planned(graph, nodes=1, gpus=1, space=None, **options):
     return find_plan(
-        graph, cluster("gcp_a100", nodes, gpus), PlanOptions(checkpointing="none", **options)
+        graph,
+        cluster("gcp_a100", nodes, gpus),
+        PlanOptions(checkpointing="none", **options),
+        space=space,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +10,9 @@ import numpy as np
 import oneflow as flow
 import oneflow.nn as nn
 
-from autoddl.cost.storage import Storage
 from autoddl.graph.graph import Graph
 from autoddl.planner import baselines
-from autoddl.planner.placements import split_storage
 from autoddl.planner.tables.group_table import WHOLE_SPACE, Space
-from autoddl.plans import Plan
 from autoddl.sbp.mesh import Mesh
 
 Batch = tuple[Any, ...]
@@ -198,15 +194,3 @@ def space(scheme: str, graph: Graph, mesh: Mesh) -> Space:
     if scheme in ("data_parallel", "zero", "zero-again"):
         return baselines.data_parallel(graph)
     return baselines.forced(graph, mesh, scheme.split("-"))
-
-
-def with_zero(plan: Plan, kind: str) -> Plan:
-    """The plan with its parameters stored by a stage, or (`mixed`) each in another way."""
-    every = tuple(range(plan.mesh.num_axes))
-    axes = [every, every[-1:], every[:1]]
-    storage = {}
-    for number, op in enumerate(plan.graph.params):
-        mixed = Storage(1 + number // 2 % 3, axes[number % 3])
-        storage[op.outputs[0]] = mixed if kind == "mixed" else Storage(int(kind), every)
-    ops, edges = split_storage(plan.graph, plan.model.comm, storage, plan.ops, plan.edges)
-    return dataclasses.replace(plan, ops=ops, edges=edges)

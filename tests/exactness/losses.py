@@ -22,8 +22,8 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans.staged import StagedPlan
 from autoddl.runtime.jobs.guard import rank
-from autoddl.runtime.oneflow.pipeline import build_pipeline_trainer
-from autoddl.runtime.oneflow.session import share_text
+from autoddl.runtime.jobs.session import share_text
+from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
 from tests.runtime.random_plans import cluster_of, random_plan
@@ -212,8 +212,8 @@ def trainer_of(case: dict[str, Any]) -> tuple[Any, Callable[[int, int], tuple[An
         plan = find_staged_plan(traced.graph, cluster, options)
         return plan.dumps()
 
-    plan = StagedPlan.from_json(json.loads(share_text(make)))
-    return build_pipeline_trainer(traced, plan, sgd, debug=True), batch
+    plan = StagedPlan.from_json(json.loads(share_text(make, OneFlow())))
+    return build_trainer(traced, plan, sgd, debug=True), batch
 
 
 def distance(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:

@@ -29,10 +29,12 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.jobs.guard import rank
-from autoddl.runtime.oneflow.session import share_text
+from autoddl.runtime.jobs.session import share_text
+from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
-from tests.exactness.cases import BASELINES, CASES, space, with_zero
+from tests.exactness.cases import BASELINES, CASES, space
+from tests.runtime.random_plans import with_zero
 
 LAPTOP = Path(__file__).parents[2] / "calibration" / "machines" / "laptop.json"
 NO_GRADIENT = 1e-6  # of the largest in the tensor: what rounding leaves of a gradient that is zero
@@ -144,7 +146,7 @@ def together(
             found = dataclasses.replace(found, recomputed=repeated_blocks(found.graph))
         return found.dumps()
 
-    plan = Plan.loads(share_text(make))
+    plan = Plan.loads(share_text(make, OneFlow()))
     trainer = build_trainer(traced, plan, case.optimizer(optimizer))
     losses = []
     for step in range(steps):

@@ -19,9 +19,9 @@ PARAMETERS = 3 * (WIDTH * WIDTH + WIDTH)
 WHERE = cluster("gcp_a100", 1, 1)
 
 
-def plan(precision, where=WHERE, graph=GRAPH, **options) -> Plan:
+def plan(precision, where=WHERE, graph=GRAPH, space=None, **options) -> Plan:
     return find_plan(
-        graph, where, PlanOptions(precision=precision, checkpointing="none", **options)
+        graph, where, PlanOptions(precision=precision, checkpointing="none", **options), space=space
     )
 
 

@@ -1,4 +1,4 @@
-"""The next best topologies among few strategies, against each strategy priced by itself."""
+"""The next best topologies, against each strategy priced by itself."""
 
 from dataclasses import replace
 
@@ -6,14 +6,10 @@ import numpy as np
 import pytest
 
 from autoddl.cost.model import CostModel
-from autoddl.cost.recompute import Recomputation
 from autoddl.planner.alternatives import next_best
 from autoddl.planner.layers import heavy_groups, topology, topology_letters
 from autoddl.planner.planner import micro_graph
-from autoddl.planner.symmetric import cheapest_tables
-from autoddl.planner.tables.group_table import WHOLE_SPACE
-from autoddl.planner.tables.groups import make_groups
-from autoddl.planner.tables.pair_prices import PairPrices
+from autoddl.planner.tables.tables import build_tables
 from autoddl.sbp.placement import NdSbp
 from autoddl.search.elimination import eliminate
 from tests.clusters import cluster
@@ -39,23 +35,14 @@ def topologies(tables, group, op):
 @pytest.mark.parametrize("graph", [mlp(32, (512, 2048, 96)), attention(8, 32, 64, 256, 8)])
 def test_the_next_best_is_the_cheapest_of_all_others(graph, room):
     where = cluster("piz_daint", 32, 1)
-    model, micro = CostModel(where, memory_limit_bytes=1e15), micro_graph(graph, 1)
-    prices, again = PairPrices(where.mesh, model.comm.price), Recomputation(micro)
-    few = cheapest_tables(make_groups(micro), model, 1, WHOLE_SPACE, prices, again)
-    assert few is not None and few.others is not None
-    choice = eliminate(few.problem, 0.0, frozenset()).expand({})
-    memory = few.problem.evaluate(choice)[1]
+    model = CostModel(where, memory_limit_bytes=1e15)
+    every = build_tables(micro_graph(graph, 1), model)
+    assert every is not None
+    choice = eliminate(every.problem, 0.0, frozenset()).expand({})
+    memory = every.problem.evaluate(choice)[1]
     limit = memory * room
-    limited = replace(few, problem=replace(few.problem, memory_limit=limit))
-    found = next_best(limited, choice, memory)
-
-    pairs = zip(few.others.kept, few.others.rows, strict=True)
-    rows = [np.union1d(kept, more) for kept, more in pairs]
-    wide = few.others.builder.among(rows, prices).build()
-    chosen = [
-        int(np.searchsorted(rows[t], few.others.kept[t][s]))
-        for t, s in zip(few.problem.nodes, choice, strict=True)
-    ]
+    wide = replace(every, problem=replace(every.problem, memory_limit=limit))
+    found, chosen = next_best(wide, choice, memory), choice.tolist()
     expected = {}
     for group, op in heavy_groups(wide):
         variable = wide.variables[group]

@@ -8,9 +8,9 @@ import numpy as np
 import oneflow as flow
 
 from autoddl.graph.placed import PlannedOp
+from autoddl.runtime.kernel import ByInput, Context, Explicit, RunState
+from autoddl.runtime.nested import put_tensors
 from autoddl.runtime.oneflow.kernels import KERNELS
-from autoddl.runtime.oneflow.kernels.registry import ByInput, Context, Explicit, RunState
-from autoddl.runtime.oneflow.trace.job.nested import put_tensors
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
 from autoddl.sbp.rules import find_rule

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from autoddl.cluster.spec import Cluster
+from autoddl.cost.storage import Storage
 from autoddl.graph.graph import Graph, Op
 from autoddl.graph.placed import PlannedEdge, PlannedOp
+from autoddl.planner.placements import split_storage
 from autoddl.plans import Plan, SearchRecord
 from autoddl.sbp.layout import is_even
 from autoddl.sbp.mesh import Mesh
@@ -137,3 +140,15 @@ def with_paths(
     )
     plan.verify()
     return plan
+
+
+def with_zero(plan: Plan, kind: str) -> Plan:
+    """The plan with its parameters stored by a stage, or (`mixed`) each in another way."""
+    every = tuple(range(plan.mesh.num_axes))
+    axes = [every, every[-1:], every[:1]]
+    storage = {}
+    for number, op in enumerate(plan.graph.params):
+        mixed = Storage(1 + number // 2 % 3, axes[number % 3])
+        storage[op.outputs[0]] = mixed if kind == "mixed" else Storage(int(kind), every)
+    ops, edges = split_storage(plan.graph, plan.model.comm, storage, plan.ops, plan.edges)
+    return dataclasses.replace(plan, ops=ops, edges=edges)

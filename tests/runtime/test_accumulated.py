@@ -3,7 +3,7 @@
 import numpy as np
 import oneflow as flow
 
-from autoddl.runtime.oneflow.accumulated import Accumulated
+from autoddl.runtime.execution.gradients import Accumulated
 
 
 def test_sums_equal_those_out_of_place_to_the_bit():

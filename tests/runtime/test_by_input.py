@@ -6,10 +6,11 @@ import pytest
 flow = pytest.importorskip("oneflow", reason="needs OneFlow")
 
 from autoddl.graph.placed import PlannedOp  # noqa: E402
+from autoddl.runtime.execution.vjp import product, run_kernel  # noqa: E402
+from autoddl.runtime.kernel import ByInput, Context, RunState  # noqa: E402
+from autoddl.runtime.oneflow.backend import OneFlow  # noqa: E402
 from autoddl.runtime.oneflow.kernels import KERNELS  # noqa: E402
 from autoddl.runtime.oneflow.kernels.by_input import BY_INPUT  # noqa: E402
-from autoddl.runtime.oneflow.kernels.registry import ByInput, Context, RunState  # noqa: E402
-from autoddl.runtime.oneflow.vjp import product, run_kernel  # noqa: E402
 from autoddl.sbp.layout import TensorSpec  # noqa: E402
 from autoddl.sbp.mesh import Mesh  # noqa: E402
 from autoddl.sbp.placement import NdSbp  # noqa: E402
@@ -56,7 +57,7 @@ def test_each_gradient_by_itself(case):
     planned = PlannedOp("op", (one, one), (one,), (one,), (one, one))
     context = Context("op", spec, planned, Mesh(1, 1), 0, RunState(seed=0))
     own, whole = (
-        run_kernel(kernels[kind], context, attrs, inputs, [True, True])
+        run_kernel(OneFlow(), kernels[kind], context, attrs, inputs, [True, True])
         for kernels in (BY_INPUT, KERNELS)
     )
     assert np.allclose(own[1][0].numpy(), whole[1][0].numpy(), atol=1e-5)

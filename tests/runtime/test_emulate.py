@@ -9,7 +9,8 @@ import pytest
 
 from autoddl.cluster.spec import Device
 from autoddl.cost.operators import at_rate
-from autoddl.runtime.oneflow.measure.emulate import Clock
+from autoddl.runtime.emulate.emulate import Clock
+from autoddl.runtime.oneflow.backend import OneFlow
 
 
 @pytest.mark.alone
@@ -29,7 +30,7 @@ def test_traffic_is_real_and_waits_are_right(launch, model):
 
 @pytest.mark.alone
 def test_the_clock_waits_for_what_is_computed_and_not_for_what_is_late():
-    clock = Clock()
+    clock = Clock(OneFlow("cpu"))
     started = time.perf_counter()
     clock.start()
     for _ in range(100):
@@ -44,7 +45,7 @@ def test_the_clock_waits_for_what_is_computed_and_not_for_what_is_late():
 
 
 def test_what_the_emulation_adds_is_taken_off_the_collective_and_the_next_wait():
-    clock = Clock()
+    clock = Clock(OneFlow("cpu"))
     clock.start()
     began = time.perf_counter()
     clock.before_collective()

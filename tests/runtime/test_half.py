@@ -5,9 +5,9 @@ import pytest
 flow = pytest.importorskip("oneflow", reason="needs OneFlow")
 
 import autoddl  # noqa: E402
-from autoddl.runtime.oneflow.groups import Groups  # noqa: E402
-from autoddl.runtime.oneflow.half import check_device  # noqa: E402
-from autoddl.runtime.oneflow.loss_scale import LossScaler  # noqa: E402
+from autoddl.runtime.comm.groups import Groups  # noqa: E402
+from autoddl.runtime.loss_scale import LossScaler, check_stages  # noqa: E402
+from autoddl.runtime.oneflow.backend import OneFlow  # noqa: E402
 from tests.clusters import cluster  # noqa: E402
 from tests.runtime.conftest import run_worker  # noqa: E402
 from tests.runtime.small_models import OPTIMIZERS, build  # noqa: E402
@@ -33,12 +33,12 @@ def test_the_cpu_refuses_and_says_why():
 
 def test_stages_in_float16_are_refused_on_any_device():
     with pytest.raises(ValueError, match="has stages, whose losses autoddl does not scale"):
-        check_device("float16", in_stages=True)
-    check_device("float32", in_stages=True)
+        check_stages("float16")
+    check_stages("float32")
 
 
 def test_the_scale_falls_at_once_and_grows_slowly():
-    world = Groups(cluster("gcp_a100", 1, 1).mesh, 0).along(())
+    world = Groups(cluster("gcp_a100", 1, 1).mesh, 0, OneFlow("cpu")).along(())
     scaler = LossScaler(8.0, growth_interval=2)
     gradient = flow.tensor([16.0, -4.0])
     assert scaler.unscale([gradient], world) and gradient.numpy().tolist() == [2.0, -0.5]

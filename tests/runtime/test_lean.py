@@ -8,10 +8,11 @@ import pytest
 
 flow = pytest.importorskip("oneflow", reason="runs OneFlow kernels")
 
+from autoddl.runtime.execution.vjp import product, run_kernel  # noqa: E402
+from autoddl.runtime.oneflow.backend import OneFlow  # noqa: E402
 from autoddl.runtime.oneflow.detach import detached  # noqa: E402
 from autoddl.runtime.oneflow.kernels import KERNELS  # noqa: E402
 from autoddl.runtime.oneflow.kernels.lean import LEAN  # noqa: E402
-from autoddl.runtime.oneflow.vjp import product, run_kernel  # noqa: E402
 
 
 def tensor(*shape):
@@ -63,7 +64,7 @@ def test_gradients_are_autograds(case):
 def run(kernel, attrs, inputs, wanted) -> list[Any]:
     """The output and the gradients of the inputs."""
     context: Any = SimpleNamespace(updates={}, spec=SimpleNamespace(kind="any"))
-    record, (y,) = run_kernel(kernel, context, attrs, inputs, wanted)
+    record, (y,) = run_kernel(OneFlow(), kernel, context, attrs, inputs, wanted)
     assert record is not None and not y.requires_grad
     dy = tensor(*y.shape[::-1]).permute(*reversed(range(y.ndim)))  # a view as well
     taken = product(record, [dy])

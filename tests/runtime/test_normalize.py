@@ -8,8 +8,8 @@ import pytest
 flow = pytest.importorskip("oneflow", reason="needs OneFlow")
 
 from autoddl.graph.placed import PlannedOp  # noqa: E402
+from autoddl.runtime.kernel import ByInput, Context, Explicit, RunState  # noqa: E402
 from autoddl.runtime.oneflow.kernels import KERNELS  # noqa: E402
-from autoddl.runtime.oneflow.kernels.registry import ByInput, Context, Explicit, RunState  # noqa: E402
 from autoddl.sbp.layout import TensorSpec  # noqa: E402
 from autoddl.sbp.mesh import Mesh  # noqa: E402
 from autoddl.sbp.placement import B, NdSbp, S  # noqa: E402

@@ -8,7 +8,8 @@ import pytest
 
 flow = pytest.importorskip("oneflow", reason="runs OneFlow kernels")
 
-from autoddl.runtime.oneflow.vjp import product, run_kernel  # noqa: E402
+from autoddl.runtime.execution.vjp import product, run_kernel  # noqa: E402
+from autoddl.runtime.oneflow.backend import OneFlow  # noqa: E402
 
 
 def gradients(function, inputs, given) -> Any:
@@ -18,7 +19,7 @@ def gradients(function, inputs, given) -> Any:
         return function(*inputs)
 
     context: Any = SimpleNamespace(updates={})
-    record, outputs = run_kernel(kernel, context, {}, inputs, [True] * len(inputs))
+    record, outputs = run_kernel(OneFlow(), kernel, context, {}, inputs, [True] * len(inputs))
     assert record is not None and len(outputs) == len(given)
     return product(record, given)
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ...sbp.collectives import COLLECTIVES, Collectives
 from ...sbp.counted import Counted
 from ...sbp.edges import distinct_pairs
-from ...sbp.layout import Shape, TensorSpec, is_even
+from ...sbp.layout import Shape, TensorSpec, divides_evenly, is_even, split_parts
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp
 from ...sbp.redistribute import PathTable, PriceFn
@@ -112,18 +112,22 @@ class PairPrices:
 
     def ask_rows(self, spec: TensorSpec, given: Codes, kept: Codes) -> None:
         """Announce that `row_seconds` will be called with these."""
-        if self.mesh.num_axes:
-            self.ask(spec, _distinct(given), _distinct(kept))
+        moves = (given != kept).any(axis=1)
+        if moves.any():
+            self.ask(spec, _distinct(given[moves]), _distinct(kept[moves]))
 
     def row_seconds(self, spec: TensorSpec, given: Codes, kept: Codes) -> Table:
         """[n] seconds from each row of `given` to the same row of `kept`."""
-        if self.mesh.num_axes == 0:
-            return np.zeros(len(given))
-        first, which = distinct_pairs(given, kept)
-        sources, row = np.unique(_keys(given[first]), return_inverse=True)
-        targets, column = np.unique(_keys(kept[first]), return_inverse=True)
-        between = self.seconds(spec, self._codes(sources.tolist()), self._codes(targets.tolist()))
-        return between[row, column][which]
+        even = divides_evenly(spec.shape, split_parts(kept, len(spec.shape), self.mesh))
+        seconds = np.where(even, 0.0, np.inf)
+        moves = (given != kept).any(axis=1)
+        if moves.any():
+            first, which = distinct_pairs(given[moves], kept[moves])
+            sources, row = np.unique(_keys(given[moves][first]), return_inverse=True)
+            targets, column = np.unique(_keys(kept[moves][first]), return_inverse=True)
+            states = self._codes(sources.tolist()), self._codes(targets.tolist())
+            seconds[moves] = self.seconds(spec, *states)[row, column][which]
+        return seconds
 
     def _known(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Table | None:
         first = sources[:1]

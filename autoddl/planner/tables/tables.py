@@ -39,26 +39,12 @@ Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Others:
-    """Strategies that are in no tables, to be shown beside a choice.
-
-    builder: of all strategies, prepared
-    kept, rows: of each node table the strategies in the tables, and others, by their numbers there
-    """
-
-    builder: TableBuilder
-    kept: Sequence[Rows]
-    rows: Sequence[Rows]
-
-
-@dataclass(frozen=True)
 class Tables:
     """The problem's arrays with what they stand for.
 
     groups:    by node table number
     variables: group -> the variable of its strategy; that of its storage, if it has one, is the
                next
-    others:    where the tables have few strategies
     """
 
     grouping: Grouping
@@ -68,7 +54,6 @@ class Tables:
     model: CostModel
     micro_batches: int
     again: Recomputation
-    others: Others | None = None
 
     def table_of(self, group: int) -> GroupTable:
         return self.groups[self.problem.nodes[self.variables[group]]]
@@ -117,8 +102,6 @@ def build_tables(
     return builder.build() if builder.prepare() and builder.fits() else None
 
 
-EdgePart = tuple[int, Rows, Rows]  # edge table, strategies of the first and of the second
-NodePart = tuple[int, Rows]
 # (source's node table, its operator, output, target's node table, its operator, input, has grad)
 _WireKey = tuple[int, int, int, int, int, int, bool]
 
@@ -146,17 +129,6 @@ class _Wire:
         if self.back_given is not None and self.back_wanted is not None:
             ways.append((self.back_given, self.back_wanted))
         return ways
-
-    def some(self, first: Rows, second: Rows) -> _Wire:
-        """Between some strategies of the source and of the target."""
-        return replace(
-            self,
-            given=self.given[first],
-            wanted=self.wanted[second],
-            back_given=None if self.back_given is None else self.back_given[second],
-            back_wanted=None if self.back_wanted is None else self.back_wanted[first],
-            added=None if self.added is None else self.added[np.ix_(first, second)],
-        )
 
 
 @dataclass
@@ -273,21 +245,6 @@ class TableBuilder:
             self.micro_batches,
             self.again,
         )
-
-    def parts(
-        self, edges: Sequence[EdgePart], nodes: Sequence[NodePart] = ()
-    ) -> tuple[list[tuple[Table, Table]], list[Table]]:
-        """(seconds, bytes) of some entries of edge tables, and seconds of node tables.
-
-        As `build` makes them, of groups without storages.
-        """
-        every = list(self.wires.values())
-        wires = [every[number].some(first, second) for number, first, second in edges]
-        groups = [(self.owners[n], self.group_tables[n].some(rows)) for n, rows in nodes]
-        self._ask(wires, groups)
-        return [self._price(wire) for wire in wires], [
-            self._node_seconds(self.tables.priced(*group)) for group in groups
-        ]
 
     def _ask(self, wires: Iterable[_Wire], groups: Iterable[tuple[Group, GroupTable]]) -> None:
         """Announce what these edges and groups need."""

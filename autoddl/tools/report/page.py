@@ -42,7 +42,7 @@ def page(plan: Plan) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("autoddl", "report"),
+        loader=PackageLoader("autoddl.tools", "report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -12,9 +12,10 @@ import time
 
 import oneflow as flow
 
+from autoddl.runtime.comm.groups import Groups
+from autoddl.runtime.comm.redistribute import prepare
 from autoddl.runtime.jobs.guard import rank
-from autoddl.runtime.oneflow.groups import Groups
-from autoddl.runtime.oneflow.redistribute import prepare
+from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.sbp.collectives import Step, device_intra_bytes
 from autoddl.sbp.layout import TensorSpec, local_shape
 from autoddl.sbp.mesh import Mesh
@@ -46,7 +47,7 @@ def sent() -> int:
 
 def main() -> None:
     mesh = Mesh(int(sys.argv[1]), int(sys.argv[2]))
-    groups = Groups(mesh, rank())
+    groups = Groups(mesh, rank(), OneFlow())
     world = groups.along(range(mesh.num_axes))
 
     def meet() -> int:

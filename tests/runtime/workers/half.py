@@ -15,12 +15,13 @@ import oneflow as flow
 
 from autoddl.graph.precision import in_precision
 from autoddl.graph.regions import repeated_blocks
+from autoddl.runtime.comm.groups import Groups
 from autoddl.runtime.jobs.guard import rank
-from autoddl.runtime.oneflow import trainer as trainer_module
-from autoddl.runtime.oneflow.groups import Groups
+from autoddl.runtime.kernel import Explicit
+from autoddl.runtime.loss_scale import LossScaler, all_finite
+from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.runtime.oneflow.kernels.lean import LEAN
-from autoddl.runtime.oneflow.kernels.registry import KERNELS, Explicit
-from autoddl.runtime.oneflow.loss_scale import LossScaler, all_finite
+from autoddl.runtime.oneflow.kernels.registry import KERNELS
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
 from tests.runtime.random_plans import cluster_of, random_plan
@@ -88,7 +89,7 @@ def overflow_skips_the_update(optimizers):
 
 
 def one_rank_is_enough(optimizers):
-    world = Groups(cluster_of(2, 2).mesh, rank()).along((0, 1))
+    world = Groups(cluster_of(2, 2).mesh, rank(), OneFlow()).along((0, 1))
     for bad in (float("inf"), float("-inf"), float("nan")):
         value = bad if rank() == 2 else 1.0
         assert not all_finite([flow.ones(3), flow.tensor([1.0, value])], world)
@@ -96,7 +97,7 @@ def one_rank_is_enough(optimizers):
 
 
 def halves(optimizers):
-    trainer_module.check_device = lambda precision: None
+    OneFlow.check_precision = lambda self, precision: None
     known = [(kernels, dict(kernels)) for kernels in (KERNELS, LEAN)]
     for optimizer in optimizers:
         wide, _, _ = train("stack", "float32", optimizer, 4, 2)

@@ -23,10 +23,11 @@ from autoddl.planner.placements import split_storage
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans.staged import StagedPlan
 from autoddl.runtime.jobs.guard import rank
+from autoddl.runtime.jobs.session import share_text
+from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.runtime.oneflow.kernels.by_input import BY_INPUT
-from autoddl.runtime.oneflow.pipeline import build_pipeline_trainer
-from autoddl.runtime.oneflow.session import share_text
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
+from autoddl.runtime.oneflow.trainer import build_trainer
 from tests.runtime.random_plans import cluster_of, random_plan
 from tests.runtime.small_models import OPTIMIZERS, build
 
@@ -82,9 +83,9 @@ def watched_step(trainer, batch):
     executors = [part.executor for part in trainer._parts.values()]
 
     def watched(action):
-        trainer._groups.log = []
+        trainer._job.groups.log = []
         do(action)
-        if action.is_compute and trainer._groups.log:
+        if action.is_compute and trainer._job.groups.log:
             met.add((action.kind, trainer.plan.schedule.part(trainer.stage, action.chunk)))
 
     trainer._do = watched
@@ -93,7 +94,7 @@ def watched_step(trainer, batch):
     loss = float(trainer.step(*batch))
     for executor in executors:
         executor._debug = True
-    trainer._do, trainer._groups.log = do, None
+    trainer._do, trainer._job.groups.log = do, None
     for number, part in trainer._parts.items():
         assert {kind for kind, of in met if of == number} <= part.meets, (met, part.meets)
         assert (("F", number) in met) == ("F" in part.meets), (met, part.meets)
@@ -129,10 +130,8 @@ def run(case, expected):
             plan = recomputed(plan)
         return json.dumps(plan.to_json())
 
-    plan = StagedPlan.from_json(json.loads(share_text(make)))
-    trainer = build_pipeline_trainer(
-        traced, plan, OPTIMIZERS["sgd"], overlap=case["overlap"], debug=True
-    )
+    plan = StagedPlan.from_json(json.loads(share_text(make, OneFlow())))
+    trainer = build_trainer(traced, plan, OPTIMIZERS["sgd"], overlap=case["overlap"], debug=True)
     if case["dies"] and rank() == 1:
         (part,) = trainer._parts.values()
         part.executor.backward_pass = DEATHS[case["dies"]]  # in the middle of the schedule
@@ -141,7 +140,7 @@ def run(case, expected):
         for part in trainer._parts.values()
         for node in part.executor._program.nodes
     )
-    last = rank() in trainer._ranks[-1]
+    last = rank() in trainer._job.ranks[-1]
     assert bool(heavy) == (not plan.schedule.joint) or not (heavy or last)
     losses = [watched_step(trainer, batch(0, rows))]
     losses += [float(trainer.step(*batch(step, rows))) for step in range(1, case["steps"])]

@@ -12,8 +12,8 @@ from autoddl.plans.schedule.costs import Costs
 from autoddl.plans.schedule.simulate import simulate
 from autoddl.plans.staged import StagedPlan
 from autoddl.runtime.jobs.guard import rank
-from autoddl.runtime.oneflow.pipeline import build_pipeline_trainer
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
+from autoddl.runtime.oneflow.trainer import build_trainer
 from tests.runtime.random_plans import cluster_of
 from tests.runtime.small_models import OPTIMIZERS, build
 
@@ -30,7 +30,7 @@ def main():
             traced.graph, machine, PlanOptions(stages=2, schedule=schedule, micro_batches=4)
         )
         assert isinstance(plan, StagedPlan)
-        trainer = build_pipeline_trainer(
+        trainer = build_trainer(
             traced, plan, OPTIMIZERS["sgd"], overlap=overlap, emulate=True, signal=signal
         )
         trainer.step(*batch(0, 8)).numpy()

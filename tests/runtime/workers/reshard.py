@@ -15,8 +15,9 @@ from autoddl.cluster.submesh import SubMesh
 from autoddl.plans.reshard.plan import plan_reshard
 from autoddl.plans.reshard.strategies import STRATEGIES
 from autoddl.plans.reshard.unit_tasks import End
+from autoddl.runtime.comm.transfers import Resharding
 from autoddl.runtime.jobs.guard import install_guard, rank
-from autoddl.runtime.oneflow.transfers import CommThread, Resharding
+from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.sbp.layout import TensorSpec, local_slices
 from autoddl.sbp.placement import B, NdSbp, S
 from tests.runtime.random_plans import cluster_of
@@ -55,14 +56,15 @@ def draw(rng, world):
 def main():
     count, seed = int(sys.argv[1]), int(sys.argv[2])
     install_guard()
-    rng, thread = random.Random(seed), CommThread(overlap=True)
+    backend = OneFlow()
+    rng, thread = random.Random(seed), backend.beside_compute(True)
     shapes = set()
     for number in range(count):
         plan, (_, gpus) = draw(rng, flow.env.get_world_size())
         shapes.add((plan.source.place.nodes, plan.target.place.nodes))
         device = (rank() // gpus, rank() % gpus)
         whole = (np.arange(plan.spec.numel) % 97).reshape(plan.spec.shape).astype(plan.spec.dtype)
-        run = Resharding(plan, device, gpus, "cpu", thread)
+        run = Resharding(plan, device, gpus, backend, thread)
 
         def part(end, device=device, whole=whole):
             index = end.place.devices.index(device)

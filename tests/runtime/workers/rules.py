@@ -15,13 +15,14 @@ import numpy as np
 import oneflow as flow
 
 from autoddl.graph.placed import PlannedOp
+from autoddl.runtime.comm.groups import Groups
+from autoddl.runtime.execution.vjp import product, run_kernel
 from autoddl.runtime.jobs.guard import install_guard, rank
+from autoddl.runtime.kernel import Context, RunState
+from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.runtime.oneflow.detach import detached
-from autoddl.runtime.oneflow.groups import Groups
 from autoddl.runtime.oneflow.kernels import KERNELS
 from autoddl.runtime.oneflow.kernels.lean import LEAN
-from autoddl.runtime.oneflow.kernels.registry import Context, RunState
-from autoddl.runtime.oneflow.vjp import product, run_kernel
 from autoddl.sbp.layout import is_even, local_shape
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
@@ -46,7 +47,7 @@ class Runner:
 
     def __init__(self, mesh, number):
         self.mesh, self.rank = mesh, number
-        self.groups = Groups(mesh, number)
+        self.groups = Groups(mesh, number, OneFlow())
 
     def run(self, case, nds, arrays, slopes):
         """Outputs, updates and gradients of this rank, from its parts of inputs and slopes."""
@@ -74,7 +75,7 @@ class Runner:
         ]
         wanted = [nd is not None for nd in grad_ins]
         kernel = (KERNELS | LEAN)[op.kind]
-        record, results = run_kernel(kernel, context, attrs, mine, wanted)
+        record, results = run_kernel(self.groups.backend, kernel, context, attrs, mine, wanted)
         updates = dict(context.updates)
         if record is None:
             return results, updates, [None] * len(mine)

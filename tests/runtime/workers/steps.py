@@ -9,8 +9,9 @@ import sys
 import numpy as np
 import oneflow as flow
 
-from autoddl.runtime.oneflow.groups import Groups
-from autoddl.runtime.oneflow.redistribute import prepare
+from autoddl.runtime.comm.groups import Groups
+from autoddl.runtime.comm.redistribute import prepare
+from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.sbp.collectives import legal_steps
 from autoddl.sbp.layout import local_shape
 from autoddl.sbp.mesh import Mesh
@@ -46,7 +47,7 @@ def main() -> None:
     nodes, gpus, shape = int(sys.argv[1]), int(sys.argv[2]), tuple(map(int, sys.argv[3].split(",")))
     every, rank = int(sys.argv[4]), flow.env.get_rank()
     mesh = Mesh(nodes, gpus)
-    groups = Groups(mesh, rank)
+    groups = Groups(mesh, rank, OneFlow())
     rng = np.random.default_rng(1)
     whole = rng.integers(-50, 50, shape).astype(np.float32)
     labels = (P, B, *map(S, range(len(shape))))

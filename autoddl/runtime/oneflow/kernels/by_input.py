@@ -18,9 +18,9 @@ from oneflow import _C, Tensor
 
 from ....sbp.rules import is_matmul
 from ....sbp.signature import RULES, Attrs
+from ...kernel import ByInput, Context, Kernel
 from ..detach import detached
 from .product import TRANSPOSED, convolve, product_gradient
-from .registry import ByInput, Context, Kernel
 
 
 def matmul(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput:

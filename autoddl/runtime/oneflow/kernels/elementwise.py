@@ -10,7 +10,8 @@ import oneflow as flow
 from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
-from .registry import Context, kernel, simple
+from ...kernel import Context
+from .registry import kernel, simple
 
 UNARY = (
     "relu", "gelu", "fast_gelu", "quick_gelu", "tanh", "sigmoid", "silu", "mish", "selu",

@@ -15,9 +15,10 @@ from oneflow import _C, Tensor
 
 from ....sbp.rules import is_matmul
 from ....sbp.signature import RULES, Attrs
+from ...kernel import ByInput, Context, Explicit, Kernel
 from ..detach import detached
 from .product import product_gradient
-from .registry import KERNELS, ByInput, Context, Explicit, Kernel
+from .registry import KERNELS
 
 
 def matmul(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor] | Explicit:

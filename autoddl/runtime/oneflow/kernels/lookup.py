@@ -8,7 +8,8 @@ import oneflow as flow
 from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
-from .registry import Context, kernel, simple
+from ...kernel import Context
+from .registry import kernel, simple
 
 simple(
     {

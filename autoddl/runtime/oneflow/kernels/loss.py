@@ -8,8 +8,9 @@ import oneflow as flow
 from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
+from ...kernel import Context, Explicit
 from .lookup import held_indices
-from .registry import Context, Explicit, kernel, output_kernel
+from .registry import kernel, output_kernel
 from .softmax import shifted_and_total
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
-from .registry import Context, kernel
+from ...kernel import Context
+from .registry import kernel
 
 
 @kernel("max_pool_1d", "max_pool_2d", "max_pool_3d")

@@ -8,7 +8,8 @@ import oneflow as flow
 from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
-from .registry import Context, kernel, simple
+from ...kernel import Context
+from .registry import kernel, simple
 
 _CONVOLUTIONS = {"conv1d": _C.conv1d, "conv2d": _C.conv2d, "conv3d": _C.conv3d}
 TRANSPOSED = {"conv1d": _C.deconv1d, "conv2d": _C.deconv2d, "conv3d": _C.deconv3d}

@@ -8,8 +8,9 @@ import oneflow as flow
 from oneflow import Tensor
 
 from ....sbp.signature import Attrs
+from ...kernel import Context, Explicit
 from ..detach import detached
-from .registry import Context, Explicit, kernel
+from .registry import kernel
 
 
 @kernel("dropout")

@@ -9,7 +9,8 @@ import oneflow as flow
 from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
-from .registry import Context, Explicit, kernel
+from ...kernel import Context, Explicit
+from .registry import kernel
 
 
 @kernel(

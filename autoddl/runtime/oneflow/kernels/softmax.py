@@ -13,8 +13,9 @@ import oneflow as flow
 from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
-from ..groups import Group
-from .registry import Context, Explicit, kernel
+from ...comm.groups import Group
+from ...kernel import Context, Explicit
+from .registry import kernel
 
 
 @kernel("softmax")

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from oneflow import Tensor
 
 from ....sbp.signature import Attrs
+from ...kernel import Context, Explicit
 from ..detach import detached
-from .registry import Context, Explicit, kernel
+from .registry import kernel
 
 
 @kernel("fork", "identity")

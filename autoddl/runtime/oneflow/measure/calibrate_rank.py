@@ -7,12 +7,13 @@ from pathlib import Path
 
 from ....graph.graph import Graph
 from ....sbp.mesh import Mesh
+from ...comm.groups import Groups
 from ...jobs.guard import rank
+from ...jobs.session import share_text
 from ...measure.measured import Limits, Progress
 from ...measure.record import Record
 from ...measure.schedule import Point
-from ..groups import Groups
-from ..session import share_text
+from ..backend import OneFlow
 from .measure import measure
 from .measure_device import measure_device, memory_bytes
 from .measure_operators import measure_operators
@@ -39,9 +40,10 @@ def run(
     graph: of a model whose operators are timed, too
     """
     expect("the start of OneFlow on all ranks", DEVICE_SECONDS)
-    groups = Groups(mesh, rank(), device_kind)
+    backend = OneFlow(device_kind)
+    groups = Groups(mesh, rank(), backend)
     watch = Stopwatch(groups)
-    record = Record.loads(share_text(lambda: start().dumps()))
+    record = Record.loads(share_text(lambda: start().dumps(), backend))
 
     def save() -> None:
         if rank() == 0:

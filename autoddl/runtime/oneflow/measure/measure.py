@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from ...comm.groups import Groups
 from ...measure.measured import Limits, Progress, estimate, is_over, progress, stop, why_not
 from ...measure.record import Record, Timing
 from ...measure.schedule import Point
-from ..groups import Groups
 from .timing import Stopwatch, collective_call
 
 # A training step issues its collectives one after the other and does not wait for each: one call

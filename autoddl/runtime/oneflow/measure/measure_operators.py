@@ -23,12 +23,12 @@ from ....sbp.mesh import Mesh
 from ....sbp.placement import B, NdSbp, Placement
 from ....sbp.rules import find_rule, signatures_of
 from ....sbp.signature import Signature
+from ...comm.groups import Groups
+from ...execution.program import Node, compile_program
+from ...execution.vjp import product, run_kernel
+from ...kernel import RunState
 from ...measure.measured import Progress
 from ...measure.record import Record
-from ..groups import Groups
-from ..kernels.registry import RunState
-from ..program import Node, compile_program
-from ..vjp import product, run_kernel
 from .timing import Stopwatch
 
 SAMPLES = 5
@@ -75,7 +75,7 @@ def measure_operators(
         batch = task.graph.batch
         if batch not in nodes:
             nodes[batch] = _nodes(task.graph, groups)
-        forward_s, both_s = _seconds(nodes[batch][task.op.name], watch, groups.device)
+        forward_s, both_s = _seconds(nodes[batch][task.op.name], watch)
         found.setdefault(task.key, []).append((task.work, forward_s, max(both_s - forward_s, 0.0)))
     record.operators.update(found)
     save()
@@ -141,9 +141,9 @@ def _is_whole(signature: Signature) -> bool:
     return all(p is None or p == B for p in parts)
 
 
-def _seconds(node: Node, watch: Stopwatch, device: str) -> tuple[float, float]:
+def _seconds(node: Node, watch: Stopwatch) -> tuple[float, float]:
     """(forward, forward and backward) seconds of one call, medians."""
-    kernel, spec = node.kernel, node.context.spec
+    kernel, spec, device = node.kernel, node.context.spec, watch.backend.device
     assert kernel is not None
     inputs = [_filled(tensor, device) for tensor in spec.inputs]
     gradients = [
@@ -153,10 +153,10 @@ def _seconds(node: Node, watch: Stopwatch, device: str) -> tuple[float, float]:
     wanted = [edge.carries_gradient for edge in node.edges]
 
     def forward() -> None:
-        run_kernel(kernel, node.context, node.attrs, inputs, wanted)
+        run_kernel(watch.backend, kernel, node.context, node.attrs, inputs, wanted)
 
     def both() -> None:
-        record, _ = run_kernel(kernel, node.context, node.attrs, inputs, wanted)
+        record, _ = run_kernel(watch.backend, kernel, node.context, node.attrs, inputs, wanted)
         if record is not None:
             product(record, gradients)
 

@@ -18,9 +18,9 @@ import oneflow._oneflow_internal as internal
 from ....sbp.collectives import COLLECTIVES, Step
 from ....sbp.layout import local_shape
 from ....sbp.placement import B, NdSbp
+from ...comm.groups import Groups
+from ...comm.redistribute import prepare
 from ...measure.schedule import ITEM_BYTES, Point, axes_of, is_active, pair_of
-from ..groups import Groups
-from ..redistribute import prepare
 
 Call = Callable[[], object]
 
@@ -37,8 +37,9 @@ class Stopwatch:
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
+        self.backend = groups.backend
         self._world = groups.along(range(groups.mesh.num_axes))
-        self._token = flow.zeros(1, device=groups.device)
+        self._token = flow.zeros(1, device=groups.backend.device)
 
     def meet(self) -> None:
         """Until all ranks are here."""
@@ -64,7 +65,7 @@ class Stopwatch:
     def gather(self, values: np.ndarray) -> np.ndarray:
         """[n] float64 on each rank -> [ranks, n], the same on all."""
         mine = flow.tensor(
-            np.ascontiguousarray(values, dtype=np.float64), device=self._groups.device
+            np.ascontiguousarray(values, dtype=np.float64), device=self._groups.backend.device
         )
         return self._world.all_gather(mine).numpy().reshape(self._world.size, -1)
 
@@ -90,7 +91,7 @@ def collective_call(point: Point, groups: Groups) -> Call | None:
     shape = tensor_shape(point)
     step = Step.between(source, target, axes)
     run = prepare([step], shape, nd, groups)
-    x = flow.ones(*local_shape(shape, nd, mesh, rank), device=groups.device)
+    x = flow.ones(*local_shape(shape, nd, mesh, rank), device=groups.backend.device)
     return lambda: run(x)
 
 
@@ -113,7 +114,7 @@ def _transfer(point: Point, groups: Groups) -> Call | None:
     sender, receiver = pair
     items = point.bytes // ITEM_BYTES
     if groups.rank == sender:
-        x = flow.ones(items, device=groups.device)
+        x = flow.ones(items, device=groups.backend.device)
         return lambda: flow.comm.send(x, receiver, send_meta=False)
-    device = flow.device(groups.device)
+    device = flow.device(groups.backend.device)
     return lambda: flow.comm.recv(sender, shape=(items,), dtype=flow.float32, device=device)

@@ -15,8 +15,8 @@ from oneflow import _C, Tensor
 from ....graph.graph import Graph, Op
 from ....graph.placed import PlannedOp
 from ....sbp.mesh import Mesh
+from ...kernel import ByInput, Context, Explicit, RunState
 from ..kernels import KERNELS
-from ..kernels.registry import ByInput, Context, Explicit, RunState
 
 Attrs = Mapping[str, Any]
 Issue = Callable[[Attrs, Sequence[Tensor]], Sequence[Tensor]]

@@ -12,7 +12,7 @@ import oneflow as flow
 from ....graph.graph import Graph
 from ....plans import Plan
 from ....plans.staged import StagedPlan
-from .trace import Traced
+from ...traced import Traced
 
 PARAMETER_SCALE = 0.02
 

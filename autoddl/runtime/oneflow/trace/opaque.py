@@ -16,8 +16,8 @@ import oneflow as flow
 import oneflow.nn as nn
 
 from ....graph.hints import is_batchwise
+from ...nested import put_tensors, take_tensors
 from .job.job import LazyJob
-from .job.nested import put_tensors, take_tensors
 from .job.raw import RawJob, RawOp
 from .job.recorder import Call
 
@@ -49,7 +49,7 @@ class OpaqueCall:
             )
         args, kwargs = put_tensors(self.arguments, tensors)
         with self._parameters(tensors[self.num_arguments :]):
-            _, results = take_tensors(self.function(*args, **kwargs))
+            _, results = take_tensors(self.function(*args, **kwargs), flow.Tensor)
         return results
 
     @contextmanager

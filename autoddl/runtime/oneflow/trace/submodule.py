@@ -8,7 +8,7 @@ from typing import Any
 
 import oneflow as flow
 
-from ..kernels.registry import OpaqueFn
+from ...kernel import OpaqueFn
 from .opaque import OpaqueCall
 
 

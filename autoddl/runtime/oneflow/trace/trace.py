@@ -13,7 +13,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import oneflow as flow
@@ -21,8 +21,8 @@ import oneflow.nn as nn
 
 from ....graph.graph import Graph
 from ....graph.hints import is_batchwise
-from ....sbp.layout import TensorSpec
 from ...jobs.guard import rank
+from ...traced import Traced
 from .batch import Scaling, compare, same_values
 from .emit import emit
 from .errors import check_example, check_loss, check_model, check_trainable, explain_failure
@@ -30,35 +30,13 @@ from .job.job import LazyJob, build_job
 from .job.meta import shape_only
 from .job.raw import RawJob, RawOp, read_job
 from .job.recorder import CallError
-from .opaque import Collapsed, OpaqueCall, OpaqueWarning, collapse
+from .opaque import Collapsed, OpaqueWarning, collapse
 from .rows import keeps_rows_apart
 from .simplify import Simplified, gradient_tensors, simplify
 from .unknown import path_of, rewriting_modules, unknown_operators
 
 Known = Callable[[str], bool]
 LossFn = Callable[[Any, flow.Tensor], flow.Tensor]
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A graph and what the runtime needs beside it.
-
-    params:    dotted name -> parameter; tied parameters are there once, under their first name
-    buffers:   dotted name -> buffer, and "#k" -> eager tensor that the model read from elsewhere;
-               those that the graph does not read (BatchNorm's counter) are there too
-    opaque:    operator name -> how to run it, for each operator of kind `opaque`
-    structure: the model's result with `Slot(i)` in the place of `graph.outputs[i]`
-    examples:  the specs of the inputs and, with a loss, of the target
-    model:     the traced module
-    """
-
-    graph: Graph
-    params: Mapping[str, flow.Tensor]
-    buffers: Mapping[str, flow.Tensor]
-    opaque: Mapping[str, OpaqueCall] = field(default_factory=dict)
-    structure: Any = None
-    examples: tuple[TensorSpec, ...] = ()
-    model: nn.Module | None = None
 
 
 def trace(

@@ -23,8 +23,8 @@ import oneflow.nn as nn
 from oneflow.framework import graph_build_util, session_context
 from oneflow.nn.graph.graph_config import GraphConfig
 
+from ....nested import take_tensors
 from .device_guard import devices_checked
-from .nested import take_tensors
 from .recorder import LOSS, Call, Recorder
 from .shape_guard import shapes_checked
 
@@ -94,7 +94,7 @@ def build_job(
                         "scalar oneflow.Tensor"
                     )
                 _fetch(value, "loss")
-        job.structure, returned = take_tensors(result)
+        job.structure, returned = take_tensors(result, flow.Tensor)
         for index, tensor in enumerate(returned):
             _fetch(tensor, f"out{index}")
         states = _fetch_state(model, job)

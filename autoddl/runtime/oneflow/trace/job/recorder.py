@@ -18,7 +18,7 @@ import oneflow.nn as nn
 from oneflow.autograd import autograd_mode
 from oneflow.framework import graph_build_util
 
-from .nested import put_tensors, take_tensors
+from ....nested import put_tensors, take_tensors
 
 LOSS = "loss"
 
@@ -134,14 +134,16 @@ class Recorder:
         except CallError:
             raise
         except Exception as error:
-            shapes = [tuple(tensor.shape) for tensor in take_tensors((args, kwargs))[1]]
+            shapes = [
+                tuple(tensor.shape) for tensor in take_tensors((args, kwargs), flow.Tensor)[1]
+            ]
             raise CallError(path, shapes) from error
         finally:
             self.current = outer
 
     def marked(self, tree: Any) -> tuple[Any, list[flow.Tensor]]:
         """`take_tensors(tree)` with the tensors behind boundary operators."""
-        structure, tensors = take_tensors(tree)
+        structure, tensors = take_tensors(tree, flow.Tensor)
         with name_scope(f"b{self.current}"):
             return structure, [flow._C.identity(tensor) for tensor in tensors]
 

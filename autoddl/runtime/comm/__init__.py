@@ -1,0 +1,1 @@
+"""Local tensors on their way: collectives along mesh axes, redistribution, stages' transfers."""

@@ -1,0 +1,146 @@
+"""Collectives of local tensors in the groups of ranks along mesh axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from ...sbp.mesh import Mesh
+from ..backend import Backend, Tensor
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """One collective that ran: its kind, the axes and the bytes of this rank's input."""
+
+    kind: str
+    axes: tuple[int, ...]
+    bytes: int
+
+
+class Watch(Protocol):
+    """Told of each collective of this rank, when it is about to start and when it is asked for."""
+
+    def before_collective(self, group: Group) -> None: ...
+
+    def after_collective(self, group: Group) -> None: ...
+
+
+@dataclass
+class Group:
+    """The ranks that differ from this one only along `axes`, ascending.
+
+    index:   this rank's place among them
+    channel: what the back end needs to know of them; None for a group of one
+
+    All methods take and give local tensors and must be called by every rank of the group.
+    """
+
+    axes: tuple[int, ...]
+    ranks: tuple[int, ...]
+    index: int
+    channel: Any
+    backend: Backend = field(repr=False)
+    groups: Groups = field(repr=False)
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        """[n] on each rank -> [size * n], in rank order."""
+        return self._run("all_gather", self.backend.all_gather, x)
+
+    def reduce_scatter(self, x: Tensor) -> Tensor:
+        """[size * n] on each rank -> the sum's piece [n] that belongs to this rank."""
+        return self._run("reduce_scatter", self.backend.reduce_scatter, x)
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """[...] on each rank -> the sum [...]."""
+        summed = self._run("all_reduce", self.backend.all_reduce, x.reshape(-1))
+        return summed.reshape(x.shape)
+
+    def all_to_all(self, x: Tensor) -> Tensor:
+        """[size, n]: row j is for rank j -> [size, n]: row i is from rank i."""
+        return self._run("all_to_all", self.backend.all_to_all, x.reshape(self.size, -1))
+
+    def all_max(self, x: Tensor) -> Tensor:
+        """[...] on each rank -> the elementwise maximum [...], with an all-reduce's bytes.
+
+        Back ends reduce sums only: each rank takes the maximum of one piece and all gather them.
+        """
+        if self.size == 1:
+            return x
+        flat = x.reshape(-1)
+        (n,) = flat.shape
+        missing = -n % self.size
+        if missing:  # copies of the last element change no maximum
+            last = self.backend.narrow(flat, 0, n - 1, 1)
+            flat = self.backend.cat([flat, *[last] * missing], 0)
+        piece = self.backend.amax(self.all_to_all(flat.reshape(self.size, -1)))
+        return self.backend.narrow(self.all_gather(piece), 0, 0, n).reshape(x.shape)
+
+    def _run(self, kind: str, collective: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
+        if self.size == 1:
+            return x
+        self.groups.start(self, kind, x)
+        moved = collective(self.channel, x)
+        self.groups.end(self)
+        return moved
+
+
+class Groups:
+    """The groups of one rank of a mesh, made once each.
+
+    first: the job's rank that is the mesh's rank 0; a pipeline stage's mesh is a part of the job
+    ways:  `Step.way` of other algorithms than the default -> what prepares such a step
+    Set `log` to a list to record traffic, `watch` to be told of each collective.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        rank: int,
+        backend: Backend,
+        first: int = 0,
+        ways: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+    ) -> None:
+        self.mesh = mesh
+        self.rank = rank
+        self.backend = backend
+        self.first = first
+        self.ways = ways
+        self.log: list[Traffic] | None = None
+        self.watch: Watch | None = None
+        self._groups: dict[tuple[int, ...], Group] = {}
+
+    @property
+    def world(self) -> Group:
+        """All ranks of the mesh."""
+        return self.along(range(self.mesh.num_axes))
+
+    def along(self, axes: Iterable[int]) -> Group:
+        """The group of this rank along `axes`."""
+        key = tuple(sorted(set(axes)))
+        if key not in self._groups:
+            ranks = self.mesh.group(self.rank, key)
+            alone = len(ranks) == 1
+            channel = None if alone else self.backend.channel([self.first + r for r in ranks])
+            self._groups[key] = Group(
+                key, ranks, ranks.index(self.rank), channel, self.backend, self
+            )
+        return self._groups[key]
+
+    def start(self, group: Group, kind: str, x: Tensor) -> None:
+        """A collective of the group is about to start."""
+        if self.log is not None:
+            self.log.append(Traffic(kind, group.axes, self.backend.nbytes(x)))
+        if self.watch is not None:
+            self.watch.before_collective(group)
+
+    def end(self, group: Group) -> None:
+        """A collective of the group has been asked for."""
+        if self.watch is not None:
+            self.watch.after_collective(group)

@@ -1,0 +1,62 @@
+"""Gradients of tied parameters, which several parts of a pipeline hold: added up once a step.
+
+Each holder makes its gradient whole. The first rank of the first holder's stage receives one from
+the first rank of each other stage, adds them up and sends the sum back; within a stage the sum goes
+to all ranks. Parts of one stage add theirs up on the spot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...plans.staged import StagedPlan
+from ..backend import Tensor
+from ..state import ModelState, Stored, shard
+from .groups import Groups
+from .redistribute import prepare, to_broadcast
+
+
+def exchange_gradients(
+    plan: StagedPlan,
+    states: Mapping[int, ModelState],
+    ranks: Sequence[Sequence[int]],
+    groups: Groups,
+) -> None:
+    """`states`: of this rank's parts; `ranks`: of every part. All ranks call it."""
+    backend, producers = groups.backend, plan.cut.graph.producers
+    for tensor, holders in sorted(plan.travel.shared_params.items()):
+        name = producers[tensor].attrs["name"]
+        stored = [states[v].stored[name] for v in holders if v in states]
+        whole = None
+        for held in stored:
+            gradient = _whole_gradient(held, groups)
+            whole = gradient if whole is None else whole + gradient
+        # the first rank of each stage that holds it
+        heads = list(dict.fromkeys(ranks[v][0] for v in holders))
+        if backend.rank in heads and len(heads) > 1:
+            assert whole is not None
+            whole = _add_up(whole, heads, groups)
+        if whole is not None:
+            mine = whole if groups.rank == 0 else backend.full_like(whole, 0)
+            summed = groups.world.all_reduce(mine)
+            for held in stored:
+                backend.set_gradient(held.parameter, shard(summed, held.nd, groups))
+
+
+def _whole_gradient(held: Stored, groups: Groups) -> Tensor:
+    local = groups.backend.gradient(held.parameter)
+    return prepare(to_broadcast(held.nd), held.shape, held.nd, groups)(local)
+
+
+def _add_up(whole: Tensor, heads: Sequence[int], groups: Groups) -> Tensor:
+    first, *others = heads
+    backend, flat = groups.backend, whole.reshape(-1)
+    size, dtype = flat.shape[0], backend.dtype(whole)
+    if backend.rank != first:
+        backend.send(backend.as_message(flat), first)
+        return backend.receive(first, size, dtype).reshape(whole.shape)
+    for head in others:
+        flat = flat + backend.receive(head, size, dtype)
+    for head in others:
+        backend.send(flat, head)
+    return flat.reshape(whole.shape)

@@ -1,0 +1,238 @@
+"""Evaluation: batches of any size go through the parts of a model one by one, forward only.
+
+All ranks follow one order, micro-batch by micro-batch and part by part; before its pass, a part
+receives what earlier ones send it. Only what the model's results depend on is run and sent. A batch
+of another size than in training runs in parts like the micro-batches, or else all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..cluster.submesh import Device
+from ..graph.graph import Graph
+from ..graph.placed import PlannedOp
+from ..graph.rows import rows_apart
+from ..plans.links import Link
+from ..plans.staged import StagedPlan
+from ..sbp.layout import TensorSpec, is_even
+from ..sbp.mesh import Mesh
+from .backend import Backend, Tensor
+from .comm.redistribute import LocalFn, prepare, to_broadcast
+from .comm.transfers import Resharding, Thread
+from .execution.executor import Executor, Values, sent_key
+from .execution.program import needed_ops
+from .feed import Feed
+from .part import Job, Part
+from .state import share
+
+LARGEST_BATCH_HINT = 4096
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A planned graph; `wanted`: tensors (or operators) that an evaluation needs of it."""
+
+    graph: Graph
+    ops: Mapping[str, PlannedOp]
+    mesh: Mesh
+    wanted: frozenset[str]
+
+    def splits_divide(self, batch: int) -> bool:
+        """True if every planned split is even at this size."""
+        try:
+            graph = self.graph.with_batch(batch)
+        except ValueError:
+            return False
+        needed = needed_ops(graph, self.wanted)
+        for op in graph.ops:
+            if op.name in needed:
+                planned, spec = self.ops[op.name], graph.spec(op)
+                pairs = zip(
+                    (*spec.inputs, *spec.outputs), (*planned.ins, *planned.outs), strict=True
+                )
+                if not all(is_even(t.shape, nd, self.mesh) for t, nd in pairs):
+                    return False
+        return True
+
+
+def rows_of(graph: Graph, inputs: Sequence[Any], default: int, backend: Backend) -> int:
+    """Rows of the batch that `inputs` are, by the first one that has a batch dim."""
+    for op in graph.ops:
+        if op.kind == "input" and op.attrs["index"] < len(inputs):
+            dims = graph.tensors[op.outputs[0]].batch_dims
+            value = inputs[op.attrs["index"]]
+            if dims and backend.is_tensor(value) and value.ndim > dims[0]:
+                return value.shape[dims[0]]
+    return default
+
+
+def micro_batches_in(graph: Graph, batch: int) -> int | None:
+    """How many parts of the graph's own size the batch is, if its results can be put together."""
+    if graph.batch in (0, batch):
+        return 1
+    if batch % graph.batch == 0 and rows_apart(graph).issuperset(graph.outputs):
+        return batch // graph.batch
+    return None
+
+
+def check_divides(plans: Sequence[Sized], batch: int) -> None:
+    """ValueError, which says what would fit, if a planned split does not divide the batch."""
+    if all(plan.splits_divide(batch) for plan in plans):
+        return
+    fitting = (
+        n for n in range(1, LARGEST_BATCH_HINT) if all(plan.splits_divide(n) for plan in plans)
+    )
+    step = next(fitting, None)
+    hint = f"; give a multiple of {step} rows" if step else ""
+    raise ValueError(f"the plan's splits do not divide a batch of {batch} rows{hint}")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What this rank needs for batches of one size."""
+
+    graphs: tuple[Graph, ...]  # of every part
+    feeds: Mapping[int, Feed]
+    executors: Mapping[int, Executor]
+    reshards: Mapping[Link, Resharding]
+    locals: Mapping[Link, LocalFn]
+    micro_batches: int
+
+
+class Evaluator:
+    """Evaluates with the parameters of `parts`, this rank's, which is `device` of the cluster."""
+
+    def __init__(
+        self,
+        job: Job,
+        parts: Mapping[int, Part],
+        device: Device,
+        thread: Thread,
+    ) -> None:
+        self._job = job
+        self._plan = job.plan
+        self._groups = job.groups
+        self._parts = parts
+        self._device = device
+        self._thread = thread
+        self._links, self._wanted = _needed(job.plan)
+        self._runs: dict[int, _Run] = {}
+
+    def prepared(self, rows: int, inputs: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
+        """A call that all ranks make together, and gives the model's results, whole.
+
+        Raises ValueError if the inputs or their size do not fit.
+        """
+        if rows not in self._runs:
+            self._runs[rows] = self._make(rows)
+        run = self._runs[rows]
+        fed = {v: feed.take(inputs) for v, feed in run.feeds.items()}
+        return lambda: self._evaluate(run, fed)
+
+    def _make(self, rows: int) -> _Run:
+        stages = self._plan.stages
+        graphs = tuple(stage.plan.graph for stage in stages)
+        parts = micro_batches_in(self._plan.cut.graph, rows)
+        if parts is None:
+            check_divides(
+                [
+                    Sized(s.plan.graph, s.plan.ops, s.place.mesh, wanted)
+                    for s, wanted in zip(stages, self._wanted, strict=True)
+                ],
+                rows,
+            )
+            graphs, parts = tuple(graph.with_batch(rows) for graph in graphs), 1
+        feeds, executors = {}, {}
+        for v, part in self._parts.items():
+            graph, wanted = graphs[v], self._wanted[v]
+            feeds[v] = Feed(graph, part.plan.ops, parts, self._groups, needed_ops(graph, wanted))
+            executors[v] = self._job.executor(graph, part.plan, part.state, wanted)
+        reshards, local = {}, {}
+        for link in self._links:
+            if not {link.source, link.target} & self._parts.keys():
+                continue
+            spec = graphs[link.source].tensors[link.tensor].spec
+            paths = self._plan.travel.local_paths.get(link)
+            if paths is None:
+                plan, _ = self._plan.travel.reshard(link, spec)
+                reshards[link] = Resharding(
+                    plan, self._device, self._plan.cluster.gpus_per_node,
+                    self._groups.backend, self._thread,
+                )  # fmt: skip
+            else:
+                out, _ = self._plan.travel.ends(link)
+                local[link] = prepare(paths[0], spec.shape, out.ins[0], self._groups)
+        return _Run(graphs, feeds, executors, reshards, local, parts)
+
+    def _evaluate(self, run: _Run, fed: Mapping[int, list[Values]]) -> list[Tensor]:
+        chunks = [
+            self._one(run, {v: x[m] for v, x in fed.items()}) for m in range(run.micro_batches)
+        ]
+        dims = [t.batch_dims for t in map(self._plan.cut.graph.tensors.get, self._names) if t]
+        return [
+            chunk[0] if len(chunk) == 1 else self._groups.backend.cat(chunk, dims[i][0])
+            for i, chunk in enumerate(zip(*chunks, strict=True))
+        ]
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self._plan.cut.graph.outputs
+
+    def _one(self, run: _Run, inputs: dict[int, Values]) -> list[Tensor]:
+        """One micro-batch through all parts."""
+        sent: dict[int, Values] = {}
+        found: dict[str, Tensor] = {}
+        for v in range(len(run.graphs)):
+            for link in self._links:
+                if link.target == v:
+                    self._pass_on(run, link, sent, inputs)
+            if v in self._parts:
+                names = [n for n in self._names if n in run.graphs[v].outputs]
+                sent[v], values = run.executors[v].evaluate(inputs[v], names)
+                found.update(zip(names, values, strict=True))
+        return [self._share(run, name, found.get(name)) for name in self._names]
+
+    def _pass_on(
+        self, run: _Run, link: Link, sent: Mapping[int, Values], inputs: Mapping[int, Values]
+    ) -> None:
+        key = sent_key(link.tensor)
+        if link in run.locals:
+            inputs[link.target][link.tensor] = run.locals[link](sent[link.source][key])
+        elif link.source in self._parts:
+            run.reshards[link].send(sent[link.source][key])
+        elif link.target in self._parts:
+            inputs[link.target][link.tensor] = run.reshards[link].receive()
+
+    def _share(self, run: _Run, name: str, part: Tensor | None) -> Tensor:
+        """A result, whole, on every rank: from the part that has computed it."""
+        v = next(v for v, graph in enumerate(run.graphs) if name in graph.outputs)
+        spec: TensorSpec = run.graphs[v].tensors[name].spec
+        backend = self._groups.backend
+        backend = self._groups.backend
+        if part is None:
+            whole = backend.zeros(spec.shape, spec.dtype)
+        else:
+            op = run.graphs[v].producers[name]
+            nd = self._plan.stages[v].plan.ops[op.name].outs[op.outputs.index(name)]
+            whole = prepare(to_broadcast(nd), spec.shape, nd, self._groups)(part)
+        if self._plan.num_stages == 1:
+            return whole
+        return share(whole, self._job.ranks[v][0], backend)
+
+
+def _needed(plan: StagedPlan) -> tuple[list[Link], list[frozenset[str]]]:
+    """The links that the model's results depend on; of every part its results and sending ends."""
+    wanted: list[set[str]] = [set(stage.plan.graph.outputs) for stage in plan.stages]
+    links: list[Link] = []
+    for v in reversed(range(len(plan.stages))):
+        names = needed_ops(plan.stages[v].plan.graph, frozenset(wanted[v]))
+        for link in plan.travel.links:
+            out, into = plan.travel.ends(link)
+            if link.target == v and into.name in names:
+                links.append(link)
+                wanted[link.source].add(out.name)
+    order = {link: n for n, link in enumerate(plan.travel.links)}
+    return sorted(links, key=lambda x: order[x]), [frozenset(names) for names in wanted]

@@ -1,0 +1,1 @@
+"""A plan as a program of operators and steps, and what runs it forward and backward."""

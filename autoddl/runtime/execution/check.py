@@ -1,0 +1,42 @@
+"""Debug mode: what runs is what was planned, checked after every operator.
+
+Each local tensor must have the shape that its planned placement gives it, and ranks that differ
+only along Broadcast axes must hold equal values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...sbp.layout import Shape, local_shape
+from ...sbp.placement import B, NdSbp
+from ..backend import Tensor
+from ..comm.groups import Groups
+
+# replicas compute the same from the same, but not always in the same order
+RELATIVE_TOLERANCE = 1e-5
+
+
+def check_tensor(x: Tensor, what: str, shape: Shape, nd: NdSbp, groups: Groups) -> None:
+    """AssertionError naming `what` unless local `x` is a part of a tensor [shape] placed as `nd`.
+
+    All ranks must call it for the same tensor.
+    """
+    expected = local_shape(shape, nd, groups.mesh, groups.rank)
+    got = tuple(x.shape)
+    assert got == expected, (
+        f"{what}: rank {groups.rank} holds {got}, but {nd} of {shape} gives it {expected}"
+    )
+    replicas = groups.along(nd.axes_of(B))
+    if replicas.size == 1 or 0 in expected:
+        return
+    gathered = replicas.all_gather(groups.backend.detached(x).reshape(-1))
+    rows = groups.backend.to_numpy(gathered).reshape(replicas.size, -1)
+    rows = rows.astype(np.float64)
+    scale = np.abs(rows[np.isfinite(rows)]).max(initial=0.0)
+    limit = RELATIVE_TOLERANCE * scale
+    same = np.isclose(rows, rows[:1], rtol=0.0, atol=limit, equal_nan=True)
+    assert same.all(), (
+        f"{what}: planned as {nd}, but the replicas on ranks {replicas.ranks} differ "
+        f"in {int((~same).any(axis=0).sum())} of {rows.shape[1]} elements"
+    )

@@ -1,0 +1,437 @@
+"""Runs a program on one rank: operators on local shards, and every planned step between them.
+
+Forward, each operator gets its inputs through the forward steps of its edges and runs on them.
+Backward, in reverse order, each operator's vector-Jacobian product is taken on the same local
+tensors and the gradients of its inputs go through the backward steps to their producers, where
+those of several consumers are summed. Autograd never sees more than one operator, so nothing is
+communicated that is not planned. Of a block that the plan recomputes, only the inputs are kept; its
+operators run again, with all steps between them, before its backward pass.
+
+A parameter travels to its readers once per mini-batch; its gradients are summed over the
+micro-batches where they arise, and travel back once. Of one that is stored split (ZeRO, see
+`cost.storage`) the gradients travel back for each micro-batch from stage 2 on and are summed there;
+in stage 3 it travels before each pass of its reader and is forgotten after it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...graph.batch_norm import statistics_of
+from ...graph.rows import Rows
+from ...sbp.placement import NdSbp
+from ..backend import Tensor
+from ..comm.groups import Groups
+from ..kernel import RunState
+from ..state import ModelState
+from .check import check_tensor
+from .gradients import Accumulated, bring_home, keep
+from .known_sums import KnownSums
+from .program import FED, Edge, Key, Node, Program
+from .vjp import Record, product, run_forgetting, run_kernel
+
+Values = dict[str, Tensor]
+
+
+@dataclass
+class Pass:
+    """A forward pass, as its backward pass needs it.
+
+    records: by operator; None for those that are run again, and for sinks
+    kept:    the inputs of each block that is run again
+    """
+
+    records: list[Record | None] = field(default_factory=list)
+    kept: dict[int, Values] = field(default_factory=dict)
+    values: Values = field(default_factory=dict)
+    loss: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Delayed:
+    """An operator's parameter gradients that are still to be taken, from its outputs' gradients."""
+
+    node: Node
+    record: Record
+    taken: Sequence[Tensor | None]
+    inputs: tuple[int, ...]
+
+
+class Executor:
+    """One rank's run of a program, pass by pass, in any order that a schedule gives.
+
+    debug: check every tensor against its planned placement
+    rows:  how the micro-batches of training add up; by default to the mean of their losses
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        state: ModelState,
+        run_state: RunState,
+        groups: Groups,
+        debug: bool = False,
+        rows: Rows | None = None,
+    ) -> None:
+        self.graph = program.graph
+        self._program = program
+        self._state = state
+        self._run_state = run_state
+        self._groups = groups
+        self._backend = groups.backend
+        self._debug = debug
+        self.rows = rows or Rows()
+        self._sent = {
+            sent_key(n.op.attrs["tensor"]) for n in program.nodes if n.op.kind == "stage_output"
+        }
+        self._known = KnownSums(program, self.rows, self._bring, groups.backend)
+
+    def begin(self, micro_batches: Sequence[Values]) -> None:
+        """Start an iteration on the inputs of its micro-batches."""
+        self._run_state.training = True
+        self._state.forget_gradients()
+        self._parameters = self._fetch_parameters()
+        self._gradients: Accumulated[Key] = Accumulated()
+        self._open: dict[int, Pass] = {}
+        self._delayed: dict[int, list[Delayed]] = {}
+        self._losses: list[Tensor] = []
+        self._known.add_up(micro_batches)
+
+    def forward_pass(self, number: int, inputs: Values, share: float) -> Values:
+        """Micro-batch `number`; gives the tensors that the part sends on."""
+        self._run_state.micro_batch = number
+        done = self._forward(inputs, self._parameters, with_gradient=True)
+        self._open[number] = done
+        if done.loss is not None:
+            self._losses.append(done.loss * share)
+        values, done.values = done.values, {}
+        return self._sent_of(values)
+
+    def backward_pass(self, number: int, returned: Values, share: float, delays: bool) -> Values:
+        """Gives the gradients of the tensors that the part has received.
+
+        returned: the gradients of what it has sent, by tensor
+        delays:   heavy weights' gradients wait for `weights_pass`
+        """
+        self._run_state.micro_batch = number
+        delayed: list[Delayed] | None = [] if delays else None
+        arrived = self._backward(self._open.pop(number), share, returned, delayed)
+        if delayed is not None:
+            self._delayed[number] = delayed
+        return arrived
+
+    def weights_pass(self, number: int) -> None:
+        """Take the gradients that the backward pass of micro-batch `number` has left."""
+        for item in self._delayed.pop(number):
+            product_of = item.record.by_input
+            assert product_of is not None
+            given: list[Tensor | None] = [None] * len(item.node.edges)
+            for index in item.inputs:
+                given[index] = product_of.gradient(item.taken, index)
+            self._check_gradients(item.node, given)
+            for index in item.inputs:
+                gradient = given[index]
+                assert gradient is not None
+                keep(self._gradients, item.node.edges[index], gradient)
+
+    def finish(self) -> Tensor | None:
+        """Set the parameters' gradients; the sum of the losses, if the part has the loss."""
+        self._parameters = {}
+        bring_home(self._program, self._gradients, self._set_gradient)
+        total = None
+        for loss in self._losses:
+            total = loss if total is None else total + loss
+        return total
+
+    def evaluate(self, inputs: Values, outputs: Sequence[str]) -> tuple[Values, list[Tensor]]:
+        """Forward as in evaluation: what the part sends on, and this rank's parts of `outputs`."""
+        self._run_state.training = False
+        self._state.settle()
+        with self._backend.no_grad():
+            done = self._forward(inputs, self._fetch_parameters(), with_gradient=False)
+            results = [self._output(name, inputs, done.values) for name in outputs]
+            return self._sent_of(done.values), results
+
+    def _sent_of(self, values: Values) -> Values:
+        return {key: x for key, x in values.items() if key in self._sent}
+
+    def _fetch_parameters(self) -> dict[Key, Tensor]:
+        """Each use of a parameter that stays, in the placement in which it is used."""
+        return {
+            edge.key: self._fetch(edge)
+            for node in self._program.nodes
+            for edge in node.edges
+            if edge.source.kind == "param" and edge.zero_stage < 3
+        }
+
+    def _fetch(self, edge: Edge) -> Tensor:
+        """A parameter where its reader wants it."""
+        stored = self._state.stored[edge.source.attrs["name"]]
+        dtype = self.graph.tensors[edge.tensor].spec.dtype
+        return edge.forward(self._backend.cast(self._backend.detached(stored.local), dtype))
+
+    def _output(self, name: str, inputs: Values, values: Values) -> Tensor:
+        """A result of the model, as its producer places it."""
+        source = self.graph.producers[name]
+        if source.kind == "input":
+            return inputs[name]
+        if source.kind in ("param", "buffer"):
+            (nd,) = self._program.ops[source.name].outs
+            return self._state.local(source.attrs["name"], nd)
+        return values[name]
+
+    def _receive(
+        self, edge: Edge, inputs: Values, parameters: dict[Key, Tensor], values: Values
+    ) -> Tensor:
+        """The tensor of an edge, where its reader wants it."""
+        known = self._known.received(edge, self._run_state.micro_batch)
+        if known is not None:
+            if edge.is_last:
+                values.pop(edge.tensor, None)
+            return known
+        return self._bring(edge, inputs, parameters, values)
+
+    def _bring(
+        self, edge: Edge, inputs: Values, parameters: dict[Key, Tensor], values: Values
+    ) -> Tensor:
+        """Redistribute the tensor of an edge."""
+        if edge.source.kind == "param":
+            return self._fetch(edge) if edge.zero_stage == 3 else parameters[edge.key]
+        if edge.source.kind in FED:
+            return edge.forward(inputs[edge.tensor])
+        if edge.source.kind == "buffer":
+            stored = self._state.stored[edge.source.attrs["name"]]
+            # the operator that updates a buffer has left it where it wants it
+            if stored.nd == edge.target:
+                return stored.local
+            return edge.forward(self._state.local(edge.source.attrs["name"], edge.placed))
+        return edge.forward(values.pop(edge.tensor) if edge.is_last else values[edge.tensor])
+
+    def _forward(self, inputs: Values, parameters: dict[Key, Tensor], with_gradient: bool) -> Pass:
+        done = Pass()
+        for node in self._program.nodes:
+            if with_gradient and node.block is not None and node.block not in done.kept:
+                done.kept[node.block] = {}
+            self._pass(node, inputs, parameters, with_gradient, done)
+        return done
+
+    def _pass(
+        self,
+        node: Node,
+        inputs: Values,
+        parameters: dict[Key, Tensor],
+        with_gradient: bool,
+        done: Pass,
+    ) -> None:
+        """One operator; nothing but `done` holds a tensor of it afterwards."""
+        known = self._known.made_by(node) if with_gradient else None
+        if known is not None:
+            done.records.append(None)
+            done.values.update(known)
+            return
+        received = self._received(node, inputs, parameters, done)
+        if node.kernel is None:
+            if node.op.kind == "loss":
+                (done.loss,) = received
+            else:
+                done.values[sent_key(node.op.attrs["tensor"])] = received[0]
+            done.records.append(None)
+            return
+        record, outputs = self._run(node, received, with_gradient and node.block is None)
+        self._update(node)
+        done.records.append(record)
+        done.values.update(zip(node.op.outputs, outputs, strict=True))
+
+    def _received(
+        self, node: Node, inputs: Values, parameters: dict[Key, Tensor], done: Pass
+    ) -> list[Tensor]:
+        """The operator's inputs, where it wants them; those of its block are kept."""
+        if node.block in done.kept:
+            outside = self._program.block_inputs[node.block]
+            for edge in node.edges:
+                if edge.tensor in outside:
+                    source = inputs if edge.source.kind in FED else done.values
+                    done.kept[node.block][edge.tensor] = source[edge.tensor]
+        received = [self._receive(edge, inputs, parameters, done.values) for edge in node.edges]
+        if self._debug:
+            alike = [
+                None if edge.source.kind == "buffer" and self._state.is_apart(edge.source) else x
+                for edge, x in zip(node.edges, received, strict=True)
+            ]
+            self._check(node, "input", alike, node.planned.ins)
+        return received
+
+    def _run(
+        self, node: Node, received: list[Tensor], with_gradient: bool
+    ) -> tuple[Record | None, list[Tensor]]:
+        """Call the operator's kernel."""
+        assert node.kernel is not None
+        wanted = [with_gradient and edge.carries_gradient for edge in node.edges]
+        forgotten = next((edge for edge in node.edges if edge.zero_stage == 3), None)
+        record: Record | None
+        if forgotten is not None and with_gradient:
+            fetch = functools.partial(self._fetch, forgotten)
+            record, outputs = run_forgetting(
+                self._backend, node.kernel, node.context, node.attrs, received, fetch
+            )
+        else:
+            record, outputs = run_kernel(
+                self._backend, node.kernel, node.context, node.attrs, received, wanted
+            )
+        outputs = self._known.instead(node.op, outputs)
+        self._check(node, "output", outputs, node.planned.outs)
+        return record, outputs
+
+    def _update(self, node: Node) -> None:
+        """Keep the state that the operator has changed."""
+        for index, value in node.context.updates.items():
+            name = node.edges[index].source.attrs["name"]
+            apart = _unlike_rows(node) if statistics_of(node.op) == "shard" else ()
+            self._state.update(name, value, node.planned.ins[index], apart)
+        if node.context.updates:
+            self._state.count_batch(node.op.module)
+
+    def _run_again(self, block: int, done: Pass, parameters: dict[Key, Tensor]) -> None:
+        """Run a block forward from its inputs, and put down its records."""
+        inputs = done.kept.pop(block)
+        values = dict(inputs)
+        for number, node in enumerate(self._program.nodes):
+            if node.block == block and (known := self._known.made_by(node)) is not None:
+                values.update(known)
+            elif node.block == block:
+                received = [self._receive(edge, inputs, parameters, values) for edge in node.edges]
+                done.records[number], outputs = self._run(node, received, with_gradient=True)
+                values.update(zip(node.op.outputs, outputs, strict=True))
+
+    def _backward(
+        self,
+        done: Pass,
+        share: float,
+        returned: Mapping[str, Tensor],
+        delayed: list[Delayed] | None,
+    ) -> Values:
+        """Take the records one by one from the end, and add to the gradients of parameter uses.
+
+        delayed: if given, gets the parameter gradients that can wait
+        Gives those of what it has received.
+        """
+        done.values.clear()  # what is left are the model's results
+        arrived: Values = {}
+        for node in reversed(self._program.nodes):
+            if node.block in done.kept:
+                self._run_again(node.block, done, self._parameters)
+            if node.carries_gradient:
+                given = self._given(node, done, share, arrived, returned, delayed)
+                self._hand_on(node, *given, arrived)
+                del given  # before the next operator runs
+            else:
+                done.records.pop()
+        self._known.forget(self._run_state.micro_batch)
+        return arrived
+
+    def _given(
+        self,
+        node: Node,
+        done: Pass,
+        share: float,
+        arrived: Values,
+        returned: Mapping[str, Tensor],
+        delayed: list[Delayed] | None,
+    ) -> tuple[Sequence[Tensor | None], tuple[int, ...]]:
+        """The gradients of an operator's inputs, and the inputs whose gradients come later.
+
+        Its record and the gradients of its outputs are gone then.
+        """
+        record = done.records.pop()
+        if node.op.kind == "loss":
+            assert done.loss is not None
+            return [self._backend.full_like(done.loss, share)], ()
+        if node.kernel is None:
+            return [returned[node.op.attrs["tensor"]]], ()
+        assert record is not None
+        taken = [
+            arrived.pop(name, None) if takes else None
+            for name, takes in zip(node.op.outputs, node.takes, strict=True)
+        ]
+        self._check(node, "gradient of output", taken, node.planned.grad_outs)
+        later = () if delayed is None else _can_wait(node, record)
+        if delayed is not None and later:
+            delayed.append(Delayed(node, record, taken, later))
+        return product(record, taken, later), later
+
+    def _hand_on(
+        self,
+        node: Node,
+        given: Sequence[Tensor | None],
+        later: tuple[int, ...],
+        arrived: Values,
+    ) -> None:
+        """Add the gradients of an operator's inputs to those of parameter uses and of producers."""
+        self._check_gradients(node, given)
+        for index, (edge, gradient) in enumerate(zip(node.edges, given, strict=True)):
+            if not edge.carries_gradient or index in later:
+                continue
+            assert gradient is not None
+            if edge.source.kind == "param":
+                keep(self._gradients, edge, gradient)
+            else:
+                _add(arrived, edge.tensor, edge.backward(gradient))
+
+    def _set_gradient(self, name: str, gradient: Tensor) -> None:
+        stored = self._state.stored[name]
+        if self._debug:
+            what = f"gradient of parameter {name}"
+            check_tensor(gradient, what, stored.shape, stored.nd, self._groups)
+        self._state.set_gradient(name, gradient)
+
+    def _check_gradients(self, node: Node, given: Sequence[Tensor | None]) -> None:
+        self._check(
+            node,
+            "gradient of input",
+            [g if e.carries_gradient else None for g, e in zip(given, node.edges, strict=True)],
+            node.planned.grad_ins,
+        )
+
+    def _check(
+        self,
+        node: Node,
+        what: str,
+        tensors: Sequence[Tensor | None],
+        placements: Sequence[NdSbp | None],
+    ) -> None:
+        if not self._debug:
+            return
+        specs = node.context.spec.inputs if "input" in what else node.context.spec.outputs
+        for index, (x, nd, spec) in enumerate(zip(tensors, placements, specs, strict=True)):
+            if x is not None and nd is not None:
+                label = f"{node.op.name} ({node.op.kind}), {what} {index}"
+                check_tensor(x, label, spec.shape, nd, self._groups)
+
+
+def sent_key(tensor: str) -> str:
+    """The key among a stage's values of what it sends on as `tensor`, placed as it is sent."""
+    return f"{tensor}.sent"
+
+
+def _unlike_rows(node: Node) -> tuple[int, ...]:
+    """The mesh axes along which a BatchNorm's rows are split."""
+    channel = node.op.attrs["axis"] % len(node.context.spec.inputs[0].shape)
+    rows = node.planned.ins[0]
+    return tuple(a for a, p in enumerate(rows) if p.is_split and p.dim != channel)
+
+
+def _can_wait(node: Node, record: Record) -> tuple[int, ...]:
+    """Inputs whose gradients nothing in this pass needs, and that can be taken by themselves."""
+    if record.by_input is None:
+        return ()
+    return tuple(
+        index
+        for index, edge in enumerate(node.edges)
+        if edge.carries_gradient and edge.source.kind == "param"
+    )
+
+
+def _add(sums: Values, key: str, value: Tensor) -> None:
+    sums[key] = sums[key] + value if key in sums else value

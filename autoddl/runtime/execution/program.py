@@ -1,0 +1,247 @@
+"""A plan as one rank's program: what to call for every operator and edge, worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from ...cost.recompute import Blocks
+from ...graph.graph import Graph, Op
+from ...graph.placed import PlannedEdge, PlannedOp
+from ...sbp.layout import local_shape
+from ...sbp.placement import NdSbp
+from ...sbp.rules import find_rule
+from ..comm.groups import Groups
+from ..comm.redistribute import LocalFn, prepare
+from ..kernel import Context, Kernel, OpaqueFn, RunState
+
+Key = tuple[str, int]
+FED = ("input", "stage_input")
+STATE = ("param", "buffer")
+SOURCES = (*FED, *STATE)
+SINKS = ("loss", "stage_output")
+
+
+@dataclass
+class Edge:
+    """Input `index` of an operator: where its tensor comes from, and the steps on the way.
+
+    source:  the operator that produces it (`param`, `buffer` and `input` operators are data)
+    placed:  as the producer places it; target: as the operator takes it
+    is_last: True if nobody reads the tensor later
+    zero_stage: of a parameter that is stored split, see `planned.PlannedEdge`
+    """
+
+    key: Key
+    tensor: str
+    source: Op
+    placed: NdSbp
+    target: NdSbp
+    forward: LocalFn
+    backward: LocalFn
+    carries_gradient: bool
+    is_last: bool
+    zero_stage: int = 0
+
+
+@dataclass
+class Node:
+    """An operator with its kernel. `takes`: which outputs' gradients its backward pass takes.
+
+    block: number of the block with which it is run again before its backward pass; None for none
+    """
+
+    op: Op
+    planned: PlannedOp
+    edges: list[Edge]
+    takes: list[bool]
+    kernel: Kernel | None
+    context: Context
+    attrs: Mapping[str, Any]
+    block: int | None = None
+
+    @property
+    def carries_gradient(self) -> bool:
+        return any(edge.carries_gradient for edge in self.edges)
+
+
+@dataclass
+class Program:
+    """The operators in order, without the sources."""
+
+    graph: Graph
+    ops: Mapping[str, PlannedOp]
+    nodes: list[Node]
+
+    @cached_property
+    def block_inputs(self) -> Mapping[int, frozenset[str]]:
+        """Block -> the tensors that its operators read and none of them makes; no parameters."""
+        read: dict[int, set[str]] = {}
+        for node in self.nodes:
+            if node.block is not None:
+                found = read.setdefault(node.block, set())
+                found.update(e.tensor for e in node.edges if e.source.kind not in STATE)
+        for node in self.nodes:
+            if node.block is not None:
+                read[node.block].difference_update(node.op.outputs)
+        return {block: frozenset(names) for block, names in read.items()}
+
+
+def compile_program(
+    graph: Graph,
+    ops: Mapping[str, PlannedOp],
+    edges: Mapping[Key, PlannedEdge],
+    groups: Groups,
+    state: RunState,
+    opaque: Mapping[str, OpaqueFn],
+    wanted: frozenset[str] | None = None,
+    blocks: Blocks = (),
+    *,
+    by_input: bool = False,
+    scales: Mapping[Key, float] | None = None,
+) -> Program:
+    """The program of `graph` under the placements `ops` and the paths `edges`.
+
+    wanted:   names of tensors or operators; only what they need is in the program (None: all)
+    blocks:   operators that are run again before their backward pass
+    by_input: heavy operators' kernels give each input's gradient by itself
+    scales:   what an input of an operator, and the gradient that it gets, is multiplied by
+    """
+    needed = None if wanted is None else needed_ops(graph, wanted)
+    chosen = [
+        op for op in graph.ops if op.kind not in SOURCES and (needed is None or op.name in needed)
+    ]
+    last: dict[str, Key] = {}
+    for op in chosen:
+        for index, name in enumerate(op.inputs):
+            last[name] = (op.name, index)
+    kept = wanted or frozenset()
+    kernels = groups.backend.kernels(by_input)
+    block_of = {name: number for number, block in enumerate(blocks) for name in block}
+    nodes = []
+    for op in chosen:
+        planned = ops[op.name]
+        takes = [
+            name in graph.needs_grad and placement is not None
+            for name, placement in zip(op.outputs, planned.grad_outs, strict=True)
+        ]
+        flows = wanted is None and (any(takes) or op.kind in SINKS)
+        nodes.append(
+            Node(
+                op,
+                planned,
+                [
+                    _scaled(
+                        _edge(graph, ops, edges, groups, op, index, flows, last, kept),
+                        (scales or {}).get((op.name, index), 1.0),
+                    )
+                    for index in range(len(op.inputs))
+                ],
+                takes,
+                None if op.kind in SINKS else kernels[op.kind],
+                _context(graph, op, planned, groups, state, opaque),
+                _local_attrs(graph, op, planned, groups),
+                block_of.get(op.name),
+            )
+        )
+    return Program(graph, ops, nodes)
+
+
+def needed_ops(graph: Graph, wanted: frozenset[str]) -> set[str]:
+    """Names of the operators that the tensors (or operators) `wanted` depend on."""
+    tensors = set(wanted)
+    names = set()
+    for op in reversed(graph.ops):
+        if op.name in wanted or any(name in tensors for name in op.outputs):
+            names.add(op.name)
+            tensors.update(op.inputs)
+    return names
+
+
+def _edge(
+    graph: Graph,
+    ops: Mapping[str, PlannedOp],
+    edges: Mapping[Key, PlannedEdge],
+    groups: Groups,
+    op: Op,
+    index: int,
+    flows: bool,
+    last: Mapping[str, Key],
+    kept: frozenset[str],
+) -> Edge:
+    key = (op.name, index)
+    name = op.inputs[index]
+    source = graph.producers[name]
+    path = edges.get(key, PlannedEdge(op.name, index))
+    shape = graph.tensors[name].spec.shape
+    planned = ops[op.name]
+    placed = ops[source.name].outs[source.outputs.index(name)]
+    gradient = planned.grad_ins[index]
+    backward = _unreachable
+    if flows and gradient is not None and name in graph.needs_grad:
+        backward = prepare(path.backward, shape, gradient, groups)
+    return Edge(
+        key,
+        name,
+        source,
+        placed,
+        planned.ins[index],
+        prepare(path.forward, shape, placed, groups),
+        backward,
+        backward is not _unreachable,
+        last[name] == key and name not in kept,
+        path.zero_stage,
+    )
+
+
+def _scaled(edge: Edge, factor: float) -> Edge:
+    """The edge with what it carries, and the gradient of that, times a factor."""
+    if factor == 1.0:
+        return edge
+    forward, backward = edge.forward, edge.backward
+    return replace(
+        edge, forward=lambda x: forward(x) * factor, backward=lambda dy: backward(dy * factor)
+    )
+
+
+def _unreachable(x: Any) -> Any:
+    raise AssertionError("this edge carries no gradient")
+
+
+def _context(
+    graph: Graph,
+    op: Op,
+    planned: PlannedOp,
+    groups: Groups,
+    state: RunState,
+    opaque: Mapping[str, OpaqueFn],
+) -> Context:
+    inner = groups.along(planned.inner_axes) if planned.inner_axes else None
+    return Context(
+        op.name,
+        graph.spec(op),
+        planned,
+        groups.mesh,
+        groups.rank,
+        state,
+        inner,
+        opaque.get(op.name),
+        groups.backend.device,
+    )
+
+
+def _local_attrs(graph: Graph, op: Op, planned: PlannedOp, groups: Groups) -> Mapping[str, Any]:
+    spec = graph.spec(op)
+    rule = find_rule(op.kind)
+    assert rule is not None, f"{op.name}: no rule for {op.kind}"
+
+    def shapes(tensors: Any, placements: Any) -> tuple[tuple[int, ...], ...]:
+        return tuple(
+            local_shape(t.shape, nd, groups.mesh, groups.rank)
+            for t, nd in zip(tensors, placements, strict=True)
+        )
+
+    ins, outs = shapes(spec.inputs, planned.ins), shapes(spec.outputs, planned.outs)
+    return rule.local_attrs(spec, ins, outs)

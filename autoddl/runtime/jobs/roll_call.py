@@ -1,0 +1,54 @@
+"""Before they do something together, the ranks make sure that all of them do the same thing.
+
+A call that not all ranks make (one has run out of batches, or asks for `state_dict` alone) would
+mix up their collectives, or hang. Each call therefore starts with one small all-gather of what each
+rank is about to do; ranks that disagree all raise. Leaving the program is such a call as well.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..comm.groups import Group
+from .guard import leave, leave_if_failed
+
+CALLS = ("exit", "step", "eval_step", "state_dict", "load_state_dict")
+
+
+class RollCall:
+    """Roll calls of the ranks of `world`, a group of all of them, and the one at exit."""
+
+    def __init__(self, world: Group) -> None:
+        self._world = world
+        self._count = 0
+        if world.size > 1:
+            world.backend.at_exit(self._at_exit)
+
+    def __call__(self, call: str) -> None:
+        """Raise RuntimeError on all ranks if one of them makes another call now."""
+        message = self._differences(call)
+        if message:
+            raise RuntimeError(message)
+
+    def _differences(self, call: str) -> str:
+        if self._world.size == 1:
+            return ""
+        self._count += 1
+        backend = self._world.backend
+        mine = backend.from_numpy(np.array([CALLS.index(call)], dtype=np.int64))
+        said = backend.to_numpy(self._world.all_gather(mine))
+        if (said == said[0]).all():
+            return ""
+        who = {name: [r for r, c in enumerate(said) if CALLS[c] == name] for name in CALLS}
+        parts = [f"{name} on rank {', '.join(map(str, r))}" for name, r in who.items() if r]
+        return (
+            f"the ranks do different things in their call number {self._count}: "
+            f"{'; '.join(parts)}. All ranks must make the same calls in the same order "
+            "(step, eval_step, state_dict, load_state_dict) and end together"
+        )
+
+    def _at_exit(self) -> None:
+        leave_if_failed()
+        message = self._differences("exit")
+        if message:
+            leave(message)

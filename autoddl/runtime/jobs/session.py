@@ -1,0 +1,51 @@
+"""What a rank settles with the others before training: the job's size, and one plan for all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+
+from ...cluster.spec import Cluster
+from ..backend import Backend
+
+
+def check_world_size(cluster: Cluster, world: int) -> None:
+    """ValueError unless the job has one process per device of the cluster."""
+    if world != cluster.num_devices:
+        raise ValueError(
+            f"the cluster has {cluster.nodes} x {cluster.gpus_per_node} = {cluster.num_devices} "
+            f"devices, but this job has {world} process{'' if world == 1 else 'es'}; start "
+            f"{cluster.num_devices} processes (python -m oneflow.distributed.launch "
+            f"--nproc_per_node {cluster.num_devices} ..., or autoddl train), or plan for "
+            f"cluster.with_shape(nodes=..., gpus_per_node=...) of {world} in all"
+        )
+
+
+def share_text(make: Callable[[], str], backend: Backend) -> str:
+    """`make()` of rank 0, the same text on every rank; its ValueError is raised on all ranks."""
+    if backend.size == 1:
+        return make()
+    message = ""
+    if backend.rank == 0:
+        try:
+            message = json.dumps({"text": make()})
+        except ValueError as error:
+            message = json.dumps({"error": str(error)})
+    received = json.loads(_broadcast(message, backend))
+    if "error" in received:
+        raise ValueError(received["error"])
+    return received["text"]
+
+
+def _broadcast(message: str, backend: Backend) -> str:
+    """Rank 0's `message` on every rank."""
+
+    def share(array: np.ndarray) -> np.ndarray:
+        return backend.to_numpy(backend.broadcast(backend.from_numpy(array), 0))
+
+    raw = np.frombuffer(message.encode(), dtype=np.uint8).astype(np.int32)
+    (count,) = share(np.array([len(raw)], dtype=np.int64))
+    content = share(raw if backend.rank == 0 else np.zeros(count, dtype=np.int32))
+    return bytes(content.astype(np.uint8)).decode()

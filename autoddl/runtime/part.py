@@ -1,0 +1,160 @@
+"""One rank's part of a model: its program, its state, and its open micro-batches.
+
+A model on one mesh is one part. In a pipeline each stage has a part, or several (chunks).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..graph.graph import Graph, Op
+from ..graph.rows import Rows
+from ..plans import Plan
+from ..plans.staged import StagedPlan
+from .backend import Tensor
+from .comm.groups import Groups
+from .comm.transfers import Resharding
+from .emulate.arrival import Arrival
+from .emulate.emulate import Emulator
+from .execution.communicating import communicating_passes
+from .execution.executor import Executor, Values
+from .execution.program import compile_program
+from .feed import Feed
+from .kernel import OpaqueFn, RunState
+from .state import ModelState
+
+_BLINK_S = 5e-4
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all of a rank's parts have in common.
+
+    ranks:    the job's ranks of each part, in the order of its mesh
+    stage:    this rank's
+    groups:   of this rank's stage
+    rows:     how the micro-batches of the whole model add up
+    emulator: waits in the place of kernels; results then mean nothing
+    """
+
+    plan: StagedPlan
+    ranks: Sequence[Sequence[int]]
+    stage: int
+    groups: Groups
+    run_state: RunState
+    opaque: Mapping[str, OpaqueFn]
+    rows: Rows
+    emulator: Emulator | None = None
+    debug: bool = False
+
+    def executor(
+        self, graph: Graph, plan: Plan, state: ModelState, wanted: frozenset[str] | None = None
+    ) -> Executor:
+        """Runs `graph`, which is the plan's or has another batch.
+
+        wanted: tensors (or operators) that an evaluation needs; None to train
+        """
+        scales = None if wanted is not None else self.rows.scales(self.plan.micro_batches)
+        program = compile_program(
+            graph, plan.ops, plan.edges, self.groups, self.run_state, self.opaque, wanted,
+            plan.recomputed, by_input=not self.plan.schedule.joint, scales=scales,
+        )  # fmt: skip
+        if self.emulator:
+            self.emulator.replace(program)
+        rows = None if self.emulator else self.rows
+        return Executor(program, state, self.run_state, self.groups, self.debug, rows)
+
+
+class Part:
+    """`start`: whole values of parameters and buffers, by name.
+
+    meets:               the kinds of passes in which the stage's devices communicate
+    inputs, sent:        of each open micro-batch, tensors that came and that go on
+    returned, gradients: the gradients of what was sent, and of what came
+    """
+
+    def __init__(self, job: Job, plan: Plan, model: Any) -> None:
+        self.plan = plan
+        self.state = ModelState(job.groups, model)
+        self.parameters: dict[str, Any] = {}
+        self._holds = {op.attrs["name"]: op for op in plan.graph.ops if _is_state(op)}
+        self._job = job
+        self.feed = Feed(plan.graph, plan.ops, job.plan.micro_batches, job.groups)
+        self.executor = job.executor(plan.graph, plan, self.state)
+        self.meets = communicating_passes(plan)
+        self.inputs: dict[int, Values] = {}
+        self.sent: dict[int, Values] = {}
+        self.returned: dict[int, Values] = {}
+        self.gradients: dict[int, Values] = {}
+        self._coming: dict[tuple[str, int], list[Arrival]] = {}
+
+    def hold(self, name: str, whole: Tensor) -> None:
+        """Place a parameter or buffer, if the part reads it."""
+        op = self._holds.get(name)
+        if op is None:
+            return
+        (nd,) = self.plan.ops[op.name].outs
+        if op.kind == "buffer":
+            self.state.add_buffer(name, whole, nd)
+        else:
+            trained = op.outputs[0] in self.plan.graph.needs_grad
+            self.parameters[name] = self.state.add_parameter(name, whole, nd, trained)
+
+    @property
+    def trained(self) -> list[Any]:
+        """The parameters that get gradients."""
+        graph = self.plan.graph
+        return [
+            p for name, p in self.parameters.items()
+            if self._holds[name].outputs[0] in graph.needs_grad
+        ]  # fmt: skip
+
+    def take(self, batch: Sequence[Tensor]) -> None:
+        """Start an iteration on a global batch."""
+        self.inputs = dict(enumerate(self.feed.take(batch)))
+        self.returned = {m: {} for m in self.inputs}
+        self.sent, self.gradients = {}, {}
+
+    def give_back(self, number: int, tensor: str, gradient: Tensor) -> None:
+        """One reader's gradient of a tensor that was sent in micro-batch `number`."""
+        known = self.returned[number].get(tensor)
+        self.returned[number][tensor] = gradient if known is None else known + gradient
+
+    # ---- emulated compute
+
+    def receive(self, kind: str, number: int, run: Resharding) -> Tensor:
+        """What the pass `kind` of a micro-batch needs, on its way."""
+        if self._job.emulator is None:
+            return run.receive()
+        return run.receive(self._coming.setdefault((kind, number), []))
+
+    def wait_for(self, kind: str, number: int) -> None:
+        """An emulated pass begins when what it needs is there; a real one waits by itself."""
+        if self._job.emulator is None:
+            return
+        coming = self._coming.pop((kind, number), [])
+        if all(arrival.is_there for arrival in coming):
+            return  # and makes up for an earlier sleep that ended late
+        for arrival in coming:
+            while not arrival.is_there:
+                time.sleep(_BLINK_S)
+        self._job.emulator.clock.free_at = time.perf_counter()
+
+    def wait_for_transfers(self) -> None:
+        """All transfers so far have ended; computation goes on then."""
+        self._job.groups.backend.wait()
+        if self._job.emulator is not None:
+            clock = self._job.emulator.clock
+            clock.free_at = max(clock.free_at, time.perf_counter())
+
+    def compute_ends(self) -> None:
+        """Wait until an emulated pass, whose results other stages wait for, has taken its time."""
+        if self._job.emulator is not None and self._job.plan.num_stages > 1:
+            self._job.emulator.clock.before_collective()
+
+
+def _is_state(op: Op) -> bool:
+    return op.kind in ("param", "buffer")

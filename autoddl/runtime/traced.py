@@ -1,0 +1,34 @@
+"""What tracing gives: a graph, and what the runtime needs beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..graph.graph import Graph
+from ..sbp.layout import TensorSpec
+from .backend import Tensor
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A graph and what the runtime needs beside it.
+
+    params:    dotted name -> parameter; tied parameters are there once, under their first name
+    buffers:   dotted name -> buffer, and "#k" -> eager tensor that the model read from elsewhere;
+               those that the graph does not read (BatchNorm's counter) are there too
+    opaque:    operator name -> how to run it, for each operator of kind `opaque`
+               (`Backend.opaque_kernel`)
+    structure: the model's result with `Slot(i)` in the place of `graph.outputs[i]`
+    examples:  the specs of the inputs and, with a loss, of the target
+    model:     the traced module
+    """
+
+    graph: Graph
+    params: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+    opaque: Mapping[str, Any] = field(default_factory=dict)
+    structure: Any = None
+    examples: tuple[TensorSpec, ...] = ()
+    model: Any = None

@@ -1,0 +1,384 @@
+"""What `autoddl.parallelize` gives to the user: a model in training, on this rank.
+
+A rank walks through its stage's list of actions (`StagedPlan.schedule`); a model on one mesh is a
+pipeline of one stage. The lists of all stages are parts of one order of everything that happens, so
+no two ranks wait for each other. An interleaved pipeline has several parts of the model on a stage,
+which keep nothing in common: a parameter that two of them use is held by both, as by two stages.
+
+All methods are called by all ranks of the job, in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ..cluster.submesh import SubMesh
+from ..graph.cut import CutGraph
+from ..graph.graph import Graph
+from ..graph.rows import find_rows
+from ..plans import Plan
+from ..plans.links import Link, PlannedStage
+from ..plans.schedule.action import Action
+from ..plans.schedule.hoist import hoisted
+from ..plans.staged import StagedPlan
+from .backend import Backend, OptimizerFn, Tensor
+from .comm.groups import Groups
+from .comm.redistribute import LocalFn, prepare
+from .comm.tied import exchange_gradients
+from .comm.transfers import Resharding
+from .emulate.emulate import Emulator
+from .evaluate import Evaluator, rows_of
+from .execution.executor import sent_key
+from .jobs.roll_call import RollCall
+from .kernel import RunState
+from .loss_scale import LossScaler, check_stages
+from .nested import put_tensors
+from .part import Job, Part
+from .state import share
+from .traced import Traced
+
+
+class Trainer:
+    """Trains a model by a plan. `optimizer` is the user's, on this rank's (global) parameters."""
+
+    def __init__(
+        self,
+        traced: Traced,
+        plan: Plan | StagedPlan,
+        optimizer: OptimizerFn,
+        backend: Backend,
+        *,
+        overlap: bool = True,
+        debug: bool = False,
+        emulate: bool = False,
+        signal: bool = False,
+        scaler: LossScaler | None = None,
+        ways: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+    ) -> None:
+        """The trainer of this rank.
+
+        overlap: transfers between stages run beside computation
+        debug:   check every tensor against its planned placement
+        emulate: wait as long as the plan's prices say instead of computing
+        signal:  of every copy between stages only one element travels, to see what transfers cost
+        scaler:  scales the loss; by default a plan in float16 has one and others have none
+        ways:    of `Groups`
+        """
+        self.plan: Any = plan
+        self._staged = plan = in_stages(plan)
+        backend.check_precision(plan.precision)
+        if plan.num_stages > 1:
+            check_stages(plan.precision)
+        self._traced = traced
+        self._start = {**traced.params, **traced.buffers}
+        self._backend = backend
+        self._debug = debug
+        if scaler is None and plan.precision != "float32":
+            scaler = LossScaler()
+        self.scaler = scaler
+        gpus = plan.cluster.gpus_per_node
+        self._world = Groups(plan.cluster.mesh, backend.rank, backend).world
+        self._roll_call = RollCall(self._world)
+        self._job = job = self._make_job(emulate, ways)
+        self._parts = {
+            v: Part(job, plan.stages[v].plan, traced.model) for v in plan.parts_of(job.stage)
+        }
+        self._load()
+        self._thread = backend.beside_compute(
+            # an emulated computation leaves the framework's one queue to the transfers
+            overlap and not emulate and plan.num_stages > 1
+        )
+        self._hoists = overlap and emulate
+        # the framework would else go on computing, and transfer when nothing is left to compute
+        self._blocks = not overlap
+        at = (backend.rank // gpus, backend.rank % gpus)
+        self._reshards: dict[tuple[Link, str], Resharding] = {}
+        for link, plans in plan.travel.reshards.items():
+            for direction, reshard in zip("FB", plans, strict=True):
+                if reshard is not None and {link.source, link.target} & self._parts.keys():
+                    self._reshards[link, direction] = Resharding(
+                        reshard, at, gpus, backend, self._thread, signal=signal
+                    )
+        self._locals = self._local_links()
+        self._evaluator = Evaluator(job, self._parts, at, self._thread)
+        trained = [p for part in self._parts.values() for p in part.trained]
+        self.optimizer = backend.optimizer(optimizer, trained) if trained else None
+
+    def _make_job(self, emulate: bool, ways: Mapping[str, Callable[..., Any]]) -> Job:
+        plan, backend = self._staged, self._backend
+        ranks = [stage.place.ranks(plan.cluster.gpus_per_node) for stage in plan.stages]
+        stage = next(n for n, own in enumerate(ranks) if backend.rank in own)
+        first = ranks[stage][0]
+        assert ranks[stage] == tuple(range(first, first + len(ranks[stage])))
+        mesh, one = plan.stages[stage].place.mesh, plan.stages[stage].plan
+        groups = Groups(mesh, backend.rank - first, backend, first, ways)
+        rows = find_rows(plan.graph)
+        rows.check(plan.micro_batches)
+        opaque = {k: backend.opaque_kernel(call) for k, call in self._traced.opaque.items()}
+        emulator = Emulator(one.model, groups) if emulate else None
+        return Job(
+            plan, ranks, stage, groups, RunState(one.seed), opaque, rows, emulator, self._debug
+        )
+
+    def _load(self) -> None:
+        """Place rank 0's values of all parameters and buffers that the model's operators read."""
+        for op in self._staged.graph.ops:
+            if op.kind in ("param", "buffer"):
+                name = op.attrs["name"]
+                whole = share(self._start[name], 0, self._backend)  # all ranks together
+                for part in self._parts.values():
+                    part.hold(name, whole)
+
+    def _local_links(self) -> dict[Link, tuple[LocalFn, LocalFn | None]]:
+        """What redistributes each tensor that goes from one part of this stage to another."""
+        found, groups = {}, self._job.groups
+        for link, (forward, backward) in self._staged.travel.local_paths.items():
+            if link.source in self._parts:
+                shape = self.graph.tensors[link.tensor].spec.shape
+                out, into = self._staged.travel.ends(link)
+                back = None
+                if backward is not None:
+                    assert into.grad_outs[0] is not None
+                    back = prepare(backward, shape, into.grad_outs[0], groups)
+                found[link] = prepare(forward, shape, out.ins[0], groups), back
+        return found
+
+    @property
+    def graph(self) -> Graph:
+        """The planned graph of the whole model, at the size of a micro-batch."""
+        return self._staged.graph
+
+    @property
+    def stage(self) -> int:
+        """This rank's."""
+        return self._job.stage
+
+    @property
+    def emulator(self) -> Emulator | None:
+        return self._job.emulator
+
+    @property
+    def rows(self) -> slice | np.ndarray:
+        """The rows of the global batch that this rank reads: a slice, or their numbers.
+
+        `step` takes the whole global batch, or only these rows of it. All rows if the stage has
+        several parts.
+        """
+        if len(self._parts) > 1:
+            return slice(0, self._staged.batch)
+        return self._parts[self.stage].feed.rows
+
+    def parameters(self) -> dict[str, Any]:
+        """This rank's (global) parameters by name."""
+        return {name: p for part in self._parts.values() for name, p in part.parameters.items()}
+
+    # ---- training
+
+    def step(self, *batch: Tensor) -> Tensor:
+        """Train on one global batch: the model's inputs, then the target. Gives the loss.
+
+        The loss is a local scalar tensor, equal on all ranks. Raises ValueError if the number of
+        tensors, a dtype or a shape is not the example's.
+        """
+        read = (op.attrs["index"] for op in self.graph.ops if op.kind == "input")
+        count = len(self._traced.examples) or max(read, default=-1) + 1
+        if len(batch) != count:
+            raise ValueError(
+                f"step takes {count} tensors, as in the example: the model's inputs, then the "
+                f"target; got {len(batch)}"
+            )
+        for part in self._parts.values():
+            part.take(batch)
+        self._roll_call("step")
+        if self.emulator:
+            self.emulator.clock.start()
+        for part in self._parts.values():
+            part.executor.begin([part.inputs[m] for m in sorted(part.inputs)])
+        for action in self._actions():
+            self._do(action)
+        losses = [part.executor.finish() for part in self._parts.values()]
+        states = {v: part.state for v, part in self._parts.items()}
+        exchange_gradients(self._staged, states, self._job.ranks, self._job.groups)
+        if self.emulator:
+            self.emulator.finish()
+        self._update()
+        self._job.run_state.step += 1
+        return self._share_loss(losses[-1])
+
+    def _actions(self) -> Sequence[Action]:
+        actions = self._staged.schedule.actions[self.stage]
+        if not self._hoists:
+            return actions
+        return hoisted(actions, self._staged.schedule.joint, self._meets)
+
+    def _update(self) -> None:
+        """Let the optimizer change the parameters, unless a scaled gradient is not finite."""
+        states = [part.state for part in self._parts.values()]
+        gradients = [g for state in states for g in state.gradients()] if self.scaler else []
+        finite = self.scaler is None or self.scaler.unscale(gradients, self._world)
+        if finite and self.optimizer is not None:
+            self.optimizer.step()
+        if self._debug:
+            for state in states:
+                state.check_parameters()
+
+    def _meets(self, action: Action) -> bool:
+        number = self._staged.schedule.part(self.stage, action.chunk)
+        return action.kind in self._parts[number].meets
+
+    def _do(self, action: Action) -> None:
+        m, share = action.micro_batch, self._job.rows.share(self._staged.micro_batches)
+        number = self._staged.schedule.part(self.stage, action.chunk)
+        part = self._parts[number]
+        if not action.is_compute:
+            self._transfer(action, number)
+        elif action.kind == "F":
+            part.wait_for("F", m)
+            part.sent[m] = part.executor.forward_pass(m, part.inputs.pop(m), share)
+            part.compute_ends()
+            for link, (forward, _) in self._locals.items():
+                if link.source == number:
+                    value = forward(part.sent[m][sent_key(link.tensor)])
+                    self._parts[link.target].inputs[m][link.tensor] = value
+        elif action.kind == "B":
+            part.wait_for("B", m)
+            delays = not self._staged.schedule.joint
+            returned = part.returned.pop(m)
+            if self.scaler is not None:
+                share *= self.scaler.scale
+            part.gradients[m] = part.executor.backward_pass(m, returned, share, delays)
+            part.compute_ends()
+            for link, (_, backward) in self._locals.items():
+                if link.target == number and backward is not None:
+                    value = backward(part.gradients[m][link.tensor])
+                    self._parts[link.source].give_back(m, link.tensor, value)
+        elif not self._staged.schedule.joint:
+            part.executor.weights_pass(m)
+            part.compute_ends()
+
+    def _transfer(self, action: Action, number: int) -> None:
+        """The tensors between the action's two parts, as far as they travel at all."""
+        m, part = action.micro_batch, self._parts[number]
+        peer = self._staged.schedule.part(action.peer, action.peer_chunk)
+        ends = min(number, peer), max(number, peer)
+        direction = action.kind[1]
+        for link in self._staged.travel.links:
+            run = self._reshards.get((link, direction))
+            if (link.source, link.target) != ends or run is None:
+                continue
+            if action.kind == "SF":
+                run.send(part.sent[m][sent_key(link.tensor)])
+            elif action.kind == "RF":
+                part.inputs[m][link.tensor] = part.receive("F", m, run)
+            elif action.kind == "SB":
+                run.send(part.gradients[m][link.tensor])
+            else:
+                part.give_back(m, link.tensor, part.receive("B", m, run))
+        if self._blocks:
+            part.wait_for_transfers()
+
+    def _share_loss(self, loss: Tensor | None) -> Tensor:
+        """The last part's loss, on every rank."""
+        if self._staged.num_stages == 1:
+            assert loss is not None, "the graph has no loss"
+            return loss
+        if loss is None:
+            spec = self.graph.tensors[self.graph.loss].spec
+            loss = self._backend.zeros((), spec.dtype)
+        return share(loss, self._job.ranks[-1][0], self._backend)
+
+    # ---- evaluation and state
+
+    def eval_step(self, *inputs: Tensor) -> Any:
+        """The model's result, whole on every rank, in evaluation mode.
+
+        inputs: the model's inputs for a whole batch, the same on every rank
+
+        Dropout is off, BatchNorm uses its moving statistics and nothing is learned. The batch may
+        have another size than in training, as long as the planned splits divide it. Raises
+        ValueError if they do not, or if the inputs do not fit the example's.
+        """
+        limit = max(len(self._traced.examples) - 1, 0)
+        if limit and len(inputs) > limit:
+            raise ValueError(f"eval_step takes the model's {limit} inputs, got {len(inputs)}")
+        rows = rows_of(self.graph, inputs, self._staged.batch, self._backend)
+        whole = self._evaluator.prepared(rows, inputs)
+        self._roll_call("eval_step")
+        return put_tensors(self._traced.structure, whole())
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The model's `state_dict`: whole values as local tensors, under the model's own names."""
+        self._roll_call("state_dict")
+        names = self._names()
+        owner: dict[str, int] = {}
+        for n, stage in enumerate(self._staged.stages):
+            for op in stage.plan.graph.ops:
+                if op.kind in ("param", "buffer"):
+                    owner.setdefault(op.attrs["name"], n)
+        whole = {name: self._whole(name, owner) for name in dict.fromkeys(names.values())}
+        return {key: whole[name] for key, name in names.items()}
+
+    def _whole(self, name: str, owner: Mapping[str, int]) -> Tensor:
+        """A tensor of the model, from the part that holds it."""
+        # BatchNorm's counter is no operator; it is where the moving mean is
+        number = owner.get(name, owner.get(f"{name.rpartition('.')[0]}.running_mean"))
+        part = next(iter(self._parts.values())) if number is None else self._parts.get(number)
+        if number is None or self._staged.num_stages == 1:
+            assert part is not None
+            return part.state.get(name)
+        if part is not None:
+            value = part.state.get(name)
+        else:
+            like = self._value(name)
+            value = self._backend.zeros(tuple(like.shape), self._backend.dtype(like))
+        return share(value, self._job.ranks[number][0], self._backend)
+
+    def load_state_dict(self, values: Mapping[str, Tensor]) -> None:
+        """Take over rank 0's values of what `state_dict` gives, or of the model's own.
+
+        Raises ValueError if a name is missing or unknown, or a shape is another.
+        """
+        names = self._names()
+        missing, unknown = sorted(names.keys() - values), sorted(values.keys() - names)
+        if missing or unknown:
+            raise ValueError(
+                f"the state does not fit the model: missing {missing[:5]}, unknown {unknown[:5]}"
+            )
+        for key, name in names.items():
+            expected = tuple(self._value(name).shape)
+            if tuple(values[key].shape) != expected:
+                raise ValueError(
+                    f"{key}: expected shape {expected}, got {tuple(values[key].shape)}"
+                )
+        self._roll_call("load_state_dict")
+        for key, name in names.items():
+            if key == name:
+                value = share(values[key], 0, self._backend)
+                for part in self._parts.values():
+                    part.state.set(name, value)
+
+    def _names(self) -> Mapping[str, str]:
+        """Keys of the state and the names of their tensors."""
+        if self._traced.model is not None:
+            return self._backend.state_names(self._traced.model)
+        return {name: name for name in self._start if not name.startswith("#")}
+
+    def _value(self, name: str) -> Tensor:
+        """The user's own tensor of that name."""
+        if name in self._start:
+            return self._start[name]
+        return self._backend.model_tensor(self._traced.model, name)
+
+
+def in_stages(plan: Plan | StagedPlan) -> StagedPlan:
+    """The plan as a pipeline, of one stage if it has none."""
+    if isinstance(plan, StagedPlan):
+        return plan
+    graph, mesh = plan.graph, plan.mesh
+    stage = PlannedStage(0, 1, SubMesh(0, mesh.nodes, 0, mesh.gpus_per_node), plan)
+    cut = CutGraph(graph, (tuple(op.name for op in graph.ops),))
+    return StagedPlan(cut, plan.cluster, plan.micro_batches, "1f1b", None, (stage,))

@@ -1,0 +1,353 @@
+"""A back end in NumPy whose ranks are threads: a second implementation, to prove the first's seam.
+
+Kernels are the reference operators of the rules' tests with their pullbacks, and those that
+communicate inside are the oracle's. Collectives meet at a barrier.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import Queue
+from types import GeneratorType
+from typing import Any
+
+import numpy as np
+
+from autoddl.runtime.backend import OptimizerFn, Vjp
+from autoddl.runtime.kernel import ByInput, Context, Explicit, Kernel
+from autoddl.sbp.layout import Shape, local_slices
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.oracle import Shard
+from autoddl.sbp.placement import NdSbp
+from tests.sbp import lockstep_ops, reference_ops
+
+PATIENCE_S = 60.0
+PRODUCTS = ("matmul", "broadcast_matmul", "batch_matmul")
+_ONE_TAPE = threading.Lock()  # HIPS autograd records on one tape for all threads
+
+
+class Meeting:
+    """Where the ranks of a group lay down one value each, and see those of all."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self.ranks = tuple(ranks)
+        self.barrier = threading.Barrier(len(ranks), timeout=PATIENCE_S)
+        self._values: dict[int, Any] = {}
+
+    def exchange(self, rank: int, value: Any) -> list[Any]:
+        """The values of all, in rank order."""
+        self._values[rank] = value
+        self.barrier.wait()
+        found = [self._values[r] for r in self.ranks]
+        self.barrier.wait()  # nobody begins the next before all have seen this
+        return found
+
+
+class World:
+    """What the threads of one job share."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._lock = threading.Lock()
+        self._meetings: dict[tuple[int, ...], Meeting] = {}
+        self._queues: dict[tuple[int, int], Queue] = {}
+
+    def meeting(self, ranks: Sequence[int]) -> Meeting:
+        with self._lock:
+            return self._meetings.setdefault(tuple(ranks), Meeting(ranks))
+
+    def queue(self, source: int, target: int) -> Queue:
+        with self._lock:
+            return self._queues.setdefault((source, target), Queue())
+
+    def run(self, work: Callable[[NumPy], Any]) -> list[Any]:
+        """`work` on every rank; what each gives. An exception of any rank is raised."""
+        results: list[Any] = [None] * self.size
+        errors: list[BaseException] = []
+
+        def one(rank: int) -> None:
+            try:
+                results[rank] = work(NumPy(self, rank))
+            except BaseException as error:
+                errors.append(error)
+                for meeting in list(self._meetings.values()):
+                    meeting.barrier.abort()
+
+        threads = [threading.Thread(target=one, args=(r,), daemon=True) for r in range(self.size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(2 * PATIENCE_S)
+        if errors:
+            raise next(e for e in errors if not isinstance(e, threading.BrokenBarrierError))
+        assert not any(thread.is_alive() for thread in threads), "a rank waits for ever"
+        return results
+
+
+@dataclass
+class Parameter:
+    """What the optimizer has of a parameter: this rank's part, and its gradient."""
+
+    value: np.ndarray
+    gradient: np.ndarray | None = None
+
+
+@dataclass
+class Momentum:
+    """SGD with momentum."""
+
+    parameters: list[Parameter]
+    lr: float
+    momentum: float
+    _velocity: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def step(self) -> None:
+        for n, p in enumerate(self.parameters):
+            if p.gradient is not None:
+                self._velocity[n] = self.momentum * self._velocity.get(n, 0.0) + p.gradient
+                p.value -= self.lr * self._velocity[n]
+
+
+class NumPy:
+    """One rank; see `runtime.backend.Backend`."""
+
+    device = "cpu"
+
+    def __init__(self, world: World, rank: int) -> None:
+        self.world = world
+        self.rank = rank
+        self.size = world.size
+
+    # ---- tensors
+
+    def zeros(self, shape: Shape, dtype: str) -> np.ndarray:
+        return np.zeros(shape, dtype)
+
+    def full_like(self, x: np.ndarray, value: float) -> np.ndarray:
+        return np.full_like(x, value)
+
+    def from_numpy(self, array: np.ndarray) -> np.ndarray:
+        return array
+
+    def to_numpy(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+    def to_device(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+    def is_tensor(self, x: object) -> bool:
+        return isinstance(x, np.ndarray)
+
+    def dtype(self, x: np.ndarray) -> str:
+        return str(x.dtype)
+
+    def nbytes(self, x: np.ndarray) -> int:
+        return x.nbytes
+
+    def cast(self, x: np.ndarray, dtype: str) -> np.ndarray:
+        return x.astype(dtype, copy=False)
+
+    def cat(self, parts: Sequence[np.ndarray], dim: int) -> np.ndarray:
+        return np.concatenate(parts, dim)
+
+    def narrow(self, x: np.ndarray, dim: int, start: int, length: int) -> np.ndarray:
+        return x[(slice(None),) * dim + (slice(start, start + length),)]
+
+    def permute(self, x: np.ndarray, dims: Sequence[int]) -> np.ndarray:
+        return x.transpose(dims)
+
+    def contiguous(self, x: np.ndarray) -> np.ndarray:
+        return x if x.flags.c_contiguous else x.copy()
+
+    def clone(self, x: np.ndarray) -> np.ndarray:
+        return x.copy()
+
+    def write(self, into: np.ndarray, x: np.ndarray) -> None:
+        into[...] = x
+
+    def scale(self, x: np.ndarray, factor: float) -> None:
+        x *= factor
+
+    def any_not_finite(self, tensors: Sequence[np.ndarray]) -> np.ndarray:
+        return np.array([not all(np.isfinite(x).all() for x in tensors)], np.float32)
+
+    # ---- differentiation: every kernel brings its own product
+
+    def no_grad(self) -> contextlib.nullcontext:
+        return contextlib.nullcontext()
+
+    def detached(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+    def watched(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+    def pull_back(self, watched: Sequence[Any], outputs: Sequence[np.ndarray]) -> Vjp:
+        raise AssertionError("NumPy records nothing")
+
+    # ---- collectives
+
+    def channel(self, ranks: Sequence[int]) -> Meeting:
+        return self.world.meeting(ranks)
+
+    def all_gather(self, channel: Meeting, x: np.ndarray) -> np.ndarray:
+        return np.concatenate(channel.exchange(self.rank, x))
+
+    def reduce_scatter(self, channel: Meeting, x: np.ndarray) -> np.ndarray:
+        pieces = np.split(self.all_reduce(channel, x), len(channel.ranks))
+        return pieces[channel.ranks.index(self.rank)]
+
+    def all_reduce(self, channel: Meeting, x: np.ndarray) -> np.ndarray:
+        return np.sum(channel.exchange(self.rank, x), axis=0)
+
+    def all_to_all(self, channel: Meeting, x: np.ndarray) -> np.ndarray:
+        mine = channel.ranks.index(self.rank)
+        return np.stack([row[mine] for row in channel.exchange(self.rank, x)])
+
+    def amax(self, x: np.ndarray) -> np.ndarray:
+        return x.max(axis=0)
+
+    def broadcast(self, x: np.ndarray, source: int) -> np.ndarray:
+        return self.world.meeting(range(self.size)).exchange(self.rank, x.copy())[source].copy()
+
+    def as_message(self, x: np.ndarray) -> np.ndarray:
+        return x.copy()
+
+    def send(self, x: np.ndarray, to: int) -> None:
+        self.world.queue(self.rank, to).put(x)
+
+    def receive(self, source: int, size: int, dtype: str, into: Any = None) -> np.ndarray:
+        got = self.world.queue(source, self.rank).get(timeout=PATIENCE_S)
+        assert into is None and got.shape == (size,) and str(got.dtype) == dtype
+        return got
+
+    def carrier(self, dtype: str) -> str:
+        return dtype
+
+    def beside_compute(self, overlap: bool) -> Callable[[], contextlib.nullcontext]:
+        return contextlib.nullcontext
+
+    def wait(self) -> None:
+        pass
+
+    def at_exit(self, call: Callable[[], None]) -> None:
+        pass  # a thread ends alone
+
+    # ---- training
+
+    def kernels(self, by_input: bool) -> Mapping[str, Kernel]:
+        """All that the graph may hold; products give each input's gradient by itself if asked."""
+        known = {kind: _kernel(kind) for kind in (*reference_ops.FORWARD, "fork", "identity")}
+        if by_input:
+            known |= {kind: _by_input(known[kind]) for kind in PRODUCTS}
+        return known
+
+    def output_kernel(self, kind: str, output: int) -> Any:
+        raise KeyError((kind, output))
+
+    def opaque_kernel(self, call: Any) -> Any:
+        raise AssertionError("NumPy has no modules")
+
+    def product_gradient(
+        self, a: np.ndarray, b: np.ndarray, attrs: Mapping[str, Any], dy: np.ndarray, index: int
+    ) -> np.ndarray:
+        with _ONE_TAPE:
+            shard: Any = None  # a product knows no place
+            ran: Any = reference_ops.kernel("matmul")([a, b], attrs, shard)
+            return ran[1]((dy,))[index]
+
+    def check_precision(self, precision: str) -> None:
+        pass
+
+    def parameter(
+        self, shape: Shape, dtype: str, nd: NdSbp, mesh: Mesh, first: int, trained: bool
+    ) -> tuple[Parameter, np.ndarray]:
+        pieces = local_slices(shape, nd, mesh, self.rank - first)
+        parameter = Parameter(np.zeros([s.stop - s.start for s in pieces], dtype))
+        return parameter, parameter.value
+
+    def gradient(self, parameter: Parameter) -> np.ndarray | None:
+        return parameter.gradient
+
+    def set_gradient(self, parameter: Parameter, gradient: np.ndarray | None) -> None:
+        parameter.gradient = gradient
+
+    def is_placed(self, parameter: Parameter, shape: Shape, nd: NdSbp, mesh: Mesh) -> bool:
+        return True
+
+    def optimizer(self, make: OptimizerFn, parameters: list[Any]) -> Any:
+        return make(parameters)
+
+    def optimizer_kind(self, make: OptimizerFn) -> str:
+        return "momentum"
+
+    def state_names(self, model: Any) -> Mapping[str, str]:
+        raise AssertionError("NumPy has no modules")
+
+    def model_tensor(self, model: Any, name: str) -> np.ndarray:
+        raise KeyError(name)
+
+
+def _kernel(kind: str) -> Kernel:
+    """The reference operator, or the one that communicates, on this rank's shards."""
+    if kind in ("fork", "identity"):
+        return lambda ctx, inputs, attrs: Explicit([inputs[0]], lambda grads: grads)
+
+    def run(ctx: Context, inputs: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> Explicit:
+        shard = _shard(ctx)
+        dtypes = [t.dtype for t in ctx.spec.outputs]
+        ran: Any
+        if ctx.inner is not None:
+            ran = _driven(lockstep_ops.KERNELS[kind](inputs, attrs, shard), ctx)
+        else:
+            with _ONE_TAPE:
+                ran = reference_ops.kernel(kind)(inputs, attrs, shard)
+        outputs, pullback = ran
+
+        def vjp(gradients: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+            if ctx.inner is not None:
+                return list(_driven(pullback(gradients), ctx))
+            with _ONE_TAPE:
+                return list(pullback(gradients))
+
+        return Explicit([np.asarray(y, d) for y, d in zip(outputs, dtypes, strict=True)], vjp)
+
+    return run
+
+
+def _by_input(kernel: Kernel) -> Kernel:
+    def run(ctx: Context, inputs: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> ByInput:
+        result = kernel(ctx, inputs, attrs)
+        assert isinstance(result, Explicit)
+        return ByInput(result.outputs, lambda grads, index: result.vjp(grads)[index])
+
+    return run
+
+
+def _shard(ctx: Context) -> Shard:
+    def starts(tensors: Sequence[Any], nds: Sequence[NdSbp]) -> tuple[Shape, ...]:
+        return tuple(
+            tuple(s.start for s in local_slices(t.shape, nd, ctx.mesh, ctx.rank))
+            for t, nd in zip(tensors, nds, strict=True)
+        )
+
+    outs = starts(ctx.spec.outputs, ctx.planned.outs)
+    return Shard(ctx.spec, starts(ctx.spec.inputs, ctx.planned.ins), outs)
+
+
+def _driven(work: Any, ctx: Context) -> Any:
+    """The result of what yields the all-reduces that it needs."""
+    if not isinstance(work, GeneratorType):
+        return work
+    assert ctx.inner is not None
+    answer = None
+    while True:
+        try:
+            request = work.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        reduce = ctx.inner.all_max if request.how == "max" else ctx.inner.all_reduce
+        answer = reduce(request.value)

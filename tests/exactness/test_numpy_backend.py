@@ -1,0 +1,153 @@
+"""The neutral trainer on NumPy: parallel training equals one process, without any framework.
+
+The one process differentiates the whole graph at once, by the reference operators alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import autograd.numpy as anp
+import numpy as np
+import pytest
+from autograd import grad
+
+from autoddl.graph.graph import Graph
+from autoddl.graph.regions import repeated_blocks
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.plans import Plan
+from autoddl.plans.staged import StagedPlan
+from autoddl.runtime.nested import Slot
+from autoddl.runtime.traced import Traced
+from autoddl.runtime.trainer import Trainer
+from autoddl.sbp.placement import B, S
+from autoddl.sbp.rules import signatures_of
+from tests import graphs
+from tests.exactness.numpy_backend import Momentum, World
+from tests.runtime.random_plans import cluster_of, random_plan, with_zero
+from tests.sbp import reference_ops
+
+STEPS, RATE, MOMENTUM = 3, 1e-3, 0.9
+
+
+def in_float64(graph: Graph, path) -> Graph:
+    """The graph in double precision, by way of a file."""
+    tensors = {
+        name: dataclasses.replace(t, spec=dataclasses.replace(t.spec, dtype="float64"))
+        for name, t in graph.tensors.items()
+    }
+    dataclasses.replace(graph, tensors=tensors).save(path)
+    return Graph.load(path)
+
+
+MODELS = {
+    "mlp": lambda: graphs.mlp(8, (16, 32, 8)),
+    "attention": lambda: graphs.attention(2, 8, 4, 16, 4),
+}
+
+
+@pytest.fixture(params=MODELS)
+def graph(request, tmp_path):
+    return in_float64(MODELS[request.param](), tmp_path / "graph.json")
+
+
+def start(graph):
+    rng = np.random.default_rng(1)
+    shapes = {op.attrs["name"]: graph.tensors[op.outputs[0]].spec.shape for op in graph.params}
+    return {name: 0.3 * rng.standard_normal(shape) for name, shape in shapes.items()}
+
+
+def batch(graph, step):
+    (op,) = (op for op in graph.ops if op.kind == "input")
+    shape = graph.tensors[op.outputs[0]].spec.shape
+    return np.random.default_rng(100 + step).standard_normal(shape)
+
+
+def run(graph, params, x):
+    """Every tensor of the graph."""
+    values = {}
+    for op in graph.ops:
+        if op.kind == "input":
+            values[op.outputs[0]] = x
+        elif op.kind == "param":
+            values[op.outputs[0]] = params[op.attrs["name"]]
+        elif op.kind != "loss":
+            outs = reference_ops.FORWARD[op.kind]([values[n] for n in op.inputs], op.attrs, None)
+            values.update(zip(op.outputs, outs, strict=True))
+    return values
+
+
+def alone(graph):
+    """Losses, parameters after all steps, and what the model then gives."""
+    params, velocity, losses = start(graph), {}, []
+    for step in range(STEPS):
+        x = batch(graph, step)
+        losses.append(run(graph, params, x)[graph.loss])
+        slopes = grad(lambda p, x=x: anp.sum(run(graph, p, x)[graph.loss]))(params)
+        velocity = {k: MOMENTUM * velocity.get(k, 0.0) + g for k, g in slopes.items()}
+        params = {k: v - RATE * velocity[k] for k, v in params.items()}
+    return losses, params, run(graph, params, batch(graph, 9))[graph.outputs[0]]
+
+
+def check(graph, plan):
+    expected = alone(graph)
+    traced = Traced(graph, start(graph), {}, structure=Slot(0))
+
+    def train(backend):
+        optimizer = functools.partial(Momentum, lr=RATE, momentum=MOMENTUM)
+        trainer = Trainer(traced, plan, optimizer, backend, debug=True)
+        losses = [trainer.step(batch(graph, step)) for step in range(STEPS)]
+        trainer.load_state_dict(trainer.state_dict())
+        return losses, trainer.state_dict(), trainer.eval_step(batch(graph, 9))
+
+    for losses, params, result in World(plan.cluster.num_devices).run(train):
+        np.testing.assert_allclose(losses, expected[0], rtol=1e-10)
+        np.testing.assert_allclose(result, expected[2], rtol=1e-9)
+        assert params.keys() == expected[1].keys()
+        for name, value in params.items():
+            np.testing.assert_allclose(
+                value, expected[1][name], rtol=1e-9, atol=1e-12, err_msg=name
+            )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_placements(graph, seed):
+    plan = random_plan(graph, cluster_of(2, 2), seed, micro_batches=1 + seed % 2)
+    check(graph, Plan.loads(plan.dumps()))
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_parameters_stored_split_and_blocks_run_again(graph, stage):
+    """Data parallelism, whose parameters ZeRO's stages divide."""
+    forked = graph.with_batch(4).with_forks()
+
+    def by_rows(op):
+        labels = [[S(0) if forked.tensors[n].batch_dims else B for n in op.inputs]]
+        labels += [] if op.inputs else [[S(0) if op.kind == "input" else B]]
+        fits = [s for s in signatures_of(forked.spec(op)) if list(s.ins or s.outs) == labels[-1]]
+        return [fits[0]] * 2
+
+    plan = random_plan(graph, cluster_of(2, 2), 0, micro_batches=2, fixed=by_rows)
+    plan = with_zero(plan, str(stage))
+    assert {stage} <= {edge.zero_stage for edge in plan.edges.values()}
+    check(graph, dataclasses.replace(plan, recomputed=repeated_blocks(plan.graph)))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_two_stages(graph, schedule):
+    options = PlanOptions(stages=2, schedule=schedule, micro_batches=4)
+    plan = find_staged_plan(graph, cluster_of(2, 2), options)
+    assert isinstance(plan, StagedPlan)
+    check(graph, plan)
+
+
+def test_a_rank_that_fails_ends_the_job(graph):
+    def fail(backend):
+        if backend.rank == 1:
+            raise ZeroDivisionError
+        backend.broadcast(np.zeros(1), 0)
+
+    with pytest.raises(ZeroDivisionError):
+        World(4).run(fail)
