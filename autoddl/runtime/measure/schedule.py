@@ -16,8 +16,8 @@ from ...sbp.mesh import Mesh
 
 SENDING = tuple(entry.name for entry in COLLECTIVES.sending)
 KINDS = (*SENDING, "send")
-MIN_BYTES = 1 << 10
-MAX_BYTES = 256 << 20
+MIN_BYTES = 1 << 10  # all latency: smaller messages take the same time
+MAX_BYTES = 256 << 20  # of the order of the largest gradients of a layer; all bandwidth
 ITEM_BYTES = 4  # float32
 
 
