@@ -73,15 +73,24 @@ class Searches:
         tables = build_tables(grouping.graph, *options, grouping)
         if tables is None:
             return None
-        first = self._search(tables.problem, beat_s)
+        first = self.search(tables.problem, beat_s)
+        return None if first is None else self.within_limit(tables, first)
+
+    def within_limit(
+        self, tables: Tables, first: SearchResult, is_thorough: bool = True
+    ) -> Found | None:
+        """What was found first, or the best of the tables whose fullest moment fits, too.
+
+        is_thorough: higher limits are tried again where a lower one costs much time
+        """
 
         def lowered(tables: Tables, result: SearchResult, limit: float) -> Searched | None:
             problem = dataclasses.replace(tables.problem, memory_limit=limit)
-            repaired = first and _repaired(problem, result, first.cost * (1 + _REPAIR))
-            found = repaired or self._search(problem, math.inf)
+            repaired = _repaired(problem, result, first.cost * (1 + _REPAIR))
+            found = repaired or self.search(problem, math.inf)
             return found and (tables, found)
 
-        return None if first is None else self._fitting((tables, first), lowered)
+        return self._fitting((tables, first), lowered, is_thorough)
 
     def _among_few(self, bounds: ClassBounds, beat_s: float) -> Found | None:
         """A search among the strategies that the bounds leave."""
@@ -104,7 +113,7 @@ class Searches:
         def lowered(tables: Tables, result: SearchResult, limit: float) -> Searched | None:
             problem = dataclasses.replace(tables.problem, memory_limit=limit)
             found = _repaired(problem, result, self.enough(first.lower_bound))
-            found = found or self._search(problem, math.inf, first.lower_bound)
+            found = found or self.search(problem, math.inf, first.lower_bound)
             if found is not None and found.cost <= first.cost * (1 + _REPAIR):
                 return tables, found
             return self._search_few(bounds.within(limit), math.inf)
@@ -146,15 +155,17 @@ class Searches:
         inside = (self.looker.least_bytes(parts, ()) - least) / len(blocks)
         return least + inside > _CROWDED * self.looker.model.limit_bytes
 
-    def _fitting(self, searched: Searched, lowered: Lowered) -> Found | None:
+    def _fitting(
+        self, searched: Searched, lowered: Lowered, is_thorough: bool = True
+    ) -> Found | None:
         """What was searched, or the best within a lower limit whose fullest moment fits.
 
         Or what the search had found before, if that fits and is better.
         """
         tables, first = searched
-        fits = self._narrowed(searched, lowered)
+        fits = self._narrowed(searched, lowered, _LOOSENINGS if is_thorough else 0)
         most_s = math.inf if fits is None else fits.seconds
-        for choice in first.earlier if first.end == "done" else ():
+        for choice in first.earlier if first.end == "done" and is_thorough else ():
             cost, memory = tables.problem.evaluate(choice)
             if not first.cost < cost < most_s:
                 break
@@ -167,7 +178,7 @@ class Searches:
                 return before
         return fits
 
-    def _narrowed(self, searched: Searched, lowered: Lowered) -> Found | None:
+    def _narrowed(self, searched: Searched, lowered: Lowered, loosenings: int) -> Found | None:
         """What was searched, or the best within a lower limit whose fullest moment fits.
 
         What does not fit lowers the limit by its excess, which another plan may not have: so where
@@ -201,7 +212,7 @@ class Searches:
                 return None
         else:
             return None
-        for _ in range(_LOOSENINGS):
+        for _ in range(loosenings):
             if fits.seconds <= max(first.cost * (1 + _REPAIR), self.enough(first.lower_bound)):
                 break
             middle = (limit + large) / 2
@@ -232,7 +243,7 @@ class Searches:
                 tables = bounds.tables(kept, self.looker.prices)
                 limit = bounds.problem.memory_limit
                 problem = dataclasses.replace(tables.problem, memory_limit=limit)
-                result = self._search(problem, beat_s, bounds.bound, gap)
+                result = self.search(problem, beat_s, bounds.bound, gap)
             every = size == bounds.size
             if tables is None or result is None:
                 if every or ceiling >= beat_s:
@@ -253,7 +264,7 @@ class Searches:
         """Seconds that are good enough, as nothing takes less than `bound`."""
         return bound * (1 + self.budget.gap)
 
-    def _search(
+    def search(
         self,
         problem: Problem,
         beat_s: float,

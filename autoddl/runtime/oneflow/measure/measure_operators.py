@@ -31,6 +31,8 @@ from ...measure.measured import Progress
 from ...measure.record import Record
 from .timing import Stopwatch
 
+# A model has hundreds of distinct operators and batches, so each gets a fifth of the seconds that a
+# sample of a collective has (`measure`), and a fixed number of samples.
 SAMPLES = 5
 SAMPLE_SECONDS = 0.02
 MOST_CALLS = 16
