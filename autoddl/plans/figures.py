@@ -16,15 +16,15 @@ from functools import cached_property
 
 from ..cluster.spec import Cluster
 from ..cost.account import Cost, Traffic
+from ..cost.bounds import ProductBytes
 from ..cost.extrapolation import Extrapolated
-from ..cost.memory_peak import Runtime
+from ..cost.liveness import Runtime
 from ..cost.model import CostModel
-from ..cost.planned_step import PlannedStep
-from ..cost.products import ProductBytes
+from ..cost.operators import Timed
 from ..cost.recompute import Blocks, Recomputation
 from ..cost.savings import Savings
+from ..cost.step_tensors import PlannedStep
 from ..cost.tape import Peak
-from ..cost.timed import Timed
 from ..graph.batch_norm import BatchNorm, batch_norm_of
 from ..graph.cut import CutGraph
 from ..graph.graph import Graph
@@ -314,3 +314,6 @@ class PlanFigures:
 
     def memory_peak(self, runtime: Runtime = "graph") -> Peak:
         return self.stage.memory_peak(runtime)
+
+    def required_bytes(self) -> int:
+        return self.stage.required_bytes()
