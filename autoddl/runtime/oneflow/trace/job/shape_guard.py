@@ -83,7 +83,7 @@ _CHECKS: dict[str, tuple[Fits, str]] = {
 
 @contextmanager
 def shapes_checked() -> Iterator[None]:
-    """A context in which operators raise RuntimeError for operand shapes that they do not accept."""
+    """A context in which operators raise RuntimeError for operand shapes that they reject."""
     owners = (flow, flow._C, flow.Tensor, flow.nn.functional)
     saved = [
         (owner, name, getattr(owner, name))
