@@ -156,7 +156,7 @@ def _measured(case: Case) -> dict[str, Any]:
     from autoddl.cluster.spec import Cluster
     from autoddl.planner import planner, realize
     from autoddl.planner.tables.tables import TableBuilder
-    from autoddl.sbp.counted import Counted
+    from autoddl.sbp.path_bounds import PathBounds
     from autoddl.sbp.redistribute import PathTable
     from autoddl.search import elimination, pareto_elimination, reduced_costs
 
@@ -170,8 +170,8 @@ def _measured(case: Case) -> dict[str, Any]:
         (TableBuilder, "build", "tables"),
         (TableBuilder, "parts", "tables"),
         (PathTable, "seconds_of", "path prices"),
-        (Counted, "seconds", "bounds of paths"),
-        (Counted, "row_seconds", "bounds of paths"),
+        (PathBounds, "seconds", "bounds of paths"),
+        (PathBounds, "row_seconds", "bounds of paths"),
         (elimination, "eliminate", "elimination"),
         (reduced_costs.ReducedCosts, "__init__", "reduced costs"),
         (pareto_elimination, "least_within", "Pareto elimination"),

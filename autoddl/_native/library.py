@@ -74,7 +74,7 @@ class Loops:
         self.library.autoddl_free.argtypes = [address] * 2
 
     def relax(self, src: Ints, dst: Ints, weights: Reals, length: Reals) -> None:
-        """Into `length` [nodes, starts], that of ways so far, what edges shorten (`sbp.relax`).
+        """Shorten `length` [nodes, starts], of ways so far, by edges (`sbp.shortest_paths`).
 
         weights: [edges], as precise as `length`
         """
@@ -91,7 +91,7 @@ class Loops:
     def shortest(
         self, begins: Ints, targets: Ints, weights: Reals, starts: Ints, *, backwards: bool = False
     ) -> Doubles:
-        """[starts, nodes] lengths of the cheapest ways (`sbp.dijkstra`).
+        """[starts, nodes] lengths of the cheapest ways (`sbp.shortest_paths`).
 
         begins:    [nodes + 1] where the edges of each node begin among `targets` and `weights`
         backwards: along the edges from their targets

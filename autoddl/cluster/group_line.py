@@ -1,11 +1,12 @@
-"""What a collective takes in groups of one shape, where that was measured: a line of its own.
+"""A measured price line of one collective in groups of one shape.
 
     seconds = latency_s + bytes * s_per_byte
 
-One alpha and beta per link class (AutoDDL section 3.1) price every group, also those that nobody
-measured. Transports have habits that they do not describe: two hosts that exchange large messages
-over one socket each way, say, may wait for one another. Where a group's shape was measured, its own
-line says what it takes; `cost.comm.CommModel` prefers it.
+By default one alpha and one beta per link class (AutoDDL section 3.1) price every group, including
+group shapes that nobody measured. Some transports behave in ways that two numbers cannot describe:
+two hosts that exchange large messages over one socket in each direction may, for example, wait for
+one another. Where `autoddl calibrate` has measured a group's shape, this line is the better
+estimate, and `cost.comm.CommModel` uses it instead of alpha and beta.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from .fields import Fields
 
 @dataclass(frozen=True, slots=True)
 class GroupLine:
-    """`kind` in groups of nodes x gpus devices, `groups` of them at once on each host.
+    """The price of collective `kind` in groups of nodes x gpus devices, `groups` of them per host.
 
-    s_per_byte: of the larger of a device's bytes before and after
+    s_per_byte: per byte of the larger of a device's tensors before and after the collective
     """
 
     kind: str
@@ -41,7 +42,9 @@ class GroupLine:
 
     @staticmethod
     def from_json(data: Any, where: str) -> GroupLine:
-        """ValueError names a field that is missing, unknown or has no sensible value."""
+        """Read one line; a ValueError names a field that is missing, unknown or has no sensible
+        value.
+        """
         fields = Fields(data, where, (f.name for f in dataclasses.fields(GroupLine)))
         return GroupLine(
             fields.text("kind"),

@@ -1,9 +1,9 @@
-"""What an operator takes on a device, where that was measured.
+"""Measured seconds of an operator on a device.
 
-One rate for all arithmetic and one bandwidth for all memory describe matrix products on a large
-device. Other operators may be far from them: a back end's convolution or broadcast on a CPU may run
-at a tenth. `autoddl calibrate --model` times a model's own operators, forward and backward, at
-several sizes of the batch; `cost.measured` says which operator is which.
+A single arithmetic rate and a single memory bandwidth describe matrix products on a large device
+well. Other operators may be far slower: a convolution or a broadcast on a CPU may run at a tenth of
+those rates. `autoddl calibrate --model` therefore times the operators of a model, forward and
+backward, at several batch sizes; `cost.measured` decides which measurement belongs to an operator.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Point = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class OperatorTimes:
-    """Points by ascending work (`cost.measured.work`); more work never takes less time."""
+    """Measured points in ascending order of work (`cost.measured.work`); seconds never fall."""
 
     points: tuple[Point, ...]
 
@@ -40,7 +40,7 @@ class OperatorTimes:
 
     @staticmethod
     def from_json(data: Any, where: str) -> OperatorTimes:
-        """ValueError names the point that is wrong."""
+        """Read the list that `to_json` wrote; a ValueError names the point that is wrong."""
         points = points_of(data, where)
         try:
             return OperatorTimes(points)
@@ -49,7 +49,7 @@ class OperatorTimes:
 
 
 def points_of(data: Any, where: str) -> tuple[Point, ...]:
-    """A JSON list of [work, forward seconds, backward seconds]; ValueError says what is wrong."""
+    """Read a JSON list of [work, forward seconds, backward seconds]; ValueError says what fails."""
     if not isinstance(data, list | tuple) or not data:
         raise ValueError(f"field {where!r} must be a list of points, one at least")
     points: list[Point] = []

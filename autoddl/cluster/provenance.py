@@ -1,6 +1,8 @@
-"""How the numbers of a machine file were measured: ranges, intervals and how well the fit did.
+"""How the numbers of a machine file were measured: ranges, confidence intervals, quality of the
+fit.
 
-`autoddl calibrate` writes it. A price outside `ranges` is extrapolated (`covers` decides).
+`autoddl calibrate` writes this record. A price for a message or group outside `ranges` is an
+extrapolation; `Calibration.covers` decides whether it is.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ from typing import Any
 
 from .fields import Fields, check_known, checked_number
 
-# A message this many times larger than the largest measured, or a group this many times wider than
-# the widest, is far outside what was measured. Smaller messages are not: they are all latency, as
-# the smallest measured one is.
+# A price counts as extrapolated for a message this many times larger than the largest measured one,
+# or a group this many times wider than the widest. One step of the measured message sizes is a
+# factor of 4, and the next larger group has at least twice the devices, so each is one step beyond
+# the measurements. Smaller messages are no extrapolation: like the smallest measured one they are
+# dominated by latency.
 FAR_BYTES = 4.0
 FAR_GROUP = 2.0
 
@@ -27,7 +31,7 @@ PARAMETERS = (
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Messages of one collective in groups of nodes x gpus devices, `groups` at once per host."""
+    """Measured messages of one collective in groups of nodes x gpus devices, `groups` per host."""
 
     kind: str
     nodes: int
@@ -43,12 +47,12 @@ class Calibration:
 
     date:       of the measurement, ISO 8601 in UTC
     samples:    how many collectives were timed
-    confidence: of the intervals
+    confidence: level of the intervals
     intervals:  dotted name of a fitted number -> (low, high)
     r2:         share of the variance of the logarithm of the seconds that the fit explains
     errors:     collective -> median of |predicted / measured - 1|
-    warnings:   what is wrong with the fit, if anything
-    ranges:     what was measured
+    warnings:   reasons to distrust the fit, if any
+    ranges:     the messages and groups that were measured
     """
 
     date: str
@@ -61,7 +65,9 @@ class Calibration:
     ranges: tuple[Range, ...]
 
     def covers(self, kind: str, nodes: int, gpus: int, groups: float, local_bytes: float) -> bool:
-        """False if no measurement of `kind` is near groups of this shape and so large messages."""
+        """False if the collective would be extrapolated: nothing similar in shape and size was
+        measured.
+        """
         near = [
             r
             for r in self.ranges
@@ -88,7 +94,9 @@ class Calibration:
 
     @staticmethod
     def from_json(data: Any) -> Calibration:
-        """ValueError names a field that is missing, unknown or has no sensible value."""
+        """Read what `to_json` wrote; a ValueError names the field that is missing, unknown or
+        wrong.
+        """
         fields = Fields(data, "calibration", (f.name for f in dataclasses.fields(Calibration)))
         return Calibration(
             date=fields.text("date"),

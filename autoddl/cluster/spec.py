@@ -2,9 +2,9 @@
 
 The file format is the JSON of these classes' fields plus `version`. `sources` says where a number
 comes from, by its dotted name: `{"device.memory_bytes": "data sheet, page 2"}`. Optional fields are
-left out where they say nothing: a link's `call_s` and `transfer_s`, the device's `efficiency`,
-`operators` and `shuffle_s_per_byte`, `lines` (of measured group shapes) and `calibration` (how the
-numbers were measured). `autoddl calibrate` writes them.
+left out of the file where they have no value: a link's `call_s` and `transfer_s`, the device's
+`efficiency`, `operators` and `shuffle_s_per_byte`, `lines` (of measured group shapes) and
+`calibration` (how the numbers were measured). `autoddl calibrate` writes those.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ Curve = tuple[tuple[float, float], ...]
 class Device:
     """One device; on a CPU cluster, the share of the host that one process has.
 
-    memory_bytes:  what a process may use
+    memory_bytes:  bytes that a process may use
     flops_per_s:   dtype -> floating-point operations per second that large matmuls reach
     memory_bandwidth_bytes_per_s: of the device's own memory, reads and writes together
-    launch_s:      seconds that starting one operator costs
-    shuffle_s_per_byte: seconds per byte that a collective copies or sums, each time
-    efficiency:    dtype -> points (FLOPs of a matmul, FLOP/s that it reaches), ascending; what a
-                   dtype without points reaches is its `flops_per_s` at any size
-    operators:     `cost.measured.operator_key` -> what the operator takes; the others take what the
-                   rates say
+    launch_s:      seconds to start one operator
+    shuffle_s_per_byte: seconds per byte each time a collective copies or sums data on the device
+    efficiency:    dtype -> points (FLOPs of a matmul, FLOP/s that it reaches), ascending; a dtype
+                   without points reaches its `flops_per_s` at any size
+    operators:     `cost.measured.operator_key` -> measured seconds; all other operators are priced
+                   from the rates above
     """
 
     kind: DeviceKind
@@ -62,7 +62,9 @@ class Device:
         return self.flops_per_s.get(dtype, self.flops_per_s["float32"])
 
     def curve_for(self, dtype: str) -> Curve:
-        """The matmul efficiency of `dtype`, () if unknown: then it is `flops_for` at any size."""
+        """The matmul efficiency points of `dtype`; () if unknown, then `flops_for` holds at any
+        size.
+        """
         return self.efficiency.get(dtype if dtype in self.flops_per_s else "float32", ())
 
 
@@ -70,10 +72,10 @@ class Device:
 class Cluster:
     """`nodes` hosts of `gpus_per_node` devices.
 
-    intra: between the devices of a host; beta is per device.
-    inter: between hosts; beta is per host, and the host's devices share it.
-    lines: what collectives take in groups whose shape was measured, one each
-    collectives: how the machine's library does them; not written to a file
+    intra: the link between the devices of a host; beta is per device.
+    inter: the link between hosts; beta is per host, and the host's devices share it.
+    lines: measured price lines of collectives, one per group shape that was measured
+    collectives: the algorithms of the machine's communication library; not written to a file
     """
 
     name: str
@@ -100,7 +102,9 @@ class Cluster:
         return self.nodes * self.gpus_per_node
 
     def with_shape(self, nodes: int | None = None, gpus_per_node: int | None = None) -> Cluster:
-        """The same machine in another size; what is not given stays. ValueError if below 1."""
+        """The same machine in another size; omitted arguments stay as they are. ValueError if below
+        1.
+        """
         sizes = {"nodes": nodes, "gpus_per_node": gpus_per_node}
         changed = {k: v for k, v in sizes.items() if v is not None and v != getattr(self, k)}
         sources = {**self.sources, **dict.fromkeys(changed, "chosen by the caller (with_shape)")}
@@ -144,11 +148,13 @@ class Cluster:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Cluster:
-        """ValueError names a field that is missing, unknown or has no sensible value."""
+        """Read what `to_json` wrote; a ValueError names the field that is missing, unknown or
+        wrong.
+        """
         return Cluster(**_parse(data))
 
     def save(self, path: str | Path) -> None:
-        """Write JSON; the file is replaced only when it is whole."""
+        """Write JSON atomically: the file is replaced only when the new one is complete."""
         write_atomically(path, json.dumps(self.to_json(), indent=2))
 
     @staticmethod
@@ -208,7 +214,7 @@ def _device(data: Any) -> Device:
 
 
 def _efficiency(data: Any) -> dict[str, Curve]:
-    """dtype -> its points. More FLOPs must not take less time."""
+    """dtype -> its points. A matmul with more FLOPs must not take less time."""
     where = "device.efficiency"
     Fields(data, where, FLOAT_DTYPES)
     curves: dict[str, Curve] = {}
@@ -251,7 +257,7 @@ def _link(data: Any, where: str) -> Link:
 
 
 def link_json(link: Link) -> dict[str, float]:
-    """The link's fields as they stand in a file; optional ones that say nothing are left out."""
+    """The link's fields as written to a file, without optional fields that have no value."""
     optional = {"call_s": 0.0, "transfer_s": None}
     numbers = dataclasses.asdict(link)
     return {k: v for k, v in numbers.items() if k not in optional or v != optional[k]}

@@ -1,12 +1,13 @@
-"""Which rows BatchNorm in training takes its statistics of: an option that the graph carries.
+"""Over which rows BatchNorm takes its statistics in training; an option stored in the graph.
 
-    batch        the whole batch's, as one device would: the batch is not cut into micro-batches
-    micro_batch  each micro-batch's, whichever devices hold its rows
-    shard        those on the device: nothing is exchanged
+    batch        over the whole batch, as on one device; the batch is then not cut into
+                 micro-batches
+    micro_batch  over each micro-batch, on whichever devices its rows are
+    shard        over the rows on the device; nothing is communicated
 
-An operator of kind `normalization` that trains has it as the attribute `statistics`, which is not
-there for `batch`; rules, prices and kernels read it from there (`statistics_of`). Moving statistics
-of shards are averaged over them when they are read.
+An operator of kind `normalization` in training mode has the attribute `statistics`, which is
+omitted for `batch`. Rules, prices and kernels read it with `statistics_of`. With `shard`, the
+running statistics of the devices are averaged when they are read.
 """
 
 from __future__ import annotations
@@ -26,22 +27,24 @@ TEXT = {
 
 
 def is_training_norm(op: Op) -> bool:
-    """True for a BatchNorm that takes statistics of the rows that it trains on."""
+    """True for a BatchNorm that computes statistics from the rows that it trains on."""
     return op.kind == "normalization" and bool(op.attrs["training"])
 
 
 def statistics_of(op: Op) -> str:
-    """Of which rows a BatchNorm in training takes its statistics."""
+    """Over which rows a BatchNorm in training takes its statistics."""
     return op.attrs.get("statistics", "batch")
 
 
 def text(graph: Graph) -> str:
-    """What a graph's BatchNorm takes its statistics of; "" if it has none in training."""
+    """A sentence about a graph's BatchNorm statistics; "" if it has no BatchNorm in training."""
     return TEXT[batch_norm_of(graph)] if any(map(is_training_norm, graph.ops)) else ""
 
 
 def with_batch_norm(graph: Graph, batch_norm: str) -> Graph:
-    """`graph` with the statistics of every BatchNorm in training chosen. ValueError if unknown."""
+    """`graph` with this choice for every BatchNorm in training. ValueError if the choice is
+    unknown.
+    """
     if batch_norm not in CHOICES:
         raise ValueError(f"unknown batch_norm {batch_norm!r}; use one of {', '.join(CHOICES)}")
     if batch_norm_of(graph) == batch_norm:
@@ -58,7 +61,7 @@ def with_batch_norm(graph: Graph, batch_norm: str) -> Graph:
 
 
 def batch_norm_of(graph: Graph) -> BatchNorm:
-    """What a graph carries; "batch" if it has no BatchNorm in training."""
+    """The choice stored in a graph; "batch" if it has no BatchNorm in training."""
     for op in graph.ops:
         if is_training_norm(op):
             return next(choice for choice in CHOICES if choice == statistics_of(op))

@@ -1,18 +1,18 @@
 """Cuts a graph into layers, and gives any run of layers as a graph of its own.
 
-A layer has one heavy operator (a product, a convolution, ...) and what is around it. Between two of
-them, in topological order, it ends where fewest bytes cross. Parameters, buffers, inputs and what
-is computed from constants alone have no position: every stage that reads one has it.
+A layer consists of one heavy operator (a product, a convolution, ...) and the light ones around it.
+Between two heavy operators, in topological order, it ends where the fewest bytes cross. Parameters,
+buffers, inputs and results of constants alone have no position: every stage that reads one has it.
 
-    crossing(k)  tensors that operators before k compute and operators from k on read
+    crossing(k)  tensors computed by operators before k and read by operators from k on
 
 `CutGraph.stage(first, last)` is the graph of the layers from `first` up to (not including) `last`:
-tensors from earlier layers become `stage_input`s, tensors that later layers read `stage_output`s. A
-long skip connection is one of them: it travels from the stage that computes it straight to each
-stage that reads it, however many lie between.
+tensors from earlier layers become `stage_input`s, tensors that later layers read become
+`stage_output`s. This covers long skip connections: the tensor travels from the stage that computes
+it directly to every stage that reads it, however many stages lie between.
 
 A parameter that layers of several stages use (tied weights) is replicated: each of these stages
-holds it and its optimizer state, and their gradients are added up once an iteration.
+holds it and its optimizer state, and their gradients are summed once per iteration.
 """
 
 from __future__ import annotations
@@ -26,12 +26,10 @@ from ..sbp.rules import find_rule
 from .graph import Graph, Op
 from .regions import repeated_blocks
 
-MOST_LAYERS = 200
-
 
 @dataclass(frozen=True)
 class CutGraph:
-    """`graph` (traced, without forks) and its layers: operator names, in graph order."""
+    """A traced graph without forks, and its layers as operator names in graph order."""
 
     graph: Graph
     layers: tuple[tuple[str, ...], ...]
@@ -43,7 +41,9 @@ class CutGraph:
 
     @cached_property
     def readers(self) -> dict[str, tuple[int, ...]]:
-        """Computed tensor -> the layers that read it, ascending, its own not among them."""
+        """Computed tensor -> the layers that read it, ascending, without the layer that computes
+        it.
+        """
         found = {}
         for name, uses in self.graph.consumers.items():
             home = self.layer_of.get(self.graph.producers[name].name)
@@ -54,7 +54,7 @@ class CutGraph:
 
     @cached_property
     def givers(self) -> dict[str, tuple[int, ...]]:
-        """Computed tensor -> those of its `readers` that give it a gradient."""
+        """Computed tensor -> those of its `readers` that send a gradient back for it."""
         giving = {
             (self._ops[name].inputs[index], self.layer_of[name])
             for name, index in self.graph.gives_grad
@@ -68,7 +68,7 @@ class CutGraph:
         return [self._ops[name] for name in self.layers[layer]]
 
     def sent(self, first: int, last: int) -> tuple[str, ...]:
-        """Tensors that layers [first, last) compute and later ones read."""
+        """Tensors that layers [first, last) compute and later layers read."""
         return tuple(
             name
             for name, readers in self.readers.items()
@@ -98,7 +98,7 @@ class CutGraph:
 
     @property
     def tied(self) -> dict[str, tuple[int, ...]]:
-        """The parameters that several layers use."""
+        """The parameters that more than one layer uses."""
         return {name: users for name, users in self.param_users.items() if len(users) > 1}
 
     @cached_property
@@ -118,7 +118,7 @@ class CutGraph:
         return [op for op in self.graph.ops if op.name in needed]
 
     def stage(self, first: int, last: int) -> Graph:
-        """The graph of layers [first, last). The whole graph if these are all."""
+        """The graph of layers [first, last); the whole graph if these are all layers."""
         if not 0 <= first < last <= len(self.layers):
             raise ValueError(
                 f"a stage is a run of the {len(self.layers)} layers, got [{first}, {last})"
@@ -147,7 +147,7 @@ class CutGraph:
     def without(self, first: int, last: int) -> Graph:
         """The graph without layers [first, last), each of which is like layer `first` - 1.
 
-        What read their tensors reads those of that layer.
+        Operators that read a tensor of a removed layer read that of layer `first` - 1 instead.
         """
         names = {
             theirs: ours
@@ -174,21 +174,21 @@ class CutGraph:
         return graph
 
     def _end(self, kind: str, tensor: str, readers: range) -> Op:
-        """Where a tensor enters or leaves a stage on its way to some of the layers."""
+        """The `stage_input` or `stage_output` of a tensor that some of the layers read."""
         attrs = {"tensor": tensor, "gradient": any(n in readers for n in self.givers[tensor])}
         module = self.graph.producers[tensor].module
         ends = ((), (tensor,)) if kind == "stage_input" else ((tensor,), ())
         return Op(f"{tensor}.{kind}", kind, *ends, attrs, module)
 
 
-def cut_graph(graph: Graph, most_layers: int = MOST_LAYERS) -> CutGraph:
-    """The layers of `graph`. If there are more than `most_layers`, the cuts that carry most go.
+def cut_graph(graph: Graph, most_layers: int | None = None) -> CutGraph:
+    """Cut `graph` into layers, removing the cuts that carry most bytes above `most_layers`.
 
-    Of those that carry equally much, cuts inside of repeated blocks go first.
+    Among cuts that carry equally many bytes, those inside repeated blocks are removed first.
 
     Raises ValueError if `most_layers` is not at least 1.
     """
-    if most_layers < 1:
+    if most_layers is not None and most_layers < 1:
         raise ValueError(f"most_layers must be at least 1, got {most_layers}")
     body = [op for op in graph.ops if op.kind != "param" and op.name not in graph.free_ops]
     crossing = crossing_bytes(graph, body)
@@ -201,10 +201,10 @@ def cut_graph(graph: Graph, most_layers: int = MOST_LAYERS) -> CutGraph:
     for op in body:
         rule = find_rule(op.kind)
         work.append(work[-1] + (rule.flops(graph.spec(op)) if rule is not None else 0.0))
-    between = block_starts(graph, body) if len(cuts) >= most_layers else frozenset()
-    while len(cuts) >= most_layers:
+    most_cuts = len(cuts) if most_layers is None else most_layers - 1
+    between = block_starts(graph, body) if len(cuts) > most_cuts else frozenset()
+    while len(cuts) > most_cuts:
         bounds = [0, *cuts, len(body)]
-
         joined = [work[b] - work[a] for a, b in zip(bounds, bounds[2:], strict=False)]
         keys = [(-crossing[k], k in between, work) for k, work in zip(cuts, joined, strict=True)]
         del cuts[keys.index(min(keys))]
@@ -214,7 +214,7 @@ def cut_graph(graph: Graph, most_layers: int = MOST_LAYERS) -> CutGraph:
 
 
 def block_starts(graph: Graph, body: Sequence[Op]) -> frozenset[int]:
-    """Positions in `body` of the first operators of repeated blocks, and behind the last ones."""
+    """Positions in `body` where repeated blocks start, and where the last block of a run ends."""
     at = {op.name: n for n, op in enumerate(body)}
     found: set[int] = set()
     for block in repeated_blocks(graph):

@@ -37,7 +37,7 @@ SOURCE_KINDS = ("input", "param", "buffer")
 
 @dataclass(frozen=True)
 class Tensor:
-    """A value in the graph. `batch_dims`: dims whose size is proportional to the batch."""
+    """A value in the graph. `batch_dims`: the dims whose size is proportional to the batch."""
 
     name: str
     spec: TensorSpec
@@ -99,9 +99,10 @@ class Graph:
 
     @property
     def gives_grad(self) -> frozenset[tuple[str, int]]:
-        """(operator, input index) of those that give a tensor that needs one its gradient.
+        """The (operator, input index) pairs that contribute to the gradient of a tensor that needs
+        one.
 
-        An operator may read such a tensor and give none: a comparison, or what only one reads.
+        An operator may read such a tensor and contribute nothing, e.g. a comparison.
         """
         return self.gradients[1]
 
@@ -133,7 +134,9 @@ class Graph:
         return frozenset(towards & useful), frozenset(giving)
 
     def _differentiable(self, op: Op) -> tuple[list[int], list[int]]:
-        """Which inputs an operator gives a gradient for, and for which outputs it takes one."""
+        """The inputs for which an operator computes a gradient, and the outputs whose gradient it
+        takes.
+        """
         spec = self.spec(op)
         if op.kind == "param":
             given, taken = [], [t.is_float and _is_trainable(op) for t in spec.outputs]
@@ -147,9 +150,10 @@ class Graph:
 
     @cached_property
     def alike(self) -> Mapping[str, int]:
-        """Operator name -> a number, equal for those of the same rule, attributes and tensors.
+        """Operator name -> a number that is equal for operators of the same rule, attributes and
+        tensors.
 
-        At every batch.
+        The operators are then alike at every batch size.
         """
         sizes: dict[Hashable, int] = {}
         size_of = {
@@ -166,9 +170,10 @@ class Graph:
 
     @cached_property
     def free_ops(self) -> frozenset[str]:
-        """Names of operators whose outputs any device can have in any placement for nothing.
+        """Names of operators whose outputs are available on any device in any placement at no cost.
 
-        Model inputs, buffers, constants, and what is computed from buffers and constants alone.
+        These are model inputs, buffers, constants, and what is computed from buffers and constants
+        alone.
         """
         constant: set[str] = set()
         free: set[str] = set()
@@ -191,7 +196,7 @@ class Graph:
 
     @cached_property
     def is_stage(self) -> bool:
-        """True for a part of a model that takes tensors from other parts or gives them some."""
+        """True for a pipeline stage: a part of a model that exchanges tensors with other parts."""
         return any(op.kind in ("stage_input", "stage_output") for op in self.ops)
 
     def spec(self, op: Op) -> OpSpec:
@@ -211,11 +216,11 @@ class Graph:
 
     @cached_property
     def _specs(self) -> dict[str, tuple[Op, OpSpec]]:
-        """By operator, those that were asked for."""
+        """The `OpSpec`s computed so far, by operator name."""
         return {}
 
     def signatures(self, op: Op) -> tuple[Signature, ...]:
-        """`signatures_of` the operator, found once for those that are alike."""
+        """The `signatures_of` the operator, computed once for all operators that are alike."""
         number = self.alike[op.name]
         if number not in self._signatures:
             self._signatures[number] = signatures_of(self.spec(op))
@@ -223,7 +228,7 @@ class Graph:
 
     @cached_property
     def _signatures(self) -> dict[int, tuple[Signature, ...]]:
-        """By number of the operator, those that were asked for."""
+        """The signatures computed so far, by the operator's number in `alike`."""
         return {}
 
     def verify(self) -> None:
@@ -308,8 +313,9 @@ class Graph:
     def with_forks(self) -> Graph:
         """Insert a `fork` after every computed tensor that has several consumers.
 
-        A fork's placement is chosen by the search: what several consumers need in another placement
-        is then redistributed once, and their gradients are summed before they travel back.
+        The search chooses the fork's placement: a tensor that several consumers need in another
+        placement is then redistributed once, and their gradients are summed before they travel
+        back.
         """
         ops: list[Op] = []
         tensors = dict(self.tensors)
@@ -415,7 +421,7 @@ def _is_trainable(op: Op) -> bool:
 
 
 def _seen_attrs(op: Op) -> Hashable:
-    """What rules see of an operator's attributes, and how they grow with the batch."""
+    """The attributes that rules see, and how each depends on the batch."""
     if op.kind == "param":
         return _is_trainable(op)
     if op.kind == "opaque":  # what it runs is an attribute of any type

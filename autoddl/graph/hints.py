@@ -1,4 +1,4 @@
-"""What a user may say about a model before it is planned."""
+"""Declarations that a user may make about a model before it is planned."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ M = TypeVar("M")
 
 
 def batchwise(module: M) -> M:
-    """Declare that `module` works on each row of the batch by itself, and give it back.
+    """Declare that `module` treats each row of the batch independently, and return it.
 
-    It then runs as it is, as one operator, and the batch may be split: its tensor arguments and
-    results have the batch as dim 0. Without the declaration a module that holds an unknown operator
-    is replicated.
+    The module then runs unchanged, as one operator, and may be split along the batch: dim 0 of its
+    tensor arguments and results is the batch. Without this declaration a module that contains an
+    unknown operator is replicated on all devices.
     """
     setattr(module, BATCHWISE, True)
     return module

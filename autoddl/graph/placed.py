@@ -1,4 +1,4 @@
-"""What a plan says of operators, of the edges between them, and of layers."""
+"""The parts of a plan: placed operators, the edges between them, and layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from ..sbp.placement import NdSbp
 
 @dataclass(frozen=True)
 class PlannedOp:
-    """The placements of one operator; None where there is no gradient."""
+    """The placements of one operator's inputs, outputs and gradients; None where there is no
+    gradient.
+    """
 
     name: str
     ins: tuple[NdSbp, ...]

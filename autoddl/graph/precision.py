@@ -1,10 +1,11 @@
-"""A graph in mixed precision: float16 computation, float32 where its range or accuracy matters.
+"""Rewrites a graph for mixed precision: float16 compute, float32 where range or accuracy require
+it.
 
-Parameters, and with them their gradients, are float16; the float32 master copies that the optimizer
-updates are part of its state (`cost.memory`). Operators that their rules keep in
-float32 (losses, variances) and sums over everything compute in float32, and so does what has no
-other input than theirs. A `cast` stands wherever a tensor comes in the other precision than its
-reader takes. `in_precision` makes the graph.
+Parameters, and therefore their gradients, are float16; the float32 master copies that the optimizer
+updates belong to its state (`cost.memory`). Operators whose rule demands float32 (losses,
+variances), sums over all elements, and operators that only read results of these compute in
+float32. A `cast` is inserted wherever a tensor's precision differs from what its reader needs.
+`in_precision` makes the graph.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ PRECISIONS = ("float32", "float16")
 
 
 def check_precision(precision: str, device: Device) -> None:
-    """ValueError unless `precision` is known and the machine file has the device's rate for it."""
+    """Raise ValueError unless `precision` is known and the machine file has the device's rate for
+    it.
+    """
     if precision not in PRECISIONS:
         raise ValueError(f"unknown precision {precision!r}; use one of {', '.join(PRECISIONS)}")
     if precision not in device.flops_per_s:

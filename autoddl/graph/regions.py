@@ -1,15 +1,15 @@
-"""Repeated blocks of a graph: runs of operators that occur several times in a row, alike.
+"""Repeated blocks of a graph: runs of operators that occur several times in a row.
 
-Leaving out sources and sinks, operator i is alike to operator j if their kinds, attributes and
-shapes are, and the same of their inputs are parameters. A stretch of period p is a longest run
+Leaving out sources and sinks, operators i and j are alike if they have the same kind, attributes
+and shapes, and if the same of their inputs are parameters. A stretch of period p is a longest run
 [a, b) with
 
     alike(i, i + p)    for all i in [a, b - p)
 
-and holds (b - a) // p whole blocks of p operators. Of all stretches with two blocks or more the one
-that covers most operators is taken, of those the shortest period; the same again on what lies
-before and after it. Blocks begin where the fewest bytes cross, so that little has to be kept of one
-that is run again. `repeated_blocks` gives the names of each block's operators.
+and contains (b - a) // p whole blocks of p operators. Of all stretches with at least two blocks,
+`repeated_blocks` takes the one that covers most operators, and among equals the shortest period; it
+then repeats this on the operators before and after the stretch. Blocks begin where the fewest bytes
+cross, so that recomputing a block requires keeping little.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _ENDS = ("input", "param", "buffer", "stage_input", "stage_output", "loss")
 
 
 def repeated_blocks(graph: Graph) -> tuple[Block, ...]:
-    """The blocks in graph order; () if none. Each has an operator that multiplies matrices.
+    """The operator names of each repeated block, in graph order; () if there is none.
 
-    None has an opaque one, which might keep state of its own.
+    Every block contains a matrix product. No block contains an opaque operator, which might keep
+    state of its own.
     """
     ops = [op for op in graph.ops if op.kind not in _ENDS]
     numbers: dict[Hashable, int] = {}
@@ -55,7 +56,7 @@ def _keys(graph: Graph, ops: Sequence[Op]) -> list[Hashable]:
 
 
 def _crossing_bytes(graph: Graph, ops: Sequence[Op]) -> NDArray[np.int64]:
-    """[n]: bytes made before operator n that it or a later one reads."""
+    """[n]: bytes computed before operator n that operator n or a later one reads."""
     position = {op.name: n for n, op in enumerate(ops)}
     change = np.zeros(len(ops) + 2, dtype=np.int64)
     for n, op in enumerate(ops):
@@ -70,7 +71,7 @@ def _crossing_bytes(graph: Graph, ops: Sequence[Op]) -> NDArray[np.int64]:
 def _stretches(
     keys: NDArray[np.int64], crossing: NDArray[np.int64], start: int, stop: int
 ) -> list[tuple[int, int]]:
-    """Blocks as (first, last + 1) within [start, stop)."""
+    """The blocks within [start, stop), as (first, last + 1)."""
     best: tuple[int, int, int, int] | None = None  # covered, -period, -first, blocks
     for period in range(2, (stop - start) // 2 + 1):
         alike = keys[start : stop - period] == keys[start + period : stop]
@@ -92,7 +93,7 @@ def _stretches(
 
 
 def _first(crossing: NDArray[np.int64], period: int, count: int) -> int:
-    """Where to cut a stretch, so that `count` blocks fit and the fewest bytes cross."""
+    """Where to begin the blocks of a stretch, so that `count` fit and the fewest bytes cross."""
     shifts = len(crossing) - 1 - period * count
     sums = [int(crossing[s : s + period * count : period].sum()) for s in range(shifts + 1)]
     return sums.index(min(sums))

@@ -1,23 +1,23 @@
-"""How the rows of the batch meet on the way to the loss, read off the operators' rules.
+"""How rows of the batch depend on each other in the loss, derived from the operators' rules.
 
-Cutting the batch into M micro-batches is one more axis along which the batch's dim is split, one
-part after the other. An operator that has a signature for that axis does to micro-batches what the
-signature says; of what it gives, the whole is
+Cutting the batch into M micro-batches is like one more mesh axis along which the batch dim is
+split, except that the parts run one after the other. An operator with a signature for that axis
+treats micro-batches as the signature says, and what the micro-batches give relates to the whole as
 
-    S(d)   the micro-batches' rows, one behind the other
-    B      what each micro-batch has
-    P      the sum of what the micro-batches have, divided by M^power
+    S(d)   the rows of the micro-batches concatenated along dim d
+    B      the same value in every micro-batch
+    P      the sum over the micro-batches, divided by M^power
 
-with power 0 for a sum over the batch, 1 for a mean, whose 1/rows is M times as large in a
-micro-batch. So a loss that is P is trained exactly: its gradients, and itself, are added up times
-M^-power (`share`). Summands of unlike power, or that all micro-batches have in common, are brought
-together by a factor on the way into the operator that adds them (`factors`).
+where power is 0 for a sum over the batch and 1 for a mean, whose factor 1/rows is M times as large
+in a micro-batch. A loss that is P can be trained exactly: the loss and its gradients are
+accumulated with the weight M^-power (`share`). If an operator adds summands of different powers, or
+a summand that all micro-batches have in common, its inputs are scaled to agree (`factors`).
 
-A sum over the batch that something else than a sum is made of, such as a weighted mean's
-denominator, is needed whole. If it depends on the data alone, the micro-batches' are added up
-before they are trained (`known`). Else the rows meet, as they do in an operator without such a
-signature (a product of the batch with itself, a softmax along it, statistics over it): then the
-batch is trained as a whole, and `meeting` names the operator.
+If an operator other than a sum needs a sum over the batch, such as the denominator of a weighted
+mean, it needs the value of the whole batch. If that sum depends on the data alone, it is
+accumulated over all micro-batches before training them (`known`). Otherwise rows interact, as they
+do in an operator without such a signature (a product of the batch with itself, a softmax along it,
+statistics over it). Then the batch is trained as a whole, and `meeting` names the operator.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _FACTORS = {"scalar_mul": 1, "scalar_div": -1}  # attribute `operand` multiplies
 
 @dataclass(frozen=True)
 class State:
-    """What a tensor of a micro-batch is to that of the whole batch; see the module's docstring.
+    """How a tensor of a micro-batch relates to that of the whole batch; see the module's docstring.
 
-    runs: how often all rows of the batch lie one behind the other in the dim of an S
+    runs: how often all rows of the batch repeat in the dim of an S
     """
 
     place: Placement
@@ -55,12 +55,12 @@ class State:
 
 @dataclass(frozen=True)
 class Rows:
-    """What is known of a graph's rows.
+    """How the rows of a graph depend on each other.
 
-    meeting: the operator in which rows meet on the way to the loss, or whose state is of all rows
+    meeting: the operator in which rows interact on the way to the loss, or whose state has all rows
     power:   of the loss
-    known:   sum over the batch, of data alone, that is needed whole before training -> its power
-    factors: (operator, input index) -> exponent e: the input counts M^e times
+    known:   sums over the batch, of data alone, that are needed whole before training -> power
+    factors: (operator, input index) -> exponent e: the input is multiplied by M^e
     """
 
     meeting: Op | None = None
@@ -69,23 +69,23 @@ class Rows:
     factors: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     def share(self, micro_batches: int) -> float:
-        """What each micro-batch's loss counts."""
+        """The weight of each micro-batch's loss."""
         return float(micro_batches) ** -self.power
 
     def scales(self, micro_batches: int) -> dict[tuple[str, int], float]:
-        """(Operator, input index) -> what the input counts there."""
+        """(Operator, input index) -> the factor by which that input is multiplied."""
         if micro_batches == 1:
             return {}
         return {key: float(micro_batches) ** e for key, e in self.factors.items()}
 
     def check(self, micro_batches: int) -> None:
-        """ValueError if the batch cannot be trained in so many parts."""
+        """Raise ValueError if the batch cannot be trained in `micro_batches` parts."""
         if micro_batches > 1 and self.meeting is not None:
             raise ValueError(why_whole(self.meeting, f"in {micro_batches} micro-batches"))
 
 
 def why_whole(op: Op, otherwise: str) -> str:
-    """Why the batch cannot be trained `otherwise`, and what to do."""
+    """The message that explains why the batch cannot be trained `otherwise`, and what to do."""
     what = f"{op.name} ({op.kind})"
     if is_training_norm(op):
         return (
@@ -103,7 +103,7 @@ def why_whole(op: Op, otherwise: str) -> str:
 
 
 def find_rows(graph: Graph) -> Rows:
-    """How rows meet in training. Of a whole model, not of a pipeline stage."""
+    """How rows interact in training; `graph` is a whole model, not a pipeline stage."""
     known: frozenset[str] = frozenset()
     signatures: dict[int, tuple[Signature, ...]] = {}
     ends = [graph.loss, *(out for op in graph.ops if is_training_norm(op) for out in op.outputs)]
@@ -126,7 +126,7 @@ def find_rows(graph: Graph) -> Rows:
 
 
 def in_several(graph: Graph, rows: Rows, layer_of: Mapping[str, int]) -> str | None:
-    """A sum that is needed whole and that operators of several layers compute; None if none is."""
+    """A sum needed whole that is computed by operators of several layers; None if there is none."""
     for name in rows.known:
         layers = {layer_of[op] for op in known_from(graph, name) or () if op in layer_of}
         if len(layers) > 1:
@@ -135,7 +135,7 @@ def in_several(graph: Graph, rows: Rows, layer_of: Mapping[str, int]) -> str | N
 
 
 def rows_apart(graph: Graph) -> frozenset[str]:
-    """The tensors that are rows, one behind the other, when the model is evaluated in parts."""
+    """The tensors that are concatenated rows when the model is evaluated in parts."""
     walk = _Walk(graph, _computing(graph, graph.outputs), frozenset(), evaluates=True)
     walk.run()
     return frozenset(
@@ -144,7 +144,7 @@ def rows_apart(graph: Graph) -> frozenset[str]:
 
 
 def known_from(graph: Graph, tensor: str) -> tuple[str, ...] | None:
-    """The operators that a sum of data alone is computed by, in graph order; None if of others."""
+    """The operators that compute a sum of data alone, in graph order; None for other sums."""
     wanted, found = {tensor}, []
     for op in reversed(graph.ops):
         made = [n for n, name in enumerate(op.outputs) if name in wanted]
@@ -159,7 +159,7 @@ def known_from(graph: Graph, tensor: str) -> tuple[str, ...] | None:
 
 
 def _computing(graph: Graph, tensors: Iterable[str]) -> Sequence[Op]:
-    """The operators that tensors are computed by, in graph order."""
+    """The operators that compute the tensors, in graph order."""
     wanted, found = set(tensors), []
     for op in reversed(graph.ops):
         if not wanted.isdisjoint(op.outputs):
@@ -176,7 +176,7 @@ def reads(op: Op, output: int) -> tuple[int, ...]:
 
 @dataclass
 class _Walk:
-    """Through `ops` of a graph. evaluates: as in evaluation, and without factors and sums."""
+    """A pass over `ops` of a graph. evaluates: in evaluation mode, without factors and sums."""
 
     graph: Graph
     ops: Sequence[Op]
@@ -189,7 +189,7 @@ class _Walk:
     signatures: dict[int, tuple[Signature, ...]] = field(default_factory=dict)  # by likeness
 
     def run(self) -> frozenset[str]:
-        """Sums of data that turn out to be needed whole; none if all is settled."""
+        """Sums of data that turn out to be needed whole; empty when there are no more of them."""
         for op in self.ops:
             needed = self._take(op)
             if needed:
@@ -228,12 +228,14 @@ class _Walk:
             self.met.setdefault(name, op)
 
     def _needed(self, op: Op) -> frozenset[str]:
-        """The summed inputs, if they can be known before."""
+        """The summed inputs of the operator if they can be computed beforehand."""
         summed = {n for n in op.inputs if n in self.states and self.states[n].place == P}
         return frozenset(name for name in summed if self._is_data(name))
 
     def _is_data(self, name: str) -> bool:
-        """True for what depends on the data alone, and on no other sum that is needed whole."""
+        """True for a tensor that depends on the data alone, and on no other sum that is needed
+        whole.
+        """
         by = known_from(self.graph, name)
         if by is None:
             return False
@@ -242,7 +244,7 @@ class _Walk:
         )
 
     def _outcome(self, op: Op) -> tuple[list[State], dict[tuple[str, int], int]] | None:
-        """The states of what an operator gives and its inputs' factors; None if rows meet."""
+        """The states of an operator's outputs, and its inputs' factors; None if rows interact."""
         ins = [None if name in self.met else self.states[name] for name in op.inputs]
         outs = [self.graph.tensors[name].batch_dims for name in op.outputs]
         if any(len(dims) > 1 for dims in outs):
@@ -285,7 +287,7 @@ class _Walk:
     def _reshaped(
         self, op: Op, rows: State
     ) -> tuple[list[State], dict[tuple[str, int], int]] | None:
-        """Rows stay rows wherever a reshape puts them, as long as they are in one dim."""
+        """Rows remain rows after a reshape as long as they stay within one dim."""
         source, target = (self.graph.tensors[name] for name in (op.inputs[0], op.outputs[0]))
         if len(target.batch_dims) != 1:
             return None
@@ -299,7 +301,9 @@ class _Walk:
     def _signature(
         self, op: Op, ins: list[State | None], outs: list[tuple[int, ...]]
     ) -> Signature | None:
-        """The one that takes and gives these; of several the one with fewest summands."""
+        """The signature with these input and output states; of several the one with fewest
+        summands.
+        """
         if find_rule(op.kind) is None:
             return None
         normalises = is_training_norm(op) and (self.evaluates or statistics_of(op) != "batch")
@@ -341,9 +345,9 @@ class _Walk:
 
 
 def _attribute_power(op: Op, local: Mapping[str, object]) -> int | None:
-    """The power that attributes which follow the batch give an operator's outputs.
+    """The power that batch-dependent attributes give to an operator's outputs.
 
-    None if one is neither a size that the rule makes local nor a factor.
+    None if such an attribute is neither a size that the rule makes local nor a factor.
     """
     power = 0
     for key, exponents in op.batch_attrs.items():
@@ -355,7 +359,9 @@ def _attribute_power(op: Op, local: Mapping[str, object]) -> int | None:
 
 
 def _as_floats(spec: OpSpec) -> OpSpec:
-    """For the rules, numbers are whole or not: sums of either are added up. A cast may round."""
+    """The operator as if all its tensors were floats: integer sums are accumulated as float sums
+    are.
+    """
     if spec.kind == "cast" and not spec.outputs[0].is_float:
         return spec
 

@@ -2,8 +2,8 @@
 
 Strategies that differ only in the order of mesh axes of one extent and link class are a class. The
 problem of the classes has for each, and for each pair of them, what no member falls below in
-seconds and, apart from that, in bytes: members compute alike, the redistributions between two
-classes are bounded by `sbp.counted`, a copy counts only if no two members agree, and of a storage
+seconds and, apart from that, in bytes: members compute alike, `sbp.path_bounds` bounds the
+redistributions between two classes, a copy counts only if no two members agree, and of a storage
 (`storage_table`) the least of all members counts. So of any price p >= 0 of memory (`lagrangian`)
 
     min over classes of cost + p (memory - limit)  <=  L(p)  <=  least cost within the limit,
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
-from ..sbp.counted import Counted
+from ..sbp.path_bounds import PathBounds
 from ..search.elimination import eliminate
 from ..search.lagrangian import Dual, best_price, score_bound
 from ..search.problem import ROUNDING, Choice, Problem, Table
@@ -217,7 +217,7 @@ def class_bounds(
 
 
 def _class_problem(
-    builder: TableBuilder, classes: Sequence[AxisClasses], least: Counted
+    builder: TableBuilder, classes: Sequence[AxisClasses], least: PathBounds
 ) -> tuple[Problem, list[GroupTable]]:
     """The problem without storages, and the tables of all strategies with bounds of their own."""
     few = builder.among([c.first for c in classes], least)

@@ -1,8 +1,8 @@
-"""Which steps lead from which of many states to which: `collectives.is_legal` in arrays.
+"""The legal collective steps between many states, as arrays: `collectives.is_legal` vectorised.
 
-A state is a row of label codes (`Placement.code`), and a number in base ndim + 2 (its *word*). An
-edge is a column of source row, target row, the kind (its place in the table of collectives) and the
-axes as a bit mask (axis a is bit a). Two ways of one change are two edges beside each other.
+A state is a row of label codes (`Placement.code`), equivalently a number in base ndim + 2, its
+*word*. An edge is a column of source row, target row, kind (its index in the table of collectives)
+and the axes as a bit mask (axis a is bit a). Two algorithms for one change are parallel edges.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def words(codes: Codes, ndim: int) -> Ints:
 
 
 def row_numbers(rows: NDArray[np.signedinteger[Any]]) -> Ints:
-    """One number for each row, ascending as the rows do: numbers are sorted faster."""
+    """One number for each row, ascending as the rows do; sorting numbers is faster than sorting
+    rows.
+    """
     low, length = int(rows.min(initial=0)), rows.shape[1]
     base = int(rows.max(initial=0)) - low + 1
     if base**length > np.iinfo(np.int64).max:
@@ -47,7 +49,7 @@ def row_numbers(rows: NDArray[np.signedinteger[Any]]) -> Ints:
 
 
 def distinct_pairs(first: Codes, second: Codes) -> tuple[Ints, Ints]:
-    """Where each distinct pair of rows is first, the pairs ascending; which of these each is."""
+    """The index of each distinct pair of rows, pairs ascending, and each row's pair number."""
     numbers = row_numbers(np.hstack([first, second]))
     _, rows, which = np.unique(numbers, return_index=True, return_inverse=True)
     return rows, which
@@ -73,8 +75,8 @@ def edges_between(
 ) -> Ints:
     """[4, m]: the legal steps from rows of `sources` to rows of `targets`, both ascending.
 
-    Source row, target row, kind and axes mask of each, sorted. It is `collectives.is_legal` for
-    many states at once. The rule is the same for a step and its reverse, so the fewer are asked.
+    The rows of the result are source row, target row, kind and axes mask, sorted. The rule is
+    symmetric in a step and its reverse, so the test runs from the smaller of the two sets.
     """
     if not len(sources) or not len(targets) or not sources.shape[1]:
         return np.empty((4, 0), dtype=np.int64)
@@ -90,7 +92,7 @@ def edges_between(
 
 
 def with_algorithms(edges: Ints, collectives: Collectives) -> Ints:
-    """Edges [4, m] of default ways, and beside each the other ways of its collective."""
+    """Edges [4, m] of default algorithms, with parallel edges for a collective's other ones."""
     others = [edges]
     for number, default in enumerate(collectives.defaults):
         if number != default:
@@ -103,10 +105,11 @@ def with_algorithms(edges: Ints, collectives: Collectives) -> Ints:
 def is_divisible(
     codes: Codes, edges: Ints, mesh: Mesh, ndim: int, collectives: Collectives = COLLECTIVES
 ) -> Bools:
-    """Edges that a core does without: along several axes of one link class, with a state half-way.
+    """True for edges that a reduced graph leaves out, because two other edges through a state
+    replace it.
 
-    Of collectives that are `divisible`: an all-to-all or all-reduce in two steps moves more, and so
-    may steps that mix link classes.
+    These are steps along several axes of one link class, of collectives that are `divisible`. An
+    all-to-all or all-reduce in two steps moves more bytes, and so may steps that mix link classes.
     """
     src, dst, kind, mask = edges
     link_masks = [
@@ -131,7 +134,9 @@ def is_divisible(
 
 @dataclass(frozen=True)
 class _Changes:
-    """From rows `here` to rows `there`, of a label to another (every split is 0) along axes."""
+    """Changes of one label along some axes, from rows `here` to rows `there`; every split counts as
+    0.
+    """
 
     here: Ints
     there: Ints
@@ -154,8 +159,8 @@ def _changes(states: Codes, others: Codes, ndim: int) -> list[_Changes]:
 def _from_splits(states: Codes, others: Codes, ndim: int) -> list[_Changes]:
     """The changes of axes that are split in `states`.
 
-    A split is left from its last axes on, and no later axis than the first of these may carry the
-    split that they are taken to.
+    A split is removed from its last axes first, and no axis after the first of these may carry the
+    split that replaces it.
     """
     num_axes = states.shape[1]
     row_of = finder(words(others, ndim), (ndim + 2) ** num_axes)
@@ -183,9 +188,9 @@ def _summed_onwards(held: Bools, numbers: Ints) -> Ints:
 
 
 def _from_whole(states: Codes, others: Codes, ndim: int, labels: Iterable[int]) -> list[_Changes]:
-    """The changes of axes that are not split in `states`, to some labels.
+    """The changes of axes that are not split in `states`, to the given labels.
 
-    Any of them may change, but to a split only what comes after all axes that carry it.
+    Any of these axes may change; to a split only those that come after all axes with that split.
     """
     num_axes = states.shape[1]
     row_of = finder(words(others, ndim), (ndim + 2) ** num_axes)
@@ -208,7 +213,7 @@ def _from_whole(states: Codes, others: Codes, ndim: int, labels: Iterable[int]) 
 
 
 def _parts(held: Ints, masks: Ints) -> tuple[Ints, Ints]:
-    """Each row of `held`, masks, with each of the masks that are part of it."""
+    """Each row of `held` (bit masks), repeated for each subset of its mask."""
     each, of = np.unique(held, return_inverse=True)
     which, number = np.nonzero(masks & ~each[:, None] == 0)
     count = np.bincount(which, minlength=len(each))
@@ -250,7 +255,7 @@ def sorted_edges(edges: Ints) -> Ints:
 
 
 def shortest(numbers: Ints) -> NDArray[np.unsignedinteger[Any]]:
-    """From 0 on, in as few bytes as may be: short numbers are sorted several times as fast."""
+    """The numbers shifted to start at 0, in the smallest integer type, which sorts faster."""
     above = numbers - numbers.min(initial=0)
     return above.astype(np.min_scalar_type(int(above.max(initial=0))))
 

@@ -1,13 +1,13 @@
 """Where a tensor's elements lie under an NdSbp: local shapes and slices.
 
-A dim of n split over p devices is balanced: the first n mod p devices hold one element more.
-Several axes that split one dim nest, the earlier axis outermost, each level balanced in turn:
-10 over (S0, S0) on 2 x 2 is 3, 2, 3, 2, and 10 over S0 on 4 is 3, 3, 2, 2.
+A dim of n split over p devices is balanced: the first n mod p devices have one element more.
+Several axes that split one dim nest, the earlier axis outermost, and each level is balanced:
+10 over (S0, S0) on 2 x 2 is 3, 2, 3, 2, while 10 over S0 on 4 is 3, 3, 2, 2.
 
-All that divides a tensor, or an operator's work, among devices does so here: nothing else knows
-that the parts are alike. For one placement there are `local_slices`, `local_shape`, `shard_bytes`
-and `even_bytes`; for many, rows of label codes (`Placement.code`), `num_parts`, `split_parts` and
-what is made of them.
+This module is the only one that divides a tensor, or an operator's work, among devices; no other
+module assumes that the parts are equal. For a single placement use `local_slices`, `local_shape`,
+`shard_bytes` and `even_bytes`; for many placements at once, given as rows of label codes
+(`Placement.code`), `num_parts`, `split_parts` and the functions built on them.
 """
 
 from __future__ import annotations
@@ -126,12 +126,12 @@ def shard_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh, rank: int = 0) -> int:
 
 @lru_cache(maxsize=10_000)
 def num_shards(nd: NdSbp, mesh: Mesh) -> int:
-    """Into how many different parts the devices hold a tensor."""
+    """The number of distinct parts of a tensor that the devices hold."""
     return mesh.extent(a for a, placement in enumerate(nd) if placement.is_split)
 
 
 def even_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> float:
-    """Bytes of a tensor on one device, all parts taken as equal."""
+    """Bytes of a tensor on one device if all parts are taken as equal."""
     return spec.bytes / num_shards(nd, mesh)
 
 
@@ -139,7 +139,7 @@ def even_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> float:
 
 
 def num_parts(divided: ArrayLike, extents: ArrayLike) -> Floats:
-    """[...]: how many devices share along those of the axes [..., axes] that divide something.
+    """[...]: the number of parts made by the axes where `divided` [..., axes] is true.
 
     extents: [axes], or [..., axes] where the rows are of several meshes
     """
@@ -177,5 +177,5 @@ def divides_evenly(shape: Sequence[int], parts: NDArray[Any]) -> Bools:
 
 
 def repeated_parts(extents: ArrayLike, counts: Ints) -> NDArray[Any]:
-    """[n]: into how many parts counts [n, classes] of axes of each class's extent divide."""
+    """[n]: the number of parts made by counts [n, classes] of axes, each class of one extent."""
     return (np.asarray(extents) ** counts).prod(axis=-1)

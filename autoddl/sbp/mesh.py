@@ -1,8 +1,8 @@
 """The cluster as one mesh of atomic axes.
 
-N nodes x G GPUs: N and G are factored into primes, each factor is an atomic axis, node axes
+N nodes x G GPUs: N and G are factored into primes, and each factor is an atomic axis, node axes
 first. Every process topology of every layer (AutoDDL section 4.2, the tuples of nodes and GPUs) is
-a labelling of these axes, so layers differ in topology without changing the mesh. Ranks are
+a labelling of these axes, so layers may differ in topology without changing the mesh. Ranks are
 row-major: the last axis varies fastest, rank = node * gpus_per_node + gpu.
 """
 
@@ -103,7 +103,7 @@ class Mesh:
         return rank
 
     def group(self, rank: int, axes: Iterable[int]) -> tuple[int, ...]:
-        """Ascending ranks that differ from `rank` only along `axes` (itself included)."""
+        """The ranks that differ from `rank` only along `axes`, itself included, ascending."""
         chosen = set(axes)
         ranges = [
             range(extent) if a in chosen else (coord,)

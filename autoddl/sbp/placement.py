@@ -23,7 +23,8 @@ _PARTIAL_CODE = -2
 class Placement:
     """One label on one mesh axis. Build with `S(dim)`, or take the constants `B` and `P`.
 
-    `code` is the dim for a split, -1 for Broadcast, -2 for Partial; tables use it.
+    `code` is the dim for a split, -1 for Broadcast, -2 for Partial; arrays of placements hold
+    codes.
     """
 
     code: int
@@ -73,7 +74,7 @@ class Placement:
 
 @lru_cache(maxsize=256)
 def S(dim: int) -> Placement:
-    """Split along tensor dim `dim`. One object for each: equal placements are mostly the same."""
+    """Split along tensor dim `dim`. Instances are cached, so that comparing them is quick."""
     if dim < 0:
         raise ValueError(f"a split dim must be 0 or more, got {dim}")
     return Placement(dim)

@@ -5,13 +5,13 @@ whose edges are the legal steps (`collectives.py`). A step costs
 
     alpha_s + seconds_per_byte * bytes,    bytes = the larger local size before and after it,
 
-with (alpha_s, seconds_per_byte) = price(way, axes) given from outside, and nothing if it is
-local. So an all-gather counts the gathered size, a reduce-scatter what it starts from, the others
-the local size. Ties go to fewer steps, then to the graph's fixed order of edges.
+with (alpha_s, seconds_per_byte) = price(way, axes) given by the caller, and nothing if it is local.
+An all-gather therefore counts the gathered size, a reduce-scatter its input, other collectives the
+local size. Ties go to fewer steps, then to the graph's fixed order of edges.
 
-Only floating-point tensors may become Partial, which is free, as the rest is padded with zeros. It
-is not only for Partial targets: for (S0, B, B) -> (B, S0, S0) pad, slice and sum moves half of what
-the all-gather and a slice do.
+Only floating-point tensors may become Partial, which is free: one device keeps the values, the
+others hold zeros. This is useful beyond Partial targets: for (S0, B, B) -> (B, S0, S0), pad, slice
+and sum move half the bytes of an all-gather followed by a slice.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from .layout import (
     largest_bytes,
     split_parts,
 )
-from .lean import Lean, lean_edges
 from .mesh import Mesh
 from .placement import NdSbp
-from .relax import lengths, lengths_of
+from .priced_graph import PricedGraph, priced_graph
+from .shortest_paths import lengths, lengths_of
 from .states import StateGraph
 from .symmetry import alike_dims, divisibility, first_names, rename
 
@@ -51,7 +51,7 @@ _TIE = 1e-12  # relative: costs nearer than this are equal, they differ by round
 def path_cost(
     spec: TensorSpec, source: NdSbp, steps: Sequence[Step], mesh: Mesh, price: PriceFn
 ) -> float:
-    """Seconds that `steps` take from `source` on, uneven shards counted as the largest."""
+    """Seconds that `steps` take from `source` on; uneven shards count as the largest one."""
     seconds, nd = 0.0, source
     for step in steps:
         after = step.apply(nd)
@@ -82,9 +82,8 @@ def cheapest_path(
 
 @dataclass
 class PathTable:
-    """Cheapest paths on one mesh at one price.
-
-    Keeps what all tensors with as many dims share, and the paths that were asked for.
+    """Cheapest paths on one mesh at given prices; caches what tensors of equal rank share, and
+    results.
     """
 
     mesh: Mesh
@@ -97,8 +96,10 @@ class PathTable:
     )
     _dual: dict[int, bool] = field(default_factory=dict, repr=False)
     _within: dict[tuple[int, bytes], bool] = field(default_factory=dict, repr=False)
-    _rows: dict[tuple[Lean, int, int], Floats] = field(default_factory=dict, repr=False)
-    _leans: dict[tuple[StateGraph, Hashable, bool], Lean] = field(default_factory=dict, repr=False)
+    _rows: dict[tuple[PricedGraph, int, int], Floats] = field(default_factory=dict, repr=False)
+    _priced: dict[tuple[StateGraph, Hashable, bool], PricedGraph] = field(
+        default_factory=dict, repr=False
+    )
     _group_prices: dict[tuple[bytes, bool], Floats] = field(default_factory=dict, repr=False)
     _paths: dict[tuple[TensorSpec, NdSbp, NdSbp], tuple[Step, ...]] = field(
         default_factory=dict, repr=False
@@ -111,8 +112,9 @@ class PathTable:
 
         backwards: search from the targets; None searches from the side with fewer states
 
-        The rows are codes (`NdSbp.codes`). Infinite where a state does not divide the tensor evenly
-        or no steps lead there. ValueError if the codes do not fit the mesh and the tensor.
+        The rows are codes (`NdSbp.codes`). The result is infinite where a state does not divide the
+        tensor evenly or no steps lead there. ValueError if the codes do not fit the mesh and the
+        tensor.
         """
         return self.seconds_of([(spec, sources, targets, backwards)])[0]
 
@@ -137,12 +139,12 @@ class PathTable:
             backwards = len(np.unique(starts)) > len(np.unique(ends))
         if backwards:
             starts, ends = ends, starts
-        lean = self._lean(graph, spec)
+        priced = self._priced_graph(graph, spec)
         alike = alike_dims(spec.shape, self.mesh) if graph is self._graph(spec) else ()
         names = first_names(graph.codes[starts], graph.ndim, alike)
         first = graph.rows(rename(graph.codes[starts], names)) if alike else starts
         asked, which = np.unique(first, return_inverse=True)
-        return _Search(lean, spec, starts, ends, backwards, names, asked, which)
+        return _Search(priced, spec, starts, ends, backwards, names, asked, which)
 
     def _lengths(self, searches: Sequence[_Search]) -> list[Floats]:
         """[asked, states] of each; of many starts in one graph together."""
@@ -154,7 +156,9 @@ class PathTable:
             if len(search.asked) > _TOGETHER and forwards:
                 together.setdefault(graph, []).append(number)
             elif forwards and len(search.asked):
-                rows = [self._from(search.lean, search.spec, row) for row in search.asked.tolist()]
+                rows = [
+                    self._from(search.priced, search.spec, row) for row in search.asked.tolist()
+                ]
                 found[number] = np.stack(rows)
             else:
                 found[number] = search.lengths()
@@ -164,8 +168,8 @@ class PathTable:
                 continue
             weights = np.full((len(graph.src), len(numbers)), np.inf)
             for column, number in zip(weights.T, numbers, strict=True):
-                lean = searches[number].lean
-                column[lean.edges] = lean.weights(searches[number].spec.bytes)
+                priced = searches[number].priced
+                column[priced.edges] = priced.weights(searches[number].spec.bytes)
             asked = [searches[number].asked for number in numbers]
             which = np.repeat(np.arange(len(numbers)), list(map(len, asked)))
             lengths = lengths_of(graph, weights, np.concatenate(asked), which)
@@ -175,7 +179,7 @@ class PathTable:
         return found
 
     def has_duals(self, spec: TensorSpec, *codes: Codes) -> bool:
-        """True if prices among these states are those of the dual states (`symmetry`)."""
+        """True if prices between these states equal those between the dual states (`symmetry`)."""
         ndim = len(spec.shape)
         if not spec.is_float or not all(self._in_core(ndim, some) for some in codes):
             return False
@@ -195,10 +199,10 @@ class PathTable:
         return self._within[key]
 
     def path(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[Step, ...]:
-        """The steps of the cheapest path, the fewest of equally cheap ones.
+        """The steps of the cheapest path; of equally cheap paths the one with fewest steps.
 
-        States between two even ones are even; if the source or the target is uneven all may be.
-        Raises ValueError if a placement does not fit, or if no steps lead to `target`.
+        All states between two even ones are even; if the source or the target is uneven, all may
+        be. Raises ValueError if a placement does not fit, or if no steps lead to `target`.
         """
         asked = spec, source, target
         if asked not in self._paths:
@@ -213,7 +217,7 @@ class PathTable:
         graph, (start,), (end,) = self._graph(spec).joined(source.codes[None], target.codes[None])
         even_only = all(is_even(spec.shape, nd, self.mesh) for nd in (source, target))
         if even_only and graph is self._graph(spec):
-            distance = self._from(self._lean(graph, spec), spec, int(start))
+            distance = self._from(self._priced_graph(graph, spec), spec, int(start))
             local = spec.bytes / graph.shards
         else:
             every = np.arange(len(graph.codes))
@@ -246,16 +250,16 @@ class PathTable:
             reached[level] = True
         return _fewest(graph, tight, int(start))
 
-    def _lean(self, graph: StateGraph, spec: TensorSpec) -> Lean:
+    def _priced_graph(self, graph: StateGraph, spec: TensorSpec) -> PricedGraph:
         """The edges that tensors need which divide as this one."""
         key = graph, divisibility(spec.shape, self.mesh), spec.is_float
-        if key not in self._leans:
+        if key not in self._priced:
             if graph.first is None:
-                self._leans[key] = lean_edges(graph, spec.shape, self._prices_of(graph, spec))
+                self._priced[key] = priced_graph(graph, spec.shape, self._prices_of(graph, spec))
             else:
-                added = lean_edges(graph.added, spec.shape, self._prices_of(graph.added, spec))
-                self._leans[key] = self._lean(graph.first, spec).joined(graph, added)
-        return self._leans[key]
+                added = priced_graph(graph.added, spec.shape, self._prices_of(graph.added, spec))
+                self._priced[key] = self._priced_graph(graph.first, spec).joined(graph, added)
+        return self._priced[key]
 
     def _prices_of(self, graph: StateGraph, spec: TensorSpec) -> Floats:
         """[groups, 2] latency and seconds per byte of each of the graph's groups of edges."""
@@ -280,7 +284,9 @@ class PathTable:
             self._joins[asked] = found  # the last one asked for is the last to go
             if len(self._joins) > _JOINS:
                 gone = self._joins.pop(next(iter(self._joins)))[0]
-                self._leans = {key: kept for key, kept in self._leans.items() if key[0] is not gone}
+                self._priced = {
+                    key: kept for key, kept in self._priced.items() if key[0] is not gone
+                }
         return found
 
     def _graph(self, spec: TensorSpec) -> StateGraph:
@@ -291,13 +297,13 @@ class PathTable:
             self._graphs[ndim] = StateGraph.core(self.mesh, ndim, self.collectives)
         return self._graphs[ndim]
 
-    def _from(self, lean: Lean, spec: TensorSpec, start: int) -> Floats:
+    def _from(self, priced: PricedGraph, spec: TensorSpec, start: int) -> Floats:
         """Lengths from one state of the core to all."""
-        key = lean, spec.bytes, start
+        key = priced, spec.bytes, start
         if key not in self._rows:
             if len(self._rows) >= _ROWS:
                 self._rows.clear()
-            self._rows[key] = lean.lengths(spec.bytes, np.array([start]))[0]
+            self._rows[key] = priced.lengths(spec.bytes, np.array([start]))[0]
         return self._rows[key]
 
     def _weights(self, graph: StateGraph, spec: TensorSpec, local: Floats, edges: Ints) -> Floats:
@@ -335,7 +341,7 @@ class _Search:
     asked: rows of the distinct starts under new `names` of the dims; which: of each start
     """
 
-    lean: Lean
+    priced: PricedGraph
     spec: TensorSpec
     starts: Ints
     ends: Ints
@@ -346,15 +352,15 @@ class _Search:
 
     @property
     def is_in_core(self) -> bool:
-        return self.lean.whole.joined_to is None
+        return self.priced.whole.joined_to is None
 
     def lengths(self) -> Floats:
         """[asked, states]"""
-        return self.lean.lengths(self.spec.bytes, self.asked, backwards=self.backwards)
+        return self.priced.lengths(self.spec.bytes, self.asked, backwards=self.backwards)
 
     def seconds(self, length: Floats) -> Floats:
         """[sources, targets] from `lengths`."""
-        graph, even = self.lean.whole, self.lean.even
+        graph, even = self.priced.whole, self.priced.even
         found = np.empty((len(self.starts), len(self.ends)))
         own_names = np.arange(graph.ndim)
         names = row_numbers(self.names)
@@ -370,9 +376,9 @@ class _Search:
 
 
 def _fewest(graph: StateGraph, tight: Sequence[Ints], row: int) -> tuple[Step, ...]:
-    """The path of fewest steps from `row` on, first edges first.
+    """The path of fewest steps from `row` on; ties go to the edge that comes first.
 
-    tight: edges that lead to where so many steps are left as their position says
+    tight: edges of shortest paths, by the number of steps that remain after them
     """
     steps: list[Step] = []
     for edges in reversed(tight):

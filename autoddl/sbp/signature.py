@@ -43,8 +43,8 @@ class OpSpec:
 class Inner:
     """Collectives that the operator itself runs along the axes that carry its signature.
 
-    Each is an all-reduce of input `tensor`'s local shard with `dims` reduced to size one:
-    `forward` of them in the forward pass, `backward` in the backward pass.
+    Each is an all-reduce of input `tensor`'s local shard with `dims` reduced to size one; there are
+    `forward` of them in the forward pass and `backward` in the backward pass.
     """
 
     tensor: int
@@ -142,7 +142,7 @@ def nothing_beside(op: OpSpec) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Rule:
-    """How an operator kind may be distributed, and what else is to be known of it (its facets).
+    """How an operator kind may be distributed, and its other properties (facets).
 
     signatures:  OpSpec -> its one-axis signatures, best known first
     local_attrs: (OpSpec, local input shapes, local output shapes) -> the attributes with which the
@@ -153,21 +153,22 @@ class Rule:
     Memory:
 
     view:        how the output shares the input's memory
-    in_place:    the output may take the place of an input that nobody reads any more
-    saves:       what the backward pass reads beside the gradients that come: names out of x0, x1,
+    in_place:    the output may take the memory of an input that no later operator reads
+    saves:       what the backward pass reads besides the incoming gradients: names out of x0, x1,
                  ... (inputs), y0 (output), beside, and other (the other one of two inputs); "all"
-                 for all inputs and outputs, as if it were not known; None if nobody has said
-    beside:      OpSpec -> bytes kept for the backward pass beside inputs and outputs, for each byte
-                 of the first input and for each of the first output
-    beside_lasts: whether they are still there when the backward pass of what comes before begins
+                 for all inputs and outputs, the safe choice; None if not declared
+    beside:      OpSpec -> bytes saved for the backward pass that are neither input nor output, per
+                 byte of the first input and per byte of the first output
+    beside_lasts: whether these bytes are still allocated when the backward pass of the preceding
+                 operator begins
 
     Numbers:
 
     float32:     computes in float32 in mixed precision
-    index_limit: OpSpec -> what the integers of the second input must be below
-    product:     which product of matrices it is, if one that lower bounds are known for
-    nonlinear:   needs the whole value of its input, element by element: no summand will do
-    mixes:       adds up or multiplies all of its inputs, element by element
+    index_limit: OpSpec -> exclusive upper bound of the integers in the second input
+    product:     which product of matrices it is, if lower bounds on communication are known for it
+    nonlinear:   needs the complete value of its input elementwise: a summand is not enough
+    mixes:       adds or multiplies all of its inputs elementwise
     """
 
     signatures: SignatureFn

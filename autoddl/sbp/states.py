@@ -1,10 +1,11 @@
 """The graph of a tensor's states on a mesh: NdSbps as nodes, legal steps as edges, in arrays.
 
-The graph depends on the mesh and on the tensor's number of dims only; sizes and prices enter as
-weights. Up to `FULL_STATES` states all are there, so paths are exact. Beyond, the *core* has the
-`core_size` simplest states, those whose label changes least from axis to axis. Sources and targets
-outside the core are added for a question (`joined`), sources with steps out only and targets with
-steps in only, so that the answer for one pair does not depend on the other pairs asked for.
+The graph depends only on the mesh and on the tensor's number of dims; sizes and prices enter as
+edge weights. Up to `FULL_STATES` states the graph is complete and shortest paths are exact. Beyond,
+a *core* of the `core_size` simplest states is kept, those whose label changes least often from axis
+to axis. Sources and targets outside the core are added for a query (`joined`), sources with
+outgoing edges only and targets with incoming edges only, so that the answer for one pair does not
+depend on the other pairs in the query.
 """
 
 from __future__ import annotations
@@ -39,17 +40,18 @@ LARGE_CORE, SMALL_CORE = 7000, 5000
 
 
 def core_size(mesh: Mesh) -> int:
-    """The most states of a core. Every axis adds edges to each state: many axes, fewer states."""
+    """The most states of a core: fewer on many axes, where each state has more edges."""
     return LARGE_CORE if mesh.num_axes <= 6 else SMALL_CORE
 
 
 def core_codes(mesh: Mesh, ndim: int, *, paired: bool = False) -> Codes:
-    """All states if there are few, else the simplest ones, [n, axes] in ascending order of words.
+    """All states if there are few, else the simplest ones: [n, axes] in ascending order of words.
 
-    Simple are few changes of label from an axis to the next one of the same link class, and among
-    these no label in two runs. Whole levels of simplicity are taken up to `core_size`.
+    A state is simpler if its label changes less often between neighbouring axes of one link class,
+    and among equals if no label occurs in two separate runs. Whole levels are added up to
+    `core_size`.
 
-    paired: of as many changes with no label in two runs and with one, both or none
+    paired: include both or neither of the levels with equally many changes
     """
     num_axes, num_labels = mesh.num_axes, ndim + 2
     if num_labels**num_axes <= FULL_STATES:
@@ -88,7 +90,7 @@ def _all_codes(num_axes: int, num_labels: int) -> Codes:
 
 
 def _run_labels(runs: int, num_labels: int, repeated: bool) -> Codes:
-    """[n, runs]: labels of neighbouring runs, with or without one label in two runs."""
+    """[n, runs]: the labels of neighbouring runs, with or without one label in two runs."""
     codes = _all_codes(runs, num_labels)
     ordered = np.sort(codes, axis=1)
     has_double = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
@@ -99,9 +101,9 @@ def _run_labels(runs: int, num_labels: int, repeated: bool) -> Codes:
 class StateGraph:
     """States (codes [n, axes], ascending words) and the legal steps between them.
 
-    Per edge: rows `src` and `dst`, the kind (its place in `collectives`) and the axes as a bit
-    mask. Edges are sorted by (src, kind, mask, dst): the fixed order that breaks ties.
-    joined_to: the number of states of the core that others were joined to, which come first
+    For each edge: rows `src` and `dst`, the kind (its index in `collectives`) and the axes as a bit
+    mask. Edges are sorted by (src, kind, mask, dst), the fixed order that breaks ties.
+    joined_to: the number of core states to which others were added; these come first
     first:     a graph whose edges come first
     """
 
@@ -127,7 +129,7 @@ class StateGraph:
 
     @cached_property
     def added(self) -> StateGraph:
-        """With the edges only that follow those of `first`."""
+        """The graph with only those edges that follow the edges of `first`."""
         assert self.first is not None
         edges = (self.src, self.dst, self.kind, self.mask)
         own = (column[len(self.first.src) :] for column in edges)
@@ -150,12 +152,12 @@ class StateGraph:
 
     @cached_property
     def parts(self) -> Ints:
-        """[n, ndim]: into how many parts each state splits each dim."""
+        """[n, ndim]: the number of parts into which each state splits each dim."""
         return split_parts(self.codes, self.ndim, self.mesh)
 
     @cached_property
     def shards(self) -> Ints:
-        """[n]: into how many parts each state splits the tensor."""
+        """[n]: the number of parts into which each state splits the tensor."""
         return self.parts.prod(axis=1)
 
     @cached_property
@@ -177,13 +179,14 @@ class StateGraph:
     def joined(
         self, sources: Codes, targets: Codes, *, ordered: bool = True
     ) -> tuple[StateGraph, Ints, Ints]:
-        """The graph with `sources` and `targets` in it, and the row of each.
+        """The graph with `sources` and `targets` added, and the row of each.
 
-        ordered: with its edges sorted, else those of the core come first
+        ordered: edges are sorted; otherwise those of the core come first
 
-        What is not in the core comes with the states on its way to Broadcast, one label after the
-        other, so that every source leads to the core and the core to every target. These nodes form
-        trees towards (from) the core: no path uses a node that belongs to another pair only.
+        A state outside the core is added together with the states on its way to Broadcast, one
+        label after the other, so that every source reaches the core and the core reaches every
+        target. These nodes form trees, so no path passes through a node that was added for another
+        pair only.
         """
         source_rows, target_rows = self.rows(sources), self.rows(targets)
         if (source_rows >= 0).all() and (target_rows >= 0).all():
@@ -222,7 +225,7 @@ class StateGraph:
         )
 
     def _ways(self, codes: Codes) -> Codes:
-        """The states outside the core that `without_a_label` leads through, ascending."""
+        """The states outside the core that `without_a_label` passes through, ascending."""
         found = [codes]
         while len(codes):
             codes = without_a_label(codes)
@@ -236,7 +239,7 @@ class StateGraph:
         return NdSbp.from_codes(self.codes[row])
 
     def step(self, edge: int) -> Step:
-        """The step that an edge stands for."""
+        """The `Step` that an edge represents."""
         axes = mask_axes(int(self.mask[edge]))
         source = Placement(int(self.codes[self.src[edge], axes[0]]))
         target = Placement(int(self.codes[self.dst[edge], axes[0]]))
@@ -245,7 +248,7 @@ class StateGraph:
 
 
 def by_source(src: Ints, dst: Ints, num_states: int) -> BySource:
-    """Targets of edges, and where the edges of each source begin; they must ascend."""
+    """The targets of the edges, and where the edges of each source begin; sources must ascend."""
     begins = np.zeros(num_states + 1, dtype=np.int32)
     np.cumsum(np.bincount(src, minlength=num_states), out=begins[1:])
     return dst.astype(np.int32), begins

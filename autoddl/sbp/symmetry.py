@@ -1,10 +1,10 @@
-"""Symmetries of path prices: dims of equal divisibility, and paths read backwards.
+"""Symmetries of path prices: tensor dims of equal divisibility, and reversed paths.
 
-- A shard's bytes do not depend on which dim is split, as long as the split is even. Two dims that
-  the same numbers of parts divide may therefore swap names in the source and the target.
-- A path read backwards with Partial and Broadcast swapped is a path too: all-gather and
-  reduce-scatter change places, slicing and padding (`to_partial`) as well, all-reduce and
-  all-to-all stay. If all-gather and reduce-scatter have one price, so have the two paths.
+- The bytes of a shard do not depend on which dim is split, as long as the split is even. Two dims
+  that the same numbers of parts divide may therefore be exchanged in source and target.
+- A path read backwards with Partial and Broadcast exchanged is a path as well: all-gather becomes
+  reduce-scatter and slicing becomes padding (`to_partial`), and vice versa, while all-reduce and
+  all-to-all stay. If all-gather and reduce-scatter have one price, both paths cost the same.
 
 So distance(s -> t) = distance(rename(s) -> rename(t)) = distance(dual(t) -> dual(s)).
 """
@@ -21,12 +21,12 @@ Names = NDArray[np.int8]
 
 
 def dual(codes: Codes) -> Codes:
-    """The states with Partial and Broadcast swapped."""
+    """The states with Partial and Broadcast exchanged."""
     return np.where(codes < 0, np.int8(-3) - codes, codes)
 
 
 def divisibility(shape: Shape, mesh: Mesh) -> tuple[tuple[bool, ...], ...]:
-    """For each dim which numbers of parts divide it, of those that the mesh can split it into."""
+    """For each dim, which of the numbers of parts that the mesh can make divide it evenly."""
     parts = {1}
     for extent in mesh.extents:
         parts |= {n * extent for n in parts}
@@ -35,7 +35,7 @@ def divisibility(shape: Shape, mesh: Mesh) -> tuple[tuple[bool, ...], ...]:
 
 
 def alike_dims(shape: Shape, mesh: Mesh) -> tuple[tuple[int, ...], ...]:
-    """Classes of two or more dims which every number of parts divides or none of them."""
+    """The classes of two or more dims that exactly the same numbers of parts divide."""
     classes: dict[tuple[bool, ...], list[int]] = {}
     for dim, divides in enumerate(divisibility(shape, mesh)):
         classes.setdefault(divides, []).append(dim)
@@ -43,9 +43,10 @@ def alike_dims(shape: Shape, mesh: Mesh) -> tuple[tuple[int, ...], ...]:
 
 
 def first_names(codes: Codes, ndim: int, alike: tuple[tuple[int, ...], ...]) -> Names:
-    """[n, ndim]: for each state the new names of the dims, in the order in which they appear.
+    """[n, ndim]: for each state, new names of the dims in the order of their first axis.
 
-    Within each class of `alike` dims the one that the first axes split gets the first name.
+    Within each class of `alike` dims, the dim that is split by the earliest axis gets the first
+    name.
     """
     held = codes[:, :, None] == np.arange(ndim, dtype=np.int8)
     last = codes.shape[1]

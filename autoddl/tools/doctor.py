@@ -24,7 +24,7 @@ from ..runtime.jobs.launch import free_port
 ONEFLOW = "0.9.0"
 CUDA_LIBRARIES = {"nvidia-cublas-cu11": "11.10.3.66", "nvidia-cudnn-cu11": "8.5.0.96"}
 REINSTALL = "reinstall with 'pip install .' (or 'make clean setup' in a checkout)"
-NEED_MEMORY_GB = 4
+NEED_MEMORY_GB = 4  # for the demo's four processes; with less only a note is given
 
 Status = Literal["ok", "note", "fail"]
 Installed = Mapping[str, str]  # distribution name, lower case -> version

@@ -13,7 +13,7 @@ import numpy as np
 from ..graph.graph import Graph
 from ..sbp.rules import find_rule
 
-ANY_INTEGER = 2
+ANY_INTEGER = 2  # below which an integer is that nothing limits: 0 or 1 suits flags and masks
 
 
 def integer_limits(graph: Graph) -> dict[int, int]:

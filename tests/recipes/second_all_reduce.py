@@ -4,9 +4,12 @@ Half the messages of a ring, which scatters and gathers, but p/2 times its bytes
 summed faster so. This is all that a recipe registers: its work, and how it is done on shards.
 """
 
+import dataclasses
+
 import numpy as np
 
 from autoddl.sbp.collectives import COLLECTIVES, Work
+from tests.clusters import cluster
 
 
 def work(nodes, gpus, groups):
@@ -30,3 +33,29 @@ def on_shards(network, step, group, shards):
 
 
 WAYS = {"all_reduce[gather]": on_shards}
+
+
+def on_tensors(step, shape, nd, groups):
+    """By the collectives of a back end (`runtime.comm`): on all ranks the same sum, bit for bit."""
+    del shape, nd
+    group = groups.along(step.axes)
+
+    def run(x):
+        summands = group.all_gather(x.reshape(-1)).reshape(group.size, *x.shape)
+        total = summands[0]
+        for rank in range(1, group.size):
+            total = total + summands[rank]
+        return total
+
+    return run
+
+
+RUNTIME_WAYS = {"all_reduce[gather]": on_tensors}
+
+
+def machine(nodes, gpus):
+    """A cluster with the second algorithm, so slow to compute that small layers are split."""
+    where = cluster("gcp_a100", nodes, gpus)
+    slow = {dtype: flops / 1e4 for dtype, flops in where.device.flops_per_s.items()}
+    device = dataclasses.replace(where.device, flops_per_s=slow, efficiency={})
+    return dataclasses.replace(where, device=device, collectives=TABLE)

@@ -4,6 +4,7 @@ It is registered in a table that the cluster carries; nothing in the package kno
 """
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import pytest
 import autoddl
 from autoddl.cost.comm import CommModel
 from autoddl.plans import Plan
+from autoddl.runtime.comm.groups import Groups
+from autoddl.runtime.comm.redistribute import prepare
 from autoddl.sbp.collectives import COLLECTIVES, Step, nic_bytes, path_bytes
 from autoddl.sbp.layout import TensorSpec, local_slices
 from autoddl.sbp.oracle import assemble, run_steps, scatter
@@ -144,3 +147,18 @@ def test_a_plans_paths_run_on_simulated_shards():
                 np.testing.assert_allclose(shard, expected)
             seen += 1
     assert seen
+
+
+def test_a_model_trains_with_it_on_four_processes(jobs):
+    pytest.importorskip("oneflow", reason="needs OneFlow")
+    script = Path(__file__).parent / "train_gathered.py"
+    status, out = jobs.run(script, 4, timeout=240.0)
+    assert status == 0, out
+    assert "gathered sums" in out
+
+
+def test_a_runtime_without_it_says_so():
+    steps = (Step.parse("all_reduce[gather][0] P->B"),)
+    groups = Groups(WHERE.mesh, 0, None)  # type: ignore[arg-type]  # nothing runs
+    with pytest.raises(ValueError, match=r"does not know all_reduce\[gather\]"):
+        prepare(steps, (4,), NdSbp.parse("(P, B)"), groups)

@@ -14,7 +14,7 @@ from autoddl.sbp.layout import TensorSpec, is_even, largest_bytes
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import B, NdSbp
 from autoddl.sbp.redistribute import PathTable, cheapest_path, path_cost
-from autoddl.sbp.relax import lengths
+from autoddl.sbp.shortest_paths import lengths
 from autoddl.sbp.states import StateGraph, core_codes
 from tests.clusters import cluster
 
@@ -342,21 +342,21 @@ def test_tensors_that_divide_alike_have_the_edges_between_even_states(machine, n
     local, even = largest_bytes(spec, graph.parts)
     every = table._weights(graph, spec, local, np.arange(len(graph.src)))
     every[~(even[graph.src] & even[graph.dst])] = np.inf
-    lean = table._lean(graph, spec)
-    assert len(lean.graph.src) == np.isfinite(every).sum()
+    priced = table._priced_graph(graph, spec)
+    assert len(priced.graph.src) == np.isfinite(every).sum()
     expected = lengths(graph, every, sources, targets)
-    found = lengths(lean.graph, lean.weights(spec.bytes), sources, targets)
+    found = lengths(priced.graph, priced.weights(spec.bytes), sources, targets)
     assert np.isfinite(expected).any()
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     core = StateGraph.core(where.mesh, len(shape))
     apart, *asked = core.joined(
         *codes, ordered=False
     )  # only what is added to the core is looked at
-    lean = table._lean(apart, spec)
-    assert (np.diff(lean.graph.src) >= 0).all()
-    assert (lean.graph.src == apart.src[lean.edges]).all()
-    assert (lean.graph.dst == apart.dst[lean.edges]).all()
-    found = lengths(lean.graph, lean.weights(spec.bytes), *asked)
+    priced = table._priced_graph(apart, spec)
+    assert (np.diff(priced.graph.src) >= 0).all()
+    assert (priced.graph.src == apart.src[priced.edges]).all()
+    assert (priced.graph.dst == apart.dst[priced.edges]).all()
+    found = lengths(priced.graph, priced.weights(spec.bytes), *asked)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...sbp.collectives import COLLECTIVES, Collectives
-from ...sbp.counted import Counted
 from ...sbp.edges import distinct_pairs
 from ...sbp.layout import Shape, TensorSpec, divides_evenly, is_even, split_parts
 from ...sbp.mesh import Mesh
+from ...sbp.path_bounds import PathBounds
 from ...sbp.placement import NdSbp
 from ...sbp.redistribute import PathTable, PriceFn
 from ...sbp.symmetry import dual
@@ -32,7 +32,7 @@ Keys = NDArray[np.bytes_]
 
 
 class Prices(Protocol):
-    """Seconds between placements: exact (`PairPrices`), or lower bounds (`sbp.counted`)."""
+    """Seconds between placements: exact (`PairPrices`), or lower bounds (`sbp.path_bounds`)."""
 
     def ask(self, spec: TensorSpec, sources: Codes, targets: Codes) -> None: ...
 
@@ -89,9 +89,9 @@ class PairPrices:
         self.paths = PathTable(self.mesh, self.price, self.collectives)
 
     @cached_property
-    def least(self) -> Counted:
+    def least(self) -> PathBounds:
         """Lower bounds of these prices, which must depend on extents and links only."""
-        return Counted(self.mesh, self.price, self.collectives)
+        return PathBounds(self.mesh, self.price, self.collectives)
 
     def ask(self, spec: TensorSpec, sources: Codes, targets: Codes) -> None:
         """Announce that `seconds` will be called with these."""

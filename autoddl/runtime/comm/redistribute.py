@@ -31,7 +31,13 @@ def prepare(steps: Sequence[Step], shape: Shape, nd: NdSbp, groups: Groups) -> L
     functions: list[LocalFn] = []
     ways = {**WAYS, **groups.ways}
     for step in steps:
-        functions.append(ways[step.way](step, shape, nd, groups))
+        way = ways.get(step.way)
+        if way is None:
+            raise ValueError(
+                f"the runtime does not know {step.way}, as the plan's step {step} asks for; it has "
+                f"{', '.join(ways)}: give the trainer `ways` with it"
+            )
+        functions.append(way(step, shape, nd, groups))
         nd = step.apply(nd)
     if not functions:
         return lambda x: x

@@ -16,8 +16,8 @@ from ...sbp.mesh import Mesh
 
 SENDING = tuple(entry.name for entry in COLLECTIVES.sending)
 KINDS = (*SENDING, "send")
-MIN_BYTES = 1 << 10
-MAX_BYTES = 256 << 20
+MIN_BYTES = 1 << 10  # all latency: the smallest messages that a plan may have cost as much
+MAX_BYTES = 256 << 20  # all bandwidth
 ITEM_BYTES = 4  # float32
 
 

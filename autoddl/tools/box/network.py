@@ -22,12 +22,12 @@ from collections.abc import Iterable
 from .commands import batch, run
 from .spec import LINK, PREFIX, BoxSpec
 
-MTU_BYTES = 9000
+MTU_BYTES = 9000  # jumbo frames
 # the bucket holds what may pass at once: little, or short messages after a pause would be free
 BURST_BYTES = MTU_BYTES + 1000
 BURST_SECONDS = 0.0005  # enough for a timer that comes late
-QUEUE_BYTES = 64 * 2**20
-END_SECONDS = 3.0
+QUEUE_BYTES = 64 * 2**20  # that may wait for a link before packets are dropped
+END_SECONDS = 3.0  # that processes have to end after a signal, before a stronger one is sent
 
 _HOST_SETTINGS = {
     # no pacing and no probing: the links' rate alone decides

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 PREFIX = "autoddl-"
 LINK = "eth0"  # a host's link, as the host sees it
-MOST_HOSTS = 250
+MOST_HOSTS = 250  # numbered in one byte of their addresses
 _UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 

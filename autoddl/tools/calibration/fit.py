@@ -32,8 +32,10 @@ from ...runtime.measure.schedule import Point
 
 Array = NDArray[np.float64]
 
-KNEE = 0.1  # relative
+KNEE = 0.1  # relative residual up to which the loss is quadratic, and linear beyond
+# The reader is warned where the fit explains less of the measured times than this ...
 BAD_R2 = 0.9
+# ... or the median relative error of a collective is larger than this.
 BAD_ERROR = 0.3
 LEAST_BETA = 1e-15  # seconds per byte: no link is free
 LEAST_LATENCY = 1e-12  # seconds: the solver stays a hair above its bounds; below this is zero
@@ -246,15 +248,15 @@ def _warnings(r2: float, residuals: Sequence[Residual]) -> tuple[str, ...]:
     """What a reader must know before trusting the prices; () if nothing."""
     found = []
     if r2 < BAD_R2:
-        found.append(f"the fit explains only R2 = {r2:.2f} of the measured times (0.9 wanted)")
+        found.append(f"the fit explains only R2 = {r2:.2f} of the measured times ({BAD_R2} wanted)")
     whole = _errors(residuals, lambda p: p.kind)
     found += [
-        f"{kind} is off by {error:.0%} (median; 30% allowed)"
+        f"{kind} is off by {error:.0%} (median; {BAD_ERROR:.0%} allowed)"
         for kind, error in whole.items()
         if error > BAD_ERROR
     ]
     found += [
-        f"{name} is off by {error:.0%} (median; 30% allowed)"
+        f"{name} is off by {error:.0%} (median; {BAD_ERROR:.0%} allowed)"
         for name, error in _errors(residuals, lambda p: f"{p.kind} in groups of {p.shape}").items()
         if error > BAD_ERROR and whole[name.split(" ")[0]] <= BAD_ERROR
     ]

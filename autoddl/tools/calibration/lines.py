@@ -20,6 +20,8 @@ from ...cluster.group_line import GroupLine
 from ...runtime.measure.schedule import Point, Shape
 from .fit import KNEE, Residual
 
+# A line has two numbers, latency and slope: with fewer message sizes hardly anything would be left
+# by which to tell a measurement that is far off.
 LEAST_SIZES = 4
 
 

@@ -22,7 +22,7 @@ from ...runtime.measure.measured import Progress
 
 RELAY = "AUTODDL_CALIBRATE_RELAY"  # set for ranks whose lines are read by `relayed`
 MARK = "@progress "
-LOG_SECONDS = 10.0
+LOG_SECONDS = 10.0  # between two lines where the output is no terminal
 
 
 class Reporter:

@@ -15,6 +15,7 @@ from autoddl.planner.baselines.megatron_stages import (
     megatron_in_stages,
     stage_in_memory,
 )
+from autoddl.planner.options import DEFAULTS
 from autoddl.planner.planner import written_baselines
 from autoddl.plans.stage_account import plan_price
 from autoddl.plans.staged import StagedPlan
@@ -111,8 +112,8 @@ def test_compare_in_stages_is_never_behind_and_counts_the_transfers(
     assert told["stages"] == megatron.staged.num_stages and 0 < told["bubble"] < 1
     GRAPH.save(tmp_path / "graph.json")
 
-    def known(graph, where, *, stages, **options):
-        assert (graph, where, stages) == (GRAPH, machine, True)
+    def known(graph, where, options, *, stages, rival):
+        assert (graph, where, options, stages, rival) == (GRAPH, machine, DEFAULTS, True, None)
         return found
 
     monkeypatch.setattr("autoddl.tools.compare.compare", known)

@@ -13,14 +13,13 @@ from functools import cached_property
 
 import numpy as np
 
-from .dijkstra import lengths_one_by_one
 from .layout import Bools, Floats, Ints, Shape, divides_evenly
-from .relax import FEW_STARTS, lengths
+from .shortest_paths import FEW_STARTS, lengths, lengths_one_by_one
 from .states import BySource, StateGraph, by_source
 
 
 @dataclass(frozen=True, eq=False)
-class Lean:
+class PricedGraph:
     """edges: those of `whole` that are needed, by ascending sources; even: [states]."""
 
     whole: StateGraph
@@ -55,7 +54,7 @@ class Lean:
         every = np.arange(len(self.whole.codes))
         return lengths(self.graph, weights, starts, every, backwards=backwards)
 
-    def joined(self, graph: StateGraph, added: Lean) -> Lean:
+    def joined(self, graph: StateGraph, added: PricedGraph) -> PricedGraph:
         """The edges of `graph`: those of its first graph, which are these, and the added ones."""
         assert graph.first is not None
         edges = np.concatenate([self.edges, len(graph.first.src) + added.edges])
@@ -64,7 +63,7 @@ class Lean:
         def both(own: Floats, others: Floats) -> Floats:
             return np.concatenate([own, others])[order]
 
-        return Lean(
+        return PricedGraph(
             graph,
             edges[order],
             both(self.alpha_s, added.alpha_s),
@@ -73,7 +72,7 @@ class Lean:
         )
 
 
-def lean_edges(graph: StateGraph, shape: Shape, prices: Floats) -> Lean:
+def priced_graph(graph: StateGraph, shape: Shape, prices: Floats) -> PricedGraph:
     """What tensors that divide as `shape` need of `graph`.
 
     prices: for each group of `graph.groups` its latency (infinite: not allowed) and seconds per
@@ -88,4 +87,4 @@ def lean_edges(graph: StateGraph, shape: Shape, prices: Floats) -> Lean:
     src, dst, group_of = graph.src[edges], graph.dst[edges], group_of[edges]
     alpha_s, s_per_byte = prices[:, 0][group_of], prices[:, 1][group_of]
     s_per_byte /= np.minimum(graph.shards[src], graph.shards[dst])
-    return Lean(graph, edges, alpha_s, s_per_byte, even)
+    return PricedGraph(graph, edges, alpha_s, s_per_byte, even)

@@ -1,10 +1,11 @@
-"""Lower bounds of path prices: states up to the order of the axes.
+"""Lower bounds of path prices: shortest paths between states up to the order of the axes.
 
 Axes of one extent and link class are interchangeable but for the order in which splits nest. Forget
-the order, and a state is how often each label stands on each class of axes. A step then takes axes
-of one label to another, at the price that depends on how many of each class they are, and any path
-has such a path of the same price in its shadow: the cheapest of these is a lower bound. There are
-far fewer of them: on six axes of extent 2 a matrix has 84 counted states for 4096.
+the order, and a state is how often each label stands on each class of axes: the states fall into
+the classes of a quotient graph (`quotient`). A step takes axes of one label to another, at a price
+that depends on how many of each class they are, so every path has a path of the same price in the
+quotient, and the cheapest of these is a lower bound. The quotient is far smaller: on six axes of
+extent 2 a matrix has 84 states up to the order, and 4096 in all.
 
 Sizes are forgotten as well, but for the bytes of the whole tensor: any dim may be split any number
 of times. Then a step may leave the dims alone that neither the sources nor the targets split: what
@@ -12,8 +13,10 @@ it splits along one of these can be split along another instead. So tensors are 
 many dims which are split, and as many bytes; and all these dims may swap names, so that a search
 begins at one start of those that then are equal.
 
-The counted states are all of them if they are few, else those of the core (`states`) and of what is
-asked for: every state that a real path can visit. Prices must depend on extents and links only.
+The quotient has all states if they are few, else those of the core (`states`) and of what is asked
+for: every state that a real path can visit. Prices must depend on extents and links only.
+`tests/sbp/test_path_bounds.py` compares the bounds with true shortest paths on all meshes of at
+most four axes, for every entry of the table of collectives.
 """
 
 from __future__ import annotations
@@ -26,12 +29,12 @@ from functools import cached_property
 import numpy as np
 
 from .collectives import COLLECTIVES, Collectives
-from .counted_states import CLOSED_DIMS, CountedGraph, CountedStates, Replaced
 from .edges import distinct_pairs
 from .layout import Codes, Floats, Ints, TensorSpec, repeated_parts
 from .mesh import Mesh
+from .quotient import CLOSED_DIMS, Quotient, QuotientGraph, Replaced
 from .redistribute import PriceFn
-from .relax import follow
+from .shortest_paths import follow
 from .symmetry import dual, names_by_rank
 
 _TIE = 1e-12
@@ -66,7 +69,7 @@ class _Way:
 class _Found:
     """Seconds from some states to all of a graph, for one sort; rows: by the state's word."""
 
-    graph: CountedGraph
+    graph: QuotientGraph
     rows: dict[int, int] = field(default_factory=dict)
     table: list[Floats] = field(default_factory=list)
 
@@ -85,14 +88,14 @@ class _Found:
 
 
 @dataclass
-class Counted:
+class PathBounds:
     """Bounds on one mesh at one price."""
 
     mesh: Mesh
     price: PriceFn
     collectives: Collectives = COLLECTIVES
     _asked: dict[int, dict[bytes, Ints]] = field(default_factory=dict, repr=False)
-    _graphs: dict[int, CountedGraph] = field(default_factory=dict, repr=False)
+    _graphs: dict[int, QuotientGraph] = field(default_factory=dict, repr=False)
     _open: dict[int, list[tuple[_Sort, Codes, Codes]]] = field(default_factory=dict, repr=False)
     _found: dict[_Sort, _Found] = field(default_factory=dict, repr=False)
     _known_ways: dict[Hashable, _Way] = field(default_factory=dict, repr=False)
@@ -107,8 +110,8 @@ class Counted:
     )
 
     @cached_property
-    def _states(self) -> CountedStates:
-        return CountedStates(self.mesh, self.collectives)
+    def _states(self) -> Quotient:
+        return Quotient(self.mesh, self.collectives)
 
     @property
     def classes(self) -> tuple[tuple[int, ...], ...]:
@@ -116,7 +119,7 @@ class Counted:
         return self._states.classes
 
     def fits(self, ndim: int) -> bool:
-        """Whether the counted states of a tensor have words that are numbers of 63 bits."""
+        """Whether the words of a tensor's states are numbers of 63 bits."""
         return self._states.fits(ndim)
 
     @cached_property
@@ -271,7 +274,7 @@ class Counted:
         )
 
     def _search(
-        self, graph: CountedGraph, sizes: Sequence[int], starts: Sequence[Ints]
+        self, graph: QuotientGraph, sizes: Sequence[int], starts: Sequence[Ints]
     ) -> list[Floats]:
         """For tensors of so many bytes [starts, states]; all by one search."""
         kind, many, shards = graph.groups[0]
@@ -328,7 +331,7 @@ class Counted:
                         swaps &= _no_dearer(fewer[:, None] + moved, whole)
         return Replaced(apart, sums, swaps)
 
-    def _graph(self, dims: int) -> CountedGraph:
+    def _graph(self, dims: int) -> QuotientGraph:
         """The graph with all that was asked for so far."""
         known = self._graphs.get(dims)
         if known is not None and all(map(known.has, self._asked[dims].values())):

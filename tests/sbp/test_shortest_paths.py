@@ -5,26 +5,24 @@ import pytest
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
-from autoddl.sbp import dijkstra as one_by_one
-from autoddl.sbp import relax
+from autoddl.sbp import shortest_paths
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.relax import Rounds, lengths
+from autoddl.sbp.shortest_paths import Rounds, lengths
 from autoddl.sbp.states import StateGraph
 
 
 def use(monkeypatch, how):
     if "loops" not in how:
-        monkeypatch.setattr(relax, "loops", lambda: None)
-        monkeypatch.setattr(one_by_one, "loops", lambda: None)
+        monkeypatch.setattr(shortest_paths, "loops", lambda: None)
 
 
 @pytest.mark.parametrize("how", ["one by one", "one by one in loops", "arrays", "threads", "loops"])
 @pytest.mark.parametrize("backwards", [False, True])
 def test_lengths_are_those_of_the_cheapest_ways(monkeypatch, backwards, how):
     use(monkeypatch, how)
-    monkeypatch.setattr(relax, "FEW_STARTS", 100 if "one by one" in how else 0)
-    monkeypatch.setattr(relax, "_WORTH_THREADS", 0 if how == "threads" else 10**12)
-    monkeypatch.setattr(relax, "_CHUNK", 8)
+    monkeypatch.setattr(shortest_paths, "FEW_STARTS", 100 if "one by one" in how else 0)
+    monkeypatch.setattr(shortest_paths, "_WORTH_THREADS", 0 if how == "threads" else 10**12)
+    monkeypatch.setattr(shortest_paths, "_CHUNK", 8)
     graph = StateGraph.core(Mesh(4, 2), 2)
     size = len(graph.codes)
     for seed in range(5):
@@ -71,7 +69,7 @@ def test_later_rounds_of_a_turn_end_at_the_first_nodes_of_its_first_round():
 @pytest.mark.parametrize("how", ["one by one", "one by one in loops", "arrays", "loops"])
 def test_edges_may_share_rows_of_prices(monkeypatch, how, number):
     use(monkeypatch, how)
-    monkeypatch.setattr(relax, "FEW_STARTS", 100 if "one by one" in how else 0)
+    monkeypatch.setattr(shortest_paths, "FEW_STARTS", 100 if "one by one" in how else 0)
     rng = np.random.default_rng(number)
     nodes, starts = 60, np.arange(50)
     src, dst = np.divmod(rng.choice(nodes * nodes, 300, replace=False), nodes)
@@ -84,7 +82,7 @@ def test_edges_may_share_rows_of_prices(monkeypatch, how, number):
         return (Rounds.of(src % 7, dst),)
 
     which = starts // 20
-    found = relax.follow(nodes, src, dst, rows, order, starts, which, priced)
+    found = shortest_paths.follow(nodes, src, dst, rows, order, starts, which, priced)
     for column in range(3):
         weights = rows[priced, column].astype(float)
         there = np.isfinite(weights)
@@ -106,8 +104,8 @@ def test_compiled_loops_and_arrays_give_the_same_bits(monkeypatch, precision):
     weights[rng.random(weights.shape) < 0.2] = np.inf
     weights[rng.random(weights.shape) < 0.1] = 0.0
     asked = nodes, src, dst, weights, lambda: (Rounds.of(src % 7, dst),), starts, starts // 20
-    found = relax.follow(*asked)
-    monkeypatch.setattr(relax, "loops", lambda: None)
-    expected = relax.follow(*asked)
+    found = shortest_paths.follow(*asked)
+    monkeypatch.setattr(shortest_paths, "loops", lambda: None)
+    expected = shortest_paths.follow(*asked)
     assert found.dtype == precision
     assert np.isfinite(found).any() and np.array_equal(found, expected)

@@ -1,8 +1,8 @@
 """States of a tensor up to the order of the axes, and the graph of the steps between them.
 
-Of a counted state is known how often each label stands on each class of axes (of one extent and
-link class). It is a number, its *word*, with a digit for each class and label but the last. A step
-takes some axes of each class from one label to another; which they are is forgotten.
+Of such a state is known how often each label stands on each class of axes (of one extent and link
+class). It is a number, its *word*, with a digit for each class and label but the last. A step takes
+some axes of each class from one label to another; which they are is forgotten.
 
 Where all states are there, no all-reduce is needed and all-to-alls are cheap enough (`Replaced`),
 some cheapest path has its steps in the order of `_PHASES`:
@@ -31,7 +31,7 @@ from .edges import finder
 from .layout import Bools, Codes, Ints, repeated_parts
 from .mesh import Mesh
 from .placement import Placement
-from .relax import Rounds
+from .shortest_paths import Rounds
 from .states import core_codes, without_a_label
 from .symmetry import dual
 
@@ -57,11 +57,11 @@ class Replaced:
 
 
 @dataclass(frozen=True, eq=False)
-class CountedGraph:
-    """Counted states as ascending words, and the steps between them that others do not replace.
+class QuotientGraph:
+    """PathBounds states as ascending words, and the steps between them that others do not replace.
 
     shards: [n] into how many shards each splits the tensor
-    many:   per edge, the row of `CountedStates.numbers`
+    many:   per edge, the row of `Quotient.numbers`
     phases: some cheapest path has the edges of each before those of the next
     """
 
@@ -90,8 +90,8 @@ class CountedGraph:
 
 
 @dataclass(frozen=True)
-class CountedStates:
-    """The counted states on one mesh."""
+class Quotient:
+    """The states on one mesh, up to the order of axes."""
 
     mesh: Mesh
     collectives: Collectives = COLLECTIVES
@@ -111,7 +111,7 @@ class CountedStates:
         return np.array(list(itertools.product(*ranges)), dtype=np.int64)[1:]
 
     def fits(self, ndim: int) -> bool:
-        """Whether the counted states of a tensor have words that are numbers of 63 bits."""
+        """Whether the words of a tensor's states are numbers of 63 bits."""
         return math.prod(len(axes) + 1 for axes in self.classes) ** (ndim + 1) < 2**62
 
     def words(self, codes: Codes, ndim: int) -> Ints:
@@ -144,7 +144,7 @@ class CountedStates:
         rows = np.concatenate(found)
         return self.words(np.concatenate([rows, dual(rows)]), ndim)
 
-    def graph(self, ndim: int, asked: Iterable[Ints], replaced: Replaced) -> CountedGraph:
+    def graph(self, ndim: int, asked: Iterable[Ints], replaced: Replaced) -> QuotientGraph:
         """Of all states if they are few, else of those of the core and of the words `asked`."""
         labels = ndim + 2
         sizes = [len(axes) for axes in self.classes]
@@ -189,7 +189,7 @@ class CountedStates:
             [(counts[:, :, [0, 1, *order]] * powers).sum(axis=(1, 2)) for order in orders]
         )
 
-    def _build(self, ndim: int, words: Ints, replaced: Replaced, in_phases: bool) -> CountedGraph:
+    def _build(self, ndim: int, words: Ints, replaced: Replaced, in_phases: bool) -> QuotientGraph:
         powers, labels = self.powers(ndim), ndim + 2
         counts = self.counts(words, ndim)
         extents = [self.mesh.extents[axes[0]] for axes in self.classes]
@@ -235,7 +235,7 @@ class CountedStates:
             )
         else:
             phases = (Rounds.of(turn, dst),)
-        return CountedGraph(words, shards, src, dst, kind, many, phases)
+        return QuotientGraph(words, shards, src, dst, kind, many, phases)
 
 
 def _rounds_of(edges: Ints, turn: Ints, dst: Ints) -> Rounds:

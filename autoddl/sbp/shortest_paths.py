@@ -7,7 +7,7 @@ end at different nodes, for all starts in one array operation; the rounds of a t
 for its ends together. Turns follow one another in the order in which steps mostly do, so that few
 sweeps over all of them reach the fixed point. After the first sweep only edges are looked at whose
 source has changed since, and maybe others of their turn. For a few starts the rounds are not worth
-their number, and each is searched on its own. Compiled loops (`compiled`) relax one edge after the
+their number, and each is searched on its own. Compiled loops (`_native`) relax one edge after the
 other in the same order: as rounding keeps the order of sums, the fixed point is the same.
 
 Where it is known that some cheapest way has all its edges of one sort before those of the next, the
@@ -29,10 +29,9 @@ from numpy.typing import NDArray
 
 from .._native import Loops, loops
 from .collectives import Collectives
-from .dijkstra import lengths_one_by_one
 from .edges import STAY, end_axes, shortest
 from .layout import Bools, Floats, Ints
-from .states import StateGraph
+from .states import BySource, StateGraph
 
 Reals = NDArray[np.floating[Any]]
 Part = TypeVar("Part")
@@ -96,6 +95,31 @@ def rounds(graph: StateGraph, *, backwards: bool) -> tuple[Rounds]:
     grows = np.isin(graph.kind, graph.collectives.where(lambda entry: entry.divides))
     keys = turns(graph.collectives)[graph.kind] * axes + np.where(grows, first, axes - 1 - last)
     return (Rounds.of(-keys, graph.src) if backwards else Rounds.of(keys, graph.dst),)
+
+
+def lengths_one_by_one(
+    by_source: BySource, weights: Floats, starts: Ints, *, backwards: bool = False
+) -> Floats:
+    """[starts, nodes] lengths by Dijkstra's algorithm from one start after the other.
+
+    By compiled loops, or by SciPy where there are none: the least sums are the same. Edges of
+    infinite weight are not there.
+    backwards: of ways from the nodes to the starts
+    """
+    targets, begins = by_source
+    compiled = loops()
+    if compiled is not None:
+        return compiled.shortest(begins, targets, weights, starts, backwards=backwards)
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import dijkstra
+
+    there = np.isfinite(weights)
+    if not there.all():
+        begins = np.append(0, np.cumsum(there))[begins]
+        weights, targets = weights[there], targets[there]
+    nodes = len(begins) - 1
+    matrix = csr_matrix((weights, targets, begins), shape=(nodes, nodes))
+    return dijkstra(csr_matrix(matrix.T) if backwards else matrix, indices=starts)
 
 
 def lengths(
