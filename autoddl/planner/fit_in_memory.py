@@ -33,6 +33,7 @@ _LOOSENINGS = 5
 _QUICK = 5_000  # strategies of all variables: a search takes a fraction of a second
 _REPAIR = 0.005  # more seconds than without lowering the limit: not worth a search
 _ROUGH = 0.01  # gap of a rough search
+_THOROUGH = 1e-4  # gap of a thorough one: equal blocks are planned alike from there on
 _CROWDED = 0.95  # of the limit
 _SURE = 0.9  # of the excess of a rough search, by which a limit that admits nothing is lowered
 _BOUNDS_SHARE = 0.1  # of the gap: so far may the bounds stay below their best
@@ -97,11 +98,11 @@ class FittedSearch:
         if searched is None:
             return None
         gap = self.budget.gap
-        if gap > 0 and self._found(*searched).excess_bytes > 0:
+        if gap > _THOROUGH and self._found(*searched).excess_bytes > 0:
             # blocks are planned less alike, the earlier a search ends, and the fullest is fuller
             if self._is_crowded(bounds) and self._leaves_nothing(bounds, searched):
                 return None
-            budget = dataclasses.replace(self.budget, gap=0.0)
+            budget = dataclasses.replace(self.budget, gap=_THOROUGH)
             thorough = dataclasses.replace(self, budget=budget)
             searched = thorough._search_few(bounds, beat_s) or searched
         first = searched[1]
