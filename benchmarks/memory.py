@@ -1,6 +1,6 @@
 """Predicted memory against OneFlow's compiled plans: `make bench-memory`.
 
-Each case is planned, its peak predicted from lifetimes (`autoddl.cost.lifetime`), and its job
+Each case is planned, its peak predicted from lifetimes (`autoddl.cost.liveness`), and its job
 compiled for CUDA devices in a process of its own, without a GPU. The table and the plot go to
 benchmarks/results/memory.
 """

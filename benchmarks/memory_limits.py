@@ -18,12 +18,12 @@ from typing import Any
 
 from autoddl._files import write_atomically
 from autoddl.cluster.spec import Cluster
-from autoddl.cost.needed import compiles
 from autoddl.graph.graph import Graph
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.oneflow.memory.exact import check_compiles, exact_memory
+from autoddl.runtime.oneflow.memory.rules import compiles
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from benchmarks.memory import MACHINE, ROOT, graph_of
 from benchmarks.memory_cases import ANY_MEMORY

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 
 from autoddl._files import write_atomically
 from autoddl.cluster import Cluster
-from autoddl.cost.compute import at_rate
+from autoddl.cost.operators import at_rate
 from autoddl.cost.recompute import Checkpointing
 from autoddl.graph.graph import Graph
 from autoddl.planner.baselines import data_parallel

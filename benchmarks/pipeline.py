@@ -23,7 +23,7 @@ from typing import Any
 
 from autoddl._files import write_atomically
 from autoddl.cluster.spec import Cluster
-from autoddl.cost.compute import at_rate
+from autoddl.cost.operators import at_rate
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans.schedule.costs import Costs

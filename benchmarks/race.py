@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from autoddl.cluster import Cluster
-from autoddl.cost.compute import at_rate
+from autoddl.cost.operators import at_rate
 from autoddl.graph.graph import Graph
 from autoddl.planner.baselines import Chosen
 from autoddl.planner.options import PlanOptions

@@ -20,7 +20,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from autoddl.cluster import Cluster
-from autoddl.cost.compute import at_rate
+from autoddl.cost.operators import at_rate
 from autoddl.plans import Plan
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.tools.box import Box

@@ -59,7 +59,7 @@ OUTSIDE = {
 # Ceilings, which only fall; the right-hand side is where the house is to be.
 MOST_ENTRIES = 12  # beside __init__ and __main__; two of them private
 MOST_LINES = 470  # a file: 450
-MOST_MODULES = {"": 13, "cost": 36, "search": 15}  # 13 everywhere
+MOST_MODULES = {"": 13, "cost": 15, "search": 15}  # 13 everywhere
 MOST_MODULES |= {"planner": 17, "plans": 17, "runtime.oneflow.kernels": 15}
 
 

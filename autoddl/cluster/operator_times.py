@@ -3,7 +3,7 @@
 A single arithmetic rate and a single memory bandwidth describe matrix products on a large device
 well. Other operators may be far slower: a convolution or a broadcast on a CPU may run at a tenth of
 those rates. `autoddl calibrate --model` therefore times the operators of a model, forward and
-backward, at several batch sizes; `cost.measured` decides which measurement belongs to an operator.
+backward, at several batch sizes; `cost.operators` decides which measurement belongs to an operator.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Point = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class OperatorTimes:
-    """Measured points in ascending order of work (`cost.measured.work`); seconds never fall."""
+    """Measured points in ascending order of work (`cost.operators.work`); seconds never fall."""
 
     points: tuple[Point, ...]
 

@@ -44,7 +44,7 @@ class Device:
     shuffle_s_per_byte: seconds per byte each time a collective copies or sums data on the device
     efficiency:    dtype -> points (FLOPs of a matmul, FLOP/s that it reaches), ascending; a dtype
                    without points reaches its `flops_per_s` at any size
-    operators:     `cost.measured.operator_key` -> measured seconds; all other operators are priced
+    operators:     `cost.operators.operator_key` -> measured seconds; all other operators are priced
                    from the rates above
     """
 

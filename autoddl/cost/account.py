@@ -1,6 +1,6 @@
 """The account of one plan: seconds, bytes on every kind of link and memory, operator by operator.
 
-Uses the formulas of `cost.operator` and `cost.comm` on the planned steps themselves, so that the
+Uses the formulas of `cost.operators` and `cost.comm` on the planned steps themselves, so that the
 figures of a plan are those of the program that runs. Bytes through one NIC and between the devices
 of a host follow `sbp.redistribute` (design: the NIC is shared); memory is that of `held`.
 """
@@ -20,10 +20,9 @@ from ..sbp.placement import B, NdSbp, P
 from ..sbp.redistribute import path_cost
 from ..sbp.rules import find_rule, signatures_of
 from ..sbp.signature import Inner
-from .held import Held, held_bytes
-from .measured import times_of
+from .memory import Held, held_bytes
 from .model import CostModel
-from .operator import compute_seconds, inner_count, inner_seconds, reduced_spec
+from .operators import compute_seconds, inner_count, inner_seconds, reduced_spec, times_of
 from .recompute import Recomputation
 from .storage import edge_times
 

@@ -19,7 +19,7 @@ from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, P
 from .account import inner_of
-from .operator import reduced_spec
+from .operators import reduced_spec
 
 
 @dataclass(frozen=True)

@@ -1,27 +1,276 @@
-"""Bytes that a plan keeps on one device.
+"""What a planned step holds on one device, added up operator by operator.
 
-    parameters  local bytes x (weight + gradient) + float32 x (optimiser slots + master copy)
+    parameters  local bytes x (weight + gradient) + float32 x (optimizer slots + master copy)
     activations local bytes of every output that the backward pass may need, of one micro-batch,
-                and what operators keep beside (`forward`)
+                and what operators keep beside them (`Rule.beside`)
     copies      local bytes of every redistributed input
-    gradients   of shared parameters and of the last product, see `gradients`
+    gradients   of shared parameters and of the last product, see below
 
-`parameter_copies` gives the first factor; `planner.tables.tables` adds the parts up.
+Of blocks that are run again (`recompute`), what stays inside is there for one block at a time: the
+largest one counts, by its mean share (`Recomputation.weights`), so that a plan's sum is that of the
+search. Whether a step fits is told by its peak (`liveness.required_bytes`), not by this sum.
+
+Gradients that are there at the peak beside one for each parameter are
+
+    those of shared parameters: the gradient of each reader is accumulated on its own
+    those of the last product: with micro-batches a step holds the most as its backward pass begins,
+        when all activations and all accumulated gradients are there, with the gradients of the last
+        product or of the operator that reads its output (a softmax):
+
+        max( gradients of the product - what its reader keeps, gradients of its reader )
+
+as what the reader keeps is gone when it is the product's turn. With recomputation a step may hold
+the most as the backward pass of a block begins, and the gradients of its last product count.
+Without it, and with one micro-batch, gradients of parameters come as activations go.
 """
 
 from __future__ import annotations
 
-OPTIMIZER_SLOTS = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..graph.graph import Graph, Op
+from ..graph.placed import PlannedEdge, PlannedOp
+from ..sbp.layout import even_bytes
+from ..sbp.mesh import Mesh
+from ..sbp.rules import find_rule
+from ..sbp.signature import OpSpec
+from .model import CostModel
+from .operators import computes, is_saved
+from .recompute import Recomputation, is_product
 
 
-def parameter_copies(optimizer: str, precision: str = "float32") -> int:
-    """How many tensors of a parameter's bytes live on a device: weight, gradient, slots.
+def beside_shares(op: OpSpec) -> tuple[float, float]:
+    """Bytes kept for the backward pass beside inputs and outputs, for each byte of the first input
 
-    With float16 parameters the slots are float32 nonetheless, and there is a master copy.
+    and for each of the first output.
     """
-    try:
-        slots = OPTIMIZER_SLOTS[optimizer]
-        return 2 + (slots if precision == "float32" else 2 * (slots + 1))
-    except KeyError:
-        known = ", ".join(OPTIMIZER_SLOTS)
-        raise ValueError(f"unknown optimizer {optimizer!r} for planning; known: {known}") from None
+    rule = find_rule(op.kind)
+    return rule.beside(op) if rule else (0.0, 0.0)
+
+
+def beside_bytes(op: OpSpec, ins: Sequence[float], outs: Sequence[float]) -> float:
+    """Bytes kept for the backward pass beside inputs and outputs, of these local bytes."""
+    of_input, of_output = beside_shares(op)
+    return (of_input * ins[0] if of_input else 0.0) + (of_output * outs[0] if of_output else 0.0)
+
+
+def lasting_shares(op: OpSpec) -> tuple[float, float]:
+    """`beside_shares` of what is still there when the backward pass of the last product begins."""
+    rule = find_rule(op.kind)
+    return rule.beside(op) if rule and rule.beside_lasts else (0.0, 0.0)
+
+
+def is_shared(graph: Graph, tensor: str) -> bool:
+    """True for a trained parameter with several readers."""
+    is_param = graph.producers[tensor].kind == "param"
+    return is_param and tensor in graph.needs_grad and len(graph.consumers[tensor]) > 1
+
+
+def last_counts(graph: Graph, micro_batches: int, recomputes: bool) -> bool:
+    """Whether the last product's gradients count as memory."""
+    return micro_batches > 1 and not recomputes and not graph.is_stage
+
+
+def last_product(graph: Graph) -> Op | None:
+    """The last product or convolution that is trained."""
+    return next((op for op in reversed(graph.ops) if is_product(graph, op)), None)
+
+
+def reader_of(graph: Graph, product: Op) -> Op | None:
+    """The one operator that computes with the output of `product`, or with a view of it."""
+    op = product
+    while len(op.outputs) == 1:
+        readers = graph.consumers[op.outputs[0]]
+        if len(readers) != 1:
+            return None
+        op = readers[0][0]
+        rule = find_rule(op.kind)
+        if rule is None or not any(o in graph.needs_grad for o in op.outputs):
+            return None
+        if computes(graph.spec(op), rule):
+            return op
+    return None
+
+
+@dataclass
+class Held:
+    """Bytes of an operator, a layer or a plan, on one device.
+
+    fixed_bytes:  of `memory_bytes`, parameters, their state and what is gathered of them
+    inside_bytes: of operators of a block that is run again, what is there only while it is at work,
+                  and of what comes after the blocks; `memory_bytes` has `counted_bytes` of it
+    """
+
+    memory_bytes: float = 0.0
+    fixed_bytes: float = 0.0
+    inside_bytes: float = 0.0
+    counted_bytes: float = 0.0
+
+    def add(self, other: Held) -> None:
+        self.memory_bytes += other.memory_bytes
+        self.fixed_bytes += other.fixed_bytes
+        self.inside_bytes += other.inside_bytes
+        self.counted_bytes += other.counted_bytes
+
+
+def held_bytes(
+    graph: Graph,
+    model: CostModel,
+    micro_batches: int,
+    ops: Mapping[str, PlannedOp],
+    edges: Mapping[tuple[str, int], PlannedEdge],
+    again: Recomputation,
+) -> dict[str, Held]:
+    """Operator name -> what it holds; a copy counts for the operator that reads it."""
+    mesh, copies = model.cluster.mesh, model.parameter_copies
+    last = last_product(graph) if last_counts(graph, micro_batches, bool(again.blocks)) else None
+    reader = None if last is None else reader_of(graph, last)
+    held: dict[str, Held] = {}
+    # bytes by operator of each block, and of what comes after them
+    inside: list[dict[str, float]] = [{} for _ in (*again.blocks, "tail") if again.blocks]
+    for op in graph.ops:
+        placed = ops[op.name]
+        own = held[op.name] = _of_operator(graph, mesh, copies, micro_batches, op, placed)
+        extra = _extra_bytes(graph, mesh, op, placed)
+        within = extra if again.leaves(op) else own.memory_bytes + extra
+        own.memory_bytes += extra
+        if op.name in again.last_products:
+            gradients = _gradient_bytes(graph, mesh, op, placed)
+            own.memory_bytes += gradients
+            within += gradients
+        for index, name in enumerate(op.inputs):
+            edge = edges.get((op.name, index))
+            within += _add_input(own, graph, mesh, placed, index, name, edge, ops, again)
+        if op.name in again.done:
+            own.memory_bytes -= within
+            within = 0.0
+        if op.name in again.place_of:
+            own.inside_bytes = inside[again.place_of[op.name]][op.name] = within
+    if last is not None:
+        added = _gradient_bytes(graph, mesh, last, ops[last.name])
+        if reader is not None:
+            kept = _kept_bytes(graph, mesh, reader, ops[reader.name])
+            added = max(added - kept, _gradient_bytes(graph, mesh, reader, ops[reader.name]))
+        held[last.name].memory_bytes += added
+    for share, block in zip(_shares(graph, again, inside), inside, strict=True):
+        for name, within in block.items():
+            held[name].counted_bytes = share * within
+            held[name].memory_bytes -= (1 - share) * within
+    return held
+
+
+def _of_operator(
+    graph: Graph, mesh: Mesh, parameter_copies: int, times: int, op: Op, placed: PlannedOp
+) -> Held:
+    """Its outputs, as far as they are kept."""
+    spec, rule = graph.spec(op), find_rule(op.kind)
+    assert rule is not None, f"{op.name} has no rule"
+    out_bytes = sum(
+        even_bytes(t, nd, mesh) for t, nd in zip(spec.outputs, placed.outs, strict=True)
+    )
+    if op.kind == "param":
+        (tensor,) = op.outputs
+        copies = parameter_copies if tensor in graph.needs_grad else 1
+        size = out_bytes * (copies - is_shared(graph, tensor))
+        return Held(size, size)
+    if op.kind in ("input", "buffer"):  # the whole batch is there all the time
+        whole_batch = op.kind == "input" and not graph.is_stage
+        return Held(out_bytes * (times if whole_batch else 1))
+    has_grad = any(o in graph.needs_grad for o in op.outputs)
+    is_kept = op.name not in graph.free_ops and is_saved(spec, rule, has_grad)
+    return Held(out_bytes if is_kept else 0.0)
+
+
+def _add_input(
+    own: Held,
+    graph: Graph,
+    mesh: Mesh,
+    placed: PlannedOp,
+    index: int,
+    name: str,
+    edge: PlannedEdge | None,
+    ops: Mapping[str, PlannedOp],
+    again: Recomputation,
+) -> float:
+    """Add what an operator holds of an input; how much of that stays inside its block."""
+    producer, spec, within = graph.producers[name], graph.tensors[name].spec, 0.0
+    is_param = producer.kind == "param"
+    accumulated = placed.grad_ins[index]
+    if is_param and accumulated is not None and is_shared(graph, name):
+        size = even_bytes(spec, accumulated, mesh)
+        own.memory_bytes += size
+        own.fixed_bytes += size
+    if edge is None:
+        return within
+    stays = bool(edge.forward) and not edge.forward[-1].target.is_partial
+    # readers of a buffer cut out what they need; the sweep counts it while it lives
+    if stays and edge.zero_stage < 3 and producer.kind != "buffer":
+        copy = even_bytes(spec, placed.ins[index], mesh)
+        own.memory_bytes += copy
+        own.fixed_bytes += copy if is_param else 0.0
+        within += 0.0 if is_param else copy
+    if edge.zero_stage == 3 and placed.name in again.last_products:  # it is gathered again
+        copy = even_bytes(spec, placed.ins[index], mesh)
+        own.memory_bytes += copy
+        within += copy
+    if edge.backward and accumulated is not None and edge.zero_stage == 1:
+        given = ops[producer.name].outs[producer.outputs.index(name)]
+        whole, apart = (even_bytes(spec, nd, mesh) for nd in (accumulated, given))
+        own.memory_bytes += whole - apart
+        own.fixed_bytes += whole - apart
+    return within
+
+
+def _shares(
+    graph: Graph, again: Recomputation, inside: Sequence[Mapping[str, float]]
+) -> Sequence[float]:
+    """How much counts of what is inside each block that is run again, and of the tail.
+
+    As in the search; in stages of a pipeline, whose fullest moment nothing else tells, the block
+    that holds the most.
+    """
+    if not again.in_flight and not graph.is_stage:
+        return again.weights if inside else ()
+    sizes = [sum(block.values()) for block in inside]
+    largest = sizes.index(max(sizes)) if sizes else -1
+    return [float(number == largest) for number in range(len(sizes))]
+
+
+def _kept_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> float:
+    """Bytes of the outputs of `op` and of what it keeps beside them."""
+    outs = zip(op.outputs, placed.outs, strict=True)
+    kept = sum(even_bytes(graph.tensors[t].spec, nd, mesh) for t, nd in outs)
+    return kept + _extra_bytes(graph, mesh, op, placed)
+
+
+def _extra_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> float:
+    """Bytes kept for the backward pass of `op` beside its inputs and outputs."""
+    if op.name in graph.free_ops or not any(o in graph.needs_grad for o in op.outputs):
+        return 0.0
+    return _shares_bytes(graph.spec(op), lasting_shares(graph.spec(op)), mesh, placed)
+
+
+def _shares_bytes(
+    spec: OpSpec, shares: tuple[float, float], mesh: Mesh, placed: PlannedOp
+) -> float:
+    of_input, of_output = shares
+    found = 0.0
+    if of_input:
+        found += of_input * even_bytes(spec.inputs[0], placed.ins[0], mesh)
+    if of_output:
+        found += of_output * even_bytes(spec.outputs[0], placed.outs[0], mesh)
+    return found
+
+
+def _gradient_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> float:
+    """Bytes of the gradients of `op` during its backward pass, and of what goes with that."""
+    spec = graph.spec(op)
+    (all_in, all_out), (in_, out) = beside_shares(spec), lasting_shares(spec)
+    found = _shares_bytes(spec, (all_in - in_, all_out - out), mesh, placed)
+    grads = zip((*op.outputs, *op.inputs), (*placed.grad_outs, *placed.grad_ins), strict=True)
+    return found + sum(
+        even_bytes(graph.tensors[name].spec, nd, mesh)
+        for name, nd in grads
+        if name in graph.needs_grad and nd is not None
+    )

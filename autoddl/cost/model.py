@@ -7,7 +7,22 @@ from functools import cached_property
 
 from ..cluster.spec import Cluster
 from .comm import CommModel, CommRule
-from .memory import parameter_copies
+from .memory_rules import MemoryRules, rules_of
+
+OPTIMIZER_SLOTS = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+
+
+def parameter_copies(optimizer: str, precision: str = "float32") -> int:
+    """How many tensors of a parameter's bytes live on a device: weight, gradient, slots.
+
+    With float16 parameters the slots are float32 nonetheless, and there is a master copy.
+    """
+    try:
+        slots = OPTIMIZER_SLOTS[optimizer]
+        return 2 + (slots if precision == "float32" else 2 * (slots + 1))
+    except KeyError:
+        known = ", ".join(OPTIMIZER_SLOTS)
+        raise ValueError(f"unknown optimizer {optimizer!r} for planning; known: {known}") from None
 
 
 @dataclass(frozen=True)
@@ -18,6 +33,7 @@ class CostModel:
     comm_rule:          "shared_nic" or the paper's "plain"
     memory_limit_bytes: per device; None takes the device's memory
     precision:          of the parameters, "float32" or "float16"
+    back_end:           that runs the plan: its memory rules say what a step needs
     """
 
     cluster: Cluster
@@ -25,6 +41,7 @@ class CostModel:
     comm_rule: CommRule = "shared_nic"
     memory_limit_bytes: float | None = None
     precision: str = "float32"
+    back_end: str = "oneflow"
 
     def __post_init__(self) -> None:
         parameter_copies(self.optimizer)
@@ -39,6 +56,10 @@ class CostModel:
     @property
     def parameter_copies(self) -> int:
         return parameter_copies(self.optimizer, self.precision)
+
+    @cached_property
+    def memory_rules(self) -> MemoryRules:
+        return rules_of(self.back_end)
 
     @property
     def limit_bytes(self) -> float:

@@ -1,52 +1,145 @@
-"""The tensors of a planned step by name, on its tape: what makes them and how they travel.
+"""The tensors of a planned step: their sizes, their strides, and how they travel on its tape.
 
 A tensor of the graph is on the tape under its own name, under a new one if it is made again, and
-under one more for each placement that it travels to.
+under one more for each placement that it travels to. Views are told by their strides: the place of
+a view's element i is  offset + sum over dims d of  i[d] strides[d].  A reshape of a view is one as
+well if each of its new dims runs through old dims that follow one another in memory. Shapes are
+global: a split of one dim leaves the order of the others as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import lru_cache
 
-from ..graph.graph import Op
+from ..graph.graph import Graph, Op
+from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.collectives import Step
 from ..sbp.layout import num_shards
+from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
-from .chains import ChainRule
-from .compiled_comm import MOST_AXES, collective_workspace, goes_through_host, num_changes
-from .planned_step import Key, PlannedStep
-from .routes import Way, compiled_route, planned_route
-from .strides import Strides, contiguous, is_contiguous
+from ..sbp.rules import find_rule
+from ..sbp.signature import OpSpec, View
+from .recompute import Recomputation
 from .tape import Tape, Transfer
+
+Key = tuple[str, int]
+Way = tuple[str, NdSbp, NdSbp]  # kind, placement before, placement after
+Strides = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """graph: of one micro-batch, with placements `ops` and, by reader and input, steps `edges`.
+
+    again: which blocks are run again before their backward pass
+    """
+
+    graph: Graph
+    mesh: Mesh
+    micro_batches: int
+    optimizer: str
+    ops: Mapping[str, PlannedOp]
+    edges: Mapping[Key, PlannedEdge]
+    again: Recomputation
+
+
+def contiguous(shape: Sequence[int]) -> Strides:
+    """Of a tensor in row-major order."""
+    strides = [1] * len(shape)
+    for dim in reversed(range(len(shape) - 1)):
+        strides[dim] = strides[dim + 1] * shape[dim + 1]
+    return tuple(strides)
+
+
+@lru_cache(maxsize=10_000)
+def is_contiguous(shape: Strides, strides: Strides) -> bool:
+    """True if the elements follow one another; dims of size 1 may have any stride."""
+    rows = zip(shape, strides, contiguous(shape), strict=True)
+    return all(n == 1 or stride == row for n, stride, row in rows)
+
+
+def reshaped(shape: Sequence[int], strides: Strides, target: Sequence[int]) -> Strides | None:
+    """The strides of a view [shape] in the shape `target`; None if that takes a copy."""
+    if 0 in shape:
+        return contiguous(target)
+    # runs of old dims that follow one another: (elements, stride of the last one)
+    runs: list[tuple[int, int]] = []
+    for n, stride in zip(shape, strides, strict=True):
+        if n == 1:
+            continue
+        if runs and runs[-1][1] == n * stride:
+            runs[-1] = runs[-1][0] * n, stride
+        else:
+            runs.append((n, stride))
+    found: list[int] = []
+    left = 1  # elements of the current run that new dims still have to cover
+    stride = 1
+    for n in target:
+        if n == 1:
+            found.append(1)
+            continue
+        if left == 1:
+            left, stride = runs.pop(0)
+            stride *= left
+        if left % n:
+            return None
+        left //= n
+        stride //= n
+        found.append(stride)
+    return tuple(found)
+
+
+def view_of(op: OpSpec) -> View:
+    """How the output of `op` shares the input's memory."""
+    rule = find_rule(op.kind)
+    return rule.view if rule else ""
+
+
+def view_strides(op: OpSpec, strides: Strides) -> Strides | None:
+    """Of the output of `op`, whose first input has `strides`; None if it is no view."""
+    shape, target, view = op.inputs[0].shape, op.outputs[0].shape, view_of(op)
+    if view == "reshape":
+        return reshaped(shape, strides, target)
+    if view == "transpose":
+        return tuple(strides[dim] for dim in op.attrs["perm"])
+    if view == "expand":
+        new = len(target) - len(shape)
+        old = zip(shape, strides, target[new:], strict=True)
+        return (0,) * new + tuple(stride if n == m else 0 for n, stride, m in old)
+    return strides if view else None
+
+
+def gradient_strides(op: OpSpec, strides: Strides) -> Strides | None:
+    """Of the input's gradient, if the output's has `strides`; None if it is no view of that."""
+    shape, target, view = op.inputs[0].shape, op.outputs[0].shape, view_of(op)
+    if view == "reshape":
+        return reshaped(target, strides, shape)
+    if view == "transpose":
+        perm = [dim % len(shape) for dim in op.attrs["perm"]]
+        return tuple(strides[perm.index(dim)] for dim in range(len(shape)))
+    return strides if view == "same" else None
 
 
 @dataclass
 class StepTensors:
     """Of the step `plan`.
 
-    chains:   how the compiler chains operators; "" for the runtime "executor"
-    compiled: true for the runtime "graph"
     received: reader and input -> name
     """
 
     plan: PlannedStep
-    chains: ChainRule | Literal[""] = ""
     tape: Tape = field(default_factory=Tape)
     received: dict[Key, str] = field(default_factory=dict)
     arrived: dict[str, str] = field(default_factory=dict)  # tensor -> name of its gradient
     newest: dict[str, str] = field(default_factory=dict)  # tensor -> its name, made again
-    strides: dict[str, Strides] = field(default_factory=dict)  # of views, the executor's
+    strides: dict[str, Strides] = field(default_factory=dict)  # of views
     extras: set[str] = field(default_factory=set)  # names of what operators keep beside outputs
     counter: int = 0
-    compiled: bool = field(init=False)
     _parts: dict[int, tuple[NdSbp, int]] = field(default_factory=dict)  # by the object's id
     _whole: dict[str, int] = field(default_factory=dict)
     _routes: dict[tuple[NdSbp, tuple[Step, ...]], tuple[Way, ...]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.compiled = bool(self.chains)
 
     def name(self, what: str) -> str:
         """A new name."""
@@ -119,37 +212,138 @@ class StepTensors:
 
     def moved(self, what: str, tensor: str, name: str, way: Way, transfer: Transfer) -> str:
         """The name of `tensor`, which is `name`, after one way."""
-        kind, start, nd = way
-        if not self.compiled and kind == "slice":
+        kind, _, nd = way
+        if kind == "slice":
             return name
         after = self.bytes_of(tensor, nd)
-        if not self.compiled:
-            return self.new(what, [name], after, "redistribution", transfer=transfer)
-        before = self.bytes_of(tensor, start)
-        workspace = collective_workspace(start, nd, before, after, self.plan.mesh)
-        if self._leaves_chain(start, nd):
-            # into a buffer of its own; what it leaves behind is not reused
-            through_host = goes_through_host(start, nd)
-            self.tape.keep("redistribution", after + (0 if through_host else workspace))
-            self.tape.kept.add(name)
-            return self.name(f"always:{what}")
-        how: Transfer = "implied" if kind == "slice" else transfer
-        return self.new(what, [name], after, "redistribution", workspace, "", how)
-
-    def _leaves_chain(self, source: NdSbp, target: NdSbp) -> bool:
-        """True if the compiler has no collective on the mesh of the step for the change."""
-        if goes_through_host(source, target):
-            return True
-        # more than two axes are not compiled at all, and taken as if each had its collectives
-        reduced = len(self.plan.compiled_axes) == MOST_AXES and num_changes(source, target) == 1
-        return reduced and self.chains == "operators"
+        return self.new(what, [name], after, "redistribution", transfer=transfer)
 
     def _route(self, source: NdSbp, steps: Sequence[Step]) -> tuple[Way, ...]:
         key = source, tuple(steps)
         if key not in self._routes:
-            self._routes[key] = (compiled_route if self.compiled else planned_route)(*key)
+            self._routes[key] = self.way_of(*key)
         return self._routes[key]
+
+    @staticmethod
+    def way_of(source: NdSbp, steps: Sequence[Step]) -> tuple[Way, ...]:
+        """The ways that a tensor goes to make the steps: here one for each step."""
+        route: list[Way] = []
+        for step in steps:
+            after = step.apply(source)
+            route.append((step.kind, source, after))
+            source = after
+        return tuple(route)
 
     def placed_after(self, nd: NdSbp, steps: Sequence[Step]) -> NdSbp:
         """The placement `nd` after `steps`."""
         return self._route(nd, steps)[-1][2] if steps else nd
+
+
+@dataclass
+class OpPullback:
+    """`given`: input index -> the name of the gradient that has been worked out."""
+
+    step: StepTensors
+    op: Op
+    given: dict[int, str] = field(default_factory=dict)
+    kind: str = field(init=False)
+    planned: PlannedOp = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.kind, self.planned = self.op.kind, self.step.plan.ops[self.op.name]
+
+    @property
+    def num_inputs(self) -> int:
+        return len(self.op.inputs)
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.op.outputs)
+
+    def x(self, index: int) -> str:
+        return self.step.received[self.op.name, index]
+
+    def y(self, index: int = 0) -> str:
+        return self.step.value(self.op.outputs[index])
+
+    def dy(self, index: int = 0) -> str:
+        return self.step.arrived.get(self.op.outputs[index], "")
+
+    def extra(self) -> str:
+        return self.step.value(self.step.extra_of(self.op))
+
+    def wants(self, index: int) -> bool:
+        tensor = self.op.inputs[index]
+        needs_grad = tensor in self.step.plan.graph.needs_grad
+        return needs_grad and self.planned.grad_ins[index] is not None
+
+    def bytes_x(self, index: int) -> float:
+        return self.step.bytes_of(self.op.inputs[index], self.planned.ins[index])
+
+    def bytes_y(self, index: int = 0) -> float:
+        return self.step.bytes_of(self.op.outputs[index], self.planned.outs[index])
+
+    def bytes_whole(self, index: int) -> float:
+        return float(self.step.plan.graph.tensors[self.op.inputs[index]].spec.bytes)
+
+    def whole_x(self, index: int) -> str:
+        return self._gathered(self.x(index), self.op.inputs[index], self.planned.ins[index])
+
+    def whole_dy(self) -> str:
+        nd = self.planned.grad_outs[0]
+        assert nd is not None, f"{self.op.name} takes no gradient"
+        return self._gathered(self.dy(), self.op.outputs[0], nd)
+
+    def _gathered(self, name: str, tensor: str, nd: NdSbp) -> str:
+        whole = NdSbp.broadcast(len(nd))
+        if nd == whole:
+            return name
+        way = "all_gather", nd, whole
+        return self.step.moved(f"gathering of {tensor}", tensor, name, way, "implied")
+
+    def temporary(
+        self, reads: Sequence[str], size: float, workspace: float = 0, over: str = ""
+    ) -> str:
+        return self.step.new(
+            f"backward of {self.op.name}", reads, size, "gradients", workspace, over
+        )
+
+    def give(self, index: int, reads: Sequence[str], workspace: float = 0, over: str = "") -> None:
+        nd = self.planned.grad_ins[index]
+        if not self.wants(index) or nd is None:
+            return
+        size = self.step.bytes_of(self.op.inputs[index], nd)
+        self.given[index] = self.temporary(reads, size, workspace, over)
+
+    def give_view(self, index: int, source: str) -> None:
+        if not self.wants(index):
+            return
+        name = self.step.name(f"gradient of input {index} of {self.op.name}")
+        self.step.tape.view(name, source)
+        self.given[index] = name
+
+    @property
+    def spec(self) -> OpSpec:
+        return self.step.plan.graph.spec(self.op)
+
+    def new_gradient(self, index: int) -> tuple[str, float, str]:
+        """The gradient of a wanted input, to be made: name, bytes and cause."""
+        nd = self.planned.grad_ins[index]
+        assert nd is not None
+        name = self.step.name(f"gradient of input {index} of {self.op.name}")
+        self.given[index] = name
+        return name, self.step.bytes_of(self.op.inputs[index], nd), "gradients"
+
+    def strides_dy(self) -> Strides:
+        return self.step.strides_of(self.dy(), self.op.outputs[0])
+
+    def copied_x(self, index: int) -> float:
+        """Bytes of a contiguous copy of an input; 0 if it is contiguous itself."""
+        return self.step.copied_bytes(self.x(index), self.op.inputs[index], self.planned.ins[index])
+
+    def copied_dy(self, index: int) -> float:
+        """The same of the gradient of an output."""
+        nd = self.planned.grad_outs[index]
+        if nd is None:
+            return 0.0
+        return self.step.copied_bytes(self.dy(index), self.op.outputs[index], nd)

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .packing import Lifetime, packed_bytes
-
+Lifetime = tuple[int, int, int]  # bytes, first and last moment
 Transfer = Literal["", "planned", "implied", "added"]
 ALIGNMENT_BYTES = 512
 LARGEST = 12  # tensors that a peak names
@@ -98,8 +97,11 @@ class Tape:
         """The name that `name` is a view of."""
         return self.views.get(name, name)
 
-    def sweep(self, packed: bool = False) -> Peak:
-        """The peak of the step; `packed`: with what is lost if every place has a fixed offset."""
+    def sweep(self, packed_bytes: Callable[[Sequence[Lifetime]], int] | None = None) -> Peak:
+        """The peak of the step.
+
+        packed_bytes: what all places take if each has a fixed offset; what is lost to that counts
+        """
         last = self.last_reads()
         size, cause, made_at = self._sizes()
         place, death = self._places(last, size)
@@ -119,7 +121,7 @@ class Tape:
             by_cause[cause[key]] += size[key]
         if best_at >= 0 and self.actions[best_at].workspace:
             by_cause["workspace"] += self.actions[best_at].workspace
-        if packed:
+        if packed_bytes is not None:
             lost = packed_bytes(self._lifetimes(size, made_at, death)) - max(best, 0)
             best += lost
             by_cause["fragmentation"] += lost

@@ -182,7 +182,7 @@ class Batches:
     def _search(self, parts: int, beat_s: float, blocks: Blocks) -> Candidate | None:
         """A search, if the micro-batches can be divided as the space asks, or there is one only."""
         try:
-            return self.one.search(parts, beat_s, blocks)
+            return self.one.plan(parts, beat_s, blocks)
         except NoStrategy:
             if len(self.counts) == 1:
                 raise

@@ -6,7 +6,7 @@ result repaired or found anew, so no plan exceeds it; where that costs much time
 are tried. On five mesh axes or more, the search is among the strategies that a lower bound leaves
 (`coarse_to_fine`), and what that rules out is ruled out for certain.
 
-`FittedSearch.search` returns the result.
+`FittedSearch.plan` returns the result.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class FittedSearch:
     results: list[SearchResult] = field(default_factory=list)
     _last: Candidate | None = field(default=None, init=False, repr=False)
 
-    def search(self, parts: int, beat_s: float, blocks: Blocks) -> Candidate | None:
+    def plan(self, parts: int, beat_s: float, blocks: Blocks) -> Candidate | None:
         """The best plan found that fits.
 
         Raises NoStrategy if so small a micro-batch cannot be divided as the space asks.
@@ -72,22 +72,26 @@ class FittedSearch:
             if bounds is not None:
                 return self._among_few(bounds, beat_s)
         tables = build_tables(grouping.graph, *options, grouping)
-        return None if tables is None else self.within_limit(tables, beat_s)
+        if tables is None:
+            return None
+        first = self.search(tables.problem, beat_s)
+        return None if first is None else self.within_limit(tables, first)
 
-    def within_limit(self, tables: Tables, beat_s: float = math.inf) -> Candidate | None:
-        """A search among the strategies of `tables`.
+    def within_limit(
+        self, tables: Tables, first: SearchResult, is_thorough: bool = True
+    ) -> Candidate | None:
+        """What was found first, or the best of the tables whose fullest moment fits, too.
 
-        Its limit falls until what it counts only in part fits as well.
+        is_thorough: higher limits are tried again where a lower one costs much time
         """
-        first = self._search(tables.problem, beat_s)
 
         def lowered(tables: Tables, result: SearchResult, limit: float) -> Searched | None:
             problem = dataclasses.replace(tables.problem, memory_limit=limit)
-            repaired = first and _repaired(problem, result, first.cost * (1 + _REPAIR))
-            found = repaired or self._search(problem, math.inf)
+            repaired = _repaired(problem, result, first.cost * (1 + _REPAIR))
+            found = repaired or self.search(problem, math.inf)
             return found and (tables, found)
 
-        return None if first is None else self._fitting((tables, first), lowered)
+        return self._fitting((tables, first), lowered, is_thorough)
 
     def _among_few(self, bounds: ClassBounds, beat_s: float) -> Candidate | None:
         """A search among the strategies that the bounds leave."""
@@ -110,7 +114,7 @@ class FittedSearch:
         def lowered(tables: Tables, result: SearchResult, limit: float) -> Searched | None:
             problem = dataclasses.replace(tables.problem, memory_limit=limit)
             found = _repaired(problem, result, self.enough(first.lower_bound))
-            found = found or self._search(problem, math.inf, first.lower_bound)
+            found = found or self.search(problem, math.inf, first.lower_bound)
             if found is not None and found.cost <= first.cost * (1 + _REPAIR):
                 return tables, found
             return self._search_few(bounds.within(limit), math.inf)
@@ -152,15 +156,17 @@ class FittedSearch:
         inside = (self.estimator.least_bytes(parts, ()) - least) / len(blocks)
         return least + inside > _CROWDED * self.estimator.model.limit_bytes
 
-    def _fitting(self, searched: Searched, lowered: Lowered) -> Candidate | None:
+    def _fitting(
+        self, searched: Searched, lowered: Lowered, is_thorough: bool = True
+    ) -> Candidate | None:
         """What was searched, or the best within a lower limit whose fullest moment fits.
 
         Or what the search had found before, if that fits and is better.
         """
         tables, first = searched
-        fits = self._narrowed(searched, lowered)
+        fits = self._narrowed(searched, lowered, _LOOSENINGS if is_thorough else 0)
         most_s = math.inf if fits is None else fits.seconds
-        for choice in first.earlier if first.end == "done" else ():
+        for choice in first.earlier if first.end == "done" and is_thorough else ():
             cost, memory = tables.problem.evaluate(choice)
             if not first.cost < cost < most_s:
                 break
@@ -173,7 +179,7 @@ class FittedSearch:
                 return before
         return fits
 
-    def _narrowed(self, searched: Searched, lowered: Lowered) -> Candidate | None:
+    def _narrowed(self, searched: Searched, lowered: Lowered, loosenings: int) -> Candidate | None:
         """What was searched, or the best within a lower limit whose fullest moment fits.
 
         What does not fit lowers the limit by its excess, which another plan may not have: so where
@@ -207,7 +213,7 @@ class FittedSearch:
                 return None
         else:
             return None
-        for _ in range(_LOOSENINGS):
+        for _ in range(loosenings):
             if fits.seconds <= max(first.cost * (1 + _REPAIR), self.enough(first.lower_bound)):
                 break
             middle = (limit + large) / 2
@@ -238,7 +244,7 @@ class FittedSearch:
                 tables = bounds.tables(kept, self.estimator.prices)
                 limit = bounds.problem.memory_limit
                 problem = dataclasses.replace(tables.problem, memory_limit=limit)
-                result = self._search(problem, beat_s, bounds.bound, gap)
+                result = self.search(problem, beat_s, bounds.bound, gap)
             every = size == bounds.size
             if tables is None or result is None:
                 if every or ceiling >= beat_s:
@@ -259,7 +265,7 @@ class FittedSearch:
         """Seconds that are good enough, as nothing takes less than `bound`."""
         return bound * (1 + self.budget.gap)
 
-    def _search(
+    def search(
         self,
         problem: Problem,
         beat_s: float,

@@ -13,7 +13,6 @@ import dataclasses
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,9 +31,8 @@ from ..plans.format import format_at_least, format_bytes
 from ..search.algorithms import find_algorithm
 from ..search.budget import Budget
 from ..search.elimination import free_bound
-from ..search.problem import Choice
 from .alternatives import next_best
-from .baselines import FAMILIES, Baseline, BaselinePricer, Family, tried_again
+from .baselines import FAMILIES, BaselinePricer, Family, tried_again
 from .batches import Batches
 from .collector import paused_collector
 from .estimate import Estimator
@@ -46,7 +44,6 @@ from .smallest import smallest
 from .tables.group_table import Space
 from .tables.micro_batches import MicroBatches
 from .tables.pair_prices import PairPrices
-from .tables.tables import Tables
 
 _GAP = 1e-4  # that a search which proves a bound may leave by default: no use to anyone to close
 
@@ -97,18 +94,24 @@ def find_plan(
     allowed = [rival for rival in rivals if options.zero or "ZeRO" not in rival.record.name]
     nearest = min(allowed, key=lambda rival: rival.seconds, default=None)
     if nearest is not None and nearest.seconds < _cost_to_beat(best):
-        return _write_baseline(nearest, records, seed, time.perf_counter() - started)
+        assert nearest.found is not None
+        spent_s = time.perf_counter() - started
+        return write_plan(nearest.found, records, seed, spent_s, nearest.record.name)
     if best is None:
         least = smallest(batches, options.checkpointing)
         if least.excess_bytes > 0 or not algorithm.proves_bound:
             smaller = pricer and pricer.smallest(least.needed_bytes)
-            if smaller is not None and smaller.needed_bytes <= model.limit_bytes:
+            rival = None if smaller is None else smaller.found
+            if smaller and rival and rival.needed_bytes <= model.limit_bytes:
                 found = smaller.record
                 records = tuple(found if r.name == found.name else r for r in records)
-                plan = _write_baseline(smaller, records, seed, time.perf_counter() - started)
+                spent_s = time.perf_counter() - started
+                plan = write_plan(rival, records, seed, spent_s, found.name)
                 return dataclasses.replace(plan, memory_limit_bytes=model.limit_bytes)
-            named = _Footprint.of(smaller or least)
-            raise ValueError(_none_found(graph, model, named, len(counts) > 1, options.search))
+            smallest_found = rival or least
+            raise ValueError(
+                _none_found(graph, model, smallest_found, len(counts) > 1, options.search)
+            )
         best = least
     return write_plan(best, records, seed, time.perf_counter() - started)
 
@@ -194,14 +197,27 @@ def _cost_to_beat(found: Candidate | None) -> float:
 
 
 def write_plan(
-    found: Candidate, baselines: tuple[PlannedBaseline, ...], seed: int, seconds: float
+    found: Candidate,
+    baselines: tuple[PlannedBaseline, ...],
+    seed: int,
+    seconds: float,
+    scheme: str = "",
 ) -> Plan:
-    """What was found, as a plan. seconds: that it took to find"""
+    """What was found, as a plan.
+
+    seconds: that it took to find
+    scheme:  the known scheme that it is; it carries no bound, as nothing else was searched
+    """
     tables, result = found.tables, found.result
     ops, edges = found.placed
-    alternatives = next_best(tables, result.choice, result.memory)
     model = tables.model
-    bound = result.lower_bound if np.isfinite(result.lower_bound) else free_bound(tables.problem)
+    if scheme:
+        alternatives, search = {}, SearchRecord(f"baseline: {scheme}", 0, seconds=seconds)
+    else:
+        alternatives = next_best(tables, result.choice, result.memory)
+        bound = result.lower_bound
+        bound = bound if np.isfinite(bound) else free_bound(tables.problem)
+        search = SearchRecord(result.algorithm, result.evaluations, bound, result.end, seconds)
     return Plan(
         graph=tables.grouping.graph,
         cluster=model.cluster,
@@ -213,33 +229,7 @@ def write_plan(
         ops=ops,
         edges=edges,
         layers=describe_layers(tables, ops, alternatives),
-        search=SearchRecord(result.algorithm, result.evaluations, bound, result.end, seconds),
-        baselines=baselines,
-        recomputed=tables.again.blocks,
-        precision=model.precision,
-    )
-
-
-def _write_baseline(
-    found: Baseline, baselines: tuple[PlannedBaseline, ...], seed: int, seconds: float
-) -> Plan:
-    """A baseline as a plan; it carries no bound, as it was not found by the search."""
-    tables = found.tables
-    assert tables is not None
-    ops, edges = found.placed
-    model = tables.model
-    return Plan(
-        graph=tables.grouping.graph,
-        cluster=model.cluster,
-        micro_batches=tables.micro_batches,
-        seed=seed,
-        optimizer=model.optimizer,
-        comm_rule=model.comm_rule,
-        memory_limit_bytes=model.limit_bytes,
-        ops=dict(ops),
-        edges=dict(edges),
-        layers=describe_layers(tables, dict(ops), {}),
-        search=SearchRecord(f"baseline: {found.record.name}", 0, seconds=seconds),
+        search=search,
         baselines=baselines,
         recomputed=tables.again.blocks,
         precision=model.precision,
@@ -278,29 +268,14 @@ def written_baselines(
     return {
         rival.record.name: (
             rival.record,
-            _write_baseline(rival, (), seed, 0.0) if rival.record.fits else None,
+            rival.found and write_plan(rival.found, (), seed, 0.0, rival.record.name),
         )
         for rival in pricer.all()
     }
 
 
-@dataclass(frozen=True)
-class _Footprint:
-    """What a choice needs of a device, and the tables that it is of."""
-
-    tables: Tables
-    choice: Choice
-    needed_bytes: float
-
-    @classmethod
-    def of(cls, found: Candidate | Baseline) -> _Footprint:
-        choice = found.result.choice if isinstance(found, Candidate) else found.choice
-        assert found.tables is not None and choice is not None
-        return cls(found.tables, choice, found.needed_bytes)
-
-
 def _none_found(
-    graph: Graph, model: CostModel, least: _Footprint, chose_parts: bool, search: str
+    graph: Graph, model: CostModel, least: Candidate, chose_parts: bool, search: str
 ) -> str:
     """How much is missing, on which layers, and what would help."""
     tables, limit, needed = least.tables, model.limit_bytes, least.needed_bytes
@@ -311,7 +286,7 @@ def _none_found(
             "search with 'auto'"
         )
     sizes = [
-        (tables.memory_of(least.choice, number), group.head)
+        (tables.memory_of(least.result.choice, number), group.head)
         for number, group in enumerate(tables.grouping.groups)
     ]
     largest = sorted(sizes, key=lambda item: -item[0])[:3]

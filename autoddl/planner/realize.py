@@ -8,10 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ..cost.held import held_bytes
-from ..cost.needed import needed_bytes
-from ..cost.planned_step import PlannedStep
+from ..cost.liveness import required_bytes
+from ..cost.memory import held_bytes
 from ..cost.recompute import Blocks, Recomputation
+from ..cost.step_tensors import PlannedStep
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.redistribute import PathTable
 from ..search.problem import SearchResult
@@ -92,7 +92,7 @@ class Candidate:
             return 0.0
         mesh, optimizer, parts = model.cluster.mesh, model.optimizer, tables.micro_batches
         step = PlannedStep(graph, mesh, parts, optimizer, *self.placed, again)
-        return needed_bytes(step, limit_bytes)
+        return required_bytes(step, model.memory_rules, limit_bytes)
 
     @property
     def key(self) -> tuple[int, Blocks]:

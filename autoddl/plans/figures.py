@@ -5,21 +5,22 @@ The figures are computed by the cost model and never stored, so a file cannot cl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from ..cluster.spec import Cluster
 from ..cost.account import Cost, account, total
+from ..cost.bounds import ProductBytes, product_bytes
 from ..cost.extrapolation import Extrapolated, extrapolated_steps
-from ..cost.memory_peak import Runtime, memory_peak
+from ..cost.liveness import Runtime, memory_peak, required_bytes
 from ..cost.model import CostModel
-from ..cost.planned_step import PlannedStep
-from ..cost.products import ProductBytes, product_bytes
+from ..cost.operators import Timed, timed_operators
 from ..cost.recompute import Blocks, Recomputation
 from ..cost.savings import Savings, savings
+from ..cost.step_tensors import PlannedStep
 from ..cost.tape import Peak
-from ..cost.timed import Timed, timed_operators
 from ..graph.batch_norm import BatchNorm, batch_norm_of
 from ..graph.graph import Graph
 from ..graph.placed import PlannedBaseline, PlannedEdge, PlannedLayer, PlannedOp
@@ -140,7 +141,11 @@ class PlanFigures:
 
     def memory_peak(self, runtime: Runtime = "graph") -> Peak:
         """The fullest moment of a step on one device, by the lifetimes of its tensors."""
-        return memory_peak(self.step, runtime)
+        return memory_peak(self.step, self.model.memory_rules, runtime)
+
+    def required_bytes(self) -> int:
+        """What a step needs of a device, which the memory limit is held against."""
+        return required_bytes(self.step, self.model.memory_rules, math.inf)
 
     @cached_property
     def peak_bytes(self) -> int | None:

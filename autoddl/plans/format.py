@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from ..cost.account import Cost, total
 from ..cost.extrapolation import Extrapolated
+from ..cost.operators import Timed
 from ..cost.savings import Saving, Savings
-from ..cost.timed import Timed
 from ..graph.placed import PlannedBaseline, PlannedLayer
 
 

@@ -4,7 +4,7 @@
 
 for the account c of m micro-batches. What the fullest block that is run again holds meanwhile is
 there for one micro-batch at a time, whatever is in flight. Computation is shared between the
-forward and the backward pass as `cost.operator` prices them, communication half and half.
+forward and the backward pass as `cost.operators` prices them, communication half and half.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The figures of a plan as one JSON object (`autoddl plan --json`).
 
-bounds: bytes that each device receives in one iteration, see `cost.products`
+bounds: bytes that each device receives in one iteration, see `cost.bounds`
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import statistics
 import time
 from dataclasses import dataclass, replace
 
-from ..cost.compute import at_rate
+from ..cost.operators import at_rate
 from ..plans import Plan
 from ..runtime.jobs.guard import install_guard, rank
 from ..runtime.need import need_oneflow

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from autoddl.cost.memory import parameter_copies
+from autoddl.cost.model import parameter_copies
 from autoddl.planner.baselines import data_parallel
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoddl.cluster.spec import Cluster
-from autoddl.cost.compute import at_rate, curve_seconds, forward_seconds
+from autoddl.cost.operators import at_rate, curve_seconds, forward_seconds
 from autoddl.tools.calibration.machine import efficiency_curve
 from tests.clusters import cluster
 

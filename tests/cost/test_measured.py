@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoddl.cluster.operator_times import OperatorTimes
-from autoddl.cost.measured import measured_seconds, operator_key, whole_work
-from autoddl.cost.operator import computes
+from autoddl.cost.operators import computes, measured_seconds, operator_key, whole_work
 from autoddl.planner.baselines import data_parallel
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan

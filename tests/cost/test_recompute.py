@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from autoddl.cost.operator import computes
+from autoddl.cost.operators import computes
 from autoddl.cost.recompute import Recomputation
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.baselines import data_parallel, forced

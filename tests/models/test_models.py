@@ -101,7 +101,7 @@ def test_dropout_is_an_option():
 TRACE_36B = """
 import resource, time
 start = time.time()
-from autoddl.backend.oneflow.entries import trace_entry
+from autoddl.runtime.oneflow.trace.entries import trace_entry
 graph = trace_entry("models.gpt:gpt_36b")
 print(len(graph.ops), graph.batch, time.time() - start)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

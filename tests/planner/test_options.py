@@ -13,7 +13,7 @@ import pytest
 
 import autoddl
 from autoddl.cost.comm import COMM_RULES
-from autoddl.cost.memory import OPTIMIZER_SLOTS
+from autoddl.cost.model import OPTIMIZER_SLOTS
 from autoddl.cost.recompute import CHECKPOINTING
 from autoddl.graph.precision import PRECISIONS
 from autoddl.planner.options import (

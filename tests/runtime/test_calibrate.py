@@ -21,8 +21,8 @@ from tests.runtime.conftest import PATH, ROOT
 LAPTOP = str(ROOT / "calibration" / "machines" / "laptop.json")
 MEET = """
 import time
-from autoddl.backend.meeting import meet
-from autoddl.backend.oneflow.guard import install_guard
+from autoddl.runtime.jobs.meeting import meet
+from autoddl.runtime.jobs.guard import install_guard
 install_guard()
 with meet({limit}) as meeting:
     print("met", meeting.hosts, flush=True)

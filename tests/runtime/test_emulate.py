@@ -8,7 +8,7 @@ import time
 import pytest
 
 from autoddl.cluster.spec import Device
-from autoddl.cost.compute import at_rate
+from autoddl.cost.operators import at_rate
 from autoddl.runtime.emulate.emulate import Clock
 from autoddl.runtime.oneflow.backend import OneFlow
 

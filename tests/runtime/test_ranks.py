@@ -11,7 +11,7 @@ from tests.ranks import TIMED_OUT, Jobs
 
 WORKER = """
 import os, sys, time
-from autoddl.backend.oneflow.guard import rank
+from autoddl.runtime.jobs.guard import rank
 print(rank(), "is process", os.getpid(), sys.argv[1:], flush=True)
 if rank() == 1 and "raises" in sys.argv:
     raise ValueError("no more data")
@@ -38,7 +38,7 @@ tensors[-1].numpy()
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.setattr(ranks, "GRACE_SECONDS", 0.1)
-    not_listening = "from autoddl.runtime.oneflow import launch; launch.LISTEN_SECONDS = 0; "
+    not_listening = "from autoddl.runtime.jobs import launch; launch.LISTEN_SECONDS = 0; "
     monkeypatch.setattr(ranks, "START", not_listening + ranks.START)
     script = tmp_path / "worker.py"
     script.write_text(WORKER)

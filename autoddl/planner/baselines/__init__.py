@@ -1,11 +1,11 @@
 """Known parallel schemes: as spaces to plan in, and priced at their best beside every plan.
 
-`spaces.py` restricts the search to a scheme (`data_parallel`, `megatron`, `forced`); `price.py`
-finds each family's best topology (`families.py`) from small tables of its own.
+`spaces.py` restricts the search to a scheme (`data_parallel`, `megatron`, `forced`); `pricing.py`
+finds each family's best topology (`families.py`) by the ordinary search, on tables of all schemes.
 """
 
 from .families import FAMILIES, Family, Variant, variants
-from .price import Baseline, BaselinePricer, tried_again
+from .pricing import Baseline, BaselinePricer, tried_again
 from .spaces import LETTERS, Chosen, chosen, data_parallel, forced, megatron
 
 __all__ = [

@@ -3,7 +3,7 @@
 A scheme is alike on all its data axes and on all its tensor axes, so a group of operators has few
 strategies in it: one composite signature for the former, one for the latter. `SchemeTables.build`
 makes the tables of their union with the search's own builder, so that prices are the search's;
-`SchemeTables.problem` is the part of one scheme, a search problem of its own.
+`SchemeTables.of_variant` is the part of one scheme, a search problem of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
 from ...cost.storage import WHOLE, Codes, Storage, StoragePrices, chosen_axes, stage_at
-from ...search.problem import Choice, Edge, Problem, Table
+from ...search.problem import Choice, Edge, Problem
 from ..tables.group_table import GroupTable, GroupTables, Space
 from ..tables.groups import CompositeSignature, Group, Grouping, Port
 from ..tables.strategies import Assignments
@@ -207,6 +207,16 @@ class _UnionBuilder(TableBuilder):
         self.tables = self.union
 
 
+@dataclass(frozen=True)
+class VariantTables(Tables):
+    """Of one scheme. stored: of each strategy of a node table how its parameters are stored."""
+
+    stored: tuple[tuple[Storage, ...], ...] = ()
+
+    def storage(self, choice: Choice, group: int) -> Storage:
+        return self.stored[self.problem.nodes[self.variables[group]]][self.strategy(choice, group)]
+
+
 class SchemeTables:
     """The tables of all schemes for the graph of `grouping` (with forks, of one micro-batch).
 
@@ -243,60 +253,57 @@ class SchemeTables:
         """With the prices of communication, computed when they are first asked for."""
         return self._builder.build()
 
-    def storage(self, choice: Choice) -> dict[str, Storage]:
-        """How a choice (rows of `tables`) stores each parameter of one reader, by its tensor."""
-        found = {}
-        for group, number, row in zip(
-            self._builder.grouping.groups, self._builder.nodes, choice, strict=True
-        ):
-            keys = list(self._builder.union.made[self._builder.owners[number].head.name].rows)
-            found.update({port.tensor: keys[row][1] for port in group.sources})
-        return found
-
     def divides(self, variant: Variant) -> bool:
         """True if the scheme's data axes divide every group of operators."""
         return all(len(self._rows(label, variant)) for label in self._labels(variant))
 
-    def problem(self, variant: Variant, memory_limit: float) -> tuple[Problem, list[Rows]]:
-        """The search problem of one scheme, and its strategies as rows of `tables`."""
+    def of_variant(self, variant: Variant) -> Tables:
+        """The search problem of one scheme, which has to divide every group of operators."""
         whole, labels = self.tables.problem, self._label_of[variant.family.name]
         rows_of = {label: self._rows(label, variant) for label in self._labels(variant)}
-        rows = [rows_of[label] for label in labels]
-        node_of: dict[Hashable, int] = {}
-        edge_of: dict[Hashable, int] = {}
-        parts: dict[str, list[Table]] = {"nc": [], "nm": [], "ec": [], "em": []}
-        for label, at in rows_of.items():
-            node_of[label] = len(node_of)
-            parts["nc"].append(whole.node_cost[label[0]][at])
-            parts["nm"].append(whole.node_memory[label[0]][at])
+        node_of = {label: number for number, label in enumerate(rows_of)}
+        edge_of: dict[tuple[int, Label, Label], int] = {}
         edges = []
         for edge in whole.edges:
             key = edge.table, labels[edge.first], labels[edge.second]
-            if key not in edge_of:
-                edge_of[key] = len(edge_of)
-                at = np.ix_(rows[edge.first], rows[edge.second])
-                parts["ec"].append(whole.edge_cost[edge.table][at])
-                parts["em"].append(whole.edge_memory[edge.table][at])
-            edges.append(Edge(edge.first, edge.second, edge_of[key]))
+            number = edge_of.setdefault(key, len(edge_of))
+            edges.append(Edge(edge.first, edge.second, number))
+        ats = [(table, np.ix_(rows_of[one], rows_of[other])) for table, one, other in edge_of]
         problem = Problem(
-            node_cost=tuple(parts["nc"]),
-            node_memory=tuple(parts["nm"]),
-            edge_cost=tuple(parts["ec"]),
-            edge_memory=tuple(parts["em"]),
+            node_cost=tuple(whole.node_cost[label[0]][at] for label, at in rows_of.items()),
+            node_memory=tuple(whole.node_memory[label[0]][at] for label, at in rows_of.items()),
+            edge_cost=tuple(whole.edge_cost[table][at] for table, at in ats),
+            edge_memory=tuple(whole.edge_memory[table][at] for table, at in ats),
             nodes=tuple(node_of[label] for label in labels),
             edges=tuple(edges),
             heavy=whole.heavy,
-            memory_limit=memory_limit,
+            memory_limit=whole.memory_limit,
         )
-        return problem, rows
+        groups = tuple(self.tables.groups[label[0]].some(at) for label, at in rows_of.items())
+        stored = tuple(
+            tuple(self._keys(number)[row][1] for row in at.tolist())
+            for (number, _), at in rows_of.items()
+        )
+        tables = self.tables
+        return VariantTables(
+            tables.grouping,
+            problem,
+            groups,
+            tables.variables,
+            tables.model,
+            tables.micro_batches,
+            tables.again,
+            stored=stored,
+        )
+
+    def _keys(self, number: int) -> list[tuple[tuple[int, ...], Storage]]:
+        return list(self._builder.union.made[self._builder.owners[number].head.name].rows)
 
     def memory_of(self, variant: Variant) -> Iterator[tuple[int, dict[Hashable, float]]]:
         """For each kind of group how many there are, and the bytes of its strategies."""
         for label, count in self._labels(variant).items():
             number, _ = label
-            group, table = self._builder.owners[number], self._builder.group_tables[number]
-            keys = list(self._builder.union.made[group.head.name].rows)
-            memory = table.memory_bytes
+            keys, memory = self._keys(number), self._builder.group_tables[number].memory_bytes
             yield count, {keys[row]: float(memory[row]) for row in self._rows(label, variant)}
 
     def _label(self, variable: int, letters: Mapping[str, str]) -> Label:

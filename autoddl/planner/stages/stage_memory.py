@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...cost.forward import lasting_shares
-from ...cost.operator import saved_bytes
+from ...cost.memory import lasting_shares
+from ...cost.operators import saved_bytes
 from ...sbp.layout import TensorSpec, even_bytes_of
 from ...sbp.placement import Placement
 from ...search.problem import Problem, Table

@@ -28,7 +28,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cost.gradients import is_shared
+from ...cost.memory import is_shared
 from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
 from ...graph.cut import CutGraph

@@ -14,11 +14,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cost.forward import lasting_shares
-from ...cost.gradients import is_shared
-from ...cost.measured import times_of
+from ...cost.memory import is_shared, lasting_shares
 from ...cost.model import CostModel
-from ...cost.operator import compute_seconds, inner_seconds, reduced_spec, saved_bytes
+from ...cost.operators import compute_seconds, inner_seconds, reduced_spec, saved_bytes, times_of
 from ...cost.recompute import Recomputation
 from ...cost.storage import WHOLE, Storage, StoragePrices, storages
 from ...graph.graph import Graph
@@ -296,7 +294,7 @@ class GroupTables:
     def extra_bytes(
         self, spec: OpSpec, number: int, table: GroupTable, shares: tuple[float, float]
     ) -> Table:
-        """Bytes for each byte of the first input, and of the first output (`cost.forward`)."""
+        """Bytes for each byte of the first input, and of the first output (`cost.memory`)."""
         found = np.zeros(len(table.assign))
         of_input, of_output = shares
         if of_input:

@@ -4,7 +4,7 @@ Those of the last product of a block that is run again count for its group. Of t
 
     max( gradients of the product - what its reader keeps, gradients of its reader )
 
-(`cost.gradients`) depends on the strategies of both: it belongs to the edge between their groups,
+(`cost.memory`) depends on the strategies of both: it belongs to the edge between their groups,
 or to the group of both. It is added to the tables' bytes where it counts.
 """
 
@@ -16,9 +16,8 @@ from functools import cached_property
 
 import numpy as np
 
-from ...cost.forward import extra_shares, lasting_shares
-from ...cost.gradients import last_counts, last_product, reader_of
-from ...cost.operator import saved_bytes
+from ...cost.memory import beside_shares, last_counts, last_product, lasting_shares, reader_of
+from ...cost.operators import saved_bytes
 from ...graph.graph import Op
 from ...search.problem import Table
 from .group_table import GroupTable, GroupTables, grad_in, grad_out
@@ -101,7 +100,7 @@ class LastMemory:
         """Of the operator's outputs and inputs, and what goes with its own backward pass."""
         tables, number = self.tables, group.ops.index(op)
         graph, spec = tables.graph, tables.graph.spec(op)
-        shares = np.subtract(extra_shares(spec), lasting_shares(spec))
+        shares = np.subtract(beside_shares(spec), lasting_shares(spec))
         found = tables.extra_bytes(spec, number, table, (float(shares[0]), float(shares[1])))
         taken = [(i, t, grad_out) for i, t in enumerate(op.outputs) if t in graph.needs_grad]
         given = [

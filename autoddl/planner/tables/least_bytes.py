@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...cost.model import CostModel
-from ...cost.operator import is_saved
+from ...cost.operators import is_saved
 from ...cost.recompute import Recomputation
 from ...graph.graph import Graph, Op
 from .groups import rule_of

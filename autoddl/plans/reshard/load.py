@@ -1,9 +1,9 @@
-"""The scheduling problem of a resharding: which host sends each task, and in which order.
+"""The load-balancing problem of a resharding: which host sends each task, and in which order.
 
-AlpaComm section 3.2, Eqs. 1-3. A job may be sent by one of several hosts. With its sender chosen it
-lasts some seconds and takes the outgoing side of the sender's link and the incoming sides of its
-receivers' links for all that time; jobs that share one do not overlap. Jobs are started in some
-order, each as early as what it takes is free. The time of the last end is to be as small as can be.
+AlpaComm section 3.2, Eqs. 1-3. A job can be sent by one of several hosts. With its sender chosen it
+takes a known time, during which it occupies the outgoing side of the sender's link and the incoming
+sides of its receivers' links; jobs that share one of these cannot overlap. Jobs are started in some
+order, each as soon as its links are free. The objective is the makespan, the end of the last job.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class Option:
 
 @dataclass(frozen=True)
 class Job:
-    """`weight`: devices that take part; equal `kind`s are interchangeable."""
+    """A job with its options. weight: devices that take part; jobs of equal `kind` are
+    interchangeable.
+    """
 
     number: int
     options: tuple[Option, ...]
@@ -35,7 +37,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Jobs in order, with their options; `evaluations`: options that were looked at."""
+    """Jobs in order, each with its option; `evaluations` counts the options that were priced."""
 
     order: tuple[tuple[int, int], ...]  # (job, option)
     seconds: float
@@ -43,7 +45,7 @@ class Assignment:
 
 
 def run(jobs: Sequence[Job], order: Sequence[tuple[int, int]]) -> list[tuple[float, float]]:
-    """(start, end) of each entry of `order`."""
+    """The (start, end) of each entry of `order`."""
     free: dict[Resource, float] = {}
     times = []
     for job, choice in order:
@@ -60,9 +62,9 @@ def makespan(jobs: Sequence[Job], order: Sequence[tuple[int, int]]) -> float:
 
 
 def lower_bound(jobs: Sequence[Job]) -> float:
-    """No schedule is shorter: what every option of a job takes, added up for each resource.
+    """A lower bound on the makespan: per link, the seconds of jobs all of whose options use it.
 
-    And the jobs' shortest times, shared among as many senders as there are.
+    Also the jobs' shortest times divided by the number of senders.
     """
     load: dict[Resource, float] = {}
     total = 0.0

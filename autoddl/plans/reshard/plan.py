@@ -2,10 +2,10 @@
 
     plan_reshard(spec, End(place, nd), End(place, nd), cluster)
 
-tries every strategy (or the one given), lets `order` choose senders and order by the scheduling
-problem (`load`), and takes the plan that is the cheapest where messages share the links
-(`shared_links`): `ReshardPlan.seconds`, what a pipeline's simulation pays for a transfer.
-`bound_bytes` is what no plan can save: each receiving host takes each byte that it lacks once.
+tries every strategy (or the one given), lets `order` choose senders and an order by solving the
+load-balancing problem (`load`), and returns the plan that is cheapest when messages share links
+(`shared_links`). `ReshardPlan.seconds` is that price, and the transfer time in the simulation of a
+pipeline. `bound_bytes` is a lower bound: each receiving host must receive each byte that it lacks.
 """
 
 from __future__ import annotations
@@ -26,13 +26,17 @@ from .shared_links import shared_seconds
 from .strategies import STRATEGIES, Delivery, Move, Strategy, deliver
 from .unit_tasks import End, UnitTask, unit_tasks
 
+# Evaluations. Of 70 random reshardings, twice the budget changes none, half changes one and a
+# quarter two, of which one becomes 20 % slower.
 DEFAULT_BUDGET = 20_000
+# Of the same 70, bundling above 32 or 128 tasks changes none; above 16 it changes 7, by up to 20 %
+# in either direction.
 _FEW_JOBS = 64
 
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A delivery, and its time in the scheduling problem."""
+    """A delivery with its start and end in the load-balancing problem."""
 
     delivery: Delivery
     start_s: float
@@ -43,7 +47,7 @@ class Scheduled:
 class ReshardPlan:
     """Deliveries in the order in which they are issued.
 
-    strategy: of all of them; evaluations: spent on the scheduling problem
+    strategy: of all of them; evaluations: spent on the load-balancing problem
     """
 
     spec: TensorSpec
@@ -62,7 +66,7 @@ class ReshardPlan:
 
     @cached_property
     def nic_bytes(self) -> tuple[Counter[int], Counter[int]]:
-        """(into, out of) each host through its NIC."""
+        """(into, out of) each host through its NIC, in bytes."""
         into: Counter[int] = Counter()
         out: Counter[int] = Counter()
         for item in self.scheduled:
@@ -73,22 +77,22 @@ class ReshardPlan:
 
     @cached_property
     def seconds(self) -> float:
-        """The price: until the last move has ended, where messages share the links."""
+        """The price: the end of the last move when messages share the links."""
         return shared_seconds(self.moves(), self.cluster)
 
     @property
     def scheduled_s(self) -> float:
-        """The scheduling problem's answer, where a task has its links to itself; no price."""
+        """The makespan of the load-balancing problem, in which a task has its links to itself."""
         return max((item.end_s for item in self.scheduled), default=0.0)
 
     @cached_property
     def bound_bytes(self) -> Counter[int]:
-        """Into each receiving host, at least: every byte that it wants, once."""
+        """A lower bound on the bytes into each receiving host: every byte that it needs, once."""
         return bound_bytes(item.delivery.task for item in self.scheduled)
 
     @property
     def bound_s(self) -> float:
-        """No plan takes less: the busiest receiving link, or the senders' links together."""
+        """A lower bound on the seconds: the busiest receiving link or all senders together."""
         return _bound_s([item.delivery.task for item in self.scheduled], self.cluster)
 
 
@@ -103,7 +107,7 @@ def plan_reshard(
     budget: int = DEFAULT_BUDGET,
     seed: int = 0,
 ) -> ReshardPlan:
-    """The cheapest plan found.
+    """The cheapest plan that the search finds.
 
     strategy: one of `STRATEGIES`; None takes the best
     order:    one of `order.ORDERS`; budget: evaluations that it may spend, per strategy
@@ -129,9 +133,10 @@ def plan_reshard(
 
 
 def _in_rounds(plan: ReshardPlan) -> ReshardPlan:
-    """The plan with slices for one device each in rounds, if the links have more of it.
+    """The plan with its single-device slices in rounds, if the links then do more at once.
 
-    The scheduling problem knows hosts only; a slice for several devices keeps them all busy anyway.
+    The load-balancing problem models hosts only. A slice for several devices keeps them all busy
+    anyway.
     """
     deliveries = [item.delivery for item in plan.scheduled]
     if any(len(d.task.receivers) > 1 for d in deliveries):
@@ -189,7 +194,7 @@ def _plan(
 
 
 def _options(task: UnitTask, strategy: Strategy, cluster: Cluster) -> list[tuple[Delivery, Option]]:
-    """One per host that can send."""
+    """One option for each host that can send."""
     found = []
     for host in task.sender_hosts:
         sender = next(d for d in task.senders if d[0] == host)
@@ -203,10 +208,11 @@ def _options(task: UnitTask, strategy: Strategy, cluster: Cluster) -> list[tuple
 
 
 def _bundles(tasks: tuple[UnitTask, ...]) -> list[list[int]]:
-    """Tasks that are scheduled as one: of many, those between the same two sets of hosts.
+    """Groups of tasks that are scheduled as one job: if there are many, tasks between the same
+    hosts.
 
-    They take the same links and so follow one another anyway; tasks with a choice of sender stay
-    on their own.
+    They use the same links, so they cannot overlap anyway; tasks with a choice of sender stay
+    alone.
     """
     if len(tasks) <= _FEW_JOBS:
         return [[n] for n in range(len(tasks))]
@@ -237,7 +243,7 @@ def _job(
 
 
 def _from_least_loaded(delivery: Delivery, sent: Counter[Device]) -> Delivery:
-    """Sent by the device of the chosen host that has sent least."""
+    """The delivery with the device of the chosen host that has sent least as its sender."""
     candidates = [d for d in delivery.task.senders if d[0] == delivery.sender[0]]
     sender = min(candidates, key=lambda d: (sent[d], d))
     sent[sender] += delivery.task.bytes

@@ -1,7 +1,8 @@
-"""Rounds of moves without a device in common: each device does one move at a time.
+"""Orders moves into rounds in which no two moves share a device.
 
-Devices go through their own moves in the plan's order. If neighbours in that order share a device,
-one waits for the other, and those behind it wait too; in rounds all devices are busy at once.
+Devices go through their own moves in the plan's order. If two successive moves in that order share
+a device, one must wait for the other, and later moves wait as well; within a round all devices can
+work at once.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from ...cluster.submesh import Device
 
 
 def in_rounds(numbers: Sequence[int], devices: Mapping[int, Collection[Device]]) -> list[int]:
-    """The numbers anew: always the first ones that have no device in common, then the rest.
+    """The moves reordered: repeatedly the first ones without a common device, then the rest.
 
-    devices: of each number
+    devices: the devices of each move
     """
     left = list(numbers)
     order: list[int] = []

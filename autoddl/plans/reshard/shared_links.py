@@ -1,12 +1,12 @@
-"""Seconds of a resharding plan if its messages share the links, move by move.
+"""Simulates a resharding plan move by move, with messages sharing the bandwidth of the links.
 
-The scheduling problem (`load.py`, AlpaComm Eqs. 1-3) gives a task whole links for as long as it
-lasts. What runs is less orderly: each device goes through its moves in the plan's order, a move
-starts when both its devices have come to it, and the messages that cross a NIC at one time share
-its bandwidth 1 / beta: a message out of host a into host b, of which a has n_a going out and b has
-n_b coming in, proceeds at 1 / (beta max(n_a, n_b)) after its latency. `shared_seconds` plays that.
-It tells what routes take whose tasks overlap or wait for one another in ways that the scheduling
-problem does not see; `benchmarks/box/reshard.py` compares both with the measured time.
+The load-balancing problem (`load.py`, AlpaComm Eqs. 1-3) gives a task whole links for as long as it
+lasts. In execution, each device goes through its moves in the plan's order, a move starts when both
+its devices have reached it, and messages that cross a NIC at the same time share its bandwidth 1 /
+beta: a message out of host a into host b, while a sends n_a and b receives n_b messages, proceeds
+at 1 / (beta max(n_a, n_b)) after its latency. `shared_seconds` simulates this. It prices plans
+whose tasks overlap or wait for one another in ways that the load-balancing problem does not model;
+`benchmarks/box/reshard.py` compares both with measured times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .unit_tasks import UnitTask
 
 
 def shared_seconds(ordered: Iterable[tuple[UnitTask, Move]], cluster: Cluster) -> float:
-    """Until the last move has ended, if they are issued in this order."""
+    """The end of the last move if moves are issued in this order."""
     queues: dict[Device, deque[int]] = {}
     moves = []
     for number, (task, move) in enumerate(ordered):
@@ -66,7 +66,7 @@ def _start(
     latency: dict[int, float],
     now: float,
 ) -> None:
-    """Begin what stands first with both its devices."""
+    """Start each move that is first in the queues of both its devices."""
     for device in sorted(free):
         if not queues[device]:
             continue
@@ -80,7 +80,7 @@ def _start(
 def _rates(
     left: dict[int, float], moves: list[tuple[Device, Device, int]], inter: float, intra: float
 ) -> dict[int, float]:
-    """Bytes a second of each running move. inter, intra: seconds a byte"""
+    """Bytes per second of each running move. inter, intra: seconds per byte"""
     out: dict[int, int] = {}
     into: dict[int, int] = {}
     for n in left:

@@ -1,4 +1,4 @@
-"""Carries a resharding plan out on NumPy arrays: proves what arrives, counts what travels."""
+"""Executes a resharding plan on NumPy arrays, to prove what arrives and count what is sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .unit_tasks import Box, End, UnitTask
 
 @dataclass(frozen=True)
 class Delivered:
-    """shards: per rank of the target mesh; into, out: bytes through each host's NIC, counted."""
+    """shards: per rank of the target mesh; into, out: counted bytes through each host's NIC."""
 
     shards: tuple[NDArray, ...]
     into: Counter[int]
@@ -24,9 +24,9 @@ class Delivered:
 
 
 def carry_out(plan: ReshardPlan, whole: NDArray) -> Delivered:
-    """Run the plan's moves on the source's shards of `whole`, one after the other.
+    """Execute the plan's moves on the source's shards of `whole`, one after the other.
 
-    AssertionError if a device sends what it does not have, or lacks something in the end.
+    AssertionError if a device sends what it does not have, or lacks something at the end.
     """
     into: Counter[int] = Counter()
     out: Counter[int] = Counter()
@@ -86,7 +86,7 @@ def _shards(end: End, whole: NDArray) -> list[NDArray]:
 
 
 def _cut(plan: ReshardPlan, shard: NDArray, device: Device, box: Box) -> NDArray:
-    """The box, read from the device's own shard."""
+    """The box cut out of the device's own shard."""
     place = plan.source.place
     rank = place.devices.index(device)
     return shard[

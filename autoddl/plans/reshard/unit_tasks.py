@@ -1,9 +1,9 @@
-"""Cross-mesh resharding cut into unit tasks (AlpaComm section 2.2 and appendix B).
+"""Decomposes cross-mesh resharding into unit tasks (AlpaComm section 2.2 and appendix B).
 
-A tensor lies on a source mesh under one NdSbp and is wanted on another mesh under another. Its
+A tensor lies on a source mesh under one NdSbp and is needed on another mesh under another. Its
 shards on either side are boxes of elements; different shards of one side do not overlap. Each
 intersection of a source shard with a target shard is one unit task: any device that has the source
-shard may send it, all devices that want the target shard must get it. Splits may be uneven.
+shard may send it, and all devices that need the target shard must receive it. Splits may be uneven.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Box = tuple[tuple[int, int], ...]  # (start, stop) per dim
 
 @dataclass(frozen=True)
 class End:
-    """One side of a resharding: where the tensor lies, and how."""
+    """One side of a resharding: the devices that hold the tensor, and its placement."""
 
     place: SubMesh
     nd: NdSbp
@@ -32,7 +32,7 @@ class End:
 
 @dataclass(frozen=True)
 class UnitTask:
-    """`box` of the tensor: each of `senders` has it, all of `receivers` must get it."""
+    """`box` of the tensor: each of `senders` has it, all of `receivers` must receive it."""
 
     box: Box
     numel: int
@@ -54,7 +54,7 @@ class UnitTask:
 
 
 def unit_tasks(spec: TensorSpec, source: End, target: End) -> tuple[UnitTask, ...]:
-    """The unit tasks, by source shard, then target shard.
+    """The unit tasks, ordered by source shard, then target shard.
 
     Raises ValueError if a placement does not fit, is Partial, or the two sides share a device.
     """
@@ -82,7 +82,7 @@ def unit_tasks(spec: TensorSpec, source: End, target: End) -> tuple[UnitTask, ..
 
 
 def _shards(spec: TensorSpec, end: End) -> dict[Box, tuple[Device, ...]]:
-    """The different shards, and which devices hold each."""
+    """The distinct shards, and which devices hold each."""
     found: dict[Box, list[Device]] = {}
     for rank, device in enumerate(end.place.devices):
         slices = local_slices(spec.shape, end.nd, end.place.mesh, rank)
@@ -91,7 +91,7 @@ def _shards(spec: TensorSpec, end: End) -> dict[Box, tuple[Device, ...]]:
 
 
 def _intersection(a: Sequence[tuple[int, int]], b: Sequence[tuple[int, int]]) -> Box:
-    """Empty intersections have no elements in some dim."""
+    """The common box of a and b; an empty one has no elements in some dim."""
     return tuple(
         (max(low, start), max(max(low, start), min(high, stop)))
         for (low, high), (start, stop) in zip(a, b, strict=True)

@@ -1,4 +1,4 @@
-"""What the passes and transfers of a pipeline cost, for its simulator: seconds."""
+"""Seconds of the passes and transfers of a pipeline, the input of its simulator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Costs:
     """Seconds of one micro-batch, per part (virtual stage) and per flow.
 
     forward, backward, weight: of each part; the backward pass is `backward` + `weight`
-    activation, gradient:      of each flow's transfers; a flow that is not named costs nothing
+    activation, gradient:      of each flow's transfers; a flow that is not listed costs nothing
     """
 
     forward: tuple[float, ...]
@@ -38,16 +38,16 @@ class Costs:
         weight_s: float = 1.0,
         transfer_s: float = 0.0,
     ) -> Costs:
-        """Equal parts and equal transfers."""
+        """Costs of equal parts and equal transfers."""
         transfers = dict.fromkeys(flows, transfer_s)
         return Costs(
             (forward_s,) * parts, (backward_s,) * parts, (weight_s,) * parts, transfers, transfers
         )
 
     def seconds(self, kind: str, part: int) -> float:
-        """Of the computation `kind` (F, B or W) of a part."""
+        """Seconds of the computation `kind` (F, B or W) of a part."""
         return {"F": self.forward, "B": self.backward, "W": self.weight}[kind][part]
 
     def transfer_s(self, direction: str, flow: Flow) -> float:
-        """Of the activations (F) or gradients (B) of a flow."""
+        """Seconds to transfer the activations (F) or gradients (B) of a flow."""
         return (self.activation if direction == "F" else self.gradient).get(flow, 0.0)

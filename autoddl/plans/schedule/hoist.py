@@ -1,4 +1,4 @@
-"""A stage's list with each transfer as early as its queue allows."""
+"""Moves each transfer of a stage as early as its queue allows."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _MAKES = {"SF": "F", "SB": "B"}  # a send and the pass that computes what it sen
 def hoisted(
     actions: Sequence[Action], joint: bool, meets: Callable[[Action], bool] = lambda action: False
 ) -> list[Action]:
-    """The same computation and the same transfers, each in its order; transfers go first.
+    """The same computation and the same transfers, each in unchanged order, transfers first.
 
-    A computation that holds up the thread that issues everything, as an emulated one does, would
-    else hold up transfers that could run beside it.
+    Where one thread issues everything, a computation that blocks this thread, as an emulated one
+    does, would otherwise delay transfers that could run in parallel to it.
 
-    joint: gradients leave after both halves
-    meets: true of a pass in which the stage's devices communicate; no transfer goes before it, as
-           a collective would wait behind one whose sender is not ready
+    joint: gradients are sent after both halves of the backward pass
+    meets: true of a pass in which the stage's devices communicate; no transfer moves before it, as
+           the collective would wait behind a transfer whose sender is not ready
     """
     order: list[Action] = []
     done: set[tuple[str, int, int]] = set()
@@ -32,7 +32,7 @@ def hoisted(
 
 
 def _first(actions: Sequence[Action], joint: bool, done: set[tuple[str, int, int]]) -> list[Action]:
-    """The transfers first, as far as the passes that are done make what they send."""
+    """The transfers that can go now, given the passes that are done."""
     queue = [a for a in actions if not a.is_compute]
     order: list[Action] = []
     at = 0

@@ -29,9 +29,9 @@ def make_schedule(
     """The schedule `name` (one of `SCHEDULES`) for `stages` stages.
 
     chunks: parts of the model on every stage; only interleaved schedules have more than one
-    delay:  when the weights' half of a backward pass runs (see `orders`); None: with the inputs'
+    delay:  how late the weight half of a backward pass runs (see `orders`); None: not separate
     flows:  between which parts tensors travel; None: between neighbours
-    costs:  by which the transfers are ordered; None: equal passes, transfers in no time
+    costs:  by which the transfers are ordered; None: equal passes and free transfers
 
     Raises ValueError if the name is unknown or the numbers do not fit.
     """

@@ -1,4 +1,4 @@
-"""In which order each stage computes, for every family of schedules; no transfers yet.
+"""The order of computation of each stage, for every family of schedules, without transfers.
 
 With s stages, stage i counted from 0, and m micro-batches, a stage's warm-up is the number of
 forward passes before its first backward pass:
@@ -7,15 +7,16 @@ forward passes before its first backward pass:
     1F1B             s - i
     eager 1F1B       2 (s - i) - 1        AlpaComm section 4, whose stages count from 1
     interleaved      2 (s - i) - 1 + (c - 1) s, for c chunks a stage (in forward passes of a chunk)
-    ZB-H1            s - i, and the weights' half of a backward pass i micro-batches late
+    ZB-H1            s - i, with the weight half of a backward pass i micro-batches late
 
-After it, forward and backward passes alternate, and the rest are backward passes. ZB-H1 is the
-handcrafted schedule of "Zero Bubble Pipeline Parallelism" (Qi et al., 2023), whose memory is that
-of 1F1B on its first stage.
+After the warm-up, forward and backward passes alternate; the remaining backward passes follow.
+ZB-H1 is the handcrafted schedule of "Zero Bubble Pipeline Parallelism" (Qi et al., 2023), whose
+peak memory is that of 1F1B on its first stage.
 
-`delay` says when the weights' half runs. None: jointly with the inputs' half, so that gradients
-leave after both. 0: right behind it, while the gradient travels. k: behind the inputs' half of the
-k-th next backward pass: it fills a longer wait (AlpaComm section 4), and the stash is k more.
+`delay` says when the weight half of a backward pass runs. None: together with the input half, so
+that gradients are sent after both. 0: directly after it, while the gradient travels. k: after the
+input half of the k-th next backward pass, which fills a longer wait (AlpaComm section 4) and
+increases the number of stored activations by k.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Pass = tuple[int, int]  # micro-batch, chunk
 
 @dataclass(frozen=True)
 class Order:
-    """One stage's computation in order, and the forward passes that it holds at most."""
+    """One stage's computation in order, and the most forward passes whose activations it stores."""
 
     actions: tuple[Action, ...]
     stash: int
@@ -65,7 +66,7 @@ def eager(stage: int, stages: int, micro_batches: int, chunks: int, delay: int |
 def interleaved(
     stage: int, stages: int, micro_batches: int, chunks: int, delay: int | None
 ) -> Order:
-    """1F1B on `chunks` parts a stage: s micro-batches through chunk 0, then through chunk 1, ...
+    """1F1B with `chunks` parts a stage: s micro-batches through chunk 0, then through chunk 1, ...
 
     ValueError unless the micro-batches divide into groups of s.
     """
@@ -82,7 +83,7 @@ def interleaved(
 
 
 def zb_h1(stage: int, stages: int, micro_batches: int, chunks: int, delay: int | None) -> Order:
-    """1F1B whose weights' halves wait i micro-batches, so that they fill the bubbles at the end."""
+    """1F1B whose weight halves run i micro-batches late, so that they fill the final bubbles."""
     del chunks
     if delay is not None:
         raise ValueError("zb-h1 delays weight gradients by its own rule; leave delay out")
@@ -102,7 +103,7 @@ ORDERS: dict[str, OrderFn] = {
 def _alternate(
     forward: Sequence[Pass], backward: Sequence[Pass], warm_up: int, delay: int | None
 ) -> Order:
-    """`warm_up` forward passes, then a backward and a forward pass in turn, then the rest."""
+    """`warm_up` forward passes, then backward and forward passes in turn, then the rest."""
     warm_up = min(warm_up, len(forward))
     late = delay or 0
     actions = [Action("F", *f) for f in forward[:warm_up]]

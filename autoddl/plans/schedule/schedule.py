@@ -30,10 +30,10 @@ _HEADER = re.compile(
 
 @dataclass(frozen=True)
 class Schedule:
-    """What each stage does.
+    """The actions of each stage, in order.
 
-    joint:   the two halves of a backward pass run as one, so gradients leave after both
-    stash:   per stage, how many forward passes' activations it promises to hold at most
+    joint:   the two halves of a backward pass run as one, so gradients are sent after both
+    stash:   per stage, the most forward passes whose activations it may hold
     actions: per stage, in order
     """
 
@@ -114,7 +114,7 @@ class Schedule:
 
 
 def chain(parts: int) -> tuple[Flow, ...]:
-    """The flows of a model without long skips."""
+    """The flows of a model without skip connections between stages."""
     return tuple((v, v + 1) for v in range(parts - 1))
 
 

@@ -1,10 +1,10 @@
-"""Simulates a schedule: when everything starts and ends, how long stages idle, what they hold.
+"""Simulates a schedule: start and end of every action, idle time and peak memory of each stage.
 
-A stage has one computation stream and one communication queue, both in the order of its list.
-Overlapped, the two run side by side; else the list is one stream. A transfer is first in the queue
-of both its stages while it lasts, as a blocking send and receive are. Then everything starts at
+A stage has one computation stream and one communication queue, both in the order of its list. With
+overlap the two run in parallel; otherwise the list is one stream. A transfer blocks the queues of
+both its stages while it lasts, as a blocking send and receive do. So everything starts at
 
-    start(x) = max over what x needs, and what precedes x in its streams, of their ends
+    start(x) = max of the ends of what x depends on and of what precedes x in its streams
 
 which one pass over the tasks in a valid order computes: `simulate`.
 
@@ -30,7 +30,7 @@ from .tasks import Pass, Task, actions_of, needs, task_of
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One action of one stage in time."""
+    """The start and end of one action of one stage."""
 
     stage: int
     action: Action
@@ -40,7 +40,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What a simulated (or measured) iteration did. Spans of a transfer are there for both ends."""
+    """A simulated or measured iteration. A transfer has a span on both of its stages."""
 
     schedule: Schedule
     spans: tuple[Span, ...]
@@ -60,18 +60,18 @@ class Timeline:
 
     @property
     def bubble(self) -> float:
-        """The part of the stages' time in which they do not compute."""
+        """The fraction of the stages' time in which they do not compute."""
         whole = self.makespan_s * self.schedule.stages
         return 1 - sum(self.busy_s) / whole if whole else 0.0
 
     @cached_property
     def peak_stash(self) -> tuple[int, ...]:
-        """Per stage, the most forward passes that were not yet through their backward pass."""
+        """Per stage, the most forward passes whose backward pass was not yet complete."""
         return tuple(int(peak_stash(actions)) for actions in self.schedule.actions)
 
 
 def simulate(schedule: Schedule, costs: Costs, overlap: bool = True) -> Timeline:
-    """Run `schedule` with `costs`. Raises ValueError if its stages wait for each other."""
+    """Run `schedule` with `costs`. Raises ValueError if its stages deadlock."""
     ends: dict[Task, float] = {}
     free: dict[tuple[int, bool], float] = defaultdict(float)
     spans: list[Span] = []
@@ -96,9 +96,9 @@ def simulate(schedule: Schedule, costs: Costs, overlap: bool = True) -> Timeline
 
 
 def peak_stash(actions: Sequence[Action], of_chunk: Sequence[float] | None = None) -> float:
-    """The most forward passes that are held at once, from F until W.
+    """The most forward passes that are stored at once, from F until W.
 
-    of_chunk: what one counts, by its chunk (bytes, say); None: 1
+    of_chunk: the weight of one, by its chunk (e.g. bytes); None: 1
     """
     held = peak = 0.0
     for action in actions:
@@ -109,7 +109,9 @@ def peak_stash(actions: Sequence[Action], of_chunk: Sequence[float] | None = Non
 
 
 class Deadlock(ValueError):
-    """Stages that wait for each other; `waits` says per stage what is first in its streams."""
+    """Stages that wait for each other; `waits` names the action at the head of each stage's
+    streams.
+    """
 
     def __init__(self, waits: dict[int, list[str]]) -> None:
         self.waits = waits
@@ -118,10 +120,10 @@ class Deadlock(ValueError):
 
 
 def sorted_tasks(schedule: Schedule, overlap: bool = True) -> list[Task]:
-    """The tasks in an order in which each follows what it waits for. Raises Deadlock.
+    """The tasks in an order in which each follows all that it waits for. Raises Deadlock.
 
-    A task can go if it is first in the streams of all its stages and what it needs is done. Going
-    early never keeps another from going, so if this gets stuck, every run does.
+    A task can run if it is first in the streams of all its stages and its dependencies are done.
+    Running a task early never blocks another one, so if this gets stuck, every execution does.
     """
     streams: dict[tuple[int, bool], list[Task]] = defaultdict(list)
     for stage, actions in enumerate(schedule.actions):

@@ -1,6 +1,6 @@
-"""The work of a schedule as tasks, and what each waits for: shared by simulator and verifier.
+"""The tasks of a schedule and their dependencies, shared by simulator and verifier.
 
-A task is a pass of one part, or a transfer, which two stages take part in. Needed by
+A task is a pass of one part, or a transfer between two stages. Its dependencies are, for
 
     F of part v:      the activations of every flow (u, v), or F of u if u is on the same stage
     B of part u:      F of u; the gradients of every flow (u, v), or B (joint: W) of v
@@ -51,7 +51,7 @@ Task = Pass | Transfer
 
 
 def task_of(schedule: Schedule, stage: int, action: Action) -> Task:
-    """What `action` of `stage` does or takes part in."""
+    """The task that `action` of `stage` performs or takes part in."""
     part = schedule.part(stage, action.chunk)
     if action.is_compute:
         return Pass(action.kind, part, action.micro_batch)
@@ -61,7 +61,7 @@ def task_of(schedule: Schedule, stage: int, action: Action) -> Task:
 
 
 def actions_of(schedule: Schedule, task: Task) -> Iterator[tuple[int, Action]]:
-    """(stage, action) of everyone who takes part in `task`: sender first."""
+    """The (stage, action) pairs that take part in `task`, sender first."""
     if isinstance(task, Pass):
         chunk, stage = divmod(task.part, schedule.stages)
         yield stage, Action(task.kind, task.micro_batch, chunk)  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ def stages_of(schedule: Schedule, task: Task) -> tuple[int, ...]:
 
 
 def all_tasks(schedule: Schedule) -> Iterator[Task]:
-    """Everything that has to happen once, micro-batch by micro-batch."""
+    """All tasks of an iteration, micro-batch by micro-batch."""
     for m in range(schedule.micro_batches):
         for part in range(schedule.parts):
             for kind in "FBW":
@@ -101,7 +101,7 @@ def all_tasks(schedule: Schedule) -> Iterator[Task]:
 
 
 def needs(schedule: Schedule, task: Task) -> Iterator[Task]:
-    """What must be finished before `task` can start; see the module's docstring."""
+    """The dependencies of `task`; see the module's docstring."""
     m = task.micro_batch
     last = "W" if schedule.joint else "B"
     if isinstance(task, Transfer):

@@ -1,10 +1,10 @@
-"""Gives a schedule its sends and receives: one order of all transfers, in which nothing deadlocks.
+"""Adds sends and receives to a schedule, in one global order that cannot deadlock.
 
-The computation of every stage is run with given costs, and whenever both ends of a transfer are
-free the one that has waited longest takes place. That run is one order of everything that happens
-anywhere. Every stage's list is its own part of that one order, so whoever is first in it can always
-go on: no two stages can wait for each other, though each has one queue for all its transfers, and
-even if computation and communication share one thread.
+The computation of every stage is simulated with given costs; whenever both ends of a transfer are
+free, the transfer that has waited longest takes place. The simulation yields one global order of
+all events. Every stage's list is its part of that order, so the first event that has not happened
+can always proceed: no two stages can wait for each other, even though each stage has one queue for
+all its transfers, and even if computation and communication share one thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from .tasks import Pass, Task, Transfer, actions_of, all_tasks, needs, stages_of
 
 
 def with_transfers(schedule: Schedule, costs: Costs, overlap: bool = True) -> Schedule:
-    """`schedule` with its transfers ordered by a run with `costs`; those it has are dropped.
+    """`schedule` with transfers ordered by a simulation with `costs`; existing transfers are
+    dropped.
 
     overlap: a stage may compute while it communicates
     Raises ValueError if the stages' orders of computation cannot be completed.
@@ -79,7 +80,7 @@ class _Run:
         return self.started
 
     def _finish(self, task: Task, now: float) -> set[int]:
-        """Free who took part and release who waited; gives the stages that may go on."""
+        """Release the task's stages and its dependents; returns the stages that may proceed."""
         touched = set(stages_of(self.schedule, task))
         for stage in touched:
             if isinstance(task, Pass):
@@ -117,7 +118,7 @@ class _Run:
                 self._push(task, now + self.costs.seconds(task.kind, task.part))
 
     def _free(self, stage: int) -> bool:
-        """True unless the stage's one thread is taken by the other of its two queues."""
+        """True unless the stage's single thread is busy with the other of its two queues."""
         return self.overlap or not (self.computing[stage] or self.communicating[stage])
 
     def _push(self, task: Task, end: float) -> None:

@@ -1,17 +1,17 @@
-"""Proves a schedule valid before anything runs.
+"""Proves that a schedule is valid before anything runs.
 
-`verify` holds every schedule, made or read from a file, to this:
+`verify` checks for every schedule, generated or read from a file:
 
     once      every stage does each F, B and W of its parts once, and sends and receives each
               transfer of its flows once; nothing else
-    stash     no stage ever holds more forward passes than it promises
+    stash     no stage ever stores more forward passes than it declares
     joint     if the halves of a backward pass run as one, nothing lies between them
-    order     every pass follows what it needs, and every queue can be worked off: run with each
-              stage's transfers as one first-in-first-out queue in which a send and its receive
-              meet. Going early never keeps another from going, so one run proves all of them
+    order     every pass follows its dependencies, and every queue can be completed: executed with
+              each stage's transfers as one first-in-first-out queue in which a send and its
+              receive meet. Running early never blocks another task, so one execution proves all
 
-The last is also required with computation and communication in one stream, unless `overlap` is
-asked for.
+The last check is also made with computation and communication in one stream, unless `overlap` is
+set.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .tasks import actions_of, all_tasks
 def verify(schedule: Schedule, overlap: bool = False) -> None:
     """Raise ValueError (`Deadlock` for stages that wait for each other) if it is not valid.
 
-    overlap: it will only run with computation and communication on threads of their own
+    overlap: it will only be run with computation and communication on separate threads
     """
     _check_form(schedule)
     _check_once(schedule)

@@ -26,11 +26,12 @@ from typing import IO
 
 from .leash import leashed
 
-POLL_SECONDS = 0.05
-# the others see a lost rank themselves and may still have something to say
+POLL_SECONDS = 0.05  # how late an ended rank is noticed; twenty checks a second cost nothing
+# after a rank has failed: the others notice it themselves and may still print why they end
 GRACE_SECONDS = 2.0
-TERM_SECONDS = 3.0
-# the others try again after many seconds if rank 0 does not listen when they first ask
+TERM_SECONDS = 3.0  # a rank that ignores SIGTERM for so long is killed
+# OneFlow's other ranks wait many seconds before they try again if rank 0 does not listen when they
+# first connect, so they start after it does; but rank 0 may be a script without OneFlow
 LISTEN_SECONDS = 5.0
 _LISTEN = "0A"  # the state in /proc/net/tcp
 

@@ -23,10 +23,10 @@ from dataclasses import asdict, dataclass
 
 from .guard import leave, rank, world_size
 
-RETRY_SECONDS = 0.2
-PING_SECONDS = 5.0
-OWN_WORDS_SECONDS = 2.0  # a rank that fails may still be saying why
-START_SECONDS = 120.0
+RETRY_SECONDS = 0.2  # between attempts to connect to a rank 0 that does not listen yet
+PING_SECONDS = 5.0  # a live host answers each ping, which tells a busy one from a lost one
+OWN_WORDS_SECONDS = 2.0  # a rank that fails may still print why, before the others end the job
+START_SECONDS = 120.0  # a generous limit for rank 0 to import OneFlow and listen
 
 
 @dataclass(frozen=True)

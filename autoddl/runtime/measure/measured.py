@@ -14,9 +14,11 @@ from .schedule import Point
 from .statistics import is_known, least_samples
 
 COPIES = 5  # tensors of a message's size that a collective keeps at once
-LEAST_VISIT = 3  # samples
-VISITS = 10  # of a point that takes all its samples
-GUESS = (2e-3, 2e-8)  # seconds, and seconds per byte, of a collective before anything is known
+LEAST_VISIT = 3  # samples of a visit: fewer would spend the time on switching between points
+VISITS = 10  # a point's samples are spread over so many visits, so that a disturbance hits a tenth
+# seconds, and seconds per byte, of a collective before anything is measured: a slow network. Only
+# the estimate of the remaining time and the time limits use it
+GUESS = (2e-3, 2e-8)
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ class Record:
     date:       of the start, ISO 8601 in UTC
     confidence: of the medians' intervals
     skipped:    points left out, as text, with the reason
-    operators:  `cost.measured.operator_key` -> points (work, forward and backward median seconds)
+    operators:  `cost.operators.operator_key` -> points (work, forward and backward median seconds)
     """
 
     name: str

@@ -12,7 +12,7 @@ import time
 
 import oneflow as flow
 
-from autoddl.cost.compute import at_rate
+from autoddl.cost.operators import at_rate
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer

@@ -15,7 +15,7 @@ import numpy as np
 import oneflow as flow
 from train import alone, distance
 
-from autoddl.cost.compute import at_rate
+from autoddl.cost.operators import at_rate
 from autoddl.cost.storage import Storage
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.options import PlanOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from autoddl.cost.compute import at_rate
+from autoddl.cost.operators import at_rate
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans.schedule.costs import Costs

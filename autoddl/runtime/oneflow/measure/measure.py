@@ -19,7 +19,7 @@ from .timing import Stopwatch, collective_call
 # A training step issues its collectives one after the other and does not wait for each: one call
 # that all ranks start and end together takes several times as long where processes share cores.
 SAMPLE_SECONDS = 0.1
-MOST_CALLS = 16
+MOST_CALLS = 16  # of a small message, whose calls together do not reach SAMPLE_SECONDS
 
 
 def measure(

@@ -16,9 +16,11 @@ from ...measure.record import DeviceTimes
 from .timing import Stopwatch
 
 DTYPES = {"cpu": ("float32", "float64"), "cuda": ("float32", "float64", "float16")}
+# Doubling sizes, from where the start of the operator dominates to where the rate is constant; one
+# that would take too long ends the measurement.
 MATMUL_SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-COPY_BYTES = (1 << 20, 1 << 24, 1 << 26)
-SMALL_OPERATORS = 500
+COPY_BYTES = (1 << 20, 1 << 24, 1 << 26)  # 1, 16 and 64 MB: inside and outside of most caches
+SMALL_OPERATORS = 500  # a sample of one would mostly time the barrier around it
 
 
 def measure_device(

@@ -1,6 +1,6 @@
 """Times a model's operators one by one, as the executor runs them, while all ranks do the same.
 
-Every distinct operator (`cost.measured.operator_key`) runs whole on each rank, forward and then
+Every distinct operator (`cost.operators.operator_key`) runs whole on each rank, forward and then
 forward and backward, for the model's batch and for the parts of it that a device would have:
 
     backward = median(forward and backward) - median(forward)
@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import oneflow as flow
 
-from ....cost.measured import operator_key, whole_work
-from ....cost.operator import computes
+from ....cost.operators import computes, operator_key, whole_work
 from ....graph.graph import Graph, Op
 from ....graph.placed import PlannedOp
 from ....sbp.layout import TensorSpec
@@ -32,6 +31,8 @@ from ...measure.measured import Progress
 from ...measure.record import Record
 from .timing import Stopwatch
 
+# A model has hundreds of distinct operators and batches, so each gets a fifth of the seconds that a
+# sample of a collective has (`measure`), and a fixed number of samples.
 SAMPLES = 5
 SAMPLE_SECONDS = 0.02
 MOST_CALLS = 16

@@ -24,7 +24,7 @@ from ...measure.schedule import ITEM_BYTES, Point, axes_of, is_active, pair_of
 
 Call = Callable[[], object]
 
-WARM_UP_CALLS = 2
+WARM_UP_CALLS = 2  # the first call allocates and connects; the second is the first estimate
 
 
 def wait() -> None:

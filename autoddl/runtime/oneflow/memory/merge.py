@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
-from ....cost.compiled_comm import MOST_AXES
 from ....plans import Plan
+from .compiled.collectives import MOST_AXES
+from .compiled.step import compiled_axes as axes_of
 
 
 def compiled_axes(plan: Plan) -> tuple[tuple[int, ...], ...]:
     """The atomic axes of each axis of the merged mesh. ValueError if there are more than two."""
-    groups = plan.step.compiled_axes
+    groups = axes_of(plan.step)
     if len(groups) > MOST_AXES:
         extents = " x ".join(str(merged_extent(plan, group)) for group in groups)
         raise ValueError(

@@ -14,10 +14,10 @@ from pathlib import Path
 import oneflow as flow
 from oneflow.framework.config_util import _set_resource_attr
 
-from ....cost.memory_peak import compiled_peaks
 from ....plans import Plan
 from .again import run_again_late
 from .as_cuda import compiled_for_cuda
+from .compiled.step import compiled_peaks
 from .replay import Job
 from .world import pretend_world
 

@@ -16,7 +16,7 @@ from .job.job import LazyJob
 from .job.raw import RawJob
 from .job.recorder import LOSS, CallError
 
-_KEPT_LINES = 3
+_KEPT_LINES = 3  # OneFlow's messages end with the cause; lines before are its C++ stack
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OPERATOR_FILE = re.compile(r"/user/ops/(\w+?)(?:_op)?\.cpp")
 _SCOPED_NAME = re.compile(r"\b[cnb]\d+-(\w+)-\d+\b")

@@ -1,10 +1,13 @@
 """What the limit is held against: the executor's step, and nn.Graph's where it compiles."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 
-from autoddl.cost.needed import compiles, needed_bytes
+from autoddl.cost.liveness import required_bytes
+from autoddl.cost.memory_rules import rules_of
 from autoddl.planner.baselines import forced
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
@@ -20,7 +23,7 @@ def planned(letters, nodes=2, gpus=2, **options) -> Plan:
 
 
 def needed(plan: Plan, limit: float = math.inf) -> int:
-    return needed_bytes(plan.step, limit)
+    return required_bytes(plan.step, plan.model.memory_rules, limit)
 
 
 def test_the_larger_of_both_counts():
@@ -42,7 +45,7 @@ def test_what_the_executor_cannot_hold_is_not_compiled():
 )
 def test_meshes_of_two_axes_compile(letters, nodes, gpus, expected):
     plan = planned(letters, nodes, gpus)
-    assert compiles(plan.step) == expected
+    assert plan.model.memory_rules.compiles(plan.step) == expected
     if not expected:
         assert needed(plan) == plan.memory_peak("executor").bytes
 
@@ -55,6 +58,18 @@ def test_where_chains_are_not_known_the_compiled_step_counts_a_little_more(nodes
     letters = ("S0", "S1")[:nodes]
     space = forced(graph, where.mesh, letters)
     plan = find_plan(graph, where, PlanOptions(micro_batches=4, checkpointing="all"), space=space)
-    assert plan.recomputed and compiles(plan.step)
+    assert plan.recomputed and plan.model.memory_rules.compiles(plan.step)
     peaks = [plan.memory_peak(runtime).bytes for runtime in ("executor", "graph")]
     assert (needed(plan) > max(peaks)) == counts_more
+
+
+def test_an_unknown_back_end_is_refused():
+    with pytest.raises(ValueError, match="unknown back end 'abacus'; autoddl comes with 'oneflow'"):
+        rules_of("abacus")
+
+
+def test_the_rules_of_oneflow_need_no_oneflow():
+    """Plans are also made where it is not installed."""
+    code = "import sys; sys.modules['oneflow'] = None\n"
+    code += "from autoddl.cost.memory_rules import rules_of; assert rules_of('oneflow').operators"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-Lifetime = tuple[int, int, int]  # bytes, first and last moment
+from .....cost.tape import Lifetime
 
 
 def packed_bytes(lifetimes: Sequence[Lifetime]) -> int:

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from autoddl.cost.needed import compiles
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.runtime.oneflow.memory.rules import compiles
 from tests.clusters import cluster
 from tests.graphs import attention, mlp
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .tape import Action, Tape
+from .....cost.tape import Action, Tape
 
 
 def compiled_order(tape: Tape) -> Tape:

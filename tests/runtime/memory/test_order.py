@@ -1,9 +1,9 @@
 """The compiler's order, and the chains that share memory."""
 
-from autoddl.cost.chains import compiled_peak, split
-from autoddl.cost.order import compiled_order
 from autoddl.cost.tape import ALIGNMENT_BYTES as U
 from autoddl.cost.tape import Tape
+from autoddl.runtime.oneflow.memory.compiled.chains import compiled_peak, split
+from autoddl.runtime.oneflow.memory.compiled.order import compiled_order
 
 
 def names(tape: Tape) -> list[str]:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoddl.cost.packing import packed_bytes
+from autoddl.runtime.oneflow.memory.compiled.packing import packed_bytes
 
 LIFETIMES = st.lists(
     st.tuples(st.integers(0, 9), st.integers(0, 8), st.integers(0, 4)).map(

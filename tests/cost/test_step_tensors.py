@@ -5,7 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
-from autoddl.cost.strides import contiguous, gradient_strides, is_contiguous, reshaped, view_strides
+from autoddl.cost.step_tensors import (
+    contiguous,
+    gradient_strides,
+    is_contiguous,
+    reshaped,
+    view_strides,
+)
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.signature import OpSpec
 

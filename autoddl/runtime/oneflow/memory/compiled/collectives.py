@@ -12,11 +12,13 @@ does what stays Partial on one axis unless the other one has a collective of its
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from ..graph.placed import PlannedOp
-from ..sbp.mesh import Mesh
-from ..sbp.placement import NdSbp, Placement
+from .....cost.step_tensors import Way
+from .....graph.placed import PlannedOp
+from .....sbp.collectives import Step, placed_after
+from .....sbp.mesh import Mesh
+from .....sbp.placement import B, NdSbp, Placement
 
 Change = tuple[Placement, Placement]
 MOST_AXES = 2  # of a mesh that nn.Graph compiles
@@ -39,6 +41,20 @@ def merged_axes(ops: Iterable[PlannedOp], num_axes: int) -> tuple[tuple[int, ...
             groups.append([])
         groups[-1].append(axis)
     return tuple(map(tuple, groups)) or ((),)
+
+
+def compiled_route(source: NdSbp, steps: Sequence[Step]) -> tuple[Way, ...]:
+    """The compiler's.
+
+    What becomes Partial is whole on these axes first, and then goes through the host.
+    """
+    target = placed_after(source, steps)
+    pairs = zip(source, target, strict=True)
+    whole = NdSbp(tuple(B if t.is_partial and s.is_split else s for s, t in pairs))
+    if whole != source:
+        return ("all_gather", source, whole), ("to_partial", whole, target)
+    kinds = dict.fromkeys(step.kind for step in steps)
+    return (("/".join(kinds), source, target),)
 
 
 def num_changes(source: NdSbp, target: NdSbp) -> int:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoddl.cost.bound import Accesses, Multiply, least_accesses, memory_dependent_words
+from autoddl.cost.bounds import Accesses, Multiply, least_accesses, memory_dependent_words
 from autoddl.planner.baselines import data_parallel, forced
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan

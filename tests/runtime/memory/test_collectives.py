@@ -2,8 +2,12 @@
 
 import pytest
 
-from autoddl.cost.compiled_comm import collective_workspace, goes_through_host, merged_axes
 from autoddl.graph.placed import PlannedOp
+from autoddl.runtime.oneflow.memory.compiled.collectives import (
+    collective_workspace,
+    goes_through_host,
+    merged_axes,
+)
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
 

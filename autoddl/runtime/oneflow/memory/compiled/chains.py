@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Literal
 
+from .....cost.tape import Peak, Tape
 from .order import compiled_order
-from .tape import Peak, Tape
+from .packing import packed_bytes
 
 ChainRule = Literal["operators", "apart", "tasks"]
 
@@ -35,8 +36,8 @@ def compiled_peak(tape: Tape, late: Tape, micro_batches: int, rule: ChainRule) -
     shared = rule == "operators"
     if shared:
         parts[-1].kept.update(key for key, _, _ in parts[-1].actions[0].makes[:1])
-    chains = [part.sweep(packed=True) for part in parts]
-    after = Tape(late.actions, late.views, late.kept).sweep(packed=True)
+    chains = [part.sweep(packed_bytes) for part in parts]
+    after = Tape(late.actions, late.views, late.kept).sweep(packed_bytes)
     if not shared:
         chains.append(after)
     elif after.bytes > chains[-1].bytes:

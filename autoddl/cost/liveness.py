@@ -1,27 +1,23 @@
-"""The memory of a planned step, by the lifetimes of its tensors.
+"""The liveness of a planned step's tensors, and with it the peak memory of a device.
 
-    parameters  there all the time, as are the optimiser's slots and the batch
+    parameters  there all the time, as are the optimizer's slots and the batch
     activations from the operator that makes them to the last one that reads them, which is often
-                one of the backward pass (`backward` says which)
+                one of the backward pass
     gradients   of activations: until their producer's backward pass took them; of parameters: until
                 the update, and with micro-batches all the time
     buffers     of redistributions: until their reader, forward or backward, has run
 
-Two programs run a plan, and they hold different things:
+`StepTape` writes down the step as autoddl's executor runs it: each operator's inputs and outputs
+are kept until its backward pass, and gradients of parameters until the end of the step; views and
+slices are free. A parameter that is stored split is gathered before the step and kept; in ZeRO's
+stage 3 it is gathered before each pass of its one reader, which is then the only one alive. From
+stage 2 on its gradient is reduced as soon as it is there.
 
-    "graph"     OneFlow's nn.Graph, compiled: an activation is freed after its last reader,
-                operators overwrite inputs that nobody reads any more, a parameter is updated as
-                soon as its gradient is there. With micro-batches each gradient has an accumulator
-                (`accumulate` says what follows). A slice is a collective, and a change to Partial
-                goes through the host, into a buffer of its own.
-    "executor"  autoddl's own: each operator's inputs and outputs are kept until its backward pass,
-                parameters' gradients until the end of the step; views and slices are free
-                (`executed` says what else an operator holds, and what it needs meanwhile). A
-                parameter that is stored split is gathered before the step and kept; in ZeRO's
-                stage 3 it is gathered before each pass of its one reader, which is then the only
-                one alive. From stage 2 on its gradient is reduced as soon as it is there.
+What an operator keeps beside its inputs and outputs, and what it needs meanwhile, is told by the
+rules of the back end (`memory_rules.MemoryRules`). If the back end can also compile the step, the
+memory of the compiled step counts as well:
 
-`StepTape` writes the step down as a tape, which `memory_peak.memory_peak` sweeps.
+    required = max(peak of the executor, peak of the compiled step)
 """
 
 from __future__ import annotations
@@ -30,31 +26,51 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 from ..graph.graph import Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
 from ..sbp.rules import find_rule
-from .backward import pull_back
-from .executed import kept_bytes, meanwhile_bytes, pull_at_once
-from .forward import extra_bytes, workspace_bytes
-from .memory import OPTIMIZER_SLOTS
-from .pullback import OpPullback
-from .step_tensors import StepTensors
-from .strides import view_strides
-from .tape import Tape, Transfer
+from .memory_rules import MemoryRules, OperatorMemory
+from .model import OPTIMIZER_SLOTS
+from .step_tensors import OpPullback, PlannedStep, StepTensors, view_strides
+from .tape import Peak, Tape
 
-STATE_BYTES = 4  # an element of the optimiser's state, float32 also where parameters are shorter
+STATE_BYTES = 4  # an element of the optimizer's state, float32 also where parameters are shorter
+Runtime = Literal["graph", "executor"]
+RUNTIMES: tuple[Runtime, ...] = ("graph", "executor")
+
+
+def memory_peak(plan: PlannedStep, rules: MemoryRules, runtime: Runtime = "graph") -> Peak:
+    """What one device holds at most; of an unknown runtime a ValueError.
+
+    runtime: autoddl's "executor", or "graph" for the step that the back end compiles
+    """
+    if runtime not in RUNTIMES:
+        raise ValueError(f"unknown runtime {runtime!r}; use one of {', '.join(RUNTIMES)}")
+    if runtime == "graph":
+        return rules.compiled_peak(plan)
+    return StepTape(plan, operators=rules.operators).build().sweep()
+
+
+def required_bytes(plan: PlannedStep, rules: MemoryRules, limit_bytes: float) -> int:
+    """Bytes of a device that a plan needs; if the executor alone exceeds the limit, its bytes."""
+    executor = memory_peak(plan, rules, "executor").bytes
+    if executor > limit_bytes or not rules.compiles(plan):
+        return executor
+    return max(executor, rules.compiled_bytes(plan))
 
 
 @dataclass
 class StepTape(StepTensors):
-    """Builds the tape of the step `plan`."""
+    """Builds the tape of the step `plan`, as the executor runs it.
 
-    # parameter -> its gradient's placement, and the steps still to come after the last part
-    owed: dict[str, tuple[NdSbp, tuple[Step, ...]]] = field(default_factory=dict)
-    accumulated: list[str] = field(default_factory=list)  # parameters, as their gradients come
+    operators: what they hold on the back end
+    """
+
+    operators: OperatorMemory = field(kw_only=True)
 
     def build(self) -> Tape:
         for op in self.plan.graph.ops:
@@ -71,8 +87,7 @@ class StepTape(StepTensors):
                 self._update(op)
             elif any(self.arrived.get(o) for o in op.outputs):
                 self._backward(op)
-        if not self.compiled:
-            self._synchronise()
+        self._synchronise()
         return self.tape
 
     # ---- forward
@@ -117,26 +132,26 @@ class StepTape(StepTensors):
             self.tape.act(what, [*names, *after])
             self.tape.view(first, names[0])
             return
-        spec = self.plan.graph.spec(op)
         ins = [self.bytes_of(t, nd) for t, nd in zip(op.inputs, planned.ins, strict=True)]
         outs = [self.bytes_of(t, nd) for t, nd in zip(op.outputs, planned.outs, strict=True)]
         makes = [(t, n, "activations") for t, n in zip(results, outs, strict=True)]
-        workspace = workspace_bytes(spec, ins)
-        if self.compiled:
-            extra = extra_bytes(spec, ins, outs)
-        else:
-            copies = [
-                self.copied_bytes(name, tensor, nd)
-                for name, tensor, nd in zip(names, op.inputs, planned.ins, strict=True)
-            ]
-            extra = kept_bytes(spec, planned, ins, outs, copies)
-            workspace += meanwhile_bytes(spec, ins, copies)
-        if extra and any(o in self.plan.graph.needs_grad for o in op.outputs):
-            makes.append((self.value(self.extra_of(op)), extra, "activations"))
+        spec = self.plan.graph.spec(op)
+        copies = [
+            self.copied_bytes(name, tensor, nd)
+            for name, tensor, nd in zip(names, op.inputs, planned.ins, strict=True)
+        ]
+        kept = self.operators.kept_bytes(spec, planned, ins, outs, copies)
+        workspace = self.operators.workspace_bytes(spec, ins, copies)
+        if kept and any(o in self.plan.graph.needs_grad for o in op.outputs):
+            makes.append((self.value(self.extra_of(op)), kept, "activations"))
             self.extras.add(self.value(self.extra_of(op)))
-        rule = find_rule(op.kind)
-        over = {first: names[0]} if rule and rule.in_place and self.compiled else {}
+        over = {first: names[0]} if self._overwrites(op) else {}
         self.tape.act(what, [*names, *after], makes, workspace, over)
+
+    def _overwrites(self, op: Op) -> bool:
+        """Whether its output takes the place of its first input: autograd would miss that."""
+        del op
+        return False
 
     def _receive(self, op: Op, index: int, again: bool) -> str:
         """The name of an input, which travels to where the operator needs it."""
@@ -158,9 +173,6 @@ class StepTape(StepTensors):
         if again:
             return self.received[op.name, edge.index]
         source = self._given(tensor)
-        if self.compiled:
-            what = f"input {edge.index} of {op.name}"
-            return self.travel(what, tensor, self.value(tensor), source, edge.forward)
         name = self.name(f"always:{tensor}")
         moves = any(kind != "slice" for kind, _, _ in self._route(source, edge.forward))
         size = self.bytes_of(tensor, self.plan.ops[op.name].ins[edge.index])
@@ -173,17 +185,13 @@ class StepTape(StepTensors):
         return self.plan.ops[producer.name].outs[producer.outputs.index(tensor)]
 
     def _is_view(self, op: Op, names: Sequence[str]) -> bool:
-        if not self.compiled:
-            return self.value(op.outputs[0]) in self.strides
-        # what comes from outside the compiled order is copied when it is first looked at
-        rule = find_rule(op.kind)
-        shares = rule is not None and rule.view in ("same", "reshape")
-        return shares and not self.tape.root(names[0]).startswith("always:")
+        del names
+        return self.value(op.outputs[0]) in self.strides
 
     def _note_strides(self, op: Op, names: Sequence[str]) -> None:
-        """Of the executor's views."""
+        """Of views."""
         rule = find_rule(op.kind)
-        if self.compiled or not (rule and rule.view):
+        if rule is None or not rule.view:
             return
         given = self.strides_of(names[0], op.inputs[0])
         strides = view_strides(self.plan.graph.spec(op), given)
@@ -196,8 +204,6 @@ class StepTape(StepTensors):
         self.tape.view(tensor, f"always:{tensor}")
         if op.kind == "input":
             self.tape.keep("inputs", size * self.plan.micro_batches)
-            if self.plan.micro_batches > 1 and self.compiled:
-                self.tape.keep("inputs", size)
             return
         self.tape.keep("parameters", size)
         if tensor in self.plan.graph.needs_grad:
@@ -210,10 +216,15 @@ class StepTape(StepTensors):
             self.tape.keep("optimizer", slot)
         if spec.item_bytes < STATE_BYTES:
             self.tape.keep("optimizer", slot)  # the master copy that is updated
-            if not self.compiled:  # the optimizer's own, set after the last micro-batch
-                self.tape.keep("gradients", slot)
+            self._keep_master_gradient(slot)
+
+    def _keep_master_gradient(self, slot: float) -> None:
+        """Of the master copy: the optimizer's own, set after the last micro-batch."""
+        self.tape.keep("gradients", slot)
 
     # ---- backward
+
+    _adds_in_place = False  # a sum of gradients in the place of one of them
 
     def _arrive(self, tensor: str, gradient: str, nd: NdSbp | None = None) -> None:
         """Add to the gradient of a tensor, which is placed as its producer takes it, or as `nd`."""
@@ -226,16 +237,13 @@ class StepTape(StepTensors):
         assert nd is not None
         self.arrived[tensor] = self.new(
             f"sum of gradients of {tensor}", [before, gradient], self.bytes_of(tensor, nd),
-            "gradients", over=before if self.compiled else "",
+            "gradients", over=before if self._adds_in_place else "",
         )  # fmt: skip
 
     def _backward(self, op: Op) -> None:
         self._fetch_again(op)
         pull = OpPullback(self, op)
-        if self.compiled:
-            pull_back(pull)
-        else:
-            pull_at_once(pull)
+        self.operators.pull_back(pull)
         planned = self.plan.ops[op.name]
         for index, tensor in enumerate(op.inputs):
             gradient, nd = pull.given.get(index), planned.grad_ins[index]
@@ -254,59 +262,29 @@ class StepTape(StepTensors):
         """What the executor has forgotten after the forward pass (ZeRO's stage 3)."""
         for index, tensor in enumerate(op.inputs):
             edge = self.plan.edges.get((op.name, index))
-            if edge is not None and edge.zero_stage == 3 and not self.compiled:
+            if edge is not None and edge.zero_stage == 3:
                 (nd,) = self.plan.ops[self.plan.graph.producers[tensor].name].outs
                 what = f"input {index} of {op.name}, again"
                 name = self.travel(what, tensor, tensor, nd, edge.forward)
                 self.received[op.name, index] = name
 
     def _use(self, op: Op, index: int, gradient: str, nd: NdSbp) -> None:
-        """The gradient of one use of a parameter, on its way to the update or the accumulator."""
+        """The gradient of one use of a parameter, on its way to where it is added up."""
         tensor = op.inputs[index]
         edge = self.plan.edges.get((op.name, index))
         steps = edge.backward if edge else ()
         what = f"gradient of {tensor}"
-        if not self.compiled:
-            if edge is not None and edge.zero_stage > 1:
-                gradient = self.travel(what, tensor, gradient, nd, steps)
-                nd = self.placed_after(nd, steps)
-            self.tape.act(f"accumulation of {tensor}", [gradient])
-            if self.plan.micro_batches == 1:
-                self.tape.kept.add(gradient)
-            else:
-                self.tape.keep("gradients", self.bytes_of(tensor, nd))
-            return
-        if self.plan.micro_batches == 1 or (edge and edge.forward):
-            # what waits to be added to another use's gradient is reduced just before
-            waits = len(self.plan.graph.consumers[tensor]) > 1 or not (edge and edge.forward)
-            implied: Transfer = "implied" if waits else "planned"
-            gradient = self.travel(what, tensor, gradient, nd, steps, implied)
-            nd, steps = self.placed_after(nd, steps), ()
-        if tensor in self.owed:
-            self._arrive(tensor, gradient, self.owed[tensor][0])
+        if edge is not None and edge.zero_stage > 1:
+            gradient = self.travel(what, tensor, gradient, nd, steps)
+            nd = self.placed_after(nd, steps)
+        self.tape.act(f"accumulation of {tensor}", [gradient])
+        if self.plan.micro_batches == 1:
+            self.tape.kept.add(gradient)
         else:
-            self.owed[tensor] = nd, steps
-            self.arrived[tensor] = gradient
+            self.tape.keep("gradients", self.bytes_of(tensor, nd))
 
     def _update(self, op: Op) -> None:
-        """Update a parameter at once, or accumulate its gradient and update after the last part.
-
-        The accumulator is there all the time.
-        """
-        (tensor,) = op.outputs
-        if tensor not in self.owed:
-            return
-        added: Transfer = "added" if self.plan.micro_batches > 1 else ""
-        self.tape.act(f"update of {tensor}", [self.arrived[tensor]], transfer=added)
-        if self.plan.micro_batches == 1:
-            return
-        if self.chains == "tasks":
-            self.tape.kept.add(self.arrived[tensor])  # the accumulator is in no chain of tasks
-        # as the optimizer takes it: nn.Graph adds up gradients of its float32 variables
-        size = self.bytes_of(tensor, self.owed[tensor][0])
-        item_bytes = self.plan.graph.tensors[tensor].spec.item_bytes
-        self.tape.keep("gradients", size / item_bytes * max(STATE_BYTES, item_bytes))
-        self.accumulated.append(tensor)
+        """The executor updates parameters after the step, when all of its gradients are there."""
 
     def _synchronise(self) -> None:
         """The executor's way of accumulated gradients, one after the other, to their parameters.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autoddl.cost.held import held_bytes
+from autoddl.cost.memory import held_bytes
 from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
 from autoddl.graph.regions import repeated_blocks

@@ -1,0 +1,230 @@
+"""What one operator costs on one device: seconds of computation and of its own collectives, memory.
+
+**By the machine file's rates**, a roofline of FLOPs and memory bandwidth:
+
+    forward  = max(flops / rate(dtype), bytes moved / bandwidth) + launch
+    backward = twice the forward pass for operators that multiply matrices, else once
+
+Small matmuls do not reach the rate of large ones. Where the machine file has the device's measured
+efficiency, flops / rate of an operator that multiplies matrices is read off it instead: straight
+lines between the points (FLOPs, seconds) in logarithms, and the rates of the first and the last
+point beyond them.
+
+**By a measurement of the operator itself** (`cluster.operator_times`), if there is one: straight
+lines between the measured points in logarithms, but never less than it costs to start an operator.
+`operator_key` says which operators are the same. `work` is what grows with the batch and is shared
+by the devices that divide the operator: FLOPs of operators that multiply matrices, else the bytes
+that are read and written.
+
+    inner   = (forward + backward count) x all-reduce of the reduced input shard
+    memory  = bytes of the outputs, which the backward pass may need
+
+Arguments and results are arrays over strategies, so that the search's tables and the account of one
+plan use the same formulas.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cluster.operator_times import OperatorTimes
+from ..cluster.spec import Curve, Device
+from ..graph.graph import Graph, Op
+from ..sbp.layout import TensorSpec
+from ..sbp.rules import find_rule
+from ..sbp.signature import Inner, OpSpec, Rule
+from .comm import CommModel
+
+Array = NDArray[np.float64]
+BACKWARD_RATIO: Mapping[bool, float] = {True: 2.0, False: 1.0}  # heavy operator -> ratio
+BATCH = "n"  # stands for a dim that grows with the batch
+_FREE_KINDS = ("fork", "loss", "param", "input", "buffer", "stage_input", "stage_output")
+
+
+def computes(op: OpSpec | Op, rule: Rule) -> bool:
+    """False for views and sources, which cost neither time nor memory of their own."""
+    return not rule.is_view and op.kind not in _FREE_KINDS
+
+
+def compute_seconds(
+    op: OpSpec,
+    rule: Rule,
+    device: Device,
+    share: Array,
+    moved_bytes: Array,
+    has_grad: bool,
+    times: OperatorTimes | None = None,
+) -> Array:
+    """Forward and backward seconds; `share` devices divide the work, each moves `moved_bytes`.
+
+    times: what was measured of the operator, None for the device's rates
+    """
+    if not computes(op, rule):
+        return np.zeros_like(share)
+    if times is not None:
+        done = work(op, rule, share, moved_bytes)
+        forward_s, backward_s = measured_seconds(times, device.launch_s, done)
+        return forward_s + backward_s if has_grad else forward_s
+    dtype = next((t.dtype for t in op.outputs if t.is_float), "float32")
+    forward = forward_seconds(device, rule.flops(op) / share, moved_bytes, dtype, rule.heavy)
+    return forward * (1 + (BACKWARD_RATIO[rule.heavy] if has_grad else 0))
+
+
+def saved_bytes(op: OpSpec, rule: Rule, out_bytes: Array, has_grad: bool) -> Array:
+    """Bytes of the operator's outputs that stay until its backward pass."""
+    return out_bytes if is_saved(op, rule, has_grad) else np.zeros_like(out_bytes)
+
+
+def is_saved(op: OpSpec | Op, rule: Rule, has_grad: bool) -> bool:
+    """Whether the operator's outputs stay until its backward pass."""
+    return op.kind == "stage_input" or (has_grad and computes(op, rule))
+
+
+def reduced_spec(op: OpSpec, inner: Inner) -> TensorSpec:
+    """The tensor that the operator's own all-reduces carry: its input with `dims` of size one."""
+    tensor = op.inputs[inner.tensor]
+    shape = tuple(1 if d in inner.dims else n for d, n in enumerate(tensor.shape))
+    return TensorSpec(shape, tensor.dtype)
+
+
+def inner_seconds(
+    comm: CommModel, inner: Inner, axes: tuple[int, ...], local_bytes: Array, has_grad: bool
+) -> Array:
+    """Seconds of the all-reduces of `local_bytes` along `axes`."""
+    alpha_s, beta_s_per_byte = comm.price("all_reduce", axes)
+    return inner_count(inner, has_grad) * (alpha_s + beta_s_per_byte * local_bytes)
+
+
+def inner_count(inner: Inner, has_grad: bool) -> int:
+    return inner.forward + (inner.backward if has_grad else 0)
+
+
+# ---- by the rates of the device
+
+
+def at_rate(device: Device, flops_per_s: float) -> Device:
+    """`device`, as if it did so many FLOP/s in any dtype. ValueError unless that is positive."""
+    if not flops_per_s > 0:
+        raise ValueError(f"the FLOP rate of a device must be positive, got {flops_per_s}")
+    rates = {"float32": flops_per_s}
+    return dataclasses.replace(device, flops_per_s=rates, efficiency={}, operators={})
+
+
+def forward_seconds(
+    device: Device,
+    flops: NDArray[np.float64],
+    moved_bytes: NDArray[np.float64],
+    dtype: str,
+    heavy: bool = False,
+) -> NDArray[np.float64]:
+    """Seconds of one forward pass, elementwise over arrays of strategies.
+
+    heavy: the operator multiplies matrices
+    """
+    curve = device.curve_for(dtype) if heavy else ()
+    arithmetic = curve_seconds(curve, flops) if curve else flops / device.flops_for(dtype)
+    traffic = moved_bytes / device.memory_bandwidth_bytes_per_s
+    return np.maximum(arithmetic, traffic) + device.launch_s
+
+
+def curve_seconds(curve: Curve, flops: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds of matmuls of so many FLOPs by points (FLOPs, FLOP/s); never less for more FLOPs."""
+    at, rate = np.array(curve).T
+    inside = np.clip(flops, at[0], at[-1])
+    between = np.exp(np.interp(np.log(inside), np.log(at), np.log(at / rate)))
+    return between * (flops / inside)
+
+
+# ---- by measurements of operators
+
+
+def operator_key(graph: Graph, op: Op) -> str:
+    """`conv2d nx3x32x32 float32, 16x3x3x3 float32 -> nx16x32x32 float32 {kernel_size=(3, 3), ...}`.
+
+    Attributes that grow with the batch, and factors, do not count.
+    """
+
+    def names(tensors: tuple[str, ...]) -> str:
+        found = []
+        for name in tensors:
+            tensor = graph.tensors[name]
+            dims = (
+                BATCH if dim in tensor.batch_dims else str(size)
+                for dim, size in enumerate(tensor.spec.shape)
+            )
+            found.append(f"{'x'.join(dims) or 'scalar'} {tensor.spec.dtype}")
+        return ", ".join(found)
+
+    attrs = ", ".join(
+        f"{name}={value}"
+        for name, value in sorted(op.attrs.items())
+        if name not in op.batch_attrs and _counts(value)
+    )
+    return f"{op.kind} {names(op.inputs)} -> {names(op.outputs)} {{{attrs}}}"
+
+
+def _counts(value: Any) -> bool:
+    whole = (bool, int, str)
+    if isinstance(value, tuple):
+        return all(isinstance(item, whole) for item in value)
+    return isinstance(value, whole)
+
+
+def times_of(device: Device, graph: Graph, op: Op) -> OperatorTimes | None:
+    """What was measured of `op`, None if nothing."""
+    return device.operators.get(operator_key(graph, op)) if device.operators else None
+
+
+def work(op: OpSpec, rule: Rule, share: Array, moved_bytes: Array) -> Array:
+    """Of one device, when `share` of them divide `op` and each moves `moved_bytes`."""
+    return rule.flops(op) / share if rule.heavy else moved_bytes
+
+
+def whole_work(op: OpSpec) -> float:
+    """Of one device that runs all of `op`."""
+    rule = find_rule(op.kind)
+    assert rule is not None, f"no rule for {op.kind}"
+    moved = float(sum(t.bytes for t in (*op.inputs, *op.outputs)))
+    return float(work(op, rule, np.ones(1), np.array([moved]))[0])
+
+
+def measured_seconds(
+    times: OperatorTimes, launch_s: float, work_done: Array
+) -> tuple[Array, Array]:
+    """(forward, backward) of so much work, elementwise."""
+    at, forward_s, backward_s = np.array(times.points).T
+    return _between(at, forward_s, work_done, launch_s), (
+        _between(at, backward_s, work_done, launch_s) if backward_s[-1] else 0.0 * work_done
+    )
+
+
+def _between(at: Array, seconds: Array, work_done: Array, least_s: float) -> Array:
+    inside = np.clip(work_done, at[0], at[-1])
+    # the backward pass of a small operator may measure as nothing
+    logs = np.log(np.maximum(seconds, 1e-9))
+    found = np.exp(np.interp(np.log(inside), np.log(at), logs)) * (work_done / inside)
+    return np.maximum(found, least_s)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Of the operators that compute; both are zero where the device has no such measurements."""
+
+    timed: int
+    computing: int
+
+
+def timed_operators(device: Device, graph: Graph) -> Timed:
+    """Of `graph` on `device` (`operator_key` says which is which)."""
+    found: list[bool] = []
+    for op in graph.ops if device.operators else ():
+        rule = find_rule(op.kind)
+        if rule is not None and computes(graph.spec(op), rule):
+            found.append(times_of(device, graph, op) is not None)
+    return Timed(sum(found), len(found))

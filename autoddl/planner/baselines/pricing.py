@@ -1,0 +1,285 @@
+"""The known schemes priced on one graph and cluster, each on its best topology.
+
+`BaselinePricer` tries every family of `families.py` on every topology, with as few micro-batches as
+its memory allows. A topology is a search problem like any other (`SchemeTables.of_variant`): the
+ordinary search chooses what the scheme leaves open (where light operators run, which
+redistributions), and the ordinary loop lowers the memory limit until the fullest moment fits. So a
+baseline and a searched plan are compared by one ruler. Where memory binds, the same is tried with
+the model's repeated blocks run again before their backward pass, and the faster one is kept.
+
+Of a family's topologies the one whose lower bound (memory ignored) is the least is searched first,
+and those whose bounds are above the best plan found are not searched at all.
+
+The tables are of all schemes at once (`tables.py`). A scheme could instead be planned by the
+ordinary tables on a mesh whose axes of one kind are merged into one. That gives the same records,
+but tables for each of about twenty topologies take three to five times as long as these, on models
+that are planned in half a second, mostly in NumPy's overhead for small arrays.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ...cost.model import CostModel
+from ...cost.recompute import Blocks, Checkpointing
+from ...graph.placed import PlannedBaseline
+from ...sbp.mesh import Mesh
+from ...search.algorithms import find_algorithm
+from ...search.budget import Budget
+from ...search.elimination import free_bound
+from ...search.exact import may_fit
+from ...search.problem import SearchResult
+from ..estimate import Estimator
+from ..fit_in_memory import FittedSearch
+from ..realize import Candidate
+from ..tables.group_table import WHOLE_SPACE
+from ..tables.micro_batches import MicroBatches
+from ..tables.pair_prices import PairPrices
+from ..tables.tables import Tables
+from .coarse import CoarsePrices
+from .families import FAMILIES, Family, Variant, variants
+from .tables import GroupRows, SchemeTables, least_memories
+
+_GAP = 5e-4  # above a scheme's optimum at most: a difference that no measurement would show
+_CLEARLY = 0.03  # less memory: smaller steps towards the least memory are not worth a pricing
+_SURE = 0.5  # of the limit: no step's fullest moment has been seen at twice the sum of its bytes
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A family at its best: what the plan records of it, and the choice; None if nothing fits."""
+
+    record: PlannedBaseline
+    found: Candidate | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Of an iteration; inf if the baseline does not fit."""
+        return math.inf if self.found is None else self.found.seconds
+
+
+def tried_again(blocks: Blocks, checkpointing: Checkpointing) -> tuple[Blocks, ...]:
+    """What a pricer tries to run again: nothing, or all of `blocks`, or one and the other."""
+    if not blocks or checkpointing == "none":
+        return ((),)
+    return (blocks,) if checkpointing == "all" else ((), blocks)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A topology in `parts` micro-batches with `blocks` run again."""
+
+    variant: Variant
+    parts: int
+    blocks: Blocks
+
+
+_Planned = tuple[_Way, Candidate]
+
+
+@dataclass(frozen=True)
+class BaselinePricer:
+    """Prices the baselines of a graph under `model`.
+
+    counts: numbers of micro-batches to try, ascending
+    again: what is run again, one or the other; the names are the same at any number
+    families: what to try
+    """
+
+    micro: MicroBatches
+    counts: Sequence[int]
+    model: CostModel
+    seed: int = 0
+    again: Sequence[Blocks] = ((),)
+    families: Sequence[Family] = FAMILIES
+
+    def all(self) -> tuple[Baseline, ...]:
+        """Every family at its best, in their order; none on one device."""
+        if self._mesh.num_axes == 0:
+            return ()
+        tried = {family: variants(family, self._mesh) for family in self.families}
+        return tuple(self._best(family, found) for family, found in tried.items() if found)
+
+    def smallest(self, below_bytes: float) -> Baseline | None:
+        """What needs the least, by lower and lower limits, if that is below so many bytes.
+
+        Only of schemes that store parameters whole: the others' storages the search has, too.
+        """
+        families = [family for family in self.families if not family.split_stored]
+        least: Baseline | None = None
+        while True:
+            model = replace(self.model, memory_limit_bytes=below_bytes * (1 - _CLEARLY))
+            found = replace(self, model=model, families=families).all()
+            needed = {b.found.needed_bytes: b for b in found if b.found is not None}
+            if not needed:
+                return least
+            below_bytes = min(needed)
+            least = needed[below_bytes]
+
+    def _best(self, family: Family, tried: Sequence[Variant]) -> Baseline:
+        """Running blocks again is tried where without it more micro-batches are needed."""
+        topologies = self._ways(tried, self.again[0])
+        best: _Planned | None = None
+        if len(self.again) == 1 or any(ways[0].parts == self.counts[0] for ways in topologies):
+            best = self._fastest(topologies)
+        for blocks in self.again[1:]:
+            if best is None or best[0].parts > self.counts[0]:
+                topologies += self._ways(tried, blocks)
+                best = self._fastest(topologies)
+        return self._too_large(family, tried) if best is None else self._recorded(*best)
+
+    def _ways(self, tried: Sequence[Variant], blocks: Blocks) -> list[Sequence[_Way]]:
+        """Of each topology that divides the batch, in as many micro-batches as its memory takes."""
+        limit, every = self.model.limit_bytes, []
+        for variant in tried:
+            counts = self._divided(variant)
+            if not counts:
+                continue
+            first = [self._tables(counts[0], blocks)]
+            if least_memories(first, counts[:1], variant)[0] > limit:
+                needed = least_memories(self._known(blocks)[: len(counts)], counts, variant)
+                counts = tuple(n for n, size in zip(counts, needed, strict=True) if size <= limit)
+            every.append(self._divided_ways([_Way(variant, parts, blocks) for parts in counts]))
+        return [ways for ways in every if ways]
+
+    def _divided_ways(self, ways: Sequence[_Way]) -> Sequence[_Way]:
+        """From the first one on whose data axes divide every group of operators."""
+        while ways and not self._tables(ways[0].parts, ways[0].blocks).divides(ways[0].variant):
+            ways = ways[1:]
+        return ways
+
+    def _fastest(self, topologies: Sequence[Sequence[_Way]]) -> _Planned | None:
+        """The fastest of the topologies' first ways whose fullest moment keeps to the limit.
+
+        Where a way does not, the topology's next one counts, which costs no less, memory ignored.
+        """
+        queue = [(self._bound(ways[0]), number, ways) for number, ways in enumerate(topologies)]
+        heapq.heapify(queue)
+        best: _Planned | None = None
+        while queue:
+            bound_s, number, ways = heapq.heappop(queue)
+            beat_s = math.inf if best is None else best[1].seconds
+            if bound_s * (1 + _GAP) >= beat_s:
+                break
+            tables = self._of_variant(ways[0])
+            result = self._searches.search(tables.problem, beat_s)
+            if result is None and beat_s < math.inf and may_fit(tables.problem):
+                continue  # there are plans, but none as fast
+            found = None if result is None else self._within_limit(tables, result)
+            if found is not None and found.seconds < beat_s:
+                best = ways[0], found
+            rest = self._divided_ways(ways[1:]) if found is None else ()
+            if rest:
+                heapq.heappush(queue, (bound_s, number, rest))
+        return best
+
+    def _within_limit(self, tables: Tables, result: SearchResult) -> Candidate | None:
+        if result.memory <= _SURE * self.model.limit_bytes:
+            return Candidate(tables, result, self._looker.prices.paths)
+        return self._searches.within_limit(tables, result, is_thorough=False)
+
+    def _recorded(self, way: _Way, found: Candidate) -> Baseline:
+        tables, result = found.tables, found.result
+        compute_s = way.parts * sum(
+            float(tables.table_of(group).compute_s[tables.strategy(result.choice, group)])
+            for group in range(len(tables.grouping.groups))
+        )
+        name, seconds = way.variant.family.name, result.cost
+        record = PlannedBaseline(
+            name, self._topology(way), way.parts, result.memory, seconds, seconds - compute_s
+        )
+        return Baseline(record, found)
+
+    def _too_large(self, family: Family, tried: Sequence[Variant]) -> Baseline:
+        """What is told of a family that does not fit: about what it needs."""
+        least: list[tuple[float, int, _Way]] = []
+        blocks = self.again[-1]
+        for number, variant in enumerate(tried):
+            counts = self._divided(variant)
+            if counts:
+                needed = least_memories(self._known(blocks)[: len(counts)], counts, variant)
+                least.append((float(needed[-1]), number, _Way(variant, counts[-1], blocks)))
+        if not least:
+            topology = tried[0].topology(self._mesh)
+            return Baseline(PlannedBaseline(family.name, topology, 1, None))
+        memory, _, way = min(least, key=lambda item: item[:2])
+        return Baseline(PlannedBaseline(family.name, self._topology(way), way.parts, memory))
+
+    def _topology(self, way: _Way) -> str:
+        return way.variant.topology(self._mesh) + (", blocks run again" if way.blocks else "")
+
+    def _divided(self, variant: Variant) -> tuple[int, ...]:
+        """The numbers of micro-batches whose rows divide over the scheme's data axes."""
+        rows = self.micro.whole.batch
+        devices = self._mesh.extent(variant.data_axes(self._mesh))
+        counts = tuple(n for n in self.counts if (rows // n) % devices == 0)
+        return counts if counts and self._tables(self.counts[0], ()).divides(variant) else ()
+
+    def _bound(self, way: _Way) -> float:
+        """Seconds that no plan of the way falls below, nor one in more micro-batches."""
+        return free_bound(self._of_variant(way).problem)
+
+    def _of_variant(self, way: _Way) -> Tables:
+        if way not in self._restricted:
+            tables = self._tables(way.parts, way.blocks)
+            self._restricted[way] = tables.of_variant(way.variant)
+        return self._restricted[way]
+
+    def _known(self, blocks: Blocks) -> tuple[SchemeTables, ...]:
+        """At the first numbers of micro-batches, which tell the memory at all others."""
+        return tuple(self._tables(parts, blocks) for parts in self.counts[:3])
+
+    def _tables(self, parts: int, blocks: Blocks) -> SchemeTables:
+        key = parts, bool(blocks)
+        if key not in self._made:
+            grouping = self.micro.grouping(parts)
+            self._made[key] = SchemeTables(
+                grouping, self.micro.again(parts, blocks), self.model, parts, self._prices,
+                self._topologies, self._letters, self._rows.setdefault(parts, {}),
+            )  # fmt: skip
+        return self._made[key]
+
+    @property
+    def _mesh(self) -> Mesh:
+        return self.model.cluster.mesh
+
+    @cached_property
+    def _looker(self) -> Estimator:
+        comm = self.model.comm
+        prices = PairPrices(comm.mesh, comm.price, comm.collectives)
+        return Estimator(self.micro, self.model, WHOLE_SPACE, prices)
+
+    @cached_property
+    def _searches(self) -> FittedSearch:
+        return FittedSearch(self._looker, find_algorithm("auto"), Budget(gap=_GAP), self.seed)
+
+    @cached_property
+    def _topologies(self) -> tuple[tuple[int, ...], ...]:
+        every = (variant for family in self.families for variant in variants(family, self._mesh))
+        return tuple(dict.fromkeys(variant.tensor_axes for variant in every))
+
+    @cached_property
+    def _prices(self) -> CoarsePrices:
+        return CoarsePrices(self.model.comm, self._topologies)
+
+    @cached_property
+    def _letters(self) -> dict[str, Mapping[str, str]]:
+        graph = self.micro.graph(self.counts[0])
+        return {f.name: {} if f.letters is None else f.letters(graph) for f in self.families}
+
+    @cached_property
+    def _restricted(self) -> dict[_Way, Tables]:
+        return {}
+
+    @cached_property
+    def _made(self) -> dict[tuple[int, bool], SchemeTables]:
+        return {}
+
+    @cached_property
+    def _rows(self) -> dict[int, dict[str, GroupRows]]:
+        """Number of micro-batches -> the strategies of the groups, whatever is run again."""
+        return {}

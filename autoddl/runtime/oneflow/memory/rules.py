@@ -1,0 +1,39 @@
+"""The memory rules of OneFlow 0.9.0, which is not imported here: a `cost.memory_rules.MemoryRules`.
+
+What operators hold in autoddl's executor is in `eager`, the step that nn.Graph compiles in
+`compiled`. nn.Graph can compile a plan if its mesh merges to at most two axes and no operator runs
+collectives of its own. With micro-batches, blocks that are run again and two axes the compiled
+step counts a little more than its peak: which of its ways to chain the compiler takes is not known
+there, and its own plans have been up to 8 % above what is predicted
+(benchmarks/results/memory/limits.md).
+"""
+
+from __future__ import annotations
+
+from ....cost.step_tensors import PlannedStep
+from ....cost.tape import Peak
+from . import eager as operators
+from .compiled.collectives import MOST_AXES
+from .compiled.step import compiled_axes, compiled_peaks
+
+__all__ = ["compiled_bytes", "compiled_peak", "compiles", "operators"]
+_UNSURE = 0.04  # of the compiled step's memory
+
+
+def compiles(plan: PlannedStep) -> bool:
+    """True if nn.Graph can compile the placements; some kinds of operators it still refuses."""
+    if any(op.inner_axes for op in plan.ops.values()):
+        return False
+    return len(compiled_axes(plan)) <= MOST_AXES
+
+
+def compiled_peak(plan: PlannedStep) -> Peak:
+    """The peak of the compiled step, in the way to chain that needs the least."""
+    return min(compiled_peaks(plan).values(), key=lambda peak: peak.bytes)
+
+
+def compiled_bytes(plan: PlannedStep) -> int:
+    """The bytes of that peak that count for the memory limit."""
+    unsure = plan.micro_batches > 1 and plan.again.blocks and len(compiled_axes(plan)) == MOST_AXES
+    found = compiled_peak(plan).bytes
+    return round(found * (1 + _UNSURE)) if unsure else found
