@@ -168,7 +168,6 @@ def _measured(case: Case) -> dict[str, Any]:
     for owner, name, phase in (
         (TableBuilder, "prepare", "strategies"),
         (TableBuilder, "build", "tables"),
-        (TableBuilder, "parts", "tables"),
         (PathTable, "seconds_of", "path prices"),
         (PathBounds, "seconds", "bounds of paths"),
         (PathBounds, "row_seconds", "bounds of paths"),
