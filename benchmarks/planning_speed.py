@@ -175,7 +175,7 @@ def _measured(case: Case) -> dict[str, Any]:
         (reduced_costs.ReducedCosts, "__init__", "reduced costs"),
         (pareto_elimination, "least_within", "Pareto elimination"),
         (found, "held_bytes", "memory added up"),
-        (found, "needed_bytes", "fullest moment"),
+        (found, "required_bytes", "fullest moment"),
         (found, "place", "placements"),
         (planner, "write_plan", "writing the plan"),
     ):
