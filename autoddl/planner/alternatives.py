@@ -1,4 +1,8 @@
-"""For each layer of a solution: the next best topology with everything else as it is."""
+"""What each layer of a plan would lose by its next best topology.
+
+Only the layer's own strategy is exchanged, everything else stays as it is: the cheapest strategy of
+another topology that still fits the memory is what the plan shows beside the layer.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,9 @@ from .tables.tables import Tables
 
 @dataclass(frozen=True)
 class _Line:
-    """Strategies of a layer with the seconds and bytes of their group and its edges.
+    """All strategies of a layer, each with the seconds and bytes of its group and its edges.
 
-    now: the chosen one
+    now: the number of the strategy that the plan has
     """
 
     table: GroupTable
@@ -31,9 +35,10 @@ class _Line:
 
 
 def next_best(tables: Tables, choice: Choice, memory: float) -> dict[int, tuple[str, float]]:
-    """Heavy group -> (topology, seconds more) of the cheapest other topology that fits.
+    """For each heavy group the cheapest other topology that fits: (topology, seconds more).
 
-    Of the strategies that the tables have, which may be few.
+    The tables may have few of a group's strategies; others are not considered. A group without
+    another topology that fits is not in the result.
     """
     heavy = heavy_groups(tables)
     kinds: dict[tuple[int, int], _Topologies] = {}
@@ -61,7 +66,7 @@ def next_best(tables: Tables, choice: Choice, memory: float) -> dict[int, tuple[
 def _best_other(
     line: _Line, topologies: _Topologies, fits: NDArray[np.bool_]
 ) -> tuple[str, float] | None:
-    """The cheapest other topology of the strategies that fit, and its seconds more."""
+    """The cheapest topology other than the plan's among what fits, and how much slower it is."""
     other = topologies.of_strategy != topologies.of_strategy[line.now]
     candidates = np.where(fits & other, line.cost, np.inf)
     best = int(np.argmin(candidates))
@@ -73,14 +78,14 @@ def _best_other(
 
 @dataclass(frozen=True)
 class _Topologies:
-    """Of a group's strategies: the different ones by name, and which each strategy has."""
+    """The distinct topologies of a group's strategies, and the one that each strategy has."""
 
     names: list[str]
     of_strategy: NDArray[np.int64]
 
     @staticmethod
     def of(table: GroupTable, number: int, op: Op, mesh: Mesh) -> _Topologies:
-        """Of operator `number` of the group, which is `op`."""
+        """As `op`, which is operator `number` of the group, tells them."""
         letters = _letters(table, number, op)
         every = sorted(set(letters))
         codes = np.array([every.index(letter) for letter in letters], dtype=np.int8)

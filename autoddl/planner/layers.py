@@ -19,7 +19,7 @@ from .tables.tables import Tables
 
 
 def topology_letters(op: Op, ins: tuple[NdSbp, ...], outs: tuple[NdSbp, ...]) -> tuple[str, ...]:
-    """S0, B, S1 or R for each mesh axis."""
+    """For each mesh axis what it does to a heavy operator: S0, B, S1 or R (module docstring)."""
     # An embedding's rows are its indices, input 1; of every other heavy operator input 0.
     rows = ins[1 if op.kind == "gather" and len(ins) > 1 else 0]
     out = outs[0] if outs else rows
@@ -35,7 +35,7 @@ def topology_letters(op: Op, ins: tuple[NdSbp, ...], outs: tuple[NdSbp, ...]) ->
 
 
 def topology(letters: tuple[str, ...], mesh: Mesh) -> str:
-    """`(S0:(4,1), B:(8,1), S1:(2,1))`."""
+    """The letters of all mesh axes as the paper writes them: `(S0:(4,1), B:(8,1), S1:(2,1))`."""
     parts = []
     for letter in ("S0", "B", "S1", "R"):
         axes = [a for a, at in enumerate(letters) if at == letter]
@@ -46,7 +46,7 @@ def topology(letters: tuple[str, ...], mesh: Mesh) -> str:
 
 
 def heavy_groups(tables: Tables) -> list[tuple[int, Op]]:
-    """(group, heavy operator) of every group that has one, in graph order."""
+    """Every group that has a heavy operator, with the last one in it, in graph order."""
     grouping = tables.grouping
     last: dict[int, int | None] = {}  # of each kind of groups its last heavy operator
     found = []
@@ -91,7 +91,10 @@ def assign_layers(graph: Graph, grouping: Grouping, heavy: list[tuple[int, Op]])
 def describe_layers(
     tables: Tables, ops: dict[str, PlannedOp], alternatives: dict[int, tuple[str, float]]
 ) -> tuple[PlannedLayer, ...]:
-    """The plan's layers. alternatives: group -> (next best topology, extra seconds)."""
+    """The plan's layers in graph order, as reports show them.
+
+    alternatives: heavy group -> (next best topology, extra seconds), see `alternatives.next_best`
+    """
     graph, mesh = tables.grouping.graph, tables.model.cluster.mesh
     heavy = heavy_groups(tables)
     members = assign_layers(graph, tables.grouping, heavy)
