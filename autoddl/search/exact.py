@@ -179,7 +179,7 @@ def prove_within_memory(problem: Problem, run: Progress, free: Choice) -> bool:
     free: the choice of least cost, which exceeds the limit
     """
     view, best = Restricted.of(problem), Dual(0.0, score_bound(problem, free, 0.0))
-    near = max(_NEAR, run.budget.gap)
+    near = _NEAR  # where a larger gap is allowed, too: a good choice costs few eliminations more
     for _ in range(_ROUNDS):
         found = approach(view, run, near)
         best = max(best, found, key=lambda dual: dual.bound)
