@@ -1,6 +1,6 @@
 """The main path: a graph and a cluster to a plan.
 
-`find_plan` lets a search algorithm choose (`attempts`: how many micro-batches, and which blocks are
+`find_plan` lets a search algorithm choose (`batches`: how many micro-batches, and which blocks are
 run again), and writes the choice down as placements and steps.
 
 The known schemes (`baselines`) are priced beside every search, each on its best topology, and the
@@ -33,14 +33,14 @@ from ..search.algorithms import find_algorithm
 from ..search.budget import Budget
 from ..search.elimination import free_bound
 from .alternatives import next_best
-from .attempts import Attempts
 from .baselines import FAMILIES, BaselinePricer, Family, tried_again
+from .batches import Batches
 from .collector import paused_collector
-from .found import Found
+from .estimate import Estimator
+from .fit_in_memory import FittedSearch
 from .layers import describe_layers
-from .look import Looker
 from .options import DEFAULTS, PlanOptions
-from .searches import Searches
+from .realize import Candidate
 from .smallest import smallest
 from .tables.group_table import Space
 from .tables.micro_batches import MicroBatches
@@ -83,12 +83,12 @@ def find_plan(
 
     micro = MicroBatches.of(graph)
     counts = micro_batch_counts(graph, options.micro_batches)
-    looker = Looker(micro, model, space, prices)
-    attempts = Attempts(counts, Searches(looker, algorithm, budget, seed, options.restarts))
-    best = attempts.best(options.checkpointing)
+    estimator = Estimator(micro, model, space, prices)
+    batches = Batches(counts, FittedSearch(estimator, algorithm, budget, seed, options.restarts))
+    best = batches.best(options.checkpointing)
     pricer: BaselinePricer | None = None
     if options.baselines and space.allowed is None and space.min_weight_shards == 1 and graph.loss:
-        again = tried_again(attempts.blocks, options.checkpointing)
+        again = tried_again(batches.blocks, options.checkpointing)
         pricer = BaselinePricer(micro, counts, model, seed, again)
     rivals = () if pricer is None else pricer.all()
     records = tuple(rival.record for rival in rivals)
@@ -100,7 +100,7 @@ def find_plan(
         stage = write_stage(nearest.found, seed, spent_s, nearest.record.name)
         return Plan.on_one_mesh(stage, records)
     if best is None:
-        least = smallest(attempts, options.checkpointing)
+        least = smallest(batches, options.checkpointing)
         if least.excess_bytes > 0 or not algorithm.proves_bound:
             smaller = pricer and pricer.smallest(least.needed_bytes)
             rival = None if smaller is None else smaller.found
@@ -128,6 +128,7 @@ def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:
         options.comm_rule,
         options.memory_limit_bytes,
         options.precision,
+        options.back_end,
     )
 
 
@@ -194,12 +195,12 @@ def _is_power(n: int) -> bool:
     return n & (n - 1) == 0
 
 
-def _cost_to_beat(found: Found | None) -> float:
+def _cost_to_beat(found: Candidate | None) -> float:
     """What a baseline must cost less than; tables in single precision leave a relative error."""
     return float("inf") if found is None else found.result.cost * (1 - 1e-6)
 
 
-def write_stage(found: Found, seed: int, seconds: float, scheme: str = "") -> StagePlan:
+def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -> StagePlan:
     """What was found, as a plan of one mesh.
 
     seconds: that it took to find
@@ -230,6 +231,7 @@ def write_stage(found: Found, seed: int, seconds: float, scheme: str = "") -> St
         place=SubMesh(0, cluster.nodes, 0, cluster.gpus_per_node),
         recomputed=tables.again.blocks,
         precision=model.precision,
+        back_end=model.back_end,
     )
 
 
@@ -273,7 +275,7 @@ def written_baselines(
 
 
 def _none_found(
-    graph: Graph, model: CostModel, least: Found, chose_parts: bool, search: str
+    graph: Graph, model: CostModel, least: Candidate, chose_parts: bool, search: str
 ) -> str:
     """How much is missing, on which layers, and what would help."""
     tables, limit, needed = least.tables, model.limit_bytes, least.needed_bytes

@@ -201,9 +201,12 @@ def _certificate(plan: StagePlan) -> str:
     if gap is None:
         found = f"found by {algorithm}, which proves nothing about better plans"
     elif gap == 0:
-        found = f"found by {algorithm}; optimal in this space (gap 0)"
+        found = f"found by {algorithm}; optimal in this space for its micro-batches (gap 0)"
     else:
-        found = f"found by {algorithm}; no plan in this space is more than {gap:.2%} faster"
+        found = (
+            f"found by {algorithm}; no plan in this space with as many micro-batches is more than "
+            f"{gap:.2%} faster"
+        )
     if products.ratio is None:
         return found
     part = ""

@@ -100,6 +100,11 @@ class PlanFigures:
         return self.stages[0].precision
 
     @property
+    def back_end(self) -> str:
+        """Whose memory rules say what a step needs."""
+        return self.stages[0].back_end
+
+    @property
     def batch_norm(self) -> BatchNorm:
         """The rows that BatchNorm takes its statistics of."""
         return batch_norm_of(self.graph)

@@ -26,7 +26,8 @@ from .records import PlannedBaseline, PlannedLayer, SearchRecord
 from .stage import StagePlan
 
 PLAN_VERSION = 2
-_ASKED = ("micro_batches", "seed", "optimizer", "comm_rule", "precision")  # of all stages alike
+# Of all stages alike
+_ASKED = ("micro_batches", "seed", "optimizer", "comm_rule", "precision", "back_end")
 AnyPlan = TypeVar("AnyPlan", bound=PlanFigures)
 
 

@@ -44,6 +44,7 @@ class StagePlan:
     recomputed: blocks of operators of which only the inputs are kept for the backward pass; their
                 forward pass is run again before it
     precision:  "float16" if `graph` is in mixed precision
+    back_end:   whose memory rules say what a step needs
     """
 
     graph: Graph
@@ -62,6 +63,7 @@ class StagePlan:
     last: int = 1
     recomputed: Blocks = ()
     precision: str = "float32"
+    back_end: str = "oneflow"
 
     @property
     def mesh(self) -> Mesh:
@@ -76,8 +78,9 @@ class StagePlan:
     def model(self) -> CostModel:
         assert self.comm_rule in ("shared_nic", "plain")
         return CostModel(
-            self.cluster, self.optimizer, self.comm_rule, self.memory_limit_bytes, self.precision
-        )
+            self.cluster, self.optimizer, self.comm_rule, self.memory_limit_bytes, self.precision,
+            self.back_end,
+        )  # fmt: skip
 
     @cached_property
     def again(self) -> Recomputation:

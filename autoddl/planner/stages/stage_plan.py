@@ -26,9 +26,9 @@ from ...search.algorithms import find_algorithm
 from ...search.budget import Budget
 from ...search.local_search import descend
 from ...search.problem import Choice, Problem, SearchResult
-from ..found import Found
 from ..options import DEFAULTS, PlanOptions
 from ..planner import micro_graph, write_stage
+from ..realize import Candidate
 from ..tables.group_table import Space
 from ..tables.pair_prices import PairPrices
 from ..tables.tables import build_tables
@@ -78,7 +78,7 @@ def plan_stage(
             break
         bound = min(bound, result.lower_bound)
         result = dataclasses.replace(result, lower_bound=bound)
-        found = Found(dataclasses.replace(tables, problem=problem), result, prices.paths)
+        found = Candidate(dataclasses.replace(tables, problem=problem), result, prices.paths)
         plan = write_stage(found, options.seed, time.perf_counter() - started)
         needed = plan.price.memory_bytes(held)
         if needed <= model.limit_bytes:

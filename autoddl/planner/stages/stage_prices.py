@@ -44,7 +44,7 @@ _ROOM = 0.5  # of the memory
 
 
 class StagePrices:
-    """Prices for `partition`; see the module's docstring. Searches when first asked, and keeps.
+    """Prices for `partition`; see the module's docstring. FittedSearch when first asked, and keeps.
 
     counts:    the numbers of micro-batches that may be asked for on large sub-meshes
     schedule:  for what a stage holds, see `partition.in_flight`

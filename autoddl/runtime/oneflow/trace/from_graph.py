@@ -1,7 +1,7 @@
-"""A model from its graph alone: random parameters, zero buffers, made-up inputs.
+"""A model made from its graph alone: random parameters, zero buffers, synthetic inputs.
 
-For running a plan file whose model is not at hand. What a step sends and how long it takes depends
-on the shapes, not on the values.
+It runs a plan file whose model is not available. The communication and the time of a step depend on
+the shapes, not on the values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ PARAMETER_SCALE = 0.02  # GPT-2's, small enough that activations of deep models 
 
 
 def made_up_model(graph: Graph, seed: int) -> Traced:
-    """What `build_trainer` needs of a traced model. ValueError if only the model itself can run."""
+    """A model for `build_trainer` in place of a traced one. ValueError if the graph needs the
+    original.
+    """
     opaque = [op for op in graph.ops if op.kind == "opaque"]
     if opaque:
         raise ValueError(
