@@ -125,6 +125,7 @@ def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:
         options.comm_rule,
         options.memory_limit_bytes,
         options.precision,
+        options.back_end,
     )
 
 
@@ -233,6 +234,7 @@ def write_plan(
         baselines=baselines,
         recomputed=tables.again.blocks,
         precision=model.precision,
+        back_end=model.back_end,
     )
 
 

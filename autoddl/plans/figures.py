@@ -37,6 +37,7 @@ class PlanFigures:
     recomputed: blocks of operators of which only the inputs are kept for the backward pass; their
                 forward pass is run again before it
     precision:  "float16" if `graph` is in mixed precision
+    back_end:   whose memory rules say what a step needs
     """
 
     graph: Graph
@@ -53,6 +54,7 @@ class PlanFigures:
     baselines: tuple[PlannedBaseline, ...] = ()
     recomputed: Blocks = ()
     precision: str = "float32"
+    back_end: str = "oneflow"
 
     @property
     def batch_norm(self) -> BatchNorm:
@@ -72,8 +74,9 @@ class PlanFigures:
     def model(self) -> CostModel:
         assert self.comm_rule in ("shared_nic", "plain")
         return CostModel(
-            self.cluster, self.optimizer, self.comm_rule, self.memory_limit_bytes, self.precision
-        )
+            self.cluster, self.optimizer, self.comm_rule, self.memory_limit_bytes, self.precision,
+            self.back_end,
+        )  # fmt: skip
 
     @cached_property
     def again(self) -> Recomputation:

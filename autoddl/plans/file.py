@@ -34,6 +34,7 @@ def to_json(plan: PlanFigures) -> dict[str, Any]:
         "memory_limit_bytes": json_number(plan.memory_limit_bytes),
         "micro_batches": plan.micro_batches,
         "precision": plan.precision,
+        "back_end": plan.back_end,
         "batch_norm": plan.batch_norm,
         "recomputed": [list(block) for block in plan.recomputed],
         "search": {
@@ -128,6 +129,7 @@ def from_json(kind: type[AnyPlan], data: Mapping[str, Any]) -> AnyPlan:
             search=SearchRecord(**data["search"]),
             baselines=tuple(PlannedBaseline(**b) for b in data.get("baselines", ())),
             precision=data.get("precision", "float32"),
+            back_end=data.get("back_end", "oneflow"),
             recomputed=tuple(tuple(block) for block in data.get("recomputed", ())),
         )
     except (KeyError, TypeError, AttributeError) as error:
