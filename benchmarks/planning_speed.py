@@ -154,7 +154,7 @@ def _reference_s() -> float:
 def _measured(case: Case) -> dict[str, Any]:
     """Plan one case in this process."""
     from autoddl.cluster.spec import Cluster
-    from autoddl.planner import found, planner
+    from autoddl.planner import planner, realize
     from autoddl.planner.tables.tables import TableBuilder
     from autoddl.sbp.path_bounds import PathBounds
     from autoddl.sbp.redistribute import PathTable
@@ -168,17 +168,16 @@ def _measured(case: Case) -> dict[str, Any]:
     for owner, name, phase in (
         (TableBuilder, "prepare", "strategies"),
         (TableBuilder, "build", "tables"),
-        (TableBuilder, "parts", "tables"),
         (PathTable, "seconds_of", "path prices"),
         (PathBounds, "seconds", "bounds of paths"),
         (PathBounds, "row_seconds", "bounds of paths"),
         (elimination, "eliminate", "elimination"),
         (reduced_costs.ReducedCosts, "__init__", "reduced costs"),
         (pareto_elimination, "least_within", "Pareto elimination"),
-        (found, "held_bytes", "memory added up"),
-        (found, "needed_bytes", "fullest moment"),
-        (found, "place", "placements"),
-        (planner, "write_plan", "writing the plan"),
+        (realize, "held_bytes", "memory added up"),
+        (realize, "required_bytes", "fullest moment"),
+        (realize, "place", "placements"),
+        (planner, "write_stage", "writing the plan"),
     ):
         function = getattr(owner, name)
         timed = phases.wrapped(phase, function)

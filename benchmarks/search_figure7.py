@@ -16,7 +16,6 @@ import json
 import math
 import platform
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -33,7 +32,7 @@ from autoddl.graph.graph import Graph
 from autoddl.planner.planner import micro_graph
 from autoddl.planner.tables.group_table import Space
 from autoddl.planner.tables.tables import build_tables
-from autoddl.search.algorithms import find_algorithm
+from autoddl.search.algorithms import RESTARTS, find_algorithm
 from autoddl.search.budget import Budget
 from autoddl.search.problem import Problem, SearchResult
 
@@ -88,11 +87,10 @@ CASES = (
 
 
 def timed(name: str, problem: Problem, seed: int, seconds: float) -> SearchResult:
-    """A run of an algorithm for so many processor seconds, with as many restarts as it likes."""
-    budget = Budget(restarts=10**9, seconds=seconds, clock=time.process_time)
-    if name in ("auto", "exhaustive"):
-        budget = Budget(seconds=MOST_S, clock=time.process_time)
-    result = find_algorithm(name)(problem, np.random.default_rng(seed), budget)
+    """A run of an algorithm for so many seconds, with as many restarts as it likes."""
+    budget = Budget(seconds=MOST_S if name in ("auto", "exhaustive") else seconds)
+    restarts = RESTARTS if name == "auto" else 10**9
+    result = find_algorithm(name)(problem, np.random.default_rng(seed), budget, restarts)
     assert result is not None, f"{name} found nothing"
     return result
 

@@ -79,6 +79,7 @@ class PlanOptions:
                         again before their backward pass: "none", "all", or "auto" for as few as
                         make the fastest plan that fits
     precision:          "float32", or "float16" for mixed precision
+    back_end:           that runs the plan: what it keeps of an operator decides what fits
     batch_norm:         the rows that BatchNorm takes its statistics of: the whole "batch", which is
                         then not cut into micro-batches, each "micro_batch", or each device's
                         "shard" of it
@@ -150,6 +151,10 @@ class PlanOptions:
             "float16: mixed precision, with master weights and loss scaling.",
             choices=("float32", "float16"),
         ),
+    )
+    back_end: str = _option(
+        "oneflow",
+        About("That runs the plan; its rules say what memory it needs.", choices=("oneflow",)),
     )
     batch_norm: BatchNorm = _option(
         "batch",
@@ -258,6 +263,7 @@ class TrainKeywords(TypedDict, total=False):
     baselines: bool
     checkpointing: Checkpointing
     precision: str
+    back_end: str
     batch_norm: BatchNorm
     schedule: str
     delay: int | None

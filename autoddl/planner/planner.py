@@ -1,6 +1,6 @@
 """The main path: a graph and a cluster to a plan.
 
-`find_plan` lets a search algorithm choose (`attempts`: how many micro-batches, and which blocks are
+`find_plan` lets a search algorithm choose (`batches`: how many micro-batches, and which blocks are
 run again), and writes the choice down as placements and steps.
 
 The known schemes (`baselines`) are priced beside every search, each on its best topology, and the
@@ -17,29 +17,30 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..cluster.spec import Cluster
+from ..cluster.submesh import SubMesh
 from ..cost.model import CostModel
 from ..cost.recompute import Checkpointing
 from ..graph.batch_norm import with_batch_norm
 from ..graph.cut import CutGraph
 from ..graph.graph import Graph
-from ..graph.placed import PlannedBaseline
 from ..graph.precision import check_precision, in_precision
 from ..graph.regions import repeated_blocks
 from ..graph.rows import find_rows, in_several
-from ..plans import Plan, SearchRecord
+from ..plans import Plan, SearchRecord, StagePlan
 from ..plans.format import format_at_least, format_bytes
+from ..plans.records import PlannedBaseline
 from ..search.algorithms import find_algorithm
 from ..search.budget import Budget
 from ..search.elimination import free_bound
 from .alternatives import next_best
-from .attempts import Attempts
 from .baselines import FAMILIES, BaselinePricer, Family, tried_again
+from .batches import Batches
 from .collector import paused_collector
-from .found import Found
+from .estimate import Estimator
+from .fit_in_memory import FittedSearch
 from .layers import describe_layers
-from .look import Looker
 from .options import DEFAULTS, PlanOptions
-from .searches import Searches
+from .realize import Candidate
 from .smallest import smallest
 from .tables.group_table import Space
 from .tables.micro_batches import MicroBatches
@@ -82,12 +83,12 @@ def find_plan(
 
     micro = MicroBatches.of(graph)
     counts = micro_batch_counts(graph, options.micro_batches)
-    looker = Looker(micro, model, space, prices)
-    attempts = Attempts(counts, Searches(looker, algorithm, budget, seed, options.restarts))
-    best = attempts.best(options.checkpointing)
+    estimator = Estimator(micro, model, space, prices)
+    batches = Batches(counts, FittedSearch(estimator, algorithm, budget, seed, options.restarts))
+    best = batches.best(options.checkpointing)
     pricer: BaselinePricer | None = None
     if options.baselines and space.allowed is None and space.min_weight_shards == 1 and graph.loss:
-        again = tried_again(attempts.blocks, options.checkpointing)
+        again = tried_again(batches.blocks, options.checkpointing)
         pricer = BaselinePricer(micro, counts, model, seed, again)
     rivals = () if pricer is None else pricer.all()
     records = tuple(rival.record for rival in rivals)
@@ -96,9 +97,10 @@ def find_plan(
     if nearest is not None and nearest.seconds < _cost_to_beat(best):
         assert nearest.found is not None
         spent_s = time.perf_counter() - started
-        return write_plan(nearest.found, records, seed, spent_s, nearest.record.name)
+        stage = write_stage(nearest.found, seed, spent_s, nearest.record.name)
+        return Plan.on_one_mesh(stage, records)
     if best is None:
-        least = smallest(attempts, options.checkpointing)
+        least = smallest(batches, options.checkpointing)
         if least.excess_bytes > 0 or not algorithm.proves_bound:
             smaller = pricer and pricer.smallest(least.needed_bytes)
             rival = None if smaller is None else smaller.found
@@ -106,14 +108,15 @@ def find_plan(
                 found = smaller.record
                 records = tuple(found if r.name == found.name else r for r in records)
                 spent_s = time.perf_counter() - started
-                plan = write_plan(rival, records, seed, spent_s, found.name)
-                return dataclasses.replace(plan, memory_limit_bytes=model.limit_bytes)
+                stage = write_stage(rival, seed, spent_s, found.name)
+                stage = dataclasses.replace(stage, memory_limit_bytes=model.limit_bytes)
+                return Plan.on_one_mesh(stage, records)
             smallest_found = rival or least
             raise ValueError(
                 _none_found(graph, model, smallest_found, len(counts) > 1, options.search)
             )
         best = least
-    return write_plan(best, records, seed, time.perf_counter() - started)
+    return Plan.on_one_mesh(write_stage(best, seed, time.perf_counter() - started), records)
 
 
 def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:
@@ -125,6 +128,7 @@ def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:
         options.comm_rule,
         options.memory_limit_bytes,
         options.precision,
+        options.back_end,
     )
 
 
@@ -191,26 +195,20 @@ def _is_power(n: int) -> bool:
     return n & (n - 1) == 0
 
 
-def _cost_to_beat(found: Found | None) -> float:
+def _cost_to_beat(found: Candidate | None) -> float:
     """What a baseline must cost less than; tables in single precision leave a relative error."""
     return float("inf") if found is None else found.result.cost * (1 - 1e-6)
 
 
-def write_plan(
-    found: Found,
-    baselines: tuple[PlannedBaseline, ...],
-    seed: int,
-    seconds: float,
-    scheme: str = "",
-) -> Plan:
-    """What was found, as a plan.
+def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -> StagePlan:
+    """What was found, as a plan of one mesh.
 
     seconds: that it took to find
     scheme:  the known scheme that it is; it carries no bound, as nothing else was searched
     """
     tables, result = found.tables, found.result
     ops, edges = found.placed
-    model = tables.model
+    model, cluster = tables.model, tables.model.cluster
     if scheme:
         alternatives, search = {}, SearchRecord(f"baseline: {scheme}", 0, seconds=seconds)
     else:
@@ -218,9 +216,9 @@ def write_plan(
         bound = result.lower_bound
         bound = bound if np.isfinite(bound) else free_bound(tables.problem)
         search = SearchRecord(result.algorithm, result.evaluations, bound, result.end, seconds)
-    return Plan(
+    return StagePlan(
         graph=tables.grouping.graph,
-        cluster=model.cluster,
+        cluster=cluster,
         micro_batches=tables.micro_batches,
         seed=seed,
         optimizer=model.optimizer,
@@ -230,9 +228,10 @@ def write_plan(
         edges=edges,
         layers=describe_layers(tables, ops, alternatives),
         search=search,
-        baselines=baselines,
+        place=SubMesh(0, cluster.nodes, 0, cluster.gpus_per_node),
         recomputed=tables.again.blocks,
         precision=model.precision,
+        back_end=model.back_end,
     )
 
 
@@ -268,14 +267,15 @@ def written_baselines(
     return {
         rival.record.name: (
             rival.record,
-            rival.found and write_plan(rival.found, (), seed, 0.0, rival.record.name),
+            rival.found
+            and Plan.on_one_mesh(write_stage(rival.found, seed, 0.0, rival.record.name)),
         )
         for rival in pricer.all()
     }
 
 
 def _none_found(
-    graph: Graph, model: CostModel, least: Found, chose_parts: bool, search: str
+    graph: Graph, model: CostModel, least: Candidate, chose_parts: bool, search: str
 ) -> str:
     """How much is missing, on which layers, and what would help."""
     tables, limit, needed = least.tables, model.limit_bytes, least.needed_bytes

@@ -18,8 +18,8 @@ from ..cost.recompute import Blocks, Checkpointing
 from ..sbp.redistribute import PathTable
 from ..search.elimination import eliminate
 from ..search.problem import SearchResult
-from .attempts import Attempts
-from .found import Found
+from .batches import Batches
+from .realize import Candidate
 from .tables.group_table import NoStrategy
 from .tables.least_bytes import least_bytes
 from .tables.tables import Tables, build_tables
@@ -32,43 +32,43 @@ _SMALL = 20_000  # strategies of all variables: in larger problems two prices ar
 _MISSES = 2  # numbers of micro-batches that need more, until no further one is tried
 
 
-def smallest(attempts: Attempts, checkpointing: Checkpointing) -> Found:
+def smallest(batches: Batches, checkpointing: Checkpointing) -> Candidate:
     """What needs the least memory, whatever it costs, whether or not it fits.
 
-    attempts: that found nothing
+    batches: that found nothing
     """
     families: list[Blocks] = [()] if checkpointing != "all" else []
-    if checkpointing != "none" and attempts.blocks:
-        families.insert(0, attempts.blocks)
-    least: Found | None = None
+    if checkpointing != "none" and batches.blocks:
+        families.insert(0, batches.blocks)
+    least: Candidate | None = None
     for blocks in families:
-        least = _least_of(attempts, blocks, least)
+        least = _least_of(batches, blocks, least)
     assert least is not None
-    model = attempts.looker.model
+    model = batches.estimator.model
     problem = dataclasses.replace(least.tables.problem, memory_limit=model.limit_bytes)
     tables = dataclasses.replace(least.tables, model=model, problem=problem)
-    return Found(tables, least.result, least.paths)
+    return Candidate(tables, least.result, least.paths)
 
 
-def _least_of(attempts: Attempts, blocks: Blocks, least: Found | None) -> Found | None:
+def _least_of(batches: Batches, blocks: Blocks, least: Candidate | None) -> Candidate | None:
     """At the best number of micro-batches, recomputing `blocks`; or `least`, if it needs less."""
-    looker = attempts.looker
-    model = dataclasses.replace(looker.model, memory_limit_bytes=math.inf)
+    estimator = batches.estimator
+    model = dataclasses.replace(estimator.model, memory_limit_bytes=math.inf)
     misses = 0
-    for parts in reversed(attempts.counts):
-        grouping = looker.micro.grouping(parts)
-        graph, again = grouping.graph, looker.micro.again(parts, blocks)
+    for parts in reversed(batches.counts):
+        grouping = estimator.micro.grouping(parts)
+        graph, again = grouping.graph, estimator.micro.again(parts, blocks)
         if least is not None and least_bytes(graph, model, again) >= least.needed_bytes:
             break
         try:
-            options = model, parts, looker.space, looker.prices, again
+            options = model, parts, estimator.space, estimator.prices, again
             tables = build_tables(graph, *options, grouping)
         except NoStrategy:  # so small a micro-batch cannot be divided as the space asks
-            if parts == attempts.counts[0] and least is None:
+            if parts == batches.counts[0] and least is None:
                 raise
             continue
         assert tables is not None  # there is no limit
-        found = _swept(tables, looker.prices.paths, least)
+        found = _swept(tables, estimator.prices.paths, least)
         misses = misses + 1 if found is least else 0
         least = found
         if misses == _MISSES or (misses and not _is_small(tables)):
@@ -76,7 +76,7 @@ def _least_of(attempts: Attempts, blocks: Blocks, least: Found | None) -> Found 
     return least
 
 
-def _swept(tables: Tables, paths: PathTable, least: Found | None) -> Found | None:
+def _swept(tables: Tables, paths: PathTable, least: Candidate | None) -> Candidate | None:
     """The least of the choices at falling prices of memory; or `least`, if it needs less."""
     problem = tables.problem
     size = least_bytes(tables.grouping.graph, tables.model, tables.again)
@@ -87,7 +87,7 @@ def _swept(tables: Tables, paths: PathTable, least: Found | None) -> Found | Non
         if least is not None and memory >= least.needed_bytes:
             break
         result = SearchResult(choice, cost, memory, 1, "least memory")
-        found = Found(tables, result, paths)
+        found = Candidate(tables, result, paths)
         if least is None or found.needed_bytes < least.needed_bytes:
             least = found
         worth_s = min(worth_s, _FIRST * cost * _FALL) / _FALL

@@ -1,5 +1,6 @@
 """What the limit is held against: the executor's step, and nn.Graph's where it compiles."""
 
+import dataclasses
 import math
 import subprocess
 import sys
@@ -64,8 +65,13 @@ def test_where_chains_are_not_known_the_compiled_step_counts_a_little_more(nodes
 
 
 def test_an_unknown_back_end_is_refused():
-    with pytest.raises(ValueError, match="unknown back end 'abacus'; autoddl comes with 'oneflow'"):
+    told = "unknown back end 'abacus'; autoddl comes with 'oneflow'"
+    with pytest.raises(ValueError, match=told):
         rules_of("abacus")
+    plan = planned(("S0", "S0"))
+    assert plan.to_json()["back_end"] == plan.back_end == "oneflow"
+    with pytest.raises(ValueError, match=told):
+        dataclasses.replace(plan, back_end="abacus").memory_peak()
 
 
 def test_the_rules_of_oneflow_need_no_oneflow():

@@ -38,10 +38,10 @@ def test_the_certificate_is_in_the_summary_and_in_words():
         bounds["memory_independent_bytes"], bounds["memory_dependent_bytes"]
     )
     assert bounds["matmul_bytes"] <= bounds["moved_bytes"]
-    assert "optimal in this space (gap 0)" in proven.explain()
+    assert "optimal in this space for its micro-batches (gap 0)" in proven.explain()
     guessed = find_plan(graph, where, PlanOptions(search="random", restarts=1, baselines=False))
     search = summary_json(guessed)["search"]
     assert search["lower_bound_s"] <= proven.cost.iteration_s
     assert search["gap"] >= guessed.cost.iteration_s / proven.cost.iteration_s - 1 > 0
     assert search["proven"] is False
-    assert "no plan in this space is more than" in guessed.explain()
+    assert "no plan in this space with as many micro-batches is more than" in guessed.explain()

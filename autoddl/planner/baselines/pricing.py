@@ -26,16 +26,16 @@ from functools import cached_property
 
 from ...cost.model import CostModel
 from ...cost.recompute import Blocks, Checkpointing
-from ...graph.placed import PlannedBaseline
+from ...plans.records import PlannedBaseline
 from ...sbp.mesh import Mesh
 from ...search.algorithms import find_algorithm
 from ...search.budget import Budget
 from ...search.elimination import free_bound
 from ...search.exact import may_fit
 from ...search.problem import SearchResult
-from ..found import Found
-from ..look import Looker
-from ..searches import Searches
+from ..estimate import Estimator
+from ..fit_in_memory import FittedSearch
+from ..realize import Candidate
 from ..tables.group_table import WHOLE_SPACE
 from ..tables.micro_batches import MicroBatches
 from ..tables.pair_prices import PairPrices
@@ -54,7 +54,7 @@ class Baseline:
     """A family at its best: what the plan records of it, and the choice; None if nothing fits."""
 
     record: PlannedBaseline
-    found: Found | None = None
+    found: Candidate | None = None
 
     @property
     def seconds(self) -> float:
@@ -78,7 +78,7 @@ class _Way:
     blocks: Blocks
 
 
-_Planned = tuple[_Way, Found]
+_Planned = tuple[_Way, Candidate]
 
 
 @dataclass(frozen=True)
@@ -177,12 +177,12 @@ class BaselinePricer:
                 heapq.heappush(queue, (bound_s, number, rest))
         return best
 
-    def _within_limit(self, tables: Tables, result: SearchResult) -> Found | None:
+    def _within_limit(self, tables: Tables, result: SearchResult) -> Candidate | None:
         if result.memory <= _SURE * self.model.limit_bytes:
-            return Found(tables, result, self._looker.prices.paths)
+            return Candidate(tables, result, self._looker.prices.paths)
         return self._searches.within_limit(tables, result, is_thorough=False)
 
-    def _recorded(self, way: _Way, found: Found) -> Baseline:
+    def _recorded(self, way: _Way, found: Candidate) -> Baseline:
         tables, result = found.tables, found.result
         compute_s = way.parts * sum(
             float(tables.table_of(group).compute_s[tables.strategy(result.choice, group)])
@@ -248,14 +248,14 @@ class BaselinePricer:
         return self.model.cluster.mesh
 
     @cached_property
-    def _looker(self) -> Looker:
+    def _looker(self) -> Estimator:
         comm = self.model.comm
         prices = PairPrices(comm.mesh, comm.price, comm.collectives)
-        return Looker(self.micro, self.model, WHOLE_SPACE, prices)
+        return Estimator(self.micro, self.model, WHOLE_SPACE, prices)
 
     @cached_property
-    def _searches(self) -> Searches:
-        return Searches(self._looker, find_algorithm("auto"), Budget(gap=_GAP), self.seed)
+    def _searches(self) -> FittedSearch:
+        return FittedSearch(self._looker, find_algorithm("auto"), Budget(gap=_GAP), self.seed)
 
     @cached_property
     def _topologies(self) -> tuple[tuple[int, ...], ...]:

@@ -29,7 +29,7 @@ from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
 from ...graph.cut import CutGraph
 from ...graph.regions import repeated_blocks
-from ...plans.stage_price import StagePrice
+from ...plans.records import StagePrice
 from ..planner import micro_graph
 from ..tables.group_table import Space
 from ..tables.least_bytes import least_bytes
@@ -44,7 +44,7 @@ _ROOM = 0.5  # of the memory
 
 
 class StagePrices:
-    """Prices for `partition`; see the module's docstring. Searches when first asked, and keeps.
+    """Prices for `partition`; see the module's docstring. FittedSearch when first asked, and keeps.
 
     counts:    the numbers of micro-batches that may be asked for on large sub-meshes
     schedule:  for what a stage holds, see `partition.in_flight`

@@ -35,8 +35,8 @@ from ...graph.cut import CutGraph
 from ...graph.graph import Graph
 from ...graph.placed import PlannedOp
 from ...graph.regions import repeated_blocks
+from ...plans.records import StagePrice
 from ...plans.stage_account import Columns, columns
-from ...plans.stage_price import StagePrice
 from ...sbp.layout import parts_of_dim
 from ...sbp.mesh import Mesh
 from ...search.elimination import eliminate
@@ -175,7 +175,7 @@ class Searched:
 
 
 class StageSearch:
-    """Searches on one sub-mesh, `model`'s cluster, for numbers of micro-batches.
+    """FittedSearch on one sub-mesh, `model`'s cluster, for numbers of micro-batches.
 
     recompute: repeated blocks may be run again
     """
@@ -195,7 +195,7 @@ class StageSearch:
     def answers(
         self, parts: int, other: int | None, held: int, run: range, beat_s: float = math.inf
     ) -> list[Searched]:
-        """Searches in `parts` micro-batches, so that layers `run` with `held` of them fit.
+        """FittedSearch in `parts` micro-batches, so that layers `run` with `held` of them fit.
 
         other:  a number of micro-batches for a second account
         beat_s: seconds of `run` in one micro-batch; if it takes as long with memory for nothing,

@@ -1,6 +1,7 @@
-"""OneFlow in a process of its own: no rank of a job, no devices, and what it leaves in one folder.
+"""Runs OneFlow in a process of its own that is no rank of a job and has no devices.
 
-Its compiler writes what it has made to the folder that it logs to, and may end by a crash.
+OneFlow's compiler writes its results to the folder that it logs to, and may end by a crash; all
+that the process leaves is therefore read from one folder.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ _ROOT = Path(__file__).parents[3]
 
 
 def run_alone(worker: str, arguments: Sequence[str], folder: Path, timeout_s: float) -> int:
-    """Run the module `worker` in `folder`, and give its exit status.
+    """Run the module `worker` in `folder`, and return its exit status.
 
-    What it prints goes to the file `output`, what OneFlow logs to `log`. Raises TimeoutExpired.
+    Its output goes to the file `output`, OneFlow's logs to the folder `log`. Raises TimeoutExpired.
     """
     with open(folder / "output", "w") as output:
         return subprocess.run(
@@ -28,7 +29,7 @@ def run_alone(worker: str, arguments: Sequence[str], folder: Path, timeout_s: fl
 
 
 def last_lines(folder: Path, count: int) -> str:
-    """The last lines that it printed, in one; empty ones do not count."""
+    """The last lines that the process printed, joined; empty lines do not count."""
     lines = (folder / "output").read_text(errors="replace").splitlines()
     return " | ".join([line.strip() for line in lines if line.strip()][-count:])
 

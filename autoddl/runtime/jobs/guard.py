@@ -1,15 +1,15 @@
-"""A rank that fails ends the job: it must not leave the others waiting for it.
+"""Ends the job when a rank fails, so that it does not leave the other ranks waiting for it.
 
-Python's way out of a failed OneFlow process waits for the other ranks, which wait for it, for
-hours. With the guard installed a rank that ends with an exception, or through `sys.exit` with a
-status other than zero, says so and leaves at once; OneFlow's heartbeat or the launcher then ends
-the others within seconds. Needs the standard library only, so that it can be installed before
-OneFlow is imported.
+When a OneFlow process fails, Python's normal exit waits for the other ranks, which wait for it, for
+hours. With the guard installed, a rank that ends with an exception, or through `sys.exit` with a
+status other than zero, reports it and exits at once; OneFlow's heartbeat or the launcher then ends
+the others within seconds. This module needs the standard library only, so that it can be installed
+before OneFlow is imported.
 
-OneFlow's own launcher, when it is interrupted, ends its ranks only if it leads its process group,
-as a shell's job does; with the guard they end with it in any case.
+OneFlow's own launcher, when interrupted, ends its ranks only if it leads its process group, as a
+shell's job does; with the guard they end with it in any case.
 
-A rank that ends well while others go on is the matter of `roll_call.py`.
+A rank that ends normally while others continue is handled by `roll_call.py`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def rank() -> int:
 
 
 class Guard:
-    """What `install_guard` has put into this process."""
+    """What `install_guard` has installed in this process."""
 
     def __init__(self) -> None:
         self.exit_status: int | str | None = None
@@ -72,7 +72,7 @@ _guard: Guard | None = None
 
 
 def install_guard() -> None:
-    """Guard this process if it is one rank of several. Installs once, however often called."""
+    """Guard this process if it is one rank of several. Repeated calls install once."""
     global _guard  # hooks of the process are global by nature
     if _guard is None and world_size() > 1:
         _guard = Guard()
@@ -89,7 +89,7 @@ def _command_of(pid: int) -> str:
 
 
 def leave_if_failed() -> None:
-    """At exit: end this process at once if it fails, else come back."""
+    """At exit: end this process at once if it fails, otherwise return."""
     if _guard is not None:
         _guard.leave_if_failed()
 

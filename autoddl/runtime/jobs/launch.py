@@ -1,11 +1,11 @@
-"""Start the processes of a job on this machine, and end all of them when one fails.
+"""Starts the processes of a job on this machine, and ends all of them when one fails.
 
 They run on one host, or on several that this machine can enter (the namespaces of `tools.box`).
 When the launcher itself is killed, the kernel ends them (`leash.py`).
 
-Needs the standard library only. A script started here finds in the environment what OneFlow reads
-there (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK, LOCAL_RANK), as under OneFlow's own launcher,
-`python -m oneflow.distributed.launch`.
+This module needs the standard library only. A script started here finds in its environment what
+OneFlow reads there (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK, LOCAL_RANK), as under OneFlow's own
+launcher, `python -m oneflow.distributed.launch`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LISTEN = "0A"  # the state in /proc/net/tcp
 
 @dataclass(frozen=True)
 class Host:
-    """A host of the job: its address for the others, and the words that run a command there."""
+    """A host of the job: its address for the other hosts, and a command prefix that enters it."""
 
     address: str = "127.0.0.1"
     enter: tuple[str, ...] = ()
@@ -60,13 +60,13 @@ def run_processes(
     script_args: a script and its arguments, or `-m module ...`
     env:         variables to add to this process's environment
     hosts:       where the ranks run, equally many on each
-    output:      where the ranks' lines go (default: stdout), each headed by `[rank]` if `prefix`
+    output:      where the ranks' lines go (default: stdout), each preceded by `[rank]` if `prefix`
     timeout:     seconds after which the job is ended with status 124
-    overlaps:    transfers are to run beside computation, as those between pipeline stages do; then
-                 each rank has cores of its own, if there are enough
+    overlaps:    transfers run in parallel with computation, as between pipeline stages; each rank
+                 then has cores of its own, if there are enough
 
-    Returns 0 if all ranks ended well. The first rank that fails ends the job: its status is
-    returned (128 + n if a signal n killed it). Ctrl-C and SIGTERM end all ranks: 130 and 143.
+    Returns 0 if all ranks succeed. The first rank that fails ends the job: its status is returned
+    (128 + n if a signal n killed it). Ctrl-C and SIGTERM end all ranks: 130 and 143.
     """
     if nproc < 1:
         raise ValueError(f"a job needs at least one process, got {nproc}")
@@ -110,7 +110,7 @@ def run_processes(
 
 
 def free_port() -> int:
-    """A TCP port that nothing on this machine listens on now."""
+    """A TCP port on which nothing on this machine listens at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -150,9 +150,9 @@ def _start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[s
 
 
 def _bind(process: subprocess.Popen[str], rank: int, nproc: int) -> None:
-    """Keep a rank to its share of the cores, if there is one for each.
+    """Pin a rank to its share of the cores, if there is at least one core for each rank.
 
-    Otherwise two ranks compute on one core at times, while the threads that poll fill another.
+    Otherwise two ranks sometimes compute on one core while the threads that poll occupy another.
     """
     cores = sorted(os.sched_getaffinity(0))
     each = len(cores) // nproc
@@ -162,7 +162,7 @@ def _bind(process: subprocess.Popen[str], rank: int, nproc: int) -> None:
 
 
 def _wait_until_listening(process: subprocess.Popen[str], port: int) -> None:
-    """Wait until something listens on `port`, but not for long: rank 0 may do something else."""
+    """Wait until something listens on `port`, for a limited time: rank 0 need not use OneFlow."""
     end = time.monotonic() + LISTEN_SECONDS
     while process.poll() is None and time.monotonic() < end:
         if _is_listening(process.pid, port):
@@ -201,9 +201,10 @@ class _Sink:
 
 
 def _wait(processes: Sequence[subprocess.Popen[str]], deadline: float | None, sink: _Sink) -> int:
-    """Wait until all have ended well or one has failed; its status. 124 at the deadline.
+    """Wait until all ranks have succeeded or one has failed; returns its status, 124 at the
+    deadline.
 
-    A rank that aborts has mostly lost another one, which is then the cause.
+    A rank that aborts has usually lost another one, whose failure is then the cause.
     """
     while True:
         codes = [process.poll() for process in processes]
@@ -231,7 +232,7 @@ def _wait_some(processes: Sequence[subprocess.Popen[str]], seconds: float) -> No
 
 
 def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
-    """End what still runs, and what the ranks have started: first politely, then for certain."""
+    """End the running processes and all that they have started: SIGTERM first, then SIGKILL."""
     try:
         _signal(processes, signal.SIGTERM)
         _wait_some(processes, TERM_SECONDS)

@@ -1,8 +1,8 @@
-"""Ends a rank with the process that has started it, however that one ends.
+"""Ends a rank when the process that started it ends, however that happens.
 
     python leash.py PARENT COMMAND ...
 
-becomes COMMAND, tied to its parent, which is to be process PARENT. A launcher that is killed cannot
+becomes COMMAND, tied to its parent, which must be process PARENT. A launcher that is killed cannot
 end its ranks; the kernel can (prctl(2), PR_SET_PDEATHSIG), also across an exec. Needs the standard
 library only, and no `site`.
 """
@@ -18,7 +18,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def tie_to_parent() -> None:
-    """From now on this process is killed when its parent ends. Linux only; else nothing happens."""
+    """From now on this process is killed when its parent ends. No effect on systems other than
+    Linux.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

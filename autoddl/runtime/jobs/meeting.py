@@ -1,11 +1,12 @@
-"""The ranks of a job meet over TCP before OneFlow starts, and watch each other while they work.
+"""The ranks of a job connect over TCP before OneFlow starts, and monitor each other while they
+work.
 
-OneFlow waits for a rank that never comes for hours and does not say which. Here rank 0 waits for
-all others at MASTER_ADDR:MASTER_PORT for a limited time and names the hosts that stayed away. The
-connections stay open: a rank that ends, or whose host falls silent, ends the job with its name.
+OneFlow waits for hours for a rank that never comes and does not say which. Here rank 0 waits for
+all others at MASTER_ADDR:MASTER_PORT for a limited time and names the hosts that are missing. The
+connections stay open: a rank that ends, or whose host stops answering, ends the job with its name.
 
-    first contact at MASTER_PORT  -> the number of another port, so that OneFlow can have this one
-    hello of each rank there      -> the roster of all, or what is wrong
+    first contact at MASTER_PORT  -> the number of another port, so that OneFlow can use this one
+    hello of each rank there      -> the list of all ranks, or what is wrong
 
 Needs the standard library only, so that it can run before OneFlow is imported.
 """
@@ -31,7 +32,7 @@ START_SECONDS = 120.0  # a generous limit for rank 0 to import OneFlow and liste
 
 @dataclass(frozen=True)
 class Place:
-    """A rank, and the host that it runs on."""
+    """A rank and the host on which it runs."""
 
     rank: int
     local_rank: int
@@ -42,7 +43,7 @@ class Place:
 
 
 class Meeting:
-    """All ranks of the job, in order. Used as a context: inside it they watch each other."""
+    """All ranks of the job, in order. As a context manager: they monitor each other inside it."""
 
     def __init__(self, places: Sequence[Place], lines: Sequence[_Line], limit_s: float) -> None:
         self.places = tuple(places)
@@ -58,7 +59,7 @@ class Meeting:
 
     @property
     def gpus_per_node(self) -> int:
-        """Processes of each host, from the local ranks."""
+        """Processes per host, from the local ranks."""
         return 1 + max(place.local_rank for place in self.places)
 
     def __enter__(self) -> Meeting:
@@ -77,11 +78,11 @@ class Meeting:
             line.close()
 
     def task(self, what: str, seconds: float) -> None:
-        """From now on all do `what`, which must not take longer than `seconds`."""
+        """From now on all ranks do `what`, which must not take longer than `seconds`."""
         self._task = (what, time.monotonic() + seconds)
 
     def _listen(self, line: _Line) -> None:
-        """Answer and note signs of life until the line closes."""
+        """Answer and record signs of life until the connection closes."""
         for word in line.words():
             line.heard = time.monotonic()
             if word == "ping":
@@ -109,7 +110,7 @@ class Meeting:
 
 
 class _Line:
-    """A connection that carries words, one a line, to the rank at `place`."""
+    """A connection to the rank at `place`, with one word per line."""
 
     def __init__(self, connection: socket.socket, place: Place) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -146,7 +147,7 @@ def meet(limit_s: float) -> Meeting:
 
 
 def _gather(here: Place, port: int, limit_s: float) -> Meeting:
-    """Rank 0's part."""
+    """The part of rank 0."""
     end = time.monotonic() + limit_s
     with _listener(port) as first, _listener(0) as second:
         threading.Thread(target=_direct, args=(first, second.getsockname()[1]), daemon=True).start()
@@ -169,7 +170,7 @@ def _gather(here: Place, port: int, limit_s: float) -> Meeting:
 
 
 def _absent(places: Sequence[Place], limit_s: float) -> str:
-    """What to say if not all ranks have come, else ''."""
+    """The message if not all ranks have come, else ''."""
     here = {place.rank for place in places}
     absent = [r for r in range(world_size()) if r not in here]
     if not absent:
@@ -185,7 +186,7 @@ def _absent(places: Sequence[Place], limit_s: float) -> str:
 
 
 def _direct(first: socket.socket, port: int) -> None:
-    """Tell everyone who asks at the first port to come to `port`."""
+    """Tell everyone who connects to the first port to come to `port`."""
     while True:
         try:
             connection, _ = first.accept()
@@ -226,7 +227,7 @@ def _join(here: Place, address: tuple[str, int], limit_s: float) -> Meeting:
 
 
 def _wait_for_oneflow(host: str, port: int) -> None:
-    """Until rank 0's OneFlow listens: who asks too early tries again only after long."""
+    """Wait until rank 0's OneFlow listens; a rank that connects too early retries very late."""
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
         with contextlib.suppress(OSError), socket.create_connection((host, port), 5):
@@ -249,7 +250,7 @@ def _listener(port: int) -> socket.socket:
 
 
 def _read_line(connection: socket.socket) -> str:
-    """The next line, byte by byte, so that nothing behind it is taken."""
+    """The next line, read byte by byte, so that nothing after it is consumed."""
     data = b""
     while not data.endswith(b"\n"):
         byte = connection.recv(1)

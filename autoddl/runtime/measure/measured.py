@@ -1,6 +1,6 @@
-"""When a point is measured well enough, when it is left out, and how long the rest will take.
+"""Decides when a point is measured well enough or left out, and estimates the remaining time.
 
-All decisions follow from the record and the limits alone, so that all ranks decide alike.
+All decisions depend only on the record and the limits, so that all ranks decide alike.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ GUESS = (2e-3, 2e-8)
 
 @dataclass(frozen=True)
 class Limits:
-    """When a point is done, and what is too long.
+    """When a point is done, and when it would take too long.
 
     repeats:    samples of every point; None: until half the interval of the median is within
                 `precision` of it, or `most_repeats`
     budget_s:   no new visit after this many seconds
-    call_s:     messages are left out whose collective would take longer
+    call_s:     messages whose collective would take longer are left out
     """
 
     confidence: float = 0.95
@@ -46,14 +46,16 @@ class Limits:
         )
 
     def next_count(self, count: int) -> int:
-        """How many samples the next visit takes: few, so that a point's samples lie far apart."""
+        """The number of samples of the next visit: few, so that a point's samples are spread over
+        time.
+        """
         most = self.most_repeats if self.repeats is None else self.repeats
         return max(1, min(max(LEAST_VISIT, most // VISITS), most - count))
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Points done and in all, seconds spent and left (an estimate), what is measured now."""
+    """Points done and in all, seconds spent and estimated to remain, and what is measured now."""
 
     done: int
     total: int
@@ -63,12 +65,12 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """Of the whole time."""
+        """The fraction of the whole time that has passed."""
         return self.spent_s / max(1e-9, self.spent_s + self.left_s)
 
 
 def estimate(record: Record, point: Point) -> float:
-    """Seconds of one call, from what was measured of the same collective and shape."""
+    """Estimated seconds of one call, from measurements of the same collective and shape."""
     known = [
         (p.bytes, t.median)
         for p, t in record.timings.items()
@@ -90,7 +92,7 @@ def is_over(record: Record, point: Point) -> bool:
 
 
 def why_not(record: Record, point: Point, limits: Limits, memory_bytes: int) -> str:
-    """Why the point is left out, or ''."""
+    """Why the point is left out; '' if it is not."""
     if point.bytes * COPIES > memory_bytes:
         return f"needs {COPIES} times its bytes of {memory_bytes} bytes of memory"
     seconds = estimate(record, point)
@@ -101,7 +103,7 @@ def why_not(record: Record, point: Point, limits: Limits, memory_bytes: int) -> 
 
 
 def stop(record: Record, pending: Sequence[Point], limits: Limits) -> None:
-    """The time is over: keep what has samples, though fewer than wanted; say what is missing."""
+    """End at the time limit: keep points with enough samples, and report what is missing."""
     for point in pending:
         if is_over(record, point):
             continue
@@ -116,7 +118,7 @@ def stop(record: Record, pending: Sequence[Point], limits: Limits) -> None:
 def progress(
     record: Record, points: Sequence[Point], limits: Limits, now: Point, spent_s: float
 ) -> Progress:
-    """How far the measurement is, `spent_s` after its start."""
+    """The progress of the measurement, `spent_s` after its start."""
     pending = [p for p in points if not is_over(record, p)]
     left = 0.0
     for point in pending:

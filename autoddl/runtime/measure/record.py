@@ -1,8 +1,8 @@
-"""The raw record of a calibration: every median, beside the machine file.
+"""The raw record of a calibration: every median, in a file beside the machine file.
 
-It is written after each measurement, whole or not at all, so that a calibration that was
-interrupted goes on where it stopped, and a fit can be redone without the machine. Samples are kept
-until a point is done, then only their median and its interval.
+The file is written atomically after each measurement, so that an interrupted calibration continues
+where it stopped and a fit can be repeated without the machine. Samples are kept until a point is
+done, then only their median and its confidence interval.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def record_path(machine_file: str | Path) -> Path:
 class Timing:
     """Seconds of one point: its samples, or their summary once it is done.
 
-    A sample is the mean of `calls` calls, one right after the other, on the slowest rank.
+    A sample is the mean of `calls` back-to-back calls on the slowest rank.
     """
 
     calls: int = 1
@@ -56,7 +56,9 @@ class Timing:
         return self.median_s if self.is_done else statistics.median(self.samples)
 
     def finish(self, confidence: float) -> None:
-        """Keep the median, its interval (all samples, if they are few) and the count only."""
+        """Keep only the median, its interval (the range of all samples, if they are few) and the
+        count.
+        """
         low, high = median_interval(self.samples, confidence) or (
             min(self.samples),
             max(self.samples),
@@ -93,12 +95,12 @@ POINT_FIELDS = ("kind", "nodes", "gpus", "groups", "bytes")
 
 @dataclass
 class DeviceTimes:
-    """What one device does, while all others of its host do the same.
+    """Times of one device while all others of its host do the same.
 
     matmul:       dtype -> points (FLOPs, median seconds of one matmul)
     copy:         points (bytes read and written, median seconds)
-    launch_s:     seconds that starting one operator costs
-    memory_bytes: what a process may use
+    launch_s:     seconds to start one operator
+    memory_bytes: bytes that a process may use
     """
 
     kind: str
@@ -212,7 +214,9 @@ class Record:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Record:
-        """ValueError names a field that is missing, unknown or has no sensible value."""
+        """Read what `to_json` wrote; a ValueError names the field that is missing, unknown or
+        wrong.
+        """
         version = data.get("version", "missing")
         if version != RECORD_VERSION:
             raise ValueError(
@@ -269,12 +273,12 @@ class Record:
         return Record.from_json(load_object(text))
 
     def save(self, path: str | Path) -> None:
-        """Write JSON; the file is replaced only when it is whole."""
+        """Write JSON atomically: the file is replaced only when the new one is complete."""
         write_atomically(path, self.dumps())
 
     @staticmethod
     def load(path: str | Path) -> Record:
-        """Read what `save` wrote. ValueError names the file, what is wrong and how to mend it."""
+        """Read what `save` wrote. ValueError names the file, what is wrong and how to fix it."""
         try:
             return Record.loads(Path(path).read_text())
         except FileNotFoundError as error:

@@ -1,8 +1,9 @@
 """What a calibration measures: collectives x group shapes x message sizes, in a fixed order.
 
-Groups of every shape (nodes, gpus) that the mesh has: inside a host, across hosts with one device
-of each, and mixed. Where several groups share a NIC, once all of them at a time and once one per
-host alone. `schedule` lists the points; `axes_of` and `is_active` say which ranks take part.
+The groups have every shape (nodes, gpus) that the mesh allows: within a host, across hosts with one
+device of each, and mixed. Where several groups share a NIC, they are measured once all at a time
+and once with one group per host alone. `schedule` lists the points; `axes_of` and `is_active` say
+which ranks take part.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One collective to time. bytes: the larger of a device's before and after it."""
+    """One collective to time. bytes: the larger of a device's tensors before and after it."""
 
     kind: str
     shape: Shape
@@ -72,7 +73,7 @@ def shapes(mesh: Mesh) -> tuple[Shape, ...]:
 
 
 def pairs(mesh: Mesh) -> tuple[Shape, ...]:
-    """The shapes of point-to-point transfers: on one host, and between two."""
+    """The shapes of point-to-point transfers: within one host, and between two."""
     found = []
     if mesh.gpus_per_node > 1:
         found.append(Shape(1, 2, mesh.gpus_per_node // 2))
@@ -82,7 +83,7 @@ def pairs(mesh: Mesh) -> tuple[Shape, ...]:
 
 
 def schedule(mesh: Mesh, sizes: Sequence[int], kinds: Sequence[str] = KINDS) -> tuple[Point, ...]:
-    """All points, small messages first, so that their times tell what large ones will take.
+    """All points, small messages first, so that their times predict those of large ones.
 
     ValueError on a cluster of one device, which has nothing to measure between devices.
     """
@@ -102,7 +103,7 @@ def schedule(mesh: Mesh, sizes: Sequence[int], kinds: Sequence[str] = KINDS) -> 
 
 
 def even_bytes(kind: str, shape: Shape, size: int) -> int:
-    """About `size`, such that the pieces of all devices are equal."""
+    """About `size`, rounded so that the pieces of all devices are equal."""
     devices = shape.nodes * shape.gpus
     unit = ITEM_BYTES * (1 if kind == "send" else devices)
     if kind != "send" and COLLECTIVES[kind].moves_split:  # both dims are cut
@@ -113,7 +114,7 @@ def even_bytes(kind: str, shape: Shape, size: int) -> int:
 def axes_of(mesh: Mesh, shape: Shape) -> tuple[int, ...]:
     """The mesh axes of groups of this shape: the last ones that fit, nodes then GPUs.
 
-    A pair that sends may be of two devices out of more along an axis; see `pair_of`.
+    A sending pair may consist of two devices out of more along an axis; see `pair_of`.
     """
     for count in range(mesh.num_axes, 0, -1):
         for axes in itertools.combinations(reversed(range(mesh.num_axes)), count):
@@ -135,10 +136,10 @@ def is_active(mesh: Mesh, shape: Shape, rank: int) -> bool:
 
 
 def pair_of(mesh: Mesh, shape: Shape, rank: int) -> tuple[int, int] | None:
-    """(sender, receiver) if `rank` is one of a pair that sends, else None.
+    """(sender, receiver) if `rank` belongs to a sending pair, else None.
 
     On one host: device 0 to 1, 2 to 3, ...; between hosts: host 0 to 1, 2 to 3, ..., device by
-    device. What is left over at an odd number stays idle.
+    device. At an odd number the last one stays idle.
     """
     node, gpu = divmod(rank, mesh.gpus_per_node)
     if shape.nodes == 1:

@@ -18,9 +18,9 @@ from autoddl.planner.baselines import (
     variants,
 )
 from autoddl.planner.baselines.tables import least_memories
-from autoddl.planner.found import Found
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan, micro_graph
+from autoddl.planner.realize import Candidate
 from autoddl.planner.tables.micro_batches import MicroBatches
 from autoddl.plans import Plan
 from autoddl.plans.summary import summary_json
@@ -263,7 +263,7 @@ def test_a_family_is_as_fast_as_its_topologies_solved_exactly(share, monkeypatch
     """But for the gap that is allowed; by the sum of memory, whatever the fullest moment."""
 
     def whatever_the_fullest(pricer, tables, result):
-        return Found(tables, result, pricer._looker.prices.paths)
+        return Candidate(tables, result, pricer._looker.prices.paths)
 
     monkeypatch.setattr(BaselinePricer, "_within_limit", whatever_the_fullest)
     graph, where, counts = residual(4, 256, 64), cluster("piz_daint", 4, 2), (1, 2, 4, 8)

@@ -1,4 +1,4 @@
-"""One rank of `autoddl calibrate`: the same record on all ranks, then device and collectives."""
+"""One rank of `autoddl calibrate`: receives the record, measures the device and the collectives."""
 
 from __future__ import annotations
 

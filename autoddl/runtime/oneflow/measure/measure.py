@@ -1,8 +1,9 @@
 """Runs a calibration on all ranks: every point of the schedule, until its median is known.
 
-All ranks hold the same record and take the same decisions from it. The points are visited in turns,
-again and again, so that a disturbance does not fall on one of them alone; a point is done when its
-median is known well enough, or has its full number of samples. Rank 0 saves after every visit.
+All ranks have the same record and derive the same decisions from it. The points are visited in
+turns, several times each, so that a disturbance does not affect one of them alone; a point is done
+when its median is known well enough, or has its full number of samples. Rank 0 saves the record
+after every visit.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def measure(
     show: Callable[[Progress], None],
     expect: Callable[[str, float], None],
 ) -> None:
-    """Fill `record`. `expect(what, seconds)` is told before each visit how long it should take."""
+    """Fill `record`. `expect(what, seconds)` is called before each visit with an estimate."""
     started = time.monotonic()
     while True:
         pending = [p for p in points if not is_over(record, p)]

@@ -1,6 +1,7 @@
-"""Times what one device computes, while all ranks do the same, as in training.
+"""Times the computation of one device while all ranks compute, as in training.
 
-Matmuls of growing size per dtype, copies of a large tensor, and the start of a tiny operator.
+These are matmuls of growing size per dtype, copies of a large tensor, and the start of a tiny
+operator.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def measure_device(
     most_seconds: float = 0.5,
     tell: Callable[[str], None] = lambda what: None,
 ) -> DeviceTimes:
-    """Measure; sizes whose operator would take more than `most_seconds` are left out."""
+    """Measure the device; matmuls that would take more than `most_seconds` are left out."""
     assert kind in ("cpu", "cuda")
     matmul: dict[str, list[tuple[float, float]]] = {}
     for dtype in DTYPES[kind]:
@@ -70,7 +71,7 @@ def _seconds(watch: Stopwatch, call: Callable[[], object], calls: int, samples: 
 
 
 def memory_bytes(kind: str, gpus_per_node: int) -> int:
-    """What one process may use: the free memory of its GPU, or its share of the host's."""
+    """Bytes that one process may use: the free memory of its GPU, or its share of the host's."""
     if kind == "cuda":
         asked = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
         found = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60)

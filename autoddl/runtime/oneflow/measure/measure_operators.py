@@ -1,7 +1,12 @@
 """Times a model's operators one by one, as the executor runs them, while all ranks do the same.
 
+<<<<<<< HEAD
+Every distinct operator (`cost.measured.operator_key`) runs unsplit on each rank, once forward only
+and once forward and backward, at the model's batch and at the local batches that a device may have:
+=======
 Every distinct operator (`cost.operators.operator_key`) runs whole on each rank, forward and then
 forward and backward, for the model's batch and for the parts of it that a device would have:
+>>>>>>> main
 
     backward = median(forward and backward) - median(forward)
 """
@@ -58,10 +63,10 @@ def measure_operators(
     save: Callable[[], None],
     show: Callable[[Progress], None],
 ) -> None:
-    """Add to `record` the operators of `graph` that it does not have.
+    """Add to `record` those operators of `graph` that it does not have.
 
     memory_bytes: of a rank; operators that need more at a batch are left out at that batch
-    show:         told before each measurement
+    show:         called before each measurement
     """
     tasks = [task for task in tasks_of(graph, groups.mesh.size) if task.key not in record.operators]
     started = time.monotonic()
@@ -84,7 +89,7 @@ def measure_operators(
 
 
 def tasks_of(graph: Graph, devices: int) -> list[Task]:
-    """The distinct operators that compute, at each batch."""
+    """The distinct operators that compute something, at each batch."""
     tasks: dict[tuple[str, float], Task] = {}
     for batch in batches_of(graph, devices):
         part = graph.with_batch(batch)
@@ -97,7 +102,7 @@ def tasks_of(graph: Graph, devices: int) -> list[Task]:
 
 
 def batches_of(graph: Graph, devices: int) -> list[int]:
-    """The whole batch, what each of `devices` would have of it, and what is between."""
+    """The whole batch, the part of it that one of `devices` would have, and sizes in between."""
     if graph.batch == 0:
         return [0]
     divisors = [n for n in range(1, graph.batch + 1) if graph.batch % n == 0]
@@ -121,7 +126,7 @@ def _bytes(task: Task) -> int:
 
 
 def _nodes(graph: Graph, groups: Groups) -> dict[str, Node]:
-    """Operator name -> how to run it, whole on this rank."""
+    """Operator name -> how to run it unsplit on this rank."""
     ops = {op.name: _replicated(graph, op, groups.mesh) for op in graph.ops}
     program = compile_program(graph, ops, {}, groups, RunState(0), {})
     return {node.op.name: node for node in program.nodes}
@@ -144,7 +149,7 @@ def _is_whole(signature: Signature) -> bool:
 
 
 def _seconds(node: Node, watch: Stopwatch) -> tuple[float, float]:
-    """(forward, forward and backward) seconds of one call, medians."""
+    """Median seconds of one call: (forward, forward and backward)."""
     kernel, spec, device = node.kernel, node.context.spec, watch.backend.device
     assert kernel is not None
     inputs = [_filled(tensor, device) for tensor in spec.inputs]
@@ -169,7 +174,7 @@ def _seconds(node: Node, watch: Stopwatch) -> tuple[float, float]:
 
 
 def _filled(tensor: TensorSpec, device: str) -> flow.Tensor:
-    """Ones, and zero where a number may stand for a place."""
+    """A tensor of ones, but of zeros where a number may be an index."""
     value = 1 if tensor.is_float else 0
     shape = tensor.shape or (1,)  # OneFlow makes no scalar this way
     filled = flow.full(shape, value, dtype=getattr(flow, tensor.dtype), device=device)

@@ -1,8 +1,8 @@
-"""Times collectives, exactly as the executor runs them.
+"""Times collectives exactly as the executor runs them.
 
-A sample is `calls` calls, one right after the other as in a training step, and the wait until
-OneFlow has done them, divided by `calls`; all ranks start it together and the slowest counts. Every
-rank comes to know every rank's time, so that all decide alike when to stop.
+A sample is `calls` back-to-back calls, as in a training step, and the wait until OneFlow has
+completed them, divided by `calls`. All ranks start it together and the slowest counts. Every rank
+receives every rank's time, so that all decide alike when to stop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WARM_UP_CALLS = 2  # the first call allocates and connects; the second is the fi
 
 
 def wait() -> None:
-    """Until everything that this rank has issued is done."""
+    """Wait until everything that this rank has issued is complete."""
     internal.eager.Sync()
 
 
@@ -42,11 +42,11 @@ class Stopwatch:
         self._token = flow.zeros(1, device=groups.backend.device)
 
     def meet(self) -> None:
-        """Until all ranks are here."""
+        """Barrier: wait until all ranks are here."""
         self._world.all_reduce(self._token).numpy()
 
     def seconds(self, call: Call | None, calls: int, samples: int) -> list[float]:
-        """`samples` samples of `call`, None on a rank that stays idle; of the slowest rank each."""
+        """`samples` samples of `call` (None on an idle rank), each of the slowest rank."""
         mine = np.zeros(samples)
         for index in range(samples):
             self.meet()
@@ -59,7 +59,7 @@ class Stopwatch:
         return self.gather(mine).max(axis=0).tolist()
 
     def warm_up(self, call: Call | None) -> float:
-        """A few calls that do not count; the seconds of the last on the slowest rank."""
+        """Calls that are not counted; returns the seconds of the last one on the slowest rank."""
         return self.seconds(call, 1, WARM_UP_CALLS)[-1]
 
     def gather(self, values: np.ndarray) -> np.ndarray:
@@ -70,7 +70,7 @@ class Stopwatch:
         return self._world.all_gather(mine).numpy().reshape(self._world.size, -1)
 
     def agreed(self, value: float) -> float:
-        """Rank 0's value."""
+        """Rank 0's value, on all ranks."""
         return float(self.gather(np.array([value]))[0, 0])
 
     def median(self, call: Call, calls: int, samples: int) -> float:

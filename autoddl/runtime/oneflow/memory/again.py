@@ -1,11 +1,11 @@
-"""Run recomputed blocks again when the plan says so, in a job that nn.Graph built.
+"""Makes nn.Graph recompute checkpointed blocks at the time that the plan assumes.
 
-nn.Graph copies a block's forward operators and lets the copies wait for what stands before the
-first reader of theirs in the backward pass. Where that reader needs no gradient, as a sum in the
-backward pass of a variance, what stands before it is an operator of the forward pass: all blocks
-are run again at once, and nothing is saved. Here the copies wait for the gradient of what leaves
-their block, as do operators of the block's backward pass that take no gradient, and what comes
-after the block reads what left it the first time.
+nn.Graph copies a block's forward operators, and lets the copies wait for whatever precedes their
+first reader in the backward pass. Where that reader needs no gradient, as a sum in the backward
+pass of a variance, its predecessor is an operator of the forward pass: all blocks are then
+recomputed at once, and no memory is saved. This module makes the copies wait for the gradient of
+the block's outputs, as well as those operators of the block's backward pass that take no gradient,
+and lets what follows the block read the block's first results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Ops = Mapping[str, Any]
 
 
 def run_again_late(job: Any, prefixes: Iterable[str]) -> None:
-    """Let the second forward pass of each block wait for the block's gradient.
+    """Let the recomputation of each block wait for the gradient of the block's outputs.
 
     prefixes: of the names of each block's operators
     """
@@ -53,7 +53,7 @@ def run_again_late(job: Any, prefixes: Iterable[str]) -> None:
 
 
 def _read_first_results(ops: Ops, prefix: str) -> None:
-    """Give operators outside of a block, which nn.Graph makes read copies, the first results."""
+    """Restore the first results as inputs of operators outside a block that nn.Graph redirected."""
     for name, op in ops.items():
         if not name.removeprefix(COPY).startswith(prefix):
             for values in _inputs(op):
@@ -63,7 +63,7 @@ def _read_first_results(ops: Ops, prefix: str) -> None:
 
 
 def _reached(following: Mapping[str, Iterable[str]], starts: Iterable[str]) -> set[str]:
-    """`starts`, and what follows them, directly or not."""
+    """`starts` and everything that depends on them, directly or not."""
     found = set(starts)
     waiting = list(found)
     while waiting:
@@ -75,7 +75,7 @@ def _reached(following: Mapping[str, Iterable[str]], starts: Iterable[str]) -> s
 
 
 def _inputs(op: Any) -> Iterator[Any]:
-    """The lists of values that an operator reads, each "operator/output"."""
+    """The lists of values that an operator reads, each named "operator/output"."""
     if op.HasField("user_conf"):
         for values in op.user_conf.input.values():
             yield values.s

@@ -1,8 +1,8 @@
-"""Compile jobs that were built for CPUs as jobs for CUDA devices.
+"""Compiles jobs that were built for CPUs as jobs for CUDA devices.
 
-Between nn.Graph's building of a job and its compilation, every operator is moved to devices of kind
+After nn.Graph has built a job and before it compiles it, every operator is moved to devices of kind
 "cuda": its tag, and the placement groups that name it. Operators that OneFlow keeps on the host
-(ticks, the learning rate) stay.
+(ticks, the learning rate) stay there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TAG = "cuda"
 
 @contextmanager
 def compiled_for_cuda(edit: Callable[[Any], None] | None = None) -> Iterator[None]:
-    """Inside, the jobs of new graphs are for CUDA devices, after `edit`."""
+    """A context in which new graphs compile for CUDA devices, after `edit` has changed the job."""
     make = internal.nn.graph.CNNGraph
 
     def make_for_cuda(name: str, serialized: bytes, *rest: Any) -> Any:

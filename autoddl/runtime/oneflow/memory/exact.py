@@ -1,8 +1,8 @@
-"""Ask OneFlow's compiler for a plan's memory, in a process of its own.
+"""Asks OneFlow's compiler for a plan's memory, in a process of its own.
 
-The compiler may order what is ready by the addresses of its objects, so that two compilations of
-one plan can differ: 381.3 and 414.9 MB for the DLRM of `benchmarks.memory` with tensor parallelism
-over four devices and SGD. Most plans give the same bytes each time.
+The compiler may order operators that are ready by the addresses of its objects, so that two
+compilations of one plan can differ: 381.3 and 414.9 MB for the DLRM of `benchmarks.memory` with
+tensor parallelism over four devices and SGD. Most plans give the same bytes each time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .replay import JOB_PREFIX
 
 @dataclass(frozen=True)
 class ExactMemory:
-    """OneFlow's plan for the device that needs most.
+    """OneFlow's memory plan of the device that needs most.
 
     names:     OneFlow's name of each parameter and buffer -> the model's
-    differing: operators that OneFlow places otherwise than planned
+    differing: operators whose placement OneFlow changes from the planned one
     """
 
     device: DeviceMemory
@@ -44,7 +44,7 @@ class ExactMemory:
 
     @property
     def activations(self) -> int:
-        """Bytes of the reused memory: activations, gradients, temporaries, at their peak."""
+        """Bytes of the reused memory at its peak: activations, gradients and temporaries."""
         return sum(self.device.chunks)
 
     @property
@@ -57,7 +57,7 @@ class ExactMemory:
         return self.device.total
 
     def peak(self) -> tuple[str, list[Register]]:
-        """The task at which most of the largest block is alive, and what is alive, largest first"""
+        """The task at which most of the largest block is live, and what is live, largest first."""
         registers = max(
             self.device.registers.values(), key=lambda rs: sum(r.bytes for r in rs), default=[]
         )
@@ -73,7 +73,7 @@ class ExactMemory:
 
 
 def check_compiles(plan: Plan) -> None:
-    """ValueError with the reason if this plan cannot be compiled."""
+    """Raise ValueError with the reason if this plan cannot be compiled."""
     compiled_axes(plan)
     for op in plan.graph.ops:
         if op.kind in ("input", "param", "buffer", "loss", "constant"):

@@ -1,7 +1,8 @@
-"""How an operator of a traced graph is issued again in lazy mode, on global tensors.
+"""Reissues operators of a traced graph in OneFlow's lazy mode, on global tensors.
 
-The kernels of `runtime.oneflow.kernels` do for most kinds. Those that work out something about
-their shard, or that write out their own backward pass, are OneFlow's one operator here.
+For most kinds the kernels of `runtime.oneflow.kernels` do this. Kinds whose kernel computes
+something about its shard, or has a backward pass of its own, are issued here as OneFlow's single
+operator.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ ISSUE: dict[str, Issue] = {
 
 
 def why_not(op: Op) -> str:
-    """Why `op` cannot be compiled here; "" if it can."""
+    """The reason why `op` cannot be compiled here; "" if it can."""
     if op.kind in NEED_DEVICE:
         return NEED_DEVICE[op.kind]
     if op.kind == "opaque":

@@ -1,4 +1,4 @@
-"""A plan's mesh with the fewest axes; OneFlow's nn.Graph builds jobs on one or two axes only."""
+"""Merges a plan's mesh to the fewest axes, as nn.Graph builds jobs on one or two axes only."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def compiled_axes(plan: Plan) -> tuple[tuple[int, ...], ...]:
 
 
 def merged_extent(plan: Plan, group: tuple[int, ...]) -> int:
-    """Devices along the axes `group` together."""
+    """The number of devices along all axes of `group`."""
     return math.prod(plan.mesh.extents[axis] for axis in group)

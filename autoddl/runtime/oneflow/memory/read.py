@@ -1,10 +1,10 @@
-"""Read the memory of one device out of a plan that OneFlow wrote as text.
+"""Reads the memory of one device from a compiled plan that OneFlow wrote as text.
 
-A plan lists blocks of memory. Those of a variable (parameter, state of the optimiser) are there all
-the time. Those in a chunk hold registers, the outputs and temporaries of tasks, each from its
-producer (`alloc_before_actor`) to its last consumer (`free_after_actor`) in the order of its chain,
-at offsets that OneFlow chose so that they fit; the chunk is their peak. All other blocks are
-buffers of their own: inputs, and outputs of tasks outside the chains.
+A plan lists blocks of memory. Blocks of a variable (a parameter or optimizer state) are live all
+the time. Blocks in a chunk hold registers, the outputs and temporaries of tasks; each is live from
+its producer (`alloc_before_actor`) to its last consumer (`free_after_actor`) in the order of its
+chain, at an offset that OneFlow chose; the size of the chunk is their peak. All other blocks are
+separate buffers: inputs, and outputs of tasks outside the chains.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_RANK = -1
 
 @dataclass(frozen=True)
 class Register:
-    """A tensor in a reused block: the task that makes it, its place, and its lifetime."""
+    """A tensor in a reused block: the task that produces it, its offset, and its lifetime."""
 
     task: str
     name: str
@@ -34,7 +34,7 @@ class Register:
 
 @dataclass
 class DeviceMemory:
-    """Bytes on one device. `variables` and `buffers` by name; `registers` of each reused block."""
+    """Bytes on one device: `variables` and `buffers` by name, `registers` of each reused block."""
 
     variables: dict[str, int] = field(default_factory=dict)
     chunks: list[int] = field(default_factory=list)
@@ -47,7 +47,7 @@ class DeviceMemory:
 
 
 def read_fullest(path: Path) -> DeviceMemory:
-    """The memory of the device that needs most, in the plan in the file `path`."""
+    """The memory of the device that needs most, from the plan in the file `path`."""
     with open(path) as lines:
         (memory,) = (m for name, m in _top_level(lines, _NO_RANK) if name == "block_chunk_list")
     sizes: dict[int, int] = defaultdict(int)
@@ -62,7 +62,7 @@ def read_fullest(path: Path) -> DeviceMemory:
 
 
 def read_plan(lines: Iterable[str], rank: int) -> DeviceMemory:
-    """The memory of `rank`'s CUDA device in a plan's text."""
+    """The memory of `rank`'s CUDA device, from the text of a plan."""
     found = DeviceMemory()
     tasks: list[Message] = []
     blocks: list[Message] = []

@@ -1,13 +1,14 @@
-"""A plan as an nn.Graph: every operator issued again on global tensors in its planned placements.
+"""A plan as an nn.Graph: every operator reissued on global tensors in its planned placements.
 
-Between operators `to_global` changes placements and carries the gradients' planned placements; a
-parameter's Partial gradient is left to the optimiser's side, where OneFlow reduces it once, after
-the accumulation over micro-batches. OneFlow infers each operator's placements from its inputs';
-where it infers others than planned, its output is brought to the planned one, and this is noted.
+Between operators, `to_global` changes placements and assigns the planned placements of gradients. A
+parameter's Partial gradient is left to the optimizer, where OneFlow reduces it once, after gradient
+accumulation over micro-batches. OneFlow infers each operator's output placements from its inputs;
+where it infers others than planned, the output is converted to the planned one, and this is
+recorded.
 
 A block that the plan recomputes is a module of its own, with OneFlow's activation checkpointing
-(`again` says when). In mixed precision the variables are the float32 master copies, cast where they
-are used.
+(`again` corrects when it recomputes). In mixed precision the variables are the float32 master
+copies, cast where they are used.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ JOB_PREFIX = "Training_"  # of the name that nn.Graph gives the class below
 
 @dataclass
 class Placer:
-    """Planned placements in OneFlow's terms, on the merged mesh."""
+    """Planned placements as OneFlow's, on the merged mesh."""
 
     plan: Plan
     groups: tuple[tuple[int, ...], ...] = ()
@@ -49,7 +50,7 @@ class Placer:
         return [_label(nd[group[0]] if group else None) for group in self.groups]
 
     def empty(self, shape: Sequence[int], dtype: str, nd: NdSbp) -> flow.Tensor:
-        """A global tensor of any values."""
+        """A global tensor with arbitrary values."""
         return flow.empty(
             *shape, dtype=getattr(flow, dtype), placement=self.placement, sbp=self.sbp(nd)
         )
@@ -71,7 +72,7 @@ BlockRunner = Callable[[Sequence[flow.Tensor]], list[flow.Tensor]]
 
 
 class Block(nn.Module):
-    """A block that is run again; `run` issues its operators."""
+    """A block that is recomputed; `run` issues its operators."""
 
     def __init__(self, run: BlockRunner) -> None:
         super().__init__()
@@ -155,12 +156,12 @@ class Replay(nn.Module):
         )
 
     def _made(self, block: int) -> list[str]:
-        """The tensors that a block's operators make, in order."""
+        """The tensors that a block's operators produce, in order."""
         names = frozenset(self.plan.recomputed[block])
         return [t for op in self.plan.graph.ops if op.name in names for t in op.outputs]
 
     def _block_runner(self, block: int, names: frozenset[str]) -> BlockRunner:
-        """The operators of a block, from the tensors that enter it to those that leave it."""
+        """A function from the tensors that enter a block to those that leave it."""
 
         def run(inputs: Sequence[flow.Tensor]) -> list[flow.Tensor]:
             # parameters do not pass through the module, which would copy them
@@ -176,7 +177,7 @@ class Replay(nn.Module):
         return run
 
     def _issue(self, op: Op, values: dict[str, flow.Tensor]) -> None:
-        """Put the outputs of `op` among the values."""
+        """Issue `op` and store its outputs in `values`."""
         planned = self.plan.ops[op.name]
         received = [self._receive(op, n, values[t]) for n, t in enumerate(op.inputs)]
         if op.kind == "stack":
@@ -189,7 +190,7 @@ class Replay(nn.Module):
             values[name] = self._placed(op, value, self.placer.sbp(nd))
 
     def _receive(self, op: Op, index: int, value: flow.Tensor) -> flow.Tensor:
-        """Input `index` of `op`, in its planned placement."""
+        """Input `index` of `op`, converted to its planned placement."""
         edge = self.plan.edges.get((op.name, index))
         tensor = op.inputs[index]
         producer = self.plan.graph.producers[tensor]
@@ -204,7 +205,9 @@ class Replay(nn.Module):
         )
 
     def _place_gradients(self, op: Op, received: Sequence[flow.Tensor]) -> None:
-        """Bring the gradients of inputs to their planned placements; OneFlow gives them whole."""
+        """Convert the gradients of inputs to their planned placements; OneFlow's gradients are
+        whole.
+        """
         placement = self.placer.placement
         for value, nd in zip(received, self.plan.ops[op.name].grad_ins, strict=True):
             if nd is not None and value.requires_grad:

@@ -1,7 +1,7 @@
-"""Compile a plan's job: `python -m autoddl.runtime.oneflow.memory.worker PLAN RESULT`.
+"""Compiles a plan's job: `python -m autoddl.runtime.oneflow.memory.worker PLAN RESULT`.
 
-Writes RESULT (JSON) with what was built, then lets OneFlow compile, which writes its plan under the
-current folder and ends this process where it first needs a device. `exact` reads both.
+Writes RESULT (JSON) with what was built, then lets OneFlow compile, which writes its plan below the
+current folder and aborts this process where it first needs a device. `exact` reads both.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def compile_plan(plan: Plan, result: Path) -> None:
 
 
 def _set_chains(plan: Plan) -> None:
-    """Let OneFlow chain operators as needs the least memory by the model."""
+    """Choose OneFlow's order of operators that needs the least memory according to the model."""
     peaks = compiled_peaks(plan.step)
     rule = min(peaks, key=lambda rule: peaks[rule].bytes)
     os.environ["ENABLE_LOGICAL_CHAIN"] = str(rule != "tasks").lower()

@@ -1,8 +1,8 @@
-"""Let one process see a world of many ranks, as its rank 0.
+"""Lets a single process act as rank 0 of a job of many ranks.
 
-OneFlow counts the ranks in a message that it fills when it starts (`ProcessCtx`, one address a
+OneFlow counts the ranks in a message that it fills when it starts (`ProcessCtx`, one address per
 rank). With more addresses in it, placements on all ranks are valid, and jobs on them are built and
-compiled like in a real world. Nothing may be communicated.
+compiled as in a real job. Nothing may be communicated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PARSE = "_ZN6google8protobuf11MessageLite14ParseFromArrayEPKvi"
 
 
 def pretend_world(size: int) -> None:
-    """Make this process rank 0 of `size` ranks on one host, of which the others do not exist."""
+    """Make this process rank 0 of `size` ranks on one host; the others do not exist."""
     context: Any = ctrl_bootstrap_pb2.ProcessCtx()
     context.rank, context.node_size = 0, 1
     for _ in range(size):

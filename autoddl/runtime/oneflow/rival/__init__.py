@@ -1,5 +1,5 @@
-"""OneFlow's own planner, `enable_auto_parallel` of nn.Graph, asked for its choice.
+"""OneFlow's own planner, `enable_auto_parallel` of nn.Graph, as a baseline to compare with.
 
-`choice.py` asks in a process of its own (`worker.py`) and reads the compiled job; the model is a
-`Graph` alone, so nothing is trained, and the devices need not exist.
+`choice.py` runs it in a process of its own (`worker.py`) and reads its choice from the compiled
+job. The model is given as a `Graph` alone, so nothing is trained and the devices need not exist.
 """

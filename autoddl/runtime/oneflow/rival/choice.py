@@ -1,7 +1,7 @@
-"""What OneFlow's `enable_auto_parallel` chooses for a graph, read back from its optimised job.
+"""The choice of OneFlow's `enable_auto_parallel` for a graph, read from its optimised job.
 
-The planner runs in a process of its own, with a time limit: it need not end on a large graph, and
-its process ends by a crash even when it succeeds, as no device is there.
+The planner runs in a process of its own with a time limit: on a large graph it may not terminate,
+and even when it succeeds its process aborts, as there is no device.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Chosen = Mapping[str, tuple[tuple[NdSbp, ...], tuple[NdSbp, ...]]]
 def ask_oneflow(graph: Graph, mesh: Mesh, optimizer: str, timeout_s: float) -> Chosen:
     """The placements that OneFlow's planner chooses, operator by operator, on `mesh`.
 
-    Operators that it splits into several of its own are left out. Raises ValueError if it cannot
-    take the graph, fails, or has not ended after `timeout_s` seconds.
+    Operators that OneFlow replaces by several of its own are left out. Raises ValueError if it
+    cannot take the graph, fails, or has not finished after `timeout_s` seconds.
     """
     graph = graph.with_forks()
     for op in graph.ops:
@@ -62,7 +62,7 @@ def read_choice(graph: Graph, mesh: Mesh, job: Any) -> Chosen:
 
 
 def _operators(graph: Graph, job: Any) -> Iterator[tuple[Op, Any]]:
-    """Operators of the graph with the job's operator of the same kind in their scope."""
+    """Operators of the graph, each with the job's operator of the same kind in its name scope."""
     taken: set[int] = set()
     for found in job.net.op:
         scope = re.match(r"o(\d+)-", found.name)
@@ -76,7 +76,7 @@ def _operators(graph: Graph, job: Any) -> Iterator[tuple[Op, Any]]:
 
 
 def _atomic(nd_sbp: Any, mesh: Mesh) -> NdSbp:
-    """OneFlow's placement on the merged mesh, on the atomic axes."""
+    """OneFlow's placement on the merged mesh, as a placement on the atomic axes."""
     labels = [B] * mesh.num_axes
     groups = merged_axes(mesh)
     parallel = list(nd_sbp.sbp_parallel)

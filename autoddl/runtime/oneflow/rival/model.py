@@ -1,7 +1,6 @@
 """A graph's operators in lazy mode on replicated global tensors, each in a name scope of its own.
 
-From the names `o<number>-...` of a job's operators follows which operator of the graph each
-stands for.
+The names `o<number>-...` of a job's operators tell which operator of the graph each represents.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ SOURCES = ("param", "buffer")
 
 
 def merged_axes(mesh: Mesh) -> tuple[tuple[int, ...], ...]:
-    """The mesh that OneFlow gets: one axis of nodes, one of the devices of a node."""
+    """The mesh for OneFlow: one axis of nodes, and one of the devices of a node."""
     links = ("inter", "intra")
     groups = (tuple(a for a, x in enumerate(mesh.axes) if x.link == link) for link in links)
     return tuple(group for group in groups if group)
@@ -51,7 +50,7 @@ class Whole(nn.Module):
                     self.register_buffer(name, value)
 
     def empty(self, op: Op) -> flow.Tensor:
-        """A tensor of any values for what a source gives."""
+        """A tensor with arbitrary values in place of a source's output."""
         spec = self.graph.tensors[op.outputs[0]].spec
         dtype = getattr(flow, spec.dtype)
         return flow.empty(*spec.shape, dtype=dtype, placement=self.placement, sbp=self.sbp)

@@ -1,8 +1,8 @@
-"""Let OneFlow plan a graph: `python -m autoddl.runtime.oneflow.rival.worker GRAPH NODES GPUS`.
+"""Lets OneFlow plan a graph: `python -m autoddl.runtime.oneflow.rival.worker GRAPH NODES GPUS`.
 
-Builds the training job with `enable_auto_parallel` for a world of NODES x GPUS CUDA devices that do
-not exist, and compiles it. OneFlow writes the job with its choice below GLOG_log_dir, then ends the
-process where it first needs a device; `choice` reads what it wrote.
+Builds the training job with `enable_auto_parallel` for NODES x GPUS CUDA devices that do not exist,
+and compiles it. OneFlow writes the job with its choice below GLOG_log_dir, then aborts the process
+where it first needs a device; `choice` reads the file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .model import Whole
 
 
 def plan_graph(graph: Graph, mesh: Mesh, optimizer: str) -> None:
-    """Build and compile; does not return where there is no GPU."""
+    """Build and compile the job; does not return on a machine without a GPU."""
     pretend_world(mesh.size)
     _set_resource_attr("enable_debug_mode", True, bool)  # writes the optimised job down
     model = Whole(graph, mesh)

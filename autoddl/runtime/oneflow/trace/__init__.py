@@ -1,1 +1,1 @@
-"""An `oneflow.nn.Module` to a `Graph`."""
+"""Traces an `oneflow.nn.Module` to a `Graph`."""

@@ -1,8 +1,8 @@
-"""How a traced job depends on the batch: two jobs of one model, at a batch and at twice that batch.
+"""Finds how a traced job depends on the batch, from a job at a batch and one at twice that batch.
 
-A size or a factor that is equal in both does not depend on the batch, one that doubles is
-proportional to it, a float that halves is inversely proportional (a mean's 1/rows). Anything else
-means that the job holds for its own batch only.
+A size or factor that is equal in both does not depend on the batch; one that doubles is
+proportional to it; a float that halves is inversely proportional (a mean's 1/rows). Anything else
+means that the job is valid for its own batch only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RANDOM = ("seed",)  # drawn anew by each trace
 class Scaling:
     """Batch dims of tensors and batch exponents of attributes, by the job's names.
 
-    `holds` is False if the job cannot be re-batched; then both are empty.
+    `holds` is False if the job is valid for its own batch only; then both are empty.
     """
 
     holds: bool = False

@@ -1,9 +1,9 @@
-"""The form in which operators enter the graph: attributes without OneFlow's padding, no no-ops.
+"""The canonical form of operators in the graph: attributes without OneFlow's padding, no no-ops.
 
 Inputs and outputs follow the order in which OneFlow declares an operator's arguments. Attributes
-keep OneFlow's names, except that a scalar operand, which OneFlow keeps as one of several typed
-attributes, is the single attribute `operand`. Only the first output stays, or those in
-`KEPT_OUTPUTS`; an operator of which another is read has no canonical form.
+have OneFlow's names, except that a scalar operand, which OneFlow stores in one of several typed
+attributes, is the single attribute `operand`. Only the first output remains, or those in
+`KEPT_OUTPUTS`; an operator of which another output is read has no canonical form.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHAPE_ONLY = frozenset(
 def canonical_attrs(
     op: RawOp, exponents: Mapping[str, tuple[int, ...]]
 ) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
-    """The operator's attributes and batch exponents as the graph has them."""
+    """The operator's attributes and batch exponents in the form that the graph has."""
     attrs: dict[str, Any] = {}
     batch: dict[str, tuple[int, ...]] = {}
     dropped = _DROPPED | _DROPPED_OF.get(op.kind, frozenset())

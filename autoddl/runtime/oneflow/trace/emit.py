@@ -1,4 +1,4 @@
-"""From the operators of a job to a `Graph`: canonical names, attributes and order."""
+"""Converts the operators of a job to a `Graph`: canonical names, attributes and order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .unknown import SOURCES, path_of
 
 @dataclass
 class Emitted:
-    """A graph, and the graph's names of opaque operators and captured tensors by the job's."""
+    """A graph, and its names of opaque operators and captured tensors by the job's names."""
 
     graph: Graph
     opaque: dict[str, str]

@@ -1,4 +1,4 @@
-"""What the command line needs of OneFlow for a model by name (`module:function`)."""
+"""What the command line needs from OneFlow for a model given by name (`module:function`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a model or its example, said so that the user can mend it."""
+"""Messages about what is wrong with a model or its example, written for the user who fixes it."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ def _user_line(error: BaseException) -> str:
 
 
 def essence(message: str) -> str:
-    """The last telling lines of a OneFlow message, without colours and its C++ stack.
+    """The last informative lines of a OneFlow message, without colours and its C++ stack.
 
-    A failed check is only a pair of numbers; the operator's source file then says whose it is.
+    OneFlow reports a failed check as a pair of numbers only; its source file names the operator.
     """
     message = _COLOUR.sub("", message)
     lines = [

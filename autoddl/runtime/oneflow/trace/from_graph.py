@@ -1,7 +1,7 @@
-"""A model from its graph alone: random parameters, zero buffers, made-up inputs.
+"""A model made from its graph alone: random parameters, zero buffers, synthetic inputs.
 
-For running a plan file whose model is not at hand. What a step sends and how long it takes depends
-on the shapes, not on the values.
+It runs a plan file whose model is not available. The communication and the time of a step depend on
+the shapes, not on the values.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import oneflow as flow
 
 from ....graph.graph import Graph
 from ....plans import Plan
-from ....plans.staged import StagedPlan
 from ...traced import Traced
 
 PARAMETER_SCALE = 0.02  # GPT-2's, small enough that activations of deep models stay finite
 
 
 def made_up_model(graph: Graph, seed: int) -> Traced:
-    """What `build_trainer` needs of a traced model. ValueError if only the model itself can run."""
+    """A model for `build_trainer` in place of a traced one. ValueError if the graph needs the
+    original.
+    """
     opaque = [op for op in graph.ops if op.kind == "opaque"]
     if opaque:
         raise ValueError(
@@ -37,7 +38,7 @@ def made_up_model(graph: Graph, seed: int) -> Traced:
     return Traced(graph, params, buffers)
 
 
-def made_up_example(plan: Plan | StagedPlan) -> list[np.ndarray]:
+def made_up_example(plan: Plan) -> list[np.ndarray]:
     """One empty global batch: the arrays that `Trainer.step` takes, by their place."""
     graph = plan.graph
     found: dict[int, np.ndarray] = {}

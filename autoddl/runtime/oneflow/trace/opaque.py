@@ -1,4 +1,4 @@
-"""Opaque calls: submodules that run as they are, as one operator of the graph.
+"""Opaque calls: submodules that run unchanged, as one operator of the graph.
 
 A submodule call is opaque if an operator in it is unknown, or if the user declared the submodule
 batch-wise. Its operators collapse into one of kind `opaque`, whose inputs are the call's tensor

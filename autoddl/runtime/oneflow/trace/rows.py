@@ -1,10 +1,11 @@
-"""Which opaque calls work on each row of the batch by itself, as far as the rules can tell.
+"""Finds the opaque calls that treat each row of the batch independently, as far as rules can tell.
 
-Many submodules are opaque only for what they draw (stochastic depth) or for a gradient that they
-stop: everything else in them has a rule. If every operator has a signature that takes and gives
-what follows the batch split by rows, and the rest whole, then so does the call, and devices that
-hold some of the rows can run it as it is. Numbers must be drawn for each row, or the devices would
-disagree on them, and no number but a size may follow the batch: a device would take its own.
+Many submodules are opaque only because they draw random numbers (stochastic depth) or stop a
+gradient; all their other operators have a rule. If every operator has a signature that maps
+batch-dependent tensors split by rows, and all others whole, to results of the same kind, then so
+does the call, and devices that hold some of the rows can run it unchanged. Random numbers must be
+drawn per row, or devices would disagree on them, and only sizes may depend on the batch: for any
+other number, a device would use its local one.
 """
 
 from __future__ import annotations

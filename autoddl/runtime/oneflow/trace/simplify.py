@@ -1,4 +1,4 @@
-"""Drop from a job what changes nothing and what nobody reads."""
+"""Removes from a job the operators without effect and those whose results nobody reads."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Trace a OneFlow module to a `Graph`.
+"""Traces a OneFlow module to a `Graph`.
 
     module --lazy mode--> job --read--> raw operators --opaque calls collapsed, no-ops dropped,
     dead operators dropped--> Graph with canonical names
 
-The job is built at the example's batch and at twice that batch; comparing them tells which sizes
-and factors follow the batch (`batch.py`). Nothing is computed: shapes are all that OneFlow infers.
+The job is built at the example's batch and at twice that batch; comparing the two tells which sizes
+and factors depend on the batch (`batch.py`). Nothing is computed: OneFlow infers shapes only.
 """
 
 from __future__ import annotations

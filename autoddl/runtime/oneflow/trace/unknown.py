@@ -1,4 +1,4 @@
-"""Which submodules hold operators that autoddl cannot plan or run, and so become opaque."""
+"""Finds submodules that hold operators that autoddl cannot plan or run, and so become opaque."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def rewriting_modules(
 ) -> dict[str, str]:
     """Path of the smallest submodule that changes a parameter or buffer -> which one.
 
-    The graph has no place for such a change; inside an opaque submodule it just happens.
+    The graph cannot represent such a change; inside an opaque submodule it is simply executed.
     """
     makers = {name: op for op in ops for name in op.makes}
     found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Raise where OneFlow would end the process: a GPU that a forward pass names, on a host without.
+"""Raises an error where OneFlow would abort: a forward pass that names a GPU on a host without one.
 
 Eager mode refuses the device; in lazy mode moving a tensor there is a C++ abort.
 """
@@ -21,7 +21,7 @@ _FACTORIES = (
 
 @contextmanager
 def devices_checked() -> Iterator[None]:
-    """Asking for a GPU raises RuntimeError inside, if there is none."""
+    """A context in which asking for a GPU raises RuntimeError if there is none."""
     if flow.cuda.is_available():
         yield
         return

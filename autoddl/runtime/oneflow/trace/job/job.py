@@ -1,9 +1,9 @@
-"""Run a model under OneFlow's lazy mode and keep the forward job that it built.
+"""Runs a model in OneFlow's lazy mode and keeps the forward job that it builds.
 
-The model's own modules run, with lazy tensors in the places of their parameters and buffers; each
-call of a submodule opens a name scope `c<k>`, so every operator's name tells which call issued it.
-Everything that was replaced is put back, whatever happens. `TensorNameScope` is OneFlow's table
-from tensors to job names; it outlives a job that is never compiled and later tensors would be taken
+The model's own modules run, with lazy tensors in place of their parameters and buffers. Each call
+of a submodule opens a name scope `c<k>`, so every operator's name tells which call issued it. All
+that was replaced is restored, even after an error. `TensorNameScope` is OneFlow's table from
+tensors to job names; it outlives a job that is never compiled, and later tensors would be mistaken
 for those of an older trace, so it is cleared before each job.
 """
 
@@ -126,7 +126,9 @@ def _clear_tensor_names() -> None:
 
 @contextmanager
 def _restored(model: nn.Module) -> Iterator[None]:
-    """Undo what a forward pass leaves in the modules: state, attributes, training flags."""
+    """A context that undoes what a forward pass changes in modules: state, attributes, training
+    flags.
+    """
     saved = []
     for module in model.modules():
         kept = dict(module.__dict__)
@@ -144,7 +146,7 @@ def _restored(model: nn.Module) -> Iterator[None]:
 
 
 def _feed_state(model: nn.Module, job: LazyJob) -> None:
-    """Put a lazy variable in the place of every parameter and buffer, tied ones once."""
+    """Put a lazy variable in place of every parameter and buffer; tied ones share one."""
     fed: dict[flow.Tensor, flow.Tensor] = {}
     for path, module in model.named_modules():
         for slots, names in ((module._parameters, job.params), (module._buffers, job.buffers)):
@@ -185,10 +187,10 @@ def _fetch(tensor: flow.Tensor, name: str) -> None:
 def _captured_tensors(
     proto: job_pb.Job, name: str, job_id: int, session: Any
 ) -> dict[str, flow.Tensor]:
-    """The eager tensors that the job read, by the names of the variables that stand for them.
+    """The eager tensors that the job read, by the names of the variables that represent them.
 
-    Only OneFlow's compiled graph gives them out. It registers them, then refuses a job whose
-    variable nobody registered: a job of one such variable yields them without being compiled.
+    Only OneFlow's compiled graph exposes them. It registers them, then refuses a job whose variable
+    nobody registered: a job with one such variable yields them without being compiled.
     """
     variables = [op for op in proto.net.op if op.WhichOneof("op_type") == "variable_conf"]
     if not any("FreeEagerTensor" in op.name for op in variables):

@@ -1,8 +1,8 @@
 """Storage-free construction: models of any size in the memory of a small one.
 
-Inside `storage_free()` every large new tensor is one element seen through zero strides, so a
-36-billion-parameter model can be built, traced and planned, but never run: its values mean nothing.
-In-place initialisers skip such tensors, since each of their writes would visit every element.
+Inside `storage_free()` every large new tensor is one element viewed with zero strides, so that a
+36-billion-parameter model can be built, traced and planned, but not run: its values are
+meaningless. In-place initialisers skip such tensors, as each write would visit every element.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEPT_METHODS = ("requires_grad_", "_zero_grad_")
 
 
 def is_storage_free(tensor: flow.Tensor) -> bool:
-    """True if all elements of `tensor` share one place in memory."""
+    """True if all elements of `tensor` share the same memory."""
     return tensor.numel() > 1 and all(
         stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1
     )
@@ -36,7 +36,7 @@ def shape_only(shape: tuple[int, ...], dtype: flow.dtype) -> flow.Tensor:
 
 @contextmanager
 def storage_free() -> Iterator[None]:
-    """Build modules inside without memory for their parameters."""
+    """A context in which modules are built without memory for their parameters."""
     real = flow.Tensor
     saved: list[tuple[Any, str, Any]] = []
 

@@ -1,6 +1,6 @@
-"""Read a job: its operators in order, with plain attributes and the tensors' specs.
+"""Reads a job: its operators in order, with plain attributes and the tensors' specs.
 
-Names are still the job's own, so two jobs of one model can be compared operator by operator.
+Names are still the job's own, so that two jobs of one model can be compared operator by operator.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Record which submodule call issues each operator of a lazy job, by name scopes.
+"""Records which submodule call issues each operator of a lazy job, by name scopes.
 
 Call number k opens the scope `c<k>`, or `n<k>` where gradients are off; the arguments and results
-of an opaque call pass `identity` operators in the scope `b<k>`.
+of an opaque call pass through `identity` operators in the scope `b<k>`.
 """
 
 from __future__ import annotations

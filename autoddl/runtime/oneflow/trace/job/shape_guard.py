@@ -1,8 +1,8 @@
-"""Raise where OneFlow would end the process: shapes that an operator does not take, in lazy mode.
+"""Raises an error where OneFlow would abort: invalid operand shapes in lazy mode.
 
 Eager operators check their operands, but some lazy ones fail while OneFlow infers placements, and
-that failure is a C++ abort: those that broadcast, products with several batch dims, convolutions.
-All ways from Python to those operators are wrapped while a model is traced.
+that failure is a C++ abort: broadcasting operators, products with several batch dims, convolutions.
+All Python functions that call those operators are wrapped while a model is traced.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def broadcast(shapes: Shapes) -> bool:
 
 
 def _multiply(shapes: Shapes) -> bool:
-    """Whether the batch dims of matrices broadcast; of the others OneFlow tells itself."""
+    """True if the batch dims of matrices broadcast; OneFlow itself checks the other dims."""
     return broadcast([shape[:-2] for shape in shapes])
 
 
@@ -83,7 +83,7 @@ _CHECKS: dict[str, tuple[Fits, str]] = {
 
 @contextmanager
 def shapes_checked() -> Iterator[None]:
-    """Operators on tensors of shapes that they do not take raise RuntimeError inside."""
+    """A context in which operators raise RuntimeError for operand shapes that they reject."""
     owners = (flow, flow._C, flow.Tensor, flow.nn.functional)
     saved = [
         (owner, name, getattr(owner, name))

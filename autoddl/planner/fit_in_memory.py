@@ -1,12 +1,12 @@
-"""Searches with one number of micro-batches and certain blocks run again.
+"""A search with one number of micro-batches and certain blocks run again, fitted into memory.
 
 The search adds bytes up; what a plan holds at its fullest moment is known when it is written down
-(`found`). Where that exceeds the limit, the search's limit is lowered by the excess and its result
-repaired or found anew, so no plan exceeds it; where that costs much time, limits in between are
-tried. Where a look is a lower bound (`coarse_to_fine`), the search is among the strategies
-that it leaves, and what it rules out is ruled out for certain.
+(`realize`). Where that exceeds the limit, the search's limit is lowered by the excess and its
+result repaired or found anew, so no plan exceeds it; where that costs much time, limits in between
+are tried. On five mesh axes or more, the search is among the strategies that a lower bound leaves
+(`coarse_to_fine`), and what that rules out is ruled out for certain.
 
-`Searches.attempt` returns the result.
+`FittedSearch.plan` returns the result.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from ..search.budget import Budget
 from ..search.local_search import descend
 from ..search.problem import ROUNDING, Problem, SearchResult
 from .coarse_to_fine import CLOSE, ClassBounds
-from .found import Found
-from .look import Looker
+from .estimate import Estimator
+from .realize import Candidate
 from .tables.tables import Tables, build_tables
 
-_NARROWINGS = 8
-_LOOSENINGS = 5
+_NARROWINGS = 8  # times that the limit is lowered
+_LOOSENINGS = 5  # times that a limit in between is tried
 _QUICK = 5_000  # strategies of all variables: a search takes a fraction of a second
 _REPAIR = 0.005  # more seconds than without lowering the limit: not worth a search
 _ROUGH = 0.01  # gap of a rough search
+_THOROUGH = 1e-4  # gap of a thorough search
 _CROWDED = 0.95  # of the limit
 _SURE = 0.9  # of the excess of a rough search, by which a limit that admits nothing is lowered
 _BOUNDS_SHARE = 0.1  # of the gap: so far may the bounds stay below their best
@@ -42,32 +43,32 @@ Lowered = Callable[[Tables, SearchResult, float], "Searched | None"]  # to a lim
 
 
 @dataclass
-class Searches:
+class FittedSearch:
     """The searches for one plan; they share a budget.
 
-    looker: whose graphs, model, space, prices and bounds are searched
+    estimator: whose graphs, model, space, prices and bounds are searched
     budget: its gap is that of a plan among the strategies of its micro-batches and blocks, too
     """
 
-    looker: Looker
+    estimator: Estimator
     algorithm: Algorithm
     budget: Budget
     seed: int
     restarts: int = RESTARTS
     results: list[SearchResult] = field(default_factory=list)
-    _last: Found | None = field(default=None, init=False, repr=False)
+    _last: Candidate | None = field(default=None, init=False, repr=False)
 
-    def attempt(self, parts: int, beat_s: float, blocks: Blocks) -> Found | None:
-        """A search; its limit falls until what it counts only in part fits as well.
+    def plan(self, parts: int, beat_s: float, blocks: Blocks) -> Candidate | None:
+        """The best plan found that fits.
 
         Raises NoStrategy if so small a micro-batch cannot be divided as the space asks.
         """
-        looker = self.looker
-        grouping = looker.micro.grouping(parts)
-        again = looker.micro.again(parts, blocks)
-        options = looker.model, parts, looker.space, looker.prices, again
-        if looker.has_classes:
-            bounds = looker.look(parts, blocks, beat_s).bounds
+        estimator = self.estimator
+        grouping = estimator.micro.grouping(parts)
+        again = estimator.micro.again(parts, blocks)
+        options = estimator.model, parts, estimator.space, estimator.prices, again
+        if estimator.has_classes:
+            bounds = estimator.estimate(parts, blocks, beat_s).bounds
             if bounds is not None:
                 return self._among_few(bounds, beat_s)
         tables = build_tables(grouping.graph, *options, grouping)
@@ -78,7 +79,7 @@ class Searches:
 
     def within_limit(
         self, tables: Tables, first: SearchResult, is_thorough: bool = True
-    ) -> Found | None:
+    ) -> Candidate | None:
         """What was found first, or the best of the tables whose fullest moment fits, too.
 
         is_thorough: higher limits are tried again where a lower one costs much time
@@ -92,7 +93,7 @@ class Searches:
 
         return self._fitting((tables, first), lowered, is_thorough)
 
-    def _among_few(self, bounds: ClassBounds, beat_s: float) -> Found | None:
+    def _among_few(self, bounds: ClassBounds, beat_s: float) -> Candidate | None:
         """A search among the strategies that the bounds leave."""
         bounds = bounds.raised(beat_s, max(CLOSE, self.budget.gap * _BOUNDS_SHARE))
         if self._is_too_full(bounds, beat_s):
@@ -101,11 +102,11 @@ class Searches:
         if searched is None:
             return None
         gap = self.budget.gap
-        if gap > 0 and self._found(*searched).excess_bytes > 0:
+        if gap > _THOROUGH and self._found(*searched).excess_bytes > 0:
             # blocks are planned less alike, the earlier a search ends, and the fullest is fuller
             if self._is_crowded(bounds) and self._leaves_nothing(bounds, searched):
                 return None
-            budget = dataclasses.replace(self.budget, gap=0.0)
+            budget = dataclasses.replace(self.budget, gap=_THOROUGH)
             thorough = dataclasses.replace(self, budget=budget)
             searched = thorough._search_few(bounds, beat_s) or searched
         first = searched[1]
@@ -130,9 +131,9 @@ class Searches:
         searched = self._search_few(bounds, beat_s, _ROUGH)
         return searched is not None and self._leaves_nothing(bounds, searched)
 
-    def _found(self, tables: Tables, result: SearchResult) -> Found:
+    def _found(self, tables: Tables, result: SearchResult) -> Candidate:
         """Of the last choice that was asked for, its excess is known."""
-        self._last = Found(tables, result, self.looker.prices.paths).knowing(self._last)
+        self._last = Candidate(tables, result, self.estimator.prices.paths).knowing(self._last)
         return self._last
 
     def _leaves_nothing(self, bounds: ClassBounds, searched: Searched) -> bool:
@@ -151,13 +152,13 @@ class Searches:
         parts, blocks = bounds.builder.micro_batches, bounds.builder.again.blocks
         if not blocks:
             return False
-        least = self.looker.least_bytes(parts, blocks)
-        inside = (self.looker.least_bytes(parts, ()) - least) / len(blocks)
-        return least + inside > _CROWDED * self.looker.model.limit_bytes
+        least = self.estimator.least_bytes(parts, blocks)
+        inside = (self.estimator.least_bytes(parts, ()) - least) / len(blocks)
+        return least + inside > _CROWDED * self.estimator.model.limit_bytes
 
     def _fitting(
         self, searched: Searched, lowered: Lowered, is_thorough: bool = True
-    ) -> Found | None:
+    ) -> Candidate | None:
         """What was searched, or the best within a lower limit whose fullest moment fits.
 
         Or what the search had found before, if that fits and is better.
@@ -173,12 +174,12 @@ class Searches:
             result = dataclasses.replace(
                 first, choice=choice, cost=cost, memory=memory, lower_bound=bound
             )
-            before = Found(tables, result, self.looker.prices.paths)
+            before = Candidate(tables, result, self.estimator.prices.paths)
             if before.excess_bytes <= 0:
                 return before
         return fits
 
-    def _narrowed(self, searched: Searched, lowered: Lowered, loosenings: int) -> Found | None:
+    def _narrowed(self, searched: Searched, lowered: Lowered, loosenings: int) -> Candidate | None:
         """What was searched, or the best within a lower limit whose fullest moment fits.
 
         What does not fit lowers the limit by its excess, which another plan may not have: so where
@@ -187,12 +188,12 @@ class Searches:
         """
         first, large, last, floor = searched[1], math.inf, searched, 0.0
 
-        def found(which: Searched) -> Found:
+        def found(which: Searched) -> Candidate:
             tables, result = which
             bound = min(first.lower_bound, result.cost)
             return self._found(tables, dataclasses.replace(result, lower_bound=bound))
 
-        limit = self.looker.model.limit_bytes
+        limit = self.estimator.model.limit_bytes
         for tries in range(_NARROWINGS):
             fits = found(last)
             if fits.excess_bytes <= 0:
@@ -240,7 +241,7 @@ class Searches:
             ceiling, kept = bounds.ceiling(slack), bounds.kept(slack)
             if sum(map(len, kept)) > size:
                 size = sum(map(len, kept))
-                tables = bounds.tables(kept, self.looker.prices)
+                tables = bounds.tables(kept, self.estimator.prices)
                 limit = bounds.problem.memory_limit
                 problem = dataclasses.replace(tables.problem, memory_limit=limit)
                 result = self.search(problem, beat_s, bounds.bound, gap)

@@ -18,12 +18,12 @@ from ..search.problem import SearchResult
 from .placements import place
 from .tables.tables import Tables
 
-NEAR_FREE = 0.05
+NEAR_FREE = 0.05  # relative: hardly anything is lost to the memory limit
 _WORKED_OUT = ("placed", "excess_bytes", "needed_bytes")
 
 
 @dataclass(frozen=True)
-class Found:
+class Candidate:
     """A choice and the tables that it is of; `seconds` of an iteration.
 
     paths: of the tables' mesh and prices
@@ -33,7 +33,7 @@ class Found:
     result: SearchResult
     paths: PathTable
 
-    def knowing(self, other: Found | None) -> Found:
+    def knowing(self, other: Candidate | None) -> Candidate:
         """With what has been worked out of `other`, if that is the same choice."""
         if other is None or other.tables is not self.tables:
             return self

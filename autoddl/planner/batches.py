@@ -1,14 +1,15 @@
-"""Searches with several numbers of micro-batches, and with blocks that are run again.
+"""The outer choice: how many micro-batches, and which repeated blocks are run again.
 
 If the smallest number of micro-batches that may fit (AutoDDL section 5.1: the largest possible
-micro-batch) gives a plan that is hardly slower (`found.NEAR_FREE`) than one without a memory limit,
-that is the plan. Else more micro-batches, and running all of the model's repeated blocks (`blocks`)
-again, may be faster: quick looks (`look`) tell which of them are worth a search (`searches`), in
-which order, and the fastest plan found is the result. If one is far above its look, that is
-corrected, and others may be worth a search after all.
+micro-batch) gives a plan that is hardly slower (`realize.NEAR_FREE`) than one without a memory
+limit, that is the plan. Else more micro-batches, and running all of the model's repeated blocks
+again, may be faster. Estimates (`estimate`), on five mesh axes or more lower bounds, tell which of
+them are worth a search (`fit_in_memory`), the least first, and the fastest plan found is the
+result. If one is far above its estimate, that is corrected, and others may be worth a search after
+all.
 
-Of a plan that recomputes, as few blocks as fit are recomputed, the first ones: at the placements
-found, and then by a search with these few. `Attempts.best` returns the result.
+Of a plan that runs blocks again, as few blocks as fit are run again, the first ones: at the
+placements found, and then by a search with these few. `Batches.best` returns the result.
 """
 
 from __future__ import annotations
@@ -22,58 +23,59 @@ from functools import cached_property
 from ..cost.account import Cost, account, total
 from ..cost.recompute import Blocks, Checkpointing, Recomputation
 from ..graph.regions import repeated_blocks
-from .found import NEAR_FREE, Found
-from .look import WORTH_LOOK, Look, Looker
-from .searches import Searches
+from .estimate import WORTH_ESTIMATE, Estimate, Estimator
+from .fit_in_memory import FittedSearch
+from .realize import NEAR_FREE, Candidate
 from .tables.group_table import NoStrategy
 
-_REFINEMENTS = 3
-_WORTH_SEARCH = 1.15  # times the cost of the best look with, or without, recomputation
-_WORTH_FAMILY = 1.5  # times the cost of the best look of all
+_REFINEMENTS = 3  # searches with ever fewer blocks run again
+_WORTH_SEARCH = 1.15  # times the cost of the best estimate with, or without, recomputation
+_WORTH_FAMILY = 1.5  # times the cost of the best estimate of all
 _WORTH_IT = 0.003  # of the cost: so much faster must another plan be able to be
 
 
 @dataclass
-class Attempts:
-    """The attempts at one plan.
+class Batches:
+    """The searches for one plan.
 
     counts: numbers of micro-batches to try, ascending
+    one:    the search at a given number and given blocks
     """
 
     counts: Sequence[int]
-    searches: Searches
+    one: FittedSearch
     _failed: set[tuple[int, Blocks]] = field(default_factory=set)
     _first_fits: dict[Blocks, int] = field(default_factory=dict)
 
     @property
-    def looker(self) -> Looker:
-        return self.searches.looker
+    def estimator(self) -> Estimator:
+        return self.one.estimator
 
-    def best(self, checkpointing: Checkpointing) -> Found | None:
+    def best(self, checkpointing: Checkpointing) -> Candidate | None:
         """None if nothing fits. ValueError if all blocks are to be recomputed and there are none"""
         if checkpointing == "all" and not self.blocks:
             raise ValueError(
                 "the model has no repeated blocks that could be recomputed; use "
                 "checkpointing='auto' or 'none'"
             )
-        best: Found | None = None
+        best: Candidate | None = None
         families: list[Blocks] = [self.blocks] if checkpointing == "all" else [()]
         if checkpointing != "all":
             first = self._first_fit(())
-            if first == 0 or self._looks_near_free(first):
-                best = self._attempt(self.counts[first], math.inf, ())
+            if first == 0 or self._seems_near_free(first):
+                best = self._search(self.counts[first], math.inf, ())
                 if best is not None and (best.is_near_free or best.result.end != "done"):
                     return best
         if checkpointing == "auto" and self.blocks:
             families.append(self.blocks)
         tried: set[tuple[int, Blocks]] = set()
         known = -1
-        while known < len(self.looker.corrections):
-            known = len(self.looker.corrections)
+        while known < len(self.estimator.corrections):
+            known = len(self.estimator.corrections)
             beat_s = math.inf if best is None else self._worth(best, ())
-            looks = [k for k in self._worth_search(families, beat_s) if k.key not in tried]
-            tried |= {look.key for look in looks}
-            best = self._fastest(looks, best, checkpointing)
+            estimates = [k for k in self._worth_search(families, beat_s) if k.key not in tried]
+            tried |= {estimate.key for estimate in estimates}
+            best = self._fastest(estimates, best, checkpointing)
             if best is not None and best.result.end != "done":
                 return best
         if best is not None:
@@ -82,29 +84,29 @@ class Attempts:
         return min(filter(None, found), key=lambda f: f.seconds, default=None)
 
     def _fastest(
-        self, looks: list[Look], best: Found | None, checkpointing: Checkpointing
-    ) -> Found | None:
-        """The fastest plan of `looks`, the most promising first, or `best`.
+        self, estimates: list[Estimate], best: Candidate | None, checkpointing: Checkpointing
+    ) -> Candidate | None:
+        """The fastest plan of `estimates`, the most promising first, or `best`.
 
-        The looks learn what was found.
+        The estimates learn what was found.
         """
-        while looks:
-            beat_s = math.inf if best is None else self._worth(best, looks[0].blocks)
-            first = looks.pop(0)
-            most_s = looks[0].seconds * WORTH_LOOK if looks else math.inf
-            look = self.looker.look(*first.key, min(beat_s, most_s))
-            if best is not None and best.key == look.key:
-                self.looker.correct(look, best.seconds)
+        while estimates:
+            beat_s = math.inf if best is None else self._worth(best, estimates[0].blocks)
+            first = estimates.pop(0)
+            most_s = estimates[0].seconds * WORTH_ESTIMATE if estimates else math.inf
+            estimate = self.estimator.estimate(*first.key, min(beat_s, most_s))
+            if best is not None and best.key == estimate.key:
+                self.estimator.correct(estimate, best.seconds)
                 continue
-            if look.least_s >= beat_s:
+            if estimate.least_s >= beat_s:
                 continue
-            if looks and look.seconds > max(first.seconds, looks[0].seconds):
-                looks = sorted([look, *looks], key=lambda other: other.seconds)
+            if estimates and estimate.seconds > max(first.seconds, estimates[0].seconds):
+                estimates = sorted([estimate, *estimates], key=lambda other: other.seconds)
                 continue
-            found = self._attempt(look.parts, beat_s, look.blocks)
-            self.looker.correct(look, beat_s if found is None else found.seconds)
+            found = self._search(estimate.parts, beat_s, estimate.blocks)
+            self.estimator.correct(estimate, beat_s if found is None else found.seconds)
             if found is None and best is None:
-                self._failed.add(look.key)
+                self._failed.add(estimate.key)
             if found is not None and found.seconds < beat_s and checkpointing == "auto":
                 found = self._with_fewer(found)
             if found is not None and (best is None or found.seconds < best.seconds):
@@ -116,20 +118,20 @@ class Attempts:
     @cached_property
     def blocks(self) -> Blocks:
         """What can be recomputed: names are the same for every number of micro-batches."""
-        return repeated_blocks(self.looker.micro.graph(self.counts[0]))
+        return repeated_blocks(self.estimator.micro.graph(self.counts[0]))
 
-    def _looks_near_free(self, position: int) -> bool:
+    def _seems_near_free(self, position: int) -> bool:
         parts = self.counts[position]
-        free_s = self.looker.look(parts, (), 0.0).free_s
-        look = self.looker.look(parts, (), free_s * (1 + 2 * NEAR_FREE))
-        return look.seconds <= look.free_s * (1 + NEAR_FREE) < math.inf
+        free_s = self.estimator.estimate(parts, (), 0.0).free_s
+        estimate = self.estimator.estimate(parts, (), free_s * (1 + 2 * NEAR_FREE))
+        return estimate.seconds <= estimate.free_s * (1 + NEAR_FREE) < math.inf
 
-    def _worth_search(self, families: Sequence[Blocks], beat_s: float) -> list[Look]:
+    def _worth_search(self, families: Sequence[Blocks], beat_s: float) -> list[Estimate]:
         """What is worth a search of the whole space, the most promising first.
 
         families: blocks to recompute; beat_s: what takes as long is of no use
         """
-        looks: list[Look] = []
+        estimates: list[Estimate] = []
         least = math.inf
         lows = {blocks: self._first_fit(blocks) for blocks in families}
         order = sorted(families, key=len, reverse=True)
@@ -137,50 +139,50 @@ class Attempts:
         is_short = True  # of memory, without recomputation
         if len(order) == 2 and second < len(self.counts):
             least_parts = self.counts[lows[order[0]]]
-            is_short = not self.looker.is_below_all(self.counts[second], order[0], least_parts)
+            is_short = not self.estimator.is_below_all(self.counts[second], order[0], least_parts)
         for blocks in order if is_short else order[::-1]:
             low = lows[blocks]
             counts = self.counts[low:]
             first = 0 if blocks else 1
             if not blocks and is_short:  # begin in the middle of what is left
                 first = min((len(self.counts) - low) // 2, len(counts) - 1)
-            enough = min(least * self.looker.worth_look, beat_s)
-            found = self.looker.around_best(counts, first, blocks, enough)
-            least = min([least, *(look.seconds for look in found)])
-            looks += found
-        ordered = sorted(looks, key=lambda look: look.seconds)
+            enough = min(least * self.estimator.worth_estimate, beat_s)
+            found = self.estimator.around_best(counts, first, blocks, enough)
+            least = min([least, *(estimate.seconds for estimate in found)])
+            estimates += found
+        ordered = sorted(estimates, key=lambda estimate: estimate.seconds)
         return [k for k in ordered if k.seconds < math.inf and self._is_worth(k, ordered)]
 
-    def _is_worth(self, look: Look, others: Sequence[Look]) -> bool:
-        """Bounds tell by themselves; what another look found, costs hardly far more."""
-        if look.bounds is not None:
+    def _is_worth(self, estimate: Estimate, others: Sequence[Estimate]) -> bool:
+        """Bounds tell by themselves; what another estimate found, costs hardly far more."""
+        if estimate.bounds is not None:
             return True
-        same = min(k.seconds for k in others if k.blocks == look.blocks)
+        same = min(k.seconds for k in others if k.blocks == estimate.blocks)
         least = min(k.seconds for k in others)
-        return look.seconds <= min(same * _WORTH_SEARCH, least * _WORTH_FAMILY)
+        return estimate.seconds <= min(same * _WORTH_SEARCH, least * _WORTH_FAMILY)
 
-    def _first_found(self, blocks: Blocks) -> Found | None:
+    def _first_found(self, blocks: Blocks) -> Candidate | None:
         """The plan of the fewest micro-batches that fit."""
         for parts in self.counts[self._first_fit(blocks) :]:
             if (parts, blocks) in self._failed:
                 continue
-            found = self._attempt(parts, math.inf, blocks)
+            found = self._search(parts, math.inf, blocks)
             if found is not None:
                 return found
         return None
 
-    def _worth(self, best: Found, blocks: Blocks) -> float:
+    def _worth(self, best: Candidate, blocks: Blocks) -> float:
         """Seconds that another plan, recomputing `blocks`, must stay below to be worth a search.
 
         With fewer blocks it may take less time than its bound says.
         """
-        gap = 0.0 if blocks else self.searches.budget.gap
+        gap = 0.0 if blocks else self.one.budget.gap
         return min(best.seconds * (1 - _WORTH_IT), best.seconds / (1 + gap))
 
-    def _attempt(self, parts: int, beat_s: float, blocks: Blocks) -> Found | None:
+    def _search(self, parts: int, beat_s: float, blocks: Blocks) -> Candidate | None:
         """A search, if the micro-batches can be divided as the space asks, or there is one only."""
         try:
-            return self.searches.attempt(parts, beat_s, blocks)
+            return self.one.plan(parts, beat_s, blocks)
         except NoStrategy:
             if len(self.counts) == 1:
                 raise
@@ -195,9 +197,9 @@ class Attempts:
             return self._first_fits[blocks]
 
         def may_fit(position: int) -> bool:
-            limit = self.looker.model.limit_bytes
+            limit = self.estimator.model.limit_bytes
             return limit == math.inf or (
-                self.looker.least_bytes(self.counts[position], blocks) <= limit
+                self.estimator.least_bytes(self.counts[position], blocks) <= limit
             )
 
         low, high = 0, len(self.counts)
@@ -208,7 +210,7 @@ class Attempts:
             low, high = (low, middle) if may_fit(middle) else (middle, high)
         return self._first_fits.setdefault(blocks, min(high, len(self.counts) - 1))
 
-    def _with_fewer(self, found: Found) -> Found:
+    def _with_fewer(self, found: Candidate) -> Candidate:
         """As few of the first blocks as fit, at the placements found and by another search."""
         for _ in range(_REFINEMENTS):
             blocks = found.tables.again.blocks
@@ -223,7 +225,7 @@ class Attempts:
                 else:
                     low = middle + 1
             fewer = blocks[:high]
-            searched = self._attempt(found.tables.micro_batches, math.inf, fewer)
+            searched = self._search(found.tables.micro_batches, math.inf, fewer)
             if searched is None:
                 return found
             cost = self._cost(found, fewer)
@@ -236,13 +238,13 @@ class Attempts:
                 )
                 # the choice is of what was found, whose tables may have other strategies
                 tables = dataclasses.replace(found.tables, again=searched.tables.again)
-                cheaper = Found(tables, result, self.looker.prices.paths)
+                cheaper = Candidate(tables, result, self.estimator.prices.paths)
                 searched = cheaper if cheaper.excess_bytes <= 0 else searched
             found = searched
         return found
 
-    def _cost(self, found: Found, blocks: Blocks) -> Cost:
+    def _cost(self, found: Candidate, blocks: Blocks) -> Cost:
         """What the choice costs if `blocks` are recomputed."""
         parts, graph = found.tables.micro_batches, found.tables.grouping.graph
         again = Recomputation(graph, blocks)
-        return total(account(graph, self.looker.model, parts, *found.placed, again).values())
+        return total(account(graph, self.estimator.model, parts, *found.placed, again).values())

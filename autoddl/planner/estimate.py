@@ -1,9 +1,9 @@
-"""A quick look at a number of micro-batches: about what a plan costs.
+"""An estimate for a number of micro-batches: about what a plan costs.
 
 Where memory binds, it decides how many micro-batches are best and whether to recompute, and what a
-search finds differs by factors. So a lower bound (`coarse_to_fine`), or on few axes a search
-among `_CAP` strategies of each group, tells which of the possibilities are worth a search. Where
-what is known of fewer micro-batches rules a number out (`ClassBounds.in_more`), none is taken.
+search finds differs by factors. So a lower bound (`coarse_to_fine`), or on few axes a search among
+`_CAP` strategies of each group, tells which of the possibilities are worth a search. Where what is
+known of fewer micro-batches rules a number out (`ClassBounds.in_more`), no estimate is made.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from .tables.micro_batches import MicroBatches
 from .tables.pair_prices import PairPrices
 from .tables.tables import build_tables
 
-_CAP = 100
-_MIN_AXES = 5
+_CAP = 100  # strategies of a group, on few axes
+_MIN_AXES = 5  # on fewer axes there are few strategies, and classes of them save nothing
 _NEAR = 0.003  # so much more a bound might be
 _SEARCHED = 0.75  # of the way from `free_s` to `seconds`, where searches end at least
-WORTH_LOOK = 1.1  # times the cost of the best look: no further look
-_WRONG = 1.1  # times what it said: a look was wrong
+WORTH_ESTIMATE = 1.1  # times the cost of the best estimate: no further estimate
+_WRONG = 1.1  # times what it said: an estimate was wrong
 
 
 @dataclass(frozen=True)
-class Look:
+class Estimate:
     """seconds: of a plan that fits, inf if none was found; free_s: of one that need not fit.
 
     bounds: if known, `seconds` and `free_s` are lower bounds, of all strategies
@@ -60,8 +60,8 @@ class Look:
 
 
 @dataclass
-class Looker:
-    """corrections: seconds that a search found where looks were wrong."""
+class Estimator:
+    """corrections: seconds that a search found where estimates were wrong."""
 
     micro: MicroBatches
     model: CostModel
@@ -73,29 +73,29 @@ class Looker:
         comm = self.model.comm
         self._prices = PairPrices(comm.mesh, comm.price, comm.collectives)
         self._space = dataclasses.replace(self.space, cap=min(self.space.cap, _CAP))
-        self._known: dict[tuple[int, Blocks], Look] = {}
+        self._known: dict[tuple[int, Blocks], Estimate] = {}
         self._in_more: dict[tuple[int, int, Blocks], ClassBounds] = {}  # known, not known
         self._least: dict[Blocks, LeastBytes] = {}
         self._price = 0.0  # of memory, the last one
 
-    def look(self, parts: int, blocks: Blocks, enough: float = math.inf) -> Look:
+    def estimate(self, parts: int, blocks: Blocks, enough: float = math.inf) -> Estimate:
         """With `parts` micro-batches, recomputing `blocks`.
 
         enough: a bound that reaches it need not be the best
         """
         known = self._known.get((parts, blocks))
         if known is None:
-            known = self._look(parts, blocks, enough)
+            known = self._estimate(parts, blocks, enough)
         elif known.bounds is not None:
             known = self._bounded(known.bounds.raised(enough, _NEAR), blocks)
         self._known[parts, blocks] = known
         found_s = self.corrections.get((parts, blocks), 0.0)
         return known if known.seconds >= found_s else dataclasses.replace(known, seconds=found_s)
 
-    def correct(self, look: Look, found_s: float) -> None:
-        """Of a bound, or a look that was wrong, what a search found counts from now on."""
-        if look.bounds is not None or found_s > look.seconds * _WRONG:
-            self.corrections[look.key] = found_s
+    def correct(self, estimate: Estimate, found_s: float) -> None:
+        """Of a bound, or a estimate that was wrong, what a search found counts from now on."""
+        if estimate.bounds is not None or found_s > estimate.seconds * _WRONG:
+            self.corrections[estimate.key] = found_s
 
     def least_bytes(self, parts: int, blocks: Blocks) -> float:
         """What a device needs at least with `parts` micro-batches, recomputing `blocks`."""
@@ -105,14 +105,14 @@ class Looker:
         return self._least[blocks].within(parts)
 
     @property
-    def worth_look(self) -> float:
-        """Times the seconds of the best look: what takes more is not looked at for the time being.
+    def worth_estimate(self) -> float:
+        """Times the seconds of the best estimate: what takes more is left for the time being.
 
-        A bound that a search has confirmed rules others out; other looks may be wrong.
+        A bound that a search has confirmed rules others out; other estimates may be wrong.
         """
-        return 1.0 if self.has_classes else WORTH_LOOK
+        return 1.0 if self.has_classes else WORTH_ESTIMATE
 
-    def _look(self, parts: int, blocks: Blocks, enough: float) -> Look:
+    def _estimate(self, parts: int, blocks: Blocks, enough: float) -> Estimate:
         grouping = self.micro.grouping(parts)
         again = self.micro.again(parts, blocks)
         try:
@@ -126,7 +126,7 @@ class Looker:
         except NoStrategy:
             tables = None
         if tables is None:
-            return Look(parts, blocks, math.inf, math.inf)
+            return Estimate(parts, blocks, math.inf, math.inf)
         problem = tables.problem
         with Progress(problem, Budget()) as run:
             state = eliminate(problem, 0.0, frozenset())
@@ -136,39 +136,39 @@ class Looker:
                     run.offer(descend(problem, free)[0])
                 else:
                     approach(Restricted.of(problem), run, _NEAR)
-        return Look(parts, blocks, run.cost, run.free_cost)
+        return Estimate(parts, blocks, run.cost, run.free_cost)
 
     @property
     def has_classes(self) -> bool:
         """Whether there are axes enough for strategies that differ in their order only."""
         return self.model.cluster.mesh.num_axes >= _MIN_AXES
 
-    def _bounded(self, bounds: ClassBounds, blocks: Blocks) -> Look:
+    def _bounded(self, bounds: ClassBounds, blocks: Blocks) -> Estimate:
         if math.isfinite(bounds.bound):
             self._price = bounds.dual.price
         parts = bounds.builder.micro_batches
-        return Look(parts, blocks, bounds.bound, bounds.free_s, bounds)
+        return Estimate(parts, blocks, bounds.bound, bounds.free_s, bounds)
 
     def around_best(
         self, counts: Sequence[int], first: int, blocks: Blocks, enough: float
-    ) -> list[Look]:
-        """Looks at the best of `counts` and its neighbours, as far as costs fall from `first`.
+    ) -> list[Estimate]:
+        """Estimates at the best of `counts` and its neighbours, as far as costs fall from `first`.
 
         first:  a position in `counts`
         enough: what costs as much is not looked at further
         """
-        seen: dict[int, Look] = {}
+        seen: dict[int, Estimate] = {}
 
         def cost(position: int) -> float:
             if not 0 <= position < len(counts):
                 return math.inf
             if position not in seen:
-                least = min((look.seconds for look in seen.values()), default=math.inf)
-                most_s = min(enough, least * self.worth_look)
+                least = min((estimate.seconds for estimate in seen.values()), default=math.inf)
+                most_s = min(enough, least * self.worth_estimate)
                 floor = self._free_floor(counts[position], blocks)
                 if floor >= most_s or self._is_too_large(counts[position], blocks, most_s):
                     return math.inf
-                seen[position] = self.look(counts[position], blocks, most_s)
+                seen[position] = self.estimate(counts[position], blocks, most_s)
             return seen[position].seconds
 
         def is_out(position: int) -> bool:
@@ -186,7 +186,7 @@ class Looker:
         return list(seen.values())
 
     def _free_floor(self, parts: int, blocks: Blocks) -> float:
-        """Seconds that no plan falls below, by the looks so far.
+        """Seconds that no plan falls below, by the estimates so far.
 
         Memory ignored, more micro-batches or running blocks again never cost less.
         """
@@ -194,28 +194,28 @@ class Looker:
         return max((k.free_s for k in fewer if k.free_s < math.inf), default=0.0)
 
     def _is_too_large(self, parts: int, blocks: Blocks, enough: float) -> bool:
-        """Whether a look at fewer micro-batches shows that within the limit it takes `enough`."""
+        """Whether an estimate at fewer micro-batches shows that `enough` is too little time."""
         if (parts, blocks) in self._known or enough == math.inf:
             return False
         fewer = [k for k in self._known.values() if k.parts < parts and k.blocks == blocks]
-        look = max(fewer, key=lambda k: k.parts, default=None)
-        if look is None or look.bounds is None or look.seconds <= look.free_s:
+        estimate = max(fewer, key=lambda k: k.parts, default=None)
+        if estimate is None or estimate.bounds is None or estimate.seconds <= estimate.free_s:
             return False
-        key = look.parts, parts, blocks
-        bounds = self._in_more.get(key) or look.bounds.in_more(parts)
+        key = estimate.parts, parts, blocks
+        bounds = self._in_more.get(key) or estimate.bounds.in_more(parts)
         self._in_more[key] = bounds.raised(enough, _NEAR)
         return self._in_more[key].bound >= enough
 
     def is_below_all(self, parts: int, blocks: Blocks, least: int) -> bool:
         """Whether it takes less without `blocks` than recomputing them, in `least` or more parts.
 
-        False where looks are no bounds.
+        False where estimates are no bounds.
         """
         if not self.has_classes:
             return False
-        self.look(least, blocks, 0.0)
+        self.estimate(least, blocks, 0.0)
         most_s = self._free_floor(least, blocks)
         if self._free_floor(parts, ()) >= most_s or self._is_too_large(parts, (), most_s):
             return False
-        look = self.look(parts, (), most_s)
-        return look.bounds is not None and look.seconds < most_s
+        estimate = self.estimate(parts, (), most_s)
+        return estimate.bounds is not None and estimate.seconds < most_s

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autoddl.planner import searches
-from autoddl.planner.found import Found
-from autoddl.planner.searches import Searches
+from autoddl.planner import fit_in_memory
+from autoddl.planner.fit_in_memory import FittedSearch
+from autoddl.planner.realize import Candidate
 from autoddl.search.budget import Budget
 from autoddl.search.problem import Problem, SearchResult
 
@@ -19,7 +19,7 @@ PROBLEM = Problem((np.arange(1.0, 6.0),), (np.zeros(5),), (), (), (0,), ())  # c
 
 @dataclass
 class Fits:
-    """In place of `Found`: only these strategies fit at their fullest moment."""
+    """In place of `Candidate`: only these strategies fit at their fullest moment."""
 
     tables: Any
     result: SearchResult
@@ -54,14 +54,14 @@ def result(strategy: int, *earlier: int) -> SearchResult:
     ],
 )
 def test_what_was_found_before_is_used_if_it_fits_and_is_better(monkeypatch, first, lowered, cost):
-    monkeypatch.setattr(searches, "Found", Fits)
-    monkeypatch.setattr(searches, "_QUICK", 0)
-    looker: Any = SimpleNamespace(
+    monkeypatch.setattr(fit_in_memory, "Candidate", Fits)
+    monkeypatch.setattr(fit_in_memory, "_QUICK", 0)
+    estimator: Any = SimpleNamespace(
         prices=SimpleNamespace(paths=None), model=SimpleNamespace(limit_bytes=1.0)
     )
     tables: Any = SimpleNamespace(problem=PROBLEM)
     algorithm: Any = None
-    several = Searches(looker, algorithm, Budget(), 0)
+    several = FittedSearch(estimator, algorithm, Budget(), 0)
     fitting = several._fitting(
         (tables, first), lambda *_: None if lowered is None else (tables, result(lowered))
     )
@@ -73,9 +73,9 @@ def test_what_is_known_of_a_choice_is_known_with_another_bound():
     tables: Any = SimpleNamespace()
     other_tables: Any = SimpleNamespace()
     paths: Any = None
-    known = Found(tables, result(2), paths)
+    known = Candidate(tables, result(2), paths)
     known.__dict__["excess_bytes"] = 7.0  # as if it had been worked out
     bounded = dataclasses.replace(result(2), lower_bound=1.0)
-    assert Found(tables, bounded, paths).knowing(known).excess_bytes == 7.0
-    others = Found(tables, result(3), paths), Found(other_tables, result(2), paths)
+    assert Candidate(tables, bounded, paths).knowing(known).excess_bytes == 7.0
+    others = Candidate(tables, result(3), paths), Candidate(other_tables, result(2), paths)
     assert all("excess_bytes" not in vars(other.knowing(known)) for other in others)
