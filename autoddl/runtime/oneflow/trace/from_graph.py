@@ -11,7 +11,6 @@ import oneflow as flow
 
 from ....graph.graph import Graph
 from ....plans import Plan
-from ....plans.staged import StagedPlan
 from ...traced import Traced
 
 PARAMETER_SCALE = 0.02  # GPT-2's, small enough that activations of deep models stay finite
@@ -37,8 +36,8 @@ def made_up_model(graph: Graph, seed: int) -> Traced:
     return Traced(graph, params, buffers)
 
 
-def made_up_example(plan: Plan | StagedPlan) -> list[np.ndarray]:
-    """One empty global batch: the arrays that `Trainer.step` takes, by position."""
+def made_up_example(plan: Plan) -> list[np.ndarray]:
+    """One empty global batch: the arrays that `Trainer.step` takes, by their place."""
     graph = plan.graph
     found: dict[int, np.ndarray] = {}
     for op in graph.ops:
