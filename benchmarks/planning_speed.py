@@ -175,9 +175,9 @@ def _measured(case: Case) -> dict[str, Any]:
         (reduced_costs.ReducedCosts, "__init__", "reduced costs"),
         (pareto_elimination, "least_within", "Pareto elimination"),
         (realize, "held_bytes", "memory added up"),
-        (realize, "needed_bytes", "fullest moment"),
+        (realize, "required_bytes", "fullest moment"),
         (realize, "place", "placements"),
-        (planner, "write_plan", "writing the plan"),
+        (planner, "write_stage", "writing the plan"),
     ):
         function = getattr(owner, name)
         timed = phases.wrapped(phase, function)

@@ -28,7 +28,7 @@ from .fit_in_memory import FittedSearch
 from .realize import NEAR_FREE, Candidate
 from .tables.group_table import NoStrategy
 
-_REFINEMENTS = 3
+_REFINEMENTS = 3  # searches with ever fewer blocks run again
 _WORTH_SEARCH = 1.15  # times the cost of the best estimate with, or without, recomputation
 _WORTH_FAMILY = 1.5  # times the cost of the best estimate of all
 _WORTH_IT = 0.003  # of the cost: so much faster must another plan be able to be

@@ -43,7 +43,7 @@ from .tables.storage_table import StorageTable, with_storage
 from .tables.tables import TableBuilder, Tables
 
 CLOSE = 2e-5  # of the bound: so little more may be had
-_SLACKS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3)
+_SLACKS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3)  # the first is the largest that leaves few
 _FEW = 0.2  # of the strategies
 _ALTERNATIVES = 2  # classes of each table that stay, so that there is another one to show
 Codes = NDArray[np.signedinteger[Any]]

@@ -26,12 +26,12 @@ from .tables.micro_batches import MicroBatches
 from .tables.pair_prices import PairPrices
 from .tables.tables import build_tables
 
-_CAP = 100
-_MIN_AXES = 5
+_CAP = 100  # strategies of a group, on few axes
+_MIN_AXES = 5  # on fewer axes there are few strategies, and classes of them save nothing
 _NEAR = 0.003  # so much more a bound might be
 _SEARCHED = 0.75  # of the way from `free_s` to `seconds`, where searches end at least
 WORTH_ESTIMATE = 1.1  # times the cost of the best estimate: no further estimate
-_WRONG = 1.1  # times what it said: a estimate was wrong
+_WRONG = 1.1  # times what it said: an estimate was wrong
 
 
 @dataclass(frozen=True)

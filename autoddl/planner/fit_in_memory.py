@@ -28,12 +28,12 @@ from .estimate import Estimator
 from .realize import Candidate
 from .tables.tables import Tables, build_tables
 
-_NARROWINGS = 8
-_LOOSENINGS = 5
+_NARROWINGS = 8  # times that the limit is lowered
+_LOOSENINGS = 5  # times that a limit in between is tried
 _QUICK = 5_000  # strategies of all variables: a search takes a fraction of a second
 _REPAIR = 0.005  # more seconds than without lowering the limit: not worth a search
 _ROUGH = 0.01  # gap of a rough search
-_THOROUGH = 1e-4  # gap of a thorough one: equal blocks are planned alike from there on
+_THOROUGH = 1e-4  # gap of a thorough search
 _CROWDED = 0.95  # of the limit
 _SURE = 0.9  # of the excess of a rough search, by which a limit that admits nothing is lowered
 _BOUNDS_SHARE = 0.1  # of the gap: so far may the bounds stay below their best

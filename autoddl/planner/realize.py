@@ -18,7 +18,7 @@ from ..search.problem import SearchResult
 from .placements import place
 from .tables.tables import Tables
 
-NEAR_FREE = 0.05
+NEAR_FREE = 0.05  # relative: hardly anything is lost to the memory limit
 _WORKED_OUT = ("placed", "excess_bytes", "needed_bytes")
 
 

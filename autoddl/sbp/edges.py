@@ -8,7 +8,7 @@ and the axes as a bit mask (axis a is bit a). Two algorithms for one change are 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -21,9 +21,6 @@ from .layout import Bools, Codes, Ints
 from .mesh import Mesh
 from .placement import Placement
 
-_TABLE_WORDS = 1 << 21
-_TABLE_SHARE = 256  # words for each one that is known
-
 STAY = Collectives.MOST  # the kind of an edge between two nodes of the same state
 
 
@@ -33,9 +30,7 @@ def words(codes: Codes, ndim: int) -> Ints:
 
 
 def row_numbers(rows: NDArray[np.signedinteger[Any]]) -> Ints:
-    """One number for each row, ascending as the rows do; sorting numbers is faster than sorting
-    rows.
-    """
+    """One number for each row, ascending as the rows do; numbers sort faster than rows."""
     low, length = int(rows.min(initial=0)), rows.shape[1]
     base = int(rows.max(initial=0)) - low + 1
     if base**length > np.iinfo(np.int64).max:
@@ -105,8 +100,7 @@ def with_algorithms(edges: Ints, collectives: Collectives) -> Ints:
 def is_divisible(
     codes: Codes, edges: Ints, mesh: Mesh, ndim: int, collectives: Collectives = COLLECTIVES
 ) -> Bools:
-    """True for edges that a reduced graph leaves out, because two other edges through a state
-    replace it.
+    """True for edges that a reduced graph leaves out, as two other edges replace each of them.
 
     These are steps along several axes of one link class, of collectives that are `divisible`. An
     all-to-all or all-reduce in two steps moves more bytes, and so may steps that mix link classes.
@@ -128,15 +122,13 @@ def is_divisible(
     known = words(codes, ndim)
     halfway = known[src] + change * _powers(mesh.num_axes, ndim)[axis]
     divisible = np.zeros(edges.shape[1], dtype=bool)
-    divisible[several] = finder(known, (ndim + 2) ** mesh.num_axes)(halfway) >= 0
+    divisible[several] = find(halfway, known) >= 0
     return divisible
 
 
 @dataclass(frozen=True)
 class _Changes:
-    """Changes of one label along some axes, from rows `here` to rows `there`; every split counts as
-    0.
-    """
+    """Changes of one label along some axes, from rows `here` to rows `there`; splits count as 0."""
 
     here: Ints
     there: Ints
@@ -163,7 +155,7 @@ def _from_splits(states: Codes, others: Codes, ndim: int) -> list[_Changes]:
     split that replaces it.
     """
     num_axes = states.shape[1]
-    row_of = finder(words(others, ndim), (ndim + 2) ** num_axes)
+    known_words = words(others, ndim)
     held = (states[:, :, None] == np.arange(-2, ndim, dtype=np.int8)).transpose(2, 0, 1)
     onwards = _summed_onwards(held, 1 << np.arange(num_axes))
     moved = _summed_onwards(held, _powers(num_axes, ndim))
@@ -173,7 +165,7 @@ def _from_splits(states: Codes, others: Codes, ndim: int) -> list[_Changes]:
     without = words(states, ndim)[here] - label * power
     found = []
     for other in range(-2, ndim):
-        there = row_of(without + other * power)
+        there = find(without + other * power, known_words)
         legal = there >= 0
         if other >= 0:
             legal &= (label != other) & (onwards[other + 2, here, first] == 0)
@@ -193,7 +185,7 @@ def _from_whole(states: Codes, others: Codes, ndim: int, labels: Iterable[int]) 
     Any of these axes may change; to a split only those that come after all axes with that split.
     """
     num_axes = states.shape[1]
-    row_of = finder(words(others, ndim), (ndim + 2) ** num_axes)
+    known_words = words(others, ndim)
     own, bits, masks = words(states, ndim), 1 << np.arange(num_axes), np.arange(1 << num_axes)
     moved = (masks[:, None] >> np.arange(num_axes) & 1) @ _powers(num_axes, ndim)
     found = []
@@ -205,7 +197,7 @@ def _from_whole(states: Codes, others: Codes, ndim: int, labels: Iterable[int]) 
             at = slice(None)
             if other >= 0:
                 at = np.flatnonzero(((states == other) @ bits)[here] < (mask & -mask))
-            there = row_of(own[here[at]] + (other - label) * moved[mask[at]])
+            there = find(own[here[at]] + (other - label) * moved[mask[at]], known_words)
             known = np.flatnonzero(there >= 0)
             ends = here[at][known], there[known]
             found.append(_Changes(*ends, label, min(other, 0), mask[at][known]))
@@ -223,18 +215,10 @@ def _parts(held: Ints, masks: Ints) -> tuple[Ints, Ints]:
     return here, masks[number[first[here] + place]]
 
 
-def finder(known: Ints, count: int) -> Callable[[Ints], Ints]:
-    """A function from words, all below `count`, to their places in `known`, or -1."""
-    if count <= min(_TABLE_WORDS, _TABLE_SHARE * len(known)):
-        table = np.full(count, -1, dtype=np.int32)
-        table[known] = np.arange(len(known))
-        return table.take
-
-    def find(wanted: Ints) -> Ints:
-        at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-        return np.where(known[at] == wanted, at, -1)
-
-    return find
+def find(wanted: Ints, known: Ints) -> Ints:
+    """The index in `known`, which ascends, of each of the wanted words; -1 if it is not there."""
+    at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return np.where(known[at] == wanted, at, -1)
 
 
 def sorted_edges(edges: Ints) -> Ints:

@@ -18,9 +18,9 @@ from .heuristics.coordinate_descent import descend_with_restarts
 from .lagrangian import within_limit
 from .problem import Choice, Problem, SearchResult
 
-_EVALUATIONS = 4_000  # of the first descents: a DenseNet on 16 devices gains nothing by more
-_PROGRAM_COLUMNS = 3_000  # solved in less than a second
-_PROGRAM_NODES = 100
+_EVALUATIONS = 4_000  # of the first descents
+_PROGRAM_COLUMNS = 3_000
+_PROGRAM_NODES = 100  # of the solver's tree
 
 
 def auto(

@@ -32,7 +32,7 @@ from typing import Literal
 from .problem import Edge, Problem, Table
 
 Kind = Literal["transpose", "add", "absorb", "product"]
-_LONGEST = 8  # edges of a short cycle: a residual block of attention has six
+_LONGEST = 8  # edges of a short cycle, such as a residual connection closes
 
 
 @dataclass(frozen=True)

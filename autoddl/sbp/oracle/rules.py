@@ -36,7 +36,7 @@ class Shard:
     out_starts: tuple[Shape, ...]
 
 
-_STREAM = 0x5B9
+_STREAM = 0x5B9  # any number: keeps these draws apart from others of the same seed
 Ran = tuple[Sequence[Array], Pullback]
 Kernel = Callable[[Sequence[Array], Attrs, Shard], "Ran | Lockstep[Ran]"]
 
