@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from .graph.hints import batchwise
     from .planner.options import PlanOptions
     from .plans import Plan
-    from .plans.staged import StagedPlan
 
 __all__ = [
     "BackendMissing",
@@ -27,7 +26,6 @@ __all__ = [
     "Graph",
     "Plan",
     "PlanOptions",
-    "StagedPlan",
     "batchwise",
     "parallelize",
     "plan",
@@ -40,7 +38,6 @@ _HOMES = {
     "Graph": "graph.graph",
     "Plan": "plans",
     "PlanOptions": "planner.options",
-    "StagedPlan": "plans.staged",
     "batchwise": "graph.hints",
     "parallelize": "api",
     "plan": "api",

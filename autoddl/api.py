@@ -16,7 +16,6 @@ from .planner.options import PlanKeywords, PlanOptions, Stages, TrainKeywords
 from .planner.planner import find_plan
 from .planner.stages.staged_planner import find_staged_plan
 from .plans import Plan
-from .plans.staged import StagedPlan, loads_plan
 from .runtime.need import BackendMissing, need_oneflow
 
 __all__ = ["BackendMissing", "parallelize", "plan", "trace"]
@@ -45,28 +44,26 @@ def trace(
 
 @overload
 def plan(
-    graph: Graph, cluster: Cluster, *, stages: None = None, **options: Unpack[PlanKeywords]
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    stages: Stages | None = None,
+    **options: Unpack[PlanKeywords],
 ) -> Plan: ...
 
 
 @overload
-def plan(
-    graph: Graph, cluster: Cluster, *, stages: Stages, **options: Unpack[PlanKeywords]
-) -> Plan | StagedPlan: ...
-
-
-@overload
-def plan(graph: Graph, cluster: Cluster, options: PlanOptions) -> Plan | StagedPlan: ...
+def plan(graph: Graph, cluster: Cluster, options: PlanOptions) -> Plan: ...
 
 
 def plan(
     graph: Graph, cluster: Cluster, options: PlanOptions | None = None, **keywords: Any
-) -> Plan | StagedPlan:
+) -> Plan:
     """The best plan found for training `graph` on `cluster`.
 
     The keyword arguments are the fields of `PlanOptions`, which may also be given as one value:
-    `plan(graph, cluster, micro_batches=4, stages="auto")`. With stages="auto" it is a plan without
-    stages if one stage is best.
+    `plan(graph, cluster, micro_batches=4, stages="auto")`. With stages="auto" it has as
+    many stages as pay.
 
     Raises TypeError for an unknown option, ValueError if an option has no such value, the batch
     cannot be cut so, or nothing fits the memory.
@@ -74,7 +71,7 @@ def plan(
     return _plan(graph, cluster, PlanOptions.of(options, keywords))
 
 
-def _plan(graph: Graph, cluster: Cluster, options: PlanOptions) -> Plan | StagedPlan:
+def _plan(graph: Graph, cluster: Cluster, options: PlanOptions) -> Plan:
     if options.stages is None:
         return find_plan(graph, cluster, options)
     return find_staged_plan(graph, cluster, options)
@@ -87,7 +84,7 @@ def parallelize(
     example: Sequence[Any],
     loss: Callable[..., Any],
     optimizer: Callable[[list[Any]], Any],
-    plan: Plan | StagedPlan | None = None,
+    plan: Plan | None = None,
     stages: Stages | None = None,
     debug: bool = False,
     **options: Unpack[TrainKeywords],
@@ -125,7 +122,7 @@ def parallelize(
     install_guard()
     backend = OneFlow()
     precision = chosen.precision if plan is None else plan.precision
-    if isinstance(plan, StagedPlan) or stages is not None:
+    if stages is not None if plan is None else plan.num_stages > 1:
         check_stages(precision)
     backend.check_precision(precision)
     check_world_size(cluster, backend.size)
@@ -133,7 +130,7 @@ def parallelize(
     if plan is None:
         chosen = dataclasses.replace(chosen, optimizer=backend.optimizer_kind(optimizer))
         text = share_text(lambda: _plan(traced.graph, cluster, chosen).dumps(), backend)
-        plan = loads_plan(text)
+        plan = Plan.loads(text)
     else:
         plan.check_model(traced.graph)
         plan.check_cluster(cluster)

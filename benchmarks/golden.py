@@ -129,7 +129,7 @@ def measured(name: str, graphs: Path | None) -> dict[str, Any]:
 
 def _figures(plan: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"micro_batches": plan.micro_batches}
-    if hasattr(plan, "stages"):
+    if plan.num_stages > 1:
         needed = max(plan.memory_bytes)
         found |= {
             "seconds": plan.iteration_s,

@@ -26,9 +26,9 @@ from autoddl.cluster.spec import Cluster
 from autoddl.cost.operators import at_rate
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.plans import Plan
 from autoddl.plans.schedule.costs import Costs
 from autoddl.plans.schedule.simulate import simulate
-from autoddl.plans.staged import StagedPlan
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.tools.box import Box
 from benchmarks.box.bytes import LAPTOP
@@ -66,7 +66,7 @@ SETTINGS = (
 )
 
 
-def plans_for(setting: Setting, cluster: Cluster) -> dict[str, StagedPlan]:
+def plans_for(setting: Setting, cluster: Cluster) -> dict[str, Plan]:
     """The same stages under each schedule."""
     graph = trace_entry(f"benchmarks.box.models:{setting.model}")
     found = find_staged_plan(
@@ -76,7 +76,6 @@ def plans_for(setting: Setting, cluster: Cluster) -> dict[str, StagedPlan]:
             stages=setting.nodes, schedule="1f1b", optimizer="sgd", micro_batches=MICRO_BATCHES
         ),
     )
-    assert isinstance(found, StagedPlan)
     return {name: replace(found, schedule_name=name) for name, _ in RUNS}
 
 
@@ -104,7 +103,7 @@ def measure(setting: Setting, rate: str, repeats: int) -> dict[str, Any]:
         turns = readings[number :: len(runs)]
         samples = [max(h["seconds"][0] for h in hosts) for hosts in turns]
         plan = plans[run["plan"]]
-        costs = plan.costs if emulate else with_passes(plan.costs, readings)
+        costs = plan.pass_costs if emulate else with_passes(plan.pass_costs, readings)
         if run["signal"]:
             latency = cluster.inter.transfer_latency_s
             short = dict.fromkeys(costs.activation, latency)
@@ -125,7 +124,7 @@ def measure(setting: Setting, rate: str, repeats: int) -> dict[str, Any]:
         "rate": rate,
         "stages": len(plan.stages),
         "micro_batches": MICRO_BATCHES,
-        "transfer_s": [plan.costs.activation[f] for f in sorted(plan.costs.activation)],
+        "transfer_s": [plan.pass_costs.activation[f] for f in sorted(plan.pass_costs.activation)],
         "machine": machine(),
         "rows": rows,
     }
@@ -143,7 +142,7 @@ def with_passes(costs: Costs, readings: list[list[dict[str, Any]]]) -> Costs:
     return replace(costs, forward=forward, backward=halves, weight=halves)
 
 
-def predicted(plan: StagedPlan, costs: Costs, overlap: bool, with_once: bool) -> float:
+def predicted(plan: Plan, costs: Costs, overlap: bool, with_once: bool) -> float:
     """The simulated iteration; real passes leave out what happens once."""
     timeline = simulate(plan.schedule, costs, overlap)
     ends = [0.0] * plan.num_stages

@@ -177,7 +177,7 @@ def _measured(case: Case) -> dict[str, Any]:
         (realize, "held_bytes", "memory added up"),
         (realize, "required_bytes", "fullest moment"),
         (realize, "place", "placements"),
-        (planner, "write_plan", "writing the plan"),
+        (planner, "write_stage", "writing the plan"),
     ):
         function = getattr(owner, name)
         timed = phases.wrapped(phase, function)

@@ -45,7 +45,6 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan, micro_batch_counts
 from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans import Plan
-from autoddl.plans.staged import StagedPlan
 from autoddl.runtime.oneflow.trace.job.meta import storage_free
 from autoddl.runtime.oneflow.trace.trace import trace
 from benchmarks.paper_figures import MACHINES
@@ -112,11 +111,8 @@ def of_plan(plan: Plan, topologies: tuple[str, ...] = ()) -> Found:
     )  # fmt: skip
 
 
-def of_pipeline(plan: StagedPlan, topologies: tuple[str, ...] = ()) -> Found:
-    slowest = max((stage.plan for stage in plan.stages), key=lambda own: own.cost.iteration_s)
-    return replace(
-        of_plan(slowest, topologies), seconds=plan.iteration_s, bubble=plan.timeline.bubble
-    )
+def of_pipeline(plan: Plan, topologies: tuple[str, ...] = ()) -> Found:
+    return replace(of_plan(plan, topologies), seconds=plan.iteration_s, bubble=plan.timeline.bubble)
 
 
 def one_stage(graph: Graph, cluster: Cluster) -> dict[str, Found]:
@@ -129,7 +125,7 @@ def one_stage(graph: Graph, cluster: Cluster) -> dict[str, Found]:
     return found
 
 
-def megatron(ours: StagedPlan, graph: Graph) -> Found | None:
+def megatron(ours: Plan, graph: Graph) -> Found | None:
     """Megatron on our cuts, in the best number of micro-batches; None if it does not fit."""
     layers = (ours.cut.layers[stage.first : stage.last] for stage in ours.stages)
     cut = CutGraph(graph, tuple(tuple(itertools.chain(*own)) for own in layers))
@@ -152,7 +148,6 @@ def predict(model: Model, nodes: int, stages: int) -> dict[str, Found]:
     if stages == 1:
         return one_stage(graph, cluster)
     ours = find_staged_plan(graph, cluster, PlanOptions(stages=stages, zero=False))
-    assert isinstance(ours, StagedPlan)
     theirs = megatron(ours, graph)
     return {"AutoDDL": of_pipeline(ours), **({} if theirs is None else {"Megatron": theirs})}
 

@@ -85,7 +85,7 @@ def _median_of(hosts: Sequence[Mapping[str, Sequence[float]]], what: str) -> flo
 
 def priced(plan: Plan, rule: str) -> float:
     """Seconds of communication of a step by a rule."""
-    return replace(plan, comm_rule=rule).cost.communication_s
+    return plan.changed(comm_rule=rule).cost.communication_s
 
 
 def main() -> None:

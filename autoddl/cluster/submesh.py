@@ -29,6 +29,11 @@ class SubMesh:
         return Mesh(self.nodes, self.gpus)
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Hosts, and devices on each."""
+        return self.nodes, self.gpus
+
+    @property
     def size(self) -> int:
         return self.nodes * self.gpus
 

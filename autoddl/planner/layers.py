@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from ..graph.graph import Graph, Op
-from ..graph.placed import PlannedLayer, PlannedOp
+from ..graph.placed import PlannedOp
+from ..plans.records import PlannedLayer
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
 from .tables.groups import Grouping, rule_of

@@ -17,17 +17,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..cluster.spec import Cluster
+from ..cluster.submesh import SubMesh
 from ..cost.model import CostModel
 from ..cost.recompute import Checkpointing
 from ..graph.batch_norm import with_batch_norm
 from ..graph.cut import CutGraph
 from ..graph.graph import Graph
-from ..graph.placed import PlannedBaseline
 from ..graph.precision import check_precision, in_precision
 from ..graph.regions import repeated_blocks
 from ..graph.rows import find_rows, in_several
-from ..plans import Plan, SearchRecord
+from ..plans import Plan, SearchRecord, StagePlan
 from ..plans.format import format_at_least, format_bytes
+from ..plans.records import PlannedBaseline
 from ..search.algorithms import Algorithm, find_algorithm
 from ..search.budget import Budget
 from ..search.elimination import free_bound
@@ -96,7 +97,8 @@ def find_plan(
     if nearest is not None and nearest.seconds < _cost_to_beat(best):
         assert nearest.found is not None
         spent_s = time.perf_counter() - started
-        return write_plan(nearest.found, records, seed, spent_s, nearest.record.name)
+        stage = write_stage(nearest.found, seed, spent_s, nearest.record.name)
+        return Plan.on_one_mesh(stage, records)
     if best is None:
         least = smallest(batches, options.checkpointing)
         if least.excess_bytes > 0 or not algorithm.proves_bound:
@@ -106,14 +108,15 @@ def find_plan(
                 found = smaller.record
                 records = tuple(found if r.name == found.name else r for r in records)
                 spent_s = time.perf_counter() - started
-                plan = write_plan(rival, records, seed, spent_s, found.name)
-                return dataclasses.replace(plan, memory_limit_bytes=model.limit_bytes)
+                stage = write_stage(rival, seed, spent_s, found.name)
+                stage = dataclasses.replace(stage, memory_limit_bytes=model.limit_bytes)
+                return Plan.on_one_mesh(stage, records)
             smallest_found = rival or least
             raise ValueError(
                 _none_found(graph, model, smallest_found, len(counts) > 1, options.search)
             )
         best = least
-    return write_plan(best, records, seed, time.perf_counter() - started)
+    return Plan.on_one_mesh(write_stage(best, seed, time.perf_counter() - started), records)
 
 
 def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:
@@ -197,21 +200,15 @@ def _cost_to_beat(found: Candidate | None) -> float:
     return float("inf") if found is None else found.result.cost * (1 - 1e-6)
 
 
-def write_plan(
-    found: Candidate,
-    baselines: tuple[PlannedBaseline, ...],
-    seed: int,
-    seconds: float,
-    scheme: str = "",
-) -> Plan:
-    """What was found, as a plan.
+def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -> StagePlan:
+    """What was found, as a plan of one mesh.
 
     seconds: that it took to find
     scheme:  the known scheme that it is; it carries no bound, as nothing else was searched
     """
     tables, result = found.tables, found.result
     ops, edges = found.placed
-    model = tables.model
+    model, cluster = tables.model, tables.model.cluster
     if scheme:
         alternatives, search = {}, SearchRecord(f"baseline: {scheme}", 0, seconds=seconds)
     else:
@@ -219,9 +216,9 @@ def write_plan(
         bound = result.lower_bound
         bound = bound if np.isfinite(bound) else free_bound(tables.problem)
         search = SearchRecord(result.algorithm, result.evaluations, bound, result.end, seconds)
-    return Plan(
+    return StagePlan(
         graph=tables.grouping.graph,
-        cluster=model.cluster,
+        cluster=cluster,
         micro_batches=tables.micro_batches,
         seed=seed,
         optimizer=model.optimizer,
@@ -231,7 +228,7 @@ def write_plan(
         edges=edges,
         layers=describe_layers(tables, ops, alternatives),
         search=search,
-        baselines=baselines,
+        place=SubMesh(0, cluster.nodes, 0, cluster.gpus_per_node),
         recomputed=tables.again.blocks,
         precision=model.precision,
         back_end=model.back_end,
@@ -270,7 +267,8 @@ def written_baselines(
     return {
         rival.record.name: (
             rival.record,
-            rival.found and write_plan(rival.found, (), seed, 0.0, rival.record.name),
+            rival.found
+            and Plan.on_one_mesh(write_stage(rival.found, seed, 0.0, rival.record.name)),
         )
         for rival in pricer.all()
     }

@@ -1,7 +1,8 @@
 """The plan: the only hand-over from planning to the runtime."""
 
-from ..graph.placed import PlannedEdge, PlannedLayer, PlannedOp
+from ..graph.placed import PlannedEdge, PlannedOp
 from .plan import Plan
-from .search_record import SearchRecord
+from .records import PlannedLayer, SearchRecord
+from .stage import StagePlan
 
-__all__ = ["Plan", "PlannedEdge", "PlannedLayer", "PlannedOp", "SearchRecord"]
+__all__ = ["Plan", "PlannedEdge", "PlannedLayer", "PlannedOp", "SearchRecord", "StagePlan"]

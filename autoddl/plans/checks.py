@@ -11,6 +11,7 @@ from ..graph.precision import in_precision
 from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
 from .figures import PlanFigures
+from .stage import StagePlan
 
 NOT_RECOMPUTED = (*SOURCE_KINDS, "stage_input", "stage_output", "loss")
 
@@ -20,12 +21,12 @@ def check_model(plan: PlanFigures, graph: Graph) -> None:
     try:
         ours = in_precision(with_batch_norm(graph, batch_norm_of(plan.graph)), plan.precision)
         ours = ours.with_batch(plan.graph.batch) if graph.batch else ours
-        same = ours.with_forks().fingerprint == plan.graph.fingerprint
+        same = ours.with_forks().fingerprint == plan.graph.with_forks().fingerprint
     except ValueError:
         same = False
     if not same:
         theirs = {op.name for op in graph.with_forks().ops}
-        mine = {op.name for op in plan.graph.ops}
+        mine = {op.name for op in plan.graph.with_forks().ops}
         differing = sorted(theirs ^ mine)[:3]
         hint = f" (first differences: {', '.join(differing)})" if differing else ""
         raise ValueError(
@@ -48,24 +49,50 @@ def check_cluster(plan: PlanFigures, cluster: Cluster) -> None:
 
 
 def verify(plan: PlanFigures) -> None:
-    """ValueError unless every path leads from its producer's placement to its reader's.
+    """ValueError unless the stages are the model's layers, in order, on all devices.
 
-    And unless what is recomputed are blocks of the graph's operators.
+    And unless in each stage, every path leads from its producer's placement to its reader's, and
+    what is recomputed are blocks of its graph's operators.
     """
-    _verify_blocks(plan.graph, plan.recomputed)
-    for op in plan.graph.ops:
+    bounds = [(s.first, s.last) for s in plan.stages]
+    expected = [0, *(last for _, last in bounds)]
+    if [first for first, _ in bounds] != expected[:-1] or expected[-1] != len(plan.cut.layers):
+        raise ValueError(
+            f"the stages {bounds} are not the {len(plan.cut.layers)} layers in order; "
+            "plan the model again"
+        )
+    if plan.chunks < 1 or len(plan.stages) % plan.chunks:
+        raise ValueError(
+            f"{len(plan.stages)} parts are not {plan.chunks} on each stage; plan the model again"
+        )
+    first = plan.stages[: plan.num_stages]
+    devices = sorted(d for s in first for d in s.place.devices)
+    if any(s.place != first[v % len(first)].place for v, s in enumerate(plan.stages)):
+        raise ValueError("the parts of a stage lie on different devices; plan the model again")
+    cluster = plan.cluster
+    if devices != [(n, g) for n in range(cluster.nodes) for g in range(cluster.gpus_per_node)]:
+        raise ValueError(
+            f"the stages do not lie on every device of {cluster} once; plan the model again"
+        )
+    for stage in plan.stages:
+        _verify_stage(stage)
+
+
+def _verify_stage(stage: StagePlan) -> None:
+    _verify_blocks(stage.graph, stage.recomputed)
+    for op in stage.graph.ops:
         for index, name in enumerate(op.inputs):
-            producer = plan.graph.producers[name]
+            producer = stage.graph.producers[name]
             out = producer.outputs.index(name)
-            edge = plan.edges.get((op.name, index), PlannedEdge(op.name, index))
+            edge = stage.edges.get((op.name, index), PlannedEdge(op.name, index))
             where = f"input {index} of {op.name}"
-            produced, read = plan.ops[producer.name].outs[out], plan.ops[op.name].ins[index]
+            produced, read = stage.ops[producer.name].outs[out], stage.ops[op.name].ins[index]
             _verify_path(produced, edge.forward, read, where)
             given, wanted = (
-                plan.ops[op.name].grad_ins[index],
-                plan.ops[producer.name].grad_outs[out],
+                stage.ops[op.name].grad_ins[index],
+                stage.ops[producer.name].grad_outs[out],
             )
-            if name in plan.graph.needs_grad and given is not None and wanted is not None:
+            if name in stage.graph.needs_grad and given is not None and wanted is not None:
                 _verify_path(given, edge.backward, wanted, f"gradient of {where}")
 
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..cost.account import Cost
-from ..graph.placed import PlannedEdge, PlannedLayer
+from ..graph.placed import PlannedEdge
 from . import Plan
+from .records import PlannedLayer
 
 
 @dataclass(frozen=True)
@@ -91,15 +92,21 @@ def cost_differences(first: Cost, second: Cost) -> dict[str, float]:
     }
 
 
+def total_difference(first: Plan, second: Plan) -> dict[str, float]:
+    """How much more the second plan costs; its stages, if it has several, wait for each other."""
+    more = cost_differences(first.cost, second.cost)
+    return {**more, "seconds": second.iteration_s - first.iteration_s}
+
+
 def to_json(first: Plan, second: Plan) -> dict[str, Any]:
     """The whole difference as one JSON object."""
     return {
         "model": first.graph.name,
         "clusters": [str(first.cluster), str(second.cluster)],
         "micro_batches": [first.micro_batches, second.micro_batches],
-        "iteration_s": [first.cost.iteration_s, second.cost.iteration_s],
+        "iteration_s": [first.iteration_s, second.iteration_s],
         "memory_bytes": [first.cost.memory_bytes, second.cost.memory_bytes],
-        "difference": cost_differences(first.cost, second.cost),
+        "difference": total_difference(first, second),
         "layers": [difference.to_json() for difference in differences(first, second)],
     }
 
@@ -118,14 +125,16 @@ def _what(first: Plan, second: Plan, layer: PlannedLayer, other: PlannedLayer) -
 
 
 def _steps(plan: Plan, layer: PlannedLayer) -> list[tuple[object, ...]]:
+    stage = plan.stage_of(layer)
     found = []
     for name in layer.ops:
-        for index in range(len(plan.ops[name].ins)):
-            edge = plan.edges.get((name, index), PlannedEdge(name, index))
+        for index in range(len(stage.ops[name].ins)):
+            edge = stage.edges.get((name, index), PlannedEdge(name, index))
             found.append((name, index, edge.forward, edge.backward))
     return found
 
 
 def _storage(plan: Plan, layer: PlannedLayer) -> list[tuple[str, str]]:
-    params = {op.name for op in plan.graph.params}
-    return [(name, str(plan.ops[name].outs[0])) for name in layer.ops if name in params]
+    stage = plan.stage_of(layer)
+    params = {op.name for op in stage.graph.params}
+    return [(name, str(stage.ops[name].outs[0])) for name in layer.ops if name in params]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
 
 from ..cost.savings import Saving
 from ..graph import batch_norm
 from ..graph.graph import Graph
-from ..graph.placed import PlannedLayer
 from ..graph.rows import find_rows
 from .figures import PlanFigures
 from .format import (
@@ -21,6 +20,10 @@ from .format import (
     timed_text,
     unfit_text,
 )
+from .records import PlannedBaseline, PlannedLayer
+from .schedule.costs import Costs
+from .schedule.simulate import simulate
+from .stage import StagePlan
 
 _PRECISION_TEXT = {
     "float16": "; float16 with float32 master weights in the optimizer, and loss scaling"
@@ -29,7 +32,70 @@ _ENDS = {"done": "", "budget": " until its budget ended", "interrupted": " until
 
 
 def explain(plan: PlanFigures) -> str:
-    """The whole plan: its cost, where the bytes go, each layer's choice with the next best."""
+    """The whole plan: its cost, where the bytes go, each layer's choice with the next best.
+
+    Of several stages: the pipeline, then each stage; stages with one plan are explained once.
+    """
+    if len(plan.stages) == 1:
+        return _stage_text(plan.stages[0], plan.baselines)
+    lines = pipeline_lines(plan)
+    what = "stage" if plan.chunks == 1 else "part"
+    for n, (stage, first) in enumerate(zip(plan.stages, plan.same_as, strict=True)):
+        own = _stage_text(stage) if first == n else f"the plan of {what} {first}"
+        lines += ["", f"{what} {n}", own]
+    return "\n".join(lines)
+
+
+def pipeline_lines(plan: PlanFigures) -> list[str]:
+    """Stages, what travels between them, and how long they wait for each other."""
+    timeline = plan.timeline
+    chunks = "" if plan.chunks == 1 else f" of {plan.chunks} parts"
+    what = "stage" if plan.chunks == 1 else "part"
+    delayed = "" if plan.delay is None else f", weight gradients {plan.delay} late"
+    lines = [
+        f"{plan.graph.name} on {plan.cluster}, batch {plan.batch} in "
+        f"{plan.micro_batches} micro-batches, {plan.num_stages} stages{chunks}, "
+        f"{plan.schedule_name}{delayed}",
+        f"predicted {format_seconds(plan.iteration_s)} a step: bubble {timeline.bubble:.1%} "
+        f"(transfers in no time: {_bubble_without_transfers(plan):.1%})",
+    ]
+    lines += rows_lines(plan.graph)
+    for n, stage in enumerate(plan.stages):
+        price, held = plan.prices[n], plan.schedule.stash[n % plan.num_stages]
+        memory = plan.memory_bytes[n % plan.num_stages]
+        whole = "" if plan.chunks == 1 else f" of stage {n % plan.num_stages}"
+        lines.append(
+            f"{what} {n}: layers {stage.first}-{stage.last - 1} on {stage.place}: "
+            f"forward {format_seconds(price.forward_s)}, "
+            f"backward {format_seconds(price.backward_s)}, "
+            f"once {format_seconds(price.once_s)}; "
+            f"memory{whole} {format_bytes(memory)} with {held} micro-batches in flight"
+        )
+    for link, (forward, backward) in plan.travel.reshards.items():
+        back = "" if backward is None else f", gradient {format_seconds(backward.seconds)} back"
+        skip = " (long skip)" if link.target > link.source + 1 else ""
+        lines.append(
+            f"{what} {link.source} -> {link.target}: {link.tensor} "
+            f"{format_bytes(forward.spec.bytes)} by {forward.strategy} "
+            f"{forward.source.nd} -> {forward.target.nd}, {format_seconds(forward.seconds)} "
+            f"(at least {format_seconds(forward.bound_s)}){back}{skip}"
+        )
+    for name, stages in plan.travel.shared_params.items():
+        lines.append(
+            f"parameter {name} is held by {what}s {', '.join(map(str, stages))}; "
+            "their gradients are added up once a step"
+        )
+    return lines
+
+
+def _bubble_without_transfers(plan: PlanFigures) -> float:
+    costs = plan.pass_costs
+    free = Costs(costs.forward, costs.backward, costs.weight, {}, {})
+    return simulate(plan.schedule, free).bubble
+
+
+def _stage_text(plan: StagePlan, baselines: Sequence[PlannedBaseline] = ()) -> str:
+    """One mesh: its cost, where the bytes go, each layer's choice with the next best."""
     cost, cluster = plan.cost, plan.cluster
     rounds = f" in {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
     precision = _PRECISION_TEXT.get(plan.precision, "")
@@ -52,7 +118,7 @@ def explain(plan: PlanFigures) -> str:
         f"{format_bytes(intra.total)}",
         *([saved] if saved else []),
         _certificate(plan),
-        *_baseline_lines(plan),
+        *_baseline_lines(baselines, cost.iteration_s),
     ]
     if cluster.num_devices > 1 and cost.communication_s == 0:
         lines.append(
@@ -91,14 +157,14 @@ def rows_lines(graph: Graph) -> list[str]:
 
 def explain_layer(plan: PlanFigures, name: str) -> str:
     """One layer, step by step. ValueError if no layer has that name."""
-    found = [layer for layer in plan.layers if layer.name == name]
+    found = [(stage, own) for stage in plan.stages for own in stage.layers if own.name == name]
     if not found:
         names = ", ".join(layer.name for layer in plan.layers[:6])
         raise ValueError(f"the plan has no layer {name!r}; its layers are {names}, ...")
-    return "\n\n".join("\n".join(_layer_lines(plan, layer)) for layer in found)
+    return "\n\n".join("\n".join(_layer_lines(stage, layer)) for stage, layer in found)
 
 
-def layer_texts(plan: PlanFigures) -> list[LayerText]:
+def layer_texts(plan: StagePlan) -> list[LayerText]:
     """The layers with their costs, as the tables of a plan show them."""
     return [
         LayerText(layer, plan.layer_cost(layer), _storage_text(plan, layer))
@@ -106,11 +172,11 @@ def layer_texts(plan: PlanFigures) -> list[LayerText]:
     ]
 
 
-def saved_text(plan: PlanFigures) -> str:
+def saved_text(plan: StagePlan) -> str:
     """What it saves and costs to run blocks again; "" without any."""
     if not plan.recomputed:
         return ""
-    kept_plan = dataclasses.replace(plan, recomputed=())
+    kept_plan = plan.keeping_all()
     cost, kept, blocks = plan.cost, kept_plan.cost, len(plan.recomputed)
     peak, kept_peak = plan.peak_bytes, kept_plan.peak_bytes
     fullest = ""
@@ -128,7 +194,7 @@ def saved_text(plan: PlanFigures) -> str:
     )
 
 
-def _certificate(plan: PlanFigures) -> str:
+def _certificate(plan: StagePlan) -> str:
     """How good the plan is: in the searched space, and against any algorithm for its products."""
     algorithm = plan.search.algorithm + _ENDS.get(plan.search.end, "")
     gap, products = plan.gap, plan.product_bytes
@@ -153,13 +219,12 @@ def _certificate(plan: PlanFigures) -> str:
     )
 
 
-def _baseline_lines(plan: PlanFigures) -> list[str]:
+def _baseline_lines(baselines: Sequence[PlannedBaseline], iteration_s: float) -> list[str]:
     """The known schemes beside the plan, the closest first, one line each."""
-    if not plan.baselines:
+    if not baselines:
         return []
-    iteration_s = plan.cost.iteration_s
     lines = ["known schemes, each on its best topology:"]
-    for baseline in sorted(plan.baselines, key=lambda b: b.iteration_s or float("inf")):
+    for baseline in sorted(baselines, key=lambda b: b.iteration_s or float("inf")):
         if baseline.iteration_s is None:
             lines.append(f"    {baseline.name} ({baseline.topology}): {unfit_text(baseline)}")
             continue
@@ -172,7 +237,7 @@ def _baseline_lines(plan: PlanFigures) -> list[str]:
     return lines
 
 
-def _next_best(plan: PlanFigures, layer: PlannedLayer) -> str:
+def _next_best(plan: StagePlan, layer: PlannedLayer) -> str:
     if not layer.alternative:
         return "no other topology divides this layer"
     extra, iteration_s = layer.alternative_extra_s, plan.cost.iteration_s
@@ -180,7 +245,7 @@ def _next_best(plan: PlanFigures, layer: PlannedLayer) -> str:
     return f"next best {layer.alternative}: {format_seconds(extra)} more ({share:+.1%})"
 
 
-def _storage_text(plan: PlanFigures, layer: PlannedLayer) -> str:
+def _storage_text(plan: StagePlan, layer: PlannedLayer) -> str:
     """How a layer stores its parameters; "" if whole."""
     found = plan.savings
     stages = {found.stages[op] for op in layer.ops if op in found.stages}
@@ -192,7 +257,7 @@ def _storage_text(plan: PlanFigures, layer: PlannedLayer) -> str:
     return f"parameters split, ZeRO stage {named}: {saving_text(every)}"
 
 
-def _layer_lines(plan: PlanFigures, layer: PlannedLayer) -> list[str]:
+def _layer_lines(plan: StagePlan, layer: PlannedLayer) -> list[str]:
     """One layer: its placements, each redistribution step, and what they cost."""
     cost, storage = plan.layer_cost(layer), _storage_text(plan, layer)
     nic = cost.nic_bytes
@@ -211,7 +276,7 @@ def _layer_lines(plan: PlanFigures, layer: PlannedLayer) -> list[str]:
     ]
 
 
-def _edge_lines(plan: PlanFigures, layer: PlannedLayer) -> list[str]:
+def _edge_lines(plan: StagePlan, layer: PlannedLayer) -> list[str]:
     """Every redistribution into the operators of `layer`."""
     lines = []
     for name in layer.ops:

@@ -11,7 +11,7 @@ from ..cost.account import Cost, total
 from ..cost.extrapolation import Extrapolated
 from ..cost.operators import Timed
 from ..cost.savings import Saving, Savings
-from ..graph.placed import PlannedBaseline, PlannedLayer
+from .records import PlannedBaseline, PlannedLayer
 
 
 @dataclass(frozen=True)

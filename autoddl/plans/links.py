@@ -11,33 +11,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..cluster.spec import Cluster
-from ..cluster.submesh import SubMesh
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedOp
 from ..sbp.collectives import Step
 from ..sbp.layout import TensorSpec
 from ..sbp.redistribute import cheapest_path
-from . import Plan
 from .reshard.plan import ReshardPlan, plan_reshard
 from .reshard.unit_tasks import End
-from .stage_account import plan_price
-from .stage_price import StagePrice
+from .stage import StagePlan
 
 Steps = tuple[Step, ...]
-
-
-@dataclass(frozen=True)
-class PlannedStage:
-    """A part of the model: layers [first, last) of the cut graph on `place`, as `plan` says."""
-
-    first: int
-    last: int
-    place: SubMesh
-    plan: Plan
-
-    @cached_property
-    def price(self) -> StagePrice:
-        return plan_price(self.plan)
 
 
 @dataclass(frozen=True)
@@ -55,7 +38,7 @@ class StageLinks:
 
     graph: Graph
     cluster: Cluster
-    stages: tuple[PlannedStage, ...]
+    stages: tuple[StagePlan, ...]
     num_stages: int
 
     @cached_property
@@ -64,7 +47,7 @@ class StageLinks:
         return tuple(
             Link(op.attrs["tensor"], source, target)
             for source, stage in enumerate(self.stages)
-            for op in stage.plan.graph.ops
+            for op in stage.graph.ops
             if op.kind == "stage_output"
             for target in range(source + 1, len(self.stages))
             if self._end(target, "stage_input", op.attrs["tensor"])
@@ -78,7 +61,7 @@ class StageLinks:
         return {
             (n, op.kind, op.attrs["tensor"]): op
             for n, stage in enumerate(self.stages)
-            for op in stage.plan.graph.ops
+            for op in stage.graph.ops
             if op.kind in ("stage_input", "stage_output")
         }
 
@@ -111,8 +94,8 @@ class StageLinks:
         assert given is not None and taken is not None
         stages = self.stages
         return (
-            stages[link.source].plan.ops[given.name],
-            stages[link.target].plan.ops[taken.name],
+            stages[link.source].ops[given.name],
+            stages[link.target].ops[taken.name],
         )
 
     def is_local(self, link: Link) -> bool:
@@ -126,7 +109,7 @@ class StageLinks:
             spec = self.graph.tensors[link.tensor].spec
             out, into = self.ends(link)
             mesh = self.stages[link.source].place.mesh
-            comm = self.stages[link.source].plan.model.comm
+            comm = self.stages[link.source].model.comm
             paths = mesh, comm.price, comm.collectives
             forward = cheapest_path(spec, out.ins[0], into.outs[0], *paths)
             back, wanted = into.grad_outs[0], out.grad_ins[0]
@@ -141,7 +124,7 @@ class StageLinks:
         """Tied parameter (its tensor) -> the parts that hold it and add up its gradients."""
         found: dict[str, list[int]] = {}
         for n, stage in enumerate(self.stages):
-            for op in stage.plan.graph.params:
+            for op in stage.graph.params:
                 found.setdefault(op.outputs[0], []).append(n)
         return {name: tuple(stages) for name, stages in found.items() if len(stages) > 1}
 

@@ -1,7 +1,6 @@
 """The plan: the only hand-over from planning to the runtime.
 
-A frozen value that can be explained, checked, saved and loaded. It holds the graph it is for, the
-cluster, the placement of every operator and the steps of every redistribution (`plans.figures`).
+A frozen value that can be explained, checked, saved and loaded (`plans.figures` has its fields).
 """
 
 from __future__ import annotations
@@ -15,23 +14,46 @@ from typing import Any
 
 from .._files import write_atomically
 from ..cluster.spec import Cluster
+from ..graph.cut import CutGraph
 from ..graph.graph import Graph
 from . import checks, file
 from . import explain as words
 from .figures import PlanFigures
-from .format import LayerText
+from .records import PlannedBaseline
+from .stage import StagePlan
 
 
 @dataclass(frozen=True)
 class Plan(PlanFigures):
-    """Placements for training `graph` on `cluster`, micro-batch by micro-batch.
+    """A pipeline for training a traced graph on `cluster`, of one stage or more.
 
     Its fields and its predicted figures are those of `PlanFigures`.
     """
 
+    @classmethod
+    def on_one_mesh(cls, stage: StagePlan, baselines: tuple[PlannedBaseline, ...] = ()) -> Plan:
+        """The plan that has one stage, for the whole model on the whole cluster."""
+        graph = stage.graph
+        cut = CutGraph(graph, (tuple(op.name for op in graph.ops),))
+        return cls(cut, stage.cluster, (stage,), baselines)
+
     def keeping_all(self) -> Plan:
         """The same plan without recomputation."""
-        return dataclasses.replace(self, recomputed=())
+        return self.changed(recomputed=())
+
+    def changed(self, **fields: Any) -> Plan:
+        """The same plan with these fields in every stage."""
+        stages = tuple(dataclasses.replace(stage, **fields) for stage in self.stages)
+        return dataclasses.replace(self, stages=stages)
+
+    def on(self, cluster: Cluster) -> Plan:
+        """The same plan on other devices. ValueError unless there are as many."""
+        self.check_cluster(cluster)
+        stages = tuple(
+            dataclasses.replace(stage, cluster=cluster.with_shape(*stage.place.shape))
+            for stage in self.stages
+        )
+        return dataclasses.replace(self, cluster=cluster, stages=stages)
 
     def explain(self, layer: str | None = None) -> str:
         """The plan in words and numbers; with `layer`, that layer alone, step by step.
@@ -39,15 +61,6 @@ class Plan(PlanFigures):
         ValueError if no layer has that name.
         """
         return words.explain(self) if layer is None else words.explain_layer(self, layer)
-
-    def saved_text(self) -> str:
-        """What recomputation saves and costs; "" without any."""
-        return words.saved_text(self)
-
-    @property
-    def layer_texts(self) -> list[LayerText]:
-        """The layers with their costs, as the tables of a plan show them."""
-        return words.layer_texts(self)
 
     def check_model(self, graph: Graph) -> None:
         """ValueError unless this plan is for `graph`, a freshly traced model."""
@@ -58,9 +71,9 @@ class Plan(PlanFigures):
         checks.check_cluster(self, cluster)
 
     def verify(self) -> None:
-        """ValueError unless every path leads from its producer's placement to its reader's.
+        """ValueError unless the stages are the model's layers, in order, on all devices.
 
-        And unless what is recomputed are blocks of the graph's operators.
+        And unless in each, every path leads from its producer's placement to its reader's.
         """
         checks.verify(self)
 

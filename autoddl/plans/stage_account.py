@@ -19,8 +19,6 @@ from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
 from ..graph.graph import Graph
 from ..graph.placed import PlannedEdge, PlannedOp
-from . import Plan
-from .stage_price import StagePrice
 
 Columns = dict[str, NDArray[np.float64]]  # operator -> the fields of a StagePrice
 
@@ -59,12 +57,3 @@ def columns(
             ]
         )
     return found
-
-
-def plan_price(plan: Plan) -> StagePrice:
-    """Of a whole plan, as one stage."""
-    parts = columns(plan.graph, plan.model, plan.ops, plan.edges, plan.again)
-    whole = np.sum(list(parts.values()), axis=0)
-    blocks = (sum(float(parts[name][5]) for name in block) for block in plan.again.blocks)
-    whole[5] = max(blocks, default=0.0)
-    return StagePrice(*map(float, whole))

@@ -11,30 +11,70 @@ from typing import Any
 from .._files import json_number
 from ..cost.account import Cost
 from . import Plan
-from .staged import StagedPlan
+from .stage import StagePlan
 
 
-def summary_json(plan: Plan | StagedPlan) -> dict[str, Any]:
-    """Of a plan with stages also those of each stage's plan."""
-    return _of_plan(plan) if isinstance(plan, Plan) else _of_stages(plan)
-
-
-def _of_plan(plan: Plan) -> dict[str, Any]:
-    cost, products = plan.cost, plan.product_bytes
+def summary_json(plan: Plan) -> dict[str, Any]:
+    """Of several stages, the figures of each are in `stages`; of one they are the plan's own."""
+    cluster = plan.cluster
+    single = len(plan.stages) == 1
     return {
-        "cluster": {
-            "name": plan.cluster.name,
-            "nodes": plan.cluster.nodes,
-            "gpus_per_node": plan.cluster.gpus_per_node,
-        },
         "model": plan.graph.name,
+        "cluster": {
+            "name": cluster.name,
+            "nodes": cluster.nodes,
+            "gpus_per_node": cluster.gpus_per_node,
+        },
         "seed": plan.seed,
         "batch": plan.batch,
         "micro_batches": plan.micro_batches,
         "precision": plan.precision,
         "batch_norm": plan.batch_norm,
-        "recomputed_blocks": len(plan.recomputed),
         "optimizer": plan.optimizer,
+        "memory_limit_bytes": json_number(plan.memory_limit_bytes),
+        "schedule": plan.schedule_name,
+        "delay": plan.delay,
+        "chunks": plan.chunks,
+        "iteration_s": plan.iteration_s,
+        "bubble": plan.timeline.bubble,
+        **(_figures(plan.stage) if single else {}),
+        "baselines": [
+            {**dataclasses.asdict(baseline), "fits": baseline.fits} for baseline in plan.baselines
+        ],
+        "stages": [
+            {
+                "first_layer": stage.first,
+                "last_layer": stage.last - 1,
+                "place": str(stage.place),
+                "forward_s": plan.prices[part].forward_s,
+                "backward_s": plan.prices[part].backward_s,
+                "once_s": plan.prices[part].once_s,
+                "in_flight": plan.schedule.stash[part % plan.num_stages],
+                "memory_bytes": plan.memory_bytes[part % plan.num_stages],
+                **({} if single else {"plan": _figures(stage)}),
+            }
+            for part, stage in enumerate(plan.stages)
+        ],
+        "transfers": [
+            {
+                "tensor": link.tensor,
+                "source": link.source,
+                "target": link.target,
+                "bytes": forward.spec.bytes,
+                "strategy": forward.strategy,
+                "forward_s": forward.seconds,
+                "forward_bound_s": forward.bound_s,
+                "backward_s": backward.seconds if backward else 0.0,
+            }
+            for link, (forward, backward) in plan.travel.reshards.items()
+        ],
+    }
+
+
+def _figures(plan: StagePlan) -> dict[str, Any]:
+    cost, products = plan.cost, plan.product_bytes
+    return {
+        "recomputed_blocks": len(plan.recomputed),
         "cost": {
             "iteration_s": cost.iteration_s,
             "compute_s": cost.compute_s,
@@ -45,7 +85,6 @@ def _of_plan(plan: Plan) -> dict[str, Any]:
             "per_device_intra": _traffic(cost, "intra_bytes"),
         },
         "memory_bytes": cost.memory_bytes,
-        "memory_limit_bytes": json_number(plan.memory_limit_bytes),
         "peak_bytes": plan.peak_bytes,
         "savings": plan.savings.to_json(),
         "timed_operators": dataclasses.asdict(plan.timed),
@@ -85,56 +124,6 @@ def _of_plan(plan: Plan) -> dict[str, Any]:
             "products": products.products,
             "products_divided": products.divided,
         },
-        "baselines": [
-            {**dataclasses.asdict(baseline), "fits": baseline.fits} for baseline in plan.baselines
-        ],
-    }
-
-
-def _of_stages(plan: StagedPlan) -> dict[str, Any]:
-    return {
-        "model": plan.cut.graph.name,
-        "cluster": {
-            "name": plan.cluster.name,
-            "nodes": plan.cluster.nodes,
-            "gpus_per_node": plan.cluster.gpus_per_node,
-        },
-        "batch": plan.batch,
-        "micro_batches": plan.micro_batches,
-        "precision": plan.precision,
-        "batch_norm": plan.batch_norm,
-        "schedule": plan.schedule_name,
-        "delay": plan.delay,
-        "iteration_s": plan.iteration_s,
-        "bubble": plan.timeline.bubble,
-        "chunks": plan.chunks,
-        "stages": [
-            {
-                "first_layer": stage.first,
-                "last_layer": stage.last - 1,
-                "place": str(stage.place),
-                "forward_s": plan.prices[part].forward_s,
-                "backward_s": plan.prices[part].backward_s,
-                "once_s": plan.prices[part].once_s,
-                "in_flight": plan.schedule.stash[part % plan.num_stages],
-                "memory_bytes": plan.memory_bytes[part % plan.num_stages],
-                "plan": _of_plan(stage.plan),
-            }
-            for part, stage in enumerate(plan.stages)
-        ],
-        "transfers": [
-            {
-                "tensor": link.tensor,
-                "source": link.source,
-                "target": link.target,
-                "bytes": forward.spec.bytes,
-                "strategy": forward.strategy,
-                "forward_s": forward.seconds,
-                "forward_bound_s": forward.bound_s,
-                "backward_s": backward.seconds if backward else 0.0,
-            }
-            for link, (forward, backward) in plan.travel.reshards.items()
-        ],
     }
 
 

@@ -15,8 +15,8 @@ from ..cluster.submesh import Device
 from ..graph.graph import Graph
 from ..graph.placed import PlannedOp
 from ..graph.rows import rows_apart
+from ..plans import Plan
 from ..plans.links import Link
-from ..plans.staged import StagedPlan
 from ..sbp.layout import TensorSpec, is_even
 from ..sbp.mesh import Mesh
 from .backend import Backend, Tensor
@@ -134,12 +134,12 @@ class Evaluator:
 
     def _make(self, rows: int) -> _Run:
         stages = self._plan.stages
-        graphs = tuple(stage.plan.graph for stage in stages)
-        parts = micro_batches_in(self._plan.cut.graph, rows)
+        graphs = tuple(stage.graph for stage in stages)
+        parts = micro_batches_in(self._plan.graph, rows)
         if parts is None:
             check_divides(
                 [
-                    Sized(s.plan.graph, s.plan.ops, s.place.mesh, wanted)
+                    Sized(s.graph, s.ops, s.place.mesh, wanted)
                     for s, wanted in zip(stages, self._wanted, strict=True)
                 ],
                 rows,
@@ -171,7 +171,7 @@ class Evaluator:
         chunks = [
             self._one(run, {v: x[m] for v, x in fed.items()}) for m in range(run.micro_batches)
         ]
-        dims = [t.batch_dims for t in map(self._plan.cut.graph.tensors.get, self._names) if t]
+        dims = [t.batch_dims for t in map(self._plan.graph.tensors.get, self._names) if t]
         return [
             chunk[0] if len(chunk) == 1 else self._groups.backend.cat(chunk, dims[i][0])
             for i, chunk in enumerate(zip(*chunks, strict=True))
@@ -179,7 +179,7 @@ class Evaluator:
 
     @property
     def _names(self) -> tuple[str, ...]:
-        return self._plan.cut.graph.outputs
+        return self._plan.graph.outputs
 
     def _one(self, run: _Run, inputs: dict[int, Values]) -> list[Tensor]:
         """One micro-batch through all parts."""
@@ -216,19 +216,19 @@ class Evaluator:
             whole = backend.zeros(spec.shape, spec.dtype)
         else:
             op = run.graphs[v].producers[name]
-            nd = self._plan.stages[v].plan.ops[op.name].outs[op.outputs.index(name)]
+            nd = self._plan.stages[v].ops[op.name].outs[op.outputs.index(name)]
             whole = prepare(to_broadcast(nd), spec.shape, nd, self._groups)(part)
         if self._plan.num_stages == 1:
             return whole
         return share(whole, self._job.ranks[v][0], backend)
 
 
-def _needed(plan: StagedPlan) -> tuple[list[Link], list[frozenset[str]]]:
+def _needed(plan: Plan) -> tuple[list[Link], list[frozenset[str]]]:
     """The links that the model's results depend on; of every part its results and sending ends."""
-    wanted: list[set[str]] = [set(stage.plan.graph.outputs) for stage in plan.stages]
+    wanted: list[set[str]] = [set(stage.graph.outputs) for stage in plan.stages]
     links: list[Link] = []
     for v in reversed(range(len(plan.stages))):
-        names = needed_ops(plan.stages[v].plan.graph, frozenset(wanted[v]))
+        names = needed_ops(plan.stages[v].graph, frozenset(wanted[v]))
         for link in plan.travel.links:
             out, into = plan.travel.ends(link)
             if link.target == v and into.name in names:

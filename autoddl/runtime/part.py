@@ -12,8 +12,7 @@ from typing import Any
 
 from ..graph.graph import Graph, Op
 from ..graph.rows import Rows
-from ..plans import Plan
-from ..plans.staged import StagedPlan
+from ..plans import Plan, StagePlan
 from .backend import Tensor
 from .comm.groups import Groups
 from .comm.transfers import Resharding
@@ -40,7 +39,7 @@ class Job:
     emulator: waits in the place of kernels; results then mean nothing
     """
 
-    plan: StagedPlan
+    plan: Plan
     ranks: Sequence[Sequence[int]]
     stage: int
     groups: Groups
@@ -51,7 +50,7 @@ class Job:
     debug: bool = False
 
     def executor(
-        self, graph: Graph, plan: Plan, state: ModelState, wanted: frozenset[str] | None = None
+        self, graph: Graph, plan: StagePlan, state: ModelState, wanted: frozenset[str] | None = None
     ) -> Executor:
         """Runs `graph`, which is the plan's or has another batch.
 
@@ -76,7 +75,7 @@ class Part:
     returned, gradients: the gradients of what was sent, and of what came
     """
 
-    def __init__(self, job: Job, plan: Plan, model: Any) -> None:
+    def __init__(self, job: Job, plan: StagePlan, model: Any) -> None:
         self.plan = plan
         self.state = ModelState(job.groups, model)
         self.parameters: dict[str, Any] = {}

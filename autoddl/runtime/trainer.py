@@ -1,6 +1,6 @@
 """What `autoddl.parallelize` gives to the user: a model in training, on this rank.
 
-A rank walks through its stage's list of actions (`StagedPlan.schedule`); a model on one mesh is a
+A rank walks through its stage's list of actions (`Plan.schedule`); a model on one mesh is a
 pipeline of one stage. The lists of all stages are parts of one order of everything that happens, so
 no two ranks wait for each other. An interleaved pipeline has several parts of the model on a stage,
 which keep nothing in common: a parameter that two of them use is held by both, as by two stages.
@@ -16,15 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ..cluster.submesh import SubMesh
-from ..graph.cut import CutGraph
 from ..graph.graph import Graph
 from ..graph.rows import find_rows
 from ..plans import Plan
-from ..plans.links import Link, PlannedStage
+from ..plans.links import Link
 from ..plans.schedule.action import Action
 from ..plans.schedule.hoist import hoisted
-from ..plans.staged import StagedPlan
 from .backend import Backend, OptimizerFn, Tensor
 from .comm.groups import Groups
 from .comm.redistribute import LocalFn, prepare
@@ -48,7 +45,7 @@ class Trainer:
     def __init__(
         self,
         traced: Traced,
-        plan: Plan | StagedPlan,
+        plan: Plan,
         optimizer: OptimizerFn,
         backend: Backend,
         *,
@@ -68,8 +65,7 @@ class Trainer:
         scaler:  scales the loss; by default a plan in float16 has one and others have none
         ways:    of `Groups`
         """
-        self.plan: Any = plan
-        self._staged = plan = in_stages(plan)
+        self.plan = plan
         backend.check_precision(plan.precision)
         if plan.num_stages > 1:
             check_stages(plan.precision)
@@ -84,9 +80,7 @@ class Trainer:
         self._world = Groups(plan.cluster.mesh, backend.rank, backend).world
         self._roll_call = RollCall(self._world)
         self._job = job = self._make_job(emulate, ways)
-        self._parts = {
-            v: Part(job, plan.stages[v].plan, traced.model) for v in plan.parts_of(job.stage)
-        }
+        self._parts = {v: Part(job, plan.stages[v], traced.model) for v in plan.parts_of(job.stage)}
         self._load()
         self._thread = backend.beside_compute(
             # an emulated computation leaves the framework's one queue to the transfers
@@ -109,12 +103,12 @@ class Trainer:
         self.optimizer = backend.optimizer(optimizer, trained) if trained else None
 
     def _make_job(self, emulate: bool, ways: Mapping[str, Callable[..., Any]]) -> Job:
-        plan, backend = self._staged, self._backend
+        plan, backend = self.plan, self._backend
         ranks = [stage.place.ranks(plan.cluster.gpus_per_node) for stage in plan.stages]
         stage = next(n for n, own in enumerate(ranks) if backend.rank in own)
         first = ranks[stage][0]
         assert ranks[stage] == tuple(range(first, first + len(ranks[stage])))
-        mesh, one = plan.stages[stage].place.mesh, plan.stages[stage].plan
+        mesh, one = plan.stages[stage].place.mesh, plan.stages[stage]
         groups = Groups(mesh, backend.rank - first, backend, first, ways)
         rows = find_rows(plan.graph)
         rows.check(plan.micro_batches)
@@ -126,7 +120,7 @@ class Trainer:
 
     def _load(self) -> None:
         """Place rank 0's values of all parameters and buffers that the model's operators read."""
-        for op in self._staged.graph.ops:
+        for op in self.plan.graph.ops:
             if op.kind in ("param", "buffer"):
                 name = op.attrs["name"]
                 whole = share(self._start[name], 0, self._backend)  # all ranks together
@@ -136,10 +130,10 @@ class Trainer:
     def _local_links(self) -> dict[Link, tuple[LocalFn, LocalFn | None]]:
         """What redistributes each tensor that goes from one part of this stage to another."""
         found, groups = {}, self._job.groups
-        for link, (forward, backward) in self._staged.travel.local_paths.items():
+        for link, (forward, backward) in self.plan.travel.local_paths.items():
             if link.source in self._parts:
                 shape = self.graph.tensors[link.tensor].spec.shape
-                out, into = self._staged.travel.ends(link)
+                out, into = self.plan.travel.ends(link)
                 back = None
                 if backward is not None:
                     assert into.grad_outs[0] is not None
@@ -150,7 +144,7 @@ class Trainer:
     @property
     def graph(self) -> Graph:
         """The planned graph of the whole model, at the size of a micro-batch."""
-        return self._staged.graph
+        return self.plan.graph
 
     @property
     def stage(self) -> int:
@@ -169,7 +163,7 @@ class Trainer:
         several parts.
         """
         if len(self._parts) > 1:
-            return slice(0, self._staged.batch)
+            return slice(0, self.plan.batch)
         return self._parts[self.stage].feed.rows
 
     def parameters(self) -> dict[str, Any]:
@@ -202,7 +196,7 @@ class Trainer:
             self._do(action)
         losses = [part.executor.finish() for part in self._parts.values()]
         states = {v: part.state for v, part in self._parts.items()}
-        exchange_gradients(self._staged, states, self._job.ranks, self._job.groups)
+        exchange_gradients(self.plan, states, self._job.ranks, self._job.groups)
         if self.emulator:
             self.emulator.finish()
         self._update()
@@ -210,10 +204,10 @@ class Trainer:
         return self._share_loss(losses[-1])
 
     def _actions(self) -> Sequence[Action]:
-        actions = self._staged.schedule.actions[self.stage]
+        actions = self.plan.schedule.actions[self.stage]
         if not self._hoists:
             return actions
-        return hoisted(actions, self._staged.schedule.joint, self._meets)
+        return hoisted(actions, self.plan.schedule.joint, self._meets)
 
     def _update(self) -> None:
         """Let the optimizer change the parameters, unless a scaled gradient is not finite."""
@@ -227,12 +221,12 @@ class Trainer:
                 state.check_parameters()
 
     def _meets(self, action: Action) -> bool:
-        number = self._staged.schedule.part(self.stage, action.chunk)
+        number = self.plan.schedule.part(self.stage, action.chunk)
         return action.kind in self._parts[number].meets
 
     def _do(self, action: Action) -> None:
-        m, share = action.micro_batch, self._job.rows.share(self._staged.micro_batches)
-        number = self._staged.schedule.part(self.stage, action.chunk)
+        m, share = action.micro_batch, self._job.rows.share(self.plan.micro_batches)
+        number = self.plan.schedule.part(self.stage, action.chunk)
         part = self._parts[number]
         if not action.is_compute:
             self._transfer(action, number)
@@ -246,7 +240,7 @@ class Trainer:
                     self._parts[link.target].inputs[m][link.tensor] = value
         elif action.kind == "B":
             part.wait_for("B", m)
-            delays = not self._staged.schedule.joint
+            delays = not self.plan.schedule.joint
             returned = part.returned.pop(m)
             if self.scaler is not None:
                 share *= self.scaler.scale
@@ -256,17 +250,17 @@ class Trainer:
                 if link.target == number and backward is not None:
                     value = backward(part.gradients[m][link.tensor])
                     self._parts[link.source].give_back(m, link.tensor, value)
-        elif not self._staged.schedule.joint:
+        elif not self.plan.schedule.joint:
             part.executor.weights_pass(m)
             part.compute_ends()
 
     def _transfer(self, action: Action, number: int) -> None:
         """The tensors between the action's two parts, as far as they travel at all."""
         m, part = action.micro_batch, self._parts[number]
-        peer = self._staged.schedule.part(action.peer, action.peer_chunk)
+        peer = self.plan.schedule.part(action.peer, action.peer_chunk)
         ends = min(number, peer), max(number, peer)
         direction = action.kind[1]
-        for link in self._staged.travel.links:
+        for link in self.plan.travel.links:
             run = self._reshards.get((link, direction))
             if (link.source, link.target) != ends or run is None:
                 continue
@@ -283,7 +277,7 @@ class Trainer:
 
     def _share_loss(self, loss: Tensor | None) -> Tensor:
         """The last part's loss, on every rank."""
-        if self._staged.num_stages == 1:
+        if self.plan.num_stages == 1:
             assert loss is not None, "the graph has no loss"
             return loss
         if loss is None:
@@ -305,7 +299,7 @@ class Trainer:
         limit = max(len(self._traced.examples) - 1, 0)
         if limit and len(inputs) > limit:
             raise ValueError(f"eval_step takes the model's {limit} inputs, got {len(inputs)}")
-        rows = rows_of(self.graph, inputs, self._staged.batch, self._backend)
+        rows = rows_of(self.graph, inputs, self.plan.batch, self._backend)
         whole = self._evaluator.prepared(rows, inputs)
         self._roll_call("eval_step")
         return put_tensors(self._traced.structure, whole())
@@ -315,8 +309,8 @@ class Trainer:
         self._roll_call("state_dict")
         names = self._names()
         owner: dict[str, int] = {}
-        for n, stage in enumerate(self._staged.stages):
-            for op in stage.plan.graph.ops:
+        for n, stage in enumerate(self.plan.stages):
+            for op in stage.graph.ops:
                 if op.kind in ("param", "buffer"):
                     owner.setdefault(op.attrs["name"], n)
         whole = {name: self._whole(name, owner) for name in dict.fromkeys(names.values())}
@@ -327,7 +321,7 @@ class Trainer:
         # BatchNorm's counter is no operator; it is where the moving mean is
         number = owner.get(name, owner.get(f"{name.rpartition('.')[0]}.running_mean"))
         part = next(iter(self._parts.values())) if number is None else self._parts.get(number)
-        if number is None or self._staged.num_stages == 1:
+        if number is None or self.plan.num_stages == 1:
             assert part is not None
             return part.state.get(name)
         if part is not None:
@@ -372,13 +366,3 @@ class Trainer:
         if name in self._start:
             return self._start[name]
         return self._backend.model_tensor(self._traced.model, name)
-
-
-def in_stages(plan: Plan | StagedPlan) -> StagedPlan:
-    """The plan as a pipeline, of one stage if it has none."""
-    if isinstance(plan, StagedPlan):
-        return plan
-    graph, mesh = plan.graph, plan.mesh
-    stage = PlannedStage(0, 1, SubMesh(0, mesh.nodes, 0, mesh.gpus_per_node), plan)
-    cut = CutGraph(graph, (tuple(op.name for op in graph.ops),))
-    return StagedPlan(cut, plan.cluster, plan.micro_batches, "1f1b", None, (stage,))

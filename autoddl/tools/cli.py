@@ -1,7 +1,8 @@
-"""The `autoddl` command: parses, calls, prints. It imports late, so that help is quick."""
+"""The `autoddl` command: parses arguments, calls, prints. Imports are late, for quick help."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import warnings
@@ -27,17 +28,15 @@ from .commands.options import (
     shape_options,
     traced,
 )
-from .commands.stages import explain_stages, show_any_plan
 
 if TYPE_CHECKING:
     from ..plans import Plan
-    from ..plans.staged import StagedPlan
 
 
 class Errors(click.Group):
-    """Shows what the user can mend as one message on stderr, and ends with status 2.
+    """Prints errors that the user can fix as one message on stderr, and exits with status 2.
 
-    And our warnings likewise: which line of ours they were raised from does not help.
+    Warnings of autoddl are printed likewise, without the source line that raised them.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -161,7 +160,7 @@ def plan(
 @click.option("--layer", help="Only the layer of this name.")
 @click.option("--html", metavar="FILE", help="Write the plan as one page that needs no other file.")
 @click.option("--png", metavar="FILE", help="Write a picture of that page; needs Chromium.")
-@click.option("--timeline", metavar="FILE", help="Of a plan with stages: a picture (PNG).")
+@click.option("--timeline", metavar="FILE", help="Write when each pass runs: a picture (PNG).")
 @click.option("--trace", metavar="FILE", help="Likewise, for Perfetto or Chrome (JSON).")
 @JSON
 def explain(
@@ -178,29 +177,24 @@ def explain(
     With --json the same object as of `plan --json`.
     """
     from ..plans import Plan
-    from ..plans.staged import load_plan
 
-    found = load_plan(plan_file)
+    found = Plan.load(plan_file)
     if as_json:
         if layer or html or png or timeline or trace:
             raise ValueError(
                 "--json gives the whole plan; leave --layer, --html, --png, --timeline and --trace "
                 "out"
             )
-        show_any_plan(found, as_json=True)
+        show_plan(found, as_json=True)
         return
-    if not isinstance(found, Plan):
-        if layer or html or png:
-            raise ValueError("--layer, --html and --png are for plans without stages")
-        explain_stages(found, timeline, trace)
-        return
-    if timeline or trace:
-        raise ValueError("--timeline and --trace are for plans with stages (plan --stages)")
-    if not html and not png:
+    if not (html or png or timeline or trace):
         click.echo(found.explain(layer))
         return
     if layer:
-        raise ValueError("--html and --png show the whole plan; leave --layer out")
+        raise ValueError("the pages and pictures show the whole plan; leave --layer out")
+    _write_pictures(found, timeline, trace)
+    if not html and not png:
+        return
     from .report.page import page
 
     text = page(found)
@@ -212,6 +206,16 @@ def explain(
         from .report.browser import screenshot
 
         screenshot(text, png)
+
+
+def _write_pictures(found: Plan, timeline: str | None, trace: str | None) -> None:
+    """When each pass of the stages runs."""
+    from ..plans.schedule.timeline import save_picture, save_trace
+
+    if timeline:
+        save_picture(found.timeline, timeline, found.graph.name)
+    if trace:
+        save_trace(found.timeline, trace)
 
 
 @main.command(
@@ -271,12 +275,12 @@ def doctor(as_json: bool) -> None:
     sys.exit(1 if any(check.status == "fail" for check in found) else 0)
 
 
-def show_plan(found: Plan | StagedPlan, as_json: bool) -> None:
-    """The plan as a table, or with stages in words; or its figures as JSON."""
-    from ..plans import Plan
+def show_plan(found: Plan, as_json: bool) -> None:
+    """The plan as tables, or its figures as JSON."""
+    if as_json:
+        from ..plans.summary import summary_json
 
-    if as_json or not isinstance(found, Plan):
-        show_any_plan(found, as_json)
+        click.echo(json.dumps(summary_json(found), indent=1))
         return
     from .report.tables import print_plan
 

@@ -8,9 +8,7 @@ of a pipeline are those of its slowest stage, its seconds those until all stages
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from .._files import json_number
@@ -19,7 +17,6 @@ from ..cost.account import Cost, Traffic
 from ..cost.model import CostModel
 from ..graph.batch_norm import batch_norm_of, with_batch_norm
 from ..graph.graph import Graph
-from ..graph.placed import PlannedBaseline
 from ..planner.baselines import Chosen, chosen
 from ..planner.baselines.megatron_stages import megatron_in_stages
 from ..planner.options import DEFAULTS, PlanOptions
@@ -27,7 +24,7 @@ from ..planner.planner import baseline_plans, cost_model, find_plan
 from ..planner.stages.staged_planner import find_staged_plan
 from ..plans import Plan
 from ..plans.format import unfit_text
-from ..plans.staged import StagedPlan
+from ..plans.records import PlannedBaseline
 
 OURS = "autoddl"
 OWN_TOPOLOGY = "a topology for each layer"
@@ -37,9 +34,8 @@ RIVAL = "auto_parallel"  # nn.Graph's enable_auto_parallel
 
 @dataclass(frozen=True)
 class Scheme:
-    """One plan of the comparison, on one mesh or in stages; of a scheme that cannot run, `why` not.
+    """One plan of the comparison; of a scheme that cannot run, `why` not.
 
-    plan:         on one mesh; None for a pipeline or nothing
     memory_bytes: of a device, also if that is too much
     """
 
@@ -48,49 +44,35 @@ class Scheme:
     plan: Plan | None
     memory_bytes: float | None = None
     why: str = ""
-    staged: StagedPlan | None = None
 
     @property
     def runs(self) -> bool:
-        return self.plan is not None or self.staged is not None
+        return self.plan is not None
 
     @property
     def seconds(self) -> float:
         """Of an iteration; inf if the scheme cannot run."""
-        if self.staged is not None:
-            return self.staged.iteration_s
-        return float("inf") if self.plan is None else self.plan.cost.iteration_s
+        return float("inf") if self.plan is None else self.plan.iteration_s
 
-    @cached_property
+    @property
     def cost(self) -> Cost:
-        """Of the mesh, or of the slowest stage with the pipeline's transfers among the bytes.
-
-        Only of a scheme that runs.
-        """
-        if self.plan is not None:
-            return self.plan.cost
-        assert self.staged is not None, f"{self.name} cannot run"
-        slowest = max((s.plan.cost for s in self.staged.stages), key=lambda cost: cost.iteration_s)
-        sent = received_bytes(self.staged)
-        return replace(
-            slowest,
-            nic_bytes=Traffic(
-                slowest.nic_bytes.forward + sent.forward,
-                slowest.nic_bytes.backward + sent.backward,
-                slowest.nic_bytes.gradient_sync,
-            ),
-        )
+        """Of a scheme that runs."""
+        assert self.plan is not None, f"{self.name} cannot run"
+        return self.plan.cost
 
     @property
     def micro_batches(self) -> int:
-        found = self.staged or self.plan
-        assert found is not None, f"{self.name} cannot run"
-        return found.micro_batches
+        assert self.plan is not None, f"{self.name} cannot run"
+        return self.plan.micro_batches
+
+    @property
+    def stages(self) -> int:
+        return 1 if self.plan is None else self.plan.num_stages
 
     @property
     def bubble(self) -> float:
         """The share of a pipeline's time in which its stages wait."""
-        return 0.0 if self.staged is None else self.staged.timeline.bubble
+        return 0.0 if self.plan is None or self.stages == 1 else self.plan.timeline.bubble
 
     def to_json(self) -> dict[str, Any]:
         told: dict[str, Any] = {
@@ -103,9 +85,9 @@ class Scheme:
         if not self.runs:
             return told
         cost = self.cost
-        if self.staged is not None:
-            told |= {"stages": self.staged.num_stages, "bubble": self.bubble}
         return told | {
+            "stages": self.stages,
+            "bubble": self.bubble,
             "micro_batches": self.micro_batches,
             "iteration_s": self.seconds,
             "compute_s": cost.compute_s,
@@ -205,12 +187,14 @@ def compare(
     return Comparison(graph, model, (ours, *others))
 
 
-def _in_stages(ours: Scheme, found: Plan | StagedPlan, megatron: Scheme) -> Scheme:
+def _in_stages(ours: Scheme, found: Plan, megatron: Scheme) -> Scheme:
     """The fastest of our plans: on one mesh, in stages, or as Megatron's stages."""
     best = ours
-    if isinstance(found, StagedPlan) and found.iteration_s < best.seconds:
+    if found.iteration_s < best.seconds:
         topology = f"{found.num_stages} stages, {OWN_TOPOLOGY}"
-        best = Scheme(OURS, topology, None, max(found.memory_bytes), staged=found)
+        if found.num_stages == 1:
+            topology = OWN_TOPOLOGY
+        best = Scheme(OURS, topology, found, max(found.memory_bytes))
     if megatron.seconds < best.seconds:
         best = replace(megatron, name=OURS)
     return best
@@ -223,8 +207,7 @@ def _megatron(graph: Graph, model: CostModel, micro_batches: int | None, seed: i
         return Scheme(MEGATRON_STAGES, "in stages", None, why=why)
     kinds = " | ".join(dict.fromkeys(found.topologies))
     topology = f"{found.plan.num_stages} stages of {kinds}"
-    memory_bytes = max(found.plan.memory_bytes)
-    return Scheme(MEGATRON_STAGES, topology, None, memory_bytes, staged=found.plan)
+    return Scheme(MEGATRON_STAGES, topology, found.plan, max(found.plan.memory_bytes))
 
 
 def _rival(graph: Graph, cluster: Cluster, rival: Chosen | str, options: PlanOptions) -> Scheme:
@@ -243,17 +226,6 @@ def _rival(graph: Graph, cluster: Cluster, rival: Chosen | str, options: PlanOpt
 def _scheme(record: PlannedBaseline, plan: Plan | None) -> Scheme:
     why = "" if record.fits else unfit_text(record)
     return Scheme(record.name, record.topology, plan, record.memory_bytes, why)
-
-
-def received_bytes(plan: StagedPlan) -> Traffic:
-    """Of the host that takes most, what comes from other stages in an iteration."""
-    hosts: defaultdict[int, Traffic] = defaultdict(Traffic)
-    for forward, backward in plan.travel.reshards.values():
-        for host, count in forward.nic_bytes[0].items():
-            hosts[host].forward += count * plan.micro_batches
-        for host, count in backward.nic_bytes[0].items() if backward else ():
-            hosts[host].backward += count * plan.micro_batches
-    return max(hosts.values(), key=lambda traffic: traffic.total, default=Traffic())
 
 
 def causes(*traffic: Traffic) -> dict[str, float]:

@@ -11,13 +11,13 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..api import parallelize
 from ..api import plan as plan_graph
 from ..cluster.spec import Cluster
 from ..planner.options import DEFAULTS, PlanOptions
 from ..plans import Plan
-from ..plans.staged import StagedPlan, load_plan
 from ..runtime.jobs.guard import install_guard, rank
 from ..runtime.jobs.launch import run_processes
 from ..runtime.need import need_oneflow
@@ -84,7 +84,7 @@ def train(job: TrainJob) -> int:
             job.command(folder),
             job.cluster.num_devices,
             prefix=False,
-            overlaps=isinstance(plan, StagedPlan),
+            overlaps=len(plan.stages) > 1,
         )
 
 
@@ -96,7 +96,8 @@ def train_rank(job: TrainJob) -> None:
     install_guard()
     if job.plan_file is not None:  # making or checking the plan has said it
         warnings.simplefilter("ignore", OpaqueWarning)
-    plan = None if job.plan_file is None else load_plan(job.plan_file)
+    plan = None if job.plan_file is None else Plan.load(job.plan_file)
+    options: dict[str, Any] = {} if plan is not None else job.options.keywords("optimizer")
     seed, optimizer = job.options.seed, job.options.optimizer
     model, example, loss = entries.build_entry(job.model, job.batch, seed)
     trainer = parallelize(
@@ -106,11 +107,10 @@ def train_rank(job: TrainJob) -> None:
         loss=loss,
         optimizer=entries.optimizer_maker(optimizer, job.lr),
         plan=plan,
-        **{} if plan is not None else job.options.keywords("optimizer"),
+        **options,
     )
     made = trainer.plan
-    seconds = made.iteration_s if isinstance(made, StagedPlan) else made.cost.iteration_s
-    _say(f"{job.model} on {job.cluster}: predicted {seconds:.3g} s a step")
+    _say(f"{job.model} on {job.cluster}: predicted {made.iteration_s:.3g} s a step")
     like = entries.to_arrays(example)
     batches = synthetic_batches(like, made.graph, job.steps, seed)
     for step, arrays in enumerate(batches, start=1):
@@ -119,13 +119,13 @@ def train_rank(job: TrainJob) -> None:
         _say(f"step {step:3d}  loss {value:.6f}  {time.perf_counter() - started:.3f} s")
 
 
-def _checked_plan(job: TrainJob) -> Plan | StagedPlan:
+def _checked_plan(job: TrainJob) -> Plan:
     from ..runtime.loss_scale import check_stages
     from ..runtime.oneflow.backend import OneFlow
     from ..runtime.oneflow.trace.entries import trace_entry
 
-    plan = None if job.plan_file is None else load_plan(job.plan_file)
-    in_stages = isinstance(plan, StagedPlan) or job.options.stages is not None
+    plan = None if job.plan_file is None else Plan.load(job.plan_file)
+    in_stages = job.options.stages is not None if plan is None else plan.num_stages > 1
     precision = job.options.precision if plan is None else plan.precision
     if in_stages:
         check_stages(precision)

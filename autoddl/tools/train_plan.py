@@ -57,7 +57,7 @@ class PlanJob:
         emulated = self.emulate_compute is not None
         if self.emulate_compute is not None:
             device = at_rate(plan.cluster.device, self.emulate_compute)
-            plan = replace(plan, cluster=replace(plan.cluster, device=device))
+            plan = plan.on(replace(plan.cluster, device=device))
         trainer = build_trainer(
             made_up_model(plan.graph, plan.seed),
             plan,

@@ -17,7 +17,7 @@ from typing import Any
 
 import oneflow as flow
 
-from autoddl.plans.staged import StagedPlan
+from autoddl.plans import Plan
 from autoddl.runtime.comm.groups import Groups
 from autoddl.runtime.jobs.guard import install_guard, rank
 from autoddl.runtime.oneflow.backend import OneFlow
@@ -36,7 +36,7 @@ def main(folder: str) -> None:
     meter: Meter | None = None
     runs: list[tuple[Trainer, list[Any], bool]] = []
     for run in work["runs"]:
-        plan = StagedPlan.from_json(json.loads((Path(folder) / f"{run['plan']}.json").read_text()))
+        plan = Plan.from_json(json.loads((Path(folder) / f"{run['plan']}.json").read_text()))
         meter = meter or Meter(Groups(plan.cluster.mesh, rank(), OneFlow()))
         trainer = build_trainer(
             made_up_model(plan.graph, 0), plan, optimizer_maker("sgd", 1e-4),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from autoddl._files import write_atomically
@@ -41,7 +40,7 @@ def plan_set(
     known: plans made before, maybe at other prices; all but the searched ones are taken over
     """
     found: dict[str, Named] = {}
-    old = {name: replace(plan, cluster=cluster) for name, plan in known}
+    old = {name: plan.on(cluster) for name, plan in known}
     for name, make in _makers(graph, cluster):
         if len(found) == count:
             break

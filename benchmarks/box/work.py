@@ -13,7 +13,6 @@ from typing import Any
 
 from autoddl.plans import Plan
 from autoddl.plans.reshard.plan import ReshardPlan
-from autoddl.plans.staged import StagedPlan
 from autoddl.tools.box import Box
 
 from .meter import load_readings
@@ -69,7 +68,7 @@ def run_reshards(
 
 
 def run_pipelines(
-    box: Box, runs: Sequence[dict[str, Any]], plans: Mapping[str, StagedPlan], repeats: int
+    box: Box, runs: Sequence[dict[str, Any]], plans: Mapping[str, Plan], repeats: int
 ) -> list[list[dict[str, Any]]]:
     """For each turn of each run (see pipeline_worker.py) the seconds of a step on each host."""
     with _folder() as folder:

@@ -30,7 +30,7 @@ def planned(graph, nodes=1, gpus=1, space=None, **options):
 
 def again(plan, blocks=None):
     blocks = repeated_blocks(plan.graph) if blocks is None else blocks
-    return dataclasses.replace(plan, recomputed=blocks)
+    return plan.changed(recomputed=blocks)
 
 
 def test_what_leaves_a_block_is_kept_and_of_the_rest_one_block():

@@ -20,7 +20,7 @@ import oneflow.nn.functional as F
 from autoddl.graph.batch_norm import with_batch_norm
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.stages.staged_planner import find_staged_plan
-from autoddl.plans.staged import StagedPlan
+from autoddl.plans import Plan
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.oneflow.backend import OneFlow
@@ -212,7 +212,7 @@ def trainer_of(case: dict[str, Any]) -> tuple[Any, Callable[[int, int], tuple[An
         plan = find_staged_plan(traced.graph, cluster, options)
         return plan.dumps()
 
-    plan = StagedPlan.from_json(json.loads(share_text(make, OneFlow())))
+    plan = Plan.from_json(json.loads(share_text(make, OneFlow())))
     return build_trainer(traced, plan, sgd, debug=True), batch
 
 

@@ -143,7 +143,7 @@ def together(
         if kind in ("zero", "zero-again"):
             found = with_zero(found, seed)
         if kind == "zero-again":
-            found = dataclasses.replace(found, recomputed=repeated_blocks(found.graph))
+            found = found.changed(recomputed=repeated_blocks(found.graph))
         return found.dumps()
 
     plan = Plan.loads(share_text(make, OneFlow()))

@@ -1,7 +1,5 @@
 """Which blocks the planner recomputes, and when."""
 
-import dataclasses
-
 import pytest
 
 from autoddl.planner.options import PlanOptions
@@ -40,7 +38,7 @@ def test_as_few_blocks_as_fit():
         limit = least + share * (whole - least)
         found = plan(limit, micro_batches=1)
         assert needed(found) <= limit
-        fewer = dataclasses.replace(found, recomputed=found.recomputed[:-1])
+        fewer = found.changed(recomputed=found.recomputed[:-1])
         assert needed(fewer) > limit
         counts.append(len(found.recomputed))
     assert counts == sorted(counts) and 0 < counts[0] < counts[-1] == 7

@@ -3,26 +3,33 @@ import pytest
 from autoddl.plans import Plan
 from tests.clusters import cluster
 from tests.graphs import mlp, residual
-from tests.plans.example import PLAN
+from tests.plans.example import MLP, MODEL, PLAN, STAGED
+
+
+def changed(plan, **fields):
+    """The file's object with `fields` changed in the first stage."""
+    data = plan.to_json()
+    data["stages"][0] |= fields
+    return data
 
 
 def test_a_path_that_leads_elsewhere_is_found():
     data = PLAN.to_json()
-    edge = next(e for e in data["edges"] if e[2])
+    edge = next(e for e in data["stages"][0]["edges"] if e[2])
     edge[2] = []
     with pytest.raises(ValueError, match="inconsistent"):
         Plan.from_json(data)
 
 
-def test_another_model_or_cluster_is_refused():
-    PLAN.check_model(residual(2, 512, 1024))
-    with pytest.raises(ValueError, match="another model"):
-        PLAN.check_model(residual(3, 512, 1024))
-    with pytest.raises(ValueError, match="another model"):
-        PLAN.check_model(mlp(64, (8, 8)))
-    PLAN.check_cluster(cluster("laptop", 2, 2))
+@pytest.mark.parametrize(("plan", "graph"), [(PLAN, MODEL), (STAGED, MLP)])
+def test_another_model_or_cluster_is_refused(plan, graph):
+    plan.check_model(graph)
+    for other in (residual(3, 512, 1024), mlp(16, (32, 64, 64, 32))):
+        with pytest.raises(ValueError, match="another model"):
+            plan.check_model(other)
+    plan.check_cluster(cluster("laptop", 2, 2))
     with pytest.raises(ValueError, match="with_shape"):
-        PLAN.check_cluster(cluster("piz_daint", 4, 1))
+        plan.check_cluster(cluster("piz_daint", 4, 1))
 
 
 @pytest.mark.parametrize(
@@ -35,4 +42,17 @@ def test_another_model_or_cluster_is_refused():
 )
 def test_blocks_of_unknown_or_repeated_operators_are_refused(blocks, reason):
     with pytest.raises(ValueError, match=reason):
-        Plan.from_json({**PLAN.to_json(), "recomputed": blocks})
+        Plan.from_json(changed(PLAN, recomputed=blocks))
+
+
+def test_stages_that_are_not_the_whole_model_on_all_devices_are_refused():
+    data = STAGED.to_json()
+    for change, message in (
+        ({"cut": [*data["cut"], []]}, r"are not the \d layers in order"),
+        ({"chunks": 3}, "2 parts are not 3 on each stage"),
+        ({"cluster": {**data["cluster"], "nodes": 3}}, "every device of laptop 3x2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Plan.from_json({**data, **change})
+    with pytest.raises(ValueError, match="places no operator"):
+        Plan.from_json(changed(STAGED, ops={}))

@@ -8,25 +8,32 @@ from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from tests.clusters import cluster
 from tests.graphs import tied
-from tests.plans.example import PLAN
+from tests.plans.example import BOTH, PLAN, STAGED, in_stages
 
 
-def test_a_plan_file_gives_the_plan_again(tmp_path):
+@pytest.mark.parametrize("plan", BOTH.values(), ids=BOTH)
+def test_a_plan_file_gives_the_plan_again(tmp_path, plan):
     file = tmp_path / "plan.json"
-    PLAN.save(file)
+    plan.save(file)
     again = Plan.load(file)
-    assert again.dumps() == PLAN.dumps()
-    assert again.cost.iteration_s == PLAN.cost.iteration_s
-    assert again.explain() == PLAN.explain()
+    assert again == plan and again.dumps() == plan.dumps()
+    assert again.iteration_s == plan.iteration_s
+    assert again.explain() == plan.explain()
+
+
+def test_the_same_search_gives_the_same_bytes():
+    assert in_stages().dumps() == STAGED.dumps()
 
 
 def damaged(**changes):
+    """The file's text with fields of the plan or of its stage changed; None removes one."""
     data = PLAN.to_json()
     for key, value in changes.items():
+        home = data if key in data else data["stages"][0]
         if value is None:
-            del data[key]
+            del home[key]
         else:
-            data[key] = value
+            home[key] = value
     return json.dumps(data)
 
 
@@ -36,6 +43,7 @@ def damaged(**changes):
         ("{", "Expecting"),
         ("[]", "no object"),
         (damaged(version=99), "version 99"),
+        (damaged(version=1), "plan the model again"),
         (damaged(ops=None), "ops"),
         (damaged(ops={}), "places no operator"),
         (damaged(edges=[["block0.fc2/matmul", 0, ["all_gather[0] S0->S1"], []]]), "not a step"),
@@ -85,6 +93,6 @@ def test_a_plan_without_a_memory_limit_is_kept_in_plain_json():
         raise AssertionError(f"{name} is no JSON")
 
     text = plan.dumps()
-    assert json.loads(text, parse_constant=refuse)["memory_limit_bytes"] is None
+    assert json.loads(text, parse_constant=refuse)["stages"][0]["memory_limit_bytes"] is None
     assert Plan.loads(text).memory_limit_bytes == math.inf
     assert "of unlimited memory a device" in plan.explain()

@@ -2,7 +2,6 @@ import pytest
 
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
-from autoddl.plans.stage_account import plan_price
 from tests.clusters import cluster
 from tests.graphs import mlp
 
@@ -14,6 +13,6 @@ def test_running_blocks_again_belongs_to_the_backward_pass():
         PlanOptions(checkpointing="all", baselines=False),
     )
     assert plan.recomputed
-    again, kept = plan_price(plan), plan_price(plan.keeping_all())
+    again, kept = plan.stage.price, plan.keeping_all().stage.price
     assert again.forward_s == pytest.approx(kept.forward_s)
     assert again.backward_s > kept.backward_s and again.stash_bytes < kept.stash_bytes

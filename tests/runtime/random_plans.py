@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from autoddl.cluster.spec import Cluster
+from autoddl.cluster.submesh import SubMesh
 from autoddl.cost.storage import Storage
 from autoddl.graph.graph import Graph, Op
 from autoddl.graph.placed import PlannedEdge, PlannedOp
 from autoddl.planner.placements import split_storage
-from autoddl.plans import Plan, SearchRecord
+from autoddl.plans import Plan, SearchRecord, StagePlan
 from autoddl.sbp.layout import is_even
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
@@ -125,7 +125,7 @@ def with_paths(
             source, target = taken.grad_ins[index], given.grad_outs[out]
             backward = () if source is None or target is None else paths.path(spec, source, target)
             edges[op.name, index] = PlannedEdge(op.name, index, forward, backward)
-    plan = Plan(
+    stage = StagePlan(
         graph=graph,
         cluster=cluster,
         micro_batches=micro_batches,
@@ -137,7 +137,9 @@ def with_paths(
         edges=edges,
         layers=(),
         search=SearchRecord("random", 0),
+        place=SubMesh(0, cluster.nodes, 0, cluster.gpus_per_node),
     )
+    plan = Plan.on_one_mesh(stage)
     plan.verify()
     return plan
 
@@ -151,4 +153,4 @@ def with_zero(plan: Plan, kind: str) -> Plan:
         mixed = Storage(1 + number // 2 % 3, axes[number % 3])
         storage[op.outputs[0]] = mixed if kind == "mixed" else Storage(int(kind), every)
     ops, edges = split_storage(plan.graph, plan.model.comm, storage, plan.ops, plan.edges)
-    return dataclasses.replace(plan, ops=ops, edges=edges)
+    return plan.changed(ops=ops, edges=edges)

@@ -145,7 +145,7 @@ def test_options_reach_the_planner(graph):
 def test_explain(plan):
     whole = autoddl("explain", plan).stdout
     assert "next best" in whole or "no other topology" in whole
-    layer = json.loads(Path(plan).read_text())["layers"][0]["name"]
+    layer = json.loads(Path(plan).read_text())["stages"][0]["layers"][0]["name"]
     one = autoddl("explain", plan, "--layer", layer).stdout
     assert layer in one
     assert len(one) < len(whole)

@@ -21,11 +21,7 @@ from ...graph.cut import CutGraph, cut_graph
 from ...graph.graph import Graph
 from ...graph.precision import in_precision
 from ...graph.regions import repeated_blocks
-from ...plans import Plan
-from ...plans.links import PlannedStage
-from ...plans.renamed import renamed
-from ...plans.stage_account import plan_price
-from ...plans.staged import StagedPlan
+from ...plans import Plan, StagePlan
 from ..options import PlanOptions
 from ..planner import micro_graph, stage_counts, written_baselines
 from ..stages.partition import in_flight
@@ -44,7 +40,7 @@ _CLOSE = 0.03  # of the limit
 class StagedBaseline:
     """The fastest pipeline and the topology of each of its stages."""
 
-    plan: StagedPlan
+    plan: Plan
     topologies: tuple[str, ...]
 
 
@@ -139,7 +135,7 @@ def on_cut(
 
     checkpointing: "none" runs no block again
     """
-    planned: list[PlannedStage] = []
+    planned: list[StagePlan] = []
     topologies: list[str] = []
     for n, place in enumerate(places):
         held = in_flight(SCHEDULE, len(places) - n, len(places), parts)
@@ -149,10 +145,10 @@ def on_cut(
         )
         if found is None:
             return None
-        planned.append(PlannedStage(n, n + 1, place, found[0]))
+        planned.append(found[0].at(n, n + 1, place))
         topologies.append(found[1])
     micro = CutGraph(cut.graph.with_batch(cut.graph.batch // parts), cut.layers)
-    plan = StagedPlan(micro, model.cluster, parts, SCHEDULE, None, tuple(planned))
+    plan = Plan(micro, model.cluster, tuple(planned), (), SCHEDULE)
     return StagedBaseline(plan, tuple(topologies))
 
 
@@ -162,17 +158,17 @@ def _on(model: CostModel, place: SubMesh) -> CostModel:
 
 
 def _known(
-    planned: Sequence[PlannedStage],
+    planned: Sequence[StagePlan],
     topologies: Sequence[str],
     stage: Graph,
     place: SubMesh,
     parts: int,
-) -> tuple[Plan, str] | None:
+) -> tuple[StagePlan, str] | None:
     """Of an earlier stage that differs in names alone; later ones hold fewer micro-batches."""
     micro = micro_graph(stage, parts)
     for other, topology in zip(planned, topologies, strict=True):
         if other.place.mesh == place.mesh:
-            plan = renamed(other.plan, micro)
+            plan = other.for_equal(micro)
             if plan is not None:
                 return plan, topology
     return None
@@ -185,7 +181,7 @@ def stage_in_memory(
     held: int,
     seed: int = 0,
     checkpointing: Checkpointing = "auto",
-) -> tuple[Plan, str] | None:
+) -> tuple[StagePlan, str] | None:
     """Megatron's best plan of a stage and its topology; None if none fits.
 
     Running blocks again and not are tried apart, as one fits where the other does not.
@@ -201,7 +197,7 @@ def stage_in_memory(
 
 def _in_memory(
     graph: Graph, model: CostModel, parts: int, held: int, seed: int, checkpointing: Checkpointing
-) -> tuple[Plan, str] | None:
+) -> tuple[StagePlan, str] | None:
     """The plan of the highest limit found at which all `held` micro-batches in flight fit.
 
     The limit falls in proportion to what is missing, and rises again halfway.
@@ -214,12 +210,12 @@ def _in_memory(
         ((record, plan),) = written_baselines(
             graph, narrowed, (parts,), seed, checkpointing, MEGATRON
         ).values()
-        needed = 0.0 if plan is None else plan_price(plan).memory_bytes(held)
+        needed = 0.0 if plan is None else plan.stage.price.memory_bytes(held)
         if plan is not None and needed > whole:
             high = min(limit, plan.cost.memory_bytes)
         else:
             low = limit
-            best = best if plan is None else (plan, record.topology)
+            best = best if plan is None else (plan.stage, record.topology)
         if high - low < _CLOSE * whole:
             break
         limit = (low + high) / 2 if low > 0 else high * min(whole / needed, 0.99)
@@ -233,7 +229,7 @@ def _alone(
     held: int,
     seed: int,
     checkpointing: Checkpointing,
-) -> tuple[Plan, str] | None:
+) -> tuple[StagePlan, str] | None:
     """On one device only recomputation is open."""
     for recompute in (False,) if checkpointing == "none" else (False, True):
         try:

@@ -26,7 +26,7 @@ from functools import cached_property
 
 from ...cost.model import CostModel
 from ...cost.recompute import Blocks, Checkpointing
-from ...graph.placed import PlannedBaseline
+from ...plans.records import PlannedBaseline
 from ...sbp.mesh import Mesh
 from ...search.algorithms import find_algorithm
 from ...search.budget import Budget

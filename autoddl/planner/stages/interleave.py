@@ -16,7 +16,7 @@ import math
 from functools import lru_cache
 
 from ...cluster.submesh import SubMesh
-from ...plans.stage_price import StagePrice
+from ...plans.records import StagePrice
 from .partition import Partition, PriceFn, Shape, Stage
 
 

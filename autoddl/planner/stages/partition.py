@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cluster.submesh import SubMesh
-from ...plans.stage_price import StagePrice
+from ...plans.records import StagePrice
 
 Shape = tuple[int, int]  # hosts, devices of each
 Array = NDArray[np.float64]

@@ -3,7 +3,7 @@
 The search problem counts the memory of all micro-batches in flight (`stage_memory`). Unless another
 algorithm is asked for, choices at rising prices of memory are tried until one fits
 (`stage_search.sweep`), and then descend as far as the limit allows. What a plan really holds is
-its account's (`plans.stage_account.plan_price`); where that is too much the limit is lowered.
+its account's (`StagePlan.price`); where that is too much the limit is lowered.
 
 At a price l of memory, no choice within limit L costs less than  cost + l (memory - L)  does.
 """
@@ -20,15 +20,14 @@ from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
 from ...graph.graph import Graph
 from ...graph.regions import repeated_blocks
-from ...plans import Plan
+from ...plans import StagePlan
 from ...plans.format import format_bytes
-from ...plans.stage_account import plan_price
 from ...search.algorithms import find_algorithm
 from ...search.budget import Budget
 from ...search.local_search import descend
 from ...search.problem import Choice, Problem, SearchResult
 from ..options import DEFAULTS, PlanOptions
-from ..planner import micro_graph, write_plan
+from ..planner import micro_graph, write_stage
 from ..realize import Candidate
 from ..tables.group_table import Space
 from ..tables.pair_prices import PairPrices
@@ -48,7 +47,7 @@ def plan_stage(
     *,
     recompute: bool,
     prices: PairPrices | None = None,
-) -> Plan:
+) -> StagePlan:
     """The best plan found for a stage on `model`'s cluster, in `parts` micro-batches.
 
     held:      micro-batches in flight
@@ -80,8 +79,8 @@ def plan_stage(
         bound = min(bound, result.lower_bound)
         result = dataclasses.replace(result, lower_bound=bound)
         found = Candidate(dataclasses.replace(tables, problem=problem), result, prices.paths)
-        plan = write_plan(found, (), options.seed, time.perf_counter() - started)
-        needed = plan_price(plan).memory_bytes(held)
+        plan = write_stage(found, options.seed, time.perf_counter() - started)
+        needed = plan.price.memory_bytes(held)
         if needed <= model.limit_bytes:
             return plan
         least = min(least, needed)

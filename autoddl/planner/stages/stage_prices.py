@@ -29,7 +29,7 @@ from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
 from ...graph.cut import CutGraph
 from ...graph.regions import repeated_blocks
-from ...plans.stage_price import StagePrice
+from ...plans.records import StagePrice
 from ..planner import micro_graph
 from ..tables.group_table import Space
 from ..tables.least_bytes import least_bytes

@@ -35,8 +35,8 @@ from ...graph.cut import CutGraph
 from ...graph.graph import Graph
 from ...graph.placed import PlannedOp
 from ...graph.regions import repeated_blocks
+from ...plans.records import StagePrice
 from ...plans.stage_account import Columns, columns
-from ...plans.stage_price import StagePrice
 from ...sbp.layout import parts_of_dim
 from ...sbp.mesh import Mesh
 from ...search.elimination import eliminate

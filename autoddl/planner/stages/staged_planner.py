@@ -17,13 +17,9 @@ from ...graph.cut import CutGraph, cut_graph
 from ...graph.graph import Graph
 from ...graph.regions import repeated_blocks
 from ...graph.rows import find_rows, why_whole
-from ...plans import Plan
-from ...plans.links import PlannedStage
-from ...plans.renamed import renamed
+from ...plans import Plan, StagePlan
 from ...plans.schedule.make import make_schedule
 from ...plans.schedule.simulate import peak_stash
-from ...plans.stage_account import plan_price
-from ...plans.staged import StagedPlan
 from ..options import INTERLEAVED, PlanOptions
 from ..planner import cost_model, find_plan, micro_graph, prepared, stage_counts
 from .interleave import interleaved_partition
@@ -41,8 +37,8 @@ _REFINEMENTS = 6
 
 def find_staged_plan(
     graph: Graph, cluster: Cluster, options: PlanOptions, *, most_layers: int = MOST_LAYERS
-) -> Plan | StagedPlan:
-    """The best plan found in the stages of `options`; of as many as pay, a `Plan` for one stage.
+) -> Plan:
+    """The best plan found in the stages of `options`; or in as many as pay.
 
     Raises ValueError if there are more stages than layers or devices, the micro-batches do not
     divide the batch, or nothing fits the memory.
@@ -149,7 +145,7 @@ def _in_flight(schedule: str, chosen: Partition, delay: int | None) -> list[int]
 
 def _plan_interleaved(
     prices: StagePrices, stages: int, counts: Sequence[int], options: PlanOptions
-) -> StagedPlan:
+) -> Plan:
     cut, cluster, chunks = prices.cut, prices.model.cluster, options.chunks
     possible = [m for m in counts if m % stages == 0]
     meeting = find_rows(cut.graph).meeting
@@ -186,13 +182,13 @@ def _plan_interleaved(
 
 def _plan_stages(
     prices: StagePrices, chosen: Partition, held: Sequence[int], options: PlanOptions
-) -> StagedPlan:
+) -> Plan:
     """held: per part, the forward passes in flight"""
     parts, cut, model = chosen.micro_batches, prices.cut, prices.model
     model = dataclasses.replace(model, memory_limit_bytes=model.limit_bytes / options.chunks)
     small = cut.graph.with_batch(cut.graph.batch // parts) if parts > 1 else cut.graph
     micro = CutGraph(small, cut.layers)
-    planned: list[PlannedStage] = []
+    planned: list[StagePlan] = []
     for n, stage in enumerate(chosen.stages):
         graph = cut.stage(stage.first, stage.last)
         plan = _known(planned, graph, stage, model, held[n], parts)
@@ -211,31 +207,31 @@ def _plan_stages(
                 raise ValueError(
                     f"stage {n} (layers {stage.first}-{stage.last - 1} on {stage.place}): {error}"
                 ) from error
-        planned.append(PlannedStage(stage.first, stage.last, stage.place, plan))
-    return StagedPlan(
+        planned.append(plan.at(stage.first, stage.last, stage.place))
+    return Plan(
         micro,
         model.cluster,
-        parts,
+        tuple(planned),
+        (),
         options.schedule,
         options.delay,
-        tuple(planned),
         options.chunks,
     )
 
 
 def _known(
-    planned: Sequence[PlannedStage],
+    planned: Sequence[StagePlan],
     graph: Graph,
     stage: Stage,
     model: CostModel,
     held: int,
     parts: int,
-) -> Plan | None:
+) -> StagePlan | None:
     """The plan of an earlier stage with the same layers under other names, if its memory fits."""
     micro = micro_graph(graph, parts)
     for other in planned:
         if other.place.nodes == stage.place.nodes and other.place.gpus == stage.place.gpus:
-            plan = renamed(other.plan, micro)
-            if plan is not None and plan_price(plan).memory_bytes(held) <= model.limit_bytes:
+            plan = other.for_equal(micro)
+            if plan is not None and plan.price.memory_bytes(held) <= model.limit_bytes:
                 return plan
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...plans.staged import StagedPlan
+from ...plans import Plan
 from ..backend import Tensor
 from ..state import ModelState, Stored, shard
 from .groups import Groups
@@ -17,13 +17,13 @@ from .redistribute import prepare, to_broadcast
 
 
 def exchange_gradients(
-    plan: StagedPlan,
+    plan: Plan,
     states: Mapping[int, ModelState],
     ranks: Sequence[Sequence[int]],
     groups: Groups,
 ) -> None:
     """`states`: of this rank's parts; `ranks`: of every part. All ranks call it."""
-    backend, producers = groups.backend, plan.cut.graph.producers
+    backend, producers = groups.backend, plan.graph.producers
     for tensor, holders in sorted(plan.travel.shared_params.items()):
         name = producers[tensor].attrs["name"]
         stored = [states[v].stored[name] for v in holders if v in states]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...plans import Plan
+from ...plans import StagePlan
 from ...sbp.collectives import Step
 
 
-def communicating_passes(plan: Plan) -> frozenset[str]:
+def communicating_passes(plan: StagePlan) -> frozenset[str]:
     """F, B (for the inputs) and W (for the weights), those with a collective in a micro-batch."""
     found: set[str] = set()
     if any(op.inner_axes for op in plan.ops.values()):

@@ -7,13 +7,11 @@ from typing import Any
 from ..backend import OptimizerFn
 from ..jobs.guard import install_guard
 from ..traced import Traced
-from ..trainer import Plan, StagedPlan, Trainer
+from ..trainer import Plan, Trainer
 from .backend import OneFlow
 
 
-def build_trainer(
-    traced: Traced, plan: Plan | StagedPlan, optimizer: OptimizerFn, **options: Any
-) -> Trainer:
+def build_trainer(traced: Traced, plan: Plan, optimizer: OptimizerFn, **options: Any) -> Trainer:
     """The trainer of this rank. All ranks of the job call it; it installs the guard.
 
     options: of `Trainer`

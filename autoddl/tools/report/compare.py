@@ -64,7 +64,7 @@ def _cells(scheme: Scheme, ours_s: float) -> list[str]:
         return [scheme.name, f"{scheme.topology}: {scheme.why}", *[""] * 8, memory]
     cost, parts = scheme.cost, scheme.micro_batches
     topology = scheme.topology + (f", {parts} micro-batches" if parts > 1 else "")
-    topology += f", bubble {scheme.bubble:.0%}" if scheme.staged else ""
+    topology += f", bubble {scheme.bubble:.0%}" if scheme.stages > 1 else ""
     by_cause = causes(cost.inter_s, cost.intra_s)
     return [
         scheme.name,
@@ -96,7 +96,7 @@ def plot_comparison(found: Comparison, file: str | Path) -> None:
     left = [0.0] * len(schemes)
     for number, (part, colour) in enumerate(PARTS):
         widths = [part_seconds(scheme)[number] for scheme in schemes]
-        if part == BUBBLE and not any(scheme.staged for scheme in schemes):
+        if part == BUBBLE and not any(scheme.stages > 1 for scheme in schemes):
             continue
         axes.barh(names, widths, left=left, label=part, color=colour)
         left = [start + width for start, width in zip(left, widths, strict=True)]

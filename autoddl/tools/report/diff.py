@@ -6,7 +6,7 @@ from rich import box
 from rich.table import Table
 
 from ...plans import Plan
-from ...plans.diff import cost_differences, differences
+from ...plans.diff import cost_differences, differences, total_difference
 from ...plans.format import format_bytes, format_seconds
 from .tables import console, short_topology
 
@@ -19,14 +19,14 @@ def print_difference(first: Plan, second: Plan) -> None:
         parts = f" in {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
         out.print(
             f"{name}: {plan.graph.name} on {plan.cluster}, batch {plan.batch}{parts}: "
-            f"{format_seconds(cost.iteration_s)}, {format_seconds(cost.communication_s)} "
+            f"{format_seconds(plan.iteration_s)}, {format_seconds(cost.communication_s)} "
             f"communication, {format_bytes(cost.memory_bytes)}"
         )
     found = differences(first, second)
     if not found:
         out.print("the plans are alike")
         return
-    more = cost_differences(first.cost, second.cost)
+    more = total_difference(first, second)
     out.print(f"b less a: {_seconds(more['seconds'])}, {_bytes(more['memory_bytes'])} memory")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("layer", "differs in", "a", "b"):

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...cost.account import Cost
-from ...graph.placed import PlannedBaseline, PlannedLayer
-from ...plans import Plan
-from ...plans.explain import rows_lines
+from ...plans import Plan, StagePlan
+from ...plans.explain import layer_texts, pipeline_lines, rows_lines
 from ...plans.format import (
     LayerRow,
     format_bytes,
@@ -23,6 +22,7 @@ from ...plans.format import (
     unfit_text,
     without_numbers,
 )
+from ...plans.records import PlannedBaseline, PlannedLayer
 from ...sbp.collectives import Step, path_bytes, work_of
 from ...sbp.placement import NdSbp
 from .tables import short_signature
@@ -57,17 +57,21 @@ def view(plan: Plan) -> dict[str, Any]:
     cost = plan.cost
     share = cost.communication_s / cost.iteration_s if cost.iteration_s else 0.0
     parts = f" in {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
+    closest, nearest = [], plan.closest_baseline
+    if nearest is not None and nearest.iteration_s is not None:
+        name, seconds = nearest.name, format_seconds(nearest.iteration_s)
+        closest.append((f"closest known scheme, {name}", seconds))
     return {
         "title": f"{plan.graph.name} on {plan.cluster}",
         "subtitle": "; ".join(
             [f"batch {plan.batch}{parts}, {plan.optimizer}", *rows_lines(plan.graph)]
         ),
         "tiles": [
-            ("an iteration", format_seconds(cost.iteration_s), "predicted"),
+            ("an iteration", format_seconds(plan.iteration_s), "predicted"),
             ("communication", f"{share:.0%}", format_seconds(cost.communication_s)),
             (
                 "memory a device",
-                format_bytes(cost.memory_bytes),
+                format_bytes(max(plan.memory_bytes)),
                 f"of {format_bytes(plan.memory_limit_bytes)}",
             ),
             (
@@ -76,12 +80,24 @@ def view(plan: Plan) -> dict[str, Any]:
                 f"inside a node {format_bytes(cost.intra_bytes.total)} a device",
             ),
         ],
-        "time": _time_parts(cost),
+        "pipeline": pipeline_lines(plan) if len(plan.stages) > 1 else [],
         "schemes": _schemes(plan),
-        "memory": _memory(plan),
-        "layers": _layers(plan),
         "letters": LETTERS,
-        "certificate": _certificate(plan),
+        "stages": [_stage(plan, number) for number in range(len(plan.stages))],
+        "closest": closest,
+    }
+
+
+def _stage(plan: Plan, number: int) -> dict[str, Any]:
+    """The sections of one stage. name: "" if it is the only one"""
+    stage, several = plan.stages[number], len(plan.stages) > 1
+    return {
+        "name": f"Stage {number}, {stage.place}: " if several else "",
+        "number": f"-{number}" if several else "",
+        "time": _time_parts(stage.cost),
+        "memory": _memory(stage),
+        "layers": _layers(stage),
+        "certificate": _certificate(stage),
     }
 
 
@@ -109,7 +125,7 @@ def _time_parts(cost: Cost) -> list[dict[str, Any]]:
 def _schemes(plan: Plan) -> list[dict[str, Any]]:
     """Ours and the known schemes, the fastest first; bars end at the slowest that fits."""
     cost = plan.cost
-    rows: list[tuple[float, PlannedBaseline | None]] = [(cost.iteration_s, None)]
+    rows: list[tuple[float, PlannedBaseline | None]] = [(plan.iteration_s, None)]
     rows += [(b.iteration_s, b) for b in plan.baselines if b.iteration_s is not None]
     longest = max(seconds for seconds, _ in rows)
     found = []
@@ -117,7 +133,7 @@ def _schemes(plan: Plan) -> list[dict[str, Any]]:
         communication = (
             cost.communication_s if baseline is None else baseline.communication_s or 0.0
         )
-        times = seconds / cost.iteration_s if cost.iteration_s else 1.0
+        times = seconds / plan.iteration_s if plan.iteration_s else 1.0
         found.append(
             {
                 "name": "this plan" if baseline is None else baseline.name,
@@ -146,7 +162,7 @@ def _schemes(plan: Plan) -> list[dict[str, Any]]:
     return found
 
 
-def _memory(plan: Plan) -> dict[str, Any]:
+def _memory(plan: StagePlan) -> dict[str, Any]:
     """Bytes of a device by kind, in percent of the larger of limit and need."""
     trained = sum(plan.costs[op.name].memory_bytes for op in plan.graph.params)
     total, limit = plan.cost.memory_bytes, plan.memory_limit_bytes
@@ -172,19 +188,19 @@ def _memory(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _layers(plan: Plan) -> list[dict[str, Any]]:
-    rows = layer_rows(plan.layer_texts, lambda layer: _moves_shown(plan, layer))
+def _layers(plan: StagePlan) -> list[dict[str, Any]]:
+    rows = layer_rows(layer_texts(plan), lambda layer: _moves_shown(plan, layer))
     slowest = max((row.cost.iteration_s for row in rows), default=0.0)
     return [_layer(plan, row, slowest) for row in rows]
 
 
-def _moves_shown(plan: Plan, layer: PlannedLayer) -> str:
+def _moves_shown(plan: StagePlan, layer: PlannedLayer) -> str:
     """The redistributions of a layer as equal layers share them."""
     moves = _moves(plan, layer.ops)
     return str([{**move, "what": without_numbers(move["what"])} for move in moves])
 
 
-def _layer(plan: Plan, row: LayerRow, slowest: float) -> dict[str, Any]:
+def _layer(plan: StagePlan, row: LayerRow, slowest: float) -> dict[str, Any]:
     cost, layer = row.cost, row.layer
     moves = _moves(plan, layer.ops)
     extra = layer.alternative_extra_s
@@ -234,7 +250,7 @@ def topology_parts(topology: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _moves(plan: Plan, ops: Sequence[str]) -> list[dict[str, Any]]:
+def _moves(plan: StagePlan, ops: Sequence[str]) -> list[dict[str, Any]]:
     """The redistributions into a layer: from where to where, by which collectives and bytes."""
     found = []
     for op in (op for op in plan.graph.ops if op.name in set(ops)):
@@ -265,7 +281,7 @@ def _moves(plan: Plan, ops: Sequence[str]) -> list[dict[str, Any]]:
     return found
 
 
-def _step_texts(plan: Plan, tensor: str, source: NdSbp, steps: Sequence[Step]) -> list[str]:
+def _step_texts(plan: StagePlan, tensor: str, source: NdSbp, steps: Sequence[Step]) -> list[str]:
     """`all-gather over 4 nodes, 12.6 MB a device` for each collective."""
     texts = []
     spec = plan.graph.tensors[tensor].spec
@@ -281,7 +297,7 @@ def _step_texts(plan: Plan, tensor: str, source: NdSbp, steps: Sequence[Step]) -
     return texts
 
 
-def _certificate(plan: Plan) -> list[tuple[str, str]]:
+def _certificate(plan: StagePlan) -> list[tuple[str, str]]:
     """What is known about better plans."""
     found = [("found by", plan.search.algorithm)]
     bound, gap, products = plan.search.lower_bound_s, plan.gap, plan.product_bytes
@@ -292,9 +308,6 @@ def _certificate(plan: Plan) -> list[tuple[str, str]]:
     if products.ratio is not None:
         found.append(("each device receives for the products", format_bytes(products.moved)))
         found.append(("any algorithm needs at least", format_bytes(products.least)))
-    closest = plan.closest_baseline
-    if closest is not None and closest.iteration_s is not None:
-        found.append((f"closest known scheme, {closest.name}", format_seconds(closest.iteration_s)))
     return found
 
 

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ...cost.account import Cost
-from ...plans import Plan
-from ...plans.explain import rows_lines
+from ...plans import Plan, StagePlan
+from ...plans.explain import layer_texts, pipeline_lines, rows_lines, saved_text
 from ...plans.format import (
     extrapolation_text,
     format_bytes,
@@ -33,7 +33,7 @@ def console() -> Console:
     return found if found.is_terminal else Console(highlight=False, width=WIDTH)
 
 
-def plan_table(plan: Plan) -> Table:
+def stage_table(plan: StagePlan) -> Table:
     """One row a layer, and the totals to which the rows add up.
 
     Layers of which all figures are equal share a row, which shows what they cost together.
@@ -43,7 +43,7 @@ def plan_table(plan: Plan) -> Table:
         table.add_column(name, overflow="fold")
     for name in ("comm.", "NIC", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in layer_rows(plan.layer_texts):
+    for row in layer_rows(layer_texts(plan)):
         table.add_row(
             f"{row.name} x{row.count}" if row.count > 1 else row.name,
             row.layer.op,
@@ -80,13 +80,25 @@ def _counted(run: re.Match[str]) -> str:
 
 
 def print_plan(plan: Plan) -> None:
-    """The plan's totals, then its table, on stdout."""
-    cost, out = plan.cost, console()
+    """The plan's totals, then a table of each stage, on stdout."""
+    out = console()
     parts = f" in {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
     out.print(
         Text(f"{plan.graph.name}", style="bold"),
         Text(f"on {plan.cluster}, batch {plan.batch}{parts}, {plan.optimizer}"),
     )
+    if len(plan.stages) == 1:
+        _print_stage(out, plan.stage)
+        return
+    for line in pipeline_lines(plan):
+        out.print(Text(line))
+    for number, stage in enumerate(plan.stages):
+        out.print(Text(f"stage {number}", style="bold"))
+        _print_stage(out, stage)
+
+
+def _print_stage(out: Console, plan: StagePlan) -> None:
+    cost = plan.cost
     out.print(
         f"predicted {format_seconds(cost.iteration_s)} a step: "
         f"{format_seconds(cost.compute_s)} computation, "
@@ -97,12 +109,12 @@ def print_plan(plan: Plan) -> None:
     for line in (*rows_lines(plan.graph), *savings_lines(plan.micro_batches, plan.savings)):
         out.print(Text(line))
     if plan.recomputed:
-        out.print(Text(plan.saved_text()))
+        out.print(Text(saved_text(plan)))
     if plan.timed.computing:
         out.print(Text(timed_text(plan.timed)))
     if plan.extrapolated:
         out.print(Text(extrapolation_text(plan.extrapolated), style="yellow"))
-    out.print(plan_table(plan))
+    out.print(stage_table(plan))
 
 
 def print_checks(checks: Sequence[Check]) -> None:

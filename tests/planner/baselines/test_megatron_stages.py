@@ -17,10 +17,9 @@ from autoddl.planner.baselines.megatron_stages import (
 )
 from autoddl.planner.options import DEFAULTS
 from autoddl.planner.planner import written_baselines
-from autoddl.plans.stage_account import plan_price
-from autoddl.plans.staged import StagedPlan
+from autoddl.plans import Plan
 from autoddl.tools.cli import main
-from autoddl.tools.compare import MEGATRON_STAGES, OURS, compare, received_bytes
+from autoddl.tools.compare import MEGATRON_STAGES, OURS, compare
 from autoddl.tools.report.compare import print_comparison
 from tests.clusters import MACHINES, cluster
 from tests.graphs import attention, mlp
@@ -78,7 +77,7 @@ def test_it_is_a_plan_that_keeps_to_the_memory_and_says_its_topologies():
     free = megatron_in_stages(GRAPH, model)
     assert free is not None and free.plan.num_stages in (2, 4)
     assert len(free.topologies) == free.plan.num_stages
-    assert StagedPlan.from_json(free.plan.to_json()).iteration_s == free.plan.iteration_s
+    assert Plan.from_json(free.plan.to_json()).iteration_s == free.plan.iteration_s
     limit = 0.8 * max(free.plan.memory_bytes)
     tight = megatron_in_stages(GRAPH, CostModel(WHERE, memory_limit_bytes=limit))
     assert tight is not None and max(tight.plan.memory_bytes) <= limit
@@ -97,19 +96,19 @@ def test_compare_in_stages_is_never_behind_and_counts_the_transfers(
     machine = cluster("piz_daint", 4, gpus)
     found = compare(GRAPH, machine, stages=True)
     megatron = next(s for s in found.schemes if s.name == MEGATRON_STAGES)
-    assert megatron.staged is not None and megatron.runs
+    assert megatron.plan is not None and megatron.runs
     assert found.ours.name == OURS
     assert all(found.ours.seconds <= s.seconds * (1 + 1e-9) for s in found.schemes)
     plain = compare(GRAPH, machine)
     assert found.ours.seconds <= plain.ours.seconds
-    sent = received_bytes(megatron.staged)
+    sent = megatron.plan.received_bytes
     # at each boundary activations of 64 x 16 x 128 floats, over its hosts, and gradients back;
     # a host between two stages takes both
-    stages = megatron.staged.num_stages
-    each = 4 * 64 * 16 * 128 / megatron.staged.stages[0].place.nodes
+    stages = megatron.plan.num_stages
+    each = 4 * 64 * 16 * 128 / megatron.plan.stages[0].place.nodes
     assert sent.total == each * (1 if stages == 2 else 2)
     told = megatron.to_json()
-    assert told["stages"] == megatron.staged.num_stages and 0 < told["bubble"] < 1
+    assert told["stages"] == megatron.plan.num_stages and 0 < told["bubble"] < 1
     GRAPH.save(tmp_path / "graph.json")
 
     def known(graph, where, options, *, stages, rival):
@@ -147,17 +146,17 @@ def test_a_stage_is_as_fast_as_any_limit_makes_it(share):
 
     free = planned(None, "none")
     assert free is not None
-    whole = share * plan_price(free).memory_bytes(held)
+    whole = share * free.stage.price.memory_bytes(held)
     found = stage_in_memory(stage, CostModel(where, memory_limit_bytes=whole), parts, held)
     scanned = (
         planned(whole * n / 20, checkpointing)
         for n in range(1, 21)
         for checkpointing in ("none", "all")
     )
-    fitting = [p for p in scanned if p and plan_price(p).memory_bytes(held) <= whole]
+    fitting = [p for p in scanned if p and p.stage.price.memory_bytes(held) <= whole]
     assert (found is None) == (not fitting)
     if found is not None:
         plan, _ = found
-        assert plan_price(plan).memory_bytes(held) <= whole
+        assert plan.price.memory_bytes(held) <= whole
         least = min(p.cost.iteration_s for p in fitting)
         assert plan.cost.iteration_s <= least * 1.01

@@ -12,7 +12,6 @@ from autoddl.planner.planner import find_plan
 from autoddl.planner.stages import stage_prices
 from autoddl.planner.stages.stage_prices import StagePrices
 from autoddl.planner.stages.stage_search import Answer, Searched, shorten
-from autoddl.plans.stage_account import plan_price
 from tests.clusters import cluster
 from tests.graphs import attention, compared, mlp, tied
 
@@ -117,7 +116,7 @@ def test_price_of_all_layers_is_the_plans_own():
     whole = prices.price(0, 4, (1, 1), 4, 1)
     assert whole is not None
     plan = find_plan(MLP, machine, PlanOptions(micro_batches=4))
-    assert dataclasses.astuple(whole) == pytest.approx(dataclasses.astuple(plan_price(plan)))
+    assert dataclasses.astuple(whole) == pytest.approx(dataclasses.astuple(plan.stage.price))
     cost = plan.cost
     assert 4 * (whole.forward_s + whole.backward_s) + whole.once_s == pytest.approx(
         cost.iteration_s

@@ -27,7 +27,7 @@ def main(name: str, rate: float) -> None:
     for seed in range(1):
         plan = random_plan(traced.graph, cluster_of(2, 2), seed)
         device = at_rate(plan.cluster.device, rate)
-        plan = dataclasses.replace(plan, cluster=dataclasses.replace(plan.cluster, device=device))
+        plan = plan.on(dataclasses.replace(plan.cluster, device=device))
         logs, seconds = [], 0.0
         for emulate in (False, True):
             trainer = build_trainer(

@@ -7,7 +7,6 @@ float16 as it would be on a GPU.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 
 import numpy as np
@@ -57,9 +56,9 @@ def train(name, precision, optimizer, steps, parts=1, scaler=None, again=False, 
     traced = trace_with_state(model, *batch(0, ROWS), loss=loss)
     graph = in_precision(traced.graph, precision)
     plan = random_plan(graph, cluster_of(2, 2), seed, micro_batches=parts)
-    plan = dataclasses.replace(plan, precision=precision)
+    plan = plan.changed(precision=precision)
     if again:
-        plan = dataclasses.replace(plan, recomputed=repeated_blocks(plan.graph))
+        plan = plan.changed(recomputed=repeated_blocks(plan.graph))
     made = build_trainer(traced, plan, OPTIMIZERS[optimizer], debug=True, scaler=scaler)
     losses = [float(made.step(*batch(step, ROWS))) for step in range(steps)]
     return losses, {k: v.numpy() for k, v in made.state_dict().items()}, made.scaler

@@ -21,7 +21,7 @@ from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.placements import split_storage
 from autoddl.planner.stages.staged_planner import find_staged_plan
-from autoddl.plans.staged import StagedPlan
+from autoddl.plans import Plan
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.oneflow.backend import OneFlow
@@ -38,13 +38,10 @@ def shuffled(plan, graph, seed):
     """The same stages with random placements inside, so that layouts differ between them."""
     cut = dataclasses.replace(plan.cut, graph=graph)
     stages = [
-        dataclasses.replace(
-            stage,
-            plan=random_plan(
-                cut.stage(stage.first, stage.last), stage.plan.cluster, seed + n,
-                micro_batches=plan.micro_batches,
-            ),
-        )
+        random_plan(
+            cut.stage(stage.first, stage.last), stage.cluster, seed + n,
+            micro_batches=plan.micro_batches,
+        ).stage.at(stage.first, stage.last, stage.place)
         for n, stage in enumerate(plan.stages)
     ]  # fmt: skip
     return dataclasses.replace(plan, stages=tuple(stages))
@@ -54,25 +51,21 @@ def recomputed(plan):
     """The same stages, all their repeated blocks run again."""
     stages = []
     for stage in plan.stages:
-        blocks = repeated_blocks(stage.plan.graph)
+        blocks = repeated_blocks(stage.graph)
         assert blocks
-        stages.append(
-            dataclasses.replace(stage, plan=dataclasses.replace(stage.plan, recomputed=blocks))
-        )
+        stages.append(dataclasses.replace(stage, recomputed=blocks))
     return dataclasses.replace(plan, stages=tuple(stages))
 
 
 def stored_split(plan, zero_stage):
     """The same stages, their parameters stored by a stage of ZeRO over all axes that replicate."""
     stages, count = [], 0
-    for stage in plan.stages:
-        own = stage.plan
+    for own in plan.stages:
         axes = tuple(range(own.cluster.mesh.num_axes))
         storage = {op.outputs[0]: Storage(zero_stage, axes) for op in own.graph.params}
         ops, edges = split_storage(own.graph, own.model.comm, storage, own.ops, own.edges)
         count += sum(edge.zero_stage > 0 for edge in edges.values())
-        split = dataclasses.replace(own, ops=ops, edges=edges)
-        stages.append(dataclasses.replace(stage, plan=split))
+        stages.append(dataclasses.replace(own, ops=ops, edges=edges))
     assert count
     return dataclasses.replace(plan, stages=tuple(stages))
 
@@ -121,7 +114,6 @@ def run(case, expected):
                 delay=case["delay"],
             ),
         )
-        assert isinstance(plan, StagedPlan)
         if case["seed"] is not None:
             plan = shuffled(plan, traced.graph, case["seed"])
         if case["zero"]:
@@ -130,7 +122,7 @@ def run(case, expected):
             plan = recomputed(plan)
         return json.dumps(plan.to_json())
 
-    plan = StagedPlan.from_json(json.loads(share_text(make, OneFlow())))
+    plan = Plan.from_json(json.loads(share_text(make, OneFlow())))
     trainer = build_trainer(traced, plan, OPTIMIZERS["sgd"], overlap=case["overlap"], debug=True)
     if case["dies"] and rank() == 1:
         (part,) = trainer._parts.values()

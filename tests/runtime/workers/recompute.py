@@ -5,7 +5,6 @@ Arguments: one JSON object a case (model, optimizer, micro_batches, seed, alone)
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 
@@ -37,7 +36,7 @@ def run(case):
     plan = random_plan(traced.graph, cluster_of(2, 2), case["seed"], micro_batches=parts)
     blocks = repeated_blocks(plan.graph)
     assert len(blocks) >= 3, blocks
-    losses, state = train(name, dataclasses.replace(plan, recomputed=blocks), optimizer)
+    losses, state = train(name, plan.changed(recomputed=blocks), optimizer)
     kept_losses, kept_state = train(name, plan, optimizer)
     assert losses == kept_losses, (case, losses, kept_losses)
     assert all(np.array_equal(state[k], kept_state[k]) for k in kept_state), case

@@ -12,6 +12,7 @@ from autoddl.tools.report.browser import ask, find_browser, screenshot
 from autoddl.tools.report.page import page, topology_parts, view
 from tests.clusters import cluster
 from tests.graphs import mlp, residual
+from tests.plans.example import STAGED
 
 SHOWN = pytest.mark.skipif(
     find_browser() is None, reason="looks at the page in Chromium, which is not on PATH"
@@ -41,6 +42,14 @@ def test_the_page_needs_nothing_else(html):
     assert not re.search(r"https?:|\bsrc=|<link|@import|url\(|<script", html)
 
 
+def test_each_stage_has_its_sections():
+    text = page(STAGED)
+    assert 'id="pipeline"' in text and "2 stages, 1f1b" in text
+    for section in ("time", "memory", "layers", "certificate"):
+        assert text.count(f'<section id="{section}-') == 2
+    assert [len(stage["layers"]) > 0 for stage in view(STAGED)["stages"]] == [True, True]
+
+
 def test_names_are_escaped():
     graph = mlp(8, (16, 16))
     object.__setattr__(graph, "name", "<script>alert(1)</script>")
@@ -48,7 +57,7 @@ def test_names_are_escaped():
 
 
 def test_parts_of_the_time_add_up(plan):
-    parts = view(plan)["time"]
+    parts = view(plan)["stages"][0]["time"]
     assert sum(part["percent"] for part in parts) == pytest.approx(100, abs=0.01)
     compute = next(part for part in parts if part["name"] == "computation")
     share = plan.cost.compute_s / plan.cost.iteration_s
@@ -65,7 +74,7 @@ def test_topology_widths_are_logarithms_of_devices():
 
 
 def test_redistributions_are_named_with_their_bytes(plan, html):
-    moves = [move for layer in view(plan)["layers"] for move in layer["moves"]]
+    moves = [move for layer in view(plan)["stages"][0]["layers"] for move in layer["moves"]]
     steps = [s for e in plan.edges.values() for s in (*e.forward, *e.backward) if not s.is_free]
     assert steps and any(step.kind.replace("_", "-") in html for step in steps)
     assert all(re.search(r"over .*, [\d.]+ \w?B a device$", s) for m in moves for s in m["steps"])
@@ -79,7 +88,7 @@ def test_a_browser_shows_the_figures(plan, html):
         format_bytes(plan.memory_limit_bytes), "this plan", *(b.name for b in plan.baselines),
     ):  # fmt: skip
         assert shown in text, shown
-    names = {layer["name"] for layer in view(plan)["layers"]}
+    names = {layer["name"] for layer in view(plan)["stages"][0]["layers"]}
     assert all(name in text for name in names)
 
 
@@ -97,7 +106,7 @@ def test_a_browser_draws_bars_as_wide_as_their_values(plan, html, width):
     }
     pairs = ", ".join(f"{key}: {value}" for key, value in questions.items())
     shown = ask(html, f"({{{pairs}}})", width)
-    seen = view(plan)
+    seen = view(plan)["stages"][0] | view(plan)
     assert shown["page"] <= shown["window"], "the page is wider than the window"
     check(shown["time"], [part["percent"] for part in seen["time"]])
     bars = [scheme for scheme in seen["schemes"] if not scheme["why"]]

@@ -6,12 +6,13 @@ import re
 import pytest
 
 from autoddl.planner.planner import find_plan
+from autoddl.plans.explain import layer_texts
 from autoddl.plans.format import LayerText, format_bytes, format_seconds, layer_rows
 from autoddl.tools.report.page import page, view
 from autoddl.tools.report.tables import print_plan
 from tests.clusters import cluster
 from tests.graphs import attention, mlp, residual
-from tests.plans.staged.example import STAGED
+from tests.plans.example import STAGED
 
 UNITS = {
     "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9,
@@ -24,7 +25,6 @@ PLANS = {
     "alone": find_plan(mlp(8, (16, 64, 32, 256)), cluster("laptop", 1, 1)),
     "alike layers": find_plan(residual(4, 128, 256), cluster("gcp_a100", 2, 4)),
     "attention": find_plan(attention(3, 8, 16, 32, 4), cluster("piz_daint", 4, 1)),
-    **{f"stage {n}": stage.plan for n, stage in enumerate(STAGED.stages)},
 }
 
 
@@ -76,7 +76,7 @@ def test_the_layers_of_an_explanation(plan):
 
 
 def test_the_layers_of_the_page(plan):
-    layers, cost = view(plan)["layers"], plan.cost
+    layers, cost = view(plan)["stages"][0]["layers"], plan.cost
     check([layer["time"] for layer in layers], format_seconds(cost.iteration_s))
     check([layer["memory"] for layer in layers], format_bytes(cost.memory_bytes))
     check([layer["nic"] for layer in layers], format_bytes(cost.nic_bytes.total))
@@ -102,12 +102,12 @@ def test_the_layers_of_each_stage():
         assert line is not None
         forward, backward, once = map(value, line.groups())
         seconds = STAGED.micro_batches * (forward + backward) + once
-        assert seconds == pytest.approx(stage.plan.cost.iteration_s, rel=0.01)
+        assert seconds == pytest.approx(stage.cost.iteration_s, rel=0.01)
 
 
 def test_layers_share_a_row_only_if_it_holds_for_all():
     plan = PLANS["alike layers"]
-    texts = plan.layer_texts
+    texts = layer_texts(plan.stage)
     rows = layer_rows(texts)
     assert len(rows) < len(texts) and sum(row.count for row in rows) == len(texts)
     row = next(row for row in rows if row.count > 1)
@@ -126,7 +126,7 @@ def test_layers_share_a_row_only_if_it_holds_for_all():
 
 
 def test_a_row_is_named_after_what_its_layers_share():
-    member = PLANS["alike layers"].layer_texts[0]
+    member = layer_texts(PLANS["alike layers"].stage)[0]
     names = ("blocks.0.fc1", "blocks.3.fc1", "blocks.3.fc2", "head")
     texts = [
         dataclasses.replace(member, layer=dataclasses.replace(member.layer, name=name))

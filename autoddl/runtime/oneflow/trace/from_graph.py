@@ -11,16 +11,13 @@ import oneflow as flow
 
 from ....graph.graph import Graph
 from ....plans import Plan
-from ....plans.staged import StagedPlan
 from ...traced import Traced
 
 PARAMETER_SCALE = 0.02  # GPT-2's, small enough that activations of deep models stay finite
 
 
 def made_up_model(graph: Graph, seed: int) -> Traced:
-    """A model for `build_trainer` in place of a traced one. ValueError if the graph needs the
-    original.
-    """
+    """A model in place of a traced one. ValueError if the graph needs the original."""
     opaque = [op for op in graph.ops if op.kind == "opaque"]
     if opaque:
         raise ValueError(
@@ -39,8 +36,8 @@ def made_up_model(graph: Graph, seed: int) -> Traced:
     return Traced(graph, params, buffers)
 
 
-def made_up_example(plan: Plan | StagedPlan) -> list[np.ndarray]:
-    """One empty global batch: the arrays that `Trainer.step` takes, by position."""
+def made_up_example(plan: Plan) -> list[np.ndarray]:
+    """One empty global batch: the arrays that `Trainer.step` takes, by their place."""
     graph = plan.graph
     found: dict[int, np.ndarray] = {}
     for op in graph.ops:
