@@ -29,7 +29,7 @@ Pullback = Callable[[Grads], "Grads | Lockstep[Grads]"]
 
 @dataclass(frozen=True)
 class Shard:
-    """Where a device's tensors begin in the whole ones. `op` is the whole operator."""
+    """Where a device's tensors begin in the global ones. `op` is the global operator."""
 
     op: OpSpec
     in_starts: tuple[Shape, ...]
