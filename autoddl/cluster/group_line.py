@@ -42,9 +42,7 @@ class GroupLine:
 
     @staticmethod
     def from_json(data: Any, where: str) -> GroupLine:
-        """Read one line; a ValueError names a field that is missing, unknown or has no sensible
-        value.
-        """
+        """Read one line; a ValueError names the field that is missing, unknown or wrong."""
         fields = Fields(data, where, (f.name for f in dataclasses.fields(GroupLine)))
         return GroupLine(
             fields.text("kind"),

@@ -1,5 +1,4 @@
-"""How the numbers of a machine file were measured: ranges, confidence intervals, quality of the
-fit.
+"""How the numbers of a machine file were measured: ranges, confidence intervals, quality of fit.
 
 `autoddl calibrate` writes this record. A price for a message or group outside `ranges` is an
 extrapolation; `Calibration.covers` decides whether it is.
@@ -65,9 +64,7 @@ class Calibration:
     ranges: tuple[Range, ...]
 
     def covers(self, kind: str, nodes: int, gpus: int, groups: float, local_bytes: float) -> bool:
-        """False if the collective would be extrapolated: nothing similar in shape and size was
-        measured.
-        """
+        """False if nothing near the collective's shape and size was measured."""
         near = [
             r
             for r in self.ranges
@@ -94,9 +91,7 @@ class Calibration:
 
     @staticmethod
     def from_json(data: Any) -> Calibration:
-        """Read what `to_json` wrote; a ValueError names the field that is missing, unknown or
-        wrong.
-        """
+        """Read what `to_json` wrote; a ValueError names the field that is wrong."""
         fields = Fields(data, "calibration", (f.name for f in dataclasses.fields(Calibration)))
         return Calibration(
             date=fields.text("date"),

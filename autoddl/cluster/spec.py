@@ -62,9 +62,7 @@ class Device:
         return self.flops_per_s.get(dtype, self.flops_per_s["float32"])
 
     def curve_for(self, dtype: str) -> Curve:
-        """The matmul efficiency points of `dtype`; () if unknown, then `flops_for` holds at any
-        size.
-        """
+        """The matmul efficiency points of `dtype`; () if unknown: `flops_for` holds at any size."""
         return self.efficiency.get(dtype if dtype in self.flops_per_s else "float32", ())
 
 
@@ -102,9 +100,7 @@ class Cluster:
         return self.nodes * self.gpus_per_node
 
     def with_shape(self, nodes: int | None = None, gpus_per_node: int | None = None) -> Cluster:
-        """The same machine in another size; omitted arguments stay as they are. ValueError if below
-        1.
-        """
+        """The same machine in another size; omitted arguments stay. ValueError if below 1."""
         sizes = {"nodes": nodes, "gpus_per_node": gpus_per_node}
         changed = {k: v for k, v in sizes.items() if v is not None and v != getattr(self, k)}
         sources = {**self.sources, **dict.fromkeys(changed, "chosen by the caller (with_shape)")}
@@ -148,9 +144,7 @@ class Cluster:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Cluster:
-        """Read what `to_json` wrote; a ValueError names the field that is missing, unknown or
-        wrong.
-        """
+        """Read what `to_json` wrote; a ValueError names the field that is wrong."""
         return Cluster(**_parse(data))
 
     def save(self, path: str | Path) -> None:

@@ -203,19 +203,12 @@ def product_bytes(
         count = 1 + sum((op.name, i) in graph.gives_grad for i in range(len(op.inputs)))
         # Of the words sent and received each device receives half on average.
         dependent += micro_batches * count * item * words / 2
+    again = again or Recomputation(graph)
+    moved = _moved(graph, mesh, micro_batches, ops, edges, values, again, collectives)
     return ProductBytes(
         independent,
         dependent,
-        _moved(
-            graph,
-            mesh,
-            micro_batches,
-            ops,
-            edges,
-            values,
-            again or Recomputation(graph),
-            collectives,
-        ),
+        moved,
         sum(is_matmul(op.kind) for op in graph.ops),
         len(values.divided),
     )

@@ -71,6 +71,8 @@ class StepTape(StepTensors):
     """
 
     operators: OperatorMemory = field(kw_only=True)
+    # operator -> local bytes of its inputs and outputs
+    _local: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
 
     def build(self) -> Tape:
         for op in self.plan.graph.ops:
@@ -132,14 +134,17 @@ class StepTape(StepTensors):
             self.tape.act(what, [*names, *after])
             self.tape.view(first, names[0])
             return
-        ins = [self.bytes_of(t, nd) for t, nd in zip(op.inputs, planned.ins, strict=True)]
-        outs = [self.bytes_of(t, nd) for t, nd in zip(op.outputs, planned.outs, strict=True)]
+        if op.name not in self._local:  # equal when a block is run again
+            sides = (op.inputs, planned.ins), (op.outputs, planned.outs)
+            ins, outs = ([*map(self.bytes_of, names, nds)] for names, nds in sides)
+            self._local[op.name] = ins, outs
+        ins, outs = self._local[op.name]
         makes = [(t, n, "activations") for t, n in zip(results, outs, strict=True)]
         spec = self.plan.graph.spec(op)
-        copies = [
-            self.copied_bytes(name, tensor, nd)
-            for name, tensor, nd in zip(names, op.inputs, planned.ins, strict=True)
-        ]
+        copies = [0.0] * len(names)
+        if any(name in self.strides for name in names):
+            received = zip(names, op.inputs, planned.ins, strict=True)
+            copies = [self.copied_bytes(name, tensor, nd) for name, tensor, nd in received]
         kept = self.operators.kept_bytes(spec, planned, ins, outs, copies)
         workspace = self.operators.workspace_bytes(spec, ins, copies)
         if kept and any(o in self.plan.graph.needs_grad for o in op.outputs):

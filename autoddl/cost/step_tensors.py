@@ -182,11 +182,11 @@ class StepTensors:
 
     def copied_bytes(self, name: str, tensor: str, nd: NdSbp) -> float:
         """Local bytes of a contiguous copy of `tensor`, which is `name`; 0 if it needs none."""
-        shape = self.plan.graph.tensors[tensor].spec.shape
         strides = self.strides.get(name)
-        if strides is None or is_contiguous(shape, strides):
+        if strides is None:
             return 0.0
-        return self.bytes_of(tensor, nd)
+        shape = self.plan.graph.tensors[tensor].spec.shape
+        return 0.0 if is_contiguous(shape, strides) else self.bytes_of(tensor, nd)
 
     def extra_of(self, op: Op) -> str:
         """What stands for that which an operator keeps beside its outputs."""

@@ -42,9 +42,7 @@ def text(graph: Graph) -> str:
 
 
 def with_batch_norm(graph: Graph, batch_norm: str) -> Graph:
-    """`graph` with this choice for every BatchNorm in training. ValueError if the choice is
-    unknown.
-    """
+    """`graph` with this choice for every BatchNorm in training. ValueError for an unknown one."""
     if batch_norm not in CHOICES:
         raise ValueError(f"unknown batch_norm {batch_norm!r}; use one of {', '.join(CHOICES)}")
     if batch_norm_of(graph) == batch_norm:

@@ -41,9 +41,7 @@ class CutGraph:
 
     @cached_property
     def readers(self) -> dict[str, tuple[int, ...]]:
-        """Computed tensor -> the layers that read it, ascending, without the layer that computes
-        it.
-        """
+        """Computed tensor -> the other layers that read it, ascending."""
         found = {}
         for name, uses in self.graph.consumers.items():
             home = self.layer_of.get(self.graph.producers[name].name)

@@ -99,10 +99,10 @@ class Graph:
 
     @property
     def gives_grad(self) -> frozenset[tuple[str, int]]:
-        """The (operator, input index) pairs that contribute to the gradient of a tensor that needs
-        one.
+        """The (operator, input index) pairs that contribute to the gradient of their input.
 
-        An operator may read such a tensor and contribute nothing, e.g. a comparison.
+        An operator may read a tensor that needs a gradient and contribute nothing, e.g. a
+        comparison.
         """
         return self.gradients[1]
 
@@ -134,9 +134,7 @@ class Graph:
         return frozenset(towards & useful), frozenset(giving)
 
     def _differentiable(self, op: Op) -> tuple[list[int], list[int]]:
-        """The inputs for which an operator computes a gradient, and the outputs whose gradient it
-        takes.
-        """
+        """The inputs that get a gradient from `op`, and the outputs whose gradient it takes."""
         spec = self.spec(op)
         if op.kind == "param":
             given, taken = [], [t.is_float and _is_trainable(op) for t in spec.outputs]
@@ -150,8 +148,7 @@ class Graph:
 
     @cached_property
     def alike(self) -> Mapping[str, int]:
-        """Operator name -> a number that is equal for operators of the same rule, attributes and
-        tensors.
+        """Operator name -> a number, equal for operators of the same rule, attributes and tensors.
 
         The operators are then alike at every batch size.
         """
@@ -262,16 +259,7 @@ class Graph:
             raise ValueError(f"a batch needs at least one row, got {batch}")
 
         def scale(value: Any, exponent: int, where: str) -> Any:
-            if exponent == 0:
-                return value
-            if exponent == -1:
-                return value * self.batch / batch
-            scaled, rest = divmod(value * batch, self.batch)
-            if rest:
-                raise ValueError(
-                    f"{where} is {value} at batch {self.batch} and would not be whole at {batch}"
-                )
-            return scaled
+            return _scaled(value, exponent, self.batch, batch, where)
 
         def scale_op(op: Op) -> Op:
             if not op.batch_attrs:
@@ -418,6 +406,18 @@ class Graph:
 
 def _is_trainable(op: Op) -> bool:
     return op.attrs.get("trainable", True)
+
+
+def _scaled(value: Any, exponent: int, old: int, new: int, where: str) -> Any:
+    """A value at batch `old` that is proportional to batch^exponent, at batch `new`."""
+    if exponent == 0:
+        return value
+    if exponent == -1:
+        return value * old / new
+    scaled, rest = divmod(value * new, old)
+    if rest:
+        raise ValueError(f"{where} is {value} at batch {old} and would not be whole at {new}")
+    return scaled
 
 
 def _seen_attrs(op: Op) -> Hashable:

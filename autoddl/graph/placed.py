@@ -10,9 +10,7 @@ from ..sbp.placement import NdSbp
 
 @dataclass(frozen=True)
 class PlannedOp:
-    """The placements of one operator's inputs, outputs and gradients; None where there is no
-    gradient.
-    """
+    """The placements of an operator's tensors and gradients; None where there is no gradient."""
 
     name: str
     ins: tuple[NdSbp, ...]

@@ -1,5 +1,4 @@
-"""Rewrites a graph for mixed precision: float16 compute, float32 where range or accuracy require
-it.
+"""Rewrites a graph for mixed precision: float16, but float32 where range or accuracy require it.
 
 Parameters, and therefore their gradients, are float16; the float32 master copies that the optimizer
 updates belong to its state (`cost.memory`). Operators whose rule demands float32 (losses,
@@ -22,9 +21,7 @@ PRECISIONS = ("float32", "float16")
 
 
 def check_precision(precision: str, device: Device) -> None:
-    """Raise ValueError unless `precision` is known and the machine file has the device's rate for
-    it.
-    """
+    """Raise ValueError unless `precision` is known and the machine file has a rate for it."""
     if precision not in PRECISIONS:
         raise ValueError(f"unknown precision {precision!r}; use one of {', '.join(PRECISIONS)}")
     if precision not in device.flops_per_s:

@@ -233,9 +233,7 @@ class _Walk:
         return frozenset(name for name in summed if self._is_data(name))
 
     def _is_data(self, name: str) -> bool:
-        """True for a tensor that depends on the data alone, and on no other sum that is needed
-        whole.
-        """
+        """True for a tensor of data alone that contains no other sum that is needed whole."""
         by = known_from(self.graph, name)
         if by is None:
             return False
@@ -301,9 +299,7 @@ class _Walk:
     def _signature(
         self, op: Op, ins: list[State | None], outs: list[tuple[int, ...]]
     ) -> Signature | None:
-        """The signature with these input and output states; of several the one with fewest
-        summands.
-        """
+        """The signature with these input and output states, and of several the fewest summands."""
         if find_rule(op.kind) is None:
             return None
         normalises = is_training_norm(op) and (self.evaluates or statistics_of(op) != "batch")
@@ -359,9 +355,7 @@ def _attribute_power(op: Op, local: Mapping[str, object]) -> int | None:
 
 
 def _as_floats(spec: OpSpec) -> OpSpec:
-    """The operator as if all its tensors were floats: integer sums are accumulated as float sums
-    are.
-    """
+    """The operator as if all its tensors were floats: sums of integers accumulate as well."""
     if spec.kind == "cast" and not spec.outputs[0].is_float:
         return spec
 

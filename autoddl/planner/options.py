@@ -3,7 +3,7 @@
 `autoddl.plan(graph, cluster, micro_batches=4)` makes `PlanOptions` of its keyword arguments, and
 the command line makes the same of its options, which are built from the metadata of the fields.
 Every planning function takes them as one value, which was checked when it was made. This module
-imports nothing but the standard library, so that `autoddl --help` stays quick.
+needs nothing but the standard library, so that `autoddl --help` stays quick.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from ..search.algorithms import ALGORITHMS, RESTARTS, Algorithm, find_algorithm
+
 if TYPE_CHECKING:
     from ..cost.comm import CommRule
     from ..cost.recompute import Checkpointing
@@ -23,13 +25,12 @@ if TYPE_CHECKING:
 Stages = int | Literal["auto"]
 INTERLEAVED = "interleaved-1f1b"
 SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "zb-h1", INTERLEAVED)
-PROVING = ("auto", "exact", "integer", "exhaustive")  # the searches that prove a lower bound
+PROVING = tuple(name for name, search in ALGORITHMS.items() if search.proves_bound)
 # Stages are searched by a method of their own, which heeds none of these.
 _NOT_IN_STAGES = (
     "gap", "budget_seconds", "budget_evaluations", "checkpointing", "split_channels",
 )  # fmt: skip
 _OF_STAGES = ("schedule", "delay", "chunks")
-SEARCHES = (*PROVING, "coordinate_descent", "metropolis_hastings", "random")
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class PlanOptions:
     micro_batches:      parts of the batch whose gradients are accumulated; None chooses, 1 where
                         rows of the batch meet, in a contrastive loss for instance
     memory_limit_bytes: per device; None takes the device's memory, and inf sets no limit
-    search:             an algorithm of `search.algorithms`
+    search:             an algorithm of `search.algorithms` by name, or one of your own
     comm_rule:          "shared_nic", or "plain" for the prices of the AutoDDL paper
     restarts:           random starts of a heuristic search
     budget_seconds:     of the search, which then returns the best plan so far; the plan depends on
@@ -102,8 +103,8 @@ class PlanOptions:
     memory_limit_bytes: float | None = _option(
         None, About("Per device, instead of all that it has; inf for no limit.", float, above=0)
     )
-    search: str = _option(
-        "auto", About("Algorithm; see the README for what each proves.", choices=SEARCHES)
+    search: str | Algorithm = _option(
+        "auto", About("Algorithm; see the README for what each proves.", choices=tuple(ALGORITHMS))
     )
     comm_rule: CommRule = _option(
         "shared_nic",
@@ -112,7 +113,7 @@ class PlanOptions:
             choices=("shared_nic", "plain"),
         ),
     )
-    restarts: int = _option(32, About("Random starts of a heuristic search.", int, least=1))
+    restarts: int = _option(RESTARTS, About("Random starts of a heuristic search.", int, least=1))
     budget_seconds: float | None = _option(
         None, About("Of the search, which then gives the best plan so far.", float, above=0)
     )
@@ -177,7 +178,7 @@ class PlanOptions:
     def __post_init__(self) -> None:
         for option in dataclasses.fields(self):
             _check(option, getattr(self, option.name))
-        if self.gap and self.search not in PROVING:
+        if self.gap and not find_algorithm(self.search).proves_bound:
             raise ValueError(
                 f"the search {self.search!r} proves no bound, so it cannot keep to a gap; leave "
                 f"the gap out, or use one of {', '.join(PROVING)}"
@@ -252,7 +253,7 @@ class TrainKeywords(TypedDict, total=False):
     seed: int
     micro_batches: int | None
     memory_limit_bytes: float | None
-    search: str
+    search: str | Algorithm
     comm_rule: CommRule
     restarts: int
     budget_seconds: float | None
@@ -292,6 +293,8 @@ def _check(option: dataclasses.Field[Any], value: Any) -> None:
             raise ValueError(f"stages must be a number from 1 on, 'auto' or None, got {value!r}")
         return
     if asked.choices:
+        if name == "search" and isinstance(value, Algorithm):
+            return
         if value not in asked.choices:
             raise ValueError(
                 f"unknown {name} {value!r}; use one of {', '.join(map(repr, asked.choices))}"

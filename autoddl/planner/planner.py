@@ -29,7 +29,7 @@ from ..graph.rows import find_rows, in_several
 from ..plans import Plan, SearchRecord, StagePlan
 from ..plans.format import format_at_least, format_bytes
 from ..plans.records import PlannedBaseline
-from ..search.algorithms import find_algorithm
+from ..search.algorithms import Algorithm, find_algorithm
 from ..search.budget import Budget
 from ..search.elimination import free_bound
 from .alternatives import next_best
@@ -275,7 +275,7 @@ def written_baselines(
 
 
 def _none_found(
-    graph: Graph, model: CostModel, least: Candidate, chose_parts: bool, search: str
+    graph: Graph, model: CostModel, least: Candidate, chose_parts: bool, search: str | Algorithm
 ) -> str:
     """How much is missing, on which layers, and what would help."""
     tables, limit, needed = least.tables, model.limit_bytes, least.needed_bytes

@@ -30,9 +30,7 @@ def words(codes: Codes, ndim: int) -> Ints:
 
 
 def row_numbers(rows: NDArray[np.signedinteger[Any]]) -> Ints:
-    """One number for each row, ascending as the rows do; sorting numbers is faster than sorting
-    rows.
-    """
+    """One number for each row, ascending as the rows do; numbers sort faster than rows."""
     low, length = int(rows.min(initial=0)), rows.shape[1]
     base = int(rows.max(initial=0)) - low + 1
     if base**length > np.iinfo(np.int64).max:
@@ -102,8 +100,7 @@ def with_algorithms(edges: Ints, collectives: Collectives) -> Ints:
 def is_divisible(
     codes: Codes, edges: Ints, mesh: Mesh, ndim: int, collectives: Collectives = COLLECTIVES
 ) -> Bools:
-    """True for edges that a reduced graph leaves out, because two other edges through a state
-    replace it.
+    """True for edges that a reduced graph leaves out, as two other edges replace each of them.
 
     These are steps along several axes of one link class, of collectives that are `divisible`. An
     all-to-all or all-reduce in two steps moves more bytes, and so may steps that mix link classes.
@@ -131,9 +128,7 @@ def is_divisible(
 
 @dataclass(frozen=True)
 class _Changes:
-    """Changes of one label along some axes, from rows `here` to rows `there`; every split counts as
-    0.
-    """
+    """Changes of one label along some axes, from rows `here` to rows `there`; splits count as 0."""
 
     here: Ints
     there: Ints

@@ -37,7 +37,7 @@ from .redistribute import PriceFn
 from .shortest_paths import follow
 from .symmetry import dual, names_by_rank
 
-_TIE = 1e-12
+_TIE = 1e-12  # relative: sums of the same costs in another order differ by rounding
 _SINGLE = 2e-6  # relative error of a sum of single precision
 
 

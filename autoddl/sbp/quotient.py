@@ -35,7 +35,9 @@ from .shortest_paths import Rounds
 from .states import core_codes, without_a_label
 from .symmetry import dual
 
-CLOSED_DIMS = 4  # of a tensor whose dims may swap names
+CLOSED_DIMS = 4  # states are added for every order of so many dims: 24, but 120 of five
+# Up to so many states the quotient graph is complete. With 1,000 or 4,000 the plans of gpt_0_35b on
+# 2x16 and of dlrm on 2x8 are the same, in the same CPU time within noise.
 _FEW_STATES = 2000
 _PHASES: tuple[Turn, ...] = ("cut", "scatter", "move", "gather", "pad")
 

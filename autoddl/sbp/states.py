@@ -35,8 +35,10 @@ from .placement import NdSbp, Placement
 
 BySource = tuple[NDArray[np.int32], NDArray[np.int32]]
 
+# Up to so many states the graph is complete: five labels on five axes. With 1,024 or 16,384 plans
+# of gpt_0_35b on 2x16 and of dlrm on 2x8 are the same, in the same CPU time within noise (10 %).
 FULL_STATES = 4096
-LARGE_CORE, SMALL_CORE = 7000, 5000
+LARGE_CORE, SMALL_CORE = 7000, 5000  # states, of up to six axes and of more: they bound the edges
 
 
 def core_size(mesh: Mesh) -> int:

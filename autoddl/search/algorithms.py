@@ -1,23 +1,23 @@
-"""The table of search algorithms."""
+"""The table of search algorithms.
+
+An algorithm is a function of arrays in a module beside this one; it is imported when it is first
+called, so that the table itself costs nothing to import (the command line reads it for its help).
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
-from .auto import auto
-from .budget import Budget
-from .exact import exact
-from .heuristics.coordinate_descent import coordinate_descent
-from .heuristics.exhaustive import exhaustive
-from .heuristics.metropolis_hastings import metropolis_hastings
-from .heuristics.random_search import random_search
-from .integer_program import integer
-from .problem import Problem, SearchResult
+    from .budget import Budget
+    from .problem import Problem, SearchResult
 
-RESTARTS = 32
+RESTARTS = 32  # random starts unless asked for otherwise; chosen, not measured
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,13 @@ class Algorithm:
     """A search and what may be said of it.
 
     function:     (problem, rng, budget), and `restarts=` if it has random starts, to a result, or
-                  None if it found no choice within the limits
+                  None if it found no choice within the limits; a string names it, as
+                  "module:function" in this package
     proves_bound: its lower bounds close, so that it can keep to a gap
     has_restarts: it takes a number of random starts
     """
 
-    function: Callable[..., SearchResult | None]
+    function: Callable[..., SearchResult | None] | str
     proves_bound: bool = False
     has_restarts: bool = False
 
@@ -44,28 +45,37 @@ class Algorithm:
         """The best choice found; ValueError if there is no random start at all."""
         if restarts < 1:
             raise ValueError(f"a search needs at least one start, got restarts={restarts}")
+        function = self.function
+        if isinstance(function, str):
+            module, _, name = function.partition(":")
+            function = getattr(importlib.import_module(f".{module}", __package__), name)
         if self.has_restarts:
-            return self.function(problem, rng, budget, restarts=restarts)
-        return self.function(problem, rng, budget)
+            return function(problem, rng, budget, restarts=restarts)
+        return function(problem, rng, budget)
 
 
 ALGORITHMS: Mapping[str, Algorithm] = {
-    "auto": Algorithm(auto, proves_bound=True, has_restarts=True),
-    "coordinate_descent": Algorithm(coordinate_descent, has_restarts=True),
-    "exact": Algorithm(exact, proves_bound=True),
-    "exhaustive": Algorithm(exhaustive, proves_bound=True),
-    "integer": Algorithm(integer, proves_bound=True),
-    "metropolis_hastings": Algorithm(metropolis_hastings, has_restarts=True),
-    "random": Algorithm(random_search, has_restarts=True),
+    "auto": Algorithm("auto:auto", proves_bound=True, has_restarts=True),
+    "coordinate_descent": Algorithm(
+        "heuristics.coordinate_descent:coordinate_descent", has_restarts=True
+    ),
+    "exact": Algorithm("exact:exact", proves_bound=True),
+    "exhaustive": Algorithm("heuristics.exhaustive:exhaustive", proves_bound=True),
+    "integer": Algorithm("integer_program:integer", proves_bound=True),
+    "metropolis_hastings": Algorithm(
+        "heuristics.metropolis_hastings:metropolis_hastings", has_restarts=True
+    ),
+    "random": Algorithm("heuristics.random_search:random_search", has_restarts=True),
 }
-PROVING = tuple(name for name, algorithm in ALGORITHMS.items() if algorithm.proves_bound)
 
 
-def find_algorithm(name: str) -> Algorithm:
-    """Raises ValueError naming the known algorithms."""
+def find_algorithm(search: str | Algorithm) -> Algorithm:
+    """The algorithm of that name, or the given one. ValueError names the known ones."""
+    if isinstance(search, Algorithm):
+        return search
     try:
-        return ALGORITHMS[name]
+        return ALGORITHMS[search]
     except KeyError:
         raise ValueError(
-            f"unknown search algorithm {name!r}; known: {', '.join(ALGORITHMS)}"
+            f"unknown search algorithm {search!r}; known: {', '.join(ALGORITHMS)}"
         ) from None

@@ -1,4 +1,4 @@
-"""The `autoddl` command: parses, calls, prints. It imports late, so that help is quick."""
+"""The `autoddl` command: parses arguments, calls, prints. Imports are late, for quick help."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 class Errors(click.Group):
-    """Shows what the user can mend as one message on stderr, and ends with status 2.
+    """Prints errors that the user can fix as one message on stderr, and exits with status 2.
 
-    And our warnings likewise: which line of ours they were raised from does not help.
+    Warnings of autoddl are printed likewise, without the source line that raised them.
     """
 
     def invoke(self, ctx: click.Context) -> Any:

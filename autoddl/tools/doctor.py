@@ -1,7 +1,8 @@
-"""What this machine has of what autoddl needs, what is missing, and how to mend it.
+"""Checks what autoddl needs on this machine, what is missing, and how to fix it.
 
-Planning needs the first checks only; running needs OneFlow and what it is picky about. Nothing here
-imports OneFlow: a broken install may end the interpreter, so that is tried in another process.
+Planning needs the first checks only; running needs OneFlow and its exact dependencies. Nothing here
+imports OneFlow: a broken install may abort the interpreter, so the import is tried in another
+process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Made-up batches for a traced model: the right shapes and dtypes, and integers that it accepts.
+"""Synthetic batches for a traced model: right shapes and dtypes, and integers that it accepts.
 
-Floats are normal. An integer input that reaches a table as indices, or a loss as class numbers, is
-below the number of rows or classes; any other is 0 or 1.
+Floats are normally distributed. An integer input that is used as indices of a table, or as class
+numbers of a loss, is below the number of rows or classes; any other is 0 or 1.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from autoddl.graph.precision import PRECISIONS
 from autoddl.planner.options import (
     DEFAULTS,
     SCHEDULES,
-    SEARCHES,
     PlanKeywords,
     PlanOptions,
     TrainKeywords,
@@ -45,7 +44,7 @@ def choices(name: str) -> tuple[str, ...]:
 
 
 def test_the_choices_are_those_of_the_parts_that_make_them():
-    assert set(SEARCHES) == set(ALGORITHMS) == set(choices("search"))
+    assert set(ALGORITHMS) == set(choices("search"))
     assert set(SCHEDULES) == set(make.SCHEDULES) == set(choices("schedule"))
     assert choices("comm_rule") == COMM_RULES
     assert choices("checkpointing") == CHECKPOINTING

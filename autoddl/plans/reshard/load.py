@@ -25,9 +25,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Job:
-    """A job with its options. weight: devices that take part; jobs of equal `kind` are
-    interchangeable.
-    """
+    """A job with its options, and `weight` devices. Jobs of equal `kind` are interchangeable."""
 
     number: int
     options: tuple[Option, ...]

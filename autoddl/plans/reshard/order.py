@@ -156,9 +156,7 @@ class _Dfs:
             self.left.add(n)
 
     def _bound(self, free: dict[Resource, float], end: float) -> float:
-        """A lower bound: the remaining jobs must still pass through the links that all their
-        options use.
-        """
+        """A lower bound: remaining jobs must still use the links common to all their options."""
         load = dict(free)
         for n in self.left:
             for resource in self.common[n]:

@@ -208,8 +208,7 @@ def _options(task: UnitTask, strategy: Strategy, cluster: Cluster) -> list[tuple
 
 
 def _bundles(tasks: tuple[UnitTask, ...]) -> list[list[int]]:
-    """Groups of tasks that are scheduled as one job: if there are many, tasks between the same
-    hosts.
+    """Groups of tasks that are scheduled as one job: of many, those between the same hosts.
 
     They use the same links, so they cannot overlap anyway; tasks with a choice of sender stay
     alone.

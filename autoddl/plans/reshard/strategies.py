@@ -188,12 +188,11 @@ def _gather(sender: Device, devices: tuple[Device, ...], numel: int) -> Iterator
 
 
 def _ring_order(devices: tuple[Device, ...]) -> list[int]:
-    """The order of sends within a round: sets of pairs without a common device, inter-host links
-    first.
+    """The order of sends within a round: sets of pairs without a common device.
 
     A device does one move at a time. Sending strictly in ring order would make each round as long
-    as a trip around the ring; in this order the links between hosts, the slowest ones, all work at
-    once.
+    as a trip around the ring; in this order the links between hosts, the slowest ones, come first
+    and all work at once.
     """
     size = len(devices)
     pairs = {k: (devices[k], devices[(k + 1) % size]) for k in range(size)}

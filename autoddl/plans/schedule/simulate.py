@@ -109,9 +109,7 @@ def peak_stash(actions: Sequence[Action], of_chunk: Sequence[float] | None = Non
 
 
 class Deadlock(ValueError):
-    """Stages that wait for each other; `waits` names the action at the head of each stage's
-    streams.
-    """
+    """Stages that wait for each other; `waits` names the first action of each stage's streams."""
 
     def __init__(self, waits: dict[int, list[str]]) -> None:
         self.waits = waits

@@ -20,8 +20,7 @@ from .tasks import Pass, Task, Transfer, actions_of, all_tasks, needs, stages_of
 
 
 def with_transfers(schedule: Schedule, costs: Costs, overlap: bool = True) -> Schedule:
-    """`schedule` with transfers ordered by a simulation with `costs`; existing transfers are
-    dropped.
+    """`schedule` with transfers ordered by a simulation with `costs`; old transfers are dropped.
 
     overlap: a stage may compute while it communicates
     Raises ValueError if the stages' orders of computation cannot be completed.

@@ -1,5 +1,4 @@
-"""Rounds of a pairwise exchange: all pairs of a group meet once, each device with one other at a
-time.
+"""Rounds of a pairwise exchange: each pair of a group meets once, each device one at a time.
 
 For a power of two, device i meets i xor k in round k, so in each round all devices communicate
 across the same levels of the mesh and no link waits for another. Other sizes use a round-robin

@@ -87,14 +87,11 @@ def run_processes(
                     "LOCAL_RANK": str(local_rank),
                 }
                 command = [*hosts[host].enter, sys.executable, "-u", *script_args]
-                process = _start(leashed(command), own)
-                processes.append(process)
+                processes.append(process := _start(leashed(command), own))
                 if overlaps:
                     _bind(process, rank, nproc)
                 head = f"[{rank}] " if prefix and nproc > 1 else ""
-                reader = threading.Thread(target=sink.copy, args=(process, head), daemon=True)
-                reader.start()
-                readers.append(reader)
+                readers.append(sink.follow(process, head))
                 if rank == 0 and nproc > 1:
                     _wait_until_listening(process, port)
             deadline = None if timeout is None else time.monotonic() + timeout
@@ -188,7 +185,13 @@ class _Sink:
         self._stream = stream
         self._lock = threading.Lock()
 
-    def copy(self, process: subprocess.Popen[str], head: str) -> None:
+    def follow(self, process: subprocess.Popen[str], head: str) -> threading.Thread:
+        """Start a thread that copies the lines of `process`, each after `head`."""
+        reader = threading.Thread(target=self._copy, args=(process, head), daemon=True)
+        reader.start()
+        return reader
+
+    def _copy(self, process: subprocess.Popen[str], head: str) -> None:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
@@ -201,8 +204,7 @@ class _Sink:
 
 
 def _wait(processes: Sequence[subprocess.Popen[str]], deadline: float | None, sink: _Sink) -> int:
-    """Wait until all ranks have succeeded or one has failed; returns its status, 124 at the
-    deadline.
+    """Wait until all ranks succeed or one fails; returns its status, 124 at the deadline.
 
     A rank that aborts has usually lost another one, whose failure is then the cause.
     """

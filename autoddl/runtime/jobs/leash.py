@@ -18,9 +18,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def tie_to_parent() -> None:
-    """From now on this process is killed when its parent ends. No effect on systems other than
-    Linux.
-    """
+    """From now on this process is killed when its parent ends. Has an effect on Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -1,5 +1,4 @@
-"""The ranks of a job connect over TCP before OneFlow starts, and monitor each other while they
-work.
+"""The ranks of a job connect over TCP before OneFlow starts, and monitor each other afterwards.
 
 OneFlow waits for hours for a rank that never comes and does not say which. Here rank 0 waits for
 all others at MASTER_ADDR:MASTER_PORT for a limited time and names the hosts that are missing. The

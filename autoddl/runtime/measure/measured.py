@@ -46,9 +46,7 @@ class Limits:
         )
 
     def next_count(self, count: int) -> int:
-        """The number of samples of the next visit: few, so that a point's samples are spread over
-        time.
-        """
+        """The number of samples of the next visit: few, so that they are spread over time."""
         most = self.most_repeats if self.repeats is None else self.repeats
         return max(1, min(max(LEAST_VISIT, most // VISITS), most - count))
 

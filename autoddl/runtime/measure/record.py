@@ -56,9 +56,7 @@ class Timing:
         return self.median_s if self.is_done else statistics.median(self.samples)
 
     def finish(self, confidence: float) -> None:
-        """Keep only the median, its interval (the range of all samples, if they are few) and the
-        count.
-        """
+        """Keep only the median, its interval (of few samples, their range) and the count."""
         low, high = median_interval(self.samples, confidence) or (
             min(self.samples),
             max(self.samples),
@@ -214,9 +212,7 @@ class Record:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Record:
-        """Read what `to_json` wrote; a ValueError names the field that is missing, unknown or
-        wrong.
-        """
+        """Read what `to_json` wrote; a ValueError names the field that is wrong."""
         version = data.get("version", "missing")
         if version != RECORD_VERSION:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Simulated devices: tensors cut into shards and put together, and functions run in lockstep."""
+"""Simulated devices: tensors are cut into shards and reassembled, and functions run in lockstep."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RELATIVE, ABSOLUTE = 1e-7, 1e-9  # tolerances, for float64
 
 
 class Disproved(ValueError):
-    """What was stated does not hold; the message says for which tensor."""
+    """A claim about shards does not hold; the message names the tensor."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def close(left: Array, right: Array) -> bool:
 
 
 def run_alone(program: T | Lockstep[T]) -> T:
-    """The result of a program on one device: an all-reduce gives back what it was given."""
+    """The result of a program on one device, where an all-reduce returns its input."""
     results, _ = run_in_lockstep([program], Mesh(1, 1), ())
     return results[0]
 

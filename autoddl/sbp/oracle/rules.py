@@ -29,14 +29,14 @@ Pullback = Callable[[Grads], "Grads | Lockstep[Grads]"]
 
 @dataclass(frozen=True)
 class Shard:
-    """Where a device's tensors begin in the whole ones. `op` is the whole operator."""
+    """Where a device's tensors begin in the global ones. `op` is the global operator."""
 
     op: OpSpec
     in_starts: tuple[Shape, ...]
     out_starts: tuple[Shape, ...]
 
 
-_STREAM = 0x5B9
+_STREAM = 0x5B9  # any number: keeps these draws apart from others of the same seed
 Ran = tuple[Sequence[Array], Pullback]
 Kernel = Callable[[Sequence[Array], Attrs, Shard], "Ran | Lockstep[Ran]"]
 

@@ -1,7 +1,8 @@
-"""Lookups in a table, and their opposite: columns, indices, or the looked-up dim are split.
+"""Lookups in a table and their inverse: columns, indices, or the looked-up dim are split.
 
-A device that holds some rows of the table subtracts the first one's number (the offset of its
-shard) from the indices and gives 0 for those outside its range; the output is a sum over devices.
+A device that holds some rows of the table subtracts its first row's number (the offset of its
+shard) from the indices, and gives 0 for indices outside its range; the output is the sum over
+devices.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     forward    mean = all_reduce(sum x) / n;  var = all_reduce(sum (x - mean)^2) / n
     backward   all_reduce(sum g) and all_reduce(sum g xhat), g = dy gamma
 
-BatchNorm over a split batch so has the statistics of the whole batch, and updates the moving ones
-alike on every device. With the attribute `statistics` "shard" it has those of the device's rows,
-and exchanges nothing.
+BatchNorm over a split batch therefore has the statistics of the whole batch, and updates the
+running ones identically on every device. With the attribute `statistics` "shard" it takes those of
+the device's rows and communicates nothing.
 """
 
 from __future__ import annotations

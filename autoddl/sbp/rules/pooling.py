@@ -1,4 +1,4 @@
-"""Pooling, resizing, padding and patches: each image and channel is handled by itself."""
+"""Pooling, resizing, padding and patches, which treat each image and channel independently."""
 
 from __future__ import annotations
 

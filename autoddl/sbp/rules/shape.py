@@ -1,7 +1,7 @@
 """Operators that rearrange elements. All are linear; most are views.
 
-Reshape: dims split into factors, or merge, in groups. Row-major order keeps a shard contiguous only
-if the leading dim of its group is split, so the leading dims of a group run together.
+Reshape: dims split into factors, or merge, in groups. In row-major order a shard stays contiguous
+only if the leading dim of its group is split, so the leading dims of a group share a label.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .build import broadcast_labels, canonical, dims_of, drop, labelled, shape_o
 
 
 def no_flops(op: OpSpec) -> float:
-    """Nothing is computed."""
+    """The FLOPs of an operator that computes nothing."""
     del op
     return 0.0
 

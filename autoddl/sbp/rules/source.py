@@ -20,7 +20,7 @@ def param(op: OpSpec) -> Iterator[Signature]:
 
 @rule("input", "buffer", flops=no_flops, saves="")
 def data(op: OpSpec) -> Iterator[Signature]:
-    """-> out; every device reads what it needs. No gradient."""
+    """-> out; every device reads the part that it needs. No gradient."""
     yield from labelled(op, (), (dims_of(op.outputs[0].shape),))
 
 
@@ -32,7 +32,7 @@ def constant(op: OpSpec) -> Iterator[Signature]:
 
 @rule("arange", "eye", "repeat_interleave", saves="")
 def whole_source(op: OpSpec) -> Iterator[Signature]:
-    """-> out; made whole, as a split of it is a free local step.
+    """-> out; always produced whole, as splitting it is a free local step.
 
     repeat_interleave: (repeats, their running sum) -> number i as often as repeats[i] says
     """

@@ -58,18 +58,9 @@ def machine_of(record: Record, fit: Fit, device: Device | None = None) -> Cluste
     if hosts < record.nodes:
         where += f", all on {hosts} host{'s' if hosts > 1 else ''}"
     sources["nodes"] = sources["gpus_per_node"] = f"{measured}: {where}"
-    links: dict[str, Link] = {}
-    for name, link, other in (("intra", fit.intra, fit.inter), ("inter", fit.inter, fit.intra)):
-        given = link or other
-        assert given is not None
-        links[name] = given
-        if link is not None:
-            why = f"{measured}: fitted to {samples} samples of {len(done)} points"
-        elif name == "inter":
-            why = "not measured, since there was one host only; set to the value of intra"
-        else:
-            why = "never used with one process per host; set to the value of inter"
-        sources.update({f"{name}.{field}": why for field in link_json(given)})
+    fitted = f"{measured}: fitted to {samples} samples of {len(done)} points"
+    links, of_links = _links(fit, fitted)
+    sources.update(of_links)
     return Cluster(
         name=record.name,
         nodes=record.nodes,
@@ -90,6 +81,24 @@ def machine_of(record: Record, fit: Fit, device: Device | None = None) -> Cluste
         ),
         lines=fit_lines({p: t.median_s for p, t in done.items()}),
     )
+
+
+def _links(fit: Fit, fitted: str) -> tuple[dict[str, Link], dict[str, str]]:
+    """Both links, one in place of a link that nothing used, and the sources of their numbers."""
+    links: dict[str, Link] = {}
+    sources: dict[str, str] = {}
+    for name, link, other in (("intra", fit.intra, fit.inter), ("inter", fit.inter, fit.intra)):
+        given = link or other
+        assert given is not None
+        links[name] = given
+        if link is not None:
+            why = fitted
+        elif name == "inter":
+            why = "not measured, since there was one host only; set to the value of intra"
+        else:
+            why = "never used with one process per host; set to the value of inter"
+        sources.update({f"{name}.{field}": why for field in link_json(given)})
+    return links, sources
 
 
 def device_of(times: DeviceTimes) -> Device:
@@ -135,8 +144,10 @@ def operator_times(points: Sequence[tuple[float, float, float]]) -> OperatorTime
 
 
 def rising(values: Sequence[float]) -> list[float]:
-    """The nearest values that never fall: neighbours that do share their mean (pool adjacent
-    violators)."""
+    """The nearest values that never fall: neighbours that do share their mean.
+
+    This is pool adjacent violators.
+    """
     blocks: list[list[float]] = []  # [mean, number of values]
     for value in values:
         blocks.append([value, 1])

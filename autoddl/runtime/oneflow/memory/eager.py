@@ -49,7 +49,9 @@ def kept_bytes(
 
     copies: bytes that it takes to make the inputs contiguous
     """
-    found = 0.0 if _forgets_copies(op) else sum(copies)
+    found = sum(copies)
+    if found and _forgets_copies(op):
+        found = 0.0
     if op.kind == "var" and not planned.inner_axes:
         return found
     if op.kind == "layer_norm" and len(ins) > 1:
@@ -60,7 +62,7 @@ def kept_bytes(
 def workspace_bytes(op: OpSpec, ins: Sequence[float], copies: Sequence[float]) -> float:
     """Bytes that the forward pass needs only while it runs."""
     found = ins[0] if op.kind in REDUCTIONS else 0.0
-    if _forgets_copies(op):
+    if any(copies) and _forgets_copies(op):
         found += sum(copies)
     return found + (ins[0] if op.kind == "dropout" else 0.0)
 
@@ -83,13 +85,14 @@ def pull_back(op: OpPullback) -> None:
     makes = []
     workspace = op.bytes_x(0) if op.kind in _LIKE_INPUT else 0.0
     for index in filter(op.wants, inputs):
-        is_stretched = op.bytes_x(index) < op.bytes_y()
+        adds_up = op.kind in _SUMS or op.kind in _TERMS
+        is_stretched = adds_up and op.bytes_x(index) < op.bytes_y()
         hands_on = op.kind in _SUMS or (op.kind == "broadcast_sub" and index == 0)
         if hands_on and not is_stretched:
             op.give_view(index, op.dy())
             continue
         makes.append(op.new_gradient(index))
-        if is_stretched and (op.kind in _SUMS or op.kind in _TERMS):
+        if is_stretched:
             workspace = max(workspace, _TERMS.get(op.kind, 1) * op.bytes_y())
     copies = [op.copied_dy(o) for o in outputs]
     if is_matmul(op.kind):  # one after the other

@@ -205,9 +205,7 @@ class Replay(nn.Module):
         )
 
     def _place_gradients(self, op: Op, received: Sequence[flow.Tensor]) -> None:
-        """Convert the gradients of inputs to their planned placements; OneFlow's gradients are
-        whole.
-        """
+        """Convert the inputs' gradients, which OneFlow gives whole, to their planned placements."""
         placement = self.placer.placement
         for value, nd in zip(received, self.plan.ops[op.name].grad_ins, strict=True):
             if nd is not None and value.requires_grad:

@@ -13,7 +13,7 @@ from ...entry import Entry, call_entry
 from .job.meta import storage_free
 from .trace import trace
 
-MOMENTUM = 0.9
+MOMENTUM = 0.9  # the usual choice with SGD
 
 
 def trace_entry(model: str, batch: int | None = None) -> Graph:

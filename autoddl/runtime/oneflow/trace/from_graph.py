@@ -17,9 +17,7 @@ PARAMETER_SCALE = 0.02  # GPT-2's, small enough that activations of deep models 
 
 
 def made_up_model(graph: Graph, seed: int) -> Traced:
-    """A model for `build_trainer` in place of a traced one. ValueError if the graph needs the
-    original.
-    """
+    """A model in place of a traced one. ValueError if the graph needs the original."""
     opaque = [op for op in graph.ops if op.kind == "opaque"]
     if opaque:
         raise ValueError(

@@ -126,9 +126,7 @@ def _clear_tensor_names() -> None:
 
 @contextmanager
 def _restored(model: nn.Module) -> Iterator[None]:
-    """A context that undoes what a forward pass changes in modules: state, attributes, training
-    flags.
-    """
+    """A context that undoes what a forward pass changes in modules: state, attributes, modes."""
     saved = []
     for module in model.modules():
         kept = dict(module.__dict__)
