@@ -56,11 +56,12 @@ OUTSIDE = {
     "tools.cli": {"click", "rich"},
 }
 
-# Ceilings, which only fall; the right-hand side is where the house is to be.
+# Ceilings, which only fall.
 MOST_ENTRIES = 12  # beside __init__ and __main__; two of them private
-MOST_LINES = 470  # a file: 450
-MOST_MODULES = {"": 13, "cost": 15, "search": 15}  # 13 everywhere
-MOST_MODULES |= {"planner": 13}
+MOST_LINES = 450  # a file
+MOST_FUNCTION_LINES = 60
+MOST_MODULES = {"": 13, "cost": 14, "search": 15}  # a folder
+MOST_REACHED = {"planner.planner": 130, "plans.plan": 83, "search.exact": 18}  # to be 90, 25
 
 
 def modules(root: Path) -> Modules:
@@ -164,6 +165,19 @@ def test_the_house_stays_small():
     for folder, count in folders.items():
         name = ".".join(folder.relative_to(ROOT / PACKAGE).parts)
         assert count <= MOST_MODULES.get(name, MOST_MODULES[""]), name
+
+
+def test_functions_stay_short():
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                last = node.end_lineno or node.lineno
+                assert last - node.lineno < MOST_FUNCTION_LINES, f"{name}.{node.name}"
+
+
+@pytest.mark.parametrize("name", MOST_REACHED)
+def test_little_has_to_be_read(name):
+    assert len(reached(name)) <= MOST_REACHED[name]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ For C = A B of m n k multiplications divided evenly over p devices, W = m n k / 
 
     Q >= W / (2 sqrt(2) sqrt(M)) - M,
 
-as with M words in memory and M exchanged at most (2 M)^(3/2) multiplications have their operands.
+as with M words held and M exchanged at most (2 M)^(3/2) multiplications have their operands.
 
 **With any memory** (the same geometry: Loomis and Whitney, Ballard et al. 2012) a device that makes
 W multiplications reads a elements of A, b of B and adds to c of C with
@@ -19,7 +19,7 @@ convex, and for any prices q_i >= 0 of the constraints
 
     sum_j min over v_j of (w_j exp(v_j) - v_j sum_(i uses j) q_i) + 2 sum_i q_i log W_i
 
-is a lower bound on it, whatever the prices; they are raised until the bound no longer rises.
+is a lower bound on it; the prices are raised until the bound no longer rises.
 
 **In a planned graph** every trained product y = a b is three: y = a b, da = dy b', db = a' dy.
 Words follow from the accesses, counted for each element:
@@ -28,14 +28,11 @@ Words follow from the accesses, counted for each element:
     a sum to which q devices contribute, and that someone needs whole       q - 1 received
     a weight that q devices use and r contribute gradients to               q + r - 2 received
 
-The last holds however the weight is stored, as each of its holders needs the whole gradient once an
-iteration. So a device receives on average at least the sum of its accesses less 1/p of each matrix.
+The last holds however the weight is stored, as its holders need the whole gradient. So a device
+receives on average at least the sum of its accesses less 1/p of each matrix.
 
-Counted is only what no algorithm of this kind avoids: products that the plan divides over all
-devices (others may hold results for nothing); operands that carry the value of a product of their
-own, of all that a residual stream mixes; sums whose whole value something needs before it becomes
-smaller. Operators that read one activation keep its value (a norm, a reshape), sums of two make a
-new one. The rest counts as free, so the bound may be far below the truth, never above.
+Counted are products that the plan divides over all devices, operands that carry the value of a
+product of their own, and sums whose whole value something needs: never more than the truth.
 """
 
 from __future__ import annotations

@@ -67,8 +67,7 @@ def find_plan(
     """
     assert options.stages is None, "pipeline stages are planned by find_staged_plan"
     started = time.perf_counter()
-    if space is None:
-        space = Space(split_channels=options.split_channels, zero=True)
+    space = space or Space(split_channels=options.split_channels, zero=True)
     if not options.zero:
         space = dataclasses.replace(space, zero=False)
     if not graph.loss and not graph.is_stage:
@@ -78,13 +77,13 @@ def find_plan(
     model = cost_model(cluster, options)
     graph = prepared(graph, options)
     algorithm, seed = find_algorithm(options.search), options.seed
-    budget = _budget(options)
     prices = PairPrices(cluster.mesh, model.comm.price, model.comm.collectives)
-
     micro = MicroBatches.of(graph)
     counts = micro_batch_counts(graph, options.micro_batches)
     estimator = Estimator(micro, model, space, prices)
-    batches = Batches(counts, FittedSearch(estimator, algorithm, budget, seed, options.restarts))
+    batches = Batches(
+        counts, FittedSearch(estimator, algorithm, _budget(options), seed, options.restarts)
+    )
     best = batches.best(options.checkpointing)
     pricer: BaselinePricer | None = None
     if options.baselines and space.allowed is None and space.min_weight_shards == 1 and graph.loss:
@@ -102,21 +101,22 @@ def find_plan(
     if best is None:
         least = smallest(batches, options.checkpointing)
         if least.excess_bytes > 0 or not algorithm.proves_bound:
-            smaller = pricer and pricer.smallest(least.needed_bytes)
-            rival = None if smaller is None else smaller.found
-            if smaller and rival and rival.needed_bytes <= model.limit_bytes:
-                found = smaller.record
-                records = tuple(found if r.name == found.name else r for r in records)
-                spent_s = time.perf_counter() - started
-                stage = write_stage(rival, seed, spent_s, found.name)
-                stage = dataclasses.replace(stage, memory_limit_bytes=model.limit_bytes)
-                return Plan.on_one_mesh(stage, records)
-            smallest_found = rival or least
-            raise ValueError(
-                _none_found(graph, model, smallest_found, len(counts) > 1, options.search)
-            )
+            rival = pricer and pricer.smallest(least.needed_bytes)
+            found = (rival and rival.found) or least
+            if not rival or found.needed_bytes > model.limit_bytes:
+                raise ValueError(_none_found(graph, model, found, len(counts) > 1, options.search))
+            stage = write_stage(found, seed, time.perf_counter() - started, rival.record.name)
+            stage = dataclasses.replace(stage, memory_limit_bytes=model.limit_bytes)
+            return Plan.on_one_mesh(stage, _with(records, rival.record))
         best = least
     return Plan.on_one_mesh(write_stage(best, seed, time.perf_counter() - started), records)
+
+
+def _with(
+    records: tuple[PlannedBaseline, ...], record: PlannedBaseline
+) -> tuple[PlannedBaseline, ...]:
+    """The records with this one in its namesake's place."""
+    return tuple(record if other.name == record.name else other for other in records)
 
 
 def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:

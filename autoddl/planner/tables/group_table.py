@@ -1,8 +1,4 @@
-"""Tables of one group: its strategies, and what each costs apart from what lies between groups.
-
-Seconds of computation, of collectives inside operators, of the synchronisation of its parameters'
-gradients (once an iteration), and bytes of memory: arrays over all strategies at once.
-"""
+"""Tables of one group: its strategies, and the seconds and bytes of each, edges left out."""
 
 from __future__ import annotations
 
