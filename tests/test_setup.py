@@ -28,7 +28,7 @@ fi
 def machine(tmp_path):
     """A folder with the scripts, a PATH (`bin`) without any Python, and an empty home."""
     shutil.copytree(ROOT / "scripts", tmp_path / "repo" / "scripts")
-    (tmp_path / "repo" / "autoddl" / "compiled").mkdir(parents=True)
+    (tmp_path / "repo" / "autoddl" / "_native").mkdir(parents=True)
     for name in ("pyproject.toml", "setup.py", "constraints.txt", "autoddl/_native/loops.c"):
         shutil.copy(ROOT / name, tmp_path / "repo" / name)
     (tmp_path / "bin").mkdir()
