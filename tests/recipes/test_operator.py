@@ -1,6 +1,7 @@
 """The recipe of docs/architecture.md: an operator with rule, facets and kernel, from outside."""
 
 import os
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,18 @@ from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import prove
 from autoddl.sbp.rules import signatures_of
-from autoddl.sbp.signature import OpSpec
-
-from . import running_product
+from autoddl.sbp.signature import RULES, OpSpec
 
 ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).with_name("running_product.py")
+
+
+@pytest.fixture
+def kind():
+    """The operator's kind, whose rule is there during a test."""
+    kind = runpy.run_path(str(SCRIPT))["KIND"]
+    yield kind
+    del RULES[kind]
 
 
 def kernel(inputs, attrs, shard):
@@ -26,8 +34,8 @@ def kernel(inputs, attrs, shard):
 
 
 @pytest.mark.parametrize("shape, dim", [((4, 6), 1), ((4, 6, 2), 0)])
-def test_its_rule_is_proven(shape, dim):
-    op = OpSpec(running_product.KIND, {"dim": dim}, (TensorSpec(shape),), (TensorSpec(shape),))
+def test_its_rule_is_proven(kind, shape, dim):
+    op = OpSpec(kind, {"dim": dim}, (TensorSpec(shape),), (TensorSpec(shape),))
     x = np.random.default_rng(0).uniform(1, 2, shape)
     signatures = list(signatures_of(op))
     assert len(signatures) == len(shape)  # each other dim split, and broadcast
@@ -37,8 +45,7 @@ def test_its_rule_is_proven(shape, dim):
 
 def test_it_is_trained_like_on_one_device(capfd):
     pytest.importorskip("oneflow", reason="trains with OneFlow")
-    script = Path(running_product.__file__)
     environment = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    assert run_processes([str(script)], 4, environment, timeout=200) == 0
+    assert run_processes([str(SCRIPT)], 4, environment, timeout=200) == 0
     placed = [line for line in capfd.readouterr().out.splitlines() if "placed" in line]
     assert len(placed) == 4 and all("S0" in line for line in placed)

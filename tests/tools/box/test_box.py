@@ -37,7 +37,7 @@ SEND = "import socket; socket.create_connection(('10.77.0.2', 7000)).sendall(byt
 
 HOLD = """
 import sys, time
-from autoddl.box import Box
+from autoddl.tools.box import Box
 with Box(2, 1, "100mbit", "held") as box:
     {inside}
 """
