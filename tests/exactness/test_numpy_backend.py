@@ -22,7 +22,7 @@ from autoddl.runtime.nested import Slot
 from autoddl.runtime.traced import Traced
 from autoddl.runtime.trainer import Trainer
 from autoddl.sbp.placement import B, S
-from autoddl.sbp.rules import signatures_of
+from autoddl.sbp.signature import signatures_of
 from tests import graphs
 from tests.exactness.numpy_backend import Momentum, World
 from tests.runtime.random_plans import cluster_of, random_plan, with_zero

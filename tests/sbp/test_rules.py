@@ -15,8 +15,7 @@ import pytest
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import fits
 from autoddl.sbp.placement import B, P
-from autoddl.sbp.rules import signatures_of
-from autoddl.sbp.signature import RULES, Signature
+from autoddl.sbp.signature import RULES, Signature, signatures_of
 
 from .proof import check
 from .rule_cases import CASES

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import fits
-from autoddl.sbp.rules import signatures_of
 from autoddl.sbp.rules.shape import leading_dims
+from autoddl.sbp.signature import signatures_of
 
 from .proof import check
 from .rule_cases.case import Case, case, out

@@ -9,8 +9,7 @@ import pytest
 
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import fits
-from autoddl.sbp.rules import signatures_of
-from autoddl.sbp.signature import OpSpec
+from autoddl.sbp.signature import OpSpec, signatures_of
 
 from .proof import check
 from .rule_cases.case import Arg, Case

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoddl.sbp.rules import RULES
 from autoddl.sbp.rules.elementwise import COMPARISONS, OF_TWO, nonlinear
+from autoddl.sbp.signature import RULES
 
 from .case import Case, case, out
 from .draw import f, flags, index, positive, unit
