@@ -3,8 +3,6 @@
 The one process differentiates the whole graph at once, by the reference operators alone.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -4,8 +4,6 @@ Each kernel yields the all-reduces that its signature's `inner` states, forward 
 pullback, backward; `reference_ops` has the same operators on one device.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How the tests prove a case: float64 inputs, the reference, communicating kernels as needed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What rules say of their operators beside signatures: every kind says what it keeps, truly."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

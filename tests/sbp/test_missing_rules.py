@@ -5,8 +5,6 @@ gradients of the outputs (Partial becomes Broadcast), must be in the rule, and w
 of the inputs that the oracle accepts.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """What the rules say, as text, and what they say besides signatures."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

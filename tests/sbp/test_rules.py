@@ -4,8 +4,6 @@ The operators are those of `rule_cases`, the arithmetic is `reference_ops` and, 
 communicates inside, `lockstep_ops`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Rules whose labels depend on the shapes hold on any that Hypothesis finds."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The rules on operators as the tracer gives them: every one of some small models is proven."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

@@ -4,8 +4,6 @@ Arguments: nodes, GPUs per node, and how many signatures per operator are drawn 
 axis).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -6,8 +6,6 @@ One file per family; importing this package fills `FORWARD`.
 begin: a lookup in a part of a table needs it. `kernel(kind)` is the form that the oracle takes.
 """
 
-from __future__ import annotations
-
 from . import binary as binary
 from . import conv as conv
 from . import elementwise as elementwise

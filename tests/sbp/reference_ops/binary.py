@@ -1,7 +1,5 @@
 """Functions of two tensors, element by element; one may be stretched to the other."""
 
-from __future__ import annotations
-
 import autograd.numpy as np
 
 from .registry import elementwise, op

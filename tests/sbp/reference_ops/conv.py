@@ -1,7 +1,5 @@
 """Convolutions and transposed convolutions."""
 
-from __future__ import annotations
-
 import autograd.numpy as np
 
 from .registry import op

@@ -1,7 +1,5 @@
 """Elementwise operators of any number of inputs, and those that need to know a dim."""
 
-from __future__ import annotations
-
 import autograd.numpy as np
 
 from .registry import op

@@ -1,7 +1,5 @@
 """Lookups in tables."""
 
-from __future__ import annotations
-
 import autograd.numpy as np
 
 from .registry import op

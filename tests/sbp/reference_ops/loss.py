@@ -1,7 +1,5 @@
 """Losses, of each row or element."""
 
-from __future__ import annotations
-
 import autograd.numpy as np
 
 from .gather import masked_lookup

@@ -1,7 +1,5 @@
 """Matrix products, and what else is done with whole matrices."""
 
-from __future__ import annotations
-
 import autograd.numpy as np
 
 from .registry import op

@@ -1,7 +1,5 @@
 """Normalisation over the batch, over each row, or to a length."""
 
-from __future__ import annotations
-
 import autograd.numpy as np
 
 from .registry import op

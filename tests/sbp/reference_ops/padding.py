@@ -1,7 +1,5 @@
 """Padding, by a value or by the tensor's own elements."""
 
-from __future__ import annotations
-
 import autograd.numpy as np
 
 from .registry import op

@@ -1,7 +1,5 @@
 """Patches of an image side by side, and added up again."""
 
-from __future__ import annotations
-
 import math
 
 import autograd.numpy as np

@@ -1,7 +1,5 @@
 """Pooling by windows, or to a given size."""
 
-from __future__ import annotations
-
 import itertools
 
 import autograd.numpy as np

@@ -1,7 +1,5 @@
 """Reductions, order statistics and running sums."""
 
-from __future__ import annotations
-
 import math
 
 import autograd.numpy as np

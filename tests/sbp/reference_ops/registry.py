@@ -1,7 +1,5 @@
 """The references by operator kind, and the form of them that the oracle takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import autograd.numpy as np

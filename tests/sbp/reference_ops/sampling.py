@@ -1,7 +1,5 @@
 """An image sampled at points that are given, and grids of such points."""
 
-from __future__ import annotations
-
 import autograd.numpy as np
 
 from .registry import op

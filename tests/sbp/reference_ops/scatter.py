@@ -1,7 +1,5 @@
 """Elements written, or added, to places that are given."""
 
-from __future__ import annotations
-
 import math
 
 import autograd.numpy as np

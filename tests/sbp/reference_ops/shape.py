@@ -1,7 +1,5 @@
 """What moves elements and computes nothing."""
 
-from __future__ import annotations
-
 import autograd.numpy as np
 
 from .registry import op

@@ -1,7 +1,5 @@
 """Softmax and its logarithm."""
 
-from __future__ import annotations
-
 import autograd.numpy as np
 
 from .registry import op

@@ -1,7 +1,5 @@
 """Sources, and the graph's own operators."""
 
-from __future__ import annotations
-
 import autograd.numpy as np
 
 from .registry import op

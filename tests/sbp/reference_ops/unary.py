@@ -1,7 +1,5 @@
 """Functions of one tensor, element by element."""
 
-from __future__ import annotations
-
 import autograd.numpy as np
 from autograd.scipy.special import erf, erfc, gammaln
 

@@ -1,7 +1,5 @@
 """Upsampling: along each dim a product with a matrix of weights."""
 
-from __future__ import annotations
-
 import autograd.numpy as np
 
 from .registry import op

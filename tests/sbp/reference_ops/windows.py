@@ -1,7 +1,5 @@
 """The windows of a tensor on which a kernel lies."""
 
-from __future__ import annotations
-
 import itertools
 
 import autograd.numpy as np

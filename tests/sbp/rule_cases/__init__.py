@@ -5,8 +5,6 @@ kept dims. No two sizes of one operator are equal unless they belong together, s
 mixes up dims is found, and most have the factors 2 and 3.
 """
 
-from __future__ import annotations
-
 from .conv import CONV
 from .elementwise import ELEMENTWISE
 from .gather import GATHER

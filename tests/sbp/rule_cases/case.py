@@ -1,7 +1,5 @@
 """An operator and how its inputs are drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Inputs: shapes, dtypes, and what their values are drawn from."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from autoddl.sbp.layout import TensorSpec

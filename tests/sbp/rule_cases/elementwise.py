@@ -1,7 +1,5 @@
 """Elementwise operators."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from autoddl.sbp.rules import RULES

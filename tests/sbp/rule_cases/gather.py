@@ -1,7 +1,5 @@
 """Lookups in tables, and what is written to places."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from .case import case, out

@@ -1,7 +1,5 @@
 """Losses."""
 
-from __future__ import annotations
-
 from .case import case, out
 from .draw import f, index, positive, shares, symbols, unit
 

@@ -1,7 +1,5 @@
 """Matrix products."""
 
-from __future__ import annotations
-
 from autoddl.sbp.layout import TensorSpec
 
 from .case import Arg, Case, case, out

@@ -1,7 +1,5 @@
 """Normalisation."""
 
-from __future__ import annotations
-
 from .case import case, out
 from .draw import f, positive
 

@@ -1,7 +1,5 @@
 """Padding, by the tensor's own elements or by a value."""
 
-from __future__ import annotations
-
 from .case import case, out
 from .draw import f
 

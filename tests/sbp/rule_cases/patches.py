@@ -1,7 +1,5 @@
 """Patches of images."""
 
-from __future__ import annotations
-
 from .case import case, out
 from .draw import f
 

@@ -1,7 +1,5 @@
 """Pooling."""
 
-from __future__ import annotations
-
 from .case import case, out
 from .draw import f
 

@@ -1,7 +1,5 @@
 """Reductions, order statistics and running sums."""
 
-from __future__ import annotations
-
 from .case import case, out
 from .draw import f, flags, index, nans
 

@@ -1,7 +1,5 @@
 """Grids of points, and images sampled there."""
 
-from __future__ import annotations
-
 from .case import case, out
 from .draw import f
 

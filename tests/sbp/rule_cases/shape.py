@@ -1,7 +1,5 @@
 """What moves elements and computes nothing."""
 
-from __future__ import annotations
-
 from .case import Case, case, out
 from .draw import f, index
 

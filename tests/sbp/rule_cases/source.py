@@ -1,7 +1,5 @@
 """Sources, and the graph's own operators."""
 
-from __future__ import annotations
-
 from .case import case, out
 from .draw import counts, f, index
 

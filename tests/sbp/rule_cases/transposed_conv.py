@@ -1,7 +1,5 @@
 """Transposed convolutions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from autoddl.sbp.layout import TensorSpec
