@@ -10,8 +10,8 @@ from autoddl.sbp.oracle import fits
 from autoddl.sbp.rules import signatures_of
 from autoddl.sbp.signature import OpSpec
 
+from .operators.case import Arg, Case
 from .proof import check
-from .rule_cases.case import Arg, Case
 
 flow = pytest.importorskip("oneflow", reason="traces OneFlow operators")
 nn = flow.nn
