@@ -53,6 +53,7 @@ OUTSIDE = {
     "tools.calibration": {"numpy", "scipy", "matplotlib", "rich"},
     "tools.report": {"numpy", "rich", "jinja2", "matplotlib"},
     "tools.commands": {"click"},
+    "tools.errors": {"click"},
     "tools.cli": {"click", "rich"},
 }
 

@@ -1,7 +1,5 @@
 """Run a traced graph in one process, operator by operator, to compare it with its model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Plans that no planner made: random signatures for every operator, cheapest paths between."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path

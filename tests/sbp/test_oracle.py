@@ -1,7 +1,5 @@
 """The oracle: it puts together what it cuts, and rejects what does not hold."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

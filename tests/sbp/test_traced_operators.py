@@ -1,7 +1,5 @@
 """The rules on operators as the tracer gives them: every one of some small models is proven."""
 
-from __future__ import annotations
-
 import itertools
 import random
 
@@ -11,8 +9,8 @@ from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import fits
 from autoddl.sbp.signature import OpSpec, signatures_of
 
+from .operators.case import Arg, Case
 from .proof import check
-from .rule_cases.case import Arg, Case
 
 flow = pytest.importorskip("oneflow", reason="traces OneFlow operators")
 nn = flow.nn

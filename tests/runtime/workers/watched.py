@@ -3,8 +3,6 @@
 Arguments: what to check.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 
