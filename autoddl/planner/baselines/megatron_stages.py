@@ -22,6 +22,8 @@ from ...graph.graph import Graph
 from ...graph.precision import in_precision
 from ...graph.regions import repeated_blocks
 from ...plans import Plan, StagePlan
+from ...plans.figures import figures
+from ...plans.stage_figures import stage_figures
 from ..options import PlanOptions
 from ..planner import micro_graph, stage_counts, written_baselines
 from ..stages.partition import in_flight
@@ -64,7 +66,9 @@ def megatron_in_stages(
             return on_cut(cut, places, model, parts, seed)
 
         found = climb(at, stage_counts(cut, micro_batches), PER_STAGE * stages)
-        if found is not None and (best is None or found.plan.iteration_s < best.plan.iteration_s):
+        if found is not None and (
+            best is None or figures(found.plan).iteration_s < figures(best.plan).iteration_s
+        ):
             best = found
     return best
 
@@ -117,7 +121,7 @@ def climb(
             # more micro-batches may fit where fewer do not
             if found is None and best is not None:
                 break
-            if best and found and found.plan.iteration_s >= best.plan.iteration_s:
+            if best and found and figures(found.plan).iteration_s >= figures(best.plan).iteration_s:
                 break
             best, moved, n = found or best, moved or found is not None, n + step
     return best
@@ -192,7 +196,11 @@ def stage_in_memory(
     if checkpointing != "auto":
         each = (checkpointing,)
     found = [_in_memory(graph, model, parts, held, seed, own) for own in each]
-    return min(filter(None, found), key=lambda plan: plan[0].cost.iteration_s, default=None)
+    return min(
+        filter(None, found),
+        key=lambda plan: stage_figures(plan[0]).cost.iteration_s,
+        default=None,
+    )
 
 
 def _in_memory(
@@ -210,9 +218,9 @@ def _in_memory(
         ((record, plan),) = written_baselines(
             graph, narrowed, (parts,), seed, checkpointing, MEGATRON
         ).values()
-        needed = 0.0 if plan is None else plan.stage.price.memory_bytes(held)
+        needed = 0.0 if plan is None else stage_figures(plan.stage).price.memory_bytes(held)
         if plan is not None and needed > whole:
-            high = min(limit, plan.cost.memory_bytes)
+            high = min(limit, figures(plan).cost.memory_bytes)
         else:
             low = limit
             best = best if plan is None else (plan.stage, record.topology)

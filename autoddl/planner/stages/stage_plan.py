@@ -22,6 +22,7 @@ from ...graph.graph import Graph
 from ...graph.regions import repeated_blocks
 from ...plans import StagePlan
 from ...plans.format import format_bytes
+from ...plans.stage_figures import stage_figures
 from ...search.algorithms import find_algorithm
 from ...search.budget import Budget
 from ...search.local_search import descend
@@ -80,7 +81,7 @@ def plan_stage(
         result = dataclasses.replace(result, lower_bound=bound)
         found = Candidate(dataclasses.replace(tables, problem=problem), result, prices.paths)
         plan = write_stage(found, options.seed, time.perf_counter() - started)
-        needed = plan.price.memory_bytes(held)
+        needed = stage_figures(plan).price.memory_bytes(held)
         if needed <= model.limit_bytes:
             return plan
         least = min(least, needed)

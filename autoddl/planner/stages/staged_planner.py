@@ -20,6 +20,7 @@ from ...graph.rows import find_rows, why_whole
 from ...plans import Plan, StagePlan
 from ...plans.schedule.make import make_schedule
 from ...plans.schedule.simulate import peak_stash
+from ...plans.stage_figures import stage_figures
 from ..options import INTERLEAVED, PlanOptions
 from ..planner import cost_model, find_plan, micro_graph, prepared, stage_counts
 from .interleave import interleaved_partition
@@ -232,6 +233,9 @@ def _known(
     for other in planned:
         if other.place.nodes == stage.place.nodes and other.place.gpus == stage.place.gpus:
             plan = other.for_equal(micro)
-            if plan is not None and plan.price.memory_bytes(held) <= model.limit_bytes:
+            if (
+                plan is not None
+                and stage_figures(plan).price.memory_bytes(held) <= model.limit_bytes
+            ):
                 return plan
     return None

@@ -14,6 +14,7 @@ from autoddl.planner.stages.stage_memory import with_in_flight
 from autoddl.planner.stages.stage_plan import plan_stage
 from autoddl.planner.tables.tables import build_tables
 from autoddl.plans.stage_account import columns
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.search.elimination import eliminate
 from tests.clusters import cluster
 from tests.graphs import attention
@@ -48,18 +49,18 @@ def test_the_problem_counts_what_the_account_counts(recompute):
 
 def test_less_memory_splits_parameters_and_runs_blocks_again():
     free = plan_stage(STAGE, MODEL, 2, 4, recompute=False)
-    needed = free.price.memory_bytes(4)
-    assert free.cost.iteration_s == pytest.approx(free.search.lower_bound_s)
+    needed = stage_figures(free).price.memory_bytes(4)
+    assert stage_figures(free).cost.iteration_s == pytest.approx(free.search.lower_bound_s)
     tight = dataclasses.replace(MODEL, memory_limit_bytes=0.8 * needed)
     smaller = plan_stage(STAGE, tight, 2, 4, recompute=False)
     again = plan_stage(STAGE, tight, 2, 4, recompute=True)
     for plan in (smaller, again):
-        assert plan.price.memory_bytes(4) <= 0.8 * needed
-        assert free.cost.iteration_s < plan.cost.iteration_s
+        assert stage_figures(plan).price.memory_bytes(4) <= 0.8 * needed
+        assert stage_figures(free).cost.iteration_s < stage_figures(plan).cost.iteration_s
         bound = plan.search.lower_bound_s
-        assert bound is not None and bound <= plan.cost.iteration_s
-    assert again.recomputed and again.price.work_bytes > 0
-    assert again.price.stash_bytes < smaller.price.stash_bytes
+        assert bound is not None and bound <= stage_figures(plan).cost.iteration_s
+    assert again.recomputed and stage_figures(again).price.work_bytes > 0
+    assert stage_figures(again).price.stash_bytes < stage_figures(smaller).price.stash_bytes
 
 
 def test_what_fits_nothing_is_said():

@@ -7,6 +7,7 @@ import pytest
 
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.plans.figures import figures
 from autoddl.plans.format import format_bytes, format_seconds
 from autoddl.tools.report.browser import ask, find_browser, screenshot
 from autoddl.tools.report.page import page, topology_parts, view
@@ -29,7 +30,9 @@ def plan():
     graph = residual(4, 128, 256)
     where = cluster("gcp_a100", 2, 4)
     free = find_plan(graph, where, PlanOptions(baselines=False))
-    return find_plan(graph, where, PlanOptions(memory_limit_bytes=1.2 * free.cost.memory_bytes))
+    return find_plan(
+        graph, where, PlanOptions(memory_limit_bytes=1.2 * figures(free).cost.memory_bytes)
+    )
 
 
 @pytest.fixture(scope="module")

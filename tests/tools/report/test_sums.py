@@ -5,9 +5,11 @@ import re
 
 import pytest
 
+from autoddl import explain
 from autoddl.planner.planner import find_plan
 from autoddl.plans.explain import layer_texts
 from autoddl.plans.format import LayerText, format_bytes, format_seconds, layer_rows
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.tools.report.page import page, view
 from autoddl.tools.report.tables import print_plan
 from tests.clusters import cluster
@@ -89,7 +91,7 @@ def test_the_layers_of_the_page(plan):
 
 
 def test_the_layers_of_each_stage():
-    whole = STAGED.explain()
+    whole = explain(STAGED)
     texts = re.split(r"^stage \d+\n", whole, flags=re.MULTILINE)[1:]
     assert len(texts) == len(STAGED.stages)
     for n, (text, stage) in enumerate(zip(texts, STAGED.stages, strict=True)):
@@ -102,7 +104,7 @@ def test_the_layers_of_each_stage():
         assert line is not None
         forward, backward, once = map(value, line.groups())
         seconds = STAGED.micro_batches * (forward + backward) + once
-        assert seconds == pytest.approx(stage.cost.iteration_s, rel=0.01)
+        assert seconds == pytest.approx(stage_figures(stage).cost.iteration_s, rel=0.01)
 
 
 def test_layers_share_a_row_only_if_it_holds_for_all():
