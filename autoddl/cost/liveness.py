@@ -35,7 +35,7 @@ from ..graph.graph import Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
-from ..sbp.rules import find_rule
+from ..sbp.signature import find_rule
 from .memory_rules import MemoryRules, OperatorMemory
 from .model import OPTIMIZER_SLOTS
 from .step_tensors import OpPullback, PlannedStep, StepTensors, view_strides

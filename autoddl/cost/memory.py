@@ -33,8 +33,7 @@ from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.layout import even_bytes
 from ..sbp.mesh import Mesh
-from ..sbp.rules import find_rule
-from ..sbp.signature import OpSpec
+from ..sbp.signature import OpSpec, find_rule
 from .model import CostModel
 from .operators import computes, is_saved
 from .recompute import Recomputation, is_product

@@ -27,7 +27,7 @@ from functools import cached_property
 from typing import Literal
 
 from ..graph.graph import SOURCE_KINDS, Graph, Op
-from ..sbp.rules import find_rule
+from ..sbp.signature import find_rule
 
 Blocks = tuple[tuple[str, ...], ...]
 Checkpointing = Literal["auto", "none", "all"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._files import write_atomically
+from .._files import load_file, write_atomically
 from ..cluster.spec import Cluster
 from ..graph.cut import CutGraph
 from ..graph.graph import Graph
@@ -121,9 +121,4 @@ class Plan(PlanFigures):
     @staticmethod
     def load(path: str | Path) -> Plan:
         """Read what `save` wrote. ValueError names the file and what is wrong with it."""
-        try:
-            return Plan.loads(Path(path).read_text())
-        except OSError as error:
-            raise ValueError(f"{path}: {error.strerror}") from error
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
+        return load_file(path, "plan", Plan.loads)

@@ -4,8 +4,6 @@ As a worker: trains each case of a JSON list by a random plan on one mesh, or in
 and compares losses, parameters, buffers and results with the whole batch on one device.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

@@ -1,7 +1,5 @@
 """Losses of every kind are those of the whole batch in 1, 2 and 4 micro-batches, or refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

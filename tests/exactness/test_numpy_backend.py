@@ -3,8 +3,6 @@
 The one process differentiates the whole graph at once, by the reference operators alone.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 
@@ -22,11 +20,11 @@ from autoddl.runtime.nested import Slot
 from autoddl.runtime.traced import Traced
 from autoddl.runtime.trainer import Trainer
 from autoddl.sbp.placement import B, S
-from autoddl.sbp.rules import signatures_of
+from autoddl.sbp.signature import signatures_of
 from tests import graphs
 from tests.exactness.numpy_backend import Momentum, World
 from tests.runtime.random_plans import cluster_of, random_plan, with_zero
-from tests.sbp import reference_ops
+from tests.sbp import operators
 
 STEPS, RATE, MOMENTUM = 3, 1e-3, 0.9
 
@@ -73,7 +71,7 @@ def run(graph, params, x):
         elif op.kind == "param":
             values[op.outputs[0]] = params[op.attrs["name"]]
         elif op.kind != "loss":
-            outs = reference_ops.FORWARD[op.kind]([values[n] for n in op.inputs], op.attrs, None)
+            outs = operators.FORWARD[op.kind]([values[n] for n in op.inputs], op.attrs, None)
             values.update(zip(op.outputs, outs, strict=True))
     return values
 

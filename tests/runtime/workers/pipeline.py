@@ -3,8 +3,6 @@
 Arguments: one JSON object, a list of cases (see `run`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

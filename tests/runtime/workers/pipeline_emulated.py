@@ -1,7 +1,5 @@
 """Emulated compute in two stages: a step lasts as long as its passes, whatever they compute."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 
