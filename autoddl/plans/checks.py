@@ -75,6 +75,16 @@ def verify_places(cluster: Cluster, parts: Sequence[StagePlan], chunks: int) -> 
         )
 
 
+def verify_in_flight(held: Sequence[int], parts: Sequence[StagePlan]) -> None:
+    """ValueError unless each part has as many micro-batches in flight as its schedule."""
+    said = tuple(part.in_flight for part in parts)
+    if said != tuple(held):
+        raise ValueError(
+            f"the plan says that {said} micro-batches are in flight, its schedule has {held}; "
+            "plan the model again"
+        )
+
+
 def verify_stage(stage: StagePlan) -> None:
     """ValueError unless every path leads where it says and blocks of operators are recomputed."""
     _verify_blocks(stage.graph, stage.recomputed)

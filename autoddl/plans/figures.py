@@ -16,8 +16,9 @@ from .plan import Plan
 from .records import PlannedLayer, StagePrice
 from .schedule.costs import Costs
 from .schedule.make import make_schedule
+from .schedule.orders import peak_stash
 from .schedule.schedule import Schedule
-from .schedule.simulate import Timeline, peak_stash, simulate
+from .schedule.simulate import Timeline, simulate
 from .schedule.verify import verify
 from .stage import StagePlan
 from .stage_figures import stage_figures
@@ -42,7 +43,10 @@ class PlanFigures:
 
     @cached_property
     def same_as(self) -> tuple[int, ...]:
-        """Per part, the first part with the same plan but for names (itself, if none is before)."""
+        """Per part, the first part with the same plan (itself, if none is before).
+
+        But for names and the number of micro-batches in flight.
+        """
         found: list[int] = []
         for n, stage in enumerate(self.plan.stages):
             firsts = [first for first in dict.fromkeys(found) if self._is_same(first, stage)]
@@ -54,7 +58,10 @@ class PlanFigures:
         if other.mesh != stage.mesh:
             return False
         found = other.for_equal(stage.graph)
-        return found is not None and found.at(stage.first, stage.last, stage.place) == stage
+        if found is None:
+            return False
+        found = found.at(stage.first, stage.last, stage.place)
+        return dataclasses.replace(found, in_flight=stage.in_flight) == stage
 
     @cached_property
     def prices(self) -> tuple[StagePrice, ...]:

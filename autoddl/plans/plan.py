@@ -31,9 +31,10 @@ from ..graph.regions import Blocks
 from . import checks
 from .once import Once
 from .records import PlannedBaseline, PlannedLayer
+from .schedule.orders import in_flight
 from .stage import StagePlan
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 # Of all stages alike
 _ASKED = ("micro_batches", "seed", "optimizer", "comm_rule", "precision", "back_end")
 
@@ -156,6 +157,22 @@ class Plan(Once):
         stages = tuple(dataclasses.replace(stage, **fields) for stage in self.stages)
         return dataclasses.replace(self, stages=stages)
 
+    def under(self, schedule: str, delay: int | None = None) -> Plan:
+        """The same stages under another schedule; the memory limit may not be kept."""
+        plan = dataclasses.replace(self, schedule_name=schedule, delay=delay)
+        stages = tuple(
+            dataclasses.replace(stage, in_flight=held)
+            for stage, held in zip(self.stages, plan.in_flight, strict=True)
+        )
+        return dataclasses.replace(plan, stages=stages)
+
+    @property
+    def in_flight(self) -> tuple[int, ...]:
+        """Per part, the most micro-batches whose forward pass its schedule keeps at once."""
+        return in_flight(
+            self.schedule_name, self.num_stages, self.micro_batches, self.chunks, self.delay
+        )
+
     def on(self, cluster: Cluster) -> Plan:
         """The same plan on other devices. ValueError unless there are as many."""
         self.check_cluster(cluster)
@@ -176,13 +193,15 @@ class Plan(Once):
     def verify(self) -> None:
         """ValueError unless the stages are the model's layers, in order, on all devices.
 
-        And unless in each, every path leads from its producer's placement to its reader's, and what
-        is recomputed are blocks of its graph's operators.
+        And unless in each, every path leads from its producer's placement to its reader's, what is
+        recomputed are blocks of its graph's operators, and as many micro-batches are in flight as
+        the schedule has.
         """
         checks.verify_layers(self.cut, self.stages)
         checks.verify_places(self.cluster, self.stages, self.chunks)
         for stage in self.stages:
             checks.verify_stage(stage)
+        checks.verify_in_flight(self.in_flight, self.stages)
 
     def to_json(self) -> dict[str, Any]:
         """What the file holds; `from_json` inverts it."""

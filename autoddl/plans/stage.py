@@ -30,6 +30,7 @@ class StagePlan(Once):
     cluster:    the devices `place` of the plan's cluster, as a cluster of their own
     recomputed: blocks of operators of which only the inputs are kept for the backward pass; their
                 forward pass is run again before it
+    in_flight:  the most micro-batches whose forward pass is kept at once
     precision:  "float16" if `graph` is in mixed precision
     back_end:   whose memory rules say what a step needs
     """
@@ -49,6 +50,7 @@ class StagePlan(Once):
     first: int = 0
     last: int = 1
     recomputed: Blocks = ()
+    in_flight: int = 1
     precision: str = "float32"
     back_end: str = "oneflow"
 
@@ -112,6 +114,7 @@ class StagePlan(Once):
             "place": [place.first_node, place.nodes, place.first_gpu, place.gpus],
             "memory_limit_bytes": json_number(self.memory_limit_bytes),
             "recomputed": [list(block) for block in self.recomputed],
+            "in_flight": self.in_flight,
             "search": self.search.to_json(),
             "layers": [layer.to_json() for layer in self.layers],
             "ops": {op.name: op.to_json() for op in self.ops.values()},
@@ -142,6 +145,7 @@ class StagePlan(Once):
             first=first,
             last=last,
             recomputed=tuple(map(tuple, data["recomputed"])),
+            in_flight=data["in_flight"],
             memory_limit_bytes=math.inf if limit is None else limit,
             **asked,
         )

@@ -51,7 +51,7 @@ class StageFigures:
     @cached_property
     def again(self) -> Recomputation:
         stage = self.stage
-        return Recomputation(stage.graph, stage.recomputed)
+        return Recomputation(stage.graph, stage.recomputed, stage.in_flight)
 
     @cached_property
     def step(self) -> PlannedStep:
@@ -135,9 +135,6 @@ class StageFigures:
         return required_bytes(self.step, self.model.memory_rules, math.inf)
 
     @cached_property
-    def peak_bytes(self) -> int | None:
-        """What the limit is held against: the executor's fullest moment.
-
-        None of a stage of a pipeline, of which only the sum is known.
-        """
-        return None if self.stage.graph.is_stage else self.memory_peak("executor").bytes
+    def peak_bytes(self) -> int:
+        """What the executor holds at its fullest moment."""
+        return self.memory_peak("executor").bytes

@@ -21,8 +21,8 @@ from ..graph.rows import find_rows
 from ..plans import Plan
 from ..plans.figures import figures
 from ..plans.links import Link
-from ..plans.schedule.action import Action
 from ..plans.schedule.hoist import hoisted
+from ..plans.schedule.orders import Action
 from ..plans.stage_figures import stage_figures
 from .backend import Backend, OptimizerFn, Tensor
 from .comm.groups import Groups

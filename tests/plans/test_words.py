@@ -4,7 +4,7 @@ import pytest
 
 from autoddl import explain
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.planner.planner import find_plan
 from autoddl.plans.figures import figures
 from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
@@ -35,7 +35,7 @@ def test_a_pipeline_is_explained_before_its_stages():
 
 
 def test_stages_with_one_plan_are_explained_once():
-    plan = find_staged_plan(
+    plan = find_plan(
         attention(8, 8, 6, 16, 2), cluster("gcp_a100", 4, 1), PlanOptions(stages=4, micro_batches=4)
     )
     assert figures(plan).same_as[:2] == (0, 1) and set(figures(plan).same_as[2:]) & {

@@ -10,9 +10,10 @@ from autoddl.cost.account import account, total
 from autoddl.cost.model import CostModel
 from autoddl.cost.savings import stored_whole
 from autoddl.cost.storage import Storage, StoragePrices, chosen_axes, storage_steps, stored_codes
+from autoddl.planner.asked import micro_graph
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.placements import place
-from autoddl.planner.planner import find_plan, micro_graph
+from autoddl.planner.planner import find_plan
 from autoddl.planner.tables.group_table import WHOLE_SPACE, Space
 from autoddl.planner.tables.tables import build_tables
 from autoddl.plans.figures import figures
@@ -172,29 +173,21 @@ def test_savings_are_the_difference_to_whole_storage():
             baselines=False,
         ),
     )
-    assert (
-        stage_figures(plan.stage).savings.storage is not None
-        and stage_figures(plan.stage).savings.accumulation is not None
-    )
+    stage, known = plan.stage, stage_figures(plan.stage)
+    savings = known.savings
+    assert savings.storage is not None and savings.accumulation is not None
     whole = total(
         account(
-            plan.graph,
-            stage_figures(plan.stage).model,
-            2,
-            *stored_whole(
-                plan.graph, stage_figures(plan.stage).model, plan.stage.ops, plan.stage.edges
-            ),
-            stage_figures(plan.stage).again,
+            plan.graph, known.model, 2, *stored_whole(plan.graph, known.model, stage.ops, stage.edges),
+            known.again,
         ).values()
-    )
-    saved = whole.memory_bytes - figures(plan).cost.memory_bytes
-    assert (
-        stage_figures(plan.stage).savings.storage.saved_bytes == pytest.approx(saved) and saved > 0
-    )
-    assert stage_figures(plan.stage).savings.storage.extra_s >= 0
+    )  # fmt: skip
+    saved = whole.memory_bytes - known.cost.memory_bytes
+    assert savings.storage.saved_bytes == pytest.approx(saved) and saved > 0
+    assert savings.storage.extra_s >= 0
     text = explain(plan)
     assert "ZeRO stage" in text and "2 micro-batches are accumulated: saves" in text
-    by_layer = sum(s.saved_bytes for s in stage_figures(plan.stage).savings.by_op.values())
+    by_layer = sum(s.saved_bytes for s in savings.by_op.values())
     assert by_layer == pytest.approx(saved)
 
 
