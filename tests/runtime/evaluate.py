@@ -11,7 +11,7 @@ from autoddl.runtime.nested import put_tensors
 from autoddl.runtime.oneflow.kernels import KERNELS
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
-from autoddl.sbp.rules import find_rule
+from autoddl.sbp.signature import find_rule
 
 WHOLE = NdSbp(())
 

@@ -6,8 +6,7 @@ import numpy as np
 
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import Kernel, prove
-from autoddl.sbp.rules import find_rule
-from autoddl.sbp.signature import Signature
+from autoddl.sbp.signature import Signature, find_rule
 
 from . import lockstep_ops, operators
 from .operators import CASES

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from autoddl.sbp.oracle import Shard
-from autoddl.sbp.rules import signatures_of
-from autoddl.sbp.signature import RULES
+from autoddl.sbp.signature import RULES, signatures_of
 
 from . import operators
 from .proof import BY_ID

@@ -12,8 +12,7 @@ import pytest
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import Disproved
 from autoddl.sbp.placement import B, P, Placement, S
-from autoddl.sbp.rules import signatures_of
-from autoddl.sbp.signature import Signature
+from autoddl.sbp.signature import Signature, signatures_of
 
 from .proof import BY_ID, check
 

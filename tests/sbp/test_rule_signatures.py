@@ -10,8 +10,7 @@ import pytest
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import fits
-from autoddl.sbp.rules import find_rule, signatures_of
-from autoddl.sbp.signature import RULES, Inner, OpSpec, Signature, rule
+from autoddl.sbp.signature import RULES, Inner, OpSpec, Signature, find_rule, rule, signatures_of
 
 from .operators import CASES
 

@@ -13,8 +13,7 @@ import pytest
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import fits
 from autoddl.sbp.placement import B, P
-from autoddl.sbp.rules import signatures_of
-from autoddl.sbp.signature import RULES, Signature
+from autoddl.sbp.signature import RULES, Signature, signatures_of
 
 from .operators import CASES
 from .proof import check

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import fits
-from autoddl.sbp.rules import signatures_of
 from autoddl.sbp.rules.shape import leading_dims
+from autoddl.sbp.signature import signatures_of
 
 from .operators.case import Case, case, f, out
 from .operators.matmul import product_case

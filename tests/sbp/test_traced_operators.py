@@ -7,8 +7,7 @@ import pytest
 
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import fits
-from autoddl.sbp.rules import signatures_of
-from autoddl.sbp.signature import OpSpec
+from autoddl.sbp.signature import OpSpec, signatures_of
 
 from .operators.case import Arg, Case
 from .proof import check

@@ -24,7 +24,7 @@ from autoddl.runtime.oneflow.kernels.lean import LEAN
 from autoddl.sbp.layout import is_even, local_shape
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
-from autoddl.sbp.rules import find_rule, signatures_of
+from autoddl.sbp.signature import find_rule, signatures_of
 from tests.runtime.shards import cut, joined
 from tests.sbp.operators import CASES
 from tests.sbp.operators.case import f, out

@@ -16,7 +16,7 @@ from autoddl.runtime.kernel import ByInput, Explicit
 from autoddl.runtime.oneflow.kernels import KERNELS
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
-from autoddl.sbp.rules import signatures_of
+from autoddl.sbp.signature import signatures_of
 from tests.runtime.random_plans import cluster_of, planned_op, random_plan, with_paths
 from tests.runtime.small_models import floats, mean_square
 from tests.runtime.training import build

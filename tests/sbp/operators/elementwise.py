@@ -5,8 +5,8 @@ from typing import Any
 import autograd.numpy as np
 from autograd.scipy.special import erf, erfc, gammaln
 
-from autoddl.sbp.rules import RULES
 from autoddl.sbp.rules.elementwise import COMPARISONS, OF_TWO, nonlinear
+from autoddl.sbp.signature import RULES
 
 from .case import Case, case, f, flags, index, out, positive, unit
 from .reference import op, table
