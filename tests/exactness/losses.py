@@ -17,7 +17,7 @@ import oneflow.nn.functional as F
 
 from autoddl.graph.batch_norm import with_batch_norm
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.jobs.session import share_text
@@ -207,7 +207,7 @@ def trainer_of(case: dict[str, Any]) -> tuple[Any, Callable[[int, int], tuple[An
             batch_norm=case.get("batch_norm", "batch"),
             micro_batches=parts,
         )
-        plan = find_staged_plan(traced.graph, cluster, options)
+        plan = find_plan(traced.graph, cluster, options)
         return plan.dumps()
 
     plan = Plan.from_json(json.loads(share_text(make, OneFlow())))

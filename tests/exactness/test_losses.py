@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("oneflow", reason="trains on real OneFlow processes")
 
 from autoddl.api import plan, trace  # noqa: E402
-from autoddl.planner.planner import micro_batch_counts  # noqa: E402
+from autoddl.planner.asked import micro_batch_counts  # noqa: E402
 from tests.exactness.losses import EXACT, ROWS, WHOLE, build  # noqa: E402
 from tests.runtime.random_plans import cluster_of  # noqa: E402
 

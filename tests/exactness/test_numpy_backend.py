@@ -14,7 +14,7 @@ from autograd import grad
 from autoddl.graph.graph import Graph
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.nested import Slot
 from autoddl.runtime.traced import Traced
@@ -136,7 +136,7 @@ def test_parameters_stored_split_and_blocks_run_again(graph, stage):
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_two_stages(graph, schedule):
     options = PlanOptions(stages=2, schedule=schedule, micro_batches=4)
-    plan = find_staged_plan(graph, cluster_of(2, 2), options)
+    plan = find_plan(graph, cluster_of(2, 2), options)
     check(graph, plan)
 
 
