@@ -99,7 +99,7 @@ def parallelize(
     BackendMissing without OneFlow.
     """
     need_oneflow("autoddl.parallelize")
-    from .runtime.backend import check_precision
+    from .runtime.backend import check_computes
     from .runtime.jobs.guard import install_guard
     from .runtime.jobs.session import check_world_size, optimizer_kind, share_text
     from .runtime.loss_scale import check_stages
@@ -118,7 +118,7 @@ def parallelize(
     precision = chosen.precision if plan is None else plan.precision
     if stages is not None if plan is None else plan.num_stages > 1:
         check_stages(precision)
-    check_precision(precision, backend.facts)
+    check_computes(precision, backend.facts)
     check_world_size(cluster, backend.size)
     traced = trace_with_state(model, *example, loss=loss)
     if plan is None:

@@ -212,7 +212,7 @@ def dtype_of(x: Tensor) -> str:
     return str(x.dtype).rpartition(".")[2]
 
 
-def check_precision(precision: str, facts: Facts) -> None:
+def check_computes(precision: str, facts: Facts) -> None:
     """ValueError unless plans in `precision` can run on this rank's device."""
     if precision not in facts.precisions:
         raise ValueError(

@@ -23,7 +23,7 @@ from ..plans import Plan
 from ..plans.links import Link
 from ..plans.schedule.action import Action
 from ..plans.schedule.hoist import hoisted
-from .backend import Backend, OptimizerFn, Tensor, check_precision, dtype_of
+from .backend import Backend, OptimizerFn, Tensor, check_computes, dtype_of
 from .comm.groups import Groups
 from .comm.redistribute import LocalFn, prepare
 from .comm.tied import exchange_gradients
@@ -66,7 +66,7 @@ class Trainer:
         ways:    of `Groups`
         """
         self.plan = plan
-        check_precision(plan.precision, backend.facts)
+        check_computes(plan.precision, backend.facts)
         if plan.num_stages > 1:
             check_stages(plan.precision)
         self._traced = traced
