@@ -1,17 +1,16 @@
 """Mixed precision where OneFlow has it, and what of it runs on a CPU."""
 
+import oneflow as flow
 import pytest
 
-flow = pytest.importorskip("oneflow", reason="needs OneFlow")
-
-import autoddl  # noqa: E402
-from autoddl.runtime.comm.groups import Groups  # noqa: E402
-from autoddl.runtime.loss_scale import LossScaler, check_stages  # noqa: E402
-from autoddl.runtime.oneflow.backend import OneFlow  # noqa: E402
-from tests.clusters import cluster  # noqa: E402
-from tests.runtime.conftest import run_worker  # noqa: E402
-from tests.runtime.small_models import OPTIMIZERS  # noqa: E402
-from tests.runtime.training import build  # noqa: E402
+import autoddl
+from autoddl.runtime.comm.groups import Groups
+from autoddl.runtime.loss_scale import LossScaler, check_stages
+from autoddl.runtime.oneflow.backend import OneFlow
+from tests.clusters import cluster
+from tests.runtime.conftest import run_worker
+from tests.runtime.small_models import OPTIMIZERS
+from tests.runtime.training import build
 
 
 @pytest.mark.full
