@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._files import write_atomically
+from .._files import load_file, write_atomically
 from ..cluster.spec import Cluster
 from ..graph.cut import CutGraph
 from ..graph.graph import Graph
@@ -20,6 +20,8 @@ from . import checks, file
 from . import explain as words
 from .figures import PlanFigures
 from .records import PlannedBaseline
+from .schedule.make import make_schedule
+from .schedule.simulate import in_flight
 from .stage import StagePlan
 
 
@@ -45,6 +47,20 @@ class Plan(PlanFigures):
         """The same plan with these fields in every stage."""
         stages = tuple(dataclasses.replace(stage, **fields) for stage in self.stages)
         return dataclasses.replace(self, stages=stages)
+
+    def under(self, schedule: str, delay: int | None = None) -> Plan:
+        """The same stages under another schedule; the memory limit may not be kept."""
+        plan = dataclasses.replace(self, schedule_name=schedule, delay=delay)
+        held = in_flight(
+            make_schedule(
+                schedule, self.num_stages, self.micro_batches, chunks=self.chunks, delay=delay
+            )
+        )
+        stages = tuple(
+            dataclasses.replace(stage, in_flight=own)
+            for stage, own in zip(self.stages, held, strict=True)
+        )
+        return dataclasses.replace(plan, stages=stages)
 
     def on(self, cluster: Cluster) -> Plan:
         """The same plan on other devices. ValueError unless there are as many."""
@@ -105,9 +121,4 @@ class Plan(PlanFigures):
     @staticmethod
     def load(path: str | Path) -> Plan:
         """Read what `save` wrote. ValueError names the file and what is wrong with it."""
-        try:
-            return Plan.loads(Path(path).read_text())
-        except OSError as error:
-            raise ValueError(f"{path}: {error.strerror}") from error
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
+        return load_file(path, "plan", Plan.loads)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-import warnings
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,44 +27,10 @@ from .commands.options import (
     shape_options,
     traced,
 )
+from .errors import Errors
 
 if TYPE_CHECKING:
     from ..plans import Plan
-
-
-class Errors(click.Group):
-    """Prints errors that the user can fix as one message on stderr, and exits with status 2.
-
-    Warnings of autoddl are printed likewise, without the source line that raised them.
-    """
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            with warnings.catch_warnings():
-                warnings.showwarning = _show_warning
-                return super().invoke(ctx)
-        except (ValueError, OSError, ImportError) as error:
-            if ctx.params.get("debug"):
-                raise
-            click.secho("Error: ", fg="red", nl=False, err=True)
-            click.echo(str(error), err=True)
-            ctx.exit(2)
-
-
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    if category.__module__.partition(".")[0] == __name__.partition(".")[0]:
-        click.secho("Warning: ", fg="yellow", nl=False, err=True)
-        click.echo(str(message), err=True)
-    else:
-        text = warnings.formatwarning(message, category, filename, lineno, line)
-        click.echo(text, nl=False, err=True)
 
 
 @click.group(cls=Errors, context_settings={"help_option_names": ["-h", "--help"]})

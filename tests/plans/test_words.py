@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.planner.planner import find_plan
 from tests.clusters import cluster
 from tests.graphs import attention
 from tests.plans.example import BOTH, PLAN, STAGED
@@ -32,7 +32,7 @@ def test_a_pipeline_is_explained_before_its_stages():
 
 
 def test_stages_with_one_plan_are_explained_once():
-    plan = find_staged_plan(
+    plan = find_plan(
         attention(8, 8, 6, 16, 2), cluster("gcp_a100", 4, 1), PlanOptions(stages=4, micro_batches=4)
     )
     assert plan.same_as[:2] == (0, 1) and set(plan.same_as[2:]) & {0, 1, 2} == {1}

@@ -3,8 +3,6 @@
 Arguments: one JSON object, a list of cases (see `run`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -13,14 +11,13 @@ import sys
 
 import numpy as np
 import oneflow as flow
-from train import alone, distance
 
 from autoddl.cost.operators import at_rate
 from autoddl.cost.storage import Storage
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.placements import split_storage
-from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.jobs.session import share_text
@@ -29,7 +26,8 @@ from autoddl.runtime.oneflow.kernels.by_input import BY_INPUT
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
 from tests.runtime.random_plans import cluster_of, random_plan
-from tests.runtime.small_models import OPTIMIZERS, build
+from tests.runtime.small_models import OPTIMIZERS
+from tests.runtime.training import Trained, alone, arrays, build, differences
 
 DEATHS = {"raises": None, "killed": lambda *_: os.kill(os.getpid(), signal.SIGKILL)}
 
@@ -103,7 +101,7 @@ def run(case, expected):
         cluster = cluster_of(case["nodes"], case["gpus"])
         if case["zero"]:  # where computing takes long every operator is divided
             cluster = dataclasses.replace(cluster, device=at_rate(cluster.device, 1e5))
-        plan = find_staged_plan(
+        plan = find_plan(
             traced.graph,
             cluster,
             PlanOptions(
@@ -137,8 +135,7 @@ def run(case, expected):
     losses = [watched_step(trainer, batch(0, rows))]
     losses += [float(trainer.step(*batch(step, rows))) for step in range(1, case["steps"])]
     evaluated = [trainer.eval_step(*batch(9, n)[:-1]).numpy() for n in (rows, 2 * rows)]
-    state = {k: v.numpy() for k, v in trainer.state_dict().items()}
-    wanted_losses, wanted_state, _ = expected
+    worst, apart, _ = differences(Trained(losses, arrays(trainer), []), expected)
     model.load_state_dict(trainer.state_dict())
     model.eval()
     with flow.no_grad():
@@ -149,8 +146,6 @@ def run(case, expected):
     trainer.load_state_dict(wanted := trainer.state_dict())
     again = trainer.state_dict()
     assert all(np.array_equal(again[k].numpy(), v.numpy()) for k, v in wanted.items())
-    worst = max(abs(a - b) / abs(b) for a, b in zip(losses, wanted_losses, strict=True))
-    apart = distance(state, wanted_state)
     skips = sum(link.target > link.source + 1 for link in plan.travel.links)
     if rank() == 0:
         print(
@@ -160,7 +155,7 @@ def run(case, expected):
             f"loss {worst:.1e} state {apart:.1e}",
             flush=True,
         )
-    assert worst < 2e-5 and apart < 2e-5, (losses, wanted_losses, apart)
+    assert worst < 2e-5 and apart < 2e-5, (losses, expected.losses, apart)
 
 
 def main():
@@ -170,7 +165,6 @@ def main():
             "rows": 8,
             "steps": 3,
             "overlap": True,
-            "optimizer": "sgd",
             "seed": None,
             "dies": "",
             "chunks": 1,
@@ -179,9 +173,9 @@ def main():
             "zero": 0,
             **case,
         }
-        key = case["model"], case["micro_batches"]
+        key = case["model"], case["rows"], case["steps"]
         if key not in known:
-            known[key] = alone(case["model"], case)
+            known[key] = alone(case["model"], "sgd", case["rows"], case["steps"])
         run(case, known[key])
 
 
