@@ -45,8 +45,8 @@ from .reduced_costs import ReducedCosts
 # Of the integer program: a GPT with one layer of experts on four devices has 120,000 (9 s).
 _MOST_COLUMNS = 200_000
 # Gap from which on strategies are dropped, and at which a search ends that may leave a larger one:
-# where 1 % is allowed, the first choice within that is up to 1 % above the optimum (GPT of 32 blocks
-# on 256 devices), at the price of 10 eliminations less.
+# where 1 % is allowed, the first choice within that may be 1 % above the optimum (GPT of 32 blocks
+# on 256 devices), and saves ten eliminations.
 _NEAR = 5e-4
 _ROUNDS = 4  # of dropping
 _WORTH = 0.9  # of the strategies: where more stay, another round drops too few
