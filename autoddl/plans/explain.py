@@ -23,7 +23,7 @@ from .format import (
 )
 from .plan import Plan
 from .records import PlannedBaseline, PlannedLayer
-from .schedule.costs import Costs
+from .schedule.schedule import Costs
 from .schedule.simulate import simulate
 from .stage import StagePlan
 
