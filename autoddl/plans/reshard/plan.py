@@ -3,9 +3,10 @@
     plan_reshard(spec, End(place, nd), End(place, nd), cluster)
 
 tries every strategy (or the one given), lets `order` choose senders and an order by solving the
-load-balancing problem (`load`), and returns the plan that is cheapest when messages share links
-(`strategies.shared_seconds`). `ReshardPlan.seconds` is that price, and the transfer time in the simulation of a
-pipeline. `bound_bytes` is a lower bound: each receiving host must receive each byte that it lacks.
+load-balancing problem, and returns the plan that is cheapest when messages share links
+(`strategies.shared_seconds`). `ReshardPlan.seconds` is that price, and the transfer time in the
+simulation of a pipeline. `bound_bytes` is a lower bound: each receiving host must receive each byte
+that it lacks.
 """
 
 from __future__ import annotations
