@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+import autoddl
 from autoddl.cost.model import parameter_copies
 from autoddl.planner.baselines import data_parallel
 from autoddl.planner.options import PlanOptions
@@ -61,14 +62,14 @@ def test_compute_follows_the_device():
     slow = dataclasses.replace(slow, device=dataclasses.replace(device, launch_s=0.0))
     fast = dataclasses.replace(fast, device=doubled)
     graph = mlp(4096, (1024, 1024))
-    before, after = (find_plan(graph, where).cost.compute_s for where in (slow, fast))
+    before, after = (autoddl.plan(graph, where).cost.compute_s for where in (slow, fast))
     assert before == pytest.approx(2 * after)
     flops = 3 * 2 * 4096 * 1024 * 1024
     assert before >= flops / slow.device.flops_for("float32")
 
 
 def test_a_tied_weight_is_kept_once_and_a_gradient_for_each_reader():
-    found = find_plan(tied(64, 256), cluster("piz_daint", 1, 1), PlanOptions(optimizer="sgd"))
+    found = autoddl.plan(tied(64, 256), cluster("piz_daint", 1, 1), optimizer="sgd")
     assert found.cost.memory_bytes < 3.5 * 256 * 256 * 4 + 64 * 256 * 4 * 4
     weight = next(op.name for op in found.graph.params)
     assert found.costs[weight].memory_bytes == 256 * 256 * 4

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import autoddl
 from autoddl.cost.bounds import Accesses, Multiply, least_accesses, memory_dependent_words
 from autoddl.planner.baselines import data_parallel, forced
 from autoddl.planner.options import PlanOptions
@@ -139,7 +140,7 @@ def test_a_sum_that_nothing_needs_whole_counts_for_nothing():
 
 
 def test_products_that_everyone_computes_prove_nothing():
-    plan = find_plan(mlp(8, (16, 16, 16)), cluster("piz_daint", 2, 1))
+    plan = autoddl.plan(mlp(8, (16, 16, 16)), cluster("piz_daint", 2, 1))
     assert plan.product_bytes.divided == 0
     assert plan.product_bytes.least == 0 and plan.product_bytes.ratio is None
     assert "times the least" not in plan.explain()
@@ -147,7 +148,7 @@ def test_products_that_everyone_computes_prove_nothing():
 
 def test_no_bound_is_made_of_rounding():
     """The products of this plan could be had where they are used: the least is nothing."""
-    plan = find_plan(mlp(32, (2048, 1000)), cluster("gcp_a100", 2, 8), PlanOptions(baselines=False))
+    plan = autoddl.plan(mlp(32, (2048, 1000)), cluster("gcp_a100", 2, 8), baselines=False)
     bytes_ = plan.product_bytes
     assert bytes_.divided == 1 and bytes_.moved > 0
     assert bytes_.least == 0 and bytes_.ratio is None

@@ -5,9 +5,8 @@ import json
 
 import pytest
 
+import autoddl
 from autoddl.cluster.provenance import Calibration, Range
-from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan
 from autoddl.plans.summary import summary_json
 from tests.clusters import cluster
 from tests.graphs import residual
@@ -26,7 +25,7 @@ def ranges(nodes: int, gpus: int, max_bytes: int) -> list[Range]:
 
 def plan(calibration):
     where = dataclasses.replace(cluster("piz_daint", 2, 2), calibration=calibration)
-    return find_plan(residual(2, 512, 1024), where, PlanOptions(seed=5))
+    return autoddl.plan(residual(2, 512, 1024), where, seed=5)
 
 
 def test_without_a_calibration_nothing_is_marked():

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import autoddl
 from autoddl.cluster.operator_times import OperatorTimes
 from autoddl.cost.operators import computes, measured_seconds, operator_key, whole_work
 from autoddl.planner.baselines import data_parallel
@@ -101,15 +102,15 @@ def test_the_search_divides_more_where_operators_are_slow():
     slow_links = dataclasses.replace(
         machine, inter=dataclasses.replace(machine.inter, beta_s_per_byte=1e-6)
     )
-    cheap = find_plan(GRAPH, measured(slow_links, 1e-6))
-    dear = find_plan(GRAPH, measured(slow_links, 1e3))
+    cheap = autoddl.plan(GRAPH, measured(slow_links, 1e-6))
+    dear = autoddl.plan(GRAPH, measured(slow_links, 1e3))
     assert cheap.cost.nic_bytes.total < dear.cost.nic_bytes.total
     assert dear.search.lower_bound_s is not None
     assert dear.cost.iteration_s == pytest.approx(dear.search.lower_bound_s, rel=1e-5)
 
 
 def test_a_stage_has_the_forward_and_backward_seconds_measured():
-    plan = find_plan(GRAPH, measured(cluster("piz_daint", 1, 1), 5.0), PlanOptions(micro_batches=1))
+    plan = autoddl.plan(GRAPH, measured(cluster("piz_daint", 1, 1), 5.0), micro_batches=1)
     parts = columns(plan.graph, plan.model, plan.ops, plan.edges)
     for op in computing(plan.graph):
         done = whole_work(plan.graph.spec(op))
@@ -119,11 +120,11 @@ def test_a_stage_has_the_forward_and_backward_seconds_measured():
 
 def test_a_plan_says_how_many_of_its_operators_were_timed():
     machine = cluster("piz_daint", 2, 2)
-    assert "timed" not in find_plan(GRAPH, machine).explain()
-    found = find_plan(GRAPH, measured(machine, 5.0))
+    assert "timed" not in autoddl.plan(GRAPH, machine).explain()
+    found = autoddl.plan(GRAPH, measured(machine, 5.0))
     assert found.timed.timed == found.timed.computing > 0
     assert "operators were timed by themselves" in found.explain()
     # of another width only what does not depend on it is known
-    other = find_plan(mlp(64, (256, 512, 64)), measured(machine, 5.0))
+    other = autoddl.plan(mlp(64, (256, 512, 64)), measured(machine, 5.0))
     assert 0 < other.timed.timed < other.timed.computing
     assert "calibrate with --model" in other.explain()

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+import autoddl
 from autoddl.cost.operators import computes
 from autoddl.cost.recompute import Recomputation
 from autoddl.graph.regions import repeated_blocks
@@ -42,9 +43,7 @@ def test_what_leaves_a_block_is_kept_and_of_the_rest_one_block():
     gradients = ACT + 4 * WIDTH * WIDTH + ACT * (LAYERS - 1) / LAYERS
     after = ACT  # the last block's sum, which is gone then
     assert saved == pytest.approx((LAYERS - 1) * 2 * ACT + after + loss - gradients)
-    by_search = find_plan(
-        plan.graph, plan.cluster, PlanOptions(checkpointing="all", baselines=False)
-    )
+    by_search = autoddl.plan(plan.graph, plan.cluster, checkpointing="all", baselines=False)
     assert by_search.cost.memory_bytes == pytest.approx(again(plan).cost.memory_bytes)
 
 
@@ -58,7 +57,7 @@ def test_a_view_that_leaves_a_block_keeps_what_it_shows():
 def test_computation_is_that_of_three_passes_instead_of_two():
     device = dataclasses.replace(cluster("gcp_a100", 1, 1).device, launch_s=0.0)
     where = dataclasses.replace(cluster("gcp_a100", 1, 1), device=device)
-    plan = find_plan(mlp(ROWS, (4096,) * 3), where, PlanOptions(checkpointing="none"))
+    plan = autoddl.plan(mlp(ROWS, (4096,) * 3), where, checkpointing="none")
     products = [op for op in plan.graph.ops if op.kind == "matmul"]
     for op in products:
         assert again(plan).costs[op.name].compute_s == pytest.approx(
@@ -101,9 +100,7 @@ def test_search_tables_agree_with_the_account():
     graph = attention(4, 8, 64, 128, 4)
     where = cluster("piz_daint", 4, 1)
     for parts in (1, 2):
-        plan = find_plan(
-            graph, where, PlanOptions(micro_batches=parts, checkpointing="all", baselines=False)
-        )
+        plan = autoddl.plan(graph, where, micro_batches=parts, checkpointing="all", baselines=False)
         assert plan.recomputed and plan.search.lower_bound_s is not None
         assert plan.search.lower_bound_s <= plan.cost.iteration_s * (1 + 1e-9)
         assert plan.gap == 0.0

@@ -4,10 +4,9 @@ import dataclasses
 
 import pytest
 
+import autoddl
 from autoddl.graph.cut import crossing_bytes, cut_graph
 from autoddl.graph.graph import Graph
-from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan
 from tests.clusters import cluster
 from tests.graphs import Builder, attention, compared, mlp, residual, tied
 
@@ -152,7 +151,7 @@ def test_planner_prices_a_stage(graph):
     cut = cut_graph(graph)
     middle = len(cut.layers) // 2
     plans = [
-        find_plan(cut.stage(*part), machine, PlanOptions(micro_batches=2))
+        autoddl.plan(cut.stage(*part), machine, micro_batches=2)
         for part in ((0, middle), (middle, len(cut.layers)))
     ]
     for plan in plans:
@@ -167,9 +166,9 @@ def test_planner_prices_a_stage(graph):
     received = [op for op in plans[1].graph.ops if op.kind == "stage_input"]
     assert sum(plans[1].costs[op.name].memory_bytes for op in received) > 0
     one = machine.with_shape(1, 1)
-    whole = find_plan(graph, one, PlanOptions(micro_batches=2)).cost.compute_s
+    whole = autoddl.plan(graph, one, micro_batches=2).cost.compute_s
     parts = [
-        find_plan(cut.stage(*part), one, PlanOptions(micro_batches=2)).cost.compute_s
+        autoddl.plan(cut.stage(*part), one, micro_batches=2).cost.compute_s
         for part in ((0, middle), (middle, len(cut.layers)))
     ]
     assert sum(parts) == pytest.approx(whole)
@@ -181,7 +180,7 @@ def test_a_graph_without_loss_or_ends_is_refused():
         graph, ops=tuple(op for op in graph.ops if op.kind != "loss"), loss=""
     )
     with pytest.raises(ValueError, match="without a loss"):
-        find_plan(bare, cluster("gcp_a100", 1, 2))
+        autoddl.plan(bare, cluster("gcp_a100", 1, 2))
 
 
 def test_what_is_only_compared_later_gets_no_gradient_from_there():

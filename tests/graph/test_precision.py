@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+import autoddl
 from autoddl.graph.precision import in_precision
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.baselines import data_parallel
@@ -67,10 +68,8 @@ def test_products_run_at_the_rate_of_float16():
 
 def test_with_recomputation_and_micro_batches():
     graph = attention(4, 8, 64, 128, 4)
-    found = find_plan(
-        graph,
-        cluster("gcp_a100", 1, 2),
-        PlanOptions(precision="float16", micro_batches=2, checkpointing="all"),
+    found = autoddl.plan(
+        graph, cluster("gcp_a100", 1, 2), precision="float16", micro_batches=2, checkpointing="all"
     )
     assert found.recomputed and found.cost.memory_bytes < found.keeping_all().cost.memory_bytes
 

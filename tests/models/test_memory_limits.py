@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("oneflow", reason="traces OneFlow models")
 
+import autoddl  # noqa: E402
 from autoddl.cost.recompute import Checkpointing  # noqa: E402
 from autoddl.graph.graph import Graph  # noqa: E402
 from autoddl.planner.baselines import data_parallel, megatron  # noqa: E402
@@ -122,9 +123,7 @@ def test_the_searched_plan_spreads_its_weights_as_far_as_it_must(size, nodes):
     devices than Megatron has to, but over no fewer than four copies of them need.
     """
     graph = gpt(size)
-    plan = find_plan(
-        graph, cluster("piz_daint", nodes, 1), PlanOptions(zero=False, baselines=False)
-    )
+    plan = autoddl.plan(graph, cluster("piz_daint", nodes, 1), zero=False, baselines=False)
     assert plan.memory_peak("executor").bytes <= P100
     whole = apart = 0.0
     for op in plan.graph.params:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan
+import autoddl
 from autoddl.plans import Plan
 from tests.clusters import cluster
 from tests.graphs import mlp, tied
@@ -13,9 +12,7 @@ WHERE = cluster("piz_daint", 1, 1)
 
 
 def plan(limit=None, **options) -> Plan:
-    return find_plan(
-        GRAPH, WHERE, PlanOptions(memory_limit_bytes=limit, baselines=False, **options)
-    )
+    return autoddl.plan(GRAPH, WHERE, memory_limit_bytes=limit, baselines=False, **options)
 
 
 def test_nothing_is_recomputed_where_memory_does_not_bind():
@@ -77,4 +74,4 @@ def test_wrong_options():
     with pytest.raises(ValueError, match="unknown checkpointing 'some'"):
         plan(checkpointing="some")
     with pytest.raises(ValueError, match="no repeated blocks"):
-        find_plan(tied(8, 8), WHERE, PlanOptions(checkpointing="all"))
+        autoddl.plan(tied(8, 8), WHERE, checkpointing="all")

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+import autoddl
 from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
 from autoddl.planner.asked import micro_graph
@@ -149,6 +150,6 @@ def test_a_heuristic_searches_among_the_same_strategies_and_has_their_bound():
     options = PlanOptions(search="random", restarts=200, baselines=False)
     where = cluster("gcp_a100", 8, 4)
     plan = find_plan(GRAPHS["wide"], where, options)
-    exact = find_plan(GRAPHS["wide"], where, PlanOptions(search="exact", baselines=False))
+    exact = autoddl.plan(GRAPHS["wide"], where, search="exact", baselines=False)
     assert plan.search.lower_bound_s is not None
     assert 0 < plan.search.lower_bound_s <= exact.cost.iteration_s <= plan.cost.iteration_s

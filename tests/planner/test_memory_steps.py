@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan
+import autoddl
 from autoddl.runtime.oneflow.memory.rules import compiles
 from tests.clusters import cluster
 from tests.graphs import attention, mlp
@@ -21,11 +20,11 @@ CASES = {
 def test_plans_are_found_until_none_exists(name):
     graph, shape = CASES[name]
     where = cluster("gcp_a100", *shape)
-    limit = find_plan(graph, where, PlanOptions(baselines=False)).memory_peak("executor").bytes
+    limit = autoddl.plan(graph, where, baselines=False).memory_peak("executor").bytes
     stages, parts, steps = set(), set(), 0
     while True:
         try:
-            plan = find_plan(graph, where, PlanOptions(memory_limit_bytes=limit, baselines=False))
+            plan = autoddl.plan(graph, where, memory_limit_bytes=limit, baselines=False)
         except ValueError as error:
             text = str(error)
             break
@@ -53,7 +52,7 @@ def test_plans_are_found_until_none_exists(name):
 def test_what_a_refusal_calls_the_smallest_is_a_plan_and_less_is_refused(name, shape):
     graph, where = CASES[name][0], cluster("gcp_a100", *shape)
     smallest = refused(graph, where, 1.0)
-    plan = find_plan(graph, where, PlanOptions(memory_limit_bytes=smallest))
+    plan = autoddl.plan(graph, where, memory_limit_bytes=smallest)
     assert plan.memory_peak("executor").bytes <= smallest
     assert plan.memory_peak("graph").bytes <= smallest or not compiles(plan.step)
     assert refused(graph, where, 0.95 * smallest) == smallest
@@ -62,7 +61,7 @@ def test_what_a_refusal_calls_the_smallest_is_a_plan_and_less_is_refused(name, s
 def refused(graph, where, limit) -> float:
     """The footprint that is named, bytes."""
     with pytest.raises(ValueError) as error:
-        find_plan(graph, where, PlanOptions(memory_limit_bytes=limit))
+        autoddl.plan(graph, where, memory_limit_bytes=limit)
     found = re.search(r"smallest found needs ([\d.]+) (\w+),", str(error.value))
     assert found is not None, error.value
     return float(found[1]) * UNITS[found[2]]
@@ -73,9 +72,7 @@ def test_what_fits_a_lower_limit_is_found_at_a_higher_one():
     graph, shape = CASES["mlp"]
     where = cluster("gcp_a100", *shape)
     seconds = [
-        find_plan(
-            graph, where, PlanOptions(memory_limit_bytes=limit, baselines=False)
-        ).cost.iteration_s
+        autoddl.plan(graph, where, memory_limit_bytes=limit, baselines=False).cost.iteration_s
         for limit in (4.8e6, 4.69e6, 4.41e6, 4.2e6)
     ]
     assert seconds == sorted(seconds) and seconds[0] < seconds[-1]

@@ -2,15 +2,14 @@
 
 import pytest
 
-from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan
+import autoddl
 from autoddl.plans.diff import differences, to_json
 from tests.clusters import cluster
 from tests.plans.example import MLP, PLAN, STAGED
 
 
 def test_one_mesh_beside_stages():
-    whole = find_plan(MLP, cluster("laptop", 2, 2), PlanOptions(micro_batches=4))
+    whole = autoddl.plan(MLP, cluster("laptop", 2, 2), micro_batches=4)
     for first, second in ((whole, STAGED), (STAGED, whole)):
         found = differences(first, second)
         costs = [sum(s.cost.iteration_s for s in plan.stages) for plan in (first, second)]

@@ -3,8 +3,7 @@ import math
 
 import pytest
 
-from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan
+import autoddl
 from autoddl.plans import Plan
 from tests.clusters import cluster
 from tests.graphs import tied
@@ -76,8 +75,8 @@ def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
 
 
 def test_how_a_search_ended_is_kept():
-    plan = find_plan(
-        tied(64, 32), cluster("piz_daint", 4, 1), PlanOptions(search="random", budget_evaluations=3)
+    plan = autoddl.plan(
+        tied(64, 32), cluster("piz_daint", 4, 1), search="random", budget_evaluations=3
     )
     assert (plan.search.end, plan.search.evaluations) == ("budget", 3)
     assert "until its budget ended" in plan.explain()
@@ -85,9 +84,7 @@ def test_how_a_search_ended_is_kept():
 
 
 def test_a_plan_without_a_memory_limit_is_kept_in_plain_json():
-    plan = find_plan(
-        tied(64, 32), cluster("piz_daint", 4, 1), PlanOptions(memory_limit_bytes=math.inf)
-    )
+    plan = autoddl.plan(tied(64, 32), cluster("piz_daint", 4, 1), memory_limit_bytes=math.inf)
 
     def refuse(name):
         raise AssertionError(f"{name} is no JSON")

@@ -1,16 +1,16 @@
 import pytest
 
-from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan
+import autoddl
 from tests.clusters import cluster
 from tests.graphs import mlp
 
 
 def test_running_blocks_again_belongs_to_the_backward_pass():
-    plan = find_plan(
+    plan = autoddl.plan(
         mlp(16, (32, 64, 64, 64, 32)),
         cluster("gcp_a100", 1, 2),
-        PlanOptions(checkpointing="all", baselines=False),
+        checkpointing="all",
+        baselines=False,
     )
     assert plan.recomputed
     again, kept = plan.stage.price, plan.keeping_all().stage.price

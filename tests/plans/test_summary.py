@@ -2,8 +2,7 @@ import json
 
 import pytest
 
-from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan
+import autoddl
 from autoddl.plans.summary import summary_json
 from tests.clusters import cluster
 from tests.graphs import mlp
@@ -30,7 +29,7 @@ def test_the_summary_has_the_promised_fields():
 
 def test_the_certificate_is_in_the_summary_and_in_words():
     graph, where = mlp(4096, (32, 32, 32)), cluster("piz_daint", 4, 1)
-    proven = find_plan(graph, where)
+    proven = autoddl.plan(graph, where)
     search, bounds = summary_json(proven)["search"], summary_json(proven)["bounds"]
     assert search["proven"] is True and search["gap"] == 0.0
     assert search["lower_bound_s"] == pytest.approx(proven.cost.iteration_s, rel=3e-6)
@@ -39,7 +38,7 @@ def test_the_certificate_is_in_the_summary_and_in_words():
     )
     assert bounds["matmul_bytes"] <= bounds["moved_bytes"]
     assert "optimal in this space for its micro-batches (gap 0)" in proven.explain()
-    guessed = find_plan(graph, where, PlanOptions(search="random", restarts=1, baselines=False))
+    guessed = autoddl.plan(graph, where, search="random", restarts=1, baselines=False)
     search = summary_json(guessed)["search"]
     assert search["lower_bound_s"] <= proven.cost.iteration_s
     assert search["gap"] >= guessed.cost.iteration_s / proven.cost.iteration_s - 1 > 0

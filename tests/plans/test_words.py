@@ -2,8 +2,7 @@ import dataclasses
 
 import pytest
 
-from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan
+import autoddl
 from tests.clusters import cluster
 from tests.graphs import attention
 from tests.plans.example import BOTH, PLAN, STAGED
@@ -32,8 +31,8 @@ def test_a_pipeline_is_explained_before_its_stages():
 
 
 def test_stages_with_one_plan_are_explained_once():
-    plan = find_plan(
-        attention(8, 8, 6, 16, 2), cluster("gcp_a100", 4, 1), PlanOptions(stages=4, micro_batches=4)
+    plan = autoddl.plan(
+        attention(8, 8, 6, 16, 2), cluster("gcp_a100", 4, 1), stages=4, micro_batches=4
     )
     assert plan.same_as[:2] == (0, 1) and set(plan.same_as[2:]) & {0, 1, 2} == {1}
     assert plan.explain().count("\nthe plan of stage 1") == plan.same_as[2:].count(1)

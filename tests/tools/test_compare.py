@@ -6,6 +6,7 @@ import math
 import pytest
 from click.testing import CliRunner
 
+import autoddl
 from autoddl.planner.baselines import FAMILIES, data_parallel
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
@@ -29,7 +30,7 @@ def run(*words: str) -> str:
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
     GRAPH.save(folder / "graph.json")
-    find_plan(GRAPH, WHERE).save(folder / "ours.json")
+    autoddl.plan(GRAPH, WHERE).save(folder / "ours.json")
     find_plan(GRAPH, WHERE, space=data_parallel(GRAPH)).save(folder / "data.json")
     return folder
 
@@ -79,12 +80,12 @@ def test_compare_prints_and_draws(files, tmp_path):
     assert "Megatron+ZeRO" in text and "the closest is" in text
     told = json.loads(run(*words, "--json", "--plot", str(bars)))
     assert told["schemes"][0]["name"] == OURS
-    assert told["schemes"][0]["iteration_s"] == find_plan(GRAPH, WHERE).cost.iteration_s
+    assert told["schemes"][0]["iteration_s"] == autoddl.plan(GRAPH, WHERE).cost.iteration_s
     assert bars.read_bytes().startswith(b"\x89PNG")
 
 
 def test_differences_add_up_to_those_of_the_plans():
-    ours, data = find_plan(GRAPH, WHERE), find_plan(GRAPH, WHERE, space=data_parallel(GRAPH))
+    ours, data = autoddl.plan(GRAPH, WHERE), find_plan(GRAPH, WHERE, space=data_parallel(GRAPH))
     found = differences(data, ours)
     whole = cost_differences(data.cost, ours.cost)
     for key, value in whole.items():
@@ -112,7 +113,7 @@ def test_diff_prints_what_changed(files):
 
 
 def test_plans_of_different_models_are_not_compared(files, tmp_path):
-    find_plan(mlp(128, (256, 256)), WHERE).save(tmp_path / "other.json")
+    autoddl.plan(mlp(128, (256, 256)), WHERE).save(tmp_path / "other.json")
     words = ["diff", str(files / "ours.json"), str(tmp_path / "other.json")]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 2 and "only plans of one model" in result.output

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import autoddl
 from autoddl.cost.model import CostModel
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.asked import micro_graph
@@ -127,7 +128,7 @@ def test_a_scheme_that_does_not_fit_says_how_much_it_needs():
     where = cluster("piz_daint", 4, 1)
     whole = baseline_plans(WIDE, where)["data parallel"][0].memory_bytes
     assert whole is not None
-    plan = find_plan(WIDE, where, PlanOptions(memory_limit_bytes=0.8 * whole))
+    plan = autoddl.plan(WIDE, where, memory_limit_bytes=0.8 * whole)
     record = next(b for b in plan.baselines if b.name == "data parallel")
     assert not record.fits
     assert record.memory_bytes is not None and record.memory_bytes > plan.memory_limit_bytes
@@ -157,7 +158,7 @@ def test_where_memory_binds_a_scheme_runs_its_blocks_again():
 
 def test_where_all_blocks_are_run_again_the_schemes_do_so_too():
     graph, where = residual(4, 256, 64), cluster("piz_daint", 4, 1)
-    plan = find_plan(graph, where, PlanOptions(checkpointing="all"))
+    plan = autoddl.plan(graph, where, checkpointing="all")
     fitting = [(r.topology, r.iteration_s) for r in plan.baselines if r.iteration_s is not None]
     assert fitting and all("blocks run again" in topology for topology, _ in fitting)
     assert all(plan.cost.iteration_s <= seconds * (1 + 1e-5) for _, seconds in fitting)
@@ -180,7 +181,7 @@ def test_memory_at_any_number_of_micro_batches_follows_from_the_first_three(agai
 
 
 def test_a_batch_that_does_not_divide_is_no_data_parallelism():
-    plan = find_plan(mlp(4, (64, 128, 64)), cluster("laptop", 4, 2))
+    plan = autoddl.plan(mlp(4, (64, 128, 64)), cluster("laptop", 4, 2))
     record = next(b for b in plan.baselines if b.name == "data parallel")
     assert not record.fits and record.memory_bytes is None
     assert "does not divide the batch" in plan.explain()
@@ -195,7 +196,7 @@ def test_one_row_at_a_time_is_no_hindrance_without_data_axes():
 
 
 def test_the_plan_records_them_and_survives_the_file():
-    plan = find_plan(WIDE, cluster("piz_daint", 4, 2))
+    plan = autoddl.plan(WIDE, cluster("piz_daint", 4, 2))
     assert [b.name for b in plan.baselines] == [f.name for f in FAMILIES]
     closest = plan.closest_baseline
     assert closest is not None and closest.iteration_s == min(
@@ -218,10 +219,10 @@ def test_the_plan_records_them_and_survives_the_file():
 @settings(max_examples=6, deadline=None, derandomize=True)
 def test_no_plan_is_worse_than_a_baseline(graph, machine, shape, optimizer, tight):
     where = cluster(machine, *shape)
-    free = find_plan(graph, where, PlanOptions(optimizer=optimizer, baselines=False))
+    free = autoddl.plan(graph, where, optimizer=optimizer, baselines=False)
     limit = tight * free.cost.memory_bytes
     try:
-        plan = find_plan(graph, where, PlanOptions(optimizer=optimizer, memory_limit_bytes=limit))
+        plan = autoddl.plan(graph, where, optimizer=optimizer, memory_limit_bytes=limit)
     except ValueError:
         priced = baseline_plans(
             graph, where, PlanOptions(optimizer=optimizer, memory_limit_bytes=limit)
@@ -241,10 +242,10 @@ def test_where_only_split_storage_fits_the_search_finds_it():
     """It is no slower than ZeRO, and without ZeRO there is nothing as fast."""
     graph = mlp(4096, (512,) * 9)
     where = cluster("gcp_a100", 1, 8)
-    plain = find_plan(graph, where)
+    plain = autoddl.plan(graph, where)
     limit = 0.5 * plain.cost.memory_bytes
-    found = find_plan(graph, where, PlanOptions(memory_limit_bytes=limit))
-    without = find_plan(graph, where, PlanOptions(memory_limit_bytes=limit, zero=False))
+    found = autoddl.plan(graph, where, memory_limit_bytes=limit)
+    without = autoddl.plan(graph, where, memory_limit_bytes=limit, zero=False)
     assert any(edge.zero_stage for edge in found.edges.values())
     assert not any(edge.zero_stage for edge in without.edges.values())
     assert found.cost.memory_bytes <= limit
@@ -268,7 +269,7 @@ def test_a_family_is_as_fast_as_its_topologies_solved_exactly(share, monkeypatch
 
     monkeypatch.setattr(BaselinePricer, "_within_limit", whatever_the_fullest)
     graph, where, counts = residual(4, 256, 64), cluster("piz_daint", 4, 2), (1, 2, 4, 8)
-    needed = [b.memory_bytes for b in find_plan(graph, where).baselines]
+    needed = [b.memory_bytes for b in autoddl.plan(graph, where).baselines]
     model = CostModel(where, memory_limit_bytes=share * min(filter(None, needed)))
     again = tried_again(repeated_blocks(micro_graph(graph, 1)), "auto")
     pricer = BaselinePricer(MicroBatches.of(graph), counts, model, again=again)

@@ -5,10 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+import autoddl
 from autoddl.cost.model import CostModel
 from autoddl.graph.cut import cut_graph
-from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan
 from autoddl.planner.stages import stage_prices
 from autoddl.planner.stages.stage_prices import StagePrices
 from autoddl.planner.stages.stage_search import Answer, Searched, shorten
@@ -115,7 +114,7 @@ def test_price_of_all_layers_is_the_plans_own():
     prices = StagePrices(cut_graph(MLP), CostModel(machine))
     whole = prices.price(0, 4, (1, 1), 4, 1)
     assert whole is not None
-    plan = find_plan(MLP, machine, PlanOptions(micro_batches=4))
+    plan = autoddl.plan(MLP, machine, micro_batches=4)
     assert dataclasses.astuple(whole) == pytest.approx(dataclasses.astuple(plan.stage.price))
     cost = plan.cost
     assert 4 * (whole.forward_s + whole.backward_s) + whole.once_s == pytest.approx(
@@ -137,7 +136,7 @@ def test_equal_layers_are_priced_once():
     assert sorted(n for layers in short.stands_for.values() for n in layers) == list(range(8))
     found = StagePrices(cut, CostModel(MACHINE)).price(0, 8, (2, 2), 1, 1)
     assert found is not None
-    plan = find_plan(DEEP, MACHINE, PlanOptions(micro_batches=1))
+    plan = autoddl.plan(DEEP, MACHINE, micro_batches=1)
     assert found.forward_s + found.backward_s + found.once_s == pytest.approx(
         plan.cost.iteration_s, rel=0.15
     )

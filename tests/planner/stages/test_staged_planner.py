@@ -6,11 +6,10 @@ import time
 
 import pytest
 
+import autoddl
 from autoddl.cluster.link import Link
 from autoddl.cost.model import CostModel
 from autoddl.graph.cut import cut_graph
-from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan
 from autoddl.planner.stages.stage_prices import StagePrices
 from autoddl.plans import Plan
 from autoddl.plans.summary import summary_json
@@ -30,16 +29,19 @@ def test_tied_weights_count_in_every_stage_that_has_them():
     # weight, two moments, and a gradient for each of its readers
     assert 4 * both.fixed_bytes == 5 * first.fixed_bytes == 5 * second.fixed_bytes > 0
     assert first.once_s > both.once_s  # the exchange of the gradient
-    plan = find_plan(tied(8, 16), machine, PlanOptions(stages=2, micro_batches=2))
+    plan = autoddl.plan(tied(8, 16), machine, stages=2, micro_batches=2)
     assert plan.travel.shared_params == {"weight": (0, 1)}
     assert "weight is held by stages 0, 1" in plan.explain()
 
 
 def test_interleaved_parts_share_a_stage():
-    plan = find_plan(
+    plan = autoddl.plan(
         MLP,
         cluster("laptop", 2, 2),
-        PlanOptions(stages=2, chunks=2, schedule="interleaved-1f1b", micro_batches=4),
+        stages=2,
+        chunks=2,
+        schedule="interleaved-1f1b",
+        micro_batches=4,
     )
     assert plan.num_stages == 2
     places = [stage.place for stage in plan.stages]
@@ -53,10 +55,12 @@ def test_interleaved_parts_share_a_stage():
 
 
 def test_long_skips_are_links_of_their_own():
-    plan = find_plan(
+    plan = autoddl.plan(
         u_shaped(8, 32, 3),
         cluster("laptop", 4, 1),
-        PlanOptions(stages=4, micro_batches=4, schedule="eager-1f1b"),
+        stages=4,
+        micro_batches=4,
+        schedule="eager-1f1b",
     )
     skips = [link for link in plan.travel.links if link.target > link.source + 1]
     assert skips and "(long skip)" in plan.explain()
@@ -65,14 +69,14 @@ def test_long_skips_are_links_of_their_own():
 
 def test_the_number_of_stages_is_chosen():
     """Latency between hosts makes splitting every layer dear; on one device there is one stage."""
-    assert isinstance(find_plan(MLP, cluster("laptop", 1, 1), PlanOptions(stages="auto")), Plan)
+    assert isinstance(autoddl.plan(MLP, cluster("laptop", 1, 1), stages="auto"), Plan)
     graph = mlp(64, (1024,) * 9)
     slow = cluster("laptop", 2, 1)
     slow = dataclasses.replace(slow, inter=Link(alpha_s=0.005, beta_s_per_byte=1e-8))
-    chosen = find_plan(graph, slow, PlanOptions(stages="auto"))
+    chosen = autoddl.plan(graph, slow, stages="auto")
     assert [s.last - s.first for s in chosen.stages] == [4, 4]
     assert chosen.micro_batches > 1
-    assert chosen.iteration_s < find_plan(graph, slow).cost.iteration_s
+    assert chosen.iteration_s < autoddl.plan(graph, slow).cost.iteration_s
 
 
 @pytest.mark.parametrize(
@@ -99,7 +103,7 @@ def test_the_number_of_stages_is_chosen():
 )
 def test_bad_input(options, message):
     with pytest.raises(ValueError, match=message):
-        find_plan(MLP, cluster("laptop", 2, 2), PlanOptions(**options))
+        autoddl.plan(MLP, cluster("laptop", 2, 2), **options)
 
 
 @pytest.mark.full
@@ -110,7 +114,7 @@ def test_gpt3_on_a_thousand_devices_is_planned_within_a_minute():
     graph = trace_entry("models.gpt:gpt3_175b")
     machine = cluster("gcp_a100", 128, 8)
     started = time.process_time()
-    plan = find_plan(graph, machine, PlanOptions(stages="auto"))
+    plan = autoddl.plan(graph, machine, stages="auto")
     assert time.process_time() - started < 60
     assert max(plan.memory_bytes) <= machine.device.memory_bytes
     assert all(stage.recomputed for stage in plan.stages)
@@ -122,7 +126,7 @@ def test_stages_in_mixed_precision():
     """Halved tensors between the stages, master copies in each; the file keeps the precision."""
     machine = cluster("gcp_a100", 2, 2)
     found, whole = (
-        find_plan(DEEP, machine, PlanOptions(stages=2, micro_batches=4, precision=precision))
+        autoddl.plan(DEEP, machine, stages=2, micro_batches=4, precision=precision)
         for precision in ("float16", "float32")
     )
     assert found.precision == "float16" and whole.precision == "float32"
@@ -135,12 +139,10 @@ def test_stages_in_mixed_precision():
     assert again == found and summary_json(again)["precision"] == "float16"
     again.check_model(DEEP)
     with pytest.raises(ValueError, match="no float16 rate"):
-        find_plan(DEEP, cluster("laptop", 2, 2), PlanOptions(stages=2, precision="float16"))
+        autoddl.plan(DEEP, cluster("laptop", 2, 2), stages=2, precision="float16")
 
 
 def test_one_stage_in_mixed_precision():
-    found = find_plan(
-        DEEP, cluster("gcp_a100", 1, 1), PlanOptions(stages="auto", precision="float16")
-    )
+    found = autoddl.plan(DEEP, cluster("gcp_a100", 1, 1), stages="auto", precision="float16")
     assert found.precision == "float16"
     found.check_model(DEEP)

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+import autoddl
 from autoddl.cost.account import account, total
 from autoddl.cost.model import CostModel
 from autoddl.cost.savings import stored_whole
@@ -90,10 +91,8 @@ def test_a_limit_is_met_at_the_least_cost():
 
 def test_without_a_limit_that_binds_nothing_is_split():
     for graph in GRAPHS:
-        plan = find_plan(graph, cluster("gcp_a100", 2, 2), PlanOptions(micro_batches=2))
-        whole = find_plan(
-            graph, cluster("gcp_a100", 2, 2), PlanOptions(micro_batches=2, zero=False)
-        )
+        plan = autoddl.plan(graph, cluster("gcp_a100", 2, 2), micro_batches=2)
+        whole = autoddl.plan(graph, cluster("gcp_a100", 2, 2), micro_batches=2, zero=False)
         assert not any(edge.zero_stage for edge in plan.edges.values())
         assert plan.cost.iteration_s == pytest.approx(whole.cost.iteration_s, rel=1e-6)
 
@@ -158,15 +157,13 @@ def test_a_dim_that_does_not_divide_stays_whole():
 
 def test_savings_are_the_difference_to_whole_storage():
     graph, where = mlp(4096, (512,) * 5), cluster("gcp_a100", 1, 8)
-    free = find_plan(graph, where, PlanOptions(micro_batches=2))
-    plan = find_plan(
+    free = autoddl.plan(graph, where, micro_batches=2)
+    plan = autoddl.plan(
         graph,
         where,
-        PlanOptions(
-            micro_batches=2,
-            memory_limit_bytes=0.5 * free.memory_peak("executor").bytes,
-            baselines=False,
-        ),
+        micro_batches=2,
+        memory_limit_bytes=0.5 * free.memory_peak("executor").bytes,
+        baselines=False,
     )
     assert plan.savings.storage is not None and plan.savings.accumulation is not None
     whole = total(

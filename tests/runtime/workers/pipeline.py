@@ -12,12 +12,11 @@ import sys
 import numpy as np
 import oneflow as flow
 
+import autoddl
 from autoddl.cost.operators import at_rate
 from autoddl.cost.storage import Storage
 from autoddl.graph.regions import repeated_blocks
-from autoddl.planner.options import PlanOptions
 from autoddl.planner.placements import split_storage
-from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.jobs.session import share_text
@@ -101,16 +100,14 @@ def run(case, expected):
         cluster = cluster_of(case["nodes"], case["gpus"])
         if case["zero"]:  # where computing takes long every operator is divided
             cluster = dataclasses.replace(cluster, device=at_rate(cluster.device, 1e5))
-        plan = find_plan(
+        plan = autoddl.plan(
             traced.graph,
             cluster,
-            PlanOptions(
-                stages=case["stages"],
-                schedule=case["schedule"],
-                micro_batches=case["micro_batches"],
-                chunks=case["chunks"],
-                delay=case["delay"],
-            ),
+            stages=case["stages"],
+            schedule=case["schedule"],
+            micro_batches=case["micro_batches"],
+            chunks=case["chunks"],
+            delay=case["delay"],
         )
         if case["seed"] is not None:
             plan = shuffled(plan, traced.graph, case["seed"])

@@ -3,9 +3,8 @@
 import dataclasses
 import time
 
+import autoddl
 from autoddl.cost.operators import at_rate
-from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan
 from autoddl.plans.schedule.costs import Costs
 from autoddl.plans.schedule.simulate import simulate
 from autoddl.runtime.jobs.guard import rank
@@ -24,9 +23,7 @@ def main():
     for schedule, overlap, signal in (
         ("1f1b", True, False), ("1f1b", False, False), ("zb-h1", True, True),
     ):  # fmt: skip
-        plan = find_plan(
-            traced.graph, machine, PlanOptions(stages=2, schedule=schedule, micro_batches=4)
-        )
+        plan = autoddl.plan(traced.graph, machine, stages=2, schedule=schedule, micro_batches=4)
         trainer = build_trainer(
             traced, plan, OPTIMIZERS["sgd"], overlap=overlap, emulate=True, signal=signal
         )

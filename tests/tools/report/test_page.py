@@ -5,8 +5,7 @@ import re
 
 import pytest
 
-from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan
+import autoddl
 from autoddl.plans.format import format_bytes, format_seconds
 from autoddl.tools.report.browser import ask, find_browser, screenshot
 from autoddl.tools.report.page import page, topology_parts, view
@@ -28,8 +27,8 @@ def widths(selector: str) -> str:
 def plan():
     graph = residual(4, 128, 256)
     where = cluster("gcp_a100", 2, 4)
-    free = find_plan(graph, where, PlanOptions(baselines=False))
-    return find_plan(graph, where, PlanOptions(memory_limit_bytes=1.2 * free.cost.memory_bytes))
+    free = autoddl.plan(graph, where, baselines=False)
+    return autoddl.plan(graph, where, memory_limit_bytes=1.2 * free.cost.memory_bytes)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,7 @@ def test_each_stage_has_its_sections():
 def test_names_are_escaped():
     graph = mlp(8, (16, 16))
     object.__setattr__(graph, "name", "<script>alert(1)</script>")
-    assert "<script>" not in page(find_plan(graph, cluster("laptop", 1, 2)))
+    assert "<script>" not in page(autoddl.plan(graph, cluster("laptop", 1, 2)))
 
 
 def test_parts_of_the_time_add_up(plan):

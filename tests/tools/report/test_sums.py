@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from autoddl.planner.planner import find_plan
+import autoddl
 from autoddl.plans.explain import layer_texts
 from autoddl.plans.format import LayerText, format_bytes, format_seconds, layer_rows
 from autoddl.tools.report.page import page, view
@@ -21,10 +21,10 @@ UNITS = {
 NUMBER = r"[\d.]+(?:e\+\d+)? [a-zA-Z]+"
 PLANS = {
     # layers of one pattern and one topology whose costs differ
-    "unlike layers": find_plan(mlp(32, (64, 128, 256, 32, 16)), cluster("laptop", 2, 2)),
-    "alone": find_plan(mlp(8, (16, 64, 32, 256)), cluster("laptop", 1, 1)),
-    "alike layers": find_plan(residual(4, 128, 256), cluster("gcp_a100", 2, 4)),
-    "attention": find_plan(attention(3, 8, 16, 32, 4), cluster("piz_daint", 4, 1)),
+    "unlike layers": autoddl.plan(mlp(32, (64, 128, 256, 32, 16)), cluster("laptop", 2, 2)),
+    "alone": autoddl.plan(mlp(8, (16, 64, 32, 256)), cluster("laptop", 1, 1)),
+    "alike layers": autoddl.plan(residual(4, 128, 256), cluster("gcp_a100", 2, 4)),
+    "attention": autoddl.plan(attention(3, 8, 16, 32, 4), cluster("piz_daint", 4, 1)),
 }
 
 
