@@ -7,9 +7,13 @@ import re
 
 import pytest
 
+from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
+
 pytest.importorskip("oneflow", reason="traces OneFlow models")
 
-import autoddl
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan  # noqa: E402
 from autoddl.runtime.oneflow.trace.entries import trace_entry  # noqa: E402
 from benchmarks.memory import graph_of  # noqa: E402
 from tests.clusters import cluster  # noqa: E402
@@ -19,7 +23,7 @@ from tests.clusters import cluster  # noqa: E402
 def test_vgg_has_data_parallel_convolutions_and_2d_dense_layers(nodes):
     """AutoDDL section 4.5, batch 8 a node: dense weights are not replicated."""
     graph = trace_entry("models.vgg:vgg13", 8 * nodes)
-    plan = autoddl.plan(graph, cluster("piz_daint", nodes, 1), zero=False)
+    plan = find_plan(graph, cluster("piz_daint", nodes, 1), PlanOptions(zero=False))
     kinds = {"conv2d": 0, "matmul": 0}
     for layer in plan.layers:
         kinds[layer.op] += 1
@@ -36,8 +40,10 @@ def test_vgg_has_data_parallel_convolutions_and_2d_dense_layers(nodes):
 def test_a_gpt_of_sixteen_billion_parameters_fits_128_nodes_of_piz_daint():
     """AutoDDL section 5.2; data parallel would need every parameter on every 16 GB device."""
     graph = trace_entry("models.gpt:gpt_16b")
-    plan = autoddl.plan(graph, cluster("piz_daint", 128, 1), micro_batches=256, zero=False)
-    assert plan.cost.memory_bytes <= 16e9
+    plan = find_plan(
+        graph, cluster("piz_daint", 128, 1), PlanOptions(micro_batches=256, zero=False)
+    )
+    assert figures(plan).cost.memory_bytes <= 16e9
     assert 4 * sum(graph.tensors[op.outputs[0]].spec.numel for op in graph.params) > 16e9
     tops = {layer.topology for layer in plan.layers if layer.name.endswith(".mlp.fc1")}
     assert all("R:" not in topology for topology in tops)
@@ -51,11 +57,21 @@ def test_where_nothing_is_small_enough_for_a_whole_step_down_there_is_something_
     """
     graph, where = graph_of("dlrm 8x100k"), cluster("gcp_a100", 2, 2)
     plan, eight = (
-        autoddl.plan(graph, where, memory_limit_bytes=limit, micro_batches=parts, baselines=False)
+        find_plan(
+            graph,
+            where,
+            PlanOptions(memory_limit_bytes=limit, micro_batches=parts, baselines=False),
+        )
         for parts in (None, 8)
     )
-    assert plan.cost.iteration_s <= eight.cost.iteration_s * (1 + 1e-9)
-    assert max(plan.memory_peak(runtime).bytes for runtime in ("executor", "graph")) <= limit
+    assert figures(plan).cost.iteration_s <= figures(eight).cost.iteration_s * (1 + 1e-9)
+    assert (
+        max(
+            stage_figures(plan.stage).memory_peak(runtime).bytes
+            for runtime in ("executor", "graph")
+        )
+        <= limit
+    )
 
 
 @pytest.mark.full
@@ -63,12 +79,12 @@ def test_a_known_scheme_may_be_the_smallest_that_a_refusal_names():
     """Megatron needs less here than what a sweep over prices of memory finds."""
     graph, where = trace_entry("models.gpt:gpt_small"), cluster("gcp_a100", 2, 2)
     with pytest.raises(ValueError) as error:
-        autoddl.plan(graph, where, memory_limit_bytes=1.0)
+        find_plan(graph, where, PlanOptions(memory_limit_bytes=1.0))
     found = re.search(r"smallest found needs (\d+) kB", str(error.value))
     assert found is not None, error.value
     smallest = 1e3 * float(found[1])
-    assert autoddl.plan(graph, where, memory_limit_bytes=smallest).search.algorithm.endswith(
-        "Megatron"
-    )
+    assert find_plan(
+        graph, where, PlanOptions(memory_limit_bytes=smallest)
+    ).stage.search.algorithm.endswith("Megatron")
     with pytest.raises(ValueError, match=found[0]):
-        autoddl.plan(graph, where, memory_limit_bytes=0.95 * smallest)
+        find_plan(graph, where, PlanOptions(memory_limit_bytes=0.95 * smallest))

@@ -1,6 +1,6 @@
-import autoddl
 from autoddl.graph.graph import Op
 from autoddl.planner.layers import topology, topology_letters
+from autoddl.planner.planner import find_plan
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
 from tests.clusters import cluster
@@ -26,7 +26,7 @@ def test_an_embedding_is_read_by_its_indices():
 
 
 def test_every_operator_belongs_to_one_layer():
-    plan = autoddl.plan(attention(2, 8, 16, 64, 4), cluster("piz_daint", 2, 2))
+    plan = find_plan(attention(2, 8, 16, 64, 4), cluster("piz_daint", 2, 2))
     members = [name for layer in plan.layers for name in layer.ops]
     assert sorted(members) == sorted(op.name for op in plan.graph.ops)
     names = [layer.name for layer in plan.layers]

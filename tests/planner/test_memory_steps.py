@@ -4,7 +4,10 @@ import re
 
 import pytest
 
-import autoddl
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
+from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.oneflow.memory.rules import compiles
 from tests.clusters import cluster
 from tests.graphs import attention, mlp
@@ -20,18 +23,24 @@ CASES = {
 def test_plans_are_found_until_none_exists(name):
     graph, shape = CASES[name]
     where = cluster("gcp_a100", *shape)
-    limit = autoddl.plan(graph, where, baselines=False).memory_peak("executor").bytes
+    limit = (
+        stage_figures(find_plan(graph, where, PlanOptions(baselines=False)).stage)
+        .memory_peak("executor")
+        .bytes
+    )
     stages, parts, steps = set(), set(), 0
     while True:
         try:
-            plan = autoddl.plan(graph, where, memory_limit_bytes=limit, baselines=False)
+            plan = find_plan(graph, where, PlanOptions(memory_limit_bytes=limit, baselines=False))
         except ValueError as error:
             text = str(error)
             break
-        peak = plan.memory_peak("executor").bytes
+        peak = stage_figures(plan.stage).memory_peak("executor").bytes
         assert peak <= limit
-        assert plan.memory_peak("graph").bytes <= limit or not compiles(plan.step)
-        stages |= {edge.zero_stage for edge in plan.edges.values()}
+        assert stage_figures(plan.stage).memory_peak("graph").bytes <= limit or not compiles(
+            stage_figures(plan.stage).step
+        )
+        stages |= {edge.zero_stage for edge in plan.stage.edges.values()}
         parts.add(plan.micro_batches)
         steps += 1
         limit = 0.85 * min(peak, limit)
@@ -52,16 +61,18 @@ def test_plans_are_found_until_none_exists(name):
 def test_what_a_refusal_calls_the_smallest_is_a_plan_and_less_is_refused(name, shape):
     graph, where = CASES[name][0], cluster("gcp_a100", *shape)
     smallest = refused(graph, where, 1.0)
-    plan = autoddl.plan(graph, where, memory_limit_bytes=smallest)
-    assert plan.memory_peak("executor").bytes <= smallest
-    assert plan.memory_peak("graph").bytes <= smallest or not compiles(plan.step)
+    plan = find_plan(graph, where, PlanOptions(memory_limit_bytes=smallest))
+    assert stage_figures(plan.stage).memory_peak("executor").bytes <= smallest
+    assert stage_figures(plan.stage).memory_peak("graph").bytes <= smallest or not compiles(
+        stage_figures(plan.stage).step
+    )
     assert refused(graph, where, 0.95 * smallest) == smallest
 
 
 def refused(graph, where, limit) -> float:
     """The footprint that is named, bytes."""
     with pytest.raises(ValueError) as error:
-        autoddl.plan(graph, where, memory_limit_bytes=limit)
+        find_plan(graph, where, PlanOptions(memory_limit_bytes=limit))
     found = re.search(r"smallest found needs ([\d.]+) (\w+),", str(error.value))
     assert found is not None, error.value
     return float(found[1]) * UNITS[found[2]]
@@ -72,7 +83,9 @@ def test_what_fits_a_lower_limit_is_found_at_a_higher_one():
     graph, shape = CASES["mlp"]
     where = cluster("gcp_a100", *shape)
     seconds = [
-        autoddl.plan(graph, where, memory_limit_bytes=limit, baselines=False).cost.iteration_s
+        figures(
+            find_plan(graph, where, PlanOptions(memory_limit_bytes=limit, baselines=False))
+        ).cost.iteration_s
         for limit in (4.8e6, 4.69e6, 4.41e6, 4.2e6)
     ]
     assert seconds == sorted(seconds) and seconds[0] < seconds[-1]

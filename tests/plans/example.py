@@ -1,17 +1,18 @@
 """Two small plans: on one mesh, with redistributions, and in two stages."""
 
-import autoddl
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from tests.clusters import cluster
 from tests.graphs import mlp, residual
 
 MODEL = residual(2, 512, 1024)
-PLAN = autoddl.plan(MODEL, cluster("piz_daint", 2, 2), seed=5)
+PLAN = find_plan(MODEL, cluster("piz_daint", 2, 2), PlanOptions(seed=5))
 MLP = mlp(16, (32, 64, 64, 64, 32))
 
 
 def in_stages() -> Plan:
-    return autoddl.plan(MLP, cluster("laptop", 2, 2), stages=2, micro_batches=4)
+    return find_plan(MLP, cluster("laptop", 2, 2), PlanOptions(stages=2, micro_batches=4))
 
 
 STAGED = in_stages()

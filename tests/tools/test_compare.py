@@ -6,11 +6,11 @@ import math
 import pytest
 from click.testing import CliRunner
 
-import autoddl
 from autoddl.planner.baselines import FAMILIES, data_parallel
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.diff import cost_differences, differences
+from autoddl.plans.figures import figures
 from autoddl.tools.cli import main
 from autoddl.tools.compare import OURS, compare
 from tests.clusters import MACHINES, cluster
@@ -30,7 +30,7 @@ def run(*words: str) -> str:
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
     GRAPH.save(folder / "graph.json")
-    autoddl.plan(GRAPH, WHERE).save(folder / "ours.json")
+    find_plan(GRAPH, WHERE).save(folder / "ours.json")
     find_plan(GRAPH, WHERE, space=data_parallel(GRAPH)).save(folder / "data.json")
     return folder
 
@@ -80,14 +80,14 @@ def test_compare_prints_and_draws(files, tmp_path):
     assert "Megatron+ZeRO" in text and "the closest is" in text
     told = json.loads(run(*words, "--json", "--plot", str(bars)))
     assert told["schemes"][0]["name"] == OURS
-    assert told["schemes"][0]["iteration_s"] == autoddl.plan(GRAPH, WHERE).cost.iteration_s
+    assert told["schemes"][0]["iteration_s"] == figures(find_plan(GRAPH, WHERE)).cost.iteration_s
     assert bars.read_bytes().startswith(b"\x89PNG")
 
 
 def test_differences_add_up_to_those_of_the_plans():
-    ours, data = autoddl.plan(GRAPH, WHERE), find_plan(GRAPH, WHERE, space=data_parallel(GRAPH))
+    ours, data = find_plan(GRAPH, WHERE), find_plan(GRAPH, WHERE, space=data_parallel(GRAPH))
     found = differences(data, ours)
-    whole = cost_differences(data.cost, ours.cost)
+    whole = cost_differences(figures(data).cost, figures(ours).cost)
     for key, value in whole.items():
         parts = sum(cost_differences(*d.costs)[key] for d in found)
         assert parts == pytest.approx(value, rel=1e-9, abs=1e-15), key
@@ -113,7 +113,7 @@ def test_diff_prints_what_changed(files):
 
 
 def test_plans_of_different_models_are_not_compared(files, tmp_path):
-    autoddl.plan(mlp(128, (256, 256)), WHERE).save(tmp_path / "other.json")
+    find_plan(mlp(128, (256, 256)), WHERE).save(tmp_path / "other.json")
     words = ["diff", str(files / "ours.json"), str(tmp_path / "other.json")]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 2 and "only plans of one model" in result.output

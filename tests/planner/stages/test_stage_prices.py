@@ -5,12 +5,15 @@ import dataclasses
 import numpy as np
 import pytest
 
-import autoddl
 from autoddl.cost.model import CostModel
 from autoddl.graph.cut import cut_graph
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
 from autoddl.planner.stages import stage_prices
 from autoddl.planner.stages.stage_prices import StagePrices
 from autoddl.planner.stages.stage_search import Answer, Searched, shorten
+from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
 from tests.graphs import attention, compared, mlp, tied
 
@@ -114,9 +117,11 @@ def test_price_of_all_layers_is_the_plans_own():
     prices = StagePrices(cut_graph(MLP), CostModel(machine))
     whole = prices.price(0, 4, (1, 1), 4, 1)
     assert whole is not None
-    plan = autoddl.plan(MLP, machine, micro_batches=4)
-    assert dataclasses.astuple(whole) == pytest.approx(dataclasses.astuple(plan.stage.price))
-    cost = plan.cost
+    plan = find_plan(MLP, machine, PlanOptions(micro_batches=4))
+    assert dataclasses.astuple(whole) == pytest.approx(
+        dataclasses.astuple(stage_figures(plan.stage).price)
+    )
+    cost = figures(plan).cost
     assert 4 * (whole.forward_s + whole.backward_s) + whole.once_s == pytest.approx(
         cost.iteration_s
     )
@@ -136,9 +141,9 @@ def test_equal_layers_are_priced_once():
     assert sorted(n for layers in short.stands_for.values() for n in layers) == list(range(8))
     found = StagePrices(cut, CostModel(MACHINE)).price(0, 8, (2, 2), 1, 1)
     assert found is not None
-    plan = autoddl.plan(DEEP, MACHINE, micro_batches=1)
+    plan = find_plan(DEEP, MACHINE, PlanOptions(micro_batches=1))
     assert found.forward_s + found.backward_s + found.once_s == pytest.approx(
-        plan.cost.iteration_s, rel=0.15
+        figures(plan).cost.iteration_s, rel=0.15
     )
 
 

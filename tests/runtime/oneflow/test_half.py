@@ -40,12 +40,14 @@ def test_stages_in_float16_are_refused_on_any_device():
 def test_the_scale_falls_at_once_and_grows_slowly():
     world = Groups(cluster("gcp_a100", 1, 1).mesh, 0, OneFlow("cpu")).along(())
     scaler = LossScaler(8.0, growth_interval=2)
-    gradient = flow.tensor([16.0, -4.0])
-    assert scaler.unscale([gradient], world) and gradient.numpy().tolist() == [2.0, -0.5]
-    assert not scaler.unscale([flow.tensor([float("nan")])], world)
+    shared = flow.tensor([16.0, -4.0])  # of two parameters
+    gradients = {"a": shared, "b": shared}
+    assert scaler.unscale([gradients], world)
+    assert all(x.numpy().tolist() == [2.0, -0.5] for x in gradients.values())
+    assert not scaler.unscale([{"a": flow.tensor([float("nan")])}], world)
     assert (scaler.scale, scaler.good_steps, scaler.skipped) == (4.0, 0, 1)
     for _ in range(2):
-        assert scaler.unscale([flow.zeros(1)], world)
+        assert scaler.unscale([{"a": flow.zeros(1)}], world)
     assert scaler.scale == 8.0
 
 

@@ -4,7 +4,6 @@ import pytest
 
 pytest.importorskip("oneflow", reason="needs OneFlow")
 
-import autoddl
 from autoddl.cluster import Cluster
 from autoddl.planner.baselines import data_parallel
 from autoddl.planner.options import PlanOptions
@@ -38,8 +37,10 @@ def test_steps_and_plans_send_what_they_should():
         "data parallel": find_plan(
             graph, cluster, PlanOptions(optimizer="sgd"), space=data_parallel(graph)
         ),
-        "random": autoddl.plan(
-            graph, cluster, optimizer="sgd", search="random", restarts=1, baselines=False
+        "random": find_plan(
+            graph,
+            cluster,
+            PlanOptions(optimizer="sgd", search="random", restarts=1, baselines=False),
         ),
     }
     with Box(2, 2) as box:

@@ -7,8 +7,9 @@ import pytest
 
 pytest.importorskip("oneflow", reason="needs OneFlow")
 
-import autoddl
 from autoddl.cluster import Cluster
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.tools.box import Box
 from autoddl.tools.train_plan import PlanJob
@@ -19,7 +20,9 @@ from benchmarks.box.bytes import LAPTOP
 def plan_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     cluster = Cluster.load(LAPTOP).with_shape(2, 1)
-    autoddl.plan(trace_entry("models.gpt:gpt_small", 4), cluster, optimizer="sgd").save(path)
+    find_plan(trace_entry("models.gpt:gpt_small", 4), cluster, PlanOptions(optimizer="sgd")).save(
+        path
+    )
     return str(path)
 
 

@@ -144,7 +144,7 @@ def _is_whole(signature: Signature) -> bool:
 
 def _seconds(node: Node, watch: Stopwatch) -> tuple[float, float]:
     """Median seconds of one call: (forward, forward and backward)."""
-    kernel, spec, device = node.kernel, node.context.spec, watch.backend.device
+    kernel, spec, device = node.kernel, node.context.spec, watch.backend.facts.device
     assert kernel is not None
     inputs = [_filled(tensor, device) for tensor in spec.inputs]
     gradients = [
