@@ -27,6 +27,7 @@ from typing import Any
 
 from autoddl._files import write_atomically
 from autoddl.cost.recompute import Checkpointing
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.jobs.launch import run_processes
 
 ROOT = Path(__file__).parents[1]
@@ -189,7 +190,7 @@ def measure(case: Case, live: bool) -> dict[str, Any]:
         "stage": trainer.stage,
         "in_flight": stage.in_flight,
         "recomputed_blocks": len(stage.recomputed),
-        "predicted_bytes": stage.memory_peak("executor").bytes,
+        "predicted_bytes": stage_figures(stage).peak_bytes,
         "measured_bytes": resident("VmHWM") - before - own - unread,
     }
 

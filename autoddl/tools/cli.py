@@ -153,7 +153,9 @@ def explain(
         show_plan(found, as_json=True)
         return
     if not (html or png or timeline or trace):
-        click.echo(found.explain(layer))
+        from ..plans.explain import explain as in_words
+
+        click.echo(in_words(found, layer))
         return
     if layer:
         raise ValueError("the pages and pictures show the whole plan; leave --layer out")
@@ -175,12 +177,14 @@ def explain(
 
 def _write_pictures(found: Plan, timeline: str | None, trace: str | None) -> None:
     """When each pass of the stages runs."""
+    from ..plans.figures import figures
     from ..plans.schedule.timeline import save_picture, save_trace
 
+    predicted = figures(found)
     if timeline:
-        save_picture(found.timeline, timeline, found.graph.name)
+        save_picture(predicted.timeline, timeline, found.graph.name)
     if trace:
-        save_trace(found.timeline, trace)
+        save_trace(predicted.timeline, trace)
 
 
 @main.command(
