@@ -14,7 +14,6 @@ from .cluster.spec import Cluster
 from .graph.graph import Graph
 from .planner.options import PlanKeywords, PlanOptions, Stages, TrainKeywords
 from .planner.planner import find_plan
-from .planner.stages.staged_planner import find_staged_plan
 from .plans import Plan
 from .runtime.need import BackendMissing, need_oneflow
 
@@ -68,13 +67,7 @@ def plan(
     Raises TypeError for an unknown option, ValueError if an option has no such value, the batch
     cannot be cut so, or nothing fits the memory.
     """
-    return _plan(graph, cluster, PlanOptions.of(options, keywords))
-
-
-def _plan(graph: Graph, cluster: Cluster, options: PlanOptions) -> Plan:
-    if options.stages is None:
-        return find_plan(graph, cluster, options)
-    return find_staged_plan(graph, cluster, options)
+    return find_plan(graph, cluster, PlanOptions.of(options, keywords))
 
 
 def parallelize(
@@ -106,8 +99,9 @@ def parallelize(
     BackendMissing without OneFlow.
     """
     need_oneflow("autoddl.parallelize")
+    from .runtime.backend import check_computes
     from .runtime.jobs.guard import install_guard
-    from .runtime.jobs.session import check_world_size, share_text
+    from .runtime.jobs.session import check_world_size, optimizer_kind, share_text
     from .runtime.loss_scale import check_stages
     from .runtime.oneflow.backend import OneFlow
     from .runtime.oneflow.trace.trace import trace_with_state
@@ -124,12 +118,12 @@ def parallelize(
     precision = chosen.precision if plan is None else plan.precision
     if stages is not None if plan is None else plan.num_stages > 1:
         check_stages(precision)
-    backend.check_precision(precision)
+    check_computes(precision, backend.facts)
     check_world_size(cluster, backend.size)
     traced = trace_with_state(model, *example, loss=loss)
     if plan is None:
-        chosen = dataclasses.replace(chosen, optimizer=backend.optimizer_kind(optimizer))
-        text = share_text(lambda: _plan(traced.graph, cluster, chosen).dumps(), backend)
+        chosen = dataclasses.replace(chosen, optimizer=optimizer_kind(optimizer, backend))
+        text = share_text(lambda: find_plan(traced.graph, cluster, chosen).dumps(), backend)
         plan = Plan.loads(text)
     else:
         plan.check_model(traced.graph)

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from .._files import write_atomically
+from .._files import load_file, write_atomically
 from ..sbp.collectives import COLLECTIVES, Collectives
 from ..sbp.mesh import Mesh
 from .fields import Fields, check_known, checked_number, load_object, type_name
@@ -154,14 +154,7 @@ class Cluster:
     @staticmethod
     def load(path: str | Path) -> Cluster:
         """Read what `save` wrote. ValueError names the file and the field that is wrong."""
-        try:
-            return Cluster.from_json(load_object(Path(path).read_text()))
-        except FileNotFoundError as error:
-            raise ValueError(f"{path}: no such file") from error
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}: not a text file: {error}") from error
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
+        return load_file(path, "machine file", lambda text: Cluster.from_json(load_object(text)))
 
     def __str__(self) -> str:
         return f"{self.name} {self.nodes}x{self.gpus_per_node}"

@@ -26,10 +26,9 @@ from itertools import chain, compress, count
 from pathlib import Path
 from typing import Any
 
-from .._files import write_atomically
+from .._files import load_file, write_atomically
 from ..sbp.layout import TensorSpec
-from ..sbp.rules import find_rule, signatures_of
-from ..sbp.signature import OpSpec, Signature
+from ..sbp.signature import OpSpec, Signature, find_rule, signatures_of
 
 GRAPH_VERSION = 1
 SOURCE_KINDS = ("input", "param", "buffer")
@@ -352,6 +351,8 @@ class Graph:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Graph:
         """Raises ValueError on another version or a missing field."""
+        if not isinstance(data, Mapping):
+            raise ValueError("the JSON is no object")
         if data.get("version") != GRAPH_VERSION:
             raise ValueError(
                 f"graph version {data.get('version')!r} is not {GRAPH_VERSION}; "
@@ -392,10 +393,7 @@ class Graph:
     @staticmethod
     def load(path: str | Path) -> Graph:
         """Read what `save` wrote. ValueError names the file and what is wrong with it."""
-        try:
-            return Graph.from_json(json.loads(Path(path).read_text()))
-        except (json.JSONDecodeError, ValueError) as error:
-            raise ValueError(f"{path}: {error}") from error
+        return load_file(path, "graph", lambda text: Graph.from_json(json.loads(text)))
 
     @cached_property
     def fingerprint(self) -> str:

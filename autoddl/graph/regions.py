@@ -19,10 +19,11 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sbp.rules import find_rule
+from ..sbp.signature import find_rule
 from .graph import Graph, Op
 
 Block = tuple[str, ...]
+Blocks = tuple[Block, ...]
 _ENDS = ("input", "param", "buffer", "stage_input", "stage_output", "loss")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..cost.account import Cost
 from ..graph.placed import PlannedEdge
+from ..plans.figures import figures
 from . import Plan
 from .records import PlannedLayer
 
@@ -62,7 +63,7 @@ def differences(first: Plan, second: Plan) -> tuple[LayerDifference, ...]:
     for layer in first.layers:
         other = others[layer.name]
         what = _what(first, second, layer, other)
-        costs = first.layer_cost(layer), second.layer_cost(other)
+        costs = figures(first).layer_cost(layer), figures(second).layer_cost(other)
         if not what and costs[0] == costs[1]:
             continue
         pattern = re.sub(r"\d+", "*", layer.name)
@@ -94,8 +95,11 @@ def cost_differences(first: Cost, second: Cost) -> dict[str, float]:
 
 def total_difference(first: Plan, second: Plan) -> dict[str, float]:
     """How much more the second plan costs; its stages, if it has several, wait for each other."""
-    more = cost_differences(first.cost, second.cost)
-    return {**more, "seconds": second.iteration_s - first.iteration_s}
+    more = cost_differences(figures(first).cost, figures(second).cost)
+    return {
+        **more,
+        "seconds": figures(second).iteration_s - figures(first).iteration_s,
+    }
 
 
 def to_json(first: Plan, second: Plan) -> dict[str, Any]:
@@ -104,8 +108,11 @@ def to_json(first: Plan, second: Plan) -> dict[str, Any]:
         "model": first.graph.name,
         "clusters": [str(first.cluster), str(second.cluster)],
         "micro_batches": [first.micro_batches, second.micro_batches],
-        "iteration_s": [first.iteration_s, second.iteration_s],
-        "memory_bytes": [first.cost.memory_bytes, second.cost.memory_bytes],
+        "iteration_s": [figures(first).iteration_s, figures(second).iteration_s],
+        "memory_bytes": [
+            figures(first).cost.memory_bytes,
+            figures(second).cost.memory_bytes,
+        ],
         "difference": total_difference(first, second),
         "layers": [difference.to_json() for difference in differences(first, second)],
     }

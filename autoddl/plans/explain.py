@@ -8,7 +8,8 @@ from ..cost.savings import Saving
 from ..graph import batch_norm
 from ..graph.graph import Graph
 from ..graph.rows import find_rows
-from .figures import PlanFigures
+from ..plans.figures import figures
+from ..plans.stage_figures import stage_figures
 from .format import (
     LayerText,
     extrapolation_text,
@@ -20,6 +21,7 @@ from .format import (
     timed_text,
     unfit_text,
 )
+from .plan import Plan
 from .records import PlannedBaseline, PlannedLayer
 from .schedule.costs import Costs
 from .schedule.simulate import simulate
@@ -31,24 +33,29 @@ _PRECISION_TEXT = {
 _ENDS = {"done": "", "budget": " until its budget ended", "interrupted": " until interrupted"}
 
 
-def explain(plan: PlanFigures) -> str:
+def explain(plan: Plan, layer: str | None = None) -> str:
     """The whole plan: its cost, where the bytes go, each layer's choice with the next best.
 
     Of several stages: the pipeline, then each stage; stages with one plan are explained once.
+
+    layer: the name of the one to explain alone, step by step. ValueError if no layer has that name
     """
+    if layer is not None:
+        return explain_layer(plan, layer)
     if len(plan.stages) == 1:
         return _stage_text(plan.stages[0], plan.baselines)
     lines = pipeline_lines(plan)
     what = "stage" if plan.chunks == 1 else "part"
-    for n, (stage, first) in enumerate(zip(plan.stages, plan.same_as, strict=True)):
+    for n, (stage, first) in enumerate(zip(plan.stages, figures(plan).same_as, strict=True)):
         own = _stage_text(stage) if first == n else f"the plan of {what} {first}"
         lines += ["", f"{what} {n}", own]
     return "\n".join(lines)
 
 
-def pipeline_lines(plan: PlanFigures) -> list[str]:
+def pipeline_lines(plan: Plan) -> list[str]:
     """Stages, what travels between them, and how long they wait for each other."""
-    timeline = plan.timeline
+    predicted = figures(plan)
+    timeline = predicted.timeline
     chunks = "" if plan.chunks == 1 else f" of {plan.chunks} parts"
     what = "stage" if plan.chunks == 1 else "part"
     delayed = "" if plan.delay is None else f", weight gradients {plan.delay} late"
@@ -56,13 +63,13 @@ def pipeline_lines(plan: PlanFigures) -> list[str]:
         f"{plan.graph.name} on {plan.cluster}, batch {plan.batch} in "
         f"{plan.micro_batches} micro-batches, {plan.num_stages} stages{chunks}, "
         f"{plan.schedule_name}{delayed}",
-        f"predicted {format_seconds(plan.iteration_s)} a step: bubble {timeline.bubble:.1%} "
+        f"predicted {format_seconds(predicted.iteration_s)} a step: bubble {timeline.bubble:.1%} "
         f"(transfers in no time: {_bubble_without_transfers(plan):.1%})",
     ]
     lines += rows_lines(plan.graph)
     for n, stage in enumerate(plan.stages):
-        price, held = plan.prices[n], plan.schedule.stash[n % plan.num_stages]
-        memory = plan.memory_bytes[n % plan.num_stages]
+        price, held = predicted.prices[n], predicted.schedule.stash[n % plan.num_stages]
+        memory = predicted.memory_bytes[n % plan.num_stages]
         whole = "" if plan.chunks == 1 else f" of stage {n % plan.num_stages}"
         lines.append(
             f"{what} {n}: layers {stage.first}-{stage.last - 1} on {stage.place}: "
@@ -71,7 +78,7 @@ def pipeline_lines(plan: PlanFigures) -> list[str]:
             f"once {format_seconds(price.once_s)}; "
             f"memory{whole} {format_bytes(memory)} with {held} micro-batches in flight"
         )
-    for link, (forward, backward) in plan.travel.reshards.items():
+    for link, (forward, backward) in predicted.travel.reshards.items():
         back = "" if backward is None else f", gradient {format_seconds(backward.seconds)} back"
         skip = " (long skip)" if link.target > link.source + 1 else ""
         lines.append(
@@ -80,7 +87,7 @@ def pipeline_lines(plan: PlanFigures) -> list[str]:
             f"{forward.source.nd} -> {forward.target.nd}, {format_seconds(forward.seconds)} "
             f"(at least {format_seconds(forward.bound_s)}){back}{skip}"
         )
-    for name, stages in plan.travel.shared_params.items():
+    for name, stages in predicted.travel.shared_params.items():
         lines.append(
             f"parameter {name} is held by {what}s {', '.join(map(str, stages))}; "
             "their gradients are added up once a step"
@@ -88,20 +95,23 @@ def pipeline_lines(plan: PlanFigures) -> list[str]:
     return lines
 
 
-def _bubble_without_transfers(plan: PlanFigures) -> float:
-    costs = plan.pass_costs
+def _bubble_without_transfers(plan: Plan) -> float:
+    predicted = figures(plan)
+    costs = predicted.pass_costs
     free = Costs(costs.forward, costs.backward, costs.weight, {}, {})
-    return simulate(plan.schedule, free).bubble
+    return simulate(predicted.schedule, free).bubble
 
 
 def _stage_text(plan: StagePlan, baselines: Sequence[PlannedBaseline] = ()) -> str:
     """One mesh: its cost, where the bytes go, each layer's choice with the next best."""
-    cost, cluster = plan.cost, plan.cluster
+    predicted = stage_figures(plan)
+    cost, cluster = predicted.cost, plan.cluster
     rounds = f" in {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
     precision = _PRECISION_TEXT.get(plan.precision, "")
     share = cost.communication_s / cost.iteration_s if cost.iteration_s else 0.0
     limit = format_bytes(plan.memory_limit_bytes)
-    peak = f", {format_bytes(plan.peak_bytes)} at the fullest moment" if plan.peak_bytes else ""
+    most = predicted.peak_bytes
+    peak = f", {format_bytes(most)} at the fullest moment" if most else ""
     nic, intra = cost.nic_bytes, cost.intra_bytes
     saved = saved_text(plan)
     lines = [
@@ -111,7 +121,7 @@ def _stage_text(plan: StagePlan, baselines: Sequence[PlannedBaseline] = ()) -> s
         f"{format_seconds(cost.communication_s)} communication ({share:.0%})",
         *rows_lines(plan.graph),
         f"memory {format_bytes(cost.memory_bytes)} of {limit} a device{peak}",
-        *savings_lines(plan.micro_batches, plan.savings),
+        *savings_lines(plan.micro_batches, predicted.savings),
         f"through each host's NIC {format_bytes(nic.total)} "
         f"(forward {format_bytes(nic.forward)}, backward {format_bytes(nic.backward)}, "
         f"gradients {format_bytes(nic.gradient_sync)}); inside a host, each device "
@@ -125,10 +135,10 @@ def _stage_text(plan: StagePlan, baselines: Sequence[PlannedBaseline] = ()) -> s
             "every device does the whole work: by the prices of this machine any split of so small "
             "a model costs more time than it saves"
         )
-    if plan.extrapolated:
-        lines.append(extrapolation_text(plan.extrapolated))
-    if plan.timed.computing:
-        lines.append(timed_text(plan.timed))
+    if predicted.extrapolated:
+        lines.append(extrapolation_text(predicted.extrapolated))
+    if predicted.timed.computing:
+        lines.append(timed_text(predicted.timed))
     lines.append("")
     for row in layer_rows(layer_texts(plan)):
         times = f" (x{row.count})" if row.count > 1 else ""
@@ -155,7 +165,7 @@ def rows_lines(graph: Graph) -> list[str]:
     return lines
 
 
-def explain_layer(plan: PlanFigures, name: str) -> str:
+def explain_layer(plan: Plan, name: str) -> str:
     """One layer, step by step. ValueError if no layer has that name."""
     found = [(stage, own) for stage in plan.stages for own in stage.layers if own.name == name]
     if not found:
@@ -167,7 +177,7 @@ def explain_layer(plan: PlanFigures, name: str) -> str:
 def layer_texts(plan: StagePlan) -> list[LayerText]:
     """The layers with their costs, as the tables of a plan show them."""
     return [
-        LayerText(layer, plan.layer_cost(layer), _storage_text(plan, layer))
+        LayerText(layer, stage_figures(plan).layer_cost(layer), _storage_text(plan, layer))
         for layer in plan.layers
     ]
 
@@ -176,9 +186,9 @@ def saved_text(plan: StagePlan) -> str:
     """What it saves and costs to run blocks again; "" without any."""
     if not plan.recomputed:
         return ""
-    kept_plan = plan.keeping_all()
-    cost, kept, blocks = plan.cost, kept_plan.cost, len(plan.recomputed)
-    peak, kept_peak = plan.peak_bytes, kept_plan.peak_bytes
+    predicted, otherwise = stage_figures(plan), stage_figures(plan.keeping_all())
+    cost, kept, blocks = predicted.cost, otherwise.cost, len(plan.recomputed)
+    peak, kept_peak = predicted.peak_bytes, otherwise.peak_bytes
     fullest = ""
     if peak is not None and kept_peak is not None:
         fullest = (
@@ -196,8 +206,9 @@ def saved_text(plan: StagePlan) -> str:
 
 def _certificate(plan: StagePlan) -> str:
     """How good the plan is: in the searched space, and against any algorithm for its products."""
+    predicted = stage_figures(plan)
     algorithm = plan.search.algorithm + _ENDS.get(plan.search.end, "")
-    gap, products = plan.gap, plan.product_bytes
+    gap, products = predicted.gap, predicted.product_bytes
     if gap is None:
         found = f"found by {algorithm}, which proves nothing about better plans"
     elif gap == 0:
@@ -240,14 +251,14 @@ def _baseline_lines(baselines: Sequence[PlannedBaseline], iteration_s: float) ->
 def _next_best(plan: StagePlan, layer: PlannedLayer) -> str:
     if not layer.alternative:
         return "no other topology divides this layer"
-    extra, iteration_s = layer.alternative_extra_s, plan.cost.iteration_s
+    extra, iteration_s = layer.alternative_extra_s, stage_figures(plan).cost.iteration_s
     share = extra / iteration_s if iteration_s else 0.0
     return f"next best {layer.alternative}: {format_seconds(extra)} more ({share:+.1%})"
 
 
 def _storage_text(plan: StagePlan, layer: PlannedLayer) -> str:
     """How a layer stores its parameters; "" if whole."""
-    found = plan.savings
+    found = stage_figures(plan).savings
     stages = {found.stages[op] for op in layer.ops if op in found.stages}
     if not stages:
         return ""
@@ -259,14 +270,15 @@ def _storage_text(plan: StagePlan, layer: PlannedLayer) -> str:
 
 def _layer_lines(plan: StagePlan, layer: PlannedLayer) -> list[str]:
     """One layer: its placements, each redistribution step, and what they cost."""
-    cost, storage = plan.layer_cost(layer), _storage_text(plan, layer)
+    predicted = stage_figures(plan)
+    cost, storage = predicted.layer_cost(layer), _storage_text(plan, layer)
     nic = cost.nic_bytes
     return [
         f"{layer.name}  {layer.op}  {layer.topology}",
         f"  {layer.signature}",
         f"  {format_seconds(cost.compute_s)} computation, "
         f"{format_seconds(cost.communication_s)} communication of "
-        f"{format_seconds(plan.cost.iteration_s)} an iteration; "
+        f"{format_seconds(predicted.cost.iteration_s)} an iteration; "
         f"{format_bytes(cost.memory_bytes)} a device",
         f"  NIC: forward {format_bytes(nic.forward)}, backward {format_bytes(nic.backward)}, "
         f"gradients {format_bytes(nic.gradient_sync)}",

@@ -10,12 +10,15 @@ from typing import Any
 
 from .._files import json_number
 from ..cost.account import Cost
+from ..plans.figures import figures
+from ..plans.stage_figures import stage_figures
 from . import Plan
 from .stage import StagePlan
 
 
 def summary_json(plan: Plan) -> dict[str, Any]:
     """Of several stages, the figures of each are in `stages`; of one they are the plan's own."""
+    predicted = figures(plan)
     cluster = plan.cluster
     single = len(plan.stages) == 1
     return {
@@ -35,8 +38,8 @@ def summary_json(plan: Plan) -> dict[str, Any]:
         "schedule": plan.schedule_name,
         "delay": plan.delay,
         "chunks": plan.chunks,
-        "iteration_s": plan.iteration_s,
-        "bubble": plan.timeline.bubble,
+        "iteration_s": predicted.iteration_s,
+        "bubble": predicted.timeline.bubble,
         **(_figures(plan.stage) if single else {}),
         "baselines": [
             {**dataclasses.asdict(baseline), "fits": baseline.fits} for baseline in plan.baselines
@@ -46,11 +49,11 @@ def summary_json(plan: Plan) -> dict[str, Any]:
                 "first_layer": stage.first,
                 "last_layer": stage.last - 1,
                 "place": str(stage.place),
-                "forward_s": plan.prices[part].forward_s,
-                "backward_s": plan.prices[part].backward_s,
-                "once_s": plan.prices[part].once_s,
-                "in_flight": plan.schedule.stash[part % plan.num_stages],
-                "memory_bytes": plan.memory_bytes[part % plan.num_stages],
+                "forward_s": predicted.prices[part].forward_s,
+                "backward_s": predicted.prices[part].backward_s,
+                "once_s": predicted.prices[part].once_s,
+                "in_flight": predicted.schedule.stash[part % plan.num_stages],
+                "memory_bytes": predicted.memory_bytes[part % plan.num_stages],
                 **({} if single else {"plan": _figures(stage)}),
             }
             for part, stage in enumerate(plan.stages)
@@ -66,13 +69,14 @@ def summary_json(plan: Plan) -> dict[str, Any]:
                 "forward_bound_s": forward.bound_s,
                 "backward_s": backward.seconds if backward else 0.0,
             }
-            for link, (forward, backward) in plan.travel.reshards.items()
+            for link, (forward, backward) in predicted.travel.reshards.items()
         ],
     }
 
 
 def _figures(plan: StagePlan) -> dict[str, Any]:
-    cost, products = plan.cost, plan.product_bytes
+    predicted = stage_figures(plan)
+    cost, products = predicted.cost, predicted.product_bytes
     return {
         "recomputed_blocks": len(plan.recomputed),
         "cost": {
@@ -85,10 +89,10 @@ def _figures(plan: StagePlan) -> dict[str, Any]:
             "per_device_intra": _traffic(cost, "intra_bytes"),
         },
         "memory_bytes": cost.memory_bytes,
-        "peak_bytes": plan.peak_bytes,
-        "savings": plan.savings.to_json(),
-        "timed_operators": dataclasses.asdict(plan.timed),
-        "extrapolated": [dataclasses.asdict(steps) for steps in plan.extrapolated],
+        "peak_bytes": predicted.peak_bytes,
+        "savings": predicted.savings.to_json(),
+        "timed_operators": dataclasses.asdict(predicted.timed),
+        "extrapolated": [dataclasses.asdict(steps) for steps in predicted.extrapolated],
         "layers": [
             {
                 "name": layer.name,
@@ -104,7 +108,7 @@ def _figures(plan: StagePlan) -> dict[str, Any]:
                 "next_best_extra_s": layer.alternative_extra_s,
             }
             for layer in plan.layers
-            for layer_cost in (plan.layer_cost(layer),)
+            for layer_cost in (predicted.layer_cost(layer),)
         ],
         "search": {
             "algorithm": plan.search.algorithm,
@@ -112,8 +116,8 @@ def _figures(plan: StagePlan) -> dict[str, Any]:
             "seconds": plan.search.seconds or None,  # of a file nobody knows
             "end": plan.search.end,
             "lower_bound_s": plan.search.lower_bound_s,
-            "gap": plan.gap,
-            "proven": plan.gap == 0.0,
+            "gap": predicted.gap,
+            "proven": predicted.gap == 0.0,
         },
         "bounds": {
             "matmul_bytes": products.least,

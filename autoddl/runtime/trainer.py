@@ -10,6 +10,7 @@ All methods are called by all ranks of the job, in the same order.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -19,10 +20,12 @@ import numpy as np
 from ..graph.graph import Graph
 from ..graph.rows import find_rows
 from ..plans import Plan
+from ..plans.figures import figures
 from ..plans.links import Link
-from ..plans.schedule.action import Action
 from ..plans.schedule.hoist import hoisted
-from .backend import Backend, OptimizerFn, Tensor
+from ..plans.schedule.orders import Action
+from ..plans.stage_figures import stage_figures
+from .backend import Backend, OptimizerFn, Tensor, check_computes, dtype_of
 from .comm.groups import Groups
 from .comm.redistribute import LocalFn, prepare
 from .comm.tied import exchange_gradients
@@ -34,8 +37,7 @@ from .jobs.roll_call import RollCall
 from .kernel import RunState
 from .loss_scale import LossScaler, check_stages
 from .nested import put_tensors
-from .part import Job, Part
-from .state import share
+from .part import Job, Outgoing, Part
 from .traced import Traced
 
 
@@ -66,11 +68,10 @@ class Trainer:
         ways:    of `Groups`
         """
         self.plan = plan
-        backend.check_precision(plan.precision)
+        check_computes(plan.precision, backend.facts)
         if plan.num_stages > 1:
             check_stages(plan.precision)
         self._traced = traced
-        self._start = {**traced.params, **traced.buffers}
         self._backend = backend
         self._debug = debug
         if scaler is None and plan.precision != "float32":
@@ -78,31 +79,30 @@ class Trainer:
         self.scaler = scaler
         gpus = plan.cluster.gpus_per_node
         self._world = Groups(plan.cluster.mesh, backend.rank, backend).world
-        self._roll_call = RollCall(self._world)
-        self._job = job = self._make_job(emulate, ways)
-        self._parts = {v: Part(job, plan.stages[v], traced.model) for v in plan.parts_of(job.stage)}
+        self.roll_call = RollCall(self._world)
+        # an emulated computation leaves the framework's one queue to the transfers
+        beside = overlap and not emulate and plan.num_stages > 1
+        self._job = job = self._make_job(emulate, beside, ways)
+        self._parts = {v: Part(job, plan.stages[v]) for v in plan.parts_of(job.stage)}
         self._load()
-        self._thread = backend.beside_compute(
-            # an emulated computation leaves the framework's one queue to the transfers
-            overlap and not emulate and plan.num_stages > 1
-        )
         self._hoists = overlap and emulate
         # the framework would else go on computing, and transfer when nothing is left to compute
         self._blocks = not overlap
         at = (backend.rank // gpus, backend.rank % gpus)
         self._reshards: dict[tuple[Link, str], Resharding] = {}
-        for link, plans in plan.travel.reshards.items():
+        for link, plans in figures(plan).travel.reshards.items():
             for direction, reshard in zip("FB", plans, strict=True):
                 if reshard is not None and {link.source, link.target} & self._parts.keys():
                     self._reshards[link, direction] = Resharding(
-                        reshard, at, gpus, backend, self._thread, signal=signal
+                        reshard, at, gpus, backend, beside=beside, signal=signal
                     )
         self._locals = self._local_links()
-        self._evaluator = Evaluator(job, self._parts, at, self._thread)
+        self._count_links()
+        self._evaluator = Evaluator(job, self._parts, at)
         trained = [p for part in self._parts.values() for p in part.trained]
-        self.optimizer = backend.optimizer(optimizer, trained) if trained else None
+        self.optimizer = backend.optimizer(optimizer, trained)[0] if trained else None
 
-    def _make_job(self, emulate: bool, ways: Mapping[str, Callable[..., Any]]) -> Job:
+    def _make_job(self, emulate: bool, beside: bool, ways: Mapping[str, Callable[..., Any]]) -> Job:
         plan, backend = self.plan, self._backend
         ranks = [stage.place.ranks(plan.cluster.gpus_per_node) for stage in plan.stages]
         stage = next(n for n, own in enumerate(ranks) if backend.rank in own)
@@ -112,34 +112,52 @@ class Trainer:
         groups = Groups(mesh, backend.rank - first, backend, first, ways)
         rows = find_rows(plan.graph)
         rows.check(plan.micro_batches)
-        opaque = {k: backend.opaque_kernel(call) for k, call in self._traced.opaque.items()}
-        emulator = Emulator(one.model, groups) if emulate else None
+        opaque = {k: backend.kernels.opaque(call) for k, call in self._traced.opaque.items()}
+        whole = {**self._traced.params, **self._traced.buffers}
+        emulator = Emulator(stage_figures(one).model, groups) if emulate else None
         return Job(
-            plan, ranks, stage, groups, RunState(one.seed), opaque, rows, emulator, self._debug
-        )
+            plan, ranks, stage, groups, RunState(one.seed), opaque, rows, whole, emulator, beside,
+            self._debug,
+        )  # fmt: skip
 
     def _load(self) -> None:
         """Place rank 0's values of all parameters and buffers that the model's operators read."""
         for op in self.plan.graph.ops:
             if op.kind in ("param", "buffer"):
                 name = op.attrs["name"]
-                whole = share(self._start[name], 0, self._backend)  # all ranks together
+                whole = self._backend.broadcast(self._job.whole[name], 0)  # all ranks together
                 for part in self._parts.values():
                     part.hold(name, whole)
 
     def _local_links(self) -> dict[Link, tuple[LocalFn, LocalFn | None]]:
         """What redistributes each tensor that goes from one part of this stage to another."""
+        predicted = figures(self.plan)
         found, groups = {}, self._job.groups
-        for link, (forward, backward) in self.plan.travel.local_paths.items():
+        for link, (forward, backward) in predicted.travel.local_paths.items():
             if link.source in self._parts:
                 shape = self.graph.tensors[link.tensor].spec.shape
-                out, into = self.plan.travel.ends(link)
+                out, into = predicted.travel.ends(link)
                 back = None
                 if backward is not None:
                     assert into.grad_outs[0] is not None
                     back = prepare(backward, shape, into.grad_outs[0], groups)
                 found[link] = prepare(forward, shape, out.ins[0], groups), back
         return found
+
+    def _count_links(self) -> None:
+        """Tell the parts how many links take each tensor that goes out of them."""
+        forward: dict[int, Counter[str]] = {v: Counter() for v in self._parts}
+        backward: dict[int, Counter[str]] = {v: Counter() for v in self._parts}
+        taken = [(link, direction) for link, direction in self._reshards]
+        for link, (_, back) in self._locals.items():
+            taken += [(link, "F")] if back is None else [(link, "F"), (link, "B")]
+        for link, direction in taken:
+            if direction == "F" and link.source in self._parts:
+                forward[link.source][sent_key(link.tensor)] += 1
+            elif direction == "B" and link.target in self._parts:
+                backward[link.target][link.tensor] += 1
+        for v, part in self._parts.items():
+            part.sent, part.gradients = Outgoing(forward[v]), Outgoing(backward[v])
 
     @property
     def graph(self) -> Graph:
@@ -187,7 +205,7 @@ class Trainer:
             )
         for part in self._parts.values():
             part.take(batch)
-        self._roll_call("step")
+        self.roll_call("step")
         if self.emulator:
             self.emulator.clock.start()
         for part in self._parts.values():
@@ -204,72 +222,77 @@ class Trainer:
         return self._share_loss(losses[-1])
 
     def _actions(self) -> Sequence[Action]:
-        actions = self.plan.schedule.actions[self.stage]
+        predicted = figures(self.plan)
+        actions = predicted.schedule.actions[self.stage]
         if not self._hoists:
             return actions
-        return hoisted(actions, self.plan.schedule.joint, self._meets)
+        return hoisted(actions, predicted.schedule.joint, self._meets)
 
     def _update(self) -> None:
         """Let the optimizer change the parameters, unless a scaled gradient is not finite."""
         states = [part.state for part in self._parts.values()]
-        gradients = [g for state in states for g in state.gradients()] if self.scaler else []
+        gradients = [state.gradients for state in states]
         finite = self.scaler is None or self.scaler.unscale(gradients, self._world)
         if finite and self.optimizer is not None:
+            for state in states:
+                state.give_gradients()
             self.optimizer.step()
         if self._debug:
             for state in states:
                 state.check_parameters()
 
     def _meets(self, action: Action) -> bool:
-        number = self.plan.schedule.part(self.stage, action.chunk)
+        number = figures(self.plan).schedule.part(self.stage, action.chunk)
         return action.kind in self._parts[number].meets
 
     def _do(self, action: Action) -> None:
+        predicted = figures(self.plan)
         m, share = action.micro_batch, self._job.rows.share(self.plan.micro_batches)
-        number = self.plan.schedule.part(self.stage, action.chunk)
+        number = predicted.schedule.part(self.stage, action.chunk)
         part = self._parts[number]
         if not action.is_compute:
             self._transfer(action, number)
         elif action.kind == "F":
             part.wait_for("F", m)
-            part.sent[m] = part.executor.forward_pass(m, part.inputs.pop(m), share)
+            part.sent.put(m, part.executor.forward_pass(m, part.inputs.pop(m), share))
             part.compute_ends()
             for link, (forward, _) in self._locals.items():
                 if link.source == number:
-                    value = forward(part.sent[m][sent_key(link.tensor)])
+                    value = forward(part.sent.take(m, sent_key(link.tensor)))
                     self._parts[link.target].inputs[m][link.tensor] = value
         elif action.kind == "B":
             part.wait_for("B", m)
-            delays = not self.plan.schedule.joint
+            delays = not predicted.schedule.joint
             returned = part.returned.pop(m)
             if self.scaler is not None:
                 share *= self.scaler.scale
-            part.gradients[m] = part.executor.backward_pass(m, returned, share, delays)
+            part.gradients.put(m, part.executor.backward_pass(m, returned, share, delays))
             part.compute_ends()
             for link, (_, backward) in self._locals.items():
                 if link.target == number and backward is not None:
-                    value = backward(part.gradients[m][link.tensor])
+                    value = backward(part.gradients.take(m, link.tensor))
                     self._parts[link.source].give_back(m, link.tensor, value)
-        elif not self.plan.schedule.joint:
+        elif not predicted.schedule.joint:
             part.executor.weights_pass(m)
             part.compute_ends()
 
     def _transfer(self, action: Action, number: int) -> None:
         """The tensors between the action's two parts, as far as they travel at all."""
+        predicted = figures(self.plan)
         m, part = action.micro_batch, self._parts[number]
-        peer = self.plan.schedule.part(action.peer, action.peer_chunk)
+        peer = predicted.schedule.part(action.peer, action.peer_chunk)
         ends = min(number, peer), max(number, peer)
         direction = action.kind[1]
-        for link in self.plan.travel.links:
+        for link in predicted.travel.links:
             run = self._reshards.get((link, direction))
             if (link.source, link.target) != ends or run is None:
                 continue
             if action.kind == "SF":
-                run.send(part.sent[m][sent_key(link.tensor)])
+                run.send(part.sent.take(m, sent_key(link.tensor)))
             elif action.kind == "RF":
                 part.inputs[m][link.tensor] = part.receive("F", m, run)
             elif action.kind == "SB":
-                run.send(part.gradients[m][link.tensor])
+                run.send(part.gradients.take(m, link.tensor))
             else:
                 part.give_back(m, link.tensor, part.receive("B", m, run))
         if self._blocks:
@@ -283,7 +306,7 @@ class Trainer:
         if loss is None:
             spec = self.graph.tensors[self.graph.loss].spec
             loss = self._backend.zeros((), spec.dtype)
-        return share(loss, self._job.ranks[-1][0], self._backend)
+        return self._backend.broadcast(loss, self._job.ranks[-1][0])
 
     # ---- evaluation and state
 
@@ -299,15 +322,15 @@ class Trainer:
         limit = max(len(self._traced.examples) - 1, 0)
         if limit and len(inputs) > limit:
             raise ValueError(f"eval_step takes the model's {limit} inputs, got {len(inputs)}")
-        rows = rows_of(self.graph, inputs, self.plan.batch, self._backend)
+        rows = rows_of(self.graph, inputs, self.plan.batch)
         whole = self._evaluator.prepared(rows, inputs)
-        self._roll_call("eval_step")
+        self.roll_call("eval_step")
         return put_tensors(self._traced.structure, whole())
 
     def state_dict(self) -> dict[str, Tensor]:
         """The model's `state_dict`: whole values as local tensors, under the model's own names."""
-        self._roll_call("state_dict")
-        names = self._names()
+        self.roll_call("state_dict")
+        names = self._traced.keys
         owner: dict[str, int] = {}
         for n, stage in enumerate(self.plan.stages):
             for op in stage.graph.ops:
@@ -327,42 +350,30 @@ class Trainer:
         if part is not None:
             value = part.state.get(name)
         else:
-            like = self._value(name)
-            value = self._backend.zeros(tuple(like.shape), self._backend.dtype(like))
-        return share(value, self._job.ranks[number][0], self._backend)
+            like = self._job.whole[name]
+            value = self._backend.zeros(tuple(like.shape), dtype_of(like))
+        return self._backend.broadcast(value, self._job.ranks[number][0])
 
     def load_state_dict(self, values: Mapping[str, Tensor]) -> None:
         """Take over rank 0's values of what `state_dict` gives, or of the model's own.
 
         Raises ValueError if a name is missing or unknown, or a shape is another.
         """
-        names = self._names()
+        names = self._traced.keys
         missing, unknown = sorted(names.keys() - values), sorted(values.keys() - names)
         if missing or unknown:
             raise ValueError(
                 f"the state does not fit the model: missing {missing[:5]}, unknown {unknown[:5]}"
             )
         for key, name in names.items():
-            expected = tuple(self._value(name).shape)
+            expected = tuple(self._job.whole[name].shape)
             if tuple(values[key].shape) != expected:
                 raise ValueError(
                     f"{key}: expected shape {expected}, got {tuple(values[key].shape)}"
                 )
-        self._roll_call("load_state_dict")
+        self.roll_call("load_state_dict")
         for key, name in names.items():
             if key == name:
-                value = share(values[key], 0, self._backend)
+                value = self._backend.broadcast(values[key], 0)
                 for part in self._parts.values():
                     part.state.set(name, value)
-
-    def _names(self) -> Mapping[str, str]:
-        """Keys of the state and the names of their tensors."""
-        if self._traced.model is not None:
-            return self._backend.state_names(self._traced.model)
-        return {name: name for name in self._start if not name.startswith("#")}
-
-    def _value(self, name: str) -> Tensor:
-        """The user's own tensor of that name."""
-        if name in self._start:
-            return self._start[name]
-        return self._backend.model_tensor(self._traced.model, name)

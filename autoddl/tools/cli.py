@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-import warnings
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,44 +27,10 @@ from .commands.options import (
     shape_options,
     traced,
 )
+from .errors import Errors
 
 if TYPE_CHECKING:
     from ..plans import Plan
-
-
-class Errors(click.Group):
-    """Prints errors that the user can fix as one message on stderr, and exits with status 2.
-
-    Warnings of autoddl are printed likewise, without the source line that raised them.
-    """
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            with warnings.catch_warnings():
-                warnings.showwarning = _show_warning
-                return super().invoke(ctx)
-        except (ValueError, OSError, ImportError) as error:
-            if ctx.params.get("debug"):
-                raise
-            click.secho("Error: ", fg="red", nl=False, err=True)
-            click.echo(str(error), err=True)
-            ctx.exit(2)
-
-
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    if category.__module__.partition(".")[0] == __name__.partition(".")[0]:
-        click.secho("Warning: ", fg="yellow", nl=False, err=True)
-        click.echo(str(message), err=True)
-    else:
-        text = warnings.formatwarning(message, category, filename, lineno, line)
-        click.echo(text, nl=False, err=True)
 
 
 @click.group(cls=Errors, context_settings={"help_option_names": ["-h", "--help"]})
@@ -188,7 +153,9 @@ def explain(
         show_plan(found, as_json=True)
         return
     if not (html or png or timeline or trace):
-        click.echo(found.explain(layer))
+        from ..plans.explain import explain as in_words
+
+        click.echo(in_words(found, layer))
         return
     if layer:
         raise ValueError("the pages and pictures show the whole plan; leave --layer out")
@@ -210,12 +177,14 @@ def explain(
 
 def _write_pictures(found: Plan, timeline: str | None, trace: str | None) -> None:
     """When each pass of the stages runs."""
+    from ..plans.figures import figures
     from ..plans.schedule.timeline import save_picture, save_trace
 
+    predicted = figures(found)
     if timeline:
-        save_picture(found.timeline, timeline, found.graph.name)
+        save_picture(predicted.timeline, timeline, found.graph.name)
     if trace:
-        save_trace(found.timeline, trace)
+        save_trace(predicted.timeline, trace)
 
 
 @main.command(

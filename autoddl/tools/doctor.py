@@ -21,6 +21,8 @@ from typing import Literal
 
 from .._native import Loops, loops
 from ..runtime.jobs.launch import free_port
+from .box.commands import TOOLS as BOX_TOOLS
+from .report.browser import NAMES as BROWSERS
 
 ONEFLOW = "0.9.0"
 CUDA_LIBRARIES = {"nvidia-cublas-cu11": "11.10.3.66", "nvidia-cudnn-cu11": "8.5.0.96"}
@@ -53,7 +55,7 @@ def examine() -> list[Check]:
         checks.append(import_check(run_import))
     checks += [memory_check(available_memory_bytes()), port_check(free_port, os.environ)]
     checks.append(gpu_check(shutil.which("nvidia-smi") is not None))
-    return checks
+    return [*checks, *optional_checks(installed, shutil.which, os.geteuid() == 0)]
 
 
 def installed_versions() -> dict[str, str]:
@@ -191,6 +193,27 @@ def port_check(bind: Callable[[], int], environment: Mapping[str, str]) -> Check
 def gpu_check(driver: bool) -> Check:
     """A GPU is not needed: without one, OneFlow runs on the CPU."""
     return Check("gpu", "ok", "NVIDIA driver found" if driver else "none; OneFlow runs on the CPU")
+
+
+def optional_checks(
+    installed: Installed, which: Callable[[str], str | None], is_root: bool
+) -> list[Check]:
+    """What only some commands need; without it a note says which. `which` as `shutil.which`."""
+    pictures = "compare --plot, explain --timeline and calibrate's plot"
+    found = [_optional("matplotlib", installed.get("matplotlib"), pictures, "pip install")]
+    browser = next((name for name in BROWSERS if which(name)), None)
+    found.append(_optional("chromium", browser, "explain --png", "apt install"))
+    tools = None if any(which(tool) is None for tool in BOX_TOOLS) else " and ".join(BOX_TOOLS)
+    found.append(_optional("iproute2", tools, "box", "apt install"))
+    mend = "" if is_root else "box needs it; sudo, or root in a container"
+    found.append(Check("root", "note" if mend else "ok", "no" if mend else "yes", mend))
+    return found
+
+
+def _optional(name: str, found: str | None, what: str, install: str) -> Check:
+    if found is None:
+        return Check(name, "note", "not there", f"{what} need it: {install} {name}")
+    return Check(name, "ok", found)
 
 
 def to_json(checks: list[Check]) -> str:

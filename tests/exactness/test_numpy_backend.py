@@ -3,8 +3,6 @@
 The one process differentiates the whole graph at once, by the reference operators alone.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 
@@ -16,17 +14,17 @@ from autograd import grad
 from autoddl.graph.graph import Graph
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.nested import Slot
 from autoddl.runtime.traced import Traced
 from autoddl.runtime.trainer import Trainer
 from autoddl.sbp.placement import B, S
-from autoddl.sbp.rules import signatures_of
+from autoddl.sbp.signature import signatures_of
 from tests import graphs
 from tests.exactness.numpy_backend import Momentum, World
 from tests.runtime.random_plans import cluster_of, random_plan, with_zero
-from tests.sbp import reference_ops
+from tests.sbp import operators
 
 STEPS, RATE, MOMENTUM = 3, 1e-3, 0.9
 
@@ -73,7 +71,7 @@ def run(graph, params, x):
         elif op.kind == "param":
             values[op.outputs[0]] = params[op.attrs["name"]]
         elif op.kind != "loss":
-            outs = reference_ops.FORWARD[op.kind]([values[n] for n in op.inputs], op.attrs, None)
+            outs = operators.FORWARD[op.kind]([values[n] for n in op.inputs], op.attrs, None)
             values.update(zip(op.outputs, outs, strict=True))
     return values
 
@@ -90,9 +88,10 @@ def alone(graph):
     return losses, params, run(graph, params, batch(graph, 9))[graph.outputs[0]]
 
 
-def check(graph, plan):
+def check(graph, plan: Plan):
     expected = alone(graph)
-    traced = Traced(graph, start(graph), {}, structure=Slot(0))
+    params = start(graph)
+    traced = Traced(graph, params, {}, {name: name for name in params}, structure=Slot(0))
 
     def train(backend):
         optimizer = functools.partial(Momentum, lr=RATE, momentum=MOMENTUM)
@@ -130,14 +129,14 @@ def test_parameters_stored_split_and_blocks_run_again(graph, stage):
 
     plan = random_plan(graph, cluster_of(2, 2), 0, micro_batches=2, fixed=by_rows)
     plan = with_zero(plan, str(stage))
-    assert {stage} <= {edge.zero_stage for edge in plan.edges.values()}
+    assert {stage} <= {edge.zero_stage for edge in plan.stage.edges.values()}
     check(graph, plan.changed(recomputed=repeated_blocks(plan.graph)))
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_two_stages(graph, schedule):
     options = PlanOptions(stages=2, schedule=schedule, micro_batches=4)
-    plan = find_staged_plan(graph, cluster_of(2, 2), options)
+    plan = find_plan(graph, cluster_of(2, 2), options)
     check(graph, plan)
 
 

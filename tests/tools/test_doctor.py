@@ -103,6 +103,16 @@ def test_launcher():
     assert "unset RANK WORLD_SIZE" in left_over.mend
 
 
+def test_what_some_commands_need_is_noted():
+    there = doctor.optional_checks({"matplotlib": "3.10.9"}, lambda name: f"/bin/{name}", True)
+    assert {check.status for check in there} == {"ok"}
+    missing = doctor.optional_checks({}, lambda name: None, False)
+    mends = {check.name: check.mend for check in missing}
+    assert {check.status for check in missing} == {"note"}
+    assert "compare --plot" in mends["matplotlib"] and "explain --png" in mends["chromium"]
+    assert "box" in mends["iproute2"] and "sudo" in mends["root"]
+
+
 def test_it_wants_the_versions_that_are_installed_with_the_package():
     wanted = {"oneflow": doctor.ONEFLOW, **doctor.CUDA_LIBRARIES}
     for text in (PYPROJECT.read_text(), CONSTRAINTS.read_text()):

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ...cost.recompute import Blocks
 from ...graph.graph import Graph, Op
 from ...graph.placed import PlannedEdge, PlannedOp
+from ...graph.regions import Blocks
 from ...sbp.layout import local_shape
 from ...sbp.placement import NdSbp
-from ...sbp.rules import find_rule
+from ...sbp.signature import find_rule
 from ..comm.groups import Groups
 from ..comm.redistribute import LocalFn, prepare
 from ..kernel import Context, Kernel, OpaqueFn, RunState
@@ -118,7 +118,8 @@ def compile_program(
         for index, name in enumerate(op.inputs):
             last[name] = (op.name, index)
     kept = wanted or frozenset()
-    kernels = groups.backend.kernels(by_input)
+    known = groups.backend.kernels
+    kernels = {**known.operators, **(known.by_input if by_input else {})}
     block_of = {name: number for number, block in enumerate(blocks) for name in block}
     nodes = []
     for op in chosen:
@@ -228,7 +229,7 @@ def _context(
         state,
         inner,
         opaque.get(op.name),
-        groups.backend.device,
+        groups.backend.facts.device,
     )
 
 

@@ -57,7 +57,9 @@ def memory(plan_file: str, exact: bool, runtime: str, as_json: bool) -> None:
 
 
 def _predicted(plan: Plan, runtime: Any) -> dict[str, Any]:
-    peak = plan.memory_peak(runtime)
+    from ...plans.stage_figures import stage_figures
+
+    peak = stage_figures(plan.stage).memory_peak(runtime)
     return {
         "total_bytes": peak.bytes,
         "bytes": dict(peak.by_cause),

@@ -86,8 +86,13 @@ def _style(scheme: Scheme, ours: Scheme) -> str:
 
 
 def plot_comparison(found: Comparison, file: str | Path) -> None:
-    """Bars of the iteration's seconds by cause, one a scheme. Needs matplotlib (ImportError)."""
-    from matplotlib.figure import Figure
+    """Bars of the iteration's seconds by cause, one a scheme. ValueError without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ValueError(
+            f"a picture of the bars needs matplotlib (pip install matplotlib): {error}"
+        ) from error
 
     schemes = [scheme for scheme in found.schemes if scheme.runs]
     figure = Figure(figsize=(8, 1.2 + 0.5 * len(schemes)), layout="constrained")

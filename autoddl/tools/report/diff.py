@@ -7,6 +7,7 @@ from rich.table import Table
 
 from ...plans import Plan
 from ...plans.diff import cost_differences, differences, total_difference
+from ...plans.figures import figures
 from ...plans.format import format_bytes, format_seconds
 from .tables import console, short_topology
 
@@ -15,11 +16,11 @@ def print_difference(first: Plan, second: Plan) -> None:
     """The totals of both, then the layers that differ, the costliest difference first."""
     out = console()
     for name, plan in (("a", first), ("b", second)):
-        cost = plan.cost
+        cost = figures(plan).cost
         parts = f" in {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
         out.print(
             f"{name}: {plan.graph.name} on {plan.cluster}, batch {plan.batch}{parts}: "
-            f"{format_seconds(plan.iteration_s)}, {format_seconds(cost.communication_s)} "
+            f"{format_seconds(figures(plan).iteration_s)}, {format_seconds(cost.communication_s)} "
             f"communication, {format_bytes(cost.memory_bytes)}"
         )
     found = differences(first, second)

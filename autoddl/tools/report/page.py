@@ -14,6 +14,7 @@ from typing import Any
 from ...cost.account import Cost
 from ...plans import Plan, StagePlan
 from ...plans.explain import layer_texts, pipeline_lines, rows_lines
+from ...plans.figures import figures
 from ...plans.format import (
     LayerRow,
     format_bytes,
@@ -23,6 +24,7 @@ from ...plans.format import (
     without_numbers,
 )
 from ...plans.records import PlannedBaseline, PlannedLayer
+from ...plans.stage_figures import stage_figures
 from ...sbp.collectives import Step, path_bytes, work_of
 from ...sbp.placement import NdSbp
 from .tables import short_signature
@@ -54,7 +56,8 @@ def page(plan: Plan) -> str:
 
 def view(plan: Plan) -> dict[str, Any]:
     """What the template needs."""
-    cost = plan.cost
+    predicted = figures(plan)
+    cost = predicted.cost
     share = cost.communication_s / cost.iteration_s if cost.iteration_s else 0.0
     parts = f" in {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
     closest, nearest = [], plan.closest_baseline
@@ -67,11 +70,11 @@ def view(plan: Plan) -> dict[str, Any]:
             [f"batch {plan.batch}{parts}, {plan.optimizer}", *rows_lines(plan.graph)]
         ),
         "tiles": [
-            ("an iteration", format_seconds(plan.iteration_s), "predicted"),
+            ("an iteration", format_seconds(predicted.iteration_s), "predicted"),
             ("communication", f"{share:.0%}", format_seconds(cost.communication_s)),
             (
                 "memory a device",
-                format_bytes(max(plan.memory_bytes)),
+                format_bytes(max(predicted.memory_bytes)),
                 f"of {format_bytes(plan.memory_limit_bytes)}",
             ),
             (
@@ -94,7 +97,7 @@ def _stage(plan: Plan, number: int) -> dict[str, Any]:
     return {
         "name": f"Stage {number}, {stage.place}: " if several else "",
         "number": f"-{number}" if several else "",
-        "time": _time_parts(stage.cost),
+        "time": _time_parts(stage_figures(stage).cost),
         "memory": _memory(stage),
         "layers": _layers(stage),
         "certificate": _certificate(stage),
@@ -124,8 +127,9 @@ def _time_parts(cost: Cost) -> list[dict[str, Any]]:
 
 def _schemes(plan: Plan) -> list[dict[str, Any]]:
     """Ours and the known schemes, the fastest first; bars end at the slowest that fits."""
-    cost = plan.cost
-    rows: list[tuple[float, PlannedBaseline | None]] = [(plan.iteration_s, None)]
+    predicted = figures(plan)
+    cost = predicted.cost
+    rows: list[tuple[float, PlannedBaseline | None]] = [(predicted.iteration_s, None)]
     rows += [(b.iteration_s, b) for b in plan.baselines if b.iteration_s is not None]
     longest = max(seconds for seconds, _ in rows)
     found = []
@@ -133,7 +137,7 @@ def _schemes(plan: Plan) -> list[dict[str, Any]]:
         communication = (
             cost.communication_s if baseline is None else baseline.communication_s or 0.0
         )
-        times = seconds / plan.iteration_s if plan.iteration_s else 1.0
+        times = seconds / predicted.iteration_s if predicted.iteration_s else 1.0
         found.append(
             {
                 "name": "this plan" if baseline is None else baseline.name,
@@ -164,8 +168,9 @@ def _schemes(plan: Plan) -> list[dict[str, Any]]:
 
 def _memory(plan: StagePlan) -> dict[str, Any]:
     """Bytes of a device by kind, in percent of the larger of limit and need."""
-    trained = sum(plan.costs[op.name].memory_bytes for op in plan.graph.params)
-    total, limit = plan.cost.memory_bytes, plan.memory_limit_bytes
+    predicted = stage_figures(plan)
+    trained = sum(predicted.costs[op.name].memory_bytes for op in plan.graph.params)
+    total, limit = predicted.cost.memory_bytes, plan.memory_limit_bytes
     scale = max(total, limit if math.isfinite(limit) else total)
     kinds = (
         ("parameters, gradients, optimizer state", "parameters", trained),
@@ -299,8 +304,9 @@ def _step_texts(plan: StagePlan, tensor: str, source: NdSbp, steps: Sequence[Ste
 
 def _certificate(plan: StagePlan) -> list[tuple[str, str]]:
     """What is known about better plans."""
+    predicted = stage_figures(plan)
     found = [("found by", plan.search.algorithm)]
-    bound, gap, products = plan.search.lower_bound_s, plan.gap, plan.product_bytes
+    bound, gap, products = plan.search.lower_bound_s, predicted.gap, predicted.product_bytes
     if bound is not None and gap is not None:
         found.append(("no plan in the searched space takes less than", format_seconds(bound)))
         proven = "optimal in that space" if gap == 0 else f"a plan {gap:.2%} faster"

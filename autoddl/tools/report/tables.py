@@ -21,6 +21,7 @@ from ...plans.format import (
     savings_lines,
     timed_text,
 )
+from ...plans.stage_figures import stage_figures
 from ..doctor import Check
 
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "fail": ("FAIL", "red")}
@@ -52,7 +53,7 @@ def stage_table(plan: StagePlan) -> Table:
             *_figures(row.cost),
         )
     table.add_section()
-    table.add_row("all layers", "", "", "", *_figures(plan.cost))
+    table.add_row("all layers", "", "", "", *_figures(stage_figures(plan).cost))
     return table
 
 
@@ -98,7 +99,8 @@ def print_plan(plan: Plan) -> None:
 
 
 def _print_stage(out: Console, plan: StagePlan) -> None:
-    cost = plan.cost
+    predicted = stage_figures(plan)
+    cost = predicted.cost
     out.print(
         f"predicted {format_seconds(cost.iteration_s)} a step: "
         f"{format_seconds(cost.compute_s)} computation, "
@@ -106,14 +108,17 @@ def _print_stage(out: Console, plan: StagePlan) -> None:
         f"({format_bytes(cost.nic_bytes.total)} through each NIC); "
         f"memory {format_bytes(cost.memory_bytes)} of {format_bytes(plan.memory_limit_bytes)}"
     )
-    for line in (*rows_lines(plan.graph), *savings_lines(plan.micro_batches, plan.savings)):
+    for line in (
+        *rows_lines(plan.graph),
+        *savings_lines(plan.micro_batches, predicted.savings),
+    ):
         out.print(Text(line))
     if plan.recomputed:
         out.print(Text(saved_text(plan)))
-    if plan.timed.computing:
-        out.print(Text(timed_text(plan.timed)))
-    if plan.extrapolated:
-        out.print(Text(extrapolation_text(plan.extrapolated), style="yellow"))
+    if predicted.timed.computing:
+        out.print(Text(timed_text(predicted.timed)))
+    if predicted.extrapolated:
+        out.print(Text(extrapolation_text(predicted.extrapolated), style="yellow"))
     out.print(stage_table(plan))
 
 

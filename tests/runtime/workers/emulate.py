@@ -3,8 +3,6 @@
 Arguments: the model, the FLOP/s to imitate.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys
@@ -13,11 +11,12 @@ import time
 import oneflow as flow
 
 from autoddl.cost.operators import at_rate
+from autoddl.plans.figures import figures
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
 from tests.runtime.random_plans import cluster_of, random_plan
-from tests.runtime.small_models import build
+from tests.runtime.training import build
 
 
 def main(name: str, rate: float) -> None:
@@ -45,7 +44,7 @@ def main(name: str, rate: float) -> None:
                 "equal": logs[0] == logs[1],
                 "collectives": len(logs[0]),
                 "seconds": seconds,
-                "compute_s": plan.cost.compute_s,
+                "compute_s": figures(plan).cost.compute_s,
             }
             print(json.dumps(found), flush=True)
 

@@ -1,20 +1,20 @@
 """Emulated compute in two stages: a step lasts as long as its passes, whatever they compute."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 
 from autoddl.cost.operators import at_rate
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.planner.planner import find_plan
+from autoddl.plans.figures import figures
 from autoddl.plans.schedule.costs import Costs
 from autoddl.plans.schedule.simulate import simulate
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
 from tests.runtime.random_plans import cluster_of
-from tests.runtime.small_models import OPTIMIZERS, build
+from tests.runtime.small_models import OPTIMIZERS
+from tests.runtime.training import build
 
 
 def main():
@@ -25,7 +25,7 @@ def main():
     for schedule, overlap, signal in (
         ("1f1b", True, False), ("1f1b", False, False), ("zb-h1", True, True),
     ):  # fmt: skip
-        plan = find_staged_plan(
+        plan = find_plan(
             traced.graph, machine, PlanOptions(stages=2, schedule=schedule, micro_batches=4)
         )
         trainer = build_trainer(
@@ -35,9 +35,9 @@ def main():
         began = time.perf_counter()
         trainer.step(*batch(1, 8)).numpy()
         took = time.perf_counter() - began
-        costs = plan.pass_costs
+        costs = figures(plan).pass_costs
         free = Costs(costs.forward, costs.backward, costs.weight, {}, {})
-        least = simulate(plan.schedule, free).makespan_s
+        least = simulate(figures(plan).schedule, free).makespan_s
         assert 0.9 * least < took < least + 2.0, (schedule, took, least)
         if rank() == 0:
             print(f"{schedule} emulated: {took:.3f} s, at least {least:.3f}", flush=True)

@@ -3,8 +3,6 @@
 Arguments: what to check.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 
@@ -18,9 +16,10 @@ from autoddl.runtime.kernel import ByInput, Explicit
 from autoddl.runtime.oneflow.kernels import KERNELS
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
-from autoddl.sbp.rules import signatures_of
+from autoddl.sbp.signature import signatures_of
 from tests.runtime.random_plans import cluster_of, planned_op, random_plan, with_paths
-from tests.runtime.small_models import build, floats, mean_square
+from tests.runtime.small_models import floats, mean_square
+from tests.runtime.training import build
 
 CLUSTER = cluster_of(1, world_size())
 
@@ -41,13 +40,13 @@ def only_planned_collectives():
         planned = Counter()
         for op in graph.ops:
             for index, tensor in enumerate(op.inputs):
-                edge, producer = plan.edges[op.name, index], graph.producers[tensor]
-                carries = tensor in graph.needs_grad and plan.ops[op.name].grad_ins[index]
+                edge, producer = plan.stage.edges[op.name, index], graph.producers[tensor]
+                carries = tensor in graph.needs_grad and plan.stage.ops[op.name].grad_ins[index]
                 times = 1 if producer.kind == "param" else parts
                 steps = (*edge.forward, *(edge.backward if carries else ()))
                 for step in steps:
                     planned[step.kind, step.axes] += 0 if step.is_free else times
-        inner = [op for op in plan.ops.values() if op.inner_axes]
+        inner = [op for op in plan.stage.ops.values() if op.inner_axes]
         trainer._job.groups.log = []
         trainer.step(*batch(0, 8))
         ran = Counter((t.kind, t.axes) for t in trainer._job.groups.log)

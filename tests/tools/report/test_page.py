@@ -7,6 +7,8 @@ import pytest
 
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.plans import Plan
+from autoddl.plans.figures import figures
 from autoddl.plans.format import format_bytes, format_seconds
 from autoddl.tools.report.browser import ask, find_browser, screenshot
 from autoddl.tools.report.page import page, topology_parts, view
@@ -29,11 +31,13 @@ def plan():
     graph = residual(4, 128, 256)
     where = cluster("gcp_a100", 2, 4)
     free = find_plan(graph, where, PlanOptions(baselines=False))
-    return find_plan(graph, where, PlanOptions(memory_limit_bytes=1.2 * free.cost.memory_bytes))
+    return find_plan(
+        graph, where, PlanOptions(memory_limit_bytes=1.2 * figures(free).cost.memory_bytes)
+    )
 
 
 @pytest.fixture(scope="module")
-def html(plan):
+def html(plan: Plan):
     return page(plan)
 
 
@@ -56,11 +60,11 @@ def test_names_are_escaped():
     assert "<script>" not in page(find_plan(graph, cluster("laptop", 1, 2)))
 
 
-def test_parts_of_the_time_add_up(plan):
+def test_parts_of_the_time_add_up(plan: Plan):
     parts = view(plan)["stages"][0]["time"]
     assert sum(part["percent"] for part in parts) == pytest.approx(100, abs=0.01)
     compute = next(part for part in parts if part["name"] == "computation")
-    share = plan.cost.compute_s / plan.cost.iteration_s
+    share = figures(plan).cost.compute_s / figures(plan).cost.iteration_s
     assert compute["percent"] == pytest.approx(100 * share, abs=1e-3)
 
 
@@ -73,18 +77,20 @@ def test_topology_widths_are_logarithms_of_devices():
     assert topology_parts("(S0:(1,1), B:(1,1), S1:(1,1))") == []
 
 
-def test_redistributions_are_named_with_their_bytes(plan, html):
+def test_redistributions_are_named_with_their_bytes(plan: Plan, html):
     moves = [move for layer in view(plan)["stages"][0]["layers"] for move in layer["moves"]]
-    steps = [s for e in plan.edges.values() for s in (*e.forward, *e.backward) if not s.is_free]
+    steps = [
+        s for e in plan.stage.edges.values() for s in (*e.forward, *e.backward) if not s.is_free
+    ]
     assert steps and any(step.kind.replace("_", "-") in html for step in steps)
     assert all(re.search(r"over .*, [\d.]+ \w?B a device$", s) for m in moves for s in m["steps"])
 
 
 @SHOWN
-def test_a_browser_shows_the_figures(plan, html):
+def test_a_browser_shows_the_figures(plan: Plan, html):
     text = ask(html, "document.body.innerText")
     for shown in (
-        plan.graph.name, format_seconds(plan.cost.iteration_s),
+        plan.graph.name, format_seconds(figures(plan).cost.iteration_s),
         format_bytes(plan.memory_limit_bytes), "this plan", *(b.name for b in plan.baselines),
     ):  # fmt: skip
         assert shown in text, shown
@@ -94,7 +100,7 @@ def test_a_browser_shows_the_figures(plan, html):
 
 @SHOWN
 @pytest.mark.parametrize("width", [1120, 520])
-def test_a_browser_draws_bars_as_wide_as_their_values(plan, html, width):
+def test_a_browser_draws_bars_as_wide_as_their_values(plan: Plan, html, width):
     questions = {
         "time": widths("#time .bar span"),
         "schemes": widths("#schemes .bar span"),
@@ -111,7 +117,7 @@ def test_a_browser_draws_bars_as_wide_as_their_values(plan, html, width):
     check(shown["time"], [part["percent"] for part in seen["time"]])
     bars = [scheme for scheme in seen["schemes"] if not scheme["why"]]
     check(shown["schemes"], [s[k] for s in bars for k in ("compute", "communication")])
-    need = plan.cost.memory_bytes / plan.memory_limit_bytes
+    need = figures(plan).cost.memory_bytes / plan.memory_limit_bytes
     assert sum(shown["memory"]) == pytest.approx(need * shown["whole"], rel=0.02)
 
 

@@ -5,9 +5,13 @@ import re
 
 import pytest
 
+from autoddl import explain
 from autoddl.planner.planner import find_plan
+from autoddl.plans import Plan
 from autoddl.plans.explain import layer_texts
+from autoddl.plans.figures import figures
 from autoddl.plans.format import LayerText, format_bytes, format_seconds, layer_rows
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.tools.report.page import page, view
 from autoddl.tools.report.tables import print_plan
 from tests.clusters import cluster
@@ -51,32 +55,32 @@ def plan(request):
     return PLANS[request.param]
 
 
-def test_the_columns_of_the_table(plan, capsys):
+def test_the_columns_of_the_table(plan: Plan, capsys):
     print_plan(plan)
     # the columns are kept apart by two blanks or more
     lines = [re.split(r"  +", line.strip()) for line in capsys.readouterr().out.splitlines()]
     rows = [line[-3:] for line in lines if len(line) == 7]
     (named, *rows), (totals,) = rows, [line[1:] for line in lines if line[0] == "all layers"]
     assert named == ["comm.", "NIC", "memory"]
-    cost = plan.cost
+    cost = figures(plan).cost
     seconds, sizes = cost.communication_s, (cost.nic_bytes.total, cost.memory_bytes)
     assert totals == [format_seconds(seconds), *map(format_bytes, sizes)]
     for column, whole in zip(zip(*rows, strict=True), totals, strict=True):
         check(column, whole)
 
 
-def test_the_layers_of_an_explanation(plan):
-    cost = plan.cost
+def test_the_layers_of_an_explanation(plan: Plan):
+    cost = figures(plan).cost
     totals = (
         format_seconds(cost.compute_s), format_seconds(cost.communication_s),
         format_bytes(cost.memory_bytes),
     )  # fmt: skip
-    for column, whole in zip(columns(plan.explain()), totals, strict=True):
+    for column, whole in zip(columns(explain(plan)), totals, strict=True):
         check(column, whole)
 
 
-def test_the_layers_of_the_page(plan):
-    layers, cost = view(plan)["stages"][0]["layers"], plan.cost
+def test_the_layers_of_the_page(plan: Plan):
+    layers, cost = view(plan)["stages"][0]["layers"], figures(plan).cost
     check([layer["time"] for layer in layers], format_seconds(cost.iteration_s))
     check([layer["memory"] for layer in layers], format_bytes(cost.memory_bytes))
     check([layer["nic"] for layer in layers], format_bytes(cost.nic_bytes.total))
@@ -89,7 +93,7 @@ def test_the_layers_of_the_page(plan):
 
 
 def test_the_layers_of_each_stage():
-    whole = STAGED.explain()
+    whole = explain(STAGED)
     texts = re.split(r"^stage \d+\n", whole, flags=re.MULTILINE)[1:]
     assert len(texts) == len(STAGED.stages)
     for n, (text, stage) in enumerate(zip(texts, STAGED.stages, strict=True)):
@@ -102,7 +106,7 @@ def test_the_layers_of_each_stage():
         assert line is not None
         forward, backward, once = map(value, line.groups())
         seconds = STAGED.micro_batches * (forward + backward) + once
-        assert seconds == pytest.approx(stage.cost.iteration_s, rel=0.01)
+        assert seconds == pytest.approx(stage_figures(stage).cost.iteration_s, rel=0.01)
 
 
 def test_layers_share_a_row_only_if_it_holds_for_all():

@@ -1,12 +1,7 @@
 """Times a model's operators one by one, as the executor runs them, while all ranks do the same.
 
-<<<<<<< HEAD
-Every distinct operator (`cost.measured.operator_key`) runs unsplit on each rank, once forward only
-and once forward and backward, at the model's batch and at the local batches that a device may have:
-=======
 Every distinct operator (`cost.operators.operator_key`) runs whole on each rank, forward and then
 forward and backward, for the model's batch and for the parts of it that a device would have:
->>>>>>> main
 
     backward = median(forward and backward) - median(forward)
 """
@@ -26,8 +21,7 @@ from ....graph.placed import PlannedOp
 from ....sbp.layout import TensorSpec
 from ....sbp.mesh import Mesh
 from ....sbp.placement import B, NdSbp, Placement
-from ....sbp.rules import find_rule, signatures_of
-from ....sbp.signature import Signature
+from ....sbp.signature import Signature, find_rule, signatures_of
 from ...comm.groups import Groups
 from ...execution.program import Node, compile_program
 from ...execution.vjp import product, run_kernel
@@ -150,7 +144,7 @@ def _is_whole(signature: Signature) -> bool:
 
 def _seconds(node: Node, watch: Stopwatch) -> tuple[float, float]:
     """Median seconds of one call: (forward, forward and backward)."""
-    kernel, spec, device = node.kernel, node.context.spec, watch.backend.device
+    kernel, spec, device = node.kernel, node.context.spec, watch.backend.facts.device
     assert kernel is not None
     inputs = [_filled(tensor, device) for tensor in spec.inputs]
     gradients = [

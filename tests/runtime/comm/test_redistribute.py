@@ -1,0 +1,17 @@
+"""Steps on real processes give the layouts and values that they promise."""
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "shape", "every"),
+    [
+        pytest.param(2, 2, "8,4,4", 1, marks=pytest.mark.full),  # even
+        (2, 2, "5,7,3", 2),  # uneven, also nested: 2, 1, 1, 1 over (S0, S0)
+        (1, 3, "3,7", 1),
+        (2, 4, "8,16", 7),
+    ],
+)
+def test_every_step_keeps_the_tensor(launch, nodes, gpus, shape, every):
+    out = launch("steps", nodes * gpus, str(nodes), str(gpus), shape, str(every))
+    assert "checked" in out

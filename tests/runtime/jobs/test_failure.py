@@ -1,0 +1,86 @@
+"""A rank that fails ends the whole job soon, says why, and leaves nothing running."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from autoddl.runtime.jobs.launch import free_port
+from tests.runtime.conftest import HERE, PATH, run_worker
+
+SECONDS = 30.0
+
+
+def under_our_launcher(mode: str) -> tuple[int, str]:
+    return run_worker("fail", 2, mode, "1", timeout=90)
+
+
+def under_oneflows_launcher(mode: str) -> tuple[int, str]:
+    script = str(HERE / "workers" / "fail.py")
+    command = [
+        sys.executable, "-m", "oneflow.distributed.launch", "--nproc_per_node", "2",
+        "--master_port", str(free_port()), script, mode, "1",
+    ]  # fmt: skip
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": PATH, "GLOG_minloglevel": "2"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def is_running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+OURS = [
+    ("raise", "RuntimeError: no more data"),
+    ("step", "the optimizer of rank 1 is broken"),
+    ("exit", "sys.exit(7)"),
+    ("kill", ""),
+    ("leave", "exit on rank 1"),
+    ("alone", "state_dict on rank 1"),
+    ("shape", "expected shape (8, 8)"),
+    ("early", "before anything was shared"),
+]
+# starting a job with OneFlow's launcher takes long
+QUICK = ("kill",)
+
+
+@pytest.mark.parametrize(
+    ("start", "mode", "message"),
+    [
+        *((under_our_launcher, mode, message) for mode, message in OURS),
+        *(
+            pytest.param(
+                under_oneflows_launcher,
+                mode,
+                message,
+                marks=() if mode in QUICK else pytest.mark.full,
+            )
+            for mode, message in OURS
+        ),
+    ],
+)
+def test_one_failing_rank_ends_the_job(start, mode, message):
+    status, out = start(mode)
+    assert status not in (0, 124), out
+    assert message in out, out
+    (failed_at,) = re.findall(r"failing at ([\d.]+)", out)
+    pids = [int(pid) for pid in re.findall(r"is process (\d+)", out)]
+    assert len(pids) == 2 or mode == "early", out
+    while any(map(is_running, pids)) and time.time() < float(failed_at) + SECONDS:
+        time.sleep(0.2)
+    assert not any(map(is_running, pids)), out
+    assert time.time() < float(failed_at) + SECONDS, out

@@ -1,0 +1,56 @@
+"""Mixed precision where OneFlow has it, and what of it runs on a CPU."""
+
+import oneflow as flow
+import pytest
+
+import autoddl
+from autoddl.runtime.comm.groups import Groups
+from autoddl.runtime.loss_scale import LossScaler, check_stages
+from autoddl.runtime.oneflow.backend import OneFlow
+from tests.clusters import cluster
+from tests.runtime.conftest import run_worker
+from tests.runtime.small_models import OPTIMIZERS
+from tests.runtime.training import build
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_four_processes():
+    """On processes of their own, as it changes autoddl in them."""
+    status, out = run_worker("half", 4, "sgd,adam", timeout=500)
+    assert status == 0 and out.count("holds: ") == 4, out
+
+
+@pytest.mark.skipif(flow.cuda.is_available(), reason="says what a host without a GPU says")
+def test_the_cpu_refuses_and_says_why():
+    model, loss, batch = build("stack")
+    with pytest.raises(ValueError, match="no kernels on the CPU .* plan with precision='float32'"):
+        autoddl.parallelize(
+            model, cluster("gcp_a100", 1, 1), example=batch(0, 8), loss=loss,
+            optimizer=OPTIMIZERS["adam"], precision="float16",
+        )  # fmt: skip
+
+
+def test_stages_in_float16_are_refused_on_any_device():
+    with pytest.raises(ValueError, match="has stages, whose losses autoddl does not scale"):
+        check_stages("float16")
+    check_stages("float32")
+
+
+def test_the_scale_falls_at_once_and_grows_slowly():
+    world = Groups(cluster("gcp_a100", 1, 1).mesh, 0, OneFlow("cpu")).along(())
+    scaler = LossScaler(8.0, growth_interval=2)
+    shared = flow.tensor([16.0, -4.0])  # of two parameters
+    gradients = {"a": shared, "b": shared}
+    assert scaler.unscale([gradients], world)
+    assert all(x.numpy().tolist() == [2.0, -0.5] for x in gradients.values())
+    assert not scaler.unscale([{"a": flow.tensor([float("nan")])}], world)
+    assert (scaler.scale, scaler.good_steps, scaler.skipped) == (4.0, 0, 1)
+    for _ in range(2):
+        assert scaler.unscale([{"a": flow.zeros(1)}], world)
+    assert scaler.scale == 8.0
+
+
+def test_wrong_scales():
+    with pytest.raises(ValueError, match="must be positive"):
+        LossScaler(0.0)

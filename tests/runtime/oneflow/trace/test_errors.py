@@ -1,0 +1,151 @@
+"""What a user is told when a model cannot be traced."""
+
+import oneflow as flow
+import oneflow.nn as nn
+import oneflow.nn.functional as F
+import pytest
+from oneflow.core.common import data_type_pb2
+
+from autoddl.runtime.oneflow.trace.job.raw import dtype_name
+from autoddl.runtime.oneflow.trace.trace import trace
+from tests.runtime.oneflow.trace import toys
+
+
+class Failing(nn.Module):
+    """A submodule `part` that runs `function`."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.part = _Part(function)
+
+    def forward(self, x):
+        return self.part(x)
+
+
+class _Part(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self.linear(x))
+
+
+@pytest.mark.parametrize(
+    "function, message",
+    [
+        (lambda x: flow.matmul(x, x), r"\(8 vs 4\) in operator matmul"),
+        (lambda x: x.reshape(5, 5), r"shape '\(5,5\)' is invalid for input of size 32"),
+        (lambda x: x * x.sum().item(), "scalar tensor"),
+        (lambda x: x if x.sum() > 0 else -x, r"must not read them .*if x > 0"),
+        (lambda x: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda x: x + flow.ones(3, 8), r"shapes \(4, 8\) and \(3, 8\) do not broadcast"),
+        (lambda x: F.mse_loss(x, flow.ones(4, 9)), r"\(4, 8\) and \(4, 9\) do not broadcast"),
+        (lambda x: flow.maximum(x, flow.ones(3, 1)), "do not broadcast"),
+        (lambda x: flow.ones(3, 8) > x, "do not broadcast"),
+        (lambda x: flow.logaddexp(x, flow.ones(3, 8)), "do not broadcast"),
+        (lambda x: F.triplet_margin_loss(x, x, flow.ones(3, 8)), "do not broadcast"),
+        (lambda x: nn.MarginRankingLoss()(x, x, flow.ones(3, 8)), "do not broadcast"),
+        (lambda x: nn.PairwiseDistance()(x, flow.ones(3, 8)), "do not broadcast"),
+        (lambda x: x.unsqueeze(1) @ flow.ones(3, 8, 1), "batch dims that do not broadcast"),
+        (
+            lambda x: flow.baddbmm(flow.ones(3, 1, 1), x.unsqueeze(1), x.unsqueeze(2)),
+            r"shapes \(3, 1, 1\) and \(4, 1, 8\) and \(4, 8, 1\) do not fit in baddbmm",
+        ),
+        (lambda x: nn.Conv2d(1, 1, 2)(x.unsqueeze(1)), "have not 4 dims each"),
+        (lambda x: nn.ConvTranspose1d(1, 1, 2)(x), r"\(batch, channels, 1 of the window\)"),
+    ],
+)
+def test_a_failing_submodule_is_named(function, message):
+    model = Failing(function)
+    weight = model.part.linear.weight
+    with pytest.raises(ValueError, match=message) as caught:
+        trace(model, toys.rows())
+    text = str(caught.value)
+    assert "submodule 'part' (_Part), called with tensors of shapes (4, 8)" in text
+    assert "test_errors.py:" in text and "op_interpreter" not in text
+    assert "\x1b" not in text and len(text) < 700
+    assert caught.value.__cause__ is not None
+    assert model.part.linear.weight is weight and nn.Linear(8, 8)(toys.rows()).is_eager
+
+
+def test_an_error_under_no_grad_is_not_hidden():
+    def function(x):
+        with flow.no_grad():
+            raise KeyError("lost")
+
+    with pytest.raises(ValueError, match="KeyError: 'lost'"):
+        trace(Failing(function), toys.rows())
+    assert flow.is_grad_enabled()
+    assert trace(toys.Mlp(), toys.rows()).batch == 4
+
+
+@pytest.mark.skipif(flow.cuda.is_available(), reason="says what a host without a GPU says")
+@pytest.mark.parametrize(
+    "function, what",
+    [
+        (lambda x: x.cuda(), "cuda"),
+        (lambda x: x.to("cuda:0"), "to"),
+        (lambda x: x.to(device=flow.device("cuda")), "to"),
+        (lambda x: x.type("oneflow.cuda.FloatTensor"), "type"),
+        (lambda x: x + flow.tensor([1.0] * 8, device="cuda"), "tensor"),
+        (lambda x: x + flow.zeros(8, device="cuda"), "zeros"),
+    ],
+)
+def test_a_gpu_that_is_not_there(function, what):
+    with pytest.raises(ValueError, match=f"'part'.* {what} asks for a GPU .*device=x.device"):
+        trace(Failing(function), toys.rows())
+    assert trace(Failing(lambda x: x + flow.zeros(8, device=x.device)), toys.rows()).ops
+
+
+def test_the_model_and_the_loss_are_named_too():
+    class Root(nn.Module):
+        def forward(self, x):
+            return x.reshape(5, 5)
+
+    with pytest.raises(ValueError, match=r"the model's own forward \(Root\)"):
+        trace(Root(), toys.rows())
+    with pytest.raises(ValueError, match="the trace failed in the loss"):
+        trace(nn.Linear(8, 5), toys.rows(), toys.labels(3), loss=F.cross_entropy)
+
+
+@pytest.mark.parametrize(
+    "example, loss, message",
+    [
+        ((toys.rows(), 3), F.cross_entropy, r"example\[1\] is a int; .* oneflow.Tensor"),
+        ((toys.rows(),), F.cross_entropy, "the example has 1 tensors; .* followed by the target"),
+        ((), None, "the example has 0 tensors"),
+        (toys.example(), lambda o, y: o, r"shape \(4, 5\); it must be a scalar.*mean"),
+    ],
+)
+def test_bad_examples_and_losses(example, loss, message):
+    with pytest.raises(ValueError, match=message):
+        trace(nn.Linear(8, 5), *example, loss=loss)
+
+
+def test_what_is_no_model_or_no_loss():
+    with pytest.raises(ValueError, match="the model is a function, not a oneflow.nn.Module"):
+        trace(lambda x: x, toys.rows())
+    with pytest.raises(ValueError, match="loss.* gave a float; it must give a scalar"):
+        trace(nn.Linear(8, 5), *toys.example(), loss=lambda output, target: 1.0)
+    everywhere = {"placement": flow.placement("cpu", [0]), "sbp": flow.sbp.broadcast}
+    with pytest.raises(ValueError, match="weight is a global tensor; give autoddl the plain"):
+        trace(nn.Linear(8, 5).to_global(**everywhere), toys.rows())
+    with pytest.raises(ValueError, match=r"example\[0\] is a global tensor"):
+        trace(nn.Linear(8, 5), toys.rows().to_global(**everywhere))
+
+
+def test_a_loss_without_a_trainable_parameter():
+    model = nn.Linear(8, 5)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    with pytest.raises(ValueError, match="no parameter that needs a gradient"):
+        trace(model, *toys.example(), loss=F.cross_entropy)
+    assert trace(model, toys.rows()).loss == ""
+
+
+def test_a_dtype_that_autoddl_does_not_know():
+    assert dtype_name(data_type_pb2.kBFloat16) == "bfloat16"
+    with pytest.raises(ValueError, match="dtype kInt16; autoddl knows float64, float32"):
+        dtype_name(data_type_pb2.kInt16)

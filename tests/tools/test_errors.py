@@ -1,0 +1,86 @@
+"""What a failing command says: of the user's module, of another kind of file, of a closed pipe."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.clusters import MACHINES
+from tests.plans.example import MLP, PLAN
+
+ROOT = Path(__file__).parents[2]
+LAPTOP = str(MACHINES / "laptop.json")
+ZOO = """
+import numpy
+
+def small():
+    return inner()
+
+def inner():
+    return numpy.zeros(3) @ numpy.zeros(4)
+
+def outer():
+    return 3
+"""
+
+
+def autoddl(folder: Path, *words: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "autoddl", *words], cwd=folder, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, **options,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "zoo.py").write_text(ZOO)
+    MLP.save(tmp_path / "graph.json")
+    PLAN.save(tmp_path / "plan.json")
+    return tmp_path
+
+
+def test_an_error_of_the_users_module_is_shown_without_our_frames(files):
+    done = autoddl(files, "trace", "zoo:small", "-o", "out.json")
+    assert done.returncode == 2 and done.stdout == ""
+    frames = [line for line in done.stderr.splitlines() if line.startswith("  File")]
+    assert len(frames) == 2 and all("zoo.py" in frame for frame in frames)
+    assert "matmul" in done.stderr
+    whole = autoddl(files, "--debug", "trace", "zoo:small", "-o", "out.json")
+    assert "click" in whole.stderr
+
+
+def test_a_mistake_that_we_find_has_no_frames(files):
+    done = autoddl(files, "trace", "zoo:outer", "-o", "out.json")
+    assert done.returncode == 2 and "must return (model, example, loss)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("plan", "plan.json", "--cluster", LAPTOP), "plan.json is a plan; a graph is needed here"),
+        (("plan", LAPTOP, "--cluster", LAPTOP), "laptop.json is a machine file; a graph is"),
+        (("plan", "graph.json", "--cluster", "plan.json"), "is a plan; a machine file is needed"),
+        (("explain", "graph.json"), "graph.json is a graph; a plan is needed here ('autoddl plan"),
+        (("diff", "plan.json", "graph.json"), "graph.json is a graph"),
+        (("explain", "."), "Is a directory"),
+    ],
+)
+def test_a_wrong_kind_of_file_is_named_as_what_it_is(files, words, told):
+    done = autoddl(files, *words)
+    assert done.returncode == 2 and told in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [("explain", "plan.json"), ("explain", "plan.json", "--json")])
+def test_a_reader_that_leaves_is_no_error(files, words):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as nobody:
+        done = subprocess.run(
+            [sys.executable, "-m", "autoddl", *words], cwd=files, stdout=nobody,
+            stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
