@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .planner.options import PlanOptions
     from .plans import Plan
     from .plans.explain import explain
+    from .plans.figures import figures
 
 __all__ = [
     "BackendMissing",
@@ -29,6 +30,7 @@ __all__ = [
     "PlanOptions",
     "batchwise",
     "explain",
+    "figures",
     "parallelize",
     "plan",
     "trace",
@@ -42,6 +44,7 @@ _HOMES = {
     "PlanOptions": "planner.options",
     "batchwise": "graph.hints",
     "explain": "plans.explain",
+    "figures": "plans.figures",
     "parallelize": "api",
     "plan": "api",
     "trace": "api",
