@@ -17,7 +17,6 @@ from ..cluster.spec import Cluster
 from ..graph.cut import CutGraph
 from ..graph.graph import Graph
 from . import checks, file
-from . import explain as words
 from .figures import PlanFigures
 from .records import PlannedBaseline
 from .stage import StagePlan
@@ -60,7 +59,9 @@ class Plan(PlanFigures):
 
         ValueError if no layer has that name.
         """
-        return words.explain(self) if layer is None else words.explain_layer(self, layer)
+        from .report import explain
+
+        return explain(self, layer)
 
     def check_model(self, graph: Graph) -> None:
         """ValueError unless this plan is for `graph`, a freshly traced model."""

@@ -8,7 +8,7 @@ import pytest
 from autoddl.cluster.provenance import Calibration, Range
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
-from autoddl.plans.summary import summary_json
+from autoddl.plans.report import report
 from tests.clusters import cluster
 from tests.graphs import residual
 
@@ -44,7 +44,7 @@ def test_large_messages_are_marked_in_words_and_json():
     marks = found.extrapolated
     assert marks and all(m.bytes > 4 << 12 and m.count > 0 for m in marks)
     assert f"extrapolated: {sum(m.count for m in marks)} redistribution steps" in found.explain()
-    summary = json.loads(json.dumps(summary_json(found)))
+    summary = json.loads(json.dumps(report(found).to_json()))
     assert summary["extrapolated"][0]["bytes"] == marks[0].bytes
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
-from autoddl.plans.diff import differences, to_json
+from autoddl.plans.diff import differences, report
 from tests.clusters import cluster
 from tests.plans.example import MLP, PLAN, STAGED
 
@@ -15,7 +15,7 @@ def test_one_mesh_beside_stages():
         found = differences(first, second)
         costs = [sum(s.cost.iteration_s for s in plan.stages) for plan in (first, second)]
         assert sum(d.seconds for d in found) == pytest.approx(costs[1] - costs[0])
-        told = to_json(first, second)
+        told = report(first, second).to_json()["plans"]
         assert told["difference"]["seconds"] == second.iteration_s - first.iteration_s
     assert not differences(STAGED, STAGED)
 
