@@ -14,7 +14,6 @@ from .cluster.spec import Cluster
 from .graph.graph import Graph
 from .planner.options import PlanKeywords, PlanOptions, Stages, TrainKeywords
 from .planner.planner import find_plan
-from .planner.stages.staged_planner import find_staged_plan
 from .plans import Plan
 from .runtime.need import BackendMissing, need_oneflow
 
@@ -68,13 +67,7 @@ def plan(
     Raises TypeError for an unknown option, ValueError if an option has no such value, the batch
     cannot be cut so, or nothing fits the memory.
     """
-    return _plan(graph, cluster, PlanOptions.of(options, keywords))
-
-
-def _plan(graph: Graph, cluster: Cluster, options: PlanOptions) -> Plan:
-    if options.stages is None:
-        return find_plan(graph, cluster, options)
-    return find_staged_plan(graph, cluster, options)
+    return find_plan(graph, cluster, PlanOptions.of(options, keywords))
 
 
 def parallelize(
@@ -129,7 +122,7 @@ def parallelize(
     traced = trace_with_state(model, *example, loss=loss)
     if plan is None:
         chosen = dataclasses.replace(chosen, optimizer=backend.optimizer_kind(optimizer))
-        text = share_text(lambda: _plan(traced.graph, cluster, chosen).dumps(), backend)
+        text = share_text(lambda: find_plan(traced.graph, cluster, chosen).dumps(), backend)
         plan = Plan.loads(text)
     else:
         plan.check_model(traced.graph)

@@ -25,7 +25,7 @@ from autoddl._files import write_atomically
 from autoddl.cluster.spec import Cluster
 from autoddl.cost.operators import at_rate
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.plans.schedule.costs import Costs
 from autoddl.plans.schedule.simulate import simulate
@@ -69,14 +69,14 @@ SETTINGS = (
 def plans_for(setting: Setting, cluster: Cluster) -> dict[str, Plan]:
     """The same stages under each schedule."""
     graph = trace_entry(f"benchmarks.box.models:{setting.model}")
-    found = find_staged_plan(
+    found = find_plan(
         graph,
         cluster,
         PlanOptions(
             stages=setting.nodes, schedule="1f1b", optimizer="sgd", micro_batches=MICRO_BATCHES
         ),
     )
-    return {name: replace(found, schedule_name=name) for name, _ in RUNS}
+    return {name: found.under(name) for name, _ in RUNS}
 
 
 def measure(setting: Setting, rate: str, repeats: int) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from autoddl._files import write_atomically
 from autoddl.cluster.spec import Cluster
 from autoddl.cost.model import CostModel
 from autoddl.graph.graph import Graph
-from autoddl.planner.planner import micro_graph
+from autoddl.planner.asked import micro_graph
 from autoddl.planner.tables.group_table import Space
 from autoddl.planner.tables.tables import build_tables
 from autoddl.search.algorithms import RESTARTS, find_algorithm

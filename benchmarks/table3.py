@@ -33,6 +33,7 @@ from autoddl.cost.recompute import Checkpointing
 from autoddl.graph.cut import CutGraph
 from autoddl.graph.graph import Graph
 from autoddl.graph.regions import repeated_blocks
+from autoddl.planner.asked import micro_batch_counts
 from autoddl.planner.baselines.megatron_stages import (
     PER_STAGE,
     StagedBaseline,
@@ -42,8 +43,7 @@ from autoddl.planner.baselines.megatron_stages import (
     on_cut,
 )
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import baseline_plans, find_plan, micro_batch_counts
-from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.planner.planner import baseline_plans, find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.oneflow.trace.job.meta import storage_free
 from autoddl.runtime.oneflow.trace.trace import trace
@@ -147,7 +147,7 @@ def predict(model: Model, nodes: int, stages: int) -> dict[str, Found]:
     graph = graph_of(model, BATCH[nodes])
     if stages == 1:
         return one_stage(graph, cluster)
-    ours = find_staged_plan(graph, cluster, PlanOptions(stages=stages, zero=False))
+    ours = find_plan(graph, cluster, PlanOptions(stages=stages, zero=False))
     theirs = megatron(ours, graph)
     return {"AutoDDL": of_pipeline(ours), **({} if theirs is None else {"Megatron": theirs})}
 

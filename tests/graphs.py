@@ -1,7 +1,5 @@
 """Graphs built by hand, as a trace would give them: planning is tested without OneFlow."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

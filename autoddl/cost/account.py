@@ -18,8 +18,7 @@ from ..sbp.collectives import Step, device_intra_bytes, nic_bytes, nic_messages
 from ..sbp.layout import TensorSpec, even_bytes
 from ..sbp.placement import B, NdSbp, P
 from ..sbp.redistribute import path_cost
-from ..sbp.rules import find_rule, signatures_of
-from ..sbp.signature import Inner
+from ..sbp.signature import Inner, find_rule, signatures_of
 from .memory import Held, held_bytes
 from .model import CostModel
 from .operators import compute_seconds, inner_count, inner_seconds, reduced_spec, times_of

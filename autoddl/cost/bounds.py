@@ -46,7 +46,7 @@ from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.collectives import COLLECTIVES, Collectives, device_bytes
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
-from ..sbp.rules import find_rule, is_matmul
+from ..sbp.signature import find_rule, is_matmul
 from .recompute import Recomputation
 from .storage import edge_times
 

@@ -7,6 +7,9 @@
                 the update, and with micro-batches all the time
     buffers     of redistributions: until their reader, forward or backward, has run
 
+    in flight   (h - 1) x what a forward pass leaves for its backward pass, with h micro-batches in
+                flight, as in a stage of a pipeline
+
 `StepTape` writes down the step as autoddl's executor runs it: each operator's inputs and outputs
 are kept until its backward pass, and gradients of parameters until the end of the step; views and
 slices are free. A parameter that is stored split is gathered before the step and kept; in ZeRO's
@@ -32,7 +35,7 @@ from ..graph.graph import Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
-from ..sbp.rules import find_rule
+from ..sbp.signature import find_rule
 from .memory_rules import MemoryRules, OperatorMemory
 from .model import OPTIMIZER_SLOTS
 from .step_tensors import OpPullback, PlannedStep, StepTensors, view_strides
@@ -77,6 +80,7 @@ class StepTape(StepTensors):
     def build(self) -> Tape:
         for op in self.plan.graph.ops:
             self._forward(op)
+        turn = len(self.tape.actions)
         made_again: set[int] = set()
         for op in reversed(self.plan.graph.ops):
             block = self.plan.again.block_of.get(op.name)
@@ -85,11 +89,19 @@ class StepTape(StepTensors):
                 self._run_again(block)
             if op.kind == "loss":
                 self._arrive(op.inputs[0], self.new("gradient of the loss", (), 4.0, "gradients"))
+            elif op.kind == "stage_output":
+                self._return(op)
+            elif op.kind == "stage_input":
+                sent = [self.arrived[o] for o in op.outputs if o in self.arrived]
+                self.tape.act(f"gradients that {op.name} gives back", sent)
             elif op.kind == "param":
                 self._update(op)
             elif any(self.arrived.get(o) for o in op.outputs):
                 self._backward(op)
         self._synchronise()
+        others = self.plan.again.in_flight - 1
+        if others:
+            self.tape.keep("in flight", others * self.tape.bytes_across(turn))
         return self.tape
 
     # ---- forward
@@ -121,7 +133,7 @@ class StepTape(StepTensors):
             self._source(op, planned)
             return
         names = [self._receive(op, index, again) for index in range(len(op.inputs))]
-        if op.kind == "loss":
+        if op.kind in ("loss", "stage_output"):
             self.tape.act(op.name, names)
             return
         if again:
@@ -202,6 +214,19 @@ class StepTape(StepTensors):
         strides = view_strides(self.plan.graph.spec(op), given)
         if strides is not None:
             self.strides[self.value(op.outputs[0])] = strides
+
+    def _return(self, op: Op) -> None:
+        """The gradient of what has been sent to another stage, as that stage gives it back."""
+        (tensor,), (nd,) = op.inputs, self.plan.ops[op.name].grad_ins
+        if nd is None:
+            return
+        gradient = self.new(
+            f"gradient of {tensor} from a later stage", (), self.bytes_of(tensor, nd), "gradients"
+        )
+        edge = self.plan.edges.get((op.name, 0))
+        steps = edge.backward if edge else ()
+        what = f"gradient of input 0 of {op.name}"
+        self._arrive(tensor, self.travel(what, tensor, gradient, nd, steps))
 
     def _source(self, op: Op, planned: PlannedOp) -> None:
         (tensor,), (nd,) = op.outputs, planned.outs

@@ -33,8 +33,7 @@ from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.layout import even_bytes
 from ..sbp.mesh import Mesh
-from ..sbp.rules import find_rule
-from ..sbp.signature import OpSpec
+from ..sbp.signature import OpSpec, find_rule
 from .model import CostModel
 from .operators import computes, is_saved
 from .recompute import Recomputation, is_product
@@ -67,9 +66,9 @@ def is_shared(graph: Graph, tensor: str) -> bool:
     return is_param and tensor in graph.needs_grad and len(graph.consumers[tensor]) > 1
 
 
-def last_counts(graph: Graph, micro_batches: int, recomputes: bool) -> bool:
+def last_counts(micro_batches: int, recomputes: bool) -> bool:
     """Whether the last product's gradients count as memory."""
-    return micro_batches > 1 and not recomputes and not graph.is_stage
+    return micro_batches > 1 and not recomputes
 
 
 def last_product(graph: Graph) -> Op | None:
@@ -98,18 +97,21 @@ class Held:
     """Bytes of an operator, a layer or a plan, on one device.
 
     fixed_bytes:  of `memory_bytes`, parameters, their state and what is gathered of them
+    kept_bytes:   what each micro-batch in flight holds, once
     inside_bytes: of operators of a block that is run again, what is there only while it is at work,
                   and of what comes after the blocks; `memory_bytes` has `counted_bytes` of it
     """
 
     memory_bytes: float = 0.0
     fixed_bytes: float = 0.0
+    kept_bytes: float = 0.0
     inside_bytes: float = 0.0
     counted_bytes: float = 0.0
 
     def add(self, other: Held) -> None:
         self.memory_bytes += other.memory_bytes
         self.fixed_bytes += other.fixed_bytes
+        self.kept_bytes += other.kept_bytes
         self.inside_bytes += other.inside_bytes
         self.counted_bytes += other.counted_bytes
 
@@ -124,7 +126,7 @@ def held_bytes(
 ) -> dict[str, Held]:
     """Operator name -> what it holds; a copy counts for the operator that reads it."""
     mesh, copies = model.cluster.mesh, model.parameter_copies
-    last = last_product(graph) if last_counts(graph, micro_batches, bool(again.blocks)) else None
+    last = last_product(graph) if last_counts(micro_batches, bool(again.blocks)) else None
     reader = None if last is None else reader_of(graph, last)
     held: dict[str, Held] = {}
     # bytes by operator of each block, and of what comes after them
@@ -147,13 +149,18 @@ def held_bytes(
             within = 0.0
         if op.name in again.place_of:
             own.inside_bytes = inside[again.place_of[op.name]][op.name] = within
+        else:
+            within = 0.0
+        if op.kind not in ("input", "buffer"):
+            own.kept_bytes = own.memory_bytes - own.fixed_bytes - within
+            own.memory_bytes += (again.in_flight - 1) * own.kept_bytes
     if last is not None:
         added = _gradient_bytes(graph, mesh, last, ops[last.name])
         if reader is not None:
             kept = _kept_bytes(graph, mesh, reader, ops[reader.name])
             added = max(added - kept, _gradient_bytes(graph, mesh, reader, ops[reader.name]))
         held[last.name].memory_bytes += added
-    for share, block in zip(_shares(graph, again, inside), inside, strict=True):
+    for share, block in zip(again.weights if inside else (), inside, strict=True):
         for name, within in block.items():
             held[name].counted_bytes = share * within
             held[name].memory_bytes -= (1 - share) * within
@@ -175,8 +182,7 @@ def _of_operator(
         size = out_bytes * (copies - is_shared(graph, tensor))
         return Held(size, size)
     if op.kind in ("input", "buffer"):  # the whole batch is there all the time
-        whole_batch = op.kind == "input" and not graph.is_stage
-        return Held(out_bytes * (times if whole_batch else 1))
+        return Held(out_bytes * (times if op.kind == "input" else 1))
     has_grad = any(o in graph.needs_grad for o in op.outputs)
     is_kept = op.name not in graph.free_ops and is_saved(spec, rule, has_grad)
     return Held(out_bytes if is_kept else 0.0)
@@ -220,21 +226,6 @@ def _add_input(
         own.memory_bytes += whole - apart
         own.fixed_bytes += whole - apart
     return within
-
-
-def _shares(
-    graph: Graph, again: Recomputation, inside: Sequence[Mapping[str, float]]
-) -> Sequence[float]:
-    """How much counts of what is inside each block that is run again, and of the tail.
-
-    As in the search; in stages of a pipeline, whose fullest moment nothing else tells, the block
-    that holds the most.
-    """
-    if not again.in_flight and not graph.is_stage:
-        return again.weights if inside else ()
-    sizes = [sum(block.values()) for block in inside]
-    largest = sizes.index(max(sizes)) if sizes else -1
-    return [float(number == largest) for number in range(len(sizes))]
 
 
 def _kept_bytes(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> float:

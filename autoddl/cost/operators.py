@@ -37,8 +37,7 @@ from ..cluster.operator_times import OperatorTimes
 from ..cluster.spec import Curve, Device
 from ..graph.graph import Graph, Op
 from ..sbp.layout import TensorSpec
-from ..sbp.rules import find_rule
-from ..sbp.signature import Inner, OpSpec, Rule
+from ..sbp.signature import Inner, OpSpec, Rule, find_rule
 from .comm import CommModel
 
 Array = NDArray[np.float64]

@@ -1,4 +1,7 @@
-"""Blocks whose forward pass is run again before their backward pass, and what that changes.
+"""What a step keeps of its forward passes: micro-batches in flight, and blocks that are run again.
+
+With h micro-batches in flight (a pipeline's stage; on one mesh h is 1) what a forward pass keeps is
+there h times. Of a block whose forward pass is run again before its backward pass,
 
     forward   twice for an operator of a block: its computation, the redistributions of its inputs
               (but for parameters, which travel once a step) and its own collectives
@@ -6,7 +9,7 @@
               is there for one block at a time:  max_b a_b  instead of  sum_b a_b
               They count as the last product of the block begins its backward pass (`gradients`).
               What comes after the last block, the tail, is gone before the first one is run again,
-              and counts like the inside of one more block.
+              and with h = 1 counts like the inside of one more block.
 
 A search that adds up memory cannot take a maximum, but for any weights w_b >= 0 that sum to one
 
@@ -24,7 +27,7 @@ from functools import cached_property
 from typing import Literal
 
 from ..graph.graph import SOURCE_KINDS, Graph, Op
-from ..sbp.rules import find_rule
+from ..sbp.signature import find_rule
 
 Blocks = tuple[tuple[str, ...], ...]
 Checkpointing = Literal["auto", "none", "all"]
@@ -36,13 +39,13 @@ CHECKPOINTING: tuple[Checkpointing, ...] = ("auto", "none", "all")
 class Recomputation:
     """`blocks`: names of the operators of each block, in graph order; () for none.
 
-    in_flight: of several micro-batches, as in a pipeline's stage: they all keep their tails, which
-               count like what comes before the blocks
+    in_flight: micro-batches whose forward pass is done or at work and whose backward pass is not:
+               they all keep their tails, which count like what comes before the blocks
     """
 
     graph: Graph
     blocks: Blocks = ()
-    in_flight: bool = False
+    in_flight: int = 1
 
     @cached_property
     def block_of(self) -> Mapping[str, int]:
@@ -52,7 +55,7 @@ class Recomputation:
     @cached_property
     def place_of(self) -> Mapping[str, int]:
         """`block_of`, and one number more for the operators of the tail."""
-        if not self.blocks or self.in_flight or self.graph.is_stage:
+        if not self.blocks or self.in_flight > 1:
             return self.block_of
         names = [op.name for op in self.graph.ops]
         after = max(n for n, name in enumerate(names) if name in self.block_of) + 1
@@ -61,9 +64,7 @@ class Recomputation:
 
     @cached_property
     def last_products(self) -> Mapping[str, int]:
-        """The last trained product or convolution of each block -> its block; none in a stage."""
-        if self.graph.is_stage:
-            return {}
+        """The last trained product or convolution of each block -> its block."""
         found = {
             self.block_of[op.name]: op.name
             for op in self.graph.ops
@@ -74,8 +75,6 @@ class Recomputation:
     @cached_property
     def done(self) -> frozenset[str]:
         """What comes after the last product of its block: gone as that one's backward pass runs."""
-        if self.in_flight:
-            return frozenset()
         return frozenset(
             name
             for product, block in self.last_products.items()
@@ -139,11 +138,15 @@ class Recomputation:
         return tuple(is_largest / sum(largest) for is_largest in largest)
 
     def weight(self, op: str) -> float:
-        """Of what an operator keeps inside its block or in the tail; 1 before these."""
+        """How often what an operator keeps counts: inside its block or in the tail by a weight."""
         if op in self.done:
             return 0.0
         place = self.place_of.get(op)
-        return 1.0 if place is None else self.weights[place]
+        return float(self.in_flight) if place is None else self.weights[place]
+
+    def output_weight(self, op: Op) -> float:
+        """How often the outputs of an operator count, which may leave its block."""
+        return float(self.in_flight) if self.leaves(op) else self.weight(op.name)
 
     def key(self, op: Op) -> tuple[int, float, bool]:
         """Equal for operators that cost the same, all else being equal."""

@@ -19,8 +19,7 @@ from ..sbp.collectives import Step
 from ..sbp.layout import num_shards
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
-from ..sbp.rules import find_rule
-from ..sbp.signature import OpSpec, View
+from ..sbp.signature import OpSpec, View, find_rule
 from .recompute import Recomputation
 from .tape import Tape, Transfer
 

@@ -28,8 +28,7 @@ from ..sbp.collectives import Step, StepKind, step_kind
 from ..sbp.layout import TensorSpec, even_bytes, even_bytes_of, num_parts
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, P, S
-from ..sbp.rules import is_matmul
-from ..sbp.signature import OpSpec
+from ..sbp.signature import OpSpec, is_matmul
 from .comm import CommModel
 
 Codes = NDArray[np.int8]

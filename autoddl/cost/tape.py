@@ -153,6 +153,14 @@ class Tape:
                 size[key], cause[key], made_at[key] = count, why, number
         return size, cause, made_at
 
+    def bytes_across(self, turn: int) -> int:
+        """Bytes of what the actions before number `turn` have made and later ones read.
+
+        Each in a place of its own.
+        """
+        last, (size, _, made_at) = self.last_reads(), self._sizes()
+        return sum(size[key] for key, number in made_at.items() if number < turn <= last[key])
+
     def last_reads(self) -> dict[str, int]:
         """Root name -> the last action that reads it or a view of it (or makes it)."""
         last: dict[str, int] = {}

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..sbp.rules import find_rule
+from ..sbp.signature import find_rule
 from .graph import Graph, Op
 from .regions import repeated_blocks
 

@@ -28,8 +28,7 @@ from typing import Any
 
 from .._files import load_file, write_atomically
 from ..sbp.layout import TensorSpec
-from ..sbp.rules import find_rule, signatures_of
-from ..sbp.signature import OpSpec, Signature
+from ..sbp.signature import OpSpec, Signature, find_rule, signatures_of
 
 GRAPH_VERSION = 1
 SOURCE_KINDS = ("input", "param", "buffer")

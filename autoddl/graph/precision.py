@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ..cluster.spec import Device
 from ..sbp.layout import TensorSpec
-from ..sbp.rules import find_rule
+from ..sbp.signature import find_rule
 from .graph import SOURCE_KINDS, Graph, Op, Tensor
 
 PRECISIONS = ("float32", "float16")

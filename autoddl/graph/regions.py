@@ -19,7 +19,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..sbp.rules import find_rule
+from ..sbp.signature import find_rule
 from .graph import Graph, Op
 
 Block = tuple[str, ...]

@@ -28,8 +28,7 @@ from dataclasses import dataclass, field
 
 from ..sbp.layout import TensorSpec
 from ..sbp.placement import B, P, Placement, S
-from ..sbp.rules import find_rule, signatures_of
-from ..sbp.signature import OpSpec, Signature
+from ..sbp.signature import OpSpec, Signature, find_rule, signatures_of
 from .batch_norm import is_training_norm, statistics_of
 from .graph import Graph, Op
 

@@ -14,14 +14,13 @@ placements found, and then by a search with these few. `Batches.best` returns th
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ..cost.account import Cost, account, total
-from ..cost.recompute import Blocks, Checkpointing, Recomputation
+from ..cost.recompute import Blocks, Checkpointing
 from ..graph.regions import repeated_blocks
 from .estimate import WORTH_ESTIMATE, Estimate, Estimator
 from .fit_in_memory import FittedSearch
@@ -213,14 +212,14 @@ class Batches:
     def _with_fewer(self, found: Candidate) -> Candidate:
         """As few of the first blocks as fit, at the placements found and by another search."""
         for _ in range(_REFINEMENTS):
-            blocks = found.tables.again.blocks
-            graph = found.tables.grouping.graph
-            if not blocks or not found.fits_with(Recomputation(graph, blocks[:-1])):
+            again = found.tables.again
+            blocks = again.blocks
+            if not blocks or not found.fits_with(replace(again, blocks=blocks[:-1])):
                 return found
             low, high = 0, len(blocks) - 1
             while low < high:
                 middle = (low + high) // 2
-                if found.fits_with(Recomputation(graph, blocks[:middle])):
+                if found.fits_with(replace(again, blocks=blocks[:middle])):
                     high = middle
                 else:
                     low = middle + 1
@@ -230,14 +229,14 @@ class Batches:
                 return found
             cost = self._cost(found, fewer)
             if cost.iteration_s < searched.seconds:
-                result = dataclasses.replace(
+                result = replace(
                     found.result,
                     cost=cost.iteration_s,
                     memory=cost.memory_bytes,
                     lower_bound=searched.result.lower_bound,
                 )
                 # the choice is of what was found, whose tables may have other strategies
-                tables = dataclasses.replace(found.tables, again=searched.tables.again)
+                tables = replace(found.tables, again=searched.tables.again)
                 cheaper = Candidate(tables, result, self.estimator.prices.paths)
                 searched = cheaper if cheaper.excess_bytes <= 0 else searched
             found = searched
@@ -246,5 +245,5 @@ class Batches:
     def _cost(self, found: Candidate, blocks: Blocks) -> Cost:
         """What the choice costs if `blocks` are recomputed."""
         parts, graph = found.tables.micro_batches, found.tables.grouping.graph
-        again = Recomputation(graph, blocks)
+        again = replace(found.tables.again, blocks=blocks)
         return total(account(graph, self.estimator.model, parts, *found.placed, again).values())

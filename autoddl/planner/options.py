@@ -26,10 +26,6 @@ Stages = int | Literal["auto"]
 INTERLEAVED = "interleaved-1f1b"
 SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "zb-h1", INTERLEAVED)
 PROVING = tuple(name for name, search in ALGORITHMS.items() if search.proves_bound)
-# Stages are searched by a method of their own, which heeds none of these.
-_NOT_IN_STAGES = (
-    "gap", "budget_seconds", "budget_evaluations", "checkpointing", "split_channels",
-)  # fmt: skip
 _OF_STAGES = ("schedule", "delay", "chunks")
 
 
@@ -186,7 +182,11 @@ class PlanOptions:
         if self.stages is None:
             self._refuse(_OF_STAGES, "cannot go without stages")
             return
-        self._refuse(_NOT_IN_STAGES, "cannot go with stages")
+        if self.checkpointing == "all" and (self.delay is not None or self.schedule == "zb-h1"):
+            raise ValueError(
+                "weight gradients that come later need what a block that is run again forgets; "
+                "use checkpointing='none' with zb-h1 and with a delay"
+            )
         if (self.schedule == INTERLEAVED) != (self.chunks > 1):
             raise ValueError(
                 f"{INTERLEAVED} has 2 or more chunks a stage (--chunks) and other schedules have "
@@ -231,12 +231,6 @@ class PlanOptions:
         default = PlanOptions()
         plain = {name: getattr(default, name) for name in _OF_STAGES}
         return dataclasses.replace(self, **plain, stages=None)
-
-    def in_stages(self, stages: Stages) -> PlanOptions:
-        """The same in so many stages, less what does not go with them."""
-        default = PlanOptions()
-        kept = {name: getattr(default, name) for name in _NOT_IN_STAGES}
-        return dataclasses.replace(self, **kept, stages=stages)
 
     def _refuse(self, names: tuple[str, ...], why: str) -> None:
         given = [name for name in self.changed if name in names]

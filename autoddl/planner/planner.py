@@ -1,52 +1,40 @@
-"""The main path: a graph and a cluster to a plan.
+"""The planner: a graph and a cluster to a plan, on one mesh or in the stages of a pipeline.
 
-`find_plan` lets a search algorithm choose (`batches`: how many micro-batches, and which blocks are
-run again), and writes the choice down as placements and steps.
+A mesh is a pipeline of one stage with one micro-batch in flight. `find_plan` cuts the model into
+stages (`stages.choice`; without stages there is one, with all layers on all devices) and plans each
+on its own mesh (`mesh.plan_mesh`), with the micro-batches in flight that its place in the pipeline
+asks for. Stages of equal layers on equal meshes have one plan under several names.
 
-The known schemes (`baselines`) are priced beside every search, each on its best topology, and the
-plan records them. Should one of them be faster than what was found, it is the plan.
+The known schemes are priced beside it, and the plan records them: on one mesh each on its best
+topology, and in stages each in the same stages, with its best topology for every one of them.
 """
 
-from __future__ import annotations
-
-import dataclasses
-import math
-import time
 from collections.abc import Sequence
-
-import numpy as np
+from dataclasses import replace
 
 from ..cluster.spec import Cluster
-from ..cluster.submesh import SubMesh
 from ..cost.model import CostModel
-from ..cost.recompute import Checkpointing
-from ..graph.batch_norm import with_batch_norm
-from ..graph.cut import CutGraph
+from ..graph.cut import CutGraph, cut_graph
 from ..graph.graph import Graph
-from ..graph.precision import check_precision, in_precision
 from ..graph.regions import repeated_blocks
-from ..graph.rows import find_rows, in_several
-from ..plans import Plan, SearchRecord, StagePlan
-from ..plans.format import format_at_least, format_bytes
+from ..plans import Plan, StagePlan
 from ..plans.records import PlannedBaseline
-from ..search.algorithms import Algorithm, find_algorithm
-from ..search.budget import Budget
-from ..search.elimination import free_bound
-from .alternatives import next_best
-from .baselines import FAMILIES, BaselinePricer, Family, tried_again
-from .batches import Batches
+from ..plans.schedule.make import make_schedule
+from ..plans.schedule.simulate import in_flight
+from .asked import cost_model, micro_batch_counts, prepared, stage_counts
+from .baselines import BaselinePricer, tried_again
 from .collector import paused_collector
-from .estimate import Estimator
-from .fit_in_memory import FittedSearch
-from .layers import describe_layers
+from .mesh import MeshPlan, plan_mesh, write_stage
 from .options import DEFAULTS, PlanOptions
-from .realize import Candidate
-from .smallest import smallest
+from .stages.choice import MOST_STAGES, ranked_partitions
+from .stages.partition import Partition, Stage
+from .stages.stage_prices import StagePrices
 from .tables.group_table import Space
 from .tables.micro_batches import MicroBatches
-from .tables.pair_prices import PairPrices
 
-_GAP = 1e-4  # that a search which proves a bound may leave by default: no use to anyone to close
+MOST_LAYERS = 96
+_MANY = 2  # repeated blocks a stage: enough to cut between them only
+_CANDIDATES = 4
 
 
 @paused_collector()
@@ -57,182 +45,153 @@ def find_plan(
     *,
     space: Space | None = None,
 ) -> Plan:
-    """The best plan found for training `graph` (traced with its loss) on one mesh of `cluster`.
+    """The best plan found for training `graph` (traced with its loss) on `cluster`.
 
-    options: without stages
-    space:   which strategies are searched; a baseline restricts them. None: what the options say
+    space: which strategies are searched on one mesh; a baseline restricts them. None: what the
+           options say
 
-    Raises ValueError if the batch cannot be cut as asked for, the machine file has no rate for the
-    precision, or nothing fits the memory.
+    Raises ValueError if the batch cannot be cut as asked for, there are more stages than layers or
+    devices, the machine file has no rate for the precision, or nothing fits the memory.
     """
-    assert options.stages is None, "pipeline stages are planned by find_staged_plan"
-    started = time.perf_counter()
-    space = space or Space(split_channels=options.split_channels, zero=True)
-    if not options.zero:
-        space = dataclasses.replace(space, zero=False)
-    if not graph.loss and not graph.is_stage:
+    if not graph.loss:
         raise ValueError(
             "the graph was traced without a loss; trace(..., loss=loss_fn) plans training"
         )
     model = cost_model(cluster, options)
     graph = prepared(graph, options)
-    algorithm, seed = find_algorithm(options.search), options.seed
-    prices = PairPrices(cluster.mesh, model.comm.price, model.comm.collectives)
-    micro = MicroBatches.of(graph)
-    counts = micro_batch_counts(graph, options.micro_batches)
-    estimator = Estimator(micro, model, space, prices)
-    batches = Batches(
-        counts, FittedSearch(estimator, algorithm, _budget(options), seed, options.restarts)
-    )
-    best = batches.best(options.checkpointing)
-    pricer: BaselinePricer | None = None
-    if options.baselines and space.allowed is None and space.min_weight_shards == 1 and graph.loss:
-        again = tried_again(batches.blocks, options.checkpointing)
-        pricer = BaselinePricer(micro, counts, model, seed, again)
-    rivals = () if pricer is None else pricer.all()
-    records = tuple(rival.record for rival in rivals)
-    allowed = [rival for rival in rivals if options.zero or "ZeRO" not in rival.record.name]
-    nearest = min(allowed, key=lambda rival: rival.seconds, default=None)
-    if nearest is not None and nearest.seconds < _cost_to_beat(best):
-        assert nearest.found is not None
-        spent_s = time.perf_counter() - started
-        stage = write_stage(nearest.found, seed, spent_s, nearest.record.name)
-        return Plan.on_one_mesh(stage, records)
-    if best is None:
-        least = smallest(batches, options.checkpointing)
-        if least.excess_bytes > 0 or not algorithm.proves_bound:
-            rival = pricer and pricer.smallest(least.needed_bytes)
-            found = (rival and rival.found) or least
-            if not rival or found.needed_bytes > model.limit_bytes:
-                raise ValueError(_none_found(graph, model, found, len(counts) > 1, options.search))
-            stage = write_stage(found, seed, time.perf_counter() - started, rival.record.name)
-            stage = dataclasses.replace(stage, memory_limit_bytes=model.limit_bytes)
-            return Plan.on_one_mesh(stage, _with(records, rival.record))
-        best = least
-    return Plan.on_one_mesh(write_stage(best, seed, time.perf_counter() - started), records)
+    if options.stages is None:
+        counts = micro_batch_counts(graph, options.micro_batches)
+        return _on_one_mesh(graph, model, counts, options, space)
+    assert space is None, "stages are searched among all strategies"
+    blocks = len(repeated_blocks(graph))
+    most = min(MOST_LAYERS, blocks) if blocks >= _MANY * MOST_STAGES else MOST_LAYERS
+    cut = cut_graph(graph, most)
+    counts = stage_counts(cut, options.micro_batches)
+    prices, ranked = ranked_partitions(cut, model, counts, options)
+    failed: ValueError | None = None
+    for chosen in ranked[:_CANDIDATES]:
+        try:
+            if len(chosen.stages) == 1:
+                return _on_one_mesh(graph, model, (chosen.micro_batches,), options)
+            return _in_stages(prices, chosen, options)
+        except ValueError as error:
+            failed = failed or error
+    assert failed is not None
+    raise failed
 
 
-def _with(
-    records: tuple[PlannedBaseline, ...], record: PlannedBaseline
-) -> tuple[PlannedBaseline, ...]:
-    """The records with this one in its namesake's place."""
-    return tuple(record if other.name == record.name else other for other in records)
+def _on_one_mesh(
+    graph: Graph,
+    model: CostModel,
+    counts: Sequence[int],
+    options: PlanOptions,
+    space: Space | None = None,
+) -> Plan:
+    found = plan_mesh(MicroBatches.of(graph), counts, model, options, space)
+    return Plan.on_one_mesh(found.stage, tuple(rival.record for rival in found.rivals))
 
 
-def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:
-    """What prices plans with these options. ValueError without a rate for their precision."""
-    check_precision(options.precision, cluster.device)
-    return CostModel(
-        cluster,
-        options.optimizer,
-        options.comm_rule,
-        options.memory_limit_bytes,
-        options.precision,
-        options.back_end,
-    )
+def _in_stages(prices: StagePrices, chosen: Partition, options: PlanOptions) -> Plan:
+    """The stages of a partition, each planned by itself; or the known scheme that is faster there.
 
-
-def _budget(options: PlanOptions) -> Budget:
-    seconds, evaluations = options.budget_seconds, options.budget_evaluations
-    return Budget(
-        math.inf if seconds is None else seconds,
-        math.inf if evaluations is None else evaluations,
-        _GAP if options.gap is None else options.gap,
-    )
-
-
-def prepared(graph: Graph, options: PlanOptions) -> Graph:
-    """A traced graph in the precision and with the statistics of BatchNorm that are asked for."""
-    return in_precision(with_batch_norm(graph, options.batch_norm), options.precision)
-
-
-def micro_graph(graph: Graph, parts: int) -> Graph:
-    """The graph of one of `parts` micro-batches, with forks."""
-    return (graph.with_batch(graph.batch // parts) if parts > 1 else graph).with_forks()
-
-
-def micro_batch_counts(graph: Graph, micro_batches: int | None) -> tuple[int, ...]:
-    """Numbers of micro-batches to try, ascending.
-
-    ValueError if the given one does not divide the batch, or rows of the batch meet (`rows`).
+    Raises ValueError if one of them does not fit the memory, which the parts of a stage share
+    evenly.
     """
-    if micro_batches is None:
-        if graph.batch == 0 or (not graph.is_stage and find_rows(graph).meeting is not None):
-            return (1,)
-        return tuple(n for n in range(1, graph.batch + 1) if graph.batch % n == 0 and _is_power(n))
-    if micro_batches > 1 and (graph.batch == 0 or graph.batch % micro_batches):
-        divisors = [n for n in range(1, graph.batch + 1) if graph.batch % n == 0]
-        raise ValueError(
-            f"a batch of {graph.batch} does not divide into {micro_batches} micro-batches; "
-            f"possible numbers: {', '.join(map(str, divisors)) or '1'}"
-        )
-    if not graph.is_stage:
-        find_rows(graph).check(micro_batches)
-    return (micro_batches,)
-
-
-def stage_counts(cut: CutGraph, micro_batches: int | None) -> tuple[int, ...]:
-    """`micro_batch_counts` of a model in stages.
-
-    A sum that all micro-batches need before they are trained has to be computed in one stage.
-    """
-    counts = micro_batch_counts(cut.graph, micro_batches)
-    if counts == (1,):
-        return counts
-    rows = find_rows(cut.graph)
-    several = in_several(cut.graph, rows, cut.layer_of)
-    if several is None:
-        return counts
-    if micro_batches is None:
-        return (1,)
-    raise ValueError(
-        f"{several}, which {micro_batches} micro-batches need of the whole batch, is computed in "
-        "several layers that stages may hold; train it in 1 micro-batch, or without stages"
+    parts, cut, model = chosen.micro_batches, prices.cut, prices.model
+    model = replace(model, memory_limit_bytes=model.limit_bytes / options.chunks)
+    count = len(chosen.stages) // options.chunks
+    schedule = make_schedule(
+        options.schedule, count, parts, chunks=options.chunks, delay=options.delay
     )
-
-
-def _is_power(n: int) -> bool:
-    return n & (n - 1) == 0
-
-
-def _cost_to_beat(found: Candidate | None) -> float:
-    """What a baseline must cost less than; tables in single precision leave a relative error."""
-    return float("inf") if found is None else found.result.cost * (1 - 1e-6)
-
-
-def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -> StagePlan:
-    """What was found, as a plan of one mesh.
-
-    seconds: that it took to find
-    scheme:  the known scheme that it is; it carries no bound, as nothing else was searched
-    """
-    tables, result = found.tables, found.result
-    ops, edges = found.placed
-    model, cluster = tables.model, tables.model.cluster
-    if scheme:
-        alternatives, search = {}, SearchRecord(f"baseline: {scheme}", 0, seconds=seconds)
-    else:
-        alternatives = next_best(tables, result.choice, result.memory)
-        bound = result.lower_bound
-        bound = bound if np.isfinite(bound) else free_bound(tables.problem)
-        search = SearchRecord(result.algorithm, result.evaluations, bound, result.end, seconds)
-    return StagePlan(
-        graph=tables.grouping.graph,
-        cluster=cluster,
-        micro_batches=tables.micro_batches,
-        seed=seed,
-        optimizer=model.optimizer,
-        comm_rule=model.comm_rule,
-        memory_limit_bytes=model.limit_bytes,
-        ops=ops,
-        edges=edges,
-        layers=describe_layers(tables, ops, alternatives),
-        search=search,
-        place=SubMesh(0, cluster.nodes, 0, cluster.gpus_per_node),
-        recomputed=tables.again.blocks,
-        precision=model.precision,
-        back_end=model.back_end,
+    planned: list[MeshPlan] = []
+    for n, (stage, held) in enumerate(zip(chosen.stages, in_flight(schedule), strict=True)):
+        micro = MicroBatches.of(cut.stage(stage.first, stage.last), held)
+        found = _known(planned, micro.graph(parts), stage, held)
+        if found is None:
+            again = options.checkpointing if prices.recomputes else "none"
+            if again == "all" and not repeated_blocks(micro.graph(parts)):
+                again = "none"
+            try:
+                found = plan_mesh(
+                    micro,
+                    (parts,),
+                    replace(model, cluster=model.cluster.with_shape(*stage.shape)),
+                    replace(options, checkpointing=again),
+                    prices=prices.pair_prices(stage.shape),
+                    budget_share=1 / len(chosen.stages),
+                )
+            except ValueError as error:
+                layers = f"layers {stage.first}-{stage.last - 1} on {stage.place}"
+                raise ValueError(f"stage {n} ({layers}): {error}") from error
+        planned.append(replace(found, stage=found.stage.at(stage.first, stage.last, stage.place)))
+    small = cut.graph.with_batch(cut.graph.batch // parts) if parts > 1 else cut.graph
+    whole = Plan(
+        CutGraph(small, cut.layers),
+        model.cluster,
+        tuple(own.stage for own in planned),
+        (),
+        options.schedule,
+        options.delay,
+        options.chunks,
     )
+    rivals = _rivals(whole, planned, options)
+    allowed = [plan for record, plan in rivals if options.zero or "ZeRO" not in record.name]
+    best = min([whole, *filter(None, allowed)], key=lambda plan: plan.iteration_s)
+    return replace(best, baselines=tuple(record for record, _ in rivals))
+
+
+def _known(planned: Sequence[MeshPlan], graph: Graph, stage: Stage, held: int) -> MeshPlan | None:
+    """The plan of an earlier stage with the same layers under other names.
+
+    With fewer micro-batches in flight it is the best one, too, if it lost nothing to the memory.
+    """
+    for other in planned:
+        own = other.stage
+        if own.place.shape != stage.shape or own.in_flight < held:
+            continue
+        if own.in_flight == held or other.is_free:
+            found = own.for_equal(graph)
+            if found is not None:
+                return replace(other, stage=replace(found, in_flight=held))
+    return None
+
+
+def _rivals(
+    whole: Plan, planned: Sequence[MeshPlan], options: PlanOptions
+) -> list[tuple[PlannedBaseline, Plan | None]]:
+    """Each known scheme in the stages of `whole`: its record, and its plan if it fits.
+
+    On one device there is nothing to choose, so such a stage is as in `whole`.
+    """
+    found: list[tuple[PlannedBaseline, Plan | None]] = []
+    for number, first in enumerate(next((own.rivals for own in planned if own.rivals), ())):
+        stages: list[StagePlan] = []
+        topologies: list[str] = []
+        for own in planned:
+            if not own.rivals:
+                stages.append(own.stage)
+                continue
+            rival, at = own.rivals[number], own.stage
+            topologies.append(rival.record.topology)
+            if rival.found is not None:
+                stage = write_stage(rival.found, options.seed, 0.0, rival.record.name)
+                same = stage.for_equal(at.graph)
+                assert same is not None, "an equal stage has the rivals of another one"
+                same = replace(same, in_flight=at.in_flight)
+                stages.append(same.at(at.first, at.last, at.place))
+        topology = " | ".join(dict.fromkeys(topologies))
+        record = replace(first.record, topology=topology, iteration_s=None, communication_s=None)
+        plan = None
+        if len(stages) == len(planned):
+            plan = replace(whole, stages=tuple(stages))
+            record = replace(
+                record,
+                memory_bytes=max(plan.memory_bytes),
+                iteration_s=plan.iteration_s,
+                communication_s=plan.cost.communication_s,
+            )
+        found.append((record, plan))
+    return found
 
 
 @paused_collector()
@@ -244,61 +203,14 @@ def baseline_plans(
     The errors are those of `find_plan`.
     """
     model = cost_model(cluster, options)
-    graph = prepared(graph, options)
-    counts = micro_batch_counts(graph, options.micro_batches)
-    return written_baselines(graph, model, counts, options.seed, options.checkpointing)
-
-
-def written_baselines(
-    graph: Graph,
-    model: CostModel,
-    counts: Sequence[int],
-    seed: int = 0,
-    checkpointing: Checkpointing = "auto",
-    families: Sequence[Family] = FAMILIES,
-) -> dict[str, tuple[PlannedBaseline, Plan | None]]:
-    """As `baseline_plans`, of `families`, for a graph in the model's precision.
-
-    counts: numbers of micro-batches, ascending
-    """
-    micro = MicroBatches.of(graph)
-    again = tried_again(repeated_blocks(micro.graph(counts[0])), checkpointing)
-    pricer = BaselinePricer(micro, counts, model, seed, again, families)
+    micro = MicroBatches.of(prepared(graph, options))
+    counts = micro_batch_counts(prepared(graph, options), options.micro_batches)
+    again = tried_again(repeated_blocks(micro.graph(counts[0])), options.checkpointing)
     return {
         rival.record.name: (
             rival.record,
             rival.found
-            and Plan.on_one_mesh(write_stage(rival.found, seed, 0.0, rival.record.name)),
+            and Plan.on_one_mesh(write_stage(rival.found, options.seed, 0.0, rival.record.name)),
         )
-        for rival in pricer.all()
+        for rival in BaselinePricer(micro, counts, model, options.seed, again).all()
     }
-
-
-def _none_found(
-    graph: Graph, model: CostModel, least: Candidate, chose_parts: bool, search: str | Algorithm
-) -> str:
-    """How much is missing, on which layers, and what would help."""
-    tables, limit, needed = least.tables, model.limit_bytes, least.needed_bytes
-    if needed <= limit:
-        return (
-            f"the search {search!r} found no plan within the memory limit of {format_bytes(limit)} "
-            f"a device, but there is one of {format_at_least(needed)}; give it a larger budget, or "
-            "search with 'auto'"
-        )
-    sizes = [
-        (tables.memory_of(least.result.choice, number), group.head)
-        for number, group in enumerate(tables.grouping.groups)
-    ]
-    largest = sorted(sizes, key=lambda item: -item[0])[:3]
-    layers = ", ".join(f"{op.module or op.name} {format_bytes(size)}" for size, op in largest)
-    helps = ["more devices", "devices with more memory", "an optimizer with less state"]
-    if not chose_parts and graph.batch > tables.micro_batches:
-        helps.insert(0, "more micro-batches")
-    again = " and recomputed blocks" if tables.again.blocks else ""
-    return (
-        f"no plan fits the memory limit of {format_bytes(limit)} a device: the smallest found "
-        f"needs {format_at_least(needed)}, {format_bytes(needed - limit)} too much, with "
-        f"{tables.micro_batches} micro-batches{again} on {model.cluster}. "
-        f"The largest layers are "
-        f"{layers}. What would help: {', '.join(helps)}"
-    )

@@ -74,8 +74,7 @@ class Candidate:
         """Bytes of a step as the tables add them up."""
         tables = self.tables
         graph, parts = tables.grouping.graph, tables.micro_batches
-        is_searched = again.blocks == tables.again.blocks
-        if is_searched and not (again.blocks and graph.is_stage):
+        if again.blocks == tables.again.blocks:
             return self.result.memory
         held = held_bytes(graph, tables.model, parts, *self.placed, again)
         return sum(own.memory_bytes for own in held.values())
@@ -83,13 +82,10 @@ class Candidate:
     def _fullest(self, again: Recomputation, limit_bytes: float) -> float:
         """Bytes of a step at its fullest moment, which may be more than what adds up.
 
-        Above the limit perhaps of autoddl's executor alone. Of a stage of a pipeline only the sum
-        is known here.
+        Above the limit perhaps of autoddl's executor alone.
         """
         tables = self.tables
         graph, model = tables.grouping.graph, tables.model
-        if graph.is_stage:
-            return 0.0
         mesh, optimizer, parts = model.cluster.mesh, model.optimizer, tables.micro_batches
         step = PlannedStep(graph, mesh, parts, optimizer, *self.placed, again)
         return required_bytes(step, model.memory_rules, limit_bytes)

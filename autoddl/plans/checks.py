@@ -11,6 +11,8 @@ from ..graph.precision import in_precision
 from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
 from .figures import PlanFigures
+from .schedule.make import make_schedule
+from .schedule.simulate import in_flight
 from .stage import StagePlan
 
 NOT_RECOMPUTED = (*SOURCE_KINDS, "stage_input", "stage_output", "loss")
@@ -51,8 +53,9 @@ def check_cluster(plan: PlanFigures, cluster: Cluster) -> None:
 def verify(plan: PlanFigures) -> None:
     """ValueError unless the stages are the model's layers, in order, on all devices.
 
-    And unless in each stage, every path leads from its producer's placement to its reader's, and
-    what is recomputed are blocks of its graph's operators.
+    And unless in each stage, every path leads from its producer's placement to its reader's,
+    what is recomputed are blocks of its graph's operators, and as many micro-batches are in flight
+    as the schedule has.
     """
     bounds = [(s.first, s.last) for s in plan.stages]
     expected = [0, *(last for _, last in bounds)]
@@ -76,6 +79,15 @@ def verify(plan: PlanFigures) -> None:
         )
     for stage in plan.stages:
         _verify_stage(stage)
+    schedule = make_schedule(
+        plan.schedule_name, len(first), plan.micro_batches, chunks=plan.chunks, delay=plan.delay
+    )
+    held, said = in_flight(schedule), tuple(stage.in_flight for stage in plan.stages)
+    if held != said:
+        raise ValueError(
+            f"the schedule {plan.schedule_name} keeps {held} micro-batches in flight and the plan "
+            f"says {said}; plan the model again"
+        )
 
 
 def _verify_stage(stage: StagePlan) -> None:

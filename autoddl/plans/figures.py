@@ -123,7 +123,10 @@ class PlanFigures:
 
     @cached_property
     def same_as(self) -> tuple[int, ...]:
-        """Per part, the first part with the same plan but for names (itself, if none is before)."""
+        """Per part, the first part with the same plan (itself, if none is before).
+
+        But for names and the number of micro-batches in flight.
+        """
         found: list[int] = []
         for n, stage in enumerate(self.stages):
             firsts = [first for first in dict.fromkeys(found) if self._is_same(first, stage)]
@@ -135,7 +138,10 @@ class PlanFigures:
         if other.mesh != stage.mesh:
             return False
         found = other.for_equal(stage.graph)
-        return found is not None and found.at(stage.first, stage.last, stage.place) == stage
+        if found is None:
+            return False
+        found = found.at(stage.first, stage.last, stage.place)
+        return dataclasses.replace(found, in_flight=stage.in_flight) == stage
 
     @cached_property
     def prices(self) -> tuple[StagePrice, ...]:

@@ -25,7 +25,7 @@ from .figures import PlanFigures
 from .records import PlannedBaseline, PlannedLayer, SearchRecord
 from .stage import StagePlan
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 # Of all stages alike
 _ASKED = ("micro_batches", "seed", "optimizer", "comm_rule", "precision", "back_end")
 AnyPlan = TypeVar("AnyPlan", bound=PlanFigures)
@@ -56,6 +56,7 @@ def _stage_json(stage: StagePlan) -> dict[str, Any]:
         "place": [place.first_node, place.nodes, place.first_gpu, place.gpus],
         "memory_limit_bytes": json_number(stage.memory_limit_bytes),
         "recomputed": [list(block) for block in stage.recomputed],
+        "in_flight": stage.in_flight,
         "search": {
             "algorithm": stage.search.algorithm,
             "evaluations": stage.search.evaluations,
@@ -169,6 +170,7 @@ def _stage(
         first=first,
         last=last,
         recomputed=tuple(tuple(block) for block in data["recomputed"]),
+        in_flight=data["in_flight"],
         memory_limit_bytes=math.inf if limit is None else limit,
         **asked,
     )

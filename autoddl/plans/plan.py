@@ -19,6 +19,8 @@ from ..graph.graph import Graph
 from . import checks, file
 from .figures import PlanFigures
 from .records import PlannedBaseline
+from .schedule.make import make_schedule
+from .schedule.simulate import in_flight
 from .stage import StagePlan
 
 
@@ -44,6 +46,20 @@ class Plan(PlanFigures):
         """The same plan with these fields in every stage."""
         stages = tuple(dataclasses.replace(stage, **fields) for stage in self.stages)
         return dataclasses.replace(self, stages=stages)
+
+    def under(self, schedule: str, delay: int | None = None) -> Plan:
+        """The same stages under another schedule; the memory limit may not be kept."""
+        plan = dataclasses.replace(self, schedule_name=schedule, delay=delay)
+        held = in_flight(
+            make_schedule(
+                schedule, self.num_stages, self.micro_batches, chunks=self.chunks, delay=delay
+            )
+        )
+        stages = tuple(
+            dataclasses.replace(stage, in_flight=own)
+            for stage, own in zip(self.stages, held, strict=True)
+        )
+        return dataclasses.replace(plan, stages=stages)
 
     def on(self, cluster: Cluster) -> Plan:
         """The same plan on other devices. ValueError unless there are as many."""

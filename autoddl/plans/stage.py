@@ -43,6 +43,7 @@ class StagePlan:
     cluster:    the devices `place` of the plan's cluster, as a cluster of their own
     recomputed: blocks of operators of which only the inputs are kept for the backward pass; their
                 forward pass is run again before it
+    in_flight:  the most micro-batches whose forward pass is kept at once
     precision:  "float16" if `graph` is in mixed precision
     back_end:   whose memory rules say what a step needs
     """
@@ -62,6 +63,7 @@ class StagePlan:
     first: int = 0
     last: int = 1
     recomputed: Blocks = ()
+    in_flight: int = 1
     precision: str = "float32"
     back_end: str = "oneflow"
 
@@ -84,7 +86,7 @@ class StagePlan:
 
     @cached_property
     def again(self) -> Recomputation:
-        return Recomputation(self.graph, self.recomputed)
+        return Recomputation(self.graph, self.recomputed, self.in_flight)
 
     @cached_property
     def step(self) -> PlannedStep:
@@ -200,12 +202,9 @@ class StagePlan:
         return required_bytes(self.step, self.model.memory_rules, math.inf)
 
     @cached_property
-    def peak_bytes(self) -> int | None:
-        """What the limit is held against: the executor's fullest moment.
-
-        None of a stage of a pipeline, of which only the sum is known.
-        """
-        return None if self.graph.is_stage else self.memory_peak("executor").bytes
+    def peak_bytes(self) -> int:
+        """What the executor holds at its fullest moment."""
+        return self.memory_peak("executor").bytes
 
 
 def _same_ops(old: Graph, new: Graph) -> dict[str, Op] | None:

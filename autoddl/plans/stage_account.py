@@ -10,6 +10,7 @@ forward and the backward pass as `cost.operators` prices them, communication hal
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from ..cost.recompute import Recomputation
 from ..graph.graph import Graph
 from ..graph.placed import PlannedEdge, PlannedOp
 
+_SEVERAL = 2  # micro-batches in flight: with more of them memory grows by equal steps
 Columns = dict[str, NDArray[np.float64]]  # operator -> the fields of a StagePrice
 
 
@@ -35,7 +37,7 @@ def columns(
     again: what is run again, in the backward pass; what a block holds meanwhile is `work_bytes` of
            its operators, also if another block holds more
     """
-    again = again or Recomputation(graph)
+    again = replace(again or Recomputation(graph), in_flight=_SEVERAL)
     one = account(graph, model, 1, ops, edges, again)
     two = account(graph, model, 2, ops, edges, again)
     found = {}
@@ -45,15 +47,17 @@ def columns(
         first, second = one[op.name], two[op.name]
         compute = second.compute_s - first.compute_s
         moved = second.communication_s - first.communication_s
-        counted = first.held.counted_bytes if op.name in again.block_of else 0.0
+        held = first.held
+        counted = held.counted_bytes if op.name in again.block_of else 0.0
+        kept = first.memory_bytes if op.kind == "input" else held.kept_bytes
         found[op.name] = np.array(
             [
                 forward_s + moved / 2,
                 compute - forward_s + moved / 2,
                 max(2 * first.iteration_s - second.iteration_s, 0.0),
-                first.held.fixed_bytes,
-                first.memory_bytes - first.held.fixed_bytes - counted,
-                first.held.inside_bytes,
+                first.memory_bytes - counted - (1 if op.kind == "input" else _SEVERAL) * kept,
+                kept,
+                held.inside_bytes,
             ]
         )
     return found

@@ -205,3 +205,33 @@ def rule(*kinds: str, **facets: Any) -> Callable[[SignatureFn], SignatureFn]:
         return signatures
 
     return register
+
+
+def find_rule(kind: str) -> Rule | None:
+    """The rule of an operator kind, None if it has none."""
+    return RULES.get(kind)
+
+
+def is_matmul(kind: str) -> bool:
+    """True for a product of two matrices, or of many at once."""
+    rule = RULES.get(kind)
+    return rule is not None and rule.product == "matmul"
+
+
+def signatures_of(op: OpSpec) -> tuple[Signature, ...]:
+    """The operator's one-axis signatures, best known first, without splits of dims of size 1.
+
+    Raises ValueError if the kind has no rule.
+    """
+    rule = find_rule(op.kind)
+    if rule is None:
+        raise ValueError(
+            f"operator kind {op.kind!r} has no rule; write one with @autoddl.sbp.signature.rule, "
+            "or let its submodule run as one opaque operator"
+        )
+    return tuple(dict.fromkeys(s for s in rule.signatures(op) if _splittable(op, s)))
+
+
+def _splittable(op: OpSpec, signature: Signature) -> bool:
+    pairs = zip((*op.inputs, *op.outputs), (*signature.ins, *signature.outs), strict=True)
+    return all(tensor.shape[p.dim] > 1 for tensor, p in pairs if p.is_split)

@@ -15,11 +15,11 @@ from ..cost.account import Cost, Traffic
 from ..cost.model import CostModel
 from ..graph.batch_norm import with_batch_norm
 from ..graph.graph import Graph
+from ..planner.asked import cost_model
 from ..planner.baselines import Chosen, chosen
 from ..planner.baselines.megatron_stages import megatron_in_stages
 from ..planner.options import DEFAULTS, PlanOptions
-from ..planner.planner import baseline_plans, cost_model, find_plan
-from ..planner.stages.staged_planner import find_staged_plan
+from ..planner.planner import baseline_plans, find_plan
 from ..plans import Plan
 from ..plans.records import PlannedBaseline
 from ..plans.report.contents import unfit_text
@@ -130,7 +130,7 @@ def compare(
     model = cost_model(cluster, options)
     if stages:
         megatron = _megatron(graph, model, options.micro_batches, options.seed)
-        found = find_staged_plan(graph, cluster, options.in_stages("auto"))
+        found = find_plan(graph, cluster, replace(options, stages="auto", baselines=False))
         ours = _in_stages(ours, found, megatron)
         others.append(megatron)
     if rival is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..graph.graph import Graph
-from ..sbp.rules import find_rule
+from ..sbp.signature import find_rule
 
 ANY_INTEGER = 2  # below which an integer is that nothing limits: 0 or 1 suits flags and masks
 

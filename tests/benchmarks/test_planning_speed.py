@@ -1,7 +1,5 @@
 """The benchmark of planning still finds all functions that it times."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

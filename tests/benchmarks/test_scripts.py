@@ -1,7 +1,5 @@
 """Every script of the benchmarks can still be imported, and says what it takes."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

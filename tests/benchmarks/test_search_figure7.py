@@ -1,7 +1,5 @@
 """The smallest case of Fig. 7, as the benchmark measures it."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -13,7 +13,7 @@ from autoddl.planner.baselines import data_parallel
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.stage_account import columns
-from autoddl.sbp.rules import find_rule
+from autoddl.sbp.signature import find_rule
 from autoddl.tools.calibration.machine import operator_times
 from tests.clusters import cluster
 from tests.graphs import mlp

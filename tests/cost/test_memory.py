@@ -1,7 +1,5 @@
 """What a plan's operators hold, against what the search counts of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -11,7 +11,7 @@ from autoddl.planner.baselines import data_parallel, forced
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.format import format_bytes
-from autoddl.sbp.rules import find_rule
+from autoddl.sbp.signature import find_rule
 from tests.clusters import cluster
 from tests.graphs import attention, mlp, residual
 

@@ -1,7 +1,5 @@
 """The models of the exactness matrix, their data, and the plans that are forced on them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

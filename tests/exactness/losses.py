@@ -4,8 +4,6 @@ As a worker: trains each case of a JSON list by a random plan on one mesh, or in
 and compares losses, parameters, buffers and results with the whole batch on one device.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys
@@ -19,7 +17,7 @@ import oneflow.nn.functional as F
 
 from autoddl.graph.batch_norm import with_batch_norm
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.jobs.session import share_text
@@ -209,7 +207,7 @@ def trainer_of(case: dict[str, Any]) -> tuple[Any, Callable[[int, int], tuple[An
             batch_norm=case.get("batch_norm", "batch"),
             micro_batches=parts,
         )
-        plan = find_staged_plan(traced.graph, cluster, options)
+        plan = find_plan(traced.graph, cluster, options)
         return plan.dumps()
 
     plan = Plan.from_json(json.loads(share_text(make, OneFlow())))

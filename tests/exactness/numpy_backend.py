@@ -22,7 +22,7 @@ from autoddl.sbp.layout import Shape, local_slices
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import Shard
 from autoddl.sbp.placement import NdSbp
-from tests.sbp import lockstep_ops, reference_ops
+from tests.sbp import lockstep_ops, operators
 
 PATIENCE_S = 60.0
 PRODUCTS = ("matmul", "broadcast_matmul", "batch_matmul")
@@ -240,7 +240,7 @@ class NumPy:
 
     def kernels(self, by_input: bool) -> Mapping[str, Kernel]:
         """All that the graph may hold; products give each input's gradient by itself if asked."""
-        known = {kind: _kernel(kind) for kind in (*reference_ops.FORWARD, "fork", "identity")}
+        known = {kind: _kernel(kind) for kind in (*operators.FORWARD, "fork", "identity")}
         if by_input:
             known |= {kind: _by_input(known[kind]) for kind in PRODUCTS}
         return known
@@ -256,7 +256,7 @@ class NumPy:
     ) -> np.ndarray:
         with _ONE_TAPE:
             shard: Any = None  # a product knows no place
-            ran: Any = reference_ops.kernel("matmul")([a, b], attrs, shard)
+            ran: Any = operators.kernel("matmul")([a, b], attrs, shard)
             return ran[1]((dy,))[index]
 
     def check_precision(self, precision: str) -> None:
@@ -304,7 +304,7 @@ def _kernel(kind: str) -> Kernel:
             ran = _driven(lockstep_ops.KERNELS[kind](inputs, attrs, shard), ctx)
         else:
             with _ONE_TAPE:
-                ran = reference_ops.kernel(kind)(inputs, attrs, shard)
+                ran = operators.kernel(kind)(inputs, attrs, shard)
         outputs, pullback = ran
 
         def vjp(gradients: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:

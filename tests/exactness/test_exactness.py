@@ -3,8 +3,6 @@
 The whole matrix runs with `make test-all`; the representative part of it in every run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from functools import cache

@@ -1,7 +1,5 @@
 """Losses of every kind are those of the whole batch in 1, 2 and 4 micro-batches, or refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 pytest.importorskip("oneflow", reason="trains on real OneFlow processes")
 
 from autoddl.api import plan, trace  # noqa: E402
-from autoddl.planner.planner import micro_batch_counts  # noqa: E402
+from autoddl.planner.asked import micro_batch_counts  # noqa: E402
 from tests.exactness.losses import EXACT, ROWS, WHOLE, build  # noqa: E402
 from tests.runtime.random_plans import cluster_of  # noqa: E402
 

@@ -3,8 +3,6 @@
 The one process differentiates the whole graph at once, by the reference operators alone.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 
@@ -16,17 +14,17 @@ from autograd import grad
 from autoddl.graph.graph import Graph
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.nested import Slot
 from autoddl.runtime.traced import Traced
 from autoddl.runtime.trainer import Trainer
 from autoddl.sbp.placement import B, S
-from autoddl.sbp.rules import signatures_of
+from autoddl.sbp.signature import signatures_of
 from tests import graphs
 from tests.exactness.numpy_backend import Momentum, World
 from tests.runtime.random_plans import cluster_of, random_plan, with_zero
-from tests.sbp import reference_ops
+from tests.sbp import operators
 
 STEPS, RATE, MOMENTUM = 3, 1e-3, 0.9
 
@@ -73,7 +71,7 @@ def run(graph, params, x):
         elif op.kind == "param":
             values[op.outputs[0]] = params[op.attrs["name"]]
         elif op.kind != "loss":
-            outs = reference_ops.FORWARD[op.kind]([values[n] for n in op.inputs], op.attrs, None)
+            outs = operators.FORWARD[op.kind]([values[n] for n in op.inputs], op.attrs, None)
             values.update(zip(op.outputs, outs, strict=True))
     return values
 
@@ -137,7 +135,7 @@ def test_parameters_stored_split_and_blocks_run_again(graph, stage):
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_two_stages(graph, schedule):
     options = PlanOptions(stages=2, schedule=schedule, micro_batches=4)
-    plan = find_staged_plan(graph, cluster_of(2, 2), options)
+    plan = find_plan(graph, cluster_of(2, 2), options)
     check(graph, plan)
 
 

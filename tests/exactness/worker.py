@@ -12,8 +12,6 @@ process, with the rows of each batch in another order and cut into two halves wh
 up, against the same process without that.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autoddl.graph.graph import Graph, Op
-from autoddl.sbp.rules import signatures_of
+from autoddl.sbp.signature import signatures_of
 from tests.graphs import Builder, alike, attention, gated, mlp, residual, tied
 
 GRAPHS = {

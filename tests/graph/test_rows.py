@@ -1,7 +1,5 @@
 """What micro-batches may do with a graph, told from the rules of its operators."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The papers' models have the papers' sizes, and all of them trace and train."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -7,8 +7,8 @@ import pytest
 
 from autoddl.cost.model import CostModel
 from autoddl.planner.alternatives import next_best
+from autoddl.planner.asked import micro_graph
 from autoddl.planner.layers import heavy_groups, topology, topology_letters
-from autoddl.planner.planner import micro_graph
 from autoddl.planner.tables.tables import build_tables
 from autoddl.sbp.placement import NdSbp
 from autoddl.search.elimination import eliminate

@@ -7,9 +7,10 @@ import pytest
 
 from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
+from autoddl.planner.asked import micro_graph
 from autoddl.planner.coarse_to_fine import class_bounds
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan, micro_graph
+from autoddl.planner.planner import find_plan
 from autoddl.planner.tables.group_table import WHOLE_SPACE
 from autoddl.planner.tables.groups import make_groups
 from autoddl.planner.tables.pair_prices import PairPrices

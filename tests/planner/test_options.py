@@ -25,7 +25,6 @@ from autoddl.planner.options import (
     about,
 )
 from autoddl.planner.planner import find_plan
-from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans import Plan
 from autoddl.plans.schedule import make
 from autoddl.search.algorithms import ALGORITHMS
@@ -101,12 +100,11 @@ def test_the_command_line_has_the_same_options_and_defaults(command, missing):
         ({"checkpointing": "some"}, "unknown checkpointing 'some'"),
         ({"precision": None}, "unknown precision None"),
         *(({"stages": wrong}, "stages must be a number") for wrong in (0, -1, "two", 1.5, True)),
-        ({"stages": 2, "checkpointing": "all"}, "checkpointing cannot go with stages"),
-        ({"stages": 2, "gap": 0.0}, "gap cannot go with stages"),
         (
-            {"stages": "auto", "budget_seconds": 1, "budget_evaluations": 1},
-            "budget_seconds and budget_evaluations cannot go with stages",
+            {"stages": 2, "checkpointing": "all", "schedule": "zb-h1"},
+            "need what a block that is run again forgets",
         ),
+        ({"stages": 2, "checkpointing": "all", "delay": 1}, "use checkpointing='none'"),
         ({"delay": 1}, "delay cannot go without stages"),
         ({"stages": 2, "chunks": 2}, "other schedules have 1; got 2 for 1f1b"),
         ({"stages": 2, "schedule": "interleaved-1f1b"}, "got 1 for interleaved-1f1b"),
@@ -151,8 +149,6 @@ def test_keywords_change_options_that_are_given():
     assert PlanOptions(**options.keywords()) == options
     staged = PlanOptions(stages=2, schedule="gpipe", delay=1, seed=1)
     assert staged.on_one_mesh() == PlanOptions(seed=1)
-    asked = PlanOptions(gap=0.1, checkpointing="none", zero=False)
-    assert asked.in_stages("auto") == PlanOptions(stages="auto", zero=False)
 
 
 def test_they_cost_nothing_to_import():
@@ -171,6 +167,6 @@ def test_without_stages_it_is_a_plan_for_one_mesh():
 def test_stages(stages):
     found = autoddl.plan(GRAPH, CLUSTER, stages=stages, schedule="gpipe", micro_batches=4)
     options = PlanOptions(stages=stages, schedule="gpipe", micro_batches=4)
-    assert found.dumps() == find_staged_plan(GRAPH, CLUSTER, options).dumps()
+    assert found.dumps() == find_plan(GRAPH, CLUSTER, options).dumps()
     assert Plan.loads(found.dumps()).dumps() == found.dumps()
     assert isinstance(found, Plan) or stages == "auto"

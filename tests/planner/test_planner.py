@@ -4,9 +4,10 @@ from collections.abc import Callable
 import pytest
 
 from autoddl.graph.graph import Graph
+from autoddl.planner.asked import micro_batch_counts
 from autoddl.planner.baselines import megatron
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan, micro_batch_counts
+from autoddl.planner.planner import find_plan
 from autoddl.planner.tables.group_table import Space
 from autoddl.plans import Plan
 from tests.clusters import cluster

@@ -2,7 +2,6 @@
 
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
-from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans import Plan
 from tests.clusters import cluster
 from tests.graphs import mlp, residual
@@ -13,7 +12,7 @@ MLP = mlp(16, (32, 64, 64, 64, 32))
 
 
 def in_stages() -> Plan:
-    return find_staged_plan(MLP, cluster("laptop", 2, 2), PlanOptions(stages=2, micro_batches=4))
+    return find_plan(MLP, cluster("laptop", 2, 2), PlanOptions(stages=2, micro_batches=4))
 
 
 STAGED = in_stages()

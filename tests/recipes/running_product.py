@@ -4,8 +4,6 @@ Run as a program on every rank of a job, it trains a model with that operator, a
 device.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from autoddl.sbp.rules.build import labelled

@@ -11,8 +11,7 @@ from autoddl.runtime.jobs.launch import run_processes
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import prove
-from autoddl.sbp.rules import signatures_of
-from autoddl.sbp.signature import RULES, OpSpec
+from autoddl.sbp.signature import RULES, OpSpec, signatures_of
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("running_product.py")

@@ -1,7 +1,5 @@
 """Trains a perceptron by a plan with the second all-reduce, and compares it with one process."""
 
-from __future__ import annotations
-
 import numpy as np
 import oneflow as flow
 

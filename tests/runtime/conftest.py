@@ -1,7 +1,5 @@
 """Tests of the OneFlow back end: skipped without OneFlow; workers run on real processes."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

@@ -1,7 +1,5 @@
 """Run a traced graph in one process, operator by operator, to compare it with its model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +11,7 @@ from autoddl.runtime.nested import put_tensors
 from autoddl.runtime.oneflow.kernels import KERNELS
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
-from autoddl.sbp.rules import find_rule
+from autoddl.sbp.signature import find_rule
 
 WHOLE = NdSbp(())
 

@@ -1,7 +1,5 @@
 """Eager OneFlow functions, one or more for each operator kind, that the kernels must repeat."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

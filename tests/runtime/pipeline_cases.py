@@ -5,8 +5,6 @@ groups of one a stage, so it has fewer cases, and two stages wherever the models
 cut into more parts.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 Case = dict[str, Any]

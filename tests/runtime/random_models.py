@@ -1,7 +1,5 @@
 """Models that nobody wrote: operators at random, each reading one or two of the last results."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Plans that no planner made: random signatures for every operator, cheapest paths between."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,8 +15,7 @@ from autoddl.sbp.layout import is_even
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
 from autoddl.sbp.redistribute import PathTable
-from autoddl.sbp.rules import signatures_of
-from autoddl.sbp.signature import Signature
+from autoddl.sbp.signature import Signature, signatures_of
 
 LAPTOP = Path(__file__).parents[2] / "calibration" / "machines" / "laptop.json"
 

@@ -1,7 +1,5 @@
 """NumPy's idea of a tensor on a mesh: the parts of all ranks, and the whole that they stand for."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from autoddl.sbp.layout import local_slices

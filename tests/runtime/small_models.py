@@ -1,7 +1,5 @@
 """Small models of the operators that autoddl knows, and batches for them."""
 
-from __future__ import annotations
-
 import numpy as np
 import oneflow as flow
 import oneflow.nn as nn

@@ -1,7 +1,5 @@
 """Steps send the bytes that the plan counts, and no more."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`autoddl calibrate` on real processes: goes on after an interruption, names who is away."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

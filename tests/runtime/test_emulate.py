@@ -1,7 +1,5 @@
 """Emulated compute: the same collectives in the same order, and waits as long as the model says."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """A rank that fails ends the whole job soon, says why, and leaves nothing running."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Every kernel repeats OneFlow's own operator, on one device: values and gradients."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

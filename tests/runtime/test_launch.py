@@ -1,7 +1,5 @@
 """The launcher, with scripts that need no OneFlow."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

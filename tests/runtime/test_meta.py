@@ -1,7 +1,5 @@
 """Construction without storage."""
 
-from __future__ import annotations
-
 import oneflow as flow
 import oneflow.nn as nn
 import pytest

@@ -1,7 +1,5 @@
 """Kernels that OneFlow has no CPU operator for, against their definitions; dropout."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

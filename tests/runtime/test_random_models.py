@@ -1,7 +1,5 @@
 """Random models train in parallel as alone, by the plan that is found and by a random one."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

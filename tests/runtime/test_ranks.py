@@ -1,7 +1,5 @@
 """Jobs that stay run one worker after another, and end with one that fails."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

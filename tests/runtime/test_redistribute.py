@@ -1,7 +1,5 @@
 """Steps on real processes give the layouts and values that they promise."""
 
-from __future__ import annotations
-
 import pytest
 
 

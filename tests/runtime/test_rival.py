@@ -6,7 +6,7 @@ pytest.importorskip("oneflow", reason="asks OneFlow's planner")
 
 from autoddl.runtime.oneflow.rival.choice import ask_oneflow  # noqa: E402
 from autoddl.sbp.mesh import Mesh  # noqa: E402
-from autoddl.sbp.rules import signatures_of  # noqa: E402
+from autoddl.sbp.signature import signatures_of  # noqa: E402
 from autoddl.tools.compare import RIVAL, compare  # noqa: E402
 from tests.clusters import cluster  # noqa: E402
 from tests.graphs import mlp  # noqa: E402

@@ -1,7 +1,5 @@
 """Opaque submodules that are split along the batch without being declared so."""
 
-from __future__ import annotations
-
 import warnings
 
 import oneflow as flow

@@ -1,7 +1,5 @@
 """The rules hold for OneFlow itself: shards on real processes, forward and backward."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """What a traced graph says, and that it computes what its model computes."""
 
-from __future__ import annotations
-
 import numpy as np
 import oneflow as flow
 import oneflow.nn as nn

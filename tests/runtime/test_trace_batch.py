@@ -1,7 +1,5 @@
 """Graphs of other batch sizes equal traces at those sizes, or say that they cannot be had."""
 
-from __future__ import annotations
-
 import numpy as np
 import oneflow as flow
 import oneflow.nn as nn

@@ -1,7 +1,5 @@
 """What a user is told when a model cannot be traced."""
 
-from __future__ import annotations
-
 import oneflow as flow
 import oneflow.nn as nn
 import oneflow.nn.functional as F

@@ -1,7 +1,5 @@
 """Published models trace without opaque parts, at any batch, and compute the same."""
 
-from __future__ import annotations
-
 import oneflow as flow
 import oneflow.nn as nn
 import pytest

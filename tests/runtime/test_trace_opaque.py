@@ -1,7 +1,5 @@
 """Submodules that become one operator."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

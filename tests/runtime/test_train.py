@@ -1,7 +1,5 @@
 """Small models trained by random plans on real processes are those trained on one device."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """The trainer on one device: its inputs, outputs, state and options."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What runs on several ranks is what was planned."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """Small models, each with one thing that a tracer can get wrong."""
 
-from __future__ import annotations
-
 import numpy as np
 import oneflow as flow
 import oneflow.nn as nn

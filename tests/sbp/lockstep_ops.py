@@ -1,10 +1,8 @@
 """Operators that communicate inside, written as a device runs them.
 
 Each kernel yields the all-reduces that its signature's `inner` states, forward and, in its
-pullback, backward; `reference_ops` has the same operators on one device.
+pullback, backward; `operators` has the same operators on one device.
 """
-
-from __future__ import annotations
 
 import math
 

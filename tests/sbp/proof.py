@@ -1,19 +1,16 @@
 """How the tests prove a case: float64 inputs, the reference, communicating kernels as needed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
 
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import Kernel, prove
-from autoddl.sbp.rules import find_rule
-from autoddl.sbp.signature import Signature
+from autoddl.sbp.signature import Signature, find_rule
 
-from . import lockstep_ops, reference_ops
-from .rule_cases import CASES
-from .rule_cases.case import Case
+from . import lockstep_ops, operators
+from .operators import CASES
+from .operators.case import Case
 
 BY_ID = {case.id: case for case in CASES}
 
@@ -28,7 +25,7 @@ def check(
 ) -> None:
     """Prove one signature per axis; `kernel` stands in for the operator's own on the shards."""
     kind = case.op.kind
-    whole = _loss if kind == "loss" else reference_ops.kernel(kind)
+    whole = _loss if kind == "loss" else operators.kernel(kind)
     if kernel is None:
         communicates = any(s.inner for s in signatures)
         kernel = lockstep_ops.KERNELS[kind] if communicates else whole

@@ -25,15 +25,6 @@ def legal(sources, targets, ndim):
     return found, expected
 
 
-@pytest.mark.parametrize(
-    ("mesh", "ndim"), [(Mesh(4, 2), 2), (Mesh(12, 1), 1), (Mesh(1, 1), 2), (Mesh(4, 1), 0)]
-)
-def test_edges_are_the_legal_steps(mesh, ndim):
-    codes = core_codes(mesh, ndim)
-    found, expected = legal(codes, codes, ndim)
-    assert found == expected
-
-
 def test_edges_between_some_states_are_the_legal_steps():
     every = core_codes(Mesh(8, 4), 3)
     some, others = every[::60], every[::2]

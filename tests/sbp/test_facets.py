@@ -1,7 +1,5 @@
 """What rules say of their operators beside signatures: every kind says what it keeps, truly."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -9,10 +7,9 @@ import numpy as np
 import pytest
 
 from autoddl.sbp.oracle import Shard
-from autoddl.sbp.rules import signatures_of
-from autoddl.sbp.signature import RULES
+from autoddl.sbp.signature import RULES, signatures_of
 
-from . import reference_ops
+from . import operators
 from .proof import BY_ID
 
 NAMES = re.compile(r"x\d|y0|beside|other")
@@ -40,7 +37,7 @@ def _gradients(case, inputs, given):
     starts = [tuple((0,) * len(t.shape) for t in side) for side in tensors]
     shapes = [tuple(t.shape for t in side) for side in tensors]
     attrs = RULES[op.kind].local_attrs(op, *shapes)
-    ran: Any = reference_ops.kernel(op.kind)(inputs, attrs, Shard(op, *starts))
+    ran: Any = operators.kernel(op.kind)(inputs, attrs, Shard(op, *starts))
     outputs, pullback = ran
     if given is None:
         rng = np.random.default_rng(1)
@@ -70,7 +67,7 @@ def test_what_is_not_kept_does_not_matter(name, index):
     """Gradients are the same whatever values an input had that the backward pass does not read."""
     case = BY_ID[name]
     kind = case.op.kind
-    if kind == "loss" or kind not in reference_ops.FORWARD:
+    if kind == "loss" or kind not in operators.FORWARD:
         pytest.skip("the graph's own: nothing is computed")
     first, other = (case.inputs(np.random.default_rng(seed)) for seed in (0, 5))
     inputs = [x.astype(np.float64) if x.dtype.kind == "f" else x for x in first]

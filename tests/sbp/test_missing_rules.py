@@ -5,8 +5,6 @@ gradients of the outputs (Partial becomes Broadcast), must be in the rule, and w
 of the inputs that the oracle accepts.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -14,8 +12,7 @@ import pytest
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import Disproved
 from autoddl.sbp.placement import B, P, Placement, S
-from autoddl.sbp.rules import signatures_of
-from autoddl.sbp.signature import Signature
+from autoddl.sbp.signature import Signature, signatures_of
 
 from .proof import BY_ID, check
 
@@ -73,9 +70,10 @@ def valid(case) -> set[str]:
 
 @pytest.mark.parametrize(
     "name",
-    ["matmul-nn", "matmul-tt", "batch_matmul-3d", "add_n", "broadcast_add-bias",
+    ["matmul-nn", "matmul-nt", "matmul-tt", "conv2d-padded", "deconv2d-padded",
+     "batch_matmul-3d", "add_n", "broadcast_add-bias",
      "broadcast_sub-statistics", "broadcast_mul", "broadcast_div", "relu", "scalar_mul",
-     "scalar_add", "reduce_sum-last", "reduce_sum-kept", "reduce_max", "softmax-2d",
+     "scalar_add", "reduce_sum-last", "reduce_sum-kept", "reduce_max", "var-last", "softmax-2d",
      "log_softmax-2d", "gather-bag", "bias_add-last", "transpose", "concat",
      "reshape-rows", "reshape-heads", "expand-prepend", "slice-one", "where"],
 )  # fmt: skip

@@ -1,7 +1,5 @@
 """The oracle: it puts together what it cuts, and rejects what does not hold."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -13,8 +11,7 @@ from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import AllReduce, Disproved, assemble, prove, scatter
 from autoddl.sbp.placement import B, NdSbp, P, S
-from autoddl.sbp.rules import signatures_of
-from autoddl.sbp.signature import Inner, OpSpec, Signature
+from autoddl.sbp.signature import Inner, OpSpec, Signature, signatures_of
 
 from .lockstep_ops import KERNELS
 from .proof import BY_ID, check

@@ -203,7 +203,10 @@ def test_ties_go_to_the_fewest_steps():
             assert path == PathTable(mesh, table.price).path(spec, source, target)
 
 
-@pytest.mark.parametrize(("mesh", "ndim"), [(Mesh(2, 3), 2), (Mesh(4, 2), 2), (Mesh(3, 4), 1)])
+@pytest.mark.parametrize(
+    ("mesh", "ndim"),
+    [(Mesh(2, 3), 2), (Mesh(4, 2), 2), (Mesh(3, 4), 1), (Mesh(1, 1), 2), (Mesh(4, 1), 0)],
+)
 def test_the_graph_has_the_legal_steps_and_no_others(mesh, ndim):
     graph = StateGraph.core(mesh, ndim)
     edges = {

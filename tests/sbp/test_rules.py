@@ -1,10 +1,8 @@
 """Every signature of every rule holds: outputs and gradients equal one device.
 
-The operators are those of `rule_cases`, the arithmetic is `reference_ops` and, where a signature
-communicates inside, `lockstep_ops`.
+The operators and their arithmetic are those of `operators` and, where a signature communicates
+inside, of `lockstep_ops`.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import itertools
@@ -15,11 +13,10 @@ import pytest
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import fits
 from autoddl.sbp.placement import B, P
-from autoddl.sbp.rules import signatures_of
-from autoddl.sbp.signature import RULES, Signature
+from autoddl.sbp.signature import RULES, Signature, signatures_of
 
+from .operators import CASES
 from .proof import check
-from .rule_cases import CASES
 
 MESHES = (Mesh(4, 1), Mesh(2, 3), Mesh(8, 1))
 SAMPLES = [  # products of signatures per operator and mesh
@@ -63,12 +60,6 @@ def test_products_of_signatures(case, mesh, sample):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
-def test_replication_is_offered(case):
-    """There is always a way out: every device computes the whole."""
-    assert replicated(case)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_signatures_agree_on_which_tensors_have_gradients(case):
     patterns = {
         tuple(g is None for g in (*s.grad_ins, *s.grad_outs)) for s in signatures_of(case.op)
@@ -78,7 +69,10 @@ def test_signatures_agree_on_which_tensors_have_gradients(case):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_a_replicated_computation_passes_partial_gradients_on(case):
-    """A vector-Jacobian product is linear in its vector: the search relies on it everywhere."""
+    """A vector-Jacobian product is linear in its vector: the search relies on it everywhere.
+
+    That a device may compute the whole is offered for every operator.
+    """
     whole = replicated(case)
     if any(g is not None for g in whole.grad_outs):
         passes_on = dataclasses.replace(

@@ -1,7 +1,5 @@
 """Rules whose labels depend on the shapes hold on any that Hypothesis finds."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -10,14 +8,13 @@ from hypothesis import strategies as st
 
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import fits
-from autoddl.sbp.rules import signatures_of
 from autoddl.sbp.rules.shape import leading_dims
+from autoddl.sbp.signature import signatures_of
 
+from .operators.case import Case, case, f, out
+from .operators.matmul import product_case
+from .operators.shape import reshape_case
 from .proof import check
-from .rule_cases.case import Case, case, out
-from .rule_cases.draw import f
-from .rule_cases.matmul import product_case
-from .rule_cases.shape import reshape_case
 
 SIZES = st.sampled_from([1, 2, 3, 4, 6])
 SHAPES = st.lists(SIZES, max_size=4).map(tuple)

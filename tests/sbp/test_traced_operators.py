@@ -1,7 +1,5 @@
 """The rules on operators as the tracer gives them: every one of some small models is proven."""
 
-from __future__ import annotations
-
 import itertools
 import random
 
@@ -9,11 +7,10 @@ import pytest
 
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import fits
-from autoddl.sbp.rules import signatures_of
-from autoddl.sbp.signature import OpSpec
+from autoddl.sbp.signature import OpSpec, signatures_of
 
+from .operators.case import Arg, Case
 from .proof import check
-from .rule_cases.case import Arg, Case
 
 flow = pytest.importorskip("oneflow", reason="traces OneFlow operators")
 nn = flow.nn

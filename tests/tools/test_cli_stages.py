@@ -41,6 +41,9 @@ def test_json(graph):
     assert [s["first_layer"] for s in data["stages"]][0] == 0
     assert data["transfers"][0]["source"] == 0
     assert all(stage["memory_bytes"] > 0 and stage["plan"]["layers"] for stage in data["stages"])
+    assert all(stage["plan"]["search"]["gap"] <= 1e-4 for stage in data["stages"])
+    schemes = {scheme["name"] for scheme in data["schemes"] if scheme["fits"]}
+    assert schemes >= {"this plan", "data parallel", "Megatron"}
 
 
 def test_auto_gives_one_stage_where_that_is_best(graph):
@@ -83,11 +86,8 @@ def test_mistakes(graph, plan, tmp_path):
     assert "more than the model's 4 layers" in refusal("plan", graph, *cluster, "--stages", "5")
     words = ("--stages", "2", "--schedule", "chimera")
     assert "'chimera' is not one of 'gpipe'" in refusal("plan", graph, *cluster, *words)
-    words = ("--stages", "2", "--budget-seconds", "3", "--checkpointing", "all")
-    told = refusal("plan", graph, *cluster, *words)
-    assert "budget_seconds and checkpointing cannot go with stages" in told
-    told = refusal("plan", graph, *cluster, "--stages", "2", "--gap", "0")
-    assert "gap cannot go with stages" in told
+    words = ("--stages", "2", "--delay", "1", "--checkpointing", "all")
+    assert "use checkpointing='none'" in refusal("plan", graph, *cluster, *words)
     words = ("--stages", "2", "--schedule", "interleaved-1f1b")
     assert "--chunks" in refusal("plan", graph, *cluster, *words)
     assert "no layer 'fc9'" in refusal("explain", plan, "--layer", "fc9")

@@ -104,7 +104,7 @@ def test_a_plan_does_not_differ_from_itself(files):
 def test_diff_prints_what_changed(files):
     a, b = str(files / "data.json"), str(files / "ours.json")
     text = run("diff", a, b)
-    assert re.search(r"block\d?\*?\.fc", text) and "b less a  -" in text.replace("   ", "  ")
+    assert re.search(r"block\d?\*?\.fc", text) and re.search("b less a +-", text)
     told = json.loads(run("diff", a, b, "--json"))
     plans = told["plans"]
     more = plans["b"]["seconds"] - plans["a"]["seconds"]

@@ -22,18 +22,18 @@ from ...graph.graph import Graph
 from ...graph.precision import in_precision
 from ...graph.regions import repeated_blocks
 from ...plans import Plan, StagePlan
+from ...plans.schedule.make import make_schedule
+from ...plans.schedule.simulate import in_flight
+from ..asked import stage_counts
+from ..mesh import plan_mesh, write_stage
 from ..options import PlanOptions
-from ..planner import micro_graph, stage_counts, written_baselines
-from ..stages.partition import in_flight
-from ..stages.stage_plan import plan_stage
-from . import FAMILIES
+from ..tables.micro_batches import MicroBatches
+from . import FAMILIES, BaselinePricer, tried_again
 
 MEGATRON = tuple(family for family in FAMILIES if family.name == "Megatron")
 SCHEDULE = "1f1b"
 MOST_STAGES = 16
 PER_STAGE = 4  # micro-batches to start from
-NARROWINGS = 8
-_CLOSE = 0.03  # of the limit
 
 
 @dataclass(frozen=True)
@@ -135,21 +135,19 @@ def on_cut(
 
     checkpointing: "none" runs no block again
     """
-    planned: list[StagePlan] = []
-    topologies: list[str] = []
+    held = in_flight(make_schedule(SCHEDULE, len(places), parts))
+    planned: list[tuple[StagePlan, str]] = []
     for n, place in enumerate(places):
-        held = in_flight(SCHEDULE, len(places) - n, len(places), parts)
-        stage = cut.stage(n, n + 1)
-        found = _known(planned, topologies, stage, place, parts) or stage_in_memory(
-            stage, _on(model, place), parts, held, seed, checkpointing
+        micro = MicroBatches.of(cut.stage(n, n + 1), held[n])
+        found = _known(planned, micro.graph(parts), place, held[n]) or stage_in_memory(
+            micro, _on(model, place), parts, seed, checkpointing
         )
         if found is None:
             return None
-        planned.append(found[0].at(n, n + 1, place))
-        topologies.append(found[1])
-    micro = CutGraph(cut.graph.with_batch(cut.graph.batch // parts), cut.layers)
-    plan = Plan(micro, model.cluster, tuple(planned), (), SCHEDULE)
-    return StagedBaseline(plan, tuple(topologies))
+        planned.append((found[0].at(n, n + 1, place), found[1]))
+    small = CutGraph(cut.graph.with_batch(cut.graph.batch // parts), cut.layers)
+    plan = Plan(small, model.cluster, tuple(own for own, _ in planned), (), SCHEDULE)
+    return StagedBaseline(plan, tuple(topology for _, topology in planned))
 
 
 def _on(model: CostModel, place: SubMesh) -> CostModel:
@@ -158,84 +156,33 @@ def _on(model: CostModel, place: SubMesh) -> CostModel:
 
 
 def _known(
-    planned: Sequence[StagePlan],
-    topologies: Sequence[str],
-    stage: Graph,
-    place: SubMesh,
-    parts: int,
+    planned: Sequence[tuple[StagePlan, str]], graph: Graph, place: SubMesh, held: int
 ) -> tuple[StagePlan, str] | None:
     """Of an earlier stage that differs in names alone; later ones hold fewer micro-batches."""
-    micro = micro_graph(stage, parts)
-    for other, topology in zip(planned, topologies, strict=True):
-        if other.place.mesh == place.mesh:
-            plan = other.for_equal(micro)
+    for other, topology in planned:
+        if other.place.mesh == place.mesh and other.in_flight >= held:
+            plan = other.for_equal(graph)
             if plan is not None:
-                return plan, topology
+                return dataclasses.replace(plan, in_flight=held), topology
     return None
 
 
 def stage_in_memory(
-    graph: Graph,
+    micro: MicroBatches,
     model: CostModel,
     parts: int,
-    held: int,
     seed: int = 0,
     checkpointing: Checkpointing = "auto",
 ) -> tuple[StagePlan, str] | None:
-    """Megatron's best plan of a stage and its topology; None if none fits.
-
-    Running blocks again and not are tried apart, as one fits where the other does not.
-    """
-    if model.cluster.num_devices == 1:
-        return _alone(graph, model, parts, held, seed, checkpointing)
-    each: tuple[Checkpointing, ...] = ("none", "all")
-    if checkpointing != "auto":
-        each = (checkpointing,)
-    found = [_in_memory(graph, model, parts, held, seed, own) for own in each]
-    return min(filter(None, found), key=lambda plan: plan[0].cost.iteration_s, default=None)
-
-
-def _in_memory(
-    graph: Graph, model: CostModel, parts: int, held: int, seed: int, checkpointing: Checkpointing
-) -> tuple[StagePlan, str] | None:
-    """The plan of the highest limit found at which all `held` micro-batches in flight fit.
-
-    The limit falls in proportion to what is missing, and rises again halfway.
-    """
-    whole = limit = model.limit_bytes
-    low, high = 0.0, whole  # limits: of a plan that fits or of none at all, of one that does not
-    best = None
-    for _ in range(NARROWINGS):
-        narrowed = dataclasses.replace(model, memory_limit_bytes=limit)
-        ((record, plan),) = written_baselines(
-            graph, narrowed, (parts,), seed, checkpointing, MEGATRON
-        ).values()
-        needed = 0.0 if plan is None else plan.stage.price.memory_bytes(held)
-        if plan is not None and needed > whole:
-            high = min(limit, plan.cost.memory_bytes)
-        else:
-            low = limit
-            best = best if plan is None else (plan.stage, record.topology)
-        if high - low < _CLOSE * whole:
-            break
-        limit = (low + high) / 2 if low > 0 else high * min(whole / needed, 0.99)
-    return best
-
-
-def _alone(
-    graph: Graph,
-    model: CostModel,
-    parts: int,
-    held: int,
-    seed: int,
-    checkpointing: Checkpointing,
-) -> tuple[StagePlan, str] | None:
-    """On one device only recomputation is open."""
-    for recompute in (False,) if checkpointing == "none" else (False, True):
+    """Megatron's best plan of a stage and its topology; None if none fits."""
+    if model.cluster.num_devices == 1:  # only recomputation is open
+        alone = PlanOptions(seed=seed, zero=False, baselines=False, checkpointing=checkpointing)
         try:
-            whole = PlanOptions(seed=seed, zero=False)
-            plan = plan_stage(graph, model, parts, held, whole, recompute=recompute)
+            return plan_mesh(micro, (parts,), model, alone).stage, "one device"
         except ValueError:
-            continue  # it does not fit
-        return plan, "one device"
-    return None
+            return None  # it does not fit
+    again = tried_again(repeated_blocks(micro.graph(parts)), checkpointing)
+    (best,) = BaselinePricer(micro, (parts,), model, seed, again, MEGATRON).all()
+    if best.found is None:
+        return None
+    return write_stage(best.found, seed, 0.0, best.record.name), best.record.topology

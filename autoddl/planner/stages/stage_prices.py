@@ -30,7 +30,7 @@ from ...cost.recompute import Recomputation
 from ...graph.cut import CutGraph
 from ...graph.regions import repeated_blocks
 from ...plans.records import StagePrice
-from ..planner import micro_graph
+from ..asked import micro_graph
 from ..tables.group_table import Space
 from ..tables.least_bytes import least_bytes
 from ..tables.pair_prices import PairPrices
@@ -65,7 +65,7 @@ class StagePrices:
         self.model = model
         self._counts = tuple(counts)
         self._schedule = schedule
-        self._recompute = recompute
+        self.recomputes = recompute
         self._space = Space(zero=zero)
         self._short = shorten(cut)
         self._searches: dict[Shape, StageSearch] = {}
@@ -210,7 +210,7 @@ class StagePrices:
         if shape not in self._searches:
             model = dataclasses.replace(self.model, cluster=self.model.cluster.with_shape(*shape))
             self._searches[shape] = StageSearch(
-                self.cut, self._short, model, self._recompute, self._space
+                self.cut, self._short, model, self.recomputes, self._space
             )
         return self._searches[shape]
 
@@ -252,7 +252,7 @@ class StagePrices:
     def _kept_bytes(self) -> float:
         """What a whole batch keeps at least on a device, with blocks that are run again."""
         graph = micro_graph(self.cut.graph, self._counts[-1])
-        again = Recomputation(graph, repeated_blocks(graph), in_flight=True)
+        again = Recomputation(graph, repeated_blocks(graph))
         least = least_bytes(graph, self.model, again)
         return max(least - self._parameter_bytes, 0.0) * self._counts[-1]
 

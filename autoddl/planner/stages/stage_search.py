@@ -2,7 +2,7 @@
 
 One graph stands for the model: of many equal layers in a row it has the first two and the last
 (`shorten`), and all between cost what the second does. Its search problem counts the memory of
-`held` micro-batches in flight (`stage_memory`), with ZeRO's storages among the choices; it is
+`held` micro-batches in flight (`cost.recompute`), with ZeRO's storages among the choices; it is
 solved by elimination for
 
     seconds + price * memory
@@ -41,13 +41,12 @@ from ...sbp.layout import parts_of_dim
 from ...sbp.mesh import Mesh
 from ...search.elimination import eliminate
 from ...search.problem import Choice, Problem
+from ..asked import micro_graph
 from ..placements import place
-from ..planner import micro_graph
 from ..tables.group_table import Space
 from ..tables.least_bytes import least_bytes
 from ..tables.pair_prices import PairPrices
 from ..tables.tables import Tables, build_tables
-from .stage_memory import with_in_flight
 
 Array = NDArray[np.float64]
 _SHORT_RUN = 4
@@ -211,7 +210,7 @@ class StageSearch:
             if last.memory_bytes(held) <= self.limit_bytes and slower <= 1 + _DEAR:
                 return found
         if blocks:
-            again = Recomputation(plain.graph, blocks, in_flight=True)
+            again = Recomputation(plain.graph, blocks)
             found += self._over_prices(again, parts, other, held, run, beat_s)
         return found
 
@@ -235,6 +234,7 @@ class StageSearch:
         beat_s: float,
     ) -> list[Searched]:
         """The first without a limit, the last the fastest that fits, if any does."""
+        again = dataclasses.replace(again, in_flight=held)
         tables = build_tables(again.graph, self._free, parts, self._space, self.pair_prices, again)
         assert tables is not None  # there is no limit
         elsewhere = None if other is None else self._again_at(again, other)
@@ -248,7 +248,7 @@ class StageSearch:
             hopeless = price.forward_s + price.backward_s >= beat_s
             return _seconds(price, parts), fits or hopeless
 
-        best = sweep(with_in_flight(tables, held), offer)
+        best = sweep(tables.problem, offer)
         return [*found[:best], *found[best + 1 :], found[best]] if best else found
 
     def _again_at(self, again: Recomputation, parts: int) -> Recomputation:

@@ -273,8 +273,7 @@ class GroupTables:
             seconds += compute_seconds(spec, rule, device, share, moved, has_grad, times)
             if self.again.passes(op.name) > 1:
                 seconds += compute_seconds(spec, rule, device, share, moved, False, times)
-            kept = 1.0 if self.again.leaves(op) else self.again.weight(op.name)
-            memory += kept * saved_bytes(spec, rule, out_bytes, has_grad)
+            memory += self.again.output_weight(op) * saved_bytes(spec, rule, out_bytes, has_grad)
             if has_grad:
                 extra = self.extra_bytes(spec, number, table, lasting_shares(spec))
                 memory += self.again.weight(op.name) * extra
@@ -351,8 +350,7 @@ class GroupTables:
         if producer.kind not in ("param", "input"):
             return np.zeros(len(table.assign))
         codes = table.codes(lambda c: stored_placement(c.signatures[port.op].ins[port.index]))
-        whole_batch = producer.kind == "input" and not self.graph.is_stage
-        copies = self.micro_batches if whole_batch else 1
+        copies = self.micro_batches if producer.kind == "input" else 1
         if producer.kind == "param" and port.tensor in self.graph.needs_grad:
             copies = self.model.parameter_copies
         return copies * self.local_bytes(spec, codes)

@@ -19,8 +19,7 @@ from functools import cached_property
 
 from ...graph.graph import Graph, Op
 from ...sbp.placement import B, P, Placement
-from ...sbp.rules import find_rule
-from ...sbp.signature import Rule, Signature
+from ...sbp.signature import Rule, Signature, find_rule
 
 MAX_COMPOSITES = 64
 

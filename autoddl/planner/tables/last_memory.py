@@ -85,7 +85,7 @@ class LastMemory:
     @property
     def _counts(self) -> bool:
         tables = self.tables
-        return last_counts(tables.graph, tables.micro_batches, bool(tables.again.blocks))
+        return last_counts(tables.micro_batches, bool(tables.again.blocks))
 
     def _kept(self, group: Group, table: GroupTable, op: Op) -> Table:
         spec, number = self.tables.graph.spec(op), group.ops.index(op)

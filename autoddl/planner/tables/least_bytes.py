@@ -49,7 +49,7 @@ def _copies(graph: Graph, model: CostModel, again: Recomputation, op: Op) -> flo
         return bool(graph.consumers[op.outputs[0]])
     if op.name in graph.free_ops or not is_saved(op, rule_of(op), has_grad):
         return 0
-    return 1 if again.leaves(op) else again.weight(op.name)
+    return again.output_weight(op)
 
 
 def least_bytes(graph: Graph, model: CostModel, again: Recomputation | None = None) -> float:

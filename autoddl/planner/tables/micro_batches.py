@@ -16,14 +16,15 @@ from .groups import Grouping, make_groups
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """whole: the graph of the whole batch, with forks."""
+    """whole: the graph of the whole batch, with forks; in_flight: of `Recomputation`."""
 
     whole: Graph
+    in_flight: int = 1
 
     @staticmethod
-    def of(graph: Graph) -> MicroBatches:
+    def of(graph: Graph, in_flight: int = 1) -> MicroBatches:
         """Of a graph without forks."""
-        return MicroBatches(graph.with_forks())
+        return MicroBatches(graph.with_forks(), in_flight)
 
     def graph(self, parts: int) -> Graph:
         """One of `parts` micro-batches. ValueError if the batch cannot be cut so."""
@@ -39,7 +40,7 @@ class MicroBatches:
     def again(self, parts: int, blocks: Blocks) -> Recomputation:
         """Which blocks of a micro-batch are run again."""
         if blocks not in self._again:
-            self._again[blocks] = Recomputation(self.whole, blocks)
+            self._again[blocks] = Recomputation(self.whole, blocks, self.in_flight)
         return self._again[blocks].at_batch(self.graph(parts)) if parts > 1 else self._again[blocks]
 
     @cached_property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...graph import batch_norm
 from ...graph.graph import Graph
 from ...graph.rows import find_rows
@@ -33,9 +35,9 @@ def report(plan: PlanFigures) -> Report:
         )
         for number, (stage, first) in enumerate(zip(plan.stages, plan.same_as, strict=True))
     )
-    needed = _needed_bytes(plan, parts)
+    needed = [_needed_bytes(part) for part in parts]
     sections = (_heading(plan, needed), _cluster(plan), *(_pipeline(plan) if several else ()),
-                _stages(plan), _transfers(plan))  # fmt: skip
+                _stages(plan, needed), _transfers(plan))  # fmt: skip
     return Report(*titles(plan), sections, parts, (_schemes(plan),), "stages")
 
 
@@ -66,16 +68,18 @@ def _part_word(plan: PlanFigures) -> str:
     return "stage" if plan.chunks == 1 else "part"
 
 
-def _needed_bytes(plan: PlanFigures, parts: tuple[Part, ...]) -> float:
-    """What the memory limit is held against, of the device that needs the most."""
-    if len(parts) > 1:
-        return max(plan.memory_bytes)
-    (memory,) = (s for s in parts[0].sections if isinstance(s, Table) and s.key == "memory")
+def _needed_bytes(part: Part) -> float:
+    """Of a device, which the memory limit is held against."""
+    (memory,) = (s for s in part.sections if isinstance(s, Table) and s.key == "memory")
     return memory.sums["bytes"]
 
 
-def _heading(plan: PlanFigures, needed_bytes: float) -> Figures:
-    """Of the plan as a whole, and what keeps its batch whole."""
+def _heading(plan: PlanFigures, needed_bytes: Sequence[float]) -> Figures:
+    """Of the plan as a whole, and what keeps its batch whole.
+
+    needed_bytes: of each part; those of one stage share its devices
+    """
+    of_stages = (sum(needed_bytes[v] for v in plan.parts_of(n)) for n in range(plan.num_stages))
     single = len(plan.stages) == 1
     figures = (
         Figure("model", "", plan.graph.name),
@@ -90,7 +94,7 @@ def _heading(plan: PlanFigures, needed_bytes: float) -> Figures:
         Figure("chunks", "", plan.chunks),
         Figure("recomputed_blocks", "", len(plan.recomputed)),
         Figure("iteration_s", "" if single else "a step", plan.iteration_s, "seconds"),
-        Figure("memory_bytes", "needs", needed_bytes, "bytes"),
+        Figure("memory_bytes", "needs", max(of_stages), "bytes"),
         Figure("memory_limit_bytes", "of at most", plan.memory_limit_bytes, "bytes"),
     )  # fmt: skip
     return Figures("", "A device", figures, brief=True, notes=_rows_notes(plan.graph))
@@ -131,7 +135,7 @@ def _pipeline(plan: PlanFigures) -> tuple[Section, ...]:
     return (Figures("", "Waiting", figures, brief=True, notes=notes),)
 
 
-def _stages(plan: PlanFigures) -> Table:
+def _stages(plan: PlanFigures, needed_bytes: Sequence[float]) -> Table:
     """Where the stages are and what their passes take."""
     word = _part_word(plan)
     rows: list[Row] = [
@@ -145,7 +149,7 @@ def _stages(plan: PlanFigures) -> Table:
             "backward_s": plan.prices[number].backward_s,
             "once_s": plan.prices[number].once_s,
             "in_flight": plan.schedule.stash[number % plan.num_stages],
-            "memory_bytes": plan.memory_bytes[number % plan.num_stages],
+            "memory_bytes": needed_bytes[number],
         }
         for number, stage in enumerate(plan.stages)
     ]

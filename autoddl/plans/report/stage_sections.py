@@ -97,12 +97,6 @@ def _time(stage: StagePlan) -> Table:
 
 
 def _memory(stage: StagePlan) -> Table:
-    if stage.graph.is_stage:
-        price = stage.price
-        causes = {"fixed": price.fixed_bytes, "each micro-batch in flight": price.stash_bytes,
-                  "work": price.work_bytes}  # fmt: skip
-        peak = Peak(round(sum(causes.values())), "", causes, {})  # type: ignore
-        return memory_table(peak, stage.memory_limit_bytes)
     peak, needed = stage.memory_peak("executor"), stage.required_bytes()
     if needed > peak.bytes:
         peak = stage.memory_peak("graph")
@@ -113,7 +107,7 @@ def _savings(stage: StagePlan) -> Table | None:
     """What is done to save memory, and what each of it costs, or wins, in time."""
     rows: list[Row] = []
     found = stage.savings
-    if found.accumulation is not None:
+    if found.accumulation is not None and found.accumulation.saved_bytes > 0:
         how = f"gradients of {stage.micro_batches} micro-batches are accumulated"
         rows.append(_saving("accumulation", how, found.accumulation.saved_bytes,
                             found.accumulation.extra_s))  # fmt: skip

@@ -25,7 +25,7 @@ from .sections import Column, Figures, Report, Row, Section, ShownRow, Table
 
 PIPE_WIDTH = 320  # columns where nobody sees where lines end: what the widest tables take
 WORDS_WIDTH = 34  # that a column of words takes before it is wrapped: two labels of a product
-BETWEEN = 2  # blanks between two columns, as rich has them
+BETWEEN = 3  # blanks between two columns, as rich has them
 _WORDS = ("text", "lines", "topology", "signature")
 
 

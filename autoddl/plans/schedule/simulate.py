@@ -108,6 +108,15 @@ def peak_stash(actions: Sequence[Action], of_chunk: Sequence[float] | None = Non
     return peak
 
 
+def in_flight(schedule: Schedule) -> tuple[int, ...]:
+    """Per part of the model, the most forward passes that are stored at once."""
+    return tuple(
+        int(peak_stash(actions, [float(other == chunk) for other in range(schedule.chunks)]))
+        for chunk in range(schedule.chunks)
+        for actions in schedule.actions
+    )
+
+
 class Deadlock(ValueError):
     """Stages that wait for each other; `waits` names the first action of each stage's streams."""
 

@@ -12,7 +12,7 @@ from ...graph.graph import Graph, Op
 from ...graph.placed import PlannedEdge, PlannedOp
 from ...sbp.layout import local_shape
 from ...sbp.placement import NdSbp
-from ...sbp.rules import find_rule
+from ...sbp.signature import find_rule
 from ..comm.groups import Groups
 from ..comm.redistribute import LocalFn, prepare
 from ..kernel import Context, Kernel, OpaqueFn, RunState

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from autoddl.cost.model import CostModel
 from autoddl.graph.regions import repeated_blocks
+from autoddl.planner.asked import micro_graph
 from autoddl.planner.baselines import (
     FAMILIES,
     BaselinePricer,
@@ -19,7 +20,7 @@ from autoddl.planner.baselines import (
 )
 from autoddl.planner.baselines.tables import least_memories
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import baseline_plans, find_plan, micro_graph
+from autoddl.planner.planner import baseline_plans, find_plan
 from autoddl.planner.realize import Candidate
 from autoddl.planner.tables.micro_batches import MicroBatches
 from autoddl.plans import Plan

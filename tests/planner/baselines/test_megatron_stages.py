@@ -1,5 +1,6 @@
 """Megatron in stages: even stages of repeated blocks, within the memory, priced as a plan."""
 
+import dataclasses
 import json
 
 import pytest
@@ -8,7 +9,6 @@ from click.testing import CliRunner
 from autoddl.cost.model import CostModel
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.baselines.megatron_stages import (
-    MEGATRON,
     climb,
     equal_parts,
     even_cut,
@@ -16,7 +16,7 @@ from autoddl.planner.baselines.megatron_stages import (
     stage_in_memory,
 )
 from autoddl.planner.options import DEFAULTS
-from autoddl.planner.planner import written_baselines
+from autoddl.planner.tables.micro_batches import MicroBatches
 from autoddl.plans import Plan
 from autoddl.plans.report.terminal import text
 from autoddl.tools.cli import main
@@ -139,23 +139,23 @@ def test_a_stage_is_as_fast_as_any_limit_makes_it(share):
 
     def planned(limit, checkpointing):
         model = CostModel(where, memory_limit_bytes=limit)
-        return written_baselines(
-            stage, model, (parts,), checkpointing=checkpointing, families=MEGATRON
-        )["Megatron"][1]
+        found = stage_in_memory(MicroBatches.of(stage), model, parts, checkpointing=checkpointing)
+        return None if found is None else dataclasses.replace(found[0], in_flight=held)
 
     free = planned(None, "none")
     assert free is not None
-    whole = share * free.stage.price.memory_bytes(held)
-    found = stage_in_memory(stage, CostModel(where, memory_limit_bytes=whole), parts, held)
+    whole = share * free.required_bytes()
+    model = CostModel(where, memory_limit_bytes=whole)
+    found = stage_in_memory(MicroBatches.of(stage, held), model, parts)
     scanned = (
         planned(whole * n / 20, checkpointing)
         for n in range(1, 21)
         for checkpointing in ("none", "all")
     )
-    fitting = [p for p in scanned if p and p.stage.price.memory_bytes(held) <= whole]
+    fitting = [p for p in scanned if p and p.required_bytes() <= whole]
     assert (found is None) == (not fitting)
     if found is not None:
         plan, _ = found
-        assert plan.price.memory_bytes(held) <= whole
+        assert plan.required_bytes() <= whole
         least = min(p.cost.iteration_s for p in fitting)
         assert plan.cost.iteration_s <= least * 1.01

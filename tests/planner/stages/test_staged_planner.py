@@ -12,7 +12,6 @@ from autoddl.graph.cut import cut_graph
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.stages.stage_prices import StagePrices
-from autoddl.planner.stages.staged_planner import find_staged_plan
 from autoddl.plans import Plan
 from autoddl.plans.report import report
 from tests.clusters import cluster
@@ -31,13 +30,13 @@ def test_tied_weights_count_in_every_stage_that_has_them():
     # weight, two moments, and a gradient for each of its readers
     assert 4 * both.fixed_bytes == 5 * first.fixed_bytes == 5 * second.fixed_bytes > 0
     assert first.once_s > both.once_s  # the exchange of the gradient
-    plan = find_staged_plan(tied(8, 16), machine, PlanOptions(stages=2, micro_batches=2))
+    plan = find_plan(tied(8, 16), machine, PlanOptions(stages=2, micro_batches=2))
     assert plan.travel.shared_params == {"weight": (0, 1)}
     assert "weight is held by stages 0, 1" in plan.explain()
 
 
 def test_interleaved_parts_share_a_stage():
-    plan = find_staged_plan(
+    plan = find_plan(
         MLP,
         cluster("laptop", 2, 2),
         PlanOptions(stages=2, chunks=2, schedule="interleaved-1f1b", micro_batches=4),
@@ -54,7 +53,7 @@ def test_interleaved_parts_share_a_stage():
 
 
 def test_long_skips_are_links_of_their_own():
-    plan = find_staged_plan(
+    plan = find_plan(
         u_shaped(8, 32, 3),
         cluster("laptop", 4, 1),
         PlanOptions(stages=4, micro_batches=4, schedule="eager-1f1b"),
@@ -66,13 +65,11 @@ def test_long_skips_are_links_of_their_own():
 
 def test_the_number_of_stages_is_chosen():
     """Latency between hosts makes splitting every layer dear; on one device there is one stage."""
-    assert isinstance(
-        find_staged_plan(MLP, cluster("laptop", 1, 1), PlanOptions(stages="auto")), Plan
-    )
+    assert isinstance(find_plan(MLP, cluster("laptop", 1, 1), PlanOptions(stages="auto")), Plan)
     graph = mlp(64, (1024,) * 9)
     slow = cluster("laptop", 2, 1)
     slow = dataclasses.replace(slow, inter=Link(alpha_s=0.005, beta_s_per_byte=1e-8))
-    chosen = find_staged_plan(graph, slow, PlanOptions(stages="auto"))
+    chosen = find_plan(graph, slow, PlanOptions(stages="auto"))
     assert [s.last - s.first for s in chosen.stages] == [4, 4]
     assert chosen.micro_batches > 1
     assert chosen.iteration_s < find_plan(graph, slow).cost.iteration_s
@@ -102,7 +99,7 @@ def test_the_number_of_stages_is_chosen():
 )
 def test_bad_input(options, message):
     with pytest.raises(ValueError, match=message):
-        find_staged_plan(MLP, cluster("laptop", 2, 2), PlanOptions(**options))
+        find_plan(MLP, cluster("laptop", 2, 2), PlanOptions(**options))
 
 
 @pytest.mark.full
@@ -113,7 +110,7 @@ def test_gpt3_on_a_thousand_devices_is_planned_within_a_minute():
     graph = trace_entry("models.gpt:gpt3_175b")
     machine = cluster("gcp_a100", 128, 8)
     started = time.process_time()
-    plan = find_staged_plan(graph, machine, PlanOptions(stages="auto"))
+    plan = find_plan(graph, machine, PlanOptions(stages="auto"))
     assert time.process_time() - started < 60
     assert max(plan.memory_bytes) <= machine.device.memory_bytes
     assert all(stage.recomputed for stage in plan.stages)
@@ -125,7 +122,7 @@ def test_stages_in_mixed_precision():
     """Halved tensors between the stages, master copies in each; the file keeps the precision."""
     machine = cluster("gcp_a100", 2, 2)
     found, whole = (
-        find_staged_plan(DEEP, machine, PlanOptions(stages=2, micro_batches=4, precision=precision))
+        find_plan(DEEP, machine, PlanOptions(stages=2, micro_batches=4, precision=precision))
         for precision in ("float16", "float32")
     )
     assert found.precision == "float16" and whole.precision == "float32"
@@ -138,11 +135,11 @@ def test_stages_in_mixed_precision():
     assert again == found and report(again).to_json()["precision"] == "float16"
     again.check_model(DEEP)
     with pytest.raises(ValueError, match="no float16 rate"):
-        find_staged_plan(DEEP, cluster("laptop", 2, 2), PlanOptions(stages=2, precision="float16"))
+        find_plan(DEEP, cluster("laptop", 2, 2), PlanOptions(stages=2, precision="float16"))
 
 
 def test_one_stage_in_mixed_precision():
-    found = find_staged_plan(
+    found = find_plan(
         DEEP, cluster("gcp_a100", 1, 1), PlanOptions(stages="auto", precision="float16")
     )
     assert found.precision == "float16"

@@ -2,7 +2,7 @@ import pytest
 
 from autoddl.cost.recompute import Recomputation
 from autoddl.graph.regions import repeated_blocks
-from autoddl.planner.planner import micro_graph
+from autoddl.planner.asked import micro_graph
 from autoddl.planner.tables.groups import composite_signatures, make_groups, partial_gradient
 from autoddl.planner.tables.micro_batches import MicroBatches
 from autoddl.sbp.placement import B, P, S

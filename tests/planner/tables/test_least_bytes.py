@@ -5,7 +5,7 @@ import pytest
 from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
 from autoddl.graph.regions import repeated_blocks
-from autoddl.planner.planner import micro_graph
+from autoddl.planner.asked import micro_graph
 from autoddl.planner.tables.least_bytes import LeastBytes, least_bytes
 from tests.clusters import cluster
 from tests.graphs import attention, mlp

@@ -9,9 +9,10 @@ from autoddl.cost.account import account, total
 from autoddl.cost.model import CostModel
 from autoddl.cost.savings import stored_whole
 from autoddl.cost.storage import Storage, StoragePrices, chosen_axes, storage_steps, stored_codes
+from autoddl.planner.asked import micro_graph
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.placements import place
-from autoddl.planner.planner import find_plan, micro_graph
+from autoddl.planner.planner import find_plan
 from autoddl.planner.tables.group_table import WHOLE_SPACE, Space
 from autoddl.planner.tables.tables import build_tables
 from autoddl.sbp.layout import TensorSpec

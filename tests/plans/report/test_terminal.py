@@ -5,7 +5,7 @@ import re
 import pytest
 
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.planner.planner import find_plan
 from autoddl.plans.format import short_signature, short_topology, written
 from autoddl.plans.report import explain, report
 from autoddl.plans.report.sections import Column, Report, Table
@@ -51,7 +51,7 @@ def test_a_pipeline_is_explained_before_its_stages():
 
 
 def test_stages_with_one_plan_are_explained_once():
-    plan = find_staged_plan(
+    plan = find_plan(
         attention(8, 8, 6, 16, 2), cluster("gcp_a100", 4, 1), PlanOptions(stages=4, micro_batches=4)
     )
     assert plan.same_as[:2] == (0, 1) and set(plan.same_as[2:]) & {0, 1, 2} == {1}

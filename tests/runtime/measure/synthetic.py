@@ -1,7 +1,5 @@
 """Medians of a machine whose numbers are known, with noise and outliers."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from autoddl.cluster.link import Link

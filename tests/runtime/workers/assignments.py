@@ -3,8 +3,6 @@
 Arguments: nodes, GPUs per node, how many assignments, the first one's seed.
 """
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -3,8 +3,6 @@
 Arguments: nodes, GPUs per node. Prints one JSON line per step: measured and counted bytes.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

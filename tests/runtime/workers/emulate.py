@@ -3,8 +3,6 @@
 Arguments: the model, the FLOP/s to imitate.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

@@ -1,7 +1,5 @@
 """Trains, until one rank fails in the way that the arguments say: `mode rank`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -5,8 +5,6 @@ float32 here, between float16 tensors: what is stored, summed up, redistributed 
 float16 as it would be on a GPU.
 """
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -3,8 +3,6 @@
 Arguments: one JSON object, a list of cases (see `run`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -20,7 +18,7 @@ from autoddl.cost.storage import Storage
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.placements import split_storage
-from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.jobs.session import share_text
@@ -103,7 +101,7 @@ def run(case, expected):
         cluster = cluster_of(case["nodes"], case["gpus"])
         if case["zero"]:  # where computing takes long every operator is divided
             cluster = dataclasses.replace(cluster, device=at_rate(cluster.device, 1e5))
-        plan = find_staged_plan(
+        plan = find_plan(
             traced.graph,
             cluster,
             PlanOptions(

@@ -1,13 +1,11 @@
 """Emulated compute in two stages: a step lasts as long as its passes, whatever they compute."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 
 from autoddl.cost.operators import at_rate
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.stages.staged_planner import find_staged_plan
+from autoddl.planner.planner import find_plan
 from autoddl.plans.schedule.costs import Costs
 from autoddl.plans.schedule.simulate import simulate
 from autoddl.runtime.jobs.guard import rank
@@ -25,7 +23,7 @@ def main():
     for schedule, overlap, signal in (
         ("1f1b", True, False), ("1f1b", False, False), ("zb-h1", True, True),
     ):  # fmt: skip
-        plan = find_staged_plan(
+        plan = find_plan(
             traced.graph, machine, PlanOptions(stages=2, schedule=schedule, micro_batches=4)
         )
         trainer = build_trainer(

@@ -3,8 +3,6 @@
 Arguments: the first seed, and how many models.
 """
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -3,8 +3,6 @@
 Arguments: one JSON object a case (model, optimizer, micro_batches, seed, alone).
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

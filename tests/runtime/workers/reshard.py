@@ -3,8 +3,6 @@
 Arguments: number of tasks, seed.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 

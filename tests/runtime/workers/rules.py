@@ -4,8 +4,6 @@ Arguments: nodes, GPUs per node, and how many signatures per operator are drawn 
 axis).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import random
@@ -26,13 +24,12 @@ from autoddl.runtime.oneflow.kernels.lean import LEAN
 from autoddl.sbp.layout import is_even, local_shape
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
-from autoddl.sbp.rules import find_rule, signatures_of
+from autoddl.sbp.signature import find_rule, signatures_of
 from tests.runtime.shards import cut, joined
-from tests.sbp.rule_cases import CASES
-from tests.sbp.rule_cases.case import out
-from tests.sbp.rule_cases.conv import conv_case
-from tests.sbp.rule_cases.draw import f
-from tests.sbp.rule_cases.matmul import product_case
+from tests.sbp.operators import CASES
+from tests.sbp.operators.case import f, out
+from tests.sbp.operators.conv import conv_case
+from tests.sbp.operators.matmul import product_case
 
 WITHOUT_KERNEL = ("loss", "opaque")
 RANDOM = ("dropout",)

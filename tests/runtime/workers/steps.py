@@ -1,7 +1,5 @@
 """Runs every legal step from every placement on real processes; the parts come back whole."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import sys

@@ -3,8 +3,6 @@
 Arguments: one JSON object (see `DEFAULTS`).
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -3,8 +3,6 @@
 Arguments: what to check.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 
@@ -18,7 +16,7 @@ from autoddl.runtime.kernel import ByInput, Explicit
 from autoddl.runtime.oneflow.kernels import KERNELS
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
-from autoddl.sbp.rules import signatures_of
+from autoddl.sbp.signature import signatures_of
 from tests.runtime.random_plans import cluster_of, planned_op, random_plan, with_paths
 from tests.runtime.small_models import build, floats, mean_square
 

@@ -1,7 +1,5 @@
 """Tests of the cluster in a box: skipped where this process cannot make network namespaces."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

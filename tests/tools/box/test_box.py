@@ -1,7 +1,5 @@
 """A box comes up, carries bytes at its rate, and goes down whatever happens."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

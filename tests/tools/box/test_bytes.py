@@ -1,7 +1,5 @@
 """What a plan counts is what the counters of the hosts' links show."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("oneflow", reason="needs OneFlow")

@@ -1,7 +1,5 @@
 """A plan file runs in a box, really or with emulated compute."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """What describes a box, without one."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

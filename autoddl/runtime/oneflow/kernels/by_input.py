@@ -16,8 +16,7 @@ from collections.abc import Sequence
 import oneflow as flow
 from oneflow import _C, Tensor
 
-from ....sbp.rules import is_matmul
-from ....sbp.signature import RULES, Attrs
+from ....sbp.signature import RULES, Attrs, is_matmul
 from ...kernel import ByInput, Context, Kernel
 from ..detach import detached
 from .product import TRANSPOSED, convolve, product_gradient

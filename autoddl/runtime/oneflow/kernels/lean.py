@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 import oneflow as flow
 from oneflow import _C, Tensor
 
-from ....sbp.rules import is_matmul
-from ....sbp.signature import RULES, Attrs
+from ....sbp.signature import RULES, Attrs, is_matmul
 from ...kernel import ByInput, Context, Explicit, Kernel
 from ..detach import detached
 from .product import product_gradient

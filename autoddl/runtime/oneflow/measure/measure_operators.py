@@ -26,8 +26,7 @@ from ....graph.placed import PlannedOp
 from ....sbp.layout import TensorSpec
 from ....sbp.mesh import Mesh
 from ....sbp.placement import B, NdSbp, Placement
-from ....sbp.rules import find_rule, signatures_of
-from ....sbp.signature import Signature
+from ....sbp.signature import Signature, find_rule, signatures_of
 from ...comm.groups import Groups
 from ...execution.program import Node, compile_program
 from ...execution.vjp import product, run_kernel

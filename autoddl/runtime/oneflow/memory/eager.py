@@ -21,8 +21,7 @@ from collections.abc import Sequence
 from ....cost.memory import beside_bytes
 from ....cost.step_tensors import OpPullback, gradient_strides, view_of
 from ....graph.placed import PlannedOp
-from ....sbp.rules import is_matmul
-from ....sbp.signature import OpSpec
+from ....sbp.signature import OpSpec, is_matmul
 
 REDUCTIONS = ("reduce_sum", "reduce_mean")  # need a workspace of their input's size
 # kinds whose backward pass keeps no copy of an input that is no contiguous one

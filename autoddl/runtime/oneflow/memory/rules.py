@@ -21,7 +21,12 @@ _UNSURE = 0.04  # of the compiled step's memory
 
 
 def compiles(plan: PlannedStep) -> bool:
-    """True if nn.Graph can compile the placements; some kinds of operators it still refuses."""
+    """True if nn.Graph can compile the placements; some kinds of operators it still refuses.
+
+    A stage of a pipeline is not compiled.
+    """
+    if plan.graph.is_stage or plan.again.in_flight > 1:
+        return False
     if any(op.inner_axes for op in plan.ops.values()):
         return False
     return len(compiled_axes(plan)) <= MOST_AXES

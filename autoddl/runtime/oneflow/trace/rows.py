@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from ....sbp.placement import B, Placement, S
-from ....sbp.rules import find_rule, signatures_of
-from ....sbp.signature import OpSpec
+from ....sbp.signature import OpSpec, find_rule, signatures_of
 from .batch import Scaling
 from .canonical import canonical_attrs, is_no_op, kept_outputs
 from .job.raw import RawJob, RawOp

@@ -105,7 +105,7 @@ def trace_with_state(
 
 def is_known(kind: str) -> bool:
     """True if an operator kind has a rule, to be planned by, and a kernel, to be run by."""
-    from ....sbp.rules import find_rule
+    from ....sbp.signature import find_rule
     from ..kernels import KERNELS
 
     return find_rule(kind) is not None and kind in KERNELS

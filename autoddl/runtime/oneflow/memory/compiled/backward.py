@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from .....cost.memory import beside_bytes
 from .....cost.step_tensors import OpPullback as Pullback
 from .....graph.placed import PlannedOp
-from .....sbp.rules import find_rule
-from .....sbp.signature import OpSpec
+from .....sbp.signature import OpSpec, find_rule
 from ..eager import REDUCTIONS
 
 Rule = Callable[[Pullback], None]

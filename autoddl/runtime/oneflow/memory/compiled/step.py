@@ -22,7 +22,7 @@ from .....graph.graph import Op
 from .....graph.placed import PlannedEdge, PlannedOp
 from .....sbp.collectives import Step
 from .....sbp.placement import NdSbp
-from .....sbp.rules import find_rule
+from .....sbp.signature import find_rule
 from . import backward
 from .chains import ChainRule, compiled_peak, holds_anything
 from .collectives import (

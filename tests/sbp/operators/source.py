@@ -1,11 +1,11 @@
 """Sources, and the graph's own operators."""
 
-from __future__ import annotations
+import autograd.numpy as np
 
-from .case import case, out
-from .draw import counts, f, index
+from .case import case, counts, f, index, out
+from .reference import op, table
 
-SOURCE = (
+CASES = (
     case("", "constant", (), out(4, 6), shape=(4, 6), floating_value=2.5, integer_value=0,
          is_floating_value=True, dtype="float32"),
     case("", "arange", (), out(12, dtype="int64"), integer_start=0, integer_limit=12,
@@ -22,3 +22,21 @@ SOURCE = (
     case("side_input", "opaque", (f(4, 6), f(6, 8)), out(4, 8), module="m", batchwise=True,
          num_args=2),
 )  # fmt: skip
+
+
+table({
+    "constant": lambda a: np.full(a["shape"], a["floating_value"]),
+    "arange": lambda a: np.arange(a["integer_start"], a["integer_limit"], a["integer_delta"]),
+    "repeat_interleave": lambda counts, sums, a: np.repeat(np.arange(len(counts)), counts),
+    "eye": lambda a: np.eye(a["rows"], a["cols"]),
+})  # fmt: skip
+
+
+@op("opaque")
+def _opaque(inputs, attrs, shard):
+    """A layer; further arguments scale its rows."""
+    x, *scales, weight = inputs
+    rows = np.tanh(np.dot(x, weight))
+    for scale in scales:
+        rows = rows * np.mean(scale, axis=-1, keepdims=True)
+    return (rows,)

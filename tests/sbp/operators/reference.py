@@ -1,7 +1,5 @@
 """The references by operator kind, and the form of them that the oracle takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import autograd.numpy as np
@@ -46,6 +44,7 @@ def op(*kinds):
     return register
 
 
-def elementwise(function):
-    """An operator of one output from a function of the inputs and attributes."""
-    return lambda inputs, attrs, shard: (function(*inputs, attrs),)
+def table(functions):
+    """Operators of one output, each a function of the inputs and the attributes."""
+    for kind, function in functions.items():
+        op(kind)(lambda inputs, attrs, shard, function=function: (function(*inputs, attrs),))

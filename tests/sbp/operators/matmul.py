@@ -1,18 +1,18 @@
-"""Matrix products."""
+"""Matrix products, and what else is done with whole matrices."""
 
-from __future__ import annotations
+import autograd.numpy as np
 
 from autoddl.sbp.layout import TensorSpec
 
-from .case import Arg, Case, case, out
-from .draw import f
+from .case import Arg, Case, case, f, out
+from .reference import op, table
 
 
 def product_case(name: str, kind: str, a: Arg, b: Arg, o: TensorSpec, ta=False, tb=False) -> Case:
     return case(name, kind, (a, b), o, transpose_a=ta, transpose_b=tb, alpha=1.0)
 
 
-MATMUL = (
+CASES = (
     product_case("nn", "matmul", f(4, 12), f(12, 6), out(4, 6)),
     product_case("nt", "matmul", f(4, 12), f(6, 12), out(4, 6), tb=True),
     product_case("tn", "matmul", f(12, 4), f(12, 6), out(4, 6), ta=True),
@@ -31,3 +31,27 @@ MATMUL = (
     case("stretched", "linalg_cross", (f(4, 3, 6), f(3, 1)), out(4, 3, 6), dim=1),
     case("", "inv", (f(4, 6, 5, 5),), out(4, 6, 5, 5)),
 )  # fmt: skip
+
+
+table({
+    "matrix_vector_product": lambda x, y, a: np.dot(x, y),
+    "vector_matrix_product": lambda x, y, a: np.dot(x, y),
+    "dot": lambda x, y, a: np.dot(x, y),
+    "inv": lambda x, a: np.linalg.inv(x),
+})  # fmt: skip
+
+
+@op("matmul", "broadcast_matmul", "batch_matmul")
+def _matmul(inputs, attrs, shard):
+    a, b = inputs
+    a = np.swapaxes(a, -1, -2) if attrs["transpose_a"] else a
+    b = np.swapaxes(b, -1, -2) if attrs["transpose_b"] else b
+    return (attrs["alpha"] * np.matmul(a, b),)
+
+
+@op("linalg_cross")
+def _cross(inputs, attrs, shard):
+    whole = 0 * sum(inputs)  # stretches each
+    x, y = (np.moveaxis(t + whole, attrs["dim"], 0) for t in inputs)
+    vectors = [x[i] * y[j] - x[j] * y[i] for i, j in ((1, 2), (2, 0), (0, 1))]
+    return (np.stack(vectors, axis=attrs["dim"]),)

@@ -1,11 +1,13 @@
 """Reductions, order statistics and running sums."""
 
-from __future__ import annotations
+import math
 
-from .case import case, out
-from .draw import f, flags, index, nans
+import autograd.numpy as np
 
-REDUCE = (
+from .case import case, f, flags, index, nans, out
+from .reference import op, table
+
+CASES = (
     case("last", "reduce_sum", (f(4, 6, 8),), out(4, 6), axis=(2,), keepdims=False),
     case("kept", "reduce_sum", (f(4, 6, 8),), out(4, 6, 1), axis=(2,), keepdims=True),
     case("two", "reduce_sum", (f(4, 6, 8),), out(6), axis=(0, 2), keepdims=False),
@@ -30,3 +32,38 @@ REDUCE = (
     case("", "top_k", (f(4, 6, 8),), out(4, 6, 2, dtype="int64"), k=2, sorted=True),
     case("", "arg_sort", (f(4, 6, 8),), out(4, 6, 8, dtype="int64"), direction="ASCENDING"),
 )  # fmt: skip
+
+
+def _over(attrs):
+    return {"axis": tuple(attrs["axis"]), "keepdims": attrs["keepdims"]}
+
+
+table({
+    "reduce_sum": lambda x, a: np.sum(x, **_over(a)),
+    "reduce_max": lambda x, a: np.max(x, **_over(a)),
+    "reduce_min": lambda x, a: np.min(x, **_over(a)),
+    "reduce_any": lambda x, a: np.any(x, **_over(a)),
+    "reduce_all": lambda x, a: np.all(x, **_over(a)),
+    "reduce_prod": lambda x, a: np.prod(x, axis=a["axis"][0]),
+    "reduce_nansum": lambda x, a: np.sum(np.where(np.isnan(x), 0.0, x), **_over(a)),
+    "var": lambda x, a: np.var(x, tuple(a["dim"]), ddof=a["unbiased"], keepdims=a["keepdim"]),
+    "argmax": lambda x, a: np.argmax(x, axis=-1),
+    "arg_sort": lambda x, a: np.argsort(x, axis=-1),
+    "top_k": lambda x, a: np.argsort(-x, axis=-1)[..., : a["k"]],
+    "cumsum": lambda x, a: np.cumsum(x, axis=a["dim"]),
+})  # fmt: skip
+
+
+@op("reduce_mean")
+def _mean(inputs, attrs, shard):
+    axis = tuple(attrs["axis"])
+    count = attrs.get("count", math.prod(inputs[0].shape[a] for a in axis))
+    return (np.sum(inputs[0], axis=axis, keepdims=attrs["keepdims"]) / count,)
+
+
+@op("median_with_indices")
+def _median(inputs, attrs, shard):
+    (x,) = inputs
+    order = np.argsort(getattr(x, "_value", x), axis=-1)
+    chosen = order[..., (x.shape[-1] - 1) // 2]
+    return (np.sum(x * (chosen[..., None] == np.arange(x.shape[-1])), axis=-1),)

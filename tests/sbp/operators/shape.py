@@ -1,9 +1,9 @@
 """What moves elements and computes nothing."""
 
-from __future__ import annotations
+import autograd.numpy as np
 
-from .case import Case, case, out
-from .draw import f, index
+from .case import Case, case, f, index, out
+from .reference import op, table
 
 
 def reshape_case(name: str, source: tuple[int, ...], target: tuple[int, ...]) -> Case:
@@ -12,7 +12,7 @@ def reshape_case(name: str, source: tuple[int, ...], target: tuple[int, ...]) ->
 
 TRIL = {"floating_fill_value": 0.0, "integer_fill_value": 0, "is_floating_fill_value": False}
 
-SHAPE = (
+CASES = (
     reshape_case("heads", (2, 4, 24), (2, 4, 6, 4)),
     reshape_case("merge_heads", (2, 4, 6, 4), (2, 4, 24)),
     reshape_case("flatten", (4, 6, 2, 3), (4, 36)),
@@ -48,3 +48,60 @@ SHAPE = (
     case("", "tril", (f(4, 6, 6),), out(4, 6, 6), diagonal=0, **TRIL),
     case("", "triu", (f(4, 6, 6),), out(4, 6, 6), diagonal=1),
 )  # fmt: skip
+
+
+table({
+    "reshape": lambda x, a: x.reshape(a["shape"]),
+    "squeeze": lambda x, a: np.squeeze(x, axis=a["axes"]),
+    "expand_dims": lambda x, a: np.expand_dims(x, a["axis"]),
+    "transpose": lambda x, a: np.transpose(x, a["perm"]),
+    "expand": lambda x, a: x * np.ones(a["expand_shape"]),
+    "flip": lambda x, a: x[(slice(None),) * a["dims"][0] + (slice(None, None, -1),)],
+    "stack": lambda x, y, a: np.stack([x, y], axis=a["axis"]),
+    "tril": lambda x, a: x * np.tril(np.ones(x.shape), a["diagonal"]),
+    "triu": lambda x, a: x * np.triu(np.ones(x.shape), a["diagonal"]),
+})  # fmt: skip
+
+
+@op("concat")
+def _concat(inputs, attrs, shard):
+    return (np.concatenate(inputs, axis=attrs["axis"]),)
+
+
+@op("narrow")
+def _narrow(inputs, attrs, shard):
+    cut = slice(attrs["start"], attrs["start"] + attrs["length"])
+    return (inputs[0][(slice(None),) * attrs["dim"] + (cut,)],)
+
+
+@op("slice")
+def _slice(inputs, attrs, shard):
+    cuts = zip(attrs["start"], attrs["stop"], attrs["step"], strict=True)
+    return (inputs[0][tuple(slice(*cut) for cut in cuts)],)
+
+
+@op("slice_update")
+def _slice_update(inputs, attrs, shard):
+    ref, value = inputs
+    cuts = zip(attrs["start"], attrs["stop"], attrs["step"], strict=True)
+    numbers = np.arange(ref.size).reshape(ref.shape)
+    numbers[tuple(slice(*cut) for cut in cuts)] = ref.size + np.arange(value.size).reshape(
+        value.shape
+    )
+    return (np.concatenate([ref.ravel(), value.ravel()])[numbers],)
+
+
+@op("unfold_tensor")
+def _unfold_tensor(inputs, attrs, shard):
+    (x,), dim, size = inputs, attrs["dimension"], attrs["size"]
+    starts = range(0, x.shape[dim] - size + 1, attrs["step"])
+    places = np.array([range(start, start + size) for start in starts])
+    return (np.moveaxis(x[(slice(None),) * dim + (places,)], dim + 1, -1),)
+
+
+@op("roll")
+def _roll(inputs, attrs, shard):
+    (x,) = inputs
+    for shift, dim in zip(attrs["shifts"], attrs["dims"], strict=True):
+        x = np.roll(x, shift, axis=dim)
+    return (x,)

@@ -1,0 +1,76 @@
+"""What the options ask of a model: its graph as it is planned, its prices, its micro-batches."""
+
+from ..cluster.spec import Cluster
+from ..cost.model import CostModel
+from ..graph.batch_norm import with_batch_norm
+from ..graph.cut import CutGraph
+from ..graph.graph import Graph
+from ..graph.precision import check_precision, in_precision
+from ..graph.rows import find_rows, in_several
+from .options import PlanOptions
+
+
+def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:
+    """What prices plans with these options. ValueError without a rate for their precision."""
+    check_precision(options.precision, cluster.device)
+    return CostModel(
+        cluster,
+        options.optimizer,
+        options.comm_rule,
+        options.memory_limit_bytes,
+        options.precision,
+        options.back_end,
+    )
+
+
+def prepared(graph: Graph, options: PlanOptions) -> Graph:
+    """A traced graph in the precision and with the statistics of BatchNorm that are asked for."""
+    return in_precision(with_batch_norm(graph, options.batch_norm), options.precision)
+
+
+def micro_graph(graph: Graph, parts: int) -> Graph:
+    """The graph of one of `parts` micro-batches, with forks."""
+    return (graph.with_batch(graph.batch // parts) if parts > 1 else graph).with_forks()
+
+
+def micro_batch_counts(graph: Graph, micro_batches: int | None) -> tuple[int, ...]:
+    """Numbers of micro-batches to try, ascending.
+
+    ValueError if the given one does not divide the batch, or rows of the batch meet (`rows`).
+    """
+    if micro_batches is None:
+        if graph.batch == 0 or find_rows(graph).meeting is not None:
+            return (1,)
+        return tuple(n for n in range(1, graph.batch + 1) if graph.batch % n == 0 and _is_power(n))
+    if micro_batches > 1 and (graph.batch == 0 or graph.batch % micro_batches):
+        divisors = [n for n in range(1, graph.batch + 1) if graph.batch % n == 0]
+        raise ValueError(
+            f"a batch of {graph.batch} does not divide into {micro_batches} micro-batches; "
+            f"possible numbers: {', '.join(map(str, divisors)) or '1'}"
+        )
+    find_rows(graph).check(micro_batches)
+    return (micro_batches,)
+
+
+def stage_counts(cut: CutGraph, micro_batches: int | None) -> tuple[int, ...]:
+    """`micro_batch_counts` of a model in stages.
+
+    A sum that all micro-batches need before they are trained has to be computed in one stage.
+    """
+    counts = micro_batch_counts(cut.graph, micro_batches)
+    if counts == (1,):
+        return counts
+    rows = find_rows(cut.graph)
+    several = in_several(cut.graph, rows, cut.layer_of)
+    if several is None:
+        return counts
+    if micro_batches is None:
+        return (1,)
+    raise ValueError(
+        f"{several}, which {micro_batches} micro-batches need of the whole batch, is computed in "
+        "several layers that stages may hold; train it in 1 micro-batch, or without stages"
+    )
+
+
+def _is_power(n: int) -> bool:
+    return n & (n - 1) == 0

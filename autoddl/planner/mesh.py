@@ -1,0 +1,193 @@
+"""The plan of one mesh: a model's, or that of a stage of a pipeline.
+
+`plan_mesh` lets a search algorithm choose (`batches`: how many micro-batches, and which blocks are
+run again), and writes the choice down as placements and steps.
+
+The known schemes (`baselines`) are priced beside every search, each on its best topology. Should
+one of them be faster than what was found, it is the plan.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..cluster.submesh import SubMesh
+from ..cost.model import CostModel
+from ..plans import SearchRecord, StagePlan
+from ..plans.format import format_at_least, format_bytes
+from ..search.algorithms import Algorithm, find_algorithm
+from ..search.budget import Budget
+from ..search.elimination import free_bound
+from .alternatives import next_best
+from .baselines import Baseline, BaselinePricer, tried_again
+from .batches import Batches
+from .estimate import Estimator
+from .fit_in_memory import FittedSearch
+from .layers import describe_layers
+from .options import PlanOptions
+from .realize import Candidate
+from .smallest import smallest
+from .tables.group_table import Space
+from .tables.micro_batches import MicroBatches
+from .tables.pair_prices import PairPrices
+
+_GAP = 1e-4  # that a search which proves a bound may leave by default: no use to anyone to close
+
+
+@dataclass(frozen=True)
+class MeshPlan:
+    """The plan of a mesh.
+
+    rivals:  the known schemes as they were priced beside it, each at its best
+    is_free: nothing was lost to the memory limit
+    """
+
+    stage: StagePlan
+    rivals: tuple[Baseline, ...]
+    is_free: bool = False
+
+
+def plan_mesh(
+    micro: MicroBatches,
+    counts: Sequence[int],
+    model: CostModel,
+    options: PlanOptions,
+    space: Space | None = None,
+    prices: PairPrices | None = None,
+    budget_share: float = 1.0,
+) -> MeshPlan:
+    """The best plan found for a graph, or a stage's part of it, on `model`'s mesh.
+
+    counts:       numbers of micro-batches to try, ascending
+    space, prices: as `find_plan` has them; redistributions that have been priced on the mesh
+    budget_share: of the options' budget
+    Raises ValueError if nothing fits the memory, with what is missing.
+    """
+    started = time.perf_counter()
+    space = space or Space(split_channels=options.split_channels, zero=True)
+    if not options.zero:
+        space = dataclasses.replace(space, zero=False)
+    algorithm, seed = find_algorithm(options.search), options.seed
+    prices = prices or PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
+    estimator = Estimator(micro, model, space, prices)
+    budget = _budget(options, budget_share)
+    batches = Batches(counts, FittedSearch(estimator, algorithm, budget, seed, options.restarts))
+    best = batches.best(options.checkpointing)
+    pricer: BaselinePricer | None = None
+    if options.baselines and space.allowed is None and space.min_weight_shards == 1:
+        again = tried_again(batches.blocks, options.checkpointing)
+        pricer = BaselinePricer(micro, counts, model, seed, again)
+    rivals = () if pricer is None else pricer.all()
+    allowed = [rival for rival in rivals if options.zero or "ZeRO" not in rival.record.name]
+    nearest = min(allowed, key=lambda rival: rival.seconds, default=None)
+    if nearest is not None and nearest.seconds < _cost_to_beat(best):
+        assert nearest.found is not None
+        spent_s = time.perf_counter() - started
+        stage = write_stage(nearest.found, seed, spent_s, nearest.record.name)
+        return MeshPlan(stage, rivals)
+    if best is None:
+        least = smallest(batches, options.checkpointing)
+        if least.excess_bytes > 0 or not algorithm.proves_bound:
+            rival = pricer and pricer.smallest(least.needed_bytes)
+            found = (rival and rival.found) or least
+            if not rival or found.needed_bytes > model.limit_bytes:
+                raise ValueError(_none_found(model, found, len(counts) > 1, options.search))
+            stage = write_stage(found, seed, time.perf_counter() - started, rival.record.name)
+            stage = dataclasses.replace(stage, memory_limit_bytes=model.limit_bytes)
+            return MeshPlan(stage, _with(rivals, rival))
+        best = least
+    stage = write_stage(best, seed, time.perf_counter() - started)
+    return MeshPlan(stage, rivals, best.result.cost <= best.result.free_cost * (1 + budget.gap))
+
+
+def _with(rivals: tuple[Baseline, ...], rival: Baseline) -> tuple[Baseline, ...]:
+    """The known schemes with this one in its namesake's place."""
+    return tuple(rival if other.record.name == rival.record.name else other for other in rivals)
+
+
+def _budget(options: PlanOptions, share: float) -> Budget:
+    seconds, evaluations = options.budget_seconds, options.budget_evaluations
+    return Budget(
+        math.inf if seconds is None else seconds * share,
+        math.inf if evaluations is None else max(1, round(evaluations * share)),
+        _GAP if options.gap is None else options.gap,
+    )
+
+
+def _cost_to_beat(found: Candidate | None) -> float:
+    """What a baseline must cost less than; tables in single precision leave a relative error."""
+    return float("inf") if found is None else found.result.cost * (1 - 1e-6)
+
+
+def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -> StagePlan:
+    """What was found, as a plan of one mesh.
+
+    seconds: that it took to find
+    scheme:  the known scheme that it is; it carries no bound, as nothing else was searched
+    """
+    tables, result = found.tables, found.result
+    ops, edges = found.placed
+    model, cluster = tables.model, tables.model.cluster
+    if scheme:
+        alternatives, search = {}, SearchRecord(f"baseline: {scheme}", 0, seconds=seconds)
+    else:
+        alternatives = next_best(tables, result.choice, result.memory)
+        bound = result.lower_bound
+        bound = bound if np.isfinite(bound) else free_bound(tables.problem)
+        search = SearchRecord(result.algorithm, result.evaluations, bound, result.end, seconds)
+    return StagePlan(
+        graph=tables.grouping.graph,
+        cluster=cluster,
+        micro_batches=tables.micro_batches,
+        seed=seed,
+        optimizer=model.optimizer,
+        comm_rule=model.comm_rule,
+        memory_limit_bytes=model.limit_bytes,
+        ops=ops,
+        edges=edges,
+        layers=describe_layers(tables, ops, alternatives),
+        search=search,
+        place=SubMesh(0, cluster.nodes, 0, cluster.gpus_per_node),
+        recomputed=tables.again.blocks,
+        in_flight=tables.again.in_flight,
+        precision=model.precision,
+        back_end=model.back_end,
+    )
+
+
+def _none_found(
+    model: CostModel, least: Candidate, chose_parts: bool, search: str | Algorithm
+) -> str:
+    """How much is missing, on which layers, and what would help."""
+    tables, limit, needed = least.tables, model.limit_bytes, least.needed_bytes
+    graph, held = tables.grouping.graph, tables.again.in_flight
+    if needed <= limit:
+        return (
+            f"the search {search!r} found no plan within the memory limit of {format_bytes(limit)} "
+            f"a device, but there is one of {format_at_least(needed)}; give it a larger budget, or "
+            "search with 'auto'"
+        )
+    sizes = [
+        (tables.memory_of(least.result.choice, number), group.head)
+        for number, group in enumerate(tables.grouping.groups)
+    ]
+    largest = sorted(sizes, key=lambda item: -item[0])[:3]
+    layers = ", ".join(f"{op.module or op.name} {format_bytes(size)}" for size, op in largest)
+    helps = ["more devices", "devices with more memory", "an optimizer with less state"]
+    if graph.is_stage:
+        helps.insert(0, "more stages")
+    if not chose_parts and graph.batch > 1:
+        helps.insert(0, "more micro-batches")
+    again = " and recomputed blocks" if tables.again.blocks else ""
+    in_flight = f", {held} of them in flight" if held > 1 else ""
+    return (
+        f"no plan fits the memory limit of {format_bytes(limit)} a device: the smallest found "
+        f"needs {format_at_least(needed)}, {format_bytes(needed - limit)} too much, with "
+        f"{tables.micro_batches} micro-batches{in_flight}{again} on {model.cluster}. "
+        f"The largest layers are "
+        f"{layers}. What would help: {', '.join(helps)}"
+    )

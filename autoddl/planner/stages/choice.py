@@ -1,0 +1,121 @@
+"""Chooses how a model is cut into pipeline stages: which layers on which part of the cluster.
+
+`ranked_partitions` chooses cuts, sub-meshes, the number of stages and of micro-batches jointly
+(`stages.partition` over `stage_prices`), searching what is chosen anew until that changes nothing.
+"""
+
+from collections.abc import Sequence
+
+from ...cost.model import CostModel
+from ...graph.cut import CutGraph
+from ...graph.rows import find_rows, why_whole
+from ..options import INTERLEAVED, PlanOptions
+from .interleave import interleaved_partition
+from .partition import Partition, Task, partitions
+from .stage_prices import LARGE, StagePrices
+
+MOST_STAGES = 16
+_TOLERANCE = 0.01  # of the partition's time; its prices are not more exact
+_REFINEMENTS = 6
+
+
+def ranked_partitions(
+    cut: CutGraph, model: CostModel, counts: Sequence[int], options: PlanOptions
+) -> tuple[StagePrices, list[Partition]]:
+    """The prices of runs of layers, and the partitions found, the best first.
+
+    counts: numbers of micro-batches to try, ascending
+
+    Raises ValueError if there are more stages than layers or devices, or nothing fits.
+    """
+    schedule, delay = options.schedule, options.delay
+    # a delayed weight gradient keeps what a block that is run again would have forgotten
+    recomputes = delay is None and schedule != "zb-h1" and options.checkpointing != "none"
+    if schedule == INTERLEAVED:
+        prices = StagePrices(cut, model, counts, recompute=recomputes, zero=options.zero)
+        return prices, _interleaved(prices, counts, options)
+    prices = StagePrices(cut, model, counts, schedule, recomputes, options.zero)
+    cluster = model.cluster
+    stages = None if options.stages == "auto" else options.stages
+    most = stages or min(MOST_STAGES, len(cut.layers), cluster.num_devices)
+    task = Task(
+        len(cut.layers),
+        cluster.nodes,
+        cluster.gpus_per_node,
+        model.limit_bytes,
+        prices.price,
+        prices.transfer,
+        schedule,
+        stages,
+        most,
+        tolerance=_TOLERANCE,
+        times=prices.times,
+        transfers=prices.transfers,
+    )
+    few = counts
+    if cluster.num_devices <= LARGE:
+        # each is searched; with more there are fewer than an eighth of the bubbles
+        few = tuple(n for n in counts if n <= 8 * most) or counts
+    return prices, _ranked(task, prices, few, counts)
+
+
+def _ranked(
+    task: Task, prices: StagePrices, counts: Sequence[int], others: Sequence[int]
+) -> list[Partition]:
+    """The partitions, the best first: its stages have been searched in its micro-batches.
+
+    Those searched in more do not show how well fewer, larger ones would do, nor those in fewer
+    anything of more, so of the best its neighbours are searched as well, and if it runs blocks
+    again, also as many as might do without.
+    """
+    refined = 0
+    while True:
+        ranked = sorted(_some(task, counts, others), key=lambda p: (p.seconds, len(p.stages)))
+        best = ranked[0].micro_batches
+        shapes = sorted({stage.shape for stage in ranked[0].stages})
+        near = [n for n in others if n != best and best / 2 <= n <= best * 2]
+        if any(stage.price.work_bytes > 0 for stage in ranked[0].stages):
+            keeping = {prices.keeping_count(shape) for shape in shapes}
+            near += [n for n in others if n in keeping and n not in (best, *near)]
+        for count in (best, *near):
+            anew = [prices.refine(shape, count) for shape in shapes]
+            refined += any(anew)
+            if any(anew):
+                break
+        else:
+            return ranked
+        if refined == _REFINEMENTS:
+            return sorted(_some(task, counts, others), key=lambda p: (p.seconds, len(p.stages)))
+
+
+def _some(task: Task, counts: Sequence[int], others: Sequence[int]) -> list[Partition]:
+    """The partitions with `counts` micro-batches; if there are none, those with `others`."""
+    try:
+        return partitions(task, counts)
+    except ValueError:
+        if tuple(counts) == tuple(others):
+            raise
+        return partitions(task, others)
+
+
+def _interleaved(
+    prices: StagePrices, counts: Sequence[int], options: PlanOptions
+) -> list[Partition]:
+    """Partitions into equal stages of several parts, the best first."""
+    cut, cluster, stages = prices.cut, prices.model.cluster, options.stages
+    assert isinstance(stages, int)
+    possible = [m for m in counts if m % stages == 0]
+    meeting = find_rows(cut.graph).meeting
+    if not possible and meeting is not None:
+        raise ValueError(why_whole(meeting, f"in groups of {stages} micro-batches"))
+    if not possible:
+        raise ValueError(
+            f"{INTERLEAVED} takes its micro-batches in groups of one a stage: "
+            f"{' or '.join(map(str, counts))} micro-batches do not divide by {stages} stages"
+        )
+    layers, shape = len(cut.layers), (cluster.nodes, cluster.gpus_per_node)
+    found = [
+        interleaved_partition(layers, *shape, stages, options.chunks, m, prices.price)
+        for m in possible
+    ]
+    return sorted(found, key=lambda p: p.seconds)
