@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .graph.hints import batchwise
     from .planner.options import PlanOptions
     from .plans import Plan
+    from .plans.report import explain
 
 __all__ = [
     "BackendMissing",
@@ -27,6 +28,7 @@ __all__ = [
     "Plan",
     "PlanOptions",
     "batchwise",
+    "explain",
     "parallelize",
     "plan",
     "trace",
@@ -39,6 +41,7 @@ _HOMES = {
     "Plan": "plans",
     "PlanOptions": "planner.options",
     "batchwise": "graph.hints",
+    "explain": "plans.report",
     "parallelize": "api",
     "plan": "api",
     "trace": "api",

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..cost.model import CostModel
-from ..cost.recompute import Blocks
+from ..graph.regions import Blocks
 from ..search.budget import Budget, Progress
 from ..search.elimination import eliminate
 from ..search.exact import Restricted, approach

@@ -18,9 +18,9 @@ from ..graph.cut import CutGraph, cut_graph
 from ..graph.graph import Graph
 from ..graph.regions import repeated_blocks
 from ..plans import Plan, StagePlan
+from ..plans.figures import figures
 from ..plans.records import PlannedBaseline
-from ..plans.schedule.make import make_schedule
-from ..plans.schedule.simulate import in_flight
+from ..plans.schedule.orders import in_flight
 from .asked import cost_model, micro_batch_counts, prepared, stage_counts
 from .baselines import BaselinePricer, tried_again
 from .collector import paused_collector
@@ -100,11 +100,9 @@ def _in_stages(prices: StagePrices, chosen: Partition, options: PlanOptions) -> 
     parts, cut, model = chosen.micro_batches, prices.cut, prices.model
     model = replace(model, memory_limit_bytes=model.limit_bytes / options.chunks)
     count = len(chosen.stages) // options.chunks
-    schedule = make_schedule(
-        options.schedule, count, parts, chunks=options.chunks, delay=options.delay
-    )
+    held_by = in_flight(options.schedule, count, parts, options.chunks, options.delay)
     planned: list[MeshPlan] = []
-    for n, (stage, held) in enumerate(zip(chosen.stages, in_flight(schedule), strict=True)):
+    for n, (stage, held) in enumerate(zip(chosen.stages, held_by, strict=True)):
         micro = MicroBatches.of(cut.stage(stage.first, stage.last), held)
         found = _known(planned, micro.graph(parts), stage, held)
         if found is None:
@@ -136,7 +134,7 @@ def _in_stages(prices: StagePrices, chosen: Partition, options: PlanOptions) -> 
     )
     rivals = _rivals(whole, planned, options)
     allowed = [plan for record, plan in rivals if options.zero or "ZeRO" not in record.name]
-    best = min([whole, *filter(None, allowed)], key=lambda plan: plan.iteration_s)
+    best = min([whole, *filter(None, allowed)], key=lambda plan: figures(plan).iteration_s)
     return replace(best, baselines=tuple(record for record, _ in rivals))
 
 
@@ -186,9 +184,9 @@ def _rivals(
             plan = replace(whole, stages=tuple(stages))
             record = replace(
                 record,
-                memory_bytes=max(plan.memory_bytes),
-                iteration_s=plan.iteration_s,
-                communication_s=plan.cost.communication_s,
+                memory_bytes=max(figures(plan).memory_bytes),
+                iteration_s=figures(plan).iteration_s,
+                communication_s=figures(plan).cost.communication_s,
             )
         found.append((record, plan))
     return found

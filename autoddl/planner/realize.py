@@ -10,9 +10,10 @@ import numpy as np
 
 from ..cost.liveness import required_bytes
 from ..cost.memory import held_bytes
-from ..cost.recompute import Blocks, Recomputation
+from ..cost.recompute import Recomputation
 from ..cost.step_tensors import PlannedStep
 from ..graph.placed import PlannedEdge, PlannedOp
+from ..graph.regions import Blocks
 from ..sbp.redistribute import PathTable
 from ..search.problem import SearchResult
 from .placements import place

@@ -14,7 +14,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from ..cost.recompute import Blocks, Checkpointing
+from ..cost.recompute import Checkpointing
+from ..graph.regions import Blocks
 from ..sbp.redistribute import PathTable
 from ..search.elimination import eliminate
 from ..search.problem import SearchResult

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from ..cost.account import Cost
 from ..graph.placed import PlannedEdge
-from .checks import check_model
-from .figures import PlanFigures
+from ..plans.figures import figures
+from .plan import Plan
 from .records import PlannedLayer
 from .report.contents import titles
 from .report.sections import Column, Figure, Figures, Report, Row, Table
@@ -50,13 +50,13 @@ class LayerDifference:
         return self.costs[1].iteration_s - self.costs[0].iteration_s
 
 
-def differences(first: PlanFigures, second: PlanFigures) -> tuple[LayerDifference, ...]:
+def differences(first: Plan, second: Plan) -> tuple[LayerDifference, ...]:
     """The layers in which the plans differ, those that cost the most first.
 
     Raises ValueError if the plans are for different models.
     """
     try:
-        check_model(first, second.graph)
+        first.check_model(second.graph)
     except ValueError as error:
         raise ValueError(f"only plans of one model can be compared: {error}") from error
     others = {layer.name: layer for layer in second.layers}
@@ -64,7 +64,7 @@ def differences(first: PlanFigures, second: PlanFigures) -> tuple[LayerDifferenc
     for layer in first.layers:
         other = others[layer.name]
         what = _what(first, second, layer, other)
-        costs = first.layer_cost(layer), second.layer_cost(other)
+        costs = figures(first).layer_cost(layer), figures(second).layer_cost(other)
         if what or costs[0] != costs[1]:
             found.append(LayerDifference(what, layer, other, costs))
     return tuple(sorted(found, key=lambda d: -abs(d.seconds)))
@@ -82,7 +82,7 @@ def cost_differences(first: Cost, second: Cost) -> dict[str, float]:
     }
 
 
-def report(first: PlanFigures, second: PlanFigures) -> Report:
+def report(first: Plan, second: Plan) -> Report:
     """The totals of both, then the layers that differ, the costliest difference first."""
     found = differences(first, second)
     rows: list[Row] = [
@@ -106,22 +106,23 @@ def report(first: PlanFigures, second: PlanFigures) -> Report:
                                                          layers))  # fmt: skip
 
 
-def _totals(first: PlanFigures, second: PlanFigures, notes: tuple[str, ...]) -> Table:
+def _totals(first: Plan, second: Plan, notes: tuple[str, ...]) -> Table:
     """Of the whole plans; the stages of one, if it has several, wait for each other."""
-    more = cost_differences(first.cost, second.cost)
-    more["seconds"] = second.iteration_s - first.iteration_s
+    a, b = figures(first), figures(second)
+    more = cost_differences(a.cost, b.cost)
+    more["seconds"] = b.iteration_s - a.iteration_s
     rows: list[Row] = [
         {
             "name": name,
-            "plan": " ".join(titles(plan)),
-            "seconds": plan.iteration_s,
-            "compute_s": plan.cost.compute_s,
-            "communication_s": plan.cost.communication_s,
-            "nic_bytes": plan.cost.nic_bytes.total,
-            "intra_bytes": plan.cost.intra_bytes.total,
-            "memory_bytes": plan.cost.memory_bytes,
+            "plan": " ".join(titles(known.plan)),
+            "seconds": known.iteration_s,
+            "compute_s": known.cost.compute_s,
+            "communication_s": known.cost.communication_s,
+            "nic_bytes": known.cost.nic_bytes.total,
+            "intra_bytes": known.cost.intra_bytes.total,
+            "memory_bytes": known.cost.memory_bytes,
         }
-        for name, plan in (("a", first), ("b", second))
+        for name, known in (("a", a), ("b", b))
     ]
     rows.append({"name": "difference", "plan": "b less a", **more})
     columns = (
@@ -132,9 +133,7 @@ def _totals(first: PlanFigures, second: PlanFigures, notes: tuple[str, ...]) -> 
     return Table("plans", "Plans", columns, tuple(rows), by_name=True, notes=notes)
 
 
-def _what(
-    first: PlanFigures, second: PlanFigures, layer: PlannedLayer, other: PlannedLayer
-) -> tuple[str, ...]:
+def _what(first: Plan, second: Plan, layer: PlannedLayer, other: PlannedLayer) -> tuple[str, ...]:
     what = []
     if layer.topology != other.topology:
         what.append("topology")
@@ -147,7 +146,7 @@ def _what(
     return tuple(what)
 
 
-def _steps(plan: PlanFigures, layer: PlannedLayer) -> list[tuple[object, ...]]:
+def _steps(plan: Plan, layer: PlannedLayer) -> list[tuple[object, ...]]:
     stage = plan.stage_of(layer)
     found = []
     for name in layer.ops:
@@ -157,7 +156,7 @@ def _steps(plan: PlanFigures, layer: PlannedLayer) -> list[tuple[object, ...]]:
     return found
 
 
-def _storage(plan: PlanFigures, layer: PlannedLayer) -> list[tuple[str, str]]:
+def _storage(plan: Plan, layer: PlannedLayer) -> list[tuple[str, str]]:
     stage = plan.stage_of(layer)
     params = {op.name for op in stage.graph.params}
     return [(name, str(stage.ops[name].outs[0])) for name in layer.ops if name in params]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..planner.options import PlanOptions
+from ..plans.figures import figures
 from .commands.box import box
 from .commands.calibrate import calibrate
 from .commands.compare import compare
@@ -175,9 +176,9 @@ def _write_pictures(found: Plan, timeline: str | None, trace: str | None) -> Non
     from ..plans.schedule.timeline import save_picture, save_trace
 
     if timeline:
-        save_picture(found.timeline, timeline, found.graph.name)
+        save_picture(figures(found).timeline, timeline, found.graph.name)
     if trace:
-        save_trace(found.timeline, trace)
+        save_trace(figures(found).timeline, trace)
 
 
 @main.command(

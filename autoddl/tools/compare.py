@@ -21,6 +21,7 @@ from ..planner.baselines.megatron_stages import megatron_in_stages
 from ..planner.options import DEFAULTS, PlanOptions
 from ..planner.planner import baseline_plans, find_plan
 from ..plans import Plan
+from ..plans.figures import figures
 from ..plans.records import PlannedBaseline
 from ..plans.report.contents import unfit_text
 
@@ -50,13 +51,13 @@ class Scheme:
     @property
     def seconds(self) -> float:
         """Of an iteration; inf if the scheme cannot run."""
-        return float("inf") if self.plan is None else self.plan.iteration_s
+        return float("inf") if self.plan is None else figures(self.plan).iteration_s
 
     @property
     def cost(self) -> Cost:
         """Of a scheme that runs."""
         assert self.plan is not None, f"{self.name} cannot run"
-        return self.plan.cost
+        return figures(self.plan).cost
 
     @property
     def micro_batches(self) -> int:
@@ -70,7 +71,7 @@ class Scheme:
     @property
     def bubble(self) -> float:
         """The share of a pipeline's time in which its stages wait."""
-        return 0.0 if self.plan is None or self.stages == 1 else self.plan.timeline.bubble
+        return 0.0 if self.plan is None or self.stages == 1 else figures(self.plan).timeline.bubble
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def compare(
         )
     graph = with_batch_norm(graph, options.batch_norm)
     plan = find_plan(graph, cluster, options)
-    ours = Scheme(OURS, OWN_TOPOLOGY, plan, plan.cost.memory_bytes)
+    ours = Scheme(OURS, OWN_TOPOLOGY, plan, max(figures(plan).memory_bytes))
     others = [_scheme(*found) for found in baseline_plans(graph, cluster, options).values()]
     model = cost_model(cluster, options)
     if stages:
@@ -141,11 +142,11 @@ def compare(
 def _in_stages(ours: Scheme, found: Plan, megatron: Scheme) -> Scheme:
     """The fastest of our plans: on one mesh, in stages, or as Megatron's stages."""
     best = ours
-    if found.iteration_s < best.seconds:
+    if figures(found).iteration_s < best.seconds:
         topology = f"{found.num_stages} stages, {OWN_TOPOLOGY}"
         if found.num_stages == 1:
             topology = OWN_TOPOLOGY
-        best = Scheme(OURS, topology, found, max(found.memory_bytes))
+        best = Scheme(OURS, topology, found, max(figures(found).memory_bytes))
     if megatron.seconds < best.seconds:
         best = replace(megatron, name=OURS)
     return best
@@ -158,7 +159,7 @@ def _megatron(graph: Graph, model: CostModel, micro_batches: int | None, seed: i
         return Scheme(MEGATRON_STAGES, "in stages", None, why=why)
     kinds = " | ".join(dict.fromkeys(found.topologies))
     topology = f"{found.plan.num_stages} stages of {kinds}"
-    return Scheme(MEGATRON_STAGES, topology, found.plan, max(found.plan.memory_bytes))
+    return Scheme(MEGATRON_STAGES, topology, found.plan, max(figures(found.plan).memory_bytes))
 
 
 def _rival(graph: Graph, cluster: Cluster, rival: Chosen | str, options: PlanOptions) -> Scheme:
@@ -171,7 +172,7 @@ def _rival(graph: Graph, cluster: Cluster, rival: Chosen | str, options: PlanOpt
         plan = find_plan(graph, cluster, replace(options, baselines=False), space=space)
     except ValueError as error:
         return Scheme(RIVAL, topology, None, why=str(error).split(":")[0])
-    return Scheme(RIVAL, topology, plan, plan.cost.memory_bytes)
+    return Scheme(RIVAL, topology, plan, max(figures(plan).memory_bytes))
 
 
 def _scheme(record: PlannedBaseline, plan: Plan | None) -> Scheme:

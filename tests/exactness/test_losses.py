@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from autoddl import explain
+
 pytest.importorskip("oneflow", reason="trains on real OneFlow processes")
 
 from autoddl.api import plan, trace  # noqa: E402
@@ -81,12 +83,12 @@ def test_the_plan_states_what_batch_norm_takes_its_statistics_of(batch_norm):
     graph, cluster = graph_of("residual"), cluster_of(1, 2)
     found = plan(graph, cluster, micro_batches=4, batch_norm=batch_norm)
     assert found.to_json()["batch_norm"] == found.batch_norm == batch_norm
-    assert "not of the whole batch" in found.explain()
+    assert "not of the whole batch" in explain(found)
     found.check_model(graph)
-    assert "statistics of the whole batch" in plan(graph, cluster).explain()
+    assert "statistics of the whole batch" in explain(plan(graph, cluster))
     staged = plan(graph, cluster, stages=2, micro_batches=4, batch_norm=batch_norm)
     assert staged.to_json()["batch_norm"] == batch_norm
-    assert "not of the whole batch" in staged.explain()
+    assert "not of the whole batch" in explain(staged)
     staged.check_model(graph)
     with pytest.raises(ValueError, match="unknown batch_norm 'none'"):
         plan(graph, cluster, batch_norm="none")  # pyright: ignore[reportArgumentType]

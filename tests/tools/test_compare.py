@@ -11,6 +11,7 @@ from autoddl.planner.baselines import FAMILIES, data_parallel
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.diff import cost_differences, differences
+from autoddl.plans.figures import figures
 from autoddl.tools.cli import main
 from autoddl.tools.compare import OURS, compare
 from autoddl.tools.report.compare import comparison_report
@@ -82,14 +83,14 @@ def test_compare_prints_and_draws(files, tmp_path):
     assert "Megatron+ZeRO" in text and "the closest is" in text
     told = json.loads(run(*words, "--json", "--plot", str(bars)))
     assert told["schemes"][0]["name"] == OURS
-    assert told["schemes"][0]["iteration_s"] == find_plan(GRAPH, WHERE).cost.iteration_s
+    assert told["schemes"][0]["iteration_s"] == figures(find_plan(GRAPH, WHERE)).cost.iteration_s
     assert bars.read_bytes().startswith(b"\x89PNG")
 
 
 def test_differences_add_up_to_those_of_the_plans():
     ours, data = find_plan(GRAPH, WHERE), find_plan(GRAPH, WHERE, space=data_parallel(GRAPH))
     found = differences(data, ours)
-    whole = cost_differences(data.cost, ours.cost)
+    whole = cost_differences(figures(data).cost, figures(ours).cost)
     for key, value in whole.items():
         parts = sum(cost_differences(*d.costs)[key] for d in found)
         assert parts == pytest.approx(value, rel=1e-9, abs=1e-15), key

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from ...graph import batch_norm
 from ...graph.graph import Graph
 from ...graph.rows import find_rows
-from ..figures import PlanFigures
+from ...plans.figures import figures
 from ..format import format_bytes
+from ..plan import Plan
 from ..records import PlannedBaseline
 from ..schedule.costs import Costs
 from ..schedule.simulate import simulate
@@ -20,7 +21,7 @@ OURS = "this plan"
 _PRECISION = {"float16": "float16 with float32 master weights in the optimizer, and loss scaling"}
 
 
-def report(plan: PlanFigures) -> Report:
+def report(plan: Plan) -> Report:
     """The whole plan: its cost, where time, bytes and memory go, each layer's choice, and how good
 
     it is.
@@ -33,7 +34,9 @@ def report(plan: PlanFigures) -> Report:
             stage_sections(stage),
             f"{word} {first}" if first != number else "",
         )
-        for number, (stage, first) in enumerate(zip(plan.stages, plan.same_as, strict=True))
+        for number, (stage, first) in enumerate(
+            zip(plan.stages, figures(plan).same_as, strict=True)
+        )
     )
     needed = [_needed_bytes(part) for part in parts]
     sections = (_heading(plan, needed), _cluster(plan), *(_pipeline(plan) if several else ()),
@@ -41,7 +44,7 @@ def report(plan: PlanFigures) -> Report:
     return Report(*titles(plan), sections, parts, (_schemes(plan),), "stages")
 
 
-def titles(plan: PlanFigures) -> tuple[str, str]:
+def titles(plan: Plan) -> tuple[str, str]:
     """What is planned, and how."""
     rounds = f" in {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
     words = [f"batch {plan.batch}{rounds}", plan.optimizer]
@@ -55,7 +58,7 @@ def titles(plan: PlanFigures) -> tuple[str, str]:
     return f"{plan.graph.name} on {plan.cluster}", ", ".join(words)
 
 
-def layer_report(plan: PlanFigures, name: str) -> Report:
+def layer_report(plan: Plan, name: str) -> Report:
     """One layer, step by step. ValueError if no layer has that name."""
     found = [stage for stage in plan.stages if any(own.name == name for own in stage.layers)]
     if not found:
@@ -64,7 +67,7 @@ def layer_report(plan: PlanFigures, name: str) -> Report:
     return Report(name, f"in {' '.join(titles(plan))}", (layers_table(found[0], [name]),))
 
 
-def _part_word(plan: PlanFigures) -> str:
+def _part_word(plan: Plan) -> str:
     return "stage" if plan.chunks == 1 else "part"
 
 
@@ -74,14 +77,14 @@ def _needed_bytes(part: Part) -> float:
     return memory.sums["bytes"]
 
 
-def _heading(plan: PlanFigures, needed_bytes: Sequence[float]) -> Figures:
+def _heading(plan: Plan, needed_bytes: Sequence[float]) -> Figures:
     """Of the plan as a whole, and what keeps its batch whole.
 
     needed_bytes: of each part; those of one stage share its devices
     """
     of_stages = (sum(needed_bytes[v] for v in plan.parts_of(n)) for n in range(plan.num_stages))
     single = len(plan.stages) == 1
-    figures = (
+    values = (
         Figure("model", "", plan.graph.name),
         Figure("seed", "", plan.seed),
         Figure("batch", "", plan.batch),
@@ -93,14 +96,14 @@ def _heading(plan: PlanFigures, needed_bytes: Sequence[float]) -> Figures:
         Figure("delay", "", plan.delay),
         Figure("chunks", "", plan.chunks),
         Figure("recomputed_blocks", "", len(plan.recomputed)),
-        Figure("iteration_s", "" if single else "a step", plan.iteration_s, "seconds"),
+        Figure("iteration_s", "" if single else "a step", figures(plan).iteration_s, "seconds"),
         Figure("memory_bytes", "needs", max(of_stages), "bytes"),
         Figure("memory_limit_bytes", "of at most", plan.memory_limit_bytes, "bytes"),
     )  # fmt: skip
-    return Figures("", "A device", figures, brief=True, notes=_rows_notes(plan.graph))
+    return Figures("", "A device", values, brief=True, notes=_rows_notes(plan.graph))
 
 
-def _cluster(plan: PlanFigures) -> Figures:
+def _cluster(plan: Plan) -> Figures:
     """In the title for people."""
     cluster = plan.cluster
     names = ("name", "nodes", "gpus_per_node")
@@ -118,25 +121,27 @@ def _rows_notes(graph: Graph) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _pipeline(plan: PlanFigures) -> tuple[Section, ...]:
+def _pipeline(plan: Plan) -> tuple[Section, ...]:
     """How long the stages wait for each other, and the parameters that several of them hold."""
-    costs, word = plan.pass_costs, _part_word(plan)
+    known = figures(plan)
+    costs, word = known.pass_costs, _part_word(plan)
     no_transfers = Costs(costs.forward, costs.backward, costs.weight, {}, {})
-    figures = (
-        Figure("bubble", "bubble", plan.timeline.bubble, "share"),
+    values = (
+        Figure("bubble", "bubble", known.timeline.bubble, "share"),
         Figure("bubble_without_transfers", "with transfers in no time",
-               simulate(plan.schedule, no_transfers).bubble, "share"),
+               simulate(known.schedule, no_transfers).bubble, "share"),
     )  # fmt: skip
     notes = tuple(
         f"parameter {name} is held by {word}s {', '.join(map(str, stages))}; their gradients are "
         "added up once a step"
-        for name, stages in plan.travel.shared_params.items()
+        for name, stages in known.travel.shared_params.items()
     )
-    return (Figures("", "Waiting", figures, brief=True, notes=notes),)
+    return (Figures("", "Waiting", values, brief=True, notes=notes),)
 
 
-def _stages(plan: PlanFigures, needed_bytes: Sequence[float]) -> Table:
+def _stages(plan: Plan, needed_bytes: Sequence[float]) -> Table:
     """Where the stages are and what their passes take."""
+    known = figures(plan)
     word = _part_word(plan)
     rows: list[Row] = [
         {
@@ -145,10 +150,10 @@ def _stages(plan: PlanFigures, needed_bytes: Sequence[float]) -> Table:
             "first_layer": stage.first,
             "last_layer": stage.last - 1,
             "place": str(stage.place),
-            "forward_s": plan.prices[number].forward_s,
-            "backward_s": plan.prices[number].backward_s,
-            "once_s": plan.prices[number].once_s,
-            "in_flight": plan.schedule.stash[number % plan.num_stages],
+            "forward_s": known.prices[number].forward_s,
+            "backward_s": known.prices[number].backward_s,
+            "once_s": known.prices[number].once_s,
+            "in_flight": known.schedule.stash[number % plan.num_stages],
             "memory_bytes": needed_bytes[number],
         }
         for number, stage in enumerate(plan.stages)
@@ -166,7 +171,8 @@ def _stages(plan: PlanFigures, needed_bytes: Sequence[float]) -> Table:
     return Table("stages", f"{word.capitalize()}s", columns, tuple(rows), brief=True)
 
 
-def _transfers(plan: PlanFigures) -> Table:
+def _transfers(plan: Plan) -> Table:
+    known = figures(plan)
     rows: list[Row] = [
         {
             "tensor": link.tensor,
@@ -182,7 +188,7 @@ def _transfers(plan: PlanFigures) -> Table:
             "forward_bound_s": forward.bound_s,
             "backward_s": backward.seconds if backward else 0.0,
         }
-        for link, (forward, backward) in plan.travel.reshards.items()
+        for link, (forward, backward) in known.travel.reshards.items()
     ]
     columns = (
         Column("tensor", "tensor"),
@@ -198,10 +204,16 @@ def _transfers(plan: PlanFigures) -> Table:
     return Table("transfers", title, columns, tuple(rows))
 
 
-def _schemes(plan: PlanFigures) -> Table:
+def _schemes(plan: Plan) -> Table:
     """The plan and the known schemes, the fastest first, and then those that cannot run."""
+    known = figures(plan)
     ours = PlannedBaseline(
-        OURS, "", plan.micro_batches, None, plan.iteration_s, plan.cost.communication_s
+        OURS,
+        "",
+        plan.micro_batches,
+        None,
+        known.iteration_s,
+        known.cost.communication_s,
     )
     able = sorted((ours, *filter(_fits, plan.baselines)), key=lambda b: b.iteration_s or 0.0)
     unable = [baseline for baseline in plan.baselines if not baseline.fits]
@@ -212,7 +224,7 @@ def _schemes(plan: PlanFigures) -> Table:
             "fits": scheme.fits,
             "micro_batches": scheme.micro_batches,
             "iteration_s": scheme.iteration_s,
-            "times": _times(scheme.iteration_s, plan.iteration_s),
+            "times": _times(scheme.iteration_s, known.iteration_s),
             "communication_s": scheme.communication_s,
             "memory_bytes": scheme.memory_bytes,
             "why": unfit_text(scheme),

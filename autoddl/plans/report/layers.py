@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ...cost.savings import Saving
 from ...graph.graph import Op
+from ...plans.stage_figures import stage_figures
 from ...sbp.collectives import Step, path_bytes, work_of
 from ...sbp.placement import NdSbp
 from ..format import format_bytes, short_signature
@@ -50,7 +51,7 @@ def layers_table(stage: StagePlan, names: Sequence[str] | None = None) -> Table:
 
 
 def _row(stage: StagePlan, layer: PlannedLayer) -> Row:
-    cost = stage.layer_cost(layer)
+    cost = stage_figures(stage).layer_cost(layer)
     return {
         "name": layer.name,
         "op": layer.op,
@@ -70,7 +71,7 @@ def _row(stage: StagePlan, layer: PlannedLayer) -> Row:
 
 def _storage(stage: StagePlan, layer: PlannedLayer) -> str:
     """How a layer stores its parameters; "" if whole."""
-    found = stage.savings
+    found = stage_figures(stage).savings
     zero = sorted({found.stages[op] for op in layer.ops if op in found.stages})
     if not zero:
         return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ...cost.tape import Peak
+from ...plans.stage_figures import StageFigures, stage_figures
 from ..format import format_bytes, format_seconds
 from ..stage import StagePlan
 from .layers import layers_table
@@ -17,17 +18,18 @@ _LINKS = {"between nodes": "inter_s", "inside a node": "intra_s"}
 
 def stage_sections(stage: StagePlan) -> tuple[Section, ...]:
     """All sections of a stage, in the order in which they are shown."""
+    known = stage_figures(stage)
     sections = (
-        _cost(stage),
-        _time(stage),
-        _memory(stage),
-        _savings(stage),
-        _link_bytes(stage),
+        _cost(known),
+        _time(known),
+        _memory(known),
+        _savings(known),
+        _link_bytes(known),
         layers_table(stage),
-        _search(stage),
-        _bounds(stage),
-        _timed(stage),
-        _extrapolated(stage),
+        _search(known),
+        _bounds(known),
+        _timed(known),
+        _extrapolated(known),
     )
     return tuple(section for section in sections if section is not None)
 
@@ -62,9 +64,9 @@ def memory_table(peak: Peak, limit_bytes: float, may_be_off: float = 0) -> Table
     )
 
 
-def _cost(stage: StagePlan) -> Figures:
-    cost = stage.cost
-    idle = stage.cluster.num_devices > 1 and cost.communication_s == 0
+def _cost(known: StageFigures) -> Figures:
+    cost = known.cost
+    idle = known.stage.cluster.num_devices > 1 and cost.communication_s == 0
     note = (
         "every device does the whole work: by the prices of this machine any split of so small a "
         "model costs more time than it saves"
@@ -77,8 +79,8 @@ def _cost(stage: StagePlan) -> Figures:
     return Figures("cost", "Predicted", figures, brief=True, notes=(note,) if idle else ())
 
 
-def _time(stage: StagePlan) -> Table:
-    cost = stage.cost
+def _time(known: StageFigures) -> Table:
+    cost = known.cost
     parts = {"computation": cost.compute_s}
     for link, field in _LINKS.items():
         for cause, name in _CAUSES.items():
@@ -96,19 +98,22 @@ def _time(stage: StagePlan) -> Table:
     return Table("time", "Where the time goes", columns, tuple(rows), total="a step")
 
 
-def _memory(stage: StagePlan) -> Table:
-    peak, needed = stage.memory_peak("executor"), stage.required_bytes()
+def _memory(known: StageFigures) -> Table:
+    peak, needed = (
+        known.memory_peak("executor"),
+        known.required_bytes(),
+    )
     if needed > peak.bytes:
-        peak = stage.memory_peak("graph")
-    return memory_table(peak, stage.memory_limit_bytes, max(needed - peak.bytes, 0))
+        peak = known.memory_peak("graph")
+    return memory_table(peak, known.stage.memory_limit_bytes, max(needed - peak.bytes, 0))
 
 
-def _savings(stage: StagePlan) -> Table | None:
+def _savings(known: StageFigures) -> Table | None:
     """What is done to save memory, and what each of it costs, or wins, in time."""
     rows: list[Row] = []
-    found = stage.savings
+    found = known.savings
     if found.accumulation is not None and found.accumulation.saved_bytes > 0:
-        how = f"gradients of {stage.micro_batches} micro-batches are accumulated"
+        how = f"gradients of {known.stage.micro_batches} micro-batches are accumulated"
         rows.append(_saving("accumulation", how, found.accumulation.saved_bytes,
                             found.accumulation.extra_s))  # fmt: skip
     if found.storage is not None:
@@ -116,10 +121,13 @@ def _savings(stage: StagePlan) -> Table | None:
         how = f"ZeRO splits the parameters of {', '.join(counts)} (operators)"
         rows.append(_saving("zero", how, found.storage.saved_bytes, found.storage.extra_s))
     notes: tuple[str, ...] = ()
-    if stage.recomputed:
-        kept, blocks = stage.keeping_all(), len(stage.recomputed)
-        before, after = kept.memory_peak("executor").bytes, stage.memory_peak("executor").bytes
-        extra = stage.cost.iteration_s - kept.cost.iteration_s
+    if known.stage.recomputed:
+        kept, blocks = stage_figures(known.stage.keeping_all()), len(known.stage.recomputed)
+        before, after = (
+            kept.memory_peak("executor").bytes,
+            known.memory_peak("executor").bytes,
+        )
+        extra = known.cost.iteration_s - kept.cost.iteration_s
         which = f"{blocks} block{'' if blocks == 1 else 's'}"
         rows.append(_saving("recomputation", f"{which} run forward again", before - after, extra))
         notes = (
@@ -148,8 +156,8 @@ def _saving(name: str, how: str, saved_bytes: float, extra_s: float) -> Row:
     }
 
 
-def _link_bytes(stage: StagePlan) -> Table:
-    cost = stage.cost
+def _link_bytes(known: StageFigures) -> Table:
+    cost = known.cost
     names = {"per_nic": "through each host's NIC", "per_device_intra": "inside a host, each device"}
     rows: list[Row] = [
         {
@@ -170,16 +178,16 @@ def _link_bytes(stage: StagePlan) -> Table:
     return Table("link_bytes", "Bytes of a step", columns, tuple(rows), by_name=True)
 
 
-def _search(stage: StagePlan) -> Figures:
+def _search(known: StageFigures) -> Figures:
     """How good the plan is in the searched space."""
-    search, gap = stage.search, stage.gap
+    search, gap = known.stage.search, known.gap
     algorithm = search.algorithm + _ENDS.get(search.end, "")
     if gap is None:
-        known = ", which proves nothing about better plans"
+        proven = ", which proves nothing about better plans"
     elif gap == 0:
-        known = "; optimal in this space for its micro-batches (gap 0)"
+        proven = "; optimal in this space for its micro-batches (gap 0)"
     else:
-        known = f"; no plan in this space with as many micro-batches is more than {gap:.2%} faster"
+        proven = f"; no plan in this space with as many micro-batches is more than {gap:.2%} faster"
     figures = (
         Figure("algorithm", "", search.algorithm),
         Figure("evaluations", "", search.evaluations, "count"),
@@ -189,13 +197,13 @@ def _search(stage: StagePlan) -> Figures:
         Figure("gap", "gap", gap, "share"),
         Figure("proven", "", gap == 0.0),
     )
-    note = f"found by {algorithm}{known}"
+    note = f"found by {algorithm}{proven}"
     return Figures("search", "How good it is", figures, brief=True, notes=(note,))
 
 
-def _bounds(stage: StagePlan) -> Figures:
+def _bounds(known: StageFigures) -> Figures:
     """How good the plan is against any algorithm for its products."""
-    found, notes = stage.product_bytes, ()
+    found, notes = known.product_bytes, ()
     if found.ratio is not None:
         part = ""
         if found.divided < found.products:
@@ -216,9 +224,9 @@ def _bounds(stage: StagePlan) -> Figures:
     return Figures("bounds", "Against any algorithm" if notes else "", figures, notes=notes)
 
 
-def _timed(stage: StagePlan) -> Figures:
+def _timed(known: StageFigures) -> Figures:
     """Where the seconds of computation come from."""
-    timed, computing = stage.timed.timed, stage.timed.computing
+    timed, computing = known.timed.timed, known.timed.computing
     notes: tuple[str, ...] = ()
     if computing:
         text = f"{timed} of {computing} operators were timed by themselves on this machine"
@@ -235,9 +243,9 @@ def _timed(stage: StagePlan) -> Figures:
     return Figures("timed_operators", title, figures, brief=True, notes=notes)
 
 
-def _extrapolated(stage: StagePlan) -> Table:
+def _extrapolated(known: StageFigures) -> Table:
     """Which prices are extrapolated."""
-    found, notes = stage.extrapolated, ()
+    found, notes = known.extrapolated, ()
     if found:
         first = found[0]
         notes = (

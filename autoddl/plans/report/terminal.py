@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from ..figures import PlanFigures
+from ..plan import Plan
 from .contents import layer_report, report
 from .sections import Column, Figures, Report, Row, Section, ShownRow, Table
 
@@ -29,7 +29,7 @@ BETWEEN = 3  # blanks between two columns, as rich has them
 _WORDS = ("text", "lines", "topology", "signature")
 
 
-def explain(plan: PlanFigures, layer: str | None = None, width: int | None = None) -> str:
+def explain(plan: Plan, layer: str | None = None, width: int | None = None) -> str:
     """The plan in words and numbers; with `layer`, that layer alone, step by step.
 
     width: columns; None for those of COLUMNS, of the terminal, or as many as the tables take.

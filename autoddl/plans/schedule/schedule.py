@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from .action import Action
+from .orders import Action
 
 Flow = tuple[int, int]
 Actions = tuple[Action, ...]

@@ -18,12 +18,11 @@ For equal stages and free transfers (s stages, m micro-batches, passes of f, b a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from .action import Action
 from .costs import Costs
+from .orders import Action, peak_stash
 from .schedule import Schedule
 from .tasks import Pass, Task, actions_of, needs, task_of
 
@@ -93,28 +92,6 @@ def simulate(schedule: Schedule, costs: Costs, overlap: bool = True) -> Timeline
             free[stream] = end
         spans += [Span(stage, action, start, end) for stage, action in who]
     return Timeline(schedule, tuple(sorted(spans, key=lambda s: (s.start_s, s.end_s, s.stage))))
-
-
-def peak_stash(actions: Sequence[Action], of_chunk: Sequence[float] | None = None) -> float:
-    """The most forward passes that are stored at once, from F until W.
-
-    of_chunk: the weight of one, by its chunk (e.g. bytes); None: 1
-    """
-    held = peak = 0.0
-    for action in actions:
-        size = 1 if of_chunk is None else of_chunk[action.chunk]
-        held += {"F": size, "W": -size}.get(action.kind, 0)
-        peak = max(peak, held)
-    return peak
-
-
-def in_flight(schedule: Schedule) -> tuple[int, ...]:
-    """Per part of the model, the most forward passes that are stored at once."""
-    return tuple(
-        int(peak_stash(actions, [float(other == chunk) for other in range(schedule.chunks)]))
-        for chunk in range(schedule.chunks)
-        for actions in schedule.actions
-    )
 
 
 class Deadlock(ValueError):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .action import Action
+from .orders import Action
 from .schedule import Flow, Schedule
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...plans.stage_figures import stage_figures
 from .options import JSON, examples
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def memory(plan_file: str, exact: bool, runtime: Any, as_json: bool) -> None:
         who, parts = "OneFlow's compiled plan", [_exact(plan)]
     else:
         who = f"predicted for the {runtime}"
-        peaks = [stage.memory_peak(runtime) for stage in plan.stages]
+        peaks = [stage_figures(stage).memory_peak(runtime) for stage in plan.stages]
         parts = [_sections(peak, plan.memory_limit_bytes) for peak in peaks]
     title, how = titles(plan)
     stages = tuple(Part(f"stage {number}", part) for number, part in enumerate(parts))

@@ -114,6 +114,7 @@ def row_bars(section: Section) -> Sequence[tuple[Segment, ...]]:
         tuple(
             Segment(name, style, "", percent(seconds, longest))
             for (name, style), seconds in zip(names, pair, strict=True)
+            if seconds > 0
         )
         for pair in times
     ]

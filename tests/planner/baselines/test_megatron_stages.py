@@ -18,7 +18,9 @@ from autoddl.planner.baselines.megatron_stages import (
 from autoddl.planner.options import DEFAULTS
 from autoddl.planner.tables.micro_batches import MicroBatches
 from autoddl.plans import Plan
+from autoddl.plans.figures import figures
 from autoddl.plans.report.terminal import text
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.tools.cli import main
 from autoddl.tools.compare import MEGATRON_STAGES, OURS, compare
 from autoddl.tools.report.compare import comparison_report
@@ -66,10 +68,10 @@ def test_the_climb_finds_the_best_of_a_valley_from_either_side():
     seconds = {1: 9.0, 2: 5.0, 4: 3.0, 8: 4.0, 16: 6.0}
     for start in seconds:
         found = climb(lambda n: Fake(seconds[n]), tuple(seconds), start)  # pyright: ignore[reportArgumentType]
-        assert found is not None and found.plan.iteration_s == 3.0
+        assert found is not None and figures(found.plan).iteration_s == 3.0
     # where few micro-batches do not fit
     fits = climb(lambda n: Fake(seconds[n]) if n > 4 else None, tuple(seconds), 1)  # pyright: ignore[reportArgumentType]
-    assert fits is not None and fits.plan.iteration_s == 4.0
+    assert fits is not None and figures(fits.plan).iteration_s == 4.0
     assert climb(lambda n: None, tuple(seconds), 1) is None
 
 
@@ -78,11 +80,13 @@ def test_it_is_a_plan_that_keeps_to_the_memory_and_says_its_topologies():
     free = megatron_in_stages(GRAPH, model)
     assert free is not None and free.plan.num_stages in (2, 4)
     assert len(free.topologies) == free.plan.num_stages
-    assert Plan.from_json(free.plan.to_json()).iteration_s == free.plan.iteration_s
-    limit = 0.8 * max(free.plan.memory_bytes)
+    assert (
+        figures(Plan.from_json(free.plan.to_json())).iteration_s == figures(free.plan).iteration_s
+    )
+    limit = 0.8 * max(figures(free.plan).memory_bytes)
     tight = megatron_in_stages(GRAPH, CostModel(WHERE, memory_limit_bytes=limit))
-    assert tight is not None and max(tight.plan.memory_bytes) <= limit
-    assert tight.plan.iteration_s >= free.plan.iteration_s
+    assert tight is not None and max(figures(tight.plan).memory_bytes) <= limit
+    assert figures(tight.plan).iteration_s >= figures(free.plan).iteration_s
     assert megatron_in_stages(GRAPH, CostModel(WHERE, memory_limit_bytes=1000)) is None
 
 
@@ -100,7 +104,7 @@ def test_compare_in_stages_is_never_behind_and_counts_the_transfers(gpus, tmp_pa
     assert all(found.ours.seconds <= s.seconds * (1 + 1e-9) for s in found.schemes)
     plain = compare(GRAPH, machine)
     assert found.ours.seconds <= plain.ours.seconds
-    sent = megatron.plan.received_bytes
+    sent = figures(megatron.plan).received_bytes
     # at each boundary activations of 64 x 16 x 128 floats, over its hosts, and gradients back;
     # a host between two stages takes both
     stages = megatron.plan.num_stages
@@ -144,7 +148,7 @@ def test_a_stage_is_as_fast_as_any_limit_makes_it(share):
 
     free = planned(None, "none")
     assert free is not None
-    whole = share * free.required_bytes()
+    whole = share * stage_figures(free).required_bytes()
     model = CostModel(where, memory_limit_bytes=whole)
     found = stage_in_memory(MicroBatches.of(stage, held), model, parts)
     scanned = (
@@ -152,10 +156,10 @@ def test_a_stage_is_as_fast_as_any_limit_makes_it(share):
         for n in range(1, 21)
         for checkpointing in ("none", "all")
     )
-    fitting = [p for p in scanned if p and p.required_bytes() <= whole]
+    fitting = [p for p in scanned if p and stage_figures(p).required_bytes() <= whole]
     assert (found is None) == (not fitting)
     if found is not None:
         plan, _ = found
-        assert plan.required_bytes() <= whole
-        least = min(p.cost.iteration_s for p in fitting)
-        assert plan.cost.iteration_s <= least * 1.01
+        assert stage_figures(plan).required_bytes() <= whole
+        least = min(stage_figures(p).cost.iteration_s for p in fitting)
+        assert stage_figures(plan).cost.iteration_s <= least * 1.01

@@ -6,6 +6,7 @@ import pytest
 
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.plans.figures import figures
 from autoddl.plans.format import short_signature, short_topology, written
 from autoddl.plans.report import explain, report
 from autoddl.plans.report.sections import Column, Report, Table
@@ -37,7 +38,7 @@ def test_any_layer_is_explained_by_itself(plan):
 
 
 def test_a_layer_shows_what_moves_into_it():
-    moved = [layer for layer in PLAN.layers if PLAN.layer_cost(layer).communication_s > 0]
+    moved = [layer for layer in PLAN.layers if figures(PLAN).layer_cost(layer).communication_s > 0]
     pattern = r"^(forward|backward), .*: \(.*\) -> \(.*\) by [a-z-]+ over .* [kM]?B a device"
     assert moved and all(re.search(pattern, explain(PLAN, m.name), re.MULTILINE) for m in moved)
 
@@ -54,8 +55,8 @@ def test_stages_with_one_plan_are_explained_once():
     plan = find_plan(
         attention(8, 8, 6, 16, 2), cluster("gcp_a100", 4, 1), PlanOptions(stages=4, micro_batches=4)
     )
-    assert plan.same_as[:2] == (0, 1) and set(plan.same_as[2:]) & {0, 1, 2} == {1}
-    assert explain(plan).count(": the plan of stage 1") == plan.same_as[2:].count(1)
+    assert figures(plan).same_as[:2] == (0, 1) and set(figures(plan).same_as[2:]) & {0, 1, 2} == {1}
+    assert explain(plan).count(": the plan of stage 1") == figures(plan).same_as[2:].count(1)
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

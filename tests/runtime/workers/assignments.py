@@ -31,7 +31,7 @@ def main() -> None:
     for seed in range(first, first + count):
         # every third one takes all signatures alike, also those that share no work
         plan = random_plan(traced.graph, cluster_of(nodes, gpus), seed, favour_splits=seed % 3 > 0)
-        layers |= {str(plan.ops[op.name].ins) for op in plan.graph.ops if "matmul" in op.kind}
+        layers |= {str(plan.stage.ops[op.name].ins) for op in plan.graph.ops if "matmul" in op.kind}
         trainer = build_trainer(traced, plan, lambda p: flow.optim.SGD(p, lr=1.0))
         got = float(trainer.step(x, y))
         after = trainer.state_dict()

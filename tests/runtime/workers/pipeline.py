@@ -20,6 +20,7 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.placements import split_storage
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
+from autoddl.plans.figures import figures
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.oneflow.backend import OneFlow
@@ -131,7 +132,7 @@ def run(case, expected):
         for node in part.executor._program.nodes
     )
     last = rank() in trainer._job.ranks[-1]
-    assert bool(heavy) == (not plan.schedule.joint) or not (heavy or last)
+    assert bool(heavy) == (not figures(plan).schedule.joint) or not (heavy or last)
     losses = [watched_step(trainer, batch(0, rows))]
     losses += [float(trainer.step(*batch(step, rows))) for step in range(1, case["steps"])]
     evaluated = [trainer.eval_step(*batch(9, n)[:-1]).numpy() for n in (rows, 2 * rows)]
@@ -149,12 +150,12 @@ def run(case, expected):
     assert all(np.array_equal(again[k].numpy(), v.numpy()) for k, v in wanted.items())
     worst = max(abs(a - b) / abs(b) for a, b in zip(losses, wanted_losses, strict=True))
     apart = distance(state, wanted_state)
-    skips = sum(link.target > link.source + 1 for link in plan.travel.links)
+    skips = sum(link.target > link.source + 1 for link in figures(plan).travel.links)
     if rank() == 0:
         print(
             f"{name} {case['schedule']} stages={plan.num_stages}x{plan.chunks} "
             f"m={case['micro_batches']} "
-            f"skips={skips} tied={len(plan.travel.shared_params)} "
+            f"skips={skips} tied={len(figures(plan).travel.shared_params)} "
             f"loss {worst:.1e} state {apart:.1e}",
             flush=True,
         )
