@@ -26,6 +26,7 @@ from typing import Any
 
 from autoddl._files import write_atomically
 from autoddl.cost.recompute import Checkpointing
+from autoddl.plans.stage_figures import stage_figures
 
 ROOT = Path(__file__).parents[1]
 
@@ -168,7 +169,7 @@ def measure(
         "micro_batches": micro_batches,
         "optimizer": optimizer,
         "recomputed_blocks": len(plan.recomputed),
-        "predicted_bytes": plan.memory_peak("executor").bytes,
+        "predicted_bytes": stage_figures(plan.stage).memory_peak("executor").bytes,
         "measured_bytes": resident("VmHWM") - before - own,
     }
 

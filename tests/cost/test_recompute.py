@@ -11,6 +11,7 @@ from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.baselines import data_parallel, forced
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.plans.format import format_bytes
 from autoddl.plans.stage_figures import stage_figures
@@ -31,7 +32,7 @@ def planned(graph, nodes=1, gpus=1, space=None, **options):
     )
 
 
-def again(plan, blocks=None):
+def again(plan: Plan, blocks=None):
     blocks = repeated_blocks(plan.graph) if blocks is None else blocks
     return plan.changed(recomputed=blocks)
 

@@ -11,29 +11,33 @@ pytest.importorskip("oneflow", reason="trains on real OneFlow processes")
 
 from autoddl.api import plan, trace  # noqa: E402
 from autoddl.planner.asked import micro_batch_counts  # noqa: E402
-from tests.exactness.losses import EXACT, ROWS, WHOLE, build  # noqa: E402
+from tests.exactness.losses import EXACT, WHOLE  # noqa: E402
 from tests.runtime.random_plans import cluster_of  # noqa: E402
+from tests.runtime.training import build  # noqa: E402
 
-WORKER = Path(__file__).parent / "losses.py"
-MESHES = ({"nodes": 2, "gpus": 2}, {"nodes": 2, "gpus": 2, "stages": 2})
+WORKER = Path(__file__).parents[1] / "runtime" / "workers" / "train.py"
+STAGES = (None, 2)
 
 
 def passes(jobs, cases):
+    """On 2 x 2 devices, as one mesh or as stages; evaluated on the batch's rows and on others."""
+    same = {"optimizer": "slow sgd", "evaluated": [8, 16]}
+    cases = [{**same, **case} for case in cases]
     status, out = jobs.run(WORKER, 4, json.dumps(cases), timeout=600, prefix=False)
     assert status == 0, f"status {status}\n{out}"
-    assert out.count("result") == len(cases), out
+    assert out.count("equal: ") == len(cases), out
 
 
 def graph_of(name):
     model, loss, batch = build(name)
-    return trace(model, *batch(0, ROWS), loss=loss)
+    return trace(model, *batch(0, 8), loss=loss)
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("mesh", MESHES, ids=["one mesh", "stages"])
-def test_losses_are_those_of_the_whole_batch(jobs, mesh):
+@pytest.mark.parametrize("stages", STAGES)
+def test_losses_are_those_of_the_whole_batch(jobs, stages):
     cases = [
-        {"name": name, "parts": parts, "seed": seed, **mesh}
+        {"model": name, "micro_batches": parts, "seed": seed, "stages": stages}
         for seed, name in enumerate(EXACT)
         for parts in (1, 2, 4)
     ]
@@ -41,18 +45,19 @@ def test_losses_are_those_of_the_whole_batch(jobs, mesh):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("mesh", MESHES, ids=["one mesh", "stages"])
-def test_rows_that_meet_are_trained_whole(jobs, mesh):
-    passes(jobs, [{"name": name, "parts": 1, **mesh} for name in WHOLE])
+@pytest.mark.parametrize("stages", STAGES)
+def test_rows_that_meet_are_trained_whole(jobs, stages):
+    passes(jobs, [{"model": name, "stages": stages} for name in WHOLE])
 
 
 @pytest.mark.timeout(900)
 def test_batch_norm_of_micro_batches(jobs):
     """Each has the statistics of its own rows, on whichever devices they are."""
+    how = "micro_batch"
     cases = [
-        {"name": "residual", "parts": parts, "batch_norm": "micro_batch", **mesh}
+        {"model": "residual", "micro_batches": parts, "batch_norm": how, "stages": stages}
         for parts in (1, 2, 4)
-        for mesh in MESHES
+        for stages in STAGES
     ]
     passes(jobs, cases)
 

@@ -88,7 +88,7 @@ def alone(graph):
     return losses, params, run(graph, params, batch(graph, 9))[graph.outputs[0]]
 
 
-def check(graph, plan):
+def check(graph, plan: Plan):
     expected = alone(graph)
     traced = Traced(graph, start(graph), {}, structure=Slot(0))
 

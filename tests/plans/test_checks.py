@@ -6,7 +6,7 @@ from tests.graphs import mlp, residual
 from tests.plans.example import MLP, MODEL, PLAN, STAGED
 
 
-def changed(plan, **fields):
+def changed(plan: Plan, **fields):
     """The file's object with `fields` changed in the first stage."""
     data = plan.to_json()
     data["stages"][0] |= fields
@@ -22,7 +22,7 @@ def test_a_path_that_leads_elsewhere_is_found():
 
 
 @pytest.mark.parametrize(("plan", "graph"), [(PLAN, MODEL), (STAGED, MLP)])
-def test_another_model_or_cluster_is_refused(plan, graph):
+def test_another_model_or_cluster_is_refused(plan: Plan, graph):
     plan.check_model(graph)
     for other in (residual(3, 512, 1024), mlp(16, (32, 64, 64, 32))):
         with pytest.raises(ValueError, match="another model"):

@@ -1,23 +1,28 @@
 import pytest
 
+from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.plans.stage_figures import stage_figures
 from tests.plans.example import BOTH, PLAN, STAGED
 
 
 @pytest.mark.parametrize("plan", BOTH.values(), ids=BOTH)
-def test_the_figures_of_a_plan_are_those_of_its_stages(plan):
+def test_the_figures_of_a_plan_are_those_of_its_stages(plan: Plan):
     plan.verify()
     for stage in plan.stages:
-        layers = [plan.layer_cost(layer) for layer in stage.layers]
-        assert sum(c.iteration_s for c in layers) == pytest.approx(stage.cost.iteration_s)
-        assert sum(c.memory_bytes for c in layers) == pytest.approx(stage.cost.memory_bytes)
+        layers = [figures(plan).layer_cost(layer) for layer in stage.layers]
+        assert sum(c.iteration_s for c in layers) == pytest.approx(
+            stage_figures(stage).cost.iteration_s
+        )
+        assert sum(c.memory_bytes for c in layers) == pytest.approx(
+            stage_figures(stage).cost.memory_bytes
+        )
         assert stage.mesh.size == stage.place.size
     assert plan.layers == tuple(layer for stage in plan.stages for layer in stage.layers)
-    assert len(plan.memory_bytes) == plan.num_stages
-    assert max(plan.memory_bytes) <= plan.memory_limit_bytes
-    busiest = max(stage.cost.iteration_s for stage in plan.stages)
-    assert plan.cost.iteration_s == busiest <= plan.iteration_s
+    assert len(figures(plan).memory_bytes) == plan.num_stages
+    assert max(figures(plan).memory_bytes) <= plan.memory_limit_bytes
+    busiest = max(stage_figures(stage).cost.iteration_s for stage in plan.stages)
+    assert figures(plan).cost.iteration_s == busiest <= figures(plan).iteration_s
 
 
 def test_one_mesh_is_a_pipeline_that_never_waits():

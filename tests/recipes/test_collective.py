@@ -40,16 +40,16 @@ def path(where, spec, source, target):
     return steps, path_cost(spec, NdSbp.parse(source), steps, where.mesh, comm.price)
 
 
-def travels(plan):
+def travels(plan: Plan):
     """(tensor, placement, steps) of every redistribution of a plan."""
     for op in plan.graph.ops:
         for index, name in enumerate(op.inputs):
-            edge = plan.edges.get((op.name, index))
+            edge = plan.stage.edges.get((op.name, index))
             if edge is None:
                 continue
             producer = plan.graph.producers[name]
-            given = plan.ops[producer.name].outs[producer.outputs.index(name)]
-            back = plan.ops[op.name].grad_ins[index]
+            given = plan.stage.ops[producer.name].outs[producer.outputs.index(name)]
+            back = plan.stage.ops[op.name].grad_ins[index]
             yield plan.graph.tensors[name].spec, given, edge.forward
             if back is not None:
                 yield plan.graph.tensors[name].spec, back, edge.backward

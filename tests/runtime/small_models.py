@@ -198,12 +198,7 @@ MODELS = {
 }
 OPTIMIZERS = {
     "sgd": lambda p: flow.optim.SGD(p, lr=0.05, momentum=0.9),
+    "slow sgd": lambda p: flow.optim.SGD(p, lr=0.01, momentum=0.9),
+    "whole gradient": lambda p: flow.optim.SGD(p, lr=1.0),
     "adam": lambda p: flow.optim.Adam(p, lr=1e-3),
 }
-
-
-def build(name):
-    """A model that is the same wherever it is built, its loss and its batches."""
-    make, loss, batch = MODELS[name]
-    flow.manual_seed(7)
-    return make(), loss, lambda step, rows: batch(np.random.default_rng(step), rows)

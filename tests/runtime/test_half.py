@@ -10,7 +10,8 @@ from autoddl.runtime.loss_scale import LossScaler, check_stages  # noqa: E402
 from autoddl.runtime.oneflow.backend import OneFlow  # noqa: E402
 from tests.clusters import cluster  # noqa: E402
 from tests.runtime.conftest import run_worker  # noqa: E402
-from tests.runtime.small_models import OPTIMIZERS, build  # noqa: E402
+from tests.runtime.small_models import OPTIMIZERS  # noqa: E402
+from tests.runtime.training import build  # noqa: E402
 
 
 @pytest.mark.full

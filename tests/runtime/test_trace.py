@@ -10,7 +10,7 @@ from autoddl.graph.graph import Graph
 from autoddl.runtime.oneflow.trace.trace import trace, trace_with_state
 from tests.runtime import toys
 from tests.runtime.evaluate import assert_same_training, run_graph
-from tests.runtime.small_models import build
+from tests.runtime.training import build
 
 
 def kinds(graph, module=None):

@@ -12,7 +12,8 @@ from autoddl.runtime.oneflow.trace.opaque import OpaqueWarning  # noqa: E402
 from autoddl.runtime.oneflow.trace.trace import trace_with_state  # noqa: E402
 from autoddl.runtime.oneflow.trainer import build_trainer  # noqa: E402
 from tests.runtime.random_plans import cluster_of, random_plan  # noqa: E402
-from tests.runtime.small_models import build, floats, mean_square  # noqa: E402
+from tests.runtime.small_models import floats, mean_square  # noqa: E402
+from tests.runtime.training import build  # noqa: E402
 
 nn = flow.nn
 RNG = np.random.default_rng(5)

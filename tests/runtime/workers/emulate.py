@@ -16,7 +16,7 @@ from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
 from tests.runtime.random_plans import cluster_of, random_plan
-from tests.runtime.small_models import build
+from tests.runtime.training import build
 
 
 def main(name: str, rate: float) -> None:

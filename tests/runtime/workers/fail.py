@@ -11,7 +11,8 @@ from autoddl.runtime.jobs.guard import install_guard, rank, world_size
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
 from tests.runtime.random_plans import cluster_of, random_plan
-from tests.runtime.small_models import OPTIMIZERS, build
+from tests.runtime.small_models import OPTIMIZERS
+from tests.runtime.training import build
 
 
 class Broken(flow.optim.SGD):

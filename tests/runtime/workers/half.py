@@ -22,7 +22,8 @@ from autoddl.runtime.oneflow.kernels.registry import KERNELS
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
 from tests.runtime.random_plans import cluster_of, random_plan
-from tests.runtime.small_models import OPTIMIZERS, build
+from tests.runtime.small_models import OPTIMIZERS
+from tests.runtime.training import build
 
 ROWS = 8
 

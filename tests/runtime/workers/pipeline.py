@@ -11,7 +11,6 @@ import sys
 
 import numpy as np
 import oneflow as flow
-from train import alone, distance
 
 from autoddl.cost.operators import at_rate
 from autoddl.cost.storage import Storage
@@ -21,6 +20,7 @@ from autoddl.planner.placements import split_storage
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.oneflow.backend import OneFlow
@@ -28,12 +28,13 @@ from autoddl.runtime.oneflow.kernels.by_input import BY_INPUT
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
 from tests.runtime.random_plans import cluster_of, random_plan
-from tests.runtime.small_models import OPTIMIZERS, build
+from tests.runtime.small_models import OPTIMIZERS
+from tests.runtime.training import Trained, alone, arrays, build, differences
 
 DEATHS = {"raises": None, "killed": lambda *_: os.kill(os.getpid(), signal.SIGKILL)}
 
 
-def shuffled(plan, graph, seed):
+def shuffled(plan: Plan, graph, seed):
     """The same stages with random placements inside, so that layouts differ between them."""
     cut = dataclasses.replace(plan.cut, graph=graph)
     stages = [
@@ -46,7 +47,7 @@ def shuffled(plan, graph, seed):
     return dataclasses.replace(plan, stages=tuple(stages))
 
 
-def recomputed(plan):
+def recomputed(plan: Plan):
     """The same stages, all their repeated blocks run again."""
     stages = []
     for stage in plan.stages:
@@ -56,13 +57,15 @@ def recomputed(plan):
     return dataclasses.replace(plan, stages=tuple(stages))
 
 
-def stored_split(plan, zero_stage):
+def stored_split(plan: Plan, zero_stage):
     """The same stages, their parameters stored by a stage of ZeRO over all axes that replicate."""
     stages, count = [], 0
     for own in plan.stages:
         axes = tuple(range(own.cluster.mesh.num_axes))
         storage = {op.outputs[0]: Storage(zero_stage, axes) for op in own.graph.params}
-        ops, edges = split_storage(own.graph, own.model.comm, storage, own.ops, own.edges)
+        ops, edges = split_storage(
+            own.graph, stage_figures(own).model.comm, storage, own.ops, own.edges
+        )
         count += sum(edge.zero_stage > 0 for edge in edges.values())
         stages.append(dataclasses.replace(own, ops=ops, edges=edges))
     assert count
@@ -78,7 +81,7 @@ def watched_step(trainer, batch):
         trainer._job.groups.log = []
         do(action)
         if action.is_compute and trainer._job.groups.log:
-            met.add((action.kind, trainer.plan.schedule.part(trainer.stage, action.chunk)))
+            met.add((action.kind, figures(trainer.plan).schedule.part(trainer.stage, action.chunk)))
 
     trainer._do = watched
     for executor in executors:
@@ -136,8 +139,7 @@ def run(case, expected):
     losses = [watched_step(trainer, batch(0, rows))]
     losses += [float(trainer.step(*batch(step, rows))) for step in range(1, case["steps"])]
     evaluated = [trainer.eval_step(*batch(9, n)[:-1]).numpy() for n in (rows, 2 * rows)]
-    state = {k: v.numpy() for k, v in trainer.state_dict().items()}
-    wanted_losses, wanted_state, _ = expected
+    worst, apart, _ = differences(Trained(losses, arrays(trainer), []), expected)
     model.load_state_dict(trainer.state_dict())
     model.eval()
     with flow.no_grad():
@@ -148,8 +150,6 @@ def run(case, expected):
     trainer.load_state_dict(wanted := trainer.state_dict())
     again = trainer.state_dict()
     assert all(np.array_equal(again[k].numpy(), v.numpy()) for k, v in wanted.items())
-    worst = max(abs(a - b) / abs(b) for a, b in zip(losses, wanted_losses, strict=True))
-    apart = distance(state, wanted_state)
     skips = sum(link.target > link.source + 1 for link in figures(plan).travel.links)
     if rank() == 0:
         print(
@@ -159,7 +159,7 @@ def run(case, expected):
             f"loss {worst:.1e} state {apart:.1e}",
             flush=True,
         )
-    assert worst < 2e-5 and apart < 2e-5, (losses, wanted_losses, apart)
+    assert worst < 2e-5 and apart < 2e-5, (losses, expected.losses, apart)
 
 
 def main():
@@ -169,7 +169,6 @@ def main():
             "rows": 8,
             "steps": 3,
             "overlap": True,
-            "optimizer": "sgd",
             "seed": None,
             "dies": "",
             "chunks": 1,
@@ -178,9 +177,9 @@ def main():
             "zero": 0,
             **case,
         }
-        key = case["model"], case["micro_batches"]
+        key = case["model"], case["rows"], case["steps"]
         if key not in known:
-            known[key] = alone(case["model"], case)
+            known[key] = alone(case["model"], "sgd", case["rows"], case["steps"])
         run(case, known[key])
 
 

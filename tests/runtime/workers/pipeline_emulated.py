@@ -13,7 +13,8 @@ from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
 from tests.runtime.random_plans import cluster_of
-from tests.runtime.small_models import OPTIMIZERS, build
+from tests.runtime.small_models import OPTIMIZERS
+from tests.runtime.training import build
 
 
 def main():

@@ -18,7 +18,8 @@ from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
 from autoddl.sbp.signature import signatures_of
 from tests.runtime.random_plans import cluster_of, planned_op, random_plan, with_paths
-from tests.runtime.small_models import build, floats, mean_square
+from tests.runtime.small_models import floats, mean_square
+from tests.runtime.training import build
 
 CLUSTER = cluster_of(1, world_size())
 
