@@ -99,8 +99,9 @@ def parallelize(
     BackendMissing without OneFlow.
     """
     need_oneflow("autoddl.parallelize")
+    from .runtime.backend import check_computes
     from .runtime.jobs.guard import install_guard
-    from .runtime.jobs.session import check_world_size, share_text
+    from .runtime.jobs.session import check_world_size, optimizer_kind, share_text
     from .runtime.loss_scale import check_stages
     from .runtime.oneflow.backend import OneFlow
     from .runtime.oneflow.trace.trace import trace_with_state
@@ -117,11 +118,11 @@ def parallelize(
     precision = chosen.precision if plan is None else plan.precision
     if stages is not None if plan is None else plan.num_stages > 1:
         check_stages(precision)
-    backend.check_precision(precision)
+    check_computes(precision, backend.facts)
     check_world_size(cluster, backend.size)
     traced = trace_with_state(model, *example, loss=loss)
     if plan is None:
-        chosen = dataclasses.replace(chosen, optimizer=backend.optimizer_kind(optimizer))
+        chosen = dataclasses.replace(chosen, optimizer=optimizer_kind(optimizer, backend))
         text = share_text(lambda: find_plan(traced.graph, cluster, chosen).dumps(), backend)
         plan = Plan.loads(text)
     else:

@@ -1,6 +1,5 @@
 """Settings and jobs of all tests."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -16,7 +15,6 @@ settings.load_profile("autoddl")
 @pytest.fixture(scope="session")
 def jobs() -> Iterator[Jobs]:
     """OneFlow jobs that the tests share."""
-    folders = (ROOT, ROOT / "tests" / "backend")
-    found = Jobs({"PYTHONPATH": os.pathsep.join(map(str, folders))})
+    found = Jobs({"PYTHONPATH": str(ROOT)})
     yield found
     found.end()

@@ -1,14 +1,17 @@
-"""What the runtime asks of a framework: small functions, in the manner of einops' back ends.
+"""What the runtime asks of a framework: 25 small functions, in the manner of einops' back ends.
 
 Everything in `runtime/` but the back ends' own folders computes and communicates through a
-`Backend`. An instance belongs to one rank of a job. Its three parts are
+`Backend`. An instance belongs to one rank of a job. Its parts are
 
     Tensors      make, cut, join and convert local tensors, and differentiate a kernel
     Collectives  collectives in a group of ranks, and messages between two ranks
-    Training     kernels, parameters, optimizers, and the user's own model
+    Training     parameters and optimizers
+    Facts        what is known of the framework on this rank's device
+    Kernels      how each operator kind runs on a shard (`kernel.py`)
 
-A tensor has at least `shape`, `ndim`, `reshape(shape)`, the arithmetic operators and `+=`, which
-changes it in place. Dtypes and devices have the names that graphs use ("float32", "cpu").
+A tensor has at least `shape`, `ndim`, `dtype`, `reshape(shape)`, `sum()`, the arithmetic operators
+and `+=`, which changes it in place. Dtypes and devices have the names that graphs use ("float32",
+"cpu").
 
 The random numbers of dropout are the kernels' own: they come from `Context.random_seed`.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,14 +34,47 @@ Vjp = Callable[[Sequence[Tensor | None]], Sequence[Tensor | None]]
 OptimizerFn = Callable[[list[Any]], Any]
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a framework on this rank's device.
+
+    framework:  its name and version, for messages
+    device:     "cpu" or "cuda"
+    tensor:     the class of its tensors
+    precisions: those that it has kernels for
+    sent_as:    dtype -> the one as which a message carries it, where that is another
+    """
+
+    framework: str
+    device: str
+    tensor: type
+    precisions: tuple[str, ...]
+    sent_as: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The framework's kernels; their types are in `kernel.py`.
+
+    operators:        operator kind -> `Kernel`
+    by_input:         heavy kinds -> kernels that give each input's gradient by itself
+    outputs:          (kind, output) -> `OutputKernel`, of that output alone
+    opaque:           what tracing has found for an opaque operator -> `OpaqueFn`
+    product_gradient: (a, b, attributes, dy, index) -> the gradient of input `index` of the matrix
+                      product of a and b
+    """
+
+    operators: Mapping[str, Any]
+    by_input: Mapping[str, Any]
+    outputs: Mapping[tuple[str, int], Any]
+    opaque: Callable[[Any], Any]
+    product_gradient: Callable[[Tensor, Tensor, Mapping[str, Any], Tensor, int], Tensor]
+
+
 class Tensors(Protocol):
     """Local tensors."""
 
-    device: str
-
     def zeros(self, shape: Shape, dtype: str) -> Tensor: ...
-
-    def full_like(self, x: Tensor, value: float) -> Tensor: ...
 
     def from_numpy(self, array: np.ndarray) -> Tensor:
         """A tensor on this rank's device; on the CPU it shares the array's memory."""
@@ -45,15 +82,9 @@ class Tensors(Protocol):
 
     def to_numpy(self, x: Tensor) -> np.ndarray: ...
 
-    def to_device(self, x: Tensor) -> Tensor: ...
-
-    def is_tensor(self, x: object) -> bool: ...
-
-    def dtype(self, x: Tensor) -> str: ...
-
-    def nbytes(self, x: Tensor) -> int: ...
-
-    def cast(self, x: Tensor, dtype: str) -> Tensor: ...
+    def cast(self, x: Tensor, dtype: str) -> Tensor:
+        """`x` in that dtype on this rank's device; `x` itself if it is that already."""
+        ...
 
     def cat(self, parts: Sequence[Tensor], dim: int) -> Tensor: ...
 
@@ -67,18 +98,12 @@ class Tensors(Protocol):
         """`x` itself if its elements lie one after the other in its memory, else a copy."""
         ...
 
-    def clone(self, x: Tensor) -> Tensor: ...
-
     def write(self, into: Tensor, x: Tensor) -> None:
         """Overwrite `into` in place."""
         ...
 
-    def scale(self, x: Tensor, factor: float) -> None:
-        """Multiply in place."""
-        ...
-
-    def any_not_finite(self, tensors: Sequence[Tensor]) -> Tensor:
-        """[1] of float32: 1 if an element is infinite or no number, else 0."""
+    def max_of_rows(self, x: Tensor) -> Tensor:
+        """[k, n] -> [n], the elementwise maximum of the rows."""
         ...
 
     # ---- differentiation
@@ -87,12 +112,8 @@ class Tensors(Protocol):
         """Nothing that runs inside is recorded for differentiation."""
         ...
 
-    def detached(self, x: Tensor) -> Tensor:
-        """`x` without its history, in the same memory."""
-        ...
-
-    def watched(self, x: Tensor) -> Tensor:
-        """`x` cut off from its history, and recorded from here on."""
+    def detached(self, x: Tensor, watched: bool = False) -> Tensor:
+        """`x` without its history, in the same memory; `watched`: recorded from here on."""
         ...
 
     def pull_back(self, watched: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Vjp:
@@ -106,11 +127,8 @@ class Tensors(Protocol):
 class Collectives(Protocol):
     """Communication. A `channel` is whatever the back end needs to know of a group of ranks.
 
-    Buffers of collectives are flat and contiguous. `rank` and `size` are those of the whole job.
+    Buffers of collectives are flat and contiguous.
     """
-
-    rank: int
-    size: int
 
     def channel(self, ranks: Sequence[int]) -> Any:
         """For collectives of the job's `ranks`, ascending, of which this rank is one."""
@@ -132,68 +150,31 @@ class Collectives(Protocol):
         """[size, n]: row j is for rank j -> [size, n]: row i is from rank i."""
         ...
 
-    def amax(self, x: Tensor) -> Tensor:
-        """[k, n] -> [n], the elementwise maximum of the rows on this rank."""
-        ...
-
     def broadcast(self, x: Tensor, source: int) -> Tensor:
-        """Rank `source`'s flat `x` on every rank of the job; `x` may be overwritten."""
+        """Rank `source`'s tensor of any shape and dtype, on every rank's device.
+
+        The others give one of the same shape and dtype.
+        """
         ...
 
-    def as_message(self, x: Tensor) -> Tensor:
-        """Flat `x` in memory from which it can be sent."""
+    def send(self, x: Tensor, to: int, *, beside: bool = False) -> None:
+        """Send a flat tensor, of a dtype that messages carry; `beside` computation if asked to."""
         ...
 
-    def send(self, x: Tensor, to: int) -> None: ...
-
-    def receive(self, source: int, size: int, dtype: str, into: Tensor | None = None) -> Tensor:
+    def receive(
+        self, source: int, size: int, dtype: str, into: Tensor | None = None, *,
+        beside: bool = False,
+    ) -> Tensor:  # fmt: skip
         """[size] from rank `source`; the result may be there only when it is used."""
-        ...
-
-    def carrier(self, dtype: str) -> str:
-        """The dtype as which `send` can carry this one."""
-        ...
-
-    def beside_compute(self, overlap: bool) -> Callable[[], AbstractContextManager[Any]]:
-        """Makes contexts in which messages run beside computation, if they are to `overlap`."""
         ...
 
     def wait(self) -> None:
         """Until everything that this rank has asked for is done."""
         ...
 
-    def at_exit(self, call: Callable[[], None]) -> None:
-        """Have `call` run when this rank ends."""
-        ...
-
 
 class Training(Protocol):
-    """Kernels, parameters and optimizers."""
-
-    def kernels(self, by_input: bool) -> Mapping[str, Any]:
-        """Operator kind -> its kernel (`kernel.Kernel`).
-
-        by_input: heavy operators' kernels give each input's gradient by itself
-        """
-        ...
-
-    def opaque_kernel(self, call: Any) -> Any:
-        """The kernel (`kernel.OpaqueFn`) of what tracing has found for an opaque operator."""
-        ...
-
-    def output_kernel(self, kind: str, output: int) -> Any:
-        """The kernel of one output of an operator kind (`kernel.OutputKernel`)."""
-        ...
-
-    def product_gradient(
-        self, a: Tensor, b: Tensor, attrs: Mapping[str, Any], dy: Tensor, index: int
-    ) -> Tensor:
-        """The gradient of input `index` of a matrix product of `a` and `b`."""
-        ...
-
-    def check_precision(self, precision: str) -> None:
-        """ValueError unless this machine's devices can run plans in `precision`."""
-        ...
+    """Parameters and optimizers."""
 
     def parameter(
         self, shape: Shape, dtype: str, nd: NdSbp, mesh: Mesh, first: int, trained: bool
@@ -205,34 +186,37 @@ class Training(Protocol):
         """
         ...
 
-    def gradient(self, parameter: Any) -> Tensor | None:
-        """This rank's part of a parameter's gradient, in the memory of the gradient."""
-        ...
-
     def set_gradient(self, parameter: Any, gradient: Tensor | None) -> None:
         """Give a parameter this rank's part of its gradient; None frees it."""
         ...
 
-    def is_placed(self, parameter: Any, shape: Shape, nd: NdSbp, mesh: Mesh) -> bool:
-        """True if the parameter still has the placement with which it was made."""
-        ...
+    def optimizer(self, make: OptimizerFn, parameters: list[Any]) -> tuple[Any, str]:
+        """The user's optimizer, and how much state it keeps, as the planner names it.
 
-    def optimizer(self, make: OptimizerFn, parameters: list[Any]) -> Any:
-        """The user's optimizer, which has a method `step`; ValueError if it is none."""
-        ...
-
-    def optimizer_kind(self, make: OptimizerFn) -> str:
-        """How much state the user's optimizer keeps, as the planner names it."""
-        ...
-
-    def state_names(self, model: Any) -> Mapping[str, str]:
-        """Key of the model's `state_dict` -> the first name of that tensor; tied ones share it."""
-        ...
-
-    def model_tensor(self, model: Any, name: str) -> Tensor:
-        """The user's model's own tensor of that dotted name. KeyError if there is none."""
+        It has a method `step`. ValueError if it is no optimizer.
+        """
         ...
 
 
 class Backend(Tensors, Collectives, Training, Protocol):
-    """One rank's framework."""
+    """One rank's framework. `rank` and `size` are those of the whole job."""
+
+    rank: int
+    size: int
+    facts: Facts
+    kernels: Kernels
+
+
+def dtype_of(x: Tensor) -> str:
+    """The name of a tensor's dtype; frameworks put their own before it."""
+    return str(x.dtype).rpartition(".")[2]
+
+
+def check_computes(precision: str, facts: Facts) -> None:
+    """ValueError unless plans in `precision` can run on this rank's device."""
+    if precision not in facts.precisions:
+        raise ValueError(
+            f"the plan computes in {precision}, for which {facts.framework} has no kernels on the "
+            f"{facts.device.upper()} of this machine; run the plan where the devices compute in "
+            f"it, or plan with precision={facts.precisions[0]!r}"
+        )

@@ -20,14 +20,13 @@ from ..plans.figures import figures
 from ..plans.links import Link
 from ..sbp.layout import TensorSpec, is_even
 from ..sbp.mesh import Mesh
-from .backend import Backend, Tensor
+from .backend import Tensor
 from .comm.redistribute import LocalFn, prepare, to_broadcast
-from .comm.transfers import Resharding, Thread
+from .comm.transfers import Resharding
 from .execution.executor import Executor, Values, sent_key
 from .execution.program import needed_ops
 from .feed import Feed
 from .part import Job, Part
-from .state import share
 
 LARGEST_BATCH_HINT = 4096
 
@@ -59,13 +58,13 @@ class Sized:
         return True
 
 
-def rows_of(graph: Graph, inputs: Sequence[Any], default: int, backend: Backend) -> int:
+def rows_of(graph: Graph, inputs: Sequence[Any], default: int) -> int:
     """Rows of the batch that `inputs` are, by the first one that has a batch dim."""
     for op in graph.ops:
         if op.kind == "input" and op.attrs["index"] < len(inputs):
             dims = graph.tensors[op.outputs[0]].batch_dims
             value = inputs[op.attrs["index"]]
-            if dims and backend.is_tensor(value) and value.ndim > dims[0]:
+            if dims and getattr(value, "ndim", 0) > dims[0]:
                 return value.shape[dims[0]]
     return default
 
@@ -106,19 +105,12 @@ class _Run:
 class Evaluator:
     """Evaluates with the parameters of `parts`, this rank's, which is `device` of the cluster."""
 
-    def __init__(
-        self,
-        job: Job,
-        parts: Mapping[int, Part],
-        device: Device,
-        thread: Thread,
-    ) -> None:
+    def __init__(self, job: Job, parts: Mapping[int, Part], device: Device) -> None:
         self._job = job
         self._plan = job.plan
         self._groups = job.groups
         self._parts = parts
         self._device = device
-        self._thread = thread
         self._links, self._wanted = _needed(job.plan)
         self._runs: dict[int, _Run] = {}
 
@@ -160,10 +152,10 @@ class Evaluator:
             paths = predicted.travel.local_paths.get(link)
             if paths is None:
                 plan, _ = predicted.travel.reshard(link, spec)
+                gpus = self._plan.cluster.gpus_per_node
                 reshards[link] = Resharding(
-                    plan, self._device, self._plan.cluster.gpus_per_node,
-                    self._groups.backend, self._thread,
-                )  # fmt: skip
+                    plan, self._device, gpus, self._groups.backend, beside=self._job.beside
+                )
             else:
                 out, _ = predicted.travel.ends(link)
                 local[link] = prepare(paths[0], spec.shape, out.ins[0], self._groups)
@@ -213,7 +205,6 @@ class Evaluator:
         v = next(v for v, graph in enumerate(run.graphs) if name in graph.outputs)
         spec: TensorSpec = run.graphs[v].tensors[name].spec
         backend = self._groups.backend
-        backend = self._groups.backend
         if part is None:
             whole = backend.zeros(spec.shape, spec.dtype)
         else:
@@ -222,7 +213,7 @@ class Evaluator:
             whole = prepare(to_broadcast(nd), spec.shape, nd, self._groups)(part)
         if self._plan.num_stages == 1:
             return whole
-        return share(whole, self._job.ranks[v][0], backend)
+        return backend.broadcast(whole, self._job.ranks[v][0])
 
 
 def _needed(plan: Plan) -> tuple[list[Link], list[frozenset[str]]]:

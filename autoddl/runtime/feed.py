@@ -16,6 +16,7 @@ from ..graph.graph import Graph, Op, Tensor
 from ..graph.placed import PlannedOp
 from ..sbp.layout import TensorSpec, local_slices
 from .backend import Tensor as LocalTensor
+from .backend import dtype_of
 from .comm.groups import Groups
 
 
@@ -83,7 +84,7 @@ class Feed:
         for x in self._inputs:
             value = arguments[x.index]
             self._check(x, value)
-            value = self._backend.to_device(self._backend.detached(value))
+            value = self._backend.cast(self._backend.detached(value), x.spec.dtype)
             for m, part in enumerate(parts):
                 part[x.name] = self._part(x, value, m)
         return parts
@@ -106,9 +107,9 @@ class Feed:
         return m * self._micro + piece.start, m * self._micro + piece.stop
 
     def _check(self, x: _Input, value: LocalTensor) -> None:
-        if not self._backend.is_tensor(value):
+        if not isinstance(value, self._backend.facts.tensor):
             raise ValueError(f"argument {x.index}: expected a tensor, got {type(value).__name__}")
-        dtype = self._backend.dtype(value)
+        dtype = dtype_of(value)
         if dtype != x.spec.dtype:
             raise ValueError(
                 f"argument {x.index}: expected dtype {x.spec.dtype} as in the example, got {dtype}"

@@ -7,8 +7,10 @@ after `growth_interval` updates in a row S is doubled. With S a power of two not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from .backend import Tensor
 from .comm.groups import Group
@@ -30,12 +32,16 @@ class LossScaler:
                 f"scale={self.scale}, growth_interval={self.growth_interval}"
             )
 
-    def unscale(self, gradients: Sequence[Tensor], world: Group) -> bool:
-        """Divide this rank's parts of the gradients by S; True if those of all ranks are finite."""
-        finite = all_finite(gradients, world)
+    def unscale(self, gradients: Sequence[dict[str, Tensor]], world: Group) -> bool:
+        """Divide this rank's parts of the gradients by S; True if those of all ranks are finite.
+
+        gradients: by name, of each part of the model
+        """
+        finite = all_finite((x for part in gradients for x in part.values()), world)
         if finite:
-            for gradient in gradients:
-                world.backend.scale(gradient, 1.0 / self.scale)
+            for part in gradients:
+                for name in part:  # not in place: two names may have one tensor
+                    part[name] = part[name] * (1.0 / self.scale)
         self._count(finite)
         return finite
 
@@ -48,11 +54,14 @@ class LossScaler:
             self.scale, self.good_steps = self.scale * 2, 0
 
 
-def all_finite(tensors: Sequence[Tensor], world: Group) -> bool:
+def all_finite(tensors: Iterable[Tensor], world: Group) -> bool:
     """True on every rank of `world` if no rank has an infinite element or one that is no number."""
     backend = world.backend
-    bad = world.all_reduce(backend.any_not_finite(tensors))
-    return float(backend.to_numpy(bad)[0]) == 0.0
+    total = backend.zeros((1,), "float32")
+    for x in tensors:
+        # zero times what is not finite is no number, and stays so in sums
+        total = total + backend.cast((x * 0.0).sum().reshape((1,)), "float32")
+    return bool(np.isfinite(backend.to_numpy(world.all_reduce(total))[0]))
 
 
 def check_stages(precision: str) -> None:

@@ -6,6 +6,7 @@ A model on one mesh is one part. In a pipeline each stage has a part, or several
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +38,9 @@ class Job:
     stage:    this rank's
     groups:   of this rank's stage
     rows:     how the micro-batches of the whole model add up
+    whole:    the user's own parameters and buffers, by name
     emulator: waits in the place of kernels; results then mean nothing
+    beside:   transfers between stages run beside computation
     """
 
     plan: Plan
@@ -47,7 +50,9 @@ class Job:
     run_state: RunState
     opaque: Mapping[str, OpaqueFn]
     rows: Rows
+    whole: Mapping[str, Tensor]
     emulator: Emulator | None = None
+    beside: bool = False
     debug: bool = False
 
     def executor(
@@ -68,17 +73,43 @@ class Job:
         return Executor(program, state, self.run_state, self.groups, self.debug, rows)
 
 
-class Part:
-    """`start`: whole values of parameters and buffers, by name.
+class Outgoing:
+    """Tensors on their way out of a part, each kept until the last of its links has taken it.
 
-    meets:               the kinds of passes in which the stage's devices communicate
-    inputs, sent:        of each open micro-batch, tensors that came and that go on
-    returned, gradients: the gradients of what was sent, and of what came
+    links: how many take a tensor, by its name
     """
 
-    def __init__(self, job: Job, plan: StagePlan, model: Any) -> None:
+    def __init__(self, links: Mapping[str, int]) -> None:
+        self._links = links
+        self._held: dict[tuple[int, str], Tensor] = {}
+        self._left: Counter[tuple[int, str]] = Counter()
+
+    def put(self, number: int, values: Values) -> None:
+        """The tensors of micro-batch `number`."""
+        for name, x in values.items():
+            if name in self._links:
+                self._held[number, name] = x
+                self._left[number, name] = self._links[name]
+
+    def take(self, number: int, name: str) -> Tensor:
+        """For one of its links."""
+        key = number, name
+        self._left[key] -= 1
+        return self._held[key] if self._left[key] else self._held.pop(key)
+
+
+class Part:
+    """One part's state and executor, and what its open micro-batches have brought and made.
+
+    meets:           the kinds of passes in which the stage's devices communicate
+    inputs:          of each open micro-batch, tensors that came
+    returned:        the gradients of what was sent
+    sent, gradients: tensors that go on, and the gradients of what came
+    """
+
+    def __init__(self, job: Job, plan: StagePlan) -> None:
         self.plan = plan
-        self.state = ModelState(job.groups, model)
+        self.state = ModelState(job.groups, job.whole)
         self.parameters: dict[str, Any] = {}
         self._holds = {op.attrs["name"]: op for op in plan.graph.ops if _is_state(op)}
         self._job = job
@@ -86,9 +117,9 @@ class Part:
         self.executor = job.executor(plan.graph, plan, self.state)
         self.meets = communicating_passes(plan)
         self.inputs: dict[int, Values] = {}
-        self.sent: dict[int, Values] = {}
         self.returned: dict[int, Values] = {}
-        self.gradients: dict[int, Values] = {}
+        self.sent = Outgoing({})
+        self.gradients = Outgoing({})
         self._coming: dict[tuple[str, int], list[Arrival]] = {}
 
     def hold(self, name: str, whole: Tensor) -> None:
@@ -116,7 +147,6 @@ class Part:
         """Start an iteration on a global batch."""
         self.inputs = dict(enumerate(self.feed.take(batch)))
         self.returned = {m: {} for m in self.inputs}
-        self.sent, self.gradients = {}, {}
 
     def give_back(self, number: int, tensor: str, gradient: Tensor) -> None:
         """One reader's gradient of a tensor that was sent in micro-batch `number`."""

@@ -6,16 +6,17 @@ A parameter is what the framework's optimizers take, with the plan's placement
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..graph.graph import Op
 from ..sbp.layout import Shape, local_slices
 from ..sbp.placement import NdSbp
-from .backend import Backend, Tensor
+from .backend import Tensor, dtype_of
 from .comm.groups import Groups
 from .comm.redistribute import from_broadcast, prepare, to_broadcast
+from .execution.check import check_tensor
 
 
 @dataclass
@@ -38,21 +39,23 @@ class ModelState:
 
     Whole values come and go as local tensors that are equal on all ranks.
 
-    model:    holds the tensors that the graph does not read; those stay there, whole
-    stored:   what the graph reads
-    counters: BatchNorm's numbers of batches seen
-    apart:    buffers whose replicas differ, along mesh axes; they mean the mean of the replicas
+    whole:     the user's own tensors; those that the graph does not read stay there
+    stored:    what the graph reads
+    counters:  BatchNorm's numbers of batches seen
+    apart:     buffers whose replicas differ, along mesh axes; they mean the mean of the replicas
+    gradients: this rank's parts of the parameters' gradients, until the optimizer gets them
     """
 
     groups: Groups
-    model: Any = None
+    whole: Mapping[str, Tensor]
     stored: dict[str, Stored] = field(default_factory=dict)
     counters: dict[str, Tensor] = field(default_factory=dict)
     apart: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
 
     def add_parameter(self, name: str, whole: Tensor, nd: NdSbp, trained: bool) -> Any:
         """Place the value as `nd`; gives what the optimizer takes."""
-        backend, shape, dtype = self.groups.backend, tuple(whole.shape), self._dtype(whole)
+        backend, shape, dtype = self.groups.backend, tuple(whole.shape), dtype_of(whole)
         parameter, local = backend.parameter(
             shape, dtype, nd, self.groups.mesh, self.groups.first, trained
         )
@@ -62,29 +65,29 @@ class ModelState:
 
     def add_buffer(self, name: str, whole: Tensor, nd: NdSbp) -> None:
         """Place the value as `nd`."""
-        local = self.groups.backend.clone(shard(whole, nd, self.groups))
-        self.stored[name] = Stored(tuple(whole.shape), self._dtype(whole), nd, local)
+        local = self._copy(shard(whole, nd, self.groups))
+        self.stored[name] = Stored(tuple(whole.shape), dtype_of(whole), nd, local)
 
     def get(self, name: str) -> Tensor:
         """The whole value of a tensor. Ranks call it together."""
         backend = self.groups.backend
         if name not in self.stored:
-            return backend.clone(backend.detached(self._elsewhere(name)))
+            return self._copy(self._elsewhere(name))
         self._bring_together(name)
         stored = self.stored[name]
         steps = to_broadcast(stored.nd)
         gather = prepare(steps, stored.shape, stored.nd, self.groups)
         gathered = gather(backend.detached(stored.local))
-        return gathered if steps else backend.clone(gathered)
+        return gathered if steps else self._copy(gathered)
 
     def set(self, name: str, whole: Tensor) -> None:
-        """Overwrite the value, where the part or the user's model holds it."""
+        """Overwrite the value, in the user's model if the graph does not read it."""
         backend = self.groups.backend
         self.apart.pop(name, None)
         if name in self.stored:
             stored = self.stored[name]
             backend.write(stored.local, shard(whole, stored.nd, self.groups))
-        elif self.model is not None:
+        else:
             backend.write(self._elsewhere(name), whole)
 
     def shape(self, name: str) -> Shape:
@@ -129,43 +132,43 @@ class ModelState:
         return stored.local
 
     def set_gradient(self, name: str, gradient: Tensor) -> None:
-        """Give a parameter this rank's part of its gradient, placed like the parameter."""
-        stored, backend = self.stored[name], self.groups.backend
-        backend.set_gradient(stored.parameter, backend.cast(gradient, stored.dtype))
+        """This rank's part of a parameter's gradient, placed like the parameter."""
+        self.gradients[name] = self.groups.backend.cast(gradient, self.stored[name].dtype)
+
+    def give_gradients(self) -> None:
+        """Hand the gradients over to the optimizer, one by one."""
+        while self.gradients:
+            name, gradient = self.gradients.popitem()
+            self.groups.backend.set_gradient(self.stored[name].parameter, gradient)
 
     def forget_gradients(self) -> None:
         """Free the last step's gradients, while this one's are not there yet."""
+        self.gradients.clear()
         for stored in self.stored.values():
             if stored.parameter is not None:
                 self.groups.backend.set_gradient(stored.parameter, None)
 
-    def gradients(self) -> list[Tensor]:
-        """This rank's parts of the gradients that are set, in the memory of the gradients."""
-        parameters = [s.parameter for s in self.stored.values() if s.parameter is not None]
-        found = map(self.groups.backend.gradient, parameters)
-        return [gradient for gradient in found if gradient is not None]
-
     def count_batch(self, module: str) -> None:
         """One more batch has gone through the BatchNorm at path `module`."""
         name = f"{module}.num_batches_tracked" if module else "num_batches_tracked"
-        with contextlib.suppress(KeyError):  # a functional BatchNorm counts nothing
+        if name in self.counters or name in self.whole:  # a functional BatchNorm counts nothing
             self.counters[name] = self._elsewhere(name) + 1
 
     def check_parameters(self) -> None:
-        """AssertionError unless every parameter still has the plan's placement."""
+        """AssertionError unless every parameter is placed as planned, and replicas are equal."""
         for name, stored in self.stored.items():
-            assert stored.parameter is None or self.groups.backend.is_placed(
-                stored.parameter, stored.shape, stored.nd, self.groups.mesh
-            ), f"parameter {name} is not placed as planned, {stored.nd}"
+            if stored.parameter is not None:
+                what = f"parameter {name}"
+                check_tensor(stored.local, what, stored.shape, stored.nd, self.groups)
 
     def _elsewhere(self, name: str) -> Tensor:
-        """A tensor that the graph does not read. KeyError if there is none."""
-        if name in self.counters:
-            return self.counters[name]
-        return self.groups.backend.model_tensor(self.model, name)
+        """A tensor that the graph does not read."""
+        return self.counters.get(name, self.whole.get(name))
 
-    def _dtype(self, x: Tensor) -> str:
-        return self.groups.backend.dtype(x)
+    def _copy(self, x: Tensor) -> Tensor:
+        copy = self.groups.backend.zeros(tuple(x.shape), dtype_of(x))
+        self.groups.backend.write(copy, x)
+        return copy
 
 
 def shard(whole: Tensor, nd: NdSbp, groups: Groups) -> Tensor:
@@ -176,11 +179,3 @@ def shard(whole: Tensor, nd: NdSbp, groups: Groups) -> Tensor:
         if piece.stop - piece.start != whole.shape[dim]:
             whole = backend.narrow(whole, dim, piece.start, piece.stop - piece.start)
     return backend.contiguous(whole)
-
-
-def share(value: Tensor, source: int, backend: Backend) -> Tensor:
-    """The value that the job's rank `source` has, on every rank of the job."""
-    local = backend.to_device(backend.detached(value))
-    dtype = backend.dtype(local)
-    flat = backend.cast(backend.contiguous(local).reshape(-1), backend.carrier(dtype))
-    return backend.cast(backend.broadcast(backend.clone(flat), source), dtype).reshape(value.shape)

@@ -18,17 +18,16 @@ class Traced:
     params:    dotted name -> parameter; tied parameters are there once, under their first name
     buffers:   dotted name -> buffer, and "#k" -> eager tensor that the model read from elsewhere;
                those that the graph does not read (BatchNorm's counter) are there too
-    opaque:    operator name -> how to run it, for each operator of kind `opaque`
-               (`Backend.opaque_kernel`)
+    keys:      of the model's `state_dict` -> the name of that tensor; tied ones share it
+    opaque:    operator name -> how to run it, for each operator of kind `opaque` (`Kernels.opaque`)
     structure: the model's result with `Slot(i)` in the place of `graph.outputs[i]`
     examples:  the specs of the inputs and, with a loss, of the target
-    model:     the traced module
     """
 
     graph: Graph
     params: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
+    keys: Mapping[str, str]
     opaque: Mapping[str, Any] = field(default_factory=dict)
     structure: Any = None
     examples: tuple[TensorSpec, ...] = ()
-    model: Any = None

@@ -10,6 +10,7 @@ All methods are called by all ranks of the job, in the same order.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +25,7 @@ from ..plans.links import Link
 from ..plans.schedule.hoist import hoisted
 from ..plans.schedule.orders import Action
 from ..plans.stage_figures import stage_figures
-from .backend import Backend, OptimizerFn, Tensor
+from .backend import Backend, OptimizerFn, Tensor, check_computes, dtype_of
 from .comm.groups import Groups
 from .comm.redistribute import LocalFn, prepare
 from .comm.tied import exchange_gradients
@@ -36,8 +37,7 @@ from .jobs.roll_call import RollCall
 from .kernel import RunState
 from .loss_scale import LossScaler, check_stages
 from .nested import put_tensors
-from .part import Job, Part
-from .state import share
+from .part import Job, Outgoing, Part
 from .traced import Traced
 
 
@@ -68,11 +68,10 @@ class Trainer:
         ways:    of `Groups`
         """
         self.plan = plan
-        backend.check_precision(plan.precision)
+        check_computes(plan.precision, backend.facts)
         if plan.num_stages > 1:
             check_stages(plan.precision)
         self._traced = traced
-        self._start = {**traced.params, **traced.buffers}
         self._backend = backend
         self._debug = debug
         if scaler is None and plan.precision != "float32":
@@ -80,14 +79,12 @@ class Trainer:
         self.scaler = scaler
         gpus = plan.cluster.gpus_per_node
         self._world = Groups(plan.cluster.mesh, backend.rank, backend).world
-        self._roll_call = RollCall(self._world)
-        self._job = job = self._make_job(emulate, ways)
-        self._parts = {v: Part(job, plan.stages[v], traced.model) for v in plan.parts_of(job.stage)}
+        self.roll_call = RollCall(self._world)
+        # an emulated computation leaves the framework's one queue to the transfers
+        beside = overlap and not emulate and plan.num_stages > 1
+        self._job = job = self._make_job(emulate, beside, ways)
+        self._parts = {v: Part(job, plan.stages[v]) for v in plan.parts_of(job.stage)}
         self._load()
-        self._thread = backend.beside_compute(
-            # an emulated computation leaves the framework's one queue to the transfers
-            overlap and not emulate and plan.num_stages > 1
-        )
         self._hoists = overlap and emulate
         # the framework would else go on computing, and transfer when nothing is left to compute
         self._blocks = not overlap
@@ -97,14 +94,15 @@ class Trainer:
             for direction, reshard in zip("FB", plans, strict=True):
                 if reshard is not None and {link.source, link.target} & self._parts.keys():
                     self._reshards[link, direction] = Resharding(
-                        reshard, at, gpus, backend, self._thread, signal=signal
+                        reshard, at, gpus, backend, beside=beside, signal=signal
                     )
         self._locals = self._local_links()
-        self._evaluator = Evaluator(job, self._parts, at, self._thread)
+        self._count_links()
+        self._evaluator = Evaluator(job, self._parts, at)
         trained = [p for part in self._parts.values() for p in part.trained]
-        self.optimizer = backend.optimizer(optimizer, trained) if trained else None
+        self.optimizer = backend.optimizer(optimizer, trained)[0] if trained else None
 
-    def _make_job(self, emulate: bool, ways: Mapping[str, Callable[..., Any]]) -> Job:
+    def _make_job(self, emulate: bool, beside: bool, ways: Mapping[str, Callable[..., Any]]) -> Job:
         plan, backend = self.plan, self._backend
         ranks = [stage.place.ranks(plan.cluster.gpus_per_node) for stage in plan.stages]
         stage = next(n for n, own in enumerate(ranks) if backend.rank in own)
@@ -114,18 +112,20 @@ class Trainer:
         groups = Groups(mesh, backend.rank - first, backend, first, ways)
         rows = find_rows(plan.graph)
         rows.check(plan.micro_batches)
-        opaque = {k: backend.opaque_kernel(call) for k, call in self._traced.opaque.items()}
+        opaque = {k: backend.kernels.opaque(call) for k, call in self._traced.opaque.items()}
+        whole = {**self._traced.params, **self._traced.buffers}
         emulator = Emulator(stage_figures(one).model, groups) if emulate else None
         return Job(
-            plan, ranks, stage, groups, RunState(one.seed), opaque, rows, emulator, self._debug
-        )
+            plan, ranks, stage, groups, RunState(one.seed), opaque, rows, whole, emulator, beside,
+            self._debug,
+        )  # fmt: skip
 
     def _load(self) -> None:
         """Place rank 0's values of all parameters and buffers that the model's operators read."""
         for op in self.plan.graph.ops:
             if op.kind in ("param", "buffer"):
                 name = op.attrs["name"]
-                whole = share(self._start[name], 0, self._backend)  # all ranks together
+                whole = self._backend.broadcast(self._job.whole[name], 0)  # all ranks together
                 for part in self._parts.values():
                     part.hold(name, whole)
 
@@ -143,6 +143,21 @@ class Trainer:
                     back = prepare(backward, shape, into.grad_outs[0], groups)
                 found[link] = prepare(forward, shape, out.ins[0], groups), back
         return found
+
+    def _count_links(self) -> None:
+        """Tell the parts how many links take each tensor that goes out of them."""
+        forward: dict[int, Counter[str]] = {v: Counter() for v in self._parts}
+        backward: dict[int, Counter[str]] = {v: Counter() for v in self._parts}
+        taken = [(link, direction) for link, direction in self._reshards]
+        for link, (_, back) in self._locals.items():
+            taken += [(link, "F")] if back is None else [(link, "F"), (link, "B")]
+        for link, direction in taken:
+            if direction == "F" and link.source in self._parts:
+                forward[link.source][sent_key(link.tensor)] += 1
+            elif direction == "B" and link.target in self._parts:
+                backward[link.target][link.tensor] += 1
+        for v, part in self._parts.items():
+            part.sent, part.gradients = Outgoing(forward[v]), Outgoing(backward[v])
 
     @property
     def graph(self) -> Graph:
@@ -190,7 +205,7 @@ class Trainer:
             )
         for part in self._parts.values():
             part.take(batch)
-        self._roll_call("step")
+        self.roll_call("step")
         if self.emulator:
             self.emulator.clock.start()
         for part in self._parts.values():
@@ -216,9 +231,11 @@ class Trainer:
     def _update(self) -> None:
         """Let the optimizer change the parameters, unless a scaled gradient is not finite."""
         states = [part.state for part in self._parts.values()]
-        gradients = [g for state in states for g in state.gradients()] if self.scaler else []
+        gradients = [state.gradients for state in states]
         finite = self.scaler is None or self.scaler.unscale(gradients, self._world)
         if finite and self.optimizer is not None:
+            for state in states:
+                state.give_gradients()
             self.optimizer.step()
         if self._debug:
             for state in states:
@@ -237,11 +254,11 @@ class Trainer:
             self._transfer(action, number)
         elif action.kind == "F":
             part.wait_for("F", m)
-            part.sent[m] = part.executor.forward_pass(m, part.inputs.pop(m), share)
+            part.sent.put(m, part.executor.forward_pass(m, part.inputs.pop(m), share))
             part.compute_ends()
             for link, (forward, _) in self._locals.items():
                 if link.source == number:
-                    value = forward(part.sent[m][sent_key(link.tensor)])
+                    value = forward(part.sent.take(m, sent_key(link.tensor)))
                     self._parts[link.target].inputs[m][link.tensor] = value
         elif action.kind == "B":
             part.wait_for("B", m)
@@ -249,11 +266,11 @@ class Trainer:
             returned = part.returned.pop(m)
             if self.scaler is not None:
                 share *= self.scaler.scale
-            part.gradients[m] = part.executor.backward_pass(m, returned, share, delays)
+            part.gradients.put(m, part.executor.backward_pass(m, returned, share, delays))
             part.compute_ends()
             for link, (_, backward) in self._locals.items():
                 if link.target == number and backward is not None:
-                    value = backward(part.gradients[m][link.tensor])
+                    value = backward(part.gradients.take(m, link.tensor))
                     self._parts[link.source].give_back(m, link.tensor, value)
         elif not predicted.schedule.joint:
             part.executor.weights_pass(m)
@@ -271,11 +288,11 @@ class Trainer:
             if (link.source, link.target) != ends or run is None:
                 continue
             if action.kind == "SF":
-                run.send(part.sent[m][sent_key(link.tensor)])
+                run.send(part.sent.take(m, sent_key(link.tensor)))
             elif action.kind == "RF":
                 part.inputs[m][link.tensor] = part.receive("F", m, run)
             elif action.kind == "SB":
-                run.send(part.gradients[m][link.tensor])
+                run.send(part.gradients.take(m, link.tensor))
             else:
                 part.give_back(m, link.tensor, part.receive("B", m, run))
         if self._blocks:
@@ -289,7 +306,7 @@ class Trainer:
         if loss is None:
             spec = self.graph.tensors[self.graph.loss].spec
             loss = self._backend.zeros((), spec.dtype)
-        return share(loss, self._job.ranks[-1][0], self._backend)
+        return self._backend.broadcast(loss, self._job.ranks[-1][0])
 
     # ---- evaluation and state
 
@@ -305,15 +322,15 @@ class Trainer:
         limit = max(len(self._traced.examples) - 1, 0)
         if limit and len(inputs) > limit:
             raise ValueError(f"eval_step takes the model's {limit} inputs, got {len(inputs)}")
-        rows = rows_of(self.graph, inputs, self.plan.batch, self._backend)
+        rows = rows_of(self.graph, inputs, self.plan.batch)
         whole = self._evaluator.prepared(rows, inputs)
-        self._roll_call("eval_step")
+        self.roll_call("eval_step")
         return put_tensors(self._traced.structure, whole())
 
     def state_dict(self) -> dict[str, Tensor]:
         """The model's `state_dict`: whole values as local tensors, under the model's own names."""
-        self._roll_call("state_dict")
-        names = self._names()
+        self.roll_call("state_dict")
+        names = self._traced.keys
         owner: dict[str, int] = {}
         for n, stage in enumerate(self.plan.stages):
             for op in stage.graph.ops:
@@ -333,42 +350,30 @@ class Trainer:
         if part is not None:
             value = part.state.get(name)
         else:
-            like = self._value(name)
-            value = self._backend.zeros(tuple(like.shape), self._backend.dtype(like))
-        return share(value, self._job.ranks[number][0], self._backend)
+            like = self._job.whole[name]
+            value = self._backend.zeros(tuple(like.shape), dtype_of(like))
+        return self._backend.broadcast(value, self._job.ranks[number][0])
 
     def load_state_dict(self, values: Mapping[str, Tensor]) -> None:
         """Take over rank 0's values of what `state_dict` gives, or of the model's own.
 
         Raises ValueError if a name is missing or unknown, or a shape is another.
         """
-        names = self._names()
+        names = self._traced.keys
         missing, unknown = sorted(names.keys() - values), sorted(values.keys() - names)
         if missing or unknown:
             raise ValueError(
                 f"the state does not fit the model: missing {missing[:5]}, unknown {unknown[:5]}"
             )
         for key, name in names.items():
-            expected = tuple(self._value(name).shape)
+            expected = tuple(self._job.whole[name].shape)
             if tuple(values[key].shape) != expected:
                 raise ValueError(
                     f"{key}: expected shape {expected}, got {tuple(values[key].shape)}"
                 )
-        self._roll_call("load_state_dict")
+        self.roll_call("load_state_dict")
         for key, name in names.items():
             if key == name:
-                value = share(values[key], 0, self._backend)
+                value = self._backend.broadcast(values[key], 0)
                 for part in self._parts.values():
                     part.state.set(name, value)
-
-    def _names(self) -> Mapping[str, str]:
-        """Keys of the state and the names of their tensors."""
-        if self._traced.model is not None:
-            return self._backend.state_names(self._traced.model)
-        return {name: name for name in self._start if not name.startswith("#")}
-
-    def _value(self, name: str) -> Tensor:
-        """The user's own tensor of that name."""
-        if name in self._start:
-            return self._start[name]
-        return self._backend.model_tensor(self._traced.model, name)

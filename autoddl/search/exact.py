@@ -6,7 +6,7 @@ Without a memory limit that binds, elimination alone finds the optimum (`elimina
    and improved (`local_search`), the best cost so far;
 2. a choice within the limit that costs less than the best so far scores less than best + p limit.
    So a strategy goes unless some choice through it does (`reduced_costs`): no better choice has it;
-3. with the few strategies left, the best price again, and again;
+3. with the few strategies left, the best price again, and again, until the gap is small;
 4. what gap is left is closed by elimination with sets of Pareto-optimal (cost, memory) below rising
    ceilings on the cost (`pareto_elimination`), after dominated strategies have gone.
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,9 +44,10 @@ from .reduced_costs import ReducedCosts
 
 # Of the integer program: a GPT with one layer of experts on four devices has 120,000 (9 s).
 _MOST_COLUMNS = 200_000
-# Gap from which on strategies are dropped. Where a gap of 1 % is allowed, GPT-36B on 256 devices is
-# 0.05 % above the optimum; ended at the first choice within 1 %, it was 0.5 % above.
-_NEAR = 0.001
+# Gap from which on strategies are dropped, and at which a search ends that may leave a larger one:
+# where 1 % is allowed, the first choice within that may be 1 % above the optimum (GPT of 32 blocks
+# on 256 devices), and saves ten eliminations.
+_NEAR = 5e-4
 _ROUNDS = 4  # of dropping
 _WORTH = 0.9  # of the strategies: where more stay, another round drops too few
 _WORK = 5_000_000_000  # pairs of cost and memory that are looked at, at most
@@ -120,11 +121,13 @@ def _trial_prices(problem: Problem) -> tuple[float, ...]:
 class Restricted:
     """The problem with the strategies `kept` of each node table.
 
-    price: of memory that may be about the best one, if it is not 0
+    ceiling: every choice of the whole problem that costs less is one of these
+    price:   of memory that may be about the best one, if it is not 0
     """
 
     whole: Problem
     kept: list[NDArray[np.int64]]
+    ceiling: float = math.inf
     price: float = 0.0
 
     def __post_init__(self) -> None:
@@ -150,21 +153,22 @@ class Restricted:
     def among(self, chosen: Sequence[NDArray[np.int64] | NDArray[np.bool_]]) -> Restricted:
         """With these of its strategies only."""
         kept = [numbers[own] for numbers, own in zip(self.kept, chosen, strict=True)]
-        return Restricted(self.whole, kept, self.price)
+        return Restricted(self.whole, kept, self.ceiling, self.price)
 
     def below(self, price: float, cost: float, run: Progress) -> Restricted | None:
         """Without the strategies of which nothing that costs less than `cost` can be made.
 
-        None if nothing can.
+        None if nothing can; the bound of the run is then raised to that.
         """
         run.spend()
         reduced = ReducedCosts(self.eliminated(price))
-        ceiling = cost + price * self.whole.memory_limit
-        ceiling += ROUNDING * abs(ceiling)
-        masks = [reduced.through(table) <= ceiling for table in range(len(self.kept))]
+        most = cost + price * self.whole.memory_limit
+        most += ROUNDING * abs(most)
+        masks = [reduced.through(table) <= most for table in range(len(self.kept))]
         if any(not masks[table].any() for table in set(self.whole.nodes)):
+            run.raise_bound(min(cost, self.ceiling))
             return None
-        return self.among(masks)
+        return replace(self.among(masks), ceiling=min(cost, self.ceiling))
 
     def original(self, choice: Choice) -> Choice:
         """A choice of the smaller problem in the numbers of the whole one."""
@@ -178,32 +182,29 @@ def prove_within_memory(problem: Problem, run: Progress, free: Choice) -> bool:
     free: the choice of least cost, which exceeds the limit
     """
     view, best = Restricted.of(problem), Dual(0.0, score_bound(problem, free, 0.0))
-    near = _NEAR  # where a larger gap is allowed, too: a good choice costs few eliminations more
+    gap, near = min(run.budget.gap, _NEAR), _NEAR
     for _ in range(_ROUNDS):
-        found = approach(view, run, near)
-        best = max(best, found, key=lambda dual: dual.bound)
-        run.raise_bound(best.bound)
-        if run.best is None or run.is_done:
+        best = max(best, approach(view, run, near), key=lambda dual: dual.bound)
+        if run.best is None or run.bound >= problem.cost_limit or run.is_good(gap):
             return True
         if view.eliminated(best.price).node:  # reduced costs need a complete elimination
             return False
-        smaller = view.below(best.price, run.to_beat, run)
+        smaller = view.below(best.price, run.cost / (1 + gap), run)
         if smaller is None:  # nothing can be better than the best
-            run.raise_bound(run.to_beat)
             return True
-        is_last = near == 0.0 and smaller.size > _WORTH * view.size
+        is_last = near == 0.0 and (run.is_done or smaller.size > _WORTH * view.size)
         view, near = smaller, 0.0
         if is_last:
             break
-    _close(view, run, best)
+    if not run.is_done:
+        _close(view, run, best)
     return True
 
 
 def approach(view: Restricted, run: Progress, near: float) -> Dual:
     """Offer good choices of `view`; the best price of memory, or one that proves a gap of `near`.
 
-    The bound is one of all choices that cost less than the best so far, if `view` has those. It is
-    inf if nothing fits.
+    The bound, to which that of the run is raised, is one of all choices; inf if nothing fits.
     """
     whole = view.whole
     sides: dict[bool, Choice] = {}  # the last choice that fits, and the last that does not
@@ -224,37 +225,36 @@ def approach(view: Restricted, run: Progress, near: float) -> Dual:
         for candidate in candidates:
             if run.offer(candidate):
                 run.offer(descend(whole, candidate, spend=run.check)[0])
-        if is_whole:
-            run.raise_bound(bound)
+        run.raise_bound(min(bound, view.ceiling))
         return bound >= whole.cost_limit or run.is_good(near, bound)
 
-    is_whole = view.size == sum(map(len, whole.node_cost))
     found = best_price(whole, solve, solve(0.0), start=view.price, done=done)
     view.price = found.price
-    return found if is_whole else Dual(found.price, min(found.bound, run.to_beat))
+    run.raise_bound(min(found.bound, view.ceiling))
+    return Dual(found.price, min(found.bound, view.ceiling))
 
 
 def _close(view: Restricted, run: Progress, dual: Dual) -> None:
     """Search `view` by Pareto elimination below rising ceilings."""
     bound, gap, part = dual.bound, run.to_beat - dual.bound, _FIRST_CEILING
-    looked = 0
+    may_be_long = run.budget.gap == 0.0 or not run.is_good(_NEAR)
+    is_long = False
     alive = view.below(dual.price, run.to_beat, run)
     if alive is None:
-        run.raise_bound(run.to_beat)
         return
     alive = alive.among(prune_tables(alive.problem))  # dominated: so below a lower ceiling, too
-    while True:
+    ceiling = bound
+    while ceiling < run.to_beat:
         ceiling = min(bound + part * gap, run.to_beat)
-        smaller = alive.below(dual.price, ceiling, run)
+        smaller, looked = alive.below(dual.price, ceiling, run), 0
         if smaller is not None:
-            is_long = looked > _LONG
-            most = _WORK if is_long else _QUICK_WORK
             try:
+                most = _WORK if is_long else _QUICK_WORK
                 found = _least(smaller.problem, run, dual.price, ceiling, most, is_long)
             except TooMany:
-                if is_long:
+                if is_long or not may_be_long:
                     return
-                looked = most  # not as short as was hoped
+                is_long, ceiling = True, bound  # not as short as was hoped
                 continue
             if found.choice is not None:  # the cheapest of all that cost less than the ceiling
                 run.offer(smaller.original(found.choice))
@@ -262,11 +262,7 @@ def _close(view: Restricted, run: Progress, dual: Dual) -> None:
                 return
             run.raise_bound(ceiling - _LOSS * ceiling)
             looked = found.work
-        else:
-            looked = 0
-            run.raise_bound(ceiling)
-        if ceiling == run.to_beat:
-            return
+        is_long = may_be_long and looked > _LONG
         part *= _RISE if looked <= _QUICK_WORK else _SMALL_RISE
 
 

@@ -80,6 +80,8 @@ def best_price(
         best = max(best, Dual(price, score_bound(problem, choice, price)), key=lambda d: d.bound)
         if done(choice, best.bound):
             break
+        if fits is not None and _score(found, price) >= _score(large, price) * (1 - ROUNDING):
+            break  # on the lines of both sides
         if found[1] <= limit:
             fits = found
         elif fits is None and price == _HIGHEST * unit:
@@ -93,6 +95,11 @@ def best_price(
             if fits is None:
                 price = price * _RISE if step < _RISES else _HIGHEST * unit
     return best
+
+
+def _score(found: tuple[float, float], price: float) -> float:
+    """Of a choice's cost and memory."""
+    return found[0] + price * found[1]
 
 
 def within_limit(problem: Problem, solve: Callable[[float], Choice]) -> Choice | None:

@@ -121,6 +121,7 @@ def train_rank(job: TrainJob) -> None:
 
 
 def _checked_plan(job: TrainJob) -> Plan:
+    from ..runtime.backend import check_computes
     from ..runtime.loss_scale import check_stages
     from ..runtime.oneflow.backend import OneFlow
     from ..runtime.oneflow.trace.entries import trace_entry
@@ -130,7 +131,7 @@ def _checked_plan(job: TrainJob) -> Plan:
     precision = job.options.precision if plan is None else plan.precision
     if in_stages:
         check_stages(precision)
-    OneFlow().check_precision(precision)
+    check_computes(precision, OneFlow().facts)
     graph = trace_entry(job.model, job.batch)
     if plan is None:
         return plan_graph(graph, job.cluster, job.options)

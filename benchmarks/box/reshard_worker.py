@@ -37,10 +37,9 @@ def main(nodes: int, gpus: int, folder: str) -> None:
     meter = Meter(Groups(Mesh(nodes, gpus), rank(), backend))
     plans, repeats = pickle.loads((Path(folder) / "plans.pickle").read_bytes())
     device = (rank() // gpus, rank() % gpus)
-    thread = backend.beside_compute(True)
     calls = []
     for plan in plans:
-        run = Resharding(plan, device, gpus, backend, thread)
+        run = Resharding(plan, device, gpus, backend, beside=True)
         shard = None
         if device in plan.source.place.devices:
             shard = flow.tensor(part(plan, plan.source, device))

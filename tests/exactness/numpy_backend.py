@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from autoddl.runtime.backend import OptimizerFn, Vjp
+from autoddl.runtime.backend import Facts, Kernels, OptimizerFn, Vjp
 from autoddl.runtime.kernel import ByInput, Context, Explicit, Kernel
 from autoddl.sbp.layout import Shape, local_slices
 from autoddl.sbp.mesh import Mesh
@@ -114,20 +114,19 @@ class Momentum:
 class NumPy:
     """One rank; see `runtime.backend.Backend`."""
 
-    device = "cpu"
-
     def __init__(self, world: World, rank: int) -> None:
         self.world = world
         self.rank = rank
         self.size = world.size
+        self.facts = Facts("NumPy", "cpu", np.ndarray, ("float32", "float64"), {})
+        known = {kind: _kernel(kind) for kind in (*operators.FORWARD, "fork", "identity")}
+        by_input = {kind: _by_input(known[kind]) for kind in PRODUCTS}
+        self.kernels = Kernels(known, by_input, {}, _no_module, _product_gradient)
 
     # ---- tensors
 
     def zeros(self, shape: Shape, dtype: str) -> np.ndarray:
         return np.zeros(shape, dtype)
-
-    def full_like(self, x: np.ndarray, value: float) -> np.ndarray:
-        return np.full_like(x, value)
 
     def from_numpy(self, array: np.ndarray) -> np.ndarray:
         return array
@@ -135,20 +134,8 @@ class NumPy:
     def to_numpy(self, x: np.ndarray) -> np.ndarray:
         return x
 
-    def to_device(self, x: np.ndarray) -> np.ndarray:
-        return x
-
-    def is_tensor(self, x: object) -> bool:
-        return isinstance(x, np.ndarray)
-
-    def dtype(self, x: np.ndarray) -> str:
-        return str(x.dtype)
-
-    def nbytes(self, x: np.ndarray) -> int:
-        return x.nbytes
-
     def cast(self, x: np.ndarray, dtype: str) -> np.ndarray:
-        return x.astype(dtype, copy=False)
+        return np.asarray(x, dtype)
 
     def cat(self, parts: Sequence[np.ndarray], dim: int) -> np.ndarray:
         return np.concatenate(parts, dim)
@@ -162,27 +149,16 @@ class NumPy:
     def contiguous(self, x: np.ndarray) -> np.ndarray:
         return x if x.flags.c_contiguous else x.copy()
 
-    def clone(self, x: np.ndarray) -> np.ndarray:
-        return x.copy()
-
     def write(self, into: np.ndarray, x: np.ndarray) -> None:
         into[...] = x
 
-    def scale(self, x: np.ndarray, factor: float) -> None:
-        x *= factor
-
-    def any_not_finite(self, tensors: Sequence[np.ndarray]) -> np.ndarray:
-        return np.array([not all(np.isfinite(x).all() for x in tensors)], np.float32)
-
-    # ---- differentiation: every kernel brings its own product
+    def max_of_rows(self, x: np.ndarray) -> np.ndarray:
+        return x.max(axis=0)
 
     def no_grad(self) -> contextlib.nullcontext:
         return contextlib.nullcontext()
 
-    def detached(self, x: np.ndarray) -> np.ndarray:
-        return x
-
-    def watched(self, x: np.ndarray) -> np.ndarray:
+    def detached(self, x: np.ndarray, watched: bool = False) -> np.ndarray:
         return x
 
     def pull_back(self, watched: Sequence[Any], outputs: Sequence[np.ndarray]) -> Vjp:
@@ -207,60 +183,23 @@ class NumPy:
         mine = channel.ranks.index(self.rank)
         return np.stack([row[mine] for row in channel.exchange(self.rank, x)])
 
-    def amax(self, x: np.ndarray) -> np.ndarray:
-        return x.max(axis=0)
-
     def broadcast(self, x: np.ndarray, source: int) -> np.ndarray:
-        return self.world.meeting(range(self.size)).exchange(self.rank, x.copy())[source].copy()
+        return self.world.meeting(range(self.size)).exchange(self.rank, np.copy(x))[source].copy()
 
-    def as_message(self, x: np.ndarray) -> np.ndarray:
-        return x.copy()
+    def send(self, x: np.ndarray, to: int, *, beside: bool = False) -> None:
+        self.world.queue(self.rank, to).put(x.copy())
 
-    def send(self, x: np.ndarray, to: int) -> None:
-        self.world.queue(self.rank, to).put(x)
-
-    def receive(self, source: int, size: int, dtype: str, into: Any = None) -> np.ndarray:
+    def receive(
+        self, source: int, size: int, dtype: str, into: Any = None, *, beside: bool = False
+    ) -> np.ndarray:
         got = self.world.queue(source, self.rank).get(timeout=PATIENCE_S)
         assert into is None and got.shape == (size,) and str(got.dtype) == dtype
         return got
 
-    def carrier(self, dtype: str) -> str:
-        return dtype
-
-    def beside_compute(self, overlap: bool) -> Callable[[], contextlib.nullcontext]:
-        return contextlib.nullcontext
-
     def wait(self) -> None:
         pass
 
-    def at_exit(self, call: Callable[[], None]) -> None:
-        pass  # a thread ends alone
-
     # ---- training
-
-    def kernels(self, by_input: bool) -> Mapping[str, Kernel]:
-        """All that the graph may hold; products give each input's gradient by itself if asked."""
-        known = {kind: _kernel(kind) for kind in (*operators.FORWARD, "fork", "identity")}
-        if by_input:
-            known |= {kind: _by_input(known[kind]) for kind in PRODUCTS}
-        return known
-
-    def output_kernel(self, kind: str, output: int) -> Any:
-        raise KeyError((kind, output))
-
-    def opaque_kernel(self, call: Any) -> Any:
-        raise AssertionError("NumPy has no modules")
-
-    def product_gradient(
-        self, a: np.ndarray, b: np.ndarray, attrs: Mapping[str, Any], dy: np.ndarray, index: int
-    ) -> np.ndarray:
-        with _ONE_TAPE:
-            shard: Any = None  # a product knows no place
-            ran: Any = operators.kernel("matmul")([a, b], attrs, shard)
-            return ran[1]((dy,))[index]
-
-    def check_precision(self, precision: str) -> None:
-        pass
 
     def parameter(
         self, shape: Shape, dtype: str, nd: NdSbp, mesh: Mesh, first: int, trained: bool
@@ -269,26 +208,24 @@ class NumPy:
         parameter = Parameter(np.zeros([s.stop - s.start for s in pieces], dtype))
         return parameter, parameter.value
 
-    def gradient(self, parameter: Parameter) -> np.ndarray | None:
-        return parameter.gradient
-
     def set_gradient(self, parameter: Parameter, gradient: np.ndarray | None) -> None:
         parameter.gradient = gradient
 
-    def is_placed(self, parameter: Parameter, shape: Shape, nd: NdSbp, mesh: Mesh) -> bool:
-        return True
+    def optimizer(self, make: OptimizerFn, parameters: list[Any]) -> tuple[Any, str]:
+        return make(parameters), "momentum"
 
-    def optimizer(self, make: OptimizerFn, parameters: list[Any]) -> Any:
-        return make(parameters)
 
-    def optimizer_kind(self, make: OptimizerFn) -> str:
-        return "momentum"
+def _no_module(call: Any) -> Any:
+    raise AssertionError("NumPy has no modules")
 
-    def state_names(self, model: Any) -> Mapping[str, str]:
-        raise AssertionError("NumPy has no modules")
 
-    def model_tensor(self, model: Any, name: str) -> np.ndarray:
-        raise KeyError(name)
+def _product_gradient(
+    a: np.ndarray, b: np.ndarray, attrs: Mapping[str, Any], dy: np.ndarray, index: int
+) -> np.ndarray:
+    with _ONE_TAPE:
+        shard: Any = None  # a product knows no place
+        ran: Any = operators.kernel("matmul")([a, b], attrs, shard)
+        return ran[1]((dy,))[index]
 
 
 def _kernel(kind: str) -> Kernel:

@@ -20,9 +20,14 @@ STAGES = (None, 2)
 
 
 def passes(jobs, cases):
-    """On 2 x 2 devices, as one mesh or as stages; evaluated on the batch's rows and on others."""
-    same = {"optimizer": "slow sgd", "evaluated": [8, 16]}
-    cases = [{**same, **case} for case in cases]
+    """On 2 x 2 devices, as one mesh or as stages.
+
+    With two micro-batches every tensor is checked, and batches of another size are evaluated.
+    """
+    more = {True: {"debug": True, "evaluated": [8, 16]}, False: {"debug": False}}
+    cases = [
+        {"optimizer": "slow sgd", **more[case.get("micro_batches") == 2], **case} for case in cases
+    ]
     status, out = jobs.run(WORKER, 4, json.dumps(cases), timeout=600, prefix=False)
     assert status == 0, f"status {status}\n{out}"
     assert out.count("equal: ") == len(cases), out

@@ -90,7 +90,8 @@ def alone(graph):
 
 def check(graph, plan: Plan):
     expected = alone(graph)
-    traced = Traced(graph, start(graph), {}, structure=Slot(0))
+    params = start(graph)
+    traced = Traced(graph, params, {}, {name: name for name in params}, structure=Slot(0))
 
     def train(backend):
         optimizer = functools.partial(Momentum, lr=RATE, momentum=MOMENTUM)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from ...sbp.layout import TensorSpec
 from ...sbp.mesh import Mesh
-from ..backend import Backend, Tensor
+from ..backend import Backend, Tensor, dtype_of
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Group:
         if missing:  # copies of the last element change no maximum
             last = self.backend.narrow(flat, 0, n - 1, 1)
             flat = self.backend.cat([flat, *[last] * missing], 0)
-        piece = self.backend.amax(self.all_to_all(flat.reshape(self.size, -1)))
+        piece = self.backend.max_of_rows(self.all_to_all(flat.reshape(self.size, -1)))
         return self.backend.narrow(self.all_gather(piece), 0, 0, n).reshape(x.shape)
 
     def _run(self, kind: str, collective: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
@@ -136,7 +137,8 @@ class Groups:
     def start(self, group: Group, kind: str, x: Tensor) -> None:
         """A collective of the group is about to start."""
         if self.log is not None:
-            self.log.append(Traffic(kind, group.axes, self.backend.nbytes(x)))
+            size = TensorSpec(tuple(x.shape), dtype_of(x)).bytes
+            self.log.append(Traffic(kind, group.axes, size))
         if self.watch is not None:
             self.watch.before_collective(group)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from ...sbp.collectives import Step
 from ...sbp.layout import Shape, local_slices
 from ...sbp.placement import B, NdSbp, P, S
-from ..backend import Backend, Tensor
+from ..backend import Backend, Tensor, dtype_of
 from .groups import Group, Groups
 
 LocalFn = Callable[[Tensor], Tensor]
@@ -141,7 +141,11 @@ def _to_partial(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
     """One rank of the group keeps what is broadcast; a piece of what is split gets zeros around."""
     group, backend = groups.along(step.axes), groups.backend
     if step.source.is_broadcast:
-        return (lambda x: x) if group.index == 0 else (lambda x: backend.full_like(x, 0))
+        return (
+            (lambda x: x)
+            if group.index == 0
+            else (lambda x: backend.zeros(tuple(x.shape), dtype_of(x)))
+        )
     dim = step.source.dim
     sizes = _sizes(shape, nd, group, groups, dim)
     before, after = sum(sizes[: group.index]), sum(sizes[group.index + 1 :])
@@ -187,7 +191,7 @@ def _join(backend: Backend, pieces: Tensor, dim: int) -> Tensor:
 def _zeros(backend: Backend, x: Tensor, dim: int, size: int) -> Tensor:
     shape = list(x.shape)
     shape[dim] = size
-    return backend.zeros(tuple(shape), backend.dtype(x))
+    return backend.zeros(tuple(shape), dtype_of(x))
 
 
 def _fill_up(backend: Backend, x: Tensor, dim: int, size: int) -> Tensor:

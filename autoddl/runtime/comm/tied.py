@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from ...plans import Plan
 from ...plans.figures import figures
-from ..backend import Tensor
-from ..state import ModelState, Stored, shard
+from ..backend import Tensor, dtype_of
+from ..state import ModelState, shard
 from .groups import Groups
 from .redistribute import prepare, to_broadcast
 
@@ -27,10 +27,10 @@ def exchange_gradients(
     backend, producers = groups.backend, plan.graph.producers
     for tensor, holders in sorted(figures(plan).travel.shared_params.items()):
         name = producers[tensor].attrs["name"]
-        stored = [states[v].stored[name] for v in holders if v in states]
+        holding = [states[v] for v in holders if v in states]
         whole = None
-        for held in stored:
-            gradient = _whole_gradient(held, groups)
+        for state in holding:
+            gradient = _whole_gradient(state, name)
             whole = gradient if whole is None else whole + gradient
         # the first rank of each stage that holds it
         heads = list(dict.fromkeys(ranks[v][0] for v in holders))
@@ -38,23 +38,25 @@ def exchange_gradients(
             assert whole is not None
             whole = _add_up(whole, heads, groups)
         if whole is not None:
-            mine = whole if groups.rank == 0 else backend.full_like(whole, 0)
-            summed = groups.world.all_reduce(mine)
-            for held in stored:
-                backend.set_gradient(held.parameter, shard(summed, held.nd, groups))
+            if groups.rank != 0:
+                whole = backend.zeros(tuple(whole.shape), dtype_of(whole))
+            summed = groups.world.all_reduce(whole)
+            for state in holding:
+                state.gradients[name] = shard(summed, state.stored[name].nd, groups)
 
 
-def _whole_gradient(held: Stored, groups: Groups) -> Tensor:
-    local = groups.backend.gradient(held.parameter)
-    return prepare(to_broadcast(held.nd), held.shape, held.nd, groups)(local)
+def _whole_gradient(state: ModelState, name: str) -> Tensor:
+    stored = state.stored[name]
+    gather = prepare(to_broadcast(stored.nd), stored.shape, stored.nd, state.groups)
+    return gather(state.gradients[name])
 
 
 def _add_up(whole: Tensor, heads: Sequence[int], groups: Groups) -> Tensor:
     first, *others = heads
     backend, flat = groups.backend, whole.reshape(-1)
-    size, dtype = flat.shape[0], backend.dtype(whole)
+    size, dtype = flat.shape[0], dtype_of(whole)
     if backend.rank != first:
-        backend.send(backend.as_message(flat), first)
+        backend.send(flat, first)
         return backend.receive(first, size, dtype).reshape(whole.shape)
     for head in others:
         flat = flat + backend.receive(head, size, dtype)

@@ -1,15 +1,13 @@
 """Transfers between pipeline stages: one rank's part of a resharding plan.
 
 The plan's moves are one order of point-to-point copies; each rank issues those that it takes part
-in, in that order, so that two ranks meet at the same one. They may run beside computation
-(`Backend.beside_compute`); all communication of a rank stays one queue.
+in, in that order, so that two ranks meet at the same one. They may run beside computation; all
+communication of a rank stays one queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Iterator
 
 from ...cluster.submesh import Device, SubMesh
 from ...plans.reshard.plan import ReshardPlan
@@ -20,12 +18,11 @@ from ...sbp.placement import NdSbp
 from ..backend import Backend, Tensor
 from ..emulate.arrival import Arrival
 
-Thread = Callable[[], AbstractContextManager[Any]]
-
 
 class Resharding:
     """Carries out `plan` on the rank of `device`; `gpus_per_node` numbers the job's ranks.
 
+    beside: messages run beside computation
     signal: of each slice only one element travels, to see what the transfers cost
     """
 
@@ -35,18 +32,18 @@ class Resharding:
         device: Device,
         gpus_per_node: int,
         backend: Backend,
-        thread: Thread,
         *,
+        beside: bool = False,
         signal: bool = False,
     ) -> None:
         self._plan = plan
         self._device = device
         self._gpus = gpus_per_node
         self._backend = backend
-        self._thread = thread
+        self._beside = beside
         self._signal = signal
         self._dtype = plan.spec.dtype
-        self._carrier = backend.carrier(plan.spec.dtype)
+        self._carrier = backend.facts.sent_as.get(plan.spec.dtype, plan.spec.dtype)
         self._moves = [
             (task, move)
             for task, move in plan.moves()
@@ -79,8 +76,7 @@ class Resharding:
                 held.append((move.start, move.stop, got))
             else:
                 found = next(p for a, b, p in held if (a, b) == (move.start, move.stop))
-                with self._thread():
-                    self._backend.send(found, self._rank(move.receiver))
+                self._backend.send(found, self._rank(move.receiver), beside=self._beside)
         whole = self._backend.zeros(tuple(s.stop - s.start for s in box), self._carrier)
         for task in self._tasks():
             if self._signal:
@@ -113,17 +109,15 @@ class Resharding:
 
     def _send(self, flat: Tensor, move: Move) -> None:
         size = 1 if self._signal else move.stop - move.start
-        piece = self._backend.as_message(self._backend.narrow(flat, 0, move.start, size))
-        with self._thread():
-            self._backend.send(piece, self._rank(move.receiver))
+        piece = self._backend.narrow(flat, 0, move.start, size)
+        self._backend.send(piece, self._rank(move.receiver), beside=self._beside)
 
     def _receive(self, size: int, sender: int, arrivals: list[Arrival] | None) -> Tensor:
         into = None
         if arrivals is not None:
             arrivals.append(Arrival(size, self._carrier, self._backend))
             into = arrivals[-1].tensor
-        with self._thread():
-            return self._backend.receive(sender, size, self._carrier, into)
+        return self._backend.receive(sender, size, self._carrier, into, beside=self._beside)
 
     def _rank(self, device: Device) -> int:
         return device[0] * self._gpus + device[1]

@@ -121,9 +121,8 @@ class Emulator:
 
     def __post_init__(self) -> None:
         self.groups.watch = self
-        backend = self.groups.backend
-        self.clock = Clock(backend)
-        self._heavy = set(backend.kernels(True).values()) - set(backend.kernels(False).values())
+        self.clock = Clock(self.groups.backend)
+        self._heavy = set(self.groups.backend.kernels.by_input.values())
 
     def before_collective(self, group: Group) -> None:
         """All ranks of the group come here together, also for the first time."""

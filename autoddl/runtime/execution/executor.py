@@ -19,10 +19,12 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ...graph.batch_norm import statistics_of
 from ...graph.rows import Rows
 from ...sbp.placement import NdSbp
-from ..backend import Tensor
+from ..backend import Tensor, dtype_of
 from ..comm.groups import Groups
 from ..kernel import RunState
 from ..state import ModelState
@@ -170,7 +172,8 @@ class Executor:
         """A parameter where its reader wants it."""
         stored = self._state.stored[edge.source.attrs["name"]]
         dtype = self.graph.tensors[edge.tensor].spec.dtype
-        return edge.forward(self._backend.cast(self._backend.detached(stored.local), dtype))
+        local = self._backend.detached(stored.local)
+        return edge.forward(local if dtype == stored.dtype else self._backend.cast(local, dtype))
 
     def _output(self, name: str, inputs: Values, values: Values) -> Tensor:
         """A result of the model, as its producer places it."""
@@ -347,7 +350,8 @@ class Executor:
         record = done.records.pop()
         if node.op.kind == "loss":
             assert done.loss is not None
-            return [self._backend.full_like(done.loss, share)], ()
+            start = self._backend.from_numpy(np.array(share))
+            return [self._backend.cast(start, dtype_of(done.loss))], ()
         if node.kernel is None:
             return [returned[node.op.attrs["tensor"]]], ()
         assert record is not None

@@ -95,7 +95,7 @@ class KnownSums:
                     self._received[number][edge.key] = x
         if len(needed) < len(node.edges):
             return {
-                op.outputs[n]: self._backend.output_kernel(op.kind, n)(
+                op.outputs[n]: self._backend.kernels.outputs[op.kind, n](
                     node.context, received, node.attrs
                 )
                 for n in wanted

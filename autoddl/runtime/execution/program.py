@@ -118,7 +118,8 @@ def compile_program(
         for index, name in enumerate(op.inputs):
             last[name] = (op.name, index)
     kept = wanted or frozenset()
-    kernels = groups.backend.kernels(by_input)
+    known = groups.backend.kernels
+    kernels = {**known.operators, **(known.by_input if by_input else {})}
     block_of = {name: number for number, block in enumerate(blocks) for name in block}
     nodes = []
     for op in chosen:
@@ -228,7 +229,7 @@ def _context(
         state,
         inner,
         opaque.get(op.name),
-        groups.backend.device,
+        groups.backend.facts.device,
     )
 
 

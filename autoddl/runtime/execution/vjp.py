@@ -38,7 +38,8 @@ def run_kernel(
         outputs = result.outputs if isinstance(result, Explicit | ByInput) else result
         return None, list(outputs)
     watched = [
-        backend.watched(x) if wants else None for x, wants in zip(inputs, wanted, strict=True)
+        backend.detached(x, watched=True) if wants else None
+        for x, wants in zip(inputs, wanted, strict=True)
     ]
     result = kernel(
         context,
@@ -72,7 +73,7 @@ def run_forgetting(
         if emulated is not None:
             return emulated(gradients)
         assert dy is not None
-        return [backend.product_gradient(a, b, attrs, dy, index) for index in (0, 1)]
+        return [backend.kernels.product_gradient(a, b, attrs, dy, index) for index in (0, 1)]
 
     return Record(vjp), list(outputs)
 

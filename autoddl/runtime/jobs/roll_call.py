@@ -16,13 +16,11 @@ CALLS = ("exit", "step", "eval_step", "state_dict", "load_state_dict")
 
 
 class RollCall:
-    """Roll calls of the ranks of `world`, a group of all of them, and the one at exit."""
+    """Roll calls of the ranks of `world`, a group of all of them."""
 
     def __init__(self, world: Group) -> None:
         self._world = world
         self._count = 0
-        if world.size > 1:
-            world.backend.at_exit(self._at_exit)
 
     def __call__(self, call: str) -> None:
         """Raise RuntimeError on all ranks if one of them makes another call now."""
@@ -47,7 +45,8 @@ class RollCall:
             "(step, eval_step, state_dict, load_state_dict) and end together"
         )
 
-    def _at_exit(self) -> None:
+    def at_exit(self) -> None:
+        """End the job if this rank ends while others go on."""
         leave_if_failed()
         message = self._differences("exit")
         if message:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 from ...cluster.spec import Cluster
-from ..backend import Backend
+from ...sbp.mesh import Mesh
+from ...sbp.placement import NdSbp
+from ..backend import Backend, OptimizerFn
 
 
 def check_world_size(cluster: Cluster, world: int) -> None:
@@ -21,6 +23,12 @@ def check_world_size(cluster: Cluster, world: int) -> None:
             f"--nproc_per_node {cluster.num_devices} ..., or autoddl train), or plan for "
             f"cluster.with_shape(nodes=..., gpus_per_node=...) of {world} in all"
         )
+
+
+def optimizer_kind(make: OptimizerFn, backend: Backend) -> str:
+    """How much state the user's optimizer keeps, seen from the one that it makes for one number."""
+    one, _ = backend.parameter((1,), "float32", NdSbp(()), Mesh(1, 1), backend.rank, True)
+    return backend.optimizer(make, [one])[1]
 
 
 def share_text(make: Callable[[], str], backend: Backend) -> str:

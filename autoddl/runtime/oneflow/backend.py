@@ -14,8 +14,7 @@ instead (`jobs/exchange.py`), by an all-gather of the two, which sends both ways
 
 from __future__ import annotations
 
-import atexit
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -26,28 +25,27 @@ import oneflow.asyncs as asyncs
 from ...sbp.layout import Shape
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp
-from ..backend import OptimizerFn, Vjp
+from ..backend import Facts, Kernels, OptimizerFn, Vjp
 from ..jobs.exchange import rounds
 from ..jobs.guard import rank, world_size
-from ..kernel import Kernel, OpaqueFn, OutputKernel
 from .detach import detached
-from .half import check_device
 from .kernels import KERNELS
 from .kernels.by_input import BY_INPUT
 from .kernels.lean import LEAN
 from .kernels.product import product_gradient
 from .kernels.registry import OUTPUT_KERNELS
-from .parameters import flow_sbp, local_part, merged_axes, new_parameter, optimizer_kind
+from .parameters import local_part, new_parameter, state_kind
 from .pull_back import pull_back
-from .trace.opaque import OpaqueCall
 from .trace.submodule import as_kernel
 
 # what a collective cannot carry travels as a type that it can
 _CARRIERS = {flow.uint8: flow.int32}
 _CPU_CARRIERS = {**_CARRIERS, flow.float16: flow.float32, flow.bfloat16: flow.float32}
-# the same of `flow.comm.send` on the CPU
+# the same of `flow.comm.send` and `flow.comm.broadcast`
 _SENT_AS = {"float16": "float32", "bfloat16": "float32", "bool": "int32", "uint8": "int32",
             "int8": "int32"}  # fmt: skip
+# there are no kernels for others on the CPU, matmul among them
+_PRECISIONS = {"cpu": ("float32",), "cuda": ("float32", "float16")}
 
 _SPLIT_ROWS = flow.sbp.split(0)
 _SPLIT_COLUMNS = flow.sbp.split(1)
@@ -61,37 +59,29 @@ class OneFlow:
     def __init__(self, device: str | None = None) -> None:
         self.rank = rank()
         self.size = world_size()
-        self.device = device or ("cuda" if flow.cuda.is_available() else "cpu")
+        device = device or ("cuda" if flow.cuda.is_available() else "cpu")
+        self.facts = Facts(
+            f"OneFlow {flow.__version__}", device, flow.Tensor, _PRECISIONS[device], _SENT_AS
+        )
+        self.kernels = Kernels(
+            {**KERNELS, **LEAN}, BY_INPUT, OUTPUT_KERNELS, as_kernel, product_gradient
+        )
         self._pairs: dict[tuple[int, int], Any] = {}
+        self._thread: Any = None
 
     # ---- tensors
 
     def zeros(self, shape: Shape, dtype: str) -> flow.Tensor:
-        return flow.zeros(shape, dtype=getattr(flow, dtype), device=self.device)
-
-    def full_like(self, x: flow.Tensor, value: float) -> flow.Tensor:
-        return flow.full_like(x, value)
+        return flow.zeros(shape, dtype=getattr(flow, dtype), device=self.facts.device)
 
     def from_numpy(self, array: np.ndarray) -> flow.Tensor:
-        return flow.from_numpy(array).to(self.device)
+        return flow.from_numpy(array).to(self.facts.device)
 
     def to_numpy(self, x: flow.Tensor) -> np.ndarray:
         return x.numpy()
 
-    def to_device(self, x: flow.Tensor) -> flow.Tensor:
-        return x.to(self.device)
-
-    def is_tensor(self, x: object) -> bool:
-        return isinstance(x, flow.Tensor)
-
-    def dtype(self, x: flow.Tensor) -> str:
-        return str(x.dtype).removeprefix("oneflow.")
-
-    def nbytes(self, x: flow.Tensor) -> int:
-        return x.numel() * x.element_size()
-
     def cast(self, x: flow.Tensor, dtype: str) -> flow.Tensor:
-        return x.to(getattr(flow, dtype))
+        return x.to(self.facts.device, getattr(flow, dtype))
 
     def cat(self, parts: Sequence[flow.Tensor], dim: int) -> flow.Tensor:
         return flow.cat(list(parts), dim=dim)
@@ -105,33 +95,18 @@ class OneFlow:
     def contiguous(self, x: flow.Tensor) -> flow.Tensor:
         return x.contiguous()
 
-    def clone(self, x: flow.Tensor) -> flow.Tensor:
-        return x.clone()
-
     def write(self, into: flow.Tensor, x: flow.Tensor) -> None:
         with flow.no_grad():
             into.copy_(x)
 
-    def scale(self, x: flow.Tensor, factor: float) -> None:
-        with flow.no_grad():
-            x.mul_(factor)
-
-    def any_not_finite(self, tensors: Sequence[flow.Tensor]) -> flow.Tensor:
-        if not tensors:
-            return flow.zeros(1, device=self.device)
-        with flow.no_grad():
-            # zero times what is not finite is no number, and stays so in sums
-            found = [(x * 0).sum().reshape(1).to(flow.float32) for x in tensors]
-            return flow.isnan(flow.cat(found).sum().reshape(1)).to(flow.float32)
+    def max_of_rows(self, x: flow.Tensor) -> flow.Tensor:
+        return x.amax(dim=0)
 
     def no_grad(self) -> AbstractContextManager[Any]:
         return flow.no_grad()
 
-    def detached(self, x: flow.Tensor) -> flow.Tensor:
-        return detached(x)
-
-    def watched(self, x: flow.Tensor) -> flow.Tensor:
-        return detached(x).requires_grad_()
+    def detached(self, x: flow.Tensor, watched: bool = False) -> flow.Tensor:
+        return detached(x).requires_grad_() if watched else detached(x)
 
     def pull_back(
         self, watched: Sequence[flow.Tensor | None], outputs: Sequence[flow.Tensor]
@@ -142,7 +117,7 @@ class OneFlow:
 
     def channel(self, ranks: Sequence[int]) -> Any:
         """The ranks' placement."""
-        return flow.placement(self.device, ranks=list(ranks))
+        return flow.placement(self.facts.device, ranks=list(ranks))
 
     def all_gather(self, channel: Any, x: flow.Tensor) -> flow.Tensor:
         size = len(channel.ranks)
@@ -156,7 +131,7 @@ class OneFlow:
 
     def all_to_all(self, channel: Any, x: flow.Tensor) -> flow.Tensor:
         size, width = x.shape
-        if self.device == "cpu":
+        if self.facts.device == "cpu":
             return self._exchange([int(r) for r in channel.ranks], x)
         flat = x.reshape(1, -1)
         got = _change(flat, (size, size * width), channel, _SPLIT_ROWS, _SPLIT_COLUMNS)
@@ -176,71 +151,52 @@ class OneFlow:
             rows[other] = both.reshape(2, -1)[1 if mine < theirs else 0]
         return flow.stack(rows)
 
-    def amax(self, x: flow.Tensor) -> flow.Tensor:
-        return x.amax(dim=0)
-
     def broadcast(self, x: flow.Tensor, source: int) -> flow.Tensor:
-        if self.size > 1:
-            flow.comm.broadcast(x, source)
-        return x
+        local = detached(x).to(self.facts.device)
+        if self.size == 1:
+            return local
+        name = str(x.dtype).removeprefix("oneflow.")
+        carrier = getattr(flow, _SENT_AS.get(name, name))
+        flat = local.contiguous().reshape(-1).to(carrier).clone()  # it is overwritten
+        flow.comm.broadcast(flat, source)
+        return flat.to(x.dtype).reshape(x.shape)
 
-    def as_message(self, x: flow.Tensor) -> flow.Tensor:
-        return x.clone() if x.storage_offset() else x
-
-    def send(self, x: flow.Tensor, to: int) -> None:
-        flow.comm.send(x, to, send_meta=False)
+    def send(self, x: flow.Tensor, to: int, *, beside: bool = False) -> None:
+        x = x.clone() if x.storage_offset() else x  # it would send the storage from its beginning
+        with self._beside() if beside else nullcontext():
+            flow.comm.send(x, to, send_meta=False)
 
     def receive(
-        self, source: int, size: int, dtype: str, into: flow.Tensor | None = None
+        self,
+        source: int,
+        size: int,
+        dtype: str,
+        into: flow.Tensor | None = None,
+        *,
+        beside: bool = False,
     ) -> flow.Tensor:
-        kind, device = getattr(flow, dtype), flow.device(self.device)
-        return flow.comm.recv(source, shape=(size,), dtype=kind, device=device, out=into)
+        kind, device = getattr(flow, dtype), flow.device(self.facts.device)
+        with self._beside() if beside else nullcontext():
+            return flow.comm.recv(source, shape=(size,), dtype=kind, device=device, out=into)
 
-    def carrier(self, dtype: str) -> str:
-        return _SENT_AS.get(dtype, dtype)
-
-    def beside_compute(self, overlap: bool) -> Callable[[], AbstractContextManager[Any]]:
+    def _beside(self) -> AbstractContextManager[Any]:
         """Messages on a thread of OneFlow's own; all communication of a rank stays one queue."""
-        if not overlap:
-            return nullcontext
-        thread = asyncs.Thread()
-        return lambda: asyncs.thread(thread)
+        if self._thread is None:
+            self._thread = asyncs.Thread()
+        return asyncs.thread(self._thread)
 
     def wait(self) -> None:
         flow._oneflow_internal.eager.Sync()
 
-    def at_exit(self, call: Callable[[], None]) -> None:
-        atexit.register(call)
-
     # ---- training
-
-    def kernels(self, by_input: bool) -> Mapping[str, Kernel]:
-        return KERNELS | LEAN | (BY_INPUT if by_input else {})
-
-    def opaque_kernel(self, call: OpaqueCall) -> OpaqueFn:
-        return as_kernel(call)
-
-    def output_kernel(self, kind: str, output: int) -> OutputKernel:
-        return OUTPUT_KERNELS[kind, output]
-
-    def product_gradient(
-        self, a: flow.Tensor, b: flow.Tensor, attrs: Mapping[str, Any], dy: flow.Tensor, index: int
-    ) -> flow.Tensor:
-        return product_gradient(a, b, attrs, dy, index)
-
-    def check_precision(self, precision: str) -> None:
-        check_device(precision)
 
     def parameter(
         self, shape: Shape, dtype: str, nd: NdSbp, mesh: Mesh, first: int, trained: bool
     ) -> tuple[Any, flow.Tensor]:
         """A global tensor, so that optimizers and their state need nothing special."""
-        parameter = new_parameter(shape, dtype, nd, mesh, first, self.device)
+        parameter = new_parameter(shape, dtype, nd, mesh, first, self.facts.device)
         parameter.requires_grad_(trained)
         return parameter, local_part(parameter)
-
-    def gradient(self, parameter: Any) -> flow.Tensor | None:
-        return None if parameter.grad is None else local_part(parameter.grad)
 
     def set_gradient(self, parameter: Any, gradient: flow.Tensor | None) -> None:
         if gradient is None:
@@ -251,32 +207,14 @@ class OneFlow:
                 parameter.grad = flow.zeros_like(parameter)
             local_part(parameter.grad).copy_(gradient)
 
-    def is_placed(self, parameter: Any, shape: Shape, nd: NdSbp, mesh: Mesh) -> bool:
-        _, labels = merged_axes(shape, nd, mesh)
-        return not parameter.is_global or tuple(parameter.sbp) == tuple(flow_sbp(labels))
-
-    def optimizer(self, make: OptimizerFn, parameters: list[Any]) -> Any:
+    def optimizer(self, make: OptimizerFn, parameters: list[Any]) -> tuple[Any, str]:
         made = make(parameters)
         if not isinstance(made, flow.optim.Optimizer):
             raise ValueError(
                 "optimizer must be a function from a list of parameters to a oneflow optimizer, "
                 f"e.g. lambda p: flow.optim.SGD(p, lr=0.1); it gave {type(made).__name__}"
             )
-        return made
-
-    def optimizer_kind(self, make: OptimizerFn) -> str:
-        return optimizer_kind(make)
-
-    def state_names(self, model: flow.nn.Module) -> Mapping[str, str]:
-        first: dict[flow.Tensor, str] = {}
-        return {k: first.setdefault(t, k) for k, t in model.state_dict(keep_vars=True).items()}
-
-    def model_tensor(self, model: flow.nn.Module | None, name: str) -> flow.Tensor:
-        if model is None:
-            raise KeyError(name)
-        path, _, key = name.rpartition(".")
-        owner = dict(model.named_modules())[path]
-        return {**owner._parameters, **owner._buffers}[key]
+        return made, state_kind(made)
 
 
 def _change(

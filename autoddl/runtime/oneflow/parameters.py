@@ -7,7 +7,7 @@ cheaper and better supported. On one device it is a local tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -67,16 +67,10 @@ def flow_sbp(labels: Sequence[Placement]) -> list[Any]:
     return [flow.sbp.split(p.dim) if p.is_split else kinds[str(p)] for p in labels]
 
 
-def optimizer_kind(optimizer: Callable[[list[Any]], Any]) -> str:
-    """How much state the user's optimizer keeps, as the planner names it.
-
-    Asks the optimizer that it makes for one small parameter; an unknown class counts as Adam.
-    """
-    probe = optimizer([flow.nn.Parameter(flow.zeros(1))])
-    name = type(probe).__name__.lower()
-    if name in ("adam", "adamw"):
-        return name
+def state_kind(optimizer: flow.optim.Optimizer) -> str:
+    """How much state an optimizer keeps, as the planner names it; an unknown one is Adam."""
+    name = type(optimizer).__name__.lower()
     if name == "sgd":
-        momentum = any(group["momentum"] for group in probe.param_groups)
+        momentum = any(group["momentum"] for group in optimizer.param_groups)
         return "momentum" if momentum else "sgd"
-    return "adam"
+    return name if name == "adamw" else "adam"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from typing import Any
 
 from ..backend import OptimizerFn
@@ -17,4 +18,6 @@ def build_trainer(traced: Traced, plan: Plan, optimizer: OptimizerFn, **options:
     options: of `Trainer`
     """
     install_guard()
-    return Trainer(traced, plan, optimizer, OneFlow(), **options)
+    trainer = Trainer(traced, plan, optimizer, OneFlow(), **options)
+    atexit.register(trainer.roll_call.at_exit)
+    return trainer

@@ -55,14 +55,14 @@ def main():
     count, seed = int(sys.argv[1]), int(sys.argv[2])
     install_guard()
     backend = OneFlow()
-    rng, thread = random.Random(seed), backend.beside_compute(True)
+    rng = random.Random(seed)
     shapes = set()
     for number in range(count):
         plan, (_, gpus) = draw(rng, flow.env.get_world_size())
         shapes.add((plan.source.place.nodes, plan.target.place.nodes))
         device = (rank() // gpus, rank() % gpus)
         whole = (np.arange(plan.spec.numel) % 97).reshape(plan.spec.shape).astype(plan.spec.dtype)
-        run = Resharding(plan, device, gpus, backend, thread)
+        run = Resharding(plan, device, gpus, backend, beside=True)
 
         def part(end, device=device, whole=whole):
             index = end.place.devices.index(device)

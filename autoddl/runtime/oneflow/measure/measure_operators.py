@@ -1,12 +1,7 @@
 """Times a model's operators one by one, as the executor runs them, while all ranks do the same.
 
-<<<<<<< HEAD
-Every distinct operator (`cost.measured.operator_key`) runs unsplit on each rank, once forward only
-and once forward and backward, at the model's batch and at the local batches that a device may have:
-=======
 Every distinct operator (`cost.operators.operator_key`) runs whole on each rank, forward and then
 forward and backward, for the model's batch and for the parts of it that a device would have:
->>>>>>> main
 
     backward = median(forward and backward) - median(forward)
 """
@@ -149,7 +144,7 @@ def _is_whole(signature: Signature) -> bool:
 
 def _seconds(node: Node, watch: Stopwatch) -> tuple[float, float]:
     """Median seconds of one call: (forward, forward and backward)."""
-    kernel, spec, device = node.kernel, node.context.spec, watch.backend.device
+    kernel, spec, device = node.kernel, node.context.spec, watch.backend.facts.device
     assert kernel is not None
     inputs = [_filled(tensor, device) for tensor in spec.inputs]
     gradients = [

@@ -39,7 +39,7 @@ class Stopwatch:
         self._groups = groups
         self.backend = groups.backend
         self._world = groups.along(range(groups.mesh.num_axes))
-        self._token = flow.zeros(1, device=groups.backend.device)
+        self._token = flow.zeros(1, device=groups.backend.facts.device)
 
     def meet(self) -> None:
         """Barrier: wait until all ranks are here."""
@@ -65,7 +65,7 @@ class Stopwatch:
     def gather(self, values: np.ndarray) -> np.ndarray:
         """[n] float64 on each rank -> [ranks, n], the same on all."""
         mine = flow.tensor(
-            np.ascontiguousarray(values, dtype=np.float64), device=self._groups.backend.device
+            np.ascontiguousarray(values, dtype=np.float64), device=self._groups.backend.facts.device
         )
         return self._world.all_gather(mine).numpy().reshape(self._world.size, -1)
 
@@ -91,7 +91,7 @@ def collective_call(point: Point, groups: Groups) -> Call | None:
     shape = tensor_shape(point)
     step = Step.between(source, target, axes)
     run = prepare([step], shape, nd, groups)
-    x = flow.ones(*local_shape(shape, nd, mesh, rank), device=groups.backend.device)
+    x = flow.ones(*local_shape(shape, nd, mesh, rank), device=groups.backend.facts.device)
     return lambda: run(x)
 
 
@@ -114,7 +114,7 @@ def _transfer(point: Point, groups: Groups) -> Call | None:
     sender, receiver = pair
     items = point.bytes // ITEM_BYTES
     if groups.rank == sender:
-        x = flow.ones(items, device=groups.backend.device)
+        x = flow.ones(items, device=groups.backend.facts.device)
         return lambda: flow.comm.send(x, receiver, send_meta=False)
-    device = flow.device(groups.backend.device)
+    device = flow.device(groups.backend.facts.device)
     return lambda: flow.comm.recv(sender, shape=(items,), dtype=flow.float32, device=device)

@@ -33,7 +33,7 @@ def made_up_model(graph: Graph, seed: int) -> Traced:
             params[op.attrs["name"]] = flow.nn.Parameter(flow.tensor(values.astype(spec.dtype)))
         elif op.kind == "buffer" and spec is not None:
             buffers[op.attrs["name"]] = flow.zeros(*spec.shape, dtype=getattr(flow, spec.dtype))
-    return Traced(graph, params, buffers)
+    return Traced(graph, params, buffers, {n: n for n in (*params, *buffers) if n[0] != "#"})
 
 
 def made_up_example(plan: Plan) -> list[np.ndarray]:

@@ -96,11 +96,17 @@ def trace_with_state(
         emitted.graph,
         named,
         {**dict(model.named_buffers()), **captured},
+        state_keys(model),
         opaque,
         attempt.lazy.structure,
         tuple(attempt.raw.specs[name] for name in attempt.lazy.inputs),
-        model,
     )
+
+
+def state_keys(model: nn.Module) -> dict[str, str]:
+    """Key of the model's `state_dict` -> the first name of that tensor; tied ones share it."""
+    first: dict[flow.Tensor, str] = {}
+    return {k: first.setdefault(t, k) for k, t in model.state_dict(keep_vars=True).items()}
 
 
 def is_known(kind: str) -> bool:

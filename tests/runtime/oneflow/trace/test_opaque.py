@@ -11,8 +11,8 @@ import pytest
 from autoddl.graph.hints import batchwise
 from autoddl.runtime.oneflow.trace.opaque import OpaqueWarning
 from autoddl.runtime.oneflow.trace.trace import is_known, trace_with_state
-from tests.runtime import toys
-from tests.runtime.evaluate import assert_same_training, run_graph
+from tests.runtime.oneflow.trace import toys
+from tests.runtime.oneflow.trace.evaluate import assert_same_training, run_graph
 
 
 def without_gelu(kind):

@@ -6,7 +6,7 @@ import pytest
 
 from autoddl.runtime.oneflow.trace.job.meta import is_storage_free, shape_only, storage_free
 from autoddl.runtime.oneflow.trace.trace import trace
-from tests.runtime import toys
+from tests.runtime.oneflow.trace import toys
 
 
 def test_large_parameters_have_no_storage_and_small_ones_do():

@@ -6,7 +6,7 @@ import pytest
 
 from autoddl.runtime.oneflow.trace.job.meta import storage_free
 from autoddl.runtime.oneflow.trace.trace import trace, trace_with_state
-from tests.runtime.evaluate import assert_same_training
+from tests.runtime.oneflow.trace.evaluate import assert_same_training
 
 models = pytest.importorskip("flowvision.models", reason="needs flowvision")
 

@@ -8,7 +8,7 @@ import pytest
 
 from autoddl.runtime.oneflow.trace.opaque import OpaqueWarning
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
-from tests.runtime.evaluate import run_graph
+from tests.runtime.oneflow.trace.evaluate import run_graph
 
 
 class Around(nn.Module):

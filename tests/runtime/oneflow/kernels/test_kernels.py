@@ -1,16 +1,15 @@
 """Every kernel repeats OneFlow's own operator, on one device: values and gradients."""
 
 import numpy as np
+import oneflow as flow
 import pytest
 
-flow = pytest.importorskip("oneflow", reason="needs OneFlow")
-
-from autoddl.runtime.oneflow.kernels import KERNELS  # noqa: E402
-from autoddl.runtime.oneflow.trace.trace import trace_with_state  # noqa: E402
-from autoddl.runtime.oneflow.trainer import build_trainer  # noqa: E402
-from autoddl.sbp.signature import RULES  # noqa: E402
-from tests.runtime.kernel_cases import CASES  # noqa: E402
-from tests.runtime.random_plans import cluster_of, random_plan  # noqa: E402
+from autoddl.runtime.oneflow.kernels import KERNELS
+from autoddl.runtime.oneflow.trace.trace import trace_with_state
+from autoddl.runtime.oneflow.trainer import build_trainer
+from autoddl.sbp.signature import RULES
+from tests.runtime.oneflow.kernels.cases import CASES
+from tests.runtime.random_plans import cluster_of, random_plan
 
 CLUSTER = cluster_of(1, 1)
 UNUSED = np.zeros(17, np.int64)  # a model has an input, and no batch here

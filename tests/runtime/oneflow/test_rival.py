@@ -2,14 +2,12 @@
 
 import pytest
 
-pytest.importorskip("oneflow", reason="asks OneFlow's planner")
-
-from autoddl.runtime.oneflow.rival.choice import ask_oneflow  # noqa: E402
-from autoddl.sbp.mesh import Mesh  # noqa: E402
-from autoddl.sbp.signature import signatures_of  # noqa: E402
-from autoddl.tools.compare import RIVAL, compare  # noqa: E402
-from tests.clusters import cluster  # noqa: E402
-from tests.graphs import mlp  # noqa: E402
+from autoddl.runtime.oneflow.rival.choice import ask_oneflow
+from autoddl.sbp.mesh import Mesh
+from autoddl.sbp.signature import signatures_of
+from autoddl.tools.compare import RIVAL, compare
+from tests.clusters import cluster
+from tests.graphs import mlp
 
 GRAPH = mlp(64, (256, 1024, 256, 64))
 

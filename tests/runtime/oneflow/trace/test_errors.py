@@ -8,7 +8,7 @@ from oneflow.core.common import data_type_pb2
 
 from autoddl.runtime.oneflow.trace.job.raw import dtype_name
 from autoddl.runtime.oneflow.trace.trace import trace
-from tests.runtime import toys
+from tests.runtime.oneflow.trace import toys
 
 
 class Failing(nn.Module):
@@ -64,7 +64,7 @@ def test_a_failing_submodule_is_named(function, message):
         trace(model, toys.rows())
     text = str(caught.value)
     assert "submodule 'part' (_Part), called with tensors of shapes (4, 8)" in text
-    assert "test_trace_errors.py:" in text and "op_interpreter" not in text
+    assert "test_errors.py:" in text and "op_interpreter" not in text
     assert "\x1b" not in text and len(text) < 700
     assert caught.value.__cause__ is not None
     assert model.part.linear.weight is weight and nn.Linear(8, 8)(toys.rows()).is_eager

@@ -11,7 +11,7 @@ from models.alexnet import alexnet_small
 from models.dlrm import dlrm_small
 from models.gpt import gpt_small
 from models.vgg import vgg13_small
-from tests.runtime import toys
+from tests.runtime.oneflow.trace import toys
 
 ENTRIES = [alexnet_small, dlrm_small, gpt_small, vgg13_small]
 

@@ -8,8 +8,8 @@ import pytest
 
 from autoddl.graph.graph import Graph
 from autoddl.runtime.oneflow.trace.trace import trace, trace_with_state
-from tests.runtime import toys
-from tests.runtime.evaluate import assert_same_training, run_graph
+from tests.runtime.oneflow.trace import toys
+from tests.runtime.oneflow.trace.evaluate import assert_same_training, run_graph
 from tests.runtime.training import build
 
 

@@ -1,17 +1,16 @@
 """Mixed precision where OneFlow has it, and what of it runs on a CPU."""
 
+import oneflow as flow
 import pytest
 
-flow = pytest.importorskip("oneflow", reason="needs OneFlow")
-
-import autoddl  # noqa: E402
-from autoddl.runtime.comm.groups import Groups  # noqa: E402
-from autoddl.runtime.loss_scale import LossScaler, check_stages  # noqa: E402
-from autoddl.runtime.oneflow.backend import OneFlow  # noqa: E402
-from tests.clusters import cluster  # noqa: E402
-from tests.runtime.conftest import run_worker  # noqa: E402
-from tests.runtime.small_models import OPTIMIZERS  # noqa: E402
-from tests.runtime.training import build  # noqa: E402
+import autoddl
+from autoddl.runtime.comm.groups import Groups
+from autoddl.runtime.loss_scale import LossScaler, check_stages
+from autoddl.runtime.oneflow.backend import OneFlow
+from tests.clusters import cluster
+from tests.runtime.conftest import run_worker
+from tests.runtime.small_models import OPTIMIZERS
+from tests.runtime.training import build
 
 
 @pytest.mark.full
@@ -41,12 +40,14 @@ def test_stages_in_float16_are_refused_on_any_device():
 def test_the_scale_falls_at_once_and_grows_slowly():
     world = Groups(cluster("gcp_a100", 1, 1).mesh, 0, OneFlow("cpu")).along(())
     scaler = LossScaler(8.0, growth_interval=2)
-    gradient = flow.tensor([16.0, -4.0])
-    assert scaler.unscale([gradient], world) and gradient.numpy().tolist() == [2.0, -0.5]
-    assert not scaler.unscale([flow.tensor([float("nan")])], world)
+    shared = flow.tensor([16.0, -4.0])  # of two parameters
+    gradients = {"a": shared, "b": shared}
+    assert scaler.unscale([gradients], world)
+    assert all(x.numpy().tolist() == [2.0, -0.5] for x in gradients.values())
+    assert not scaler.unscale([{"a": flow.tensor([float("nan")])}], world)
     assert (scaler.scale, scaler.good_steps, scaler.skipped) == (4.0, 0, 1)
     for _ in range(2):
-        assert scaler.unscale([flow.zeros(1)], world)
+        assert scaler.unscale([{"a": flow.zeros(1)}], world)
     assert scaler.scale == 8.0
 
 

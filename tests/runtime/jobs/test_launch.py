@@ -38,7 +38,7 @@ def run(folder: Path, text: str, nproc: int, **options) -> tuple[int, str]:
 
 def launched(*words: str, stderr: int | None = None) -> subprocess.Popen[str]:
     """A launcher whose output is read."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     return subprocess.Popen(
         [sys.executable, *words], stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
     )

@@ -9,11 +9,19 @@ from autoddl.graph.placed import PlannedOp
 from autoddl.runtime.kernel import ByInput, Context, Explicit, RunState
 from autoddl.runtime.nested import put_tensors
 from autoddl.runtime.oneflow.kernels import KERNELS
+from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
-from autoddl.sbp.signature import find_rule
+from autoddl.sbp.signature import OpSpec, find_rule
 
 WHOLE = NdSbp(())
+
+
+def context(kind, attrs, *shapes, out=(), mesh=None, nd=WHOLE, rank=0, state=None) -> Context:
+    """Of an operator of one output, by default whole on one device."""
+    spec = OpSpec(kind, attrs, tuple(map(TensorSpec, shapes)), (TensorSpec(out),))
+    planned = PlannedOp("op", (nd,) * len(shapes), (nd,), (nd,), (nd,) * len(shapes))
+    return Context("op", spec, planned, mesh or Mesh(1, 1), rank, state or RunState(seed=3))
 
 
 def run_graph(traced, example, graph=None):
