@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .graph.hints import batchwise
     from .planner.options import PlanOptions
     from .plans import Plan
+    from .plans.figures import figures
     from .plans.report import explain
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "PlanOptions",
     "batchwise",
     "explain",
+    "figures",
     "parallelize",
     "plan",
     "trace",
@@ -42,6 +44,7 @@ _HOMES = {
     "PlanOptions": "planner.options",
     "batchwise": "graph.hints",
     "explain": "plans.report",
+    "figures": "plans.figures",
     "parallelize": "api",
     "plan": "api",
     "trace": "api",
