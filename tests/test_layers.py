@@ -45,16 +45,18 @@ OUTSIDE = {
     "planner": {"numpy", "scipy"},
     "plans.reshard": {"numpy", "scipy"},
     "plans.schedule.timeline": {"matplotlib"},
+    "plans.report.terminal": {"rich"},
     "api": {"typing_extensions"},  # for type checkers only
     "runtime": {"numpy"},
     "runtime.oneflow": {"numpy", "oneflow"},
     "runtime.oneflow.rival": {"numpy", "oneflow", "google"},
     "runtime.need": {"oneflow"},  # says what to do where it is missing
     "tools.calibration": {"numpy", "scipy", "matplotlib", "rich"},
-    "tools.report": {"numpy", "rich", "jinja2", "matplotlib"},
+    "tools.report": {"jinja2", "matplotlib"},
     "tools.commands": {"click"},
     "tools.errors": {"click"},
-    "tools.cli": {"click", "rich"},
+    "tools.show": {"click"},
+    "tools.cli": {"click"},
 }
 
 # Ceilings, which only fall.
