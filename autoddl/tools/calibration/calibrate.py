@@ -194,7 +194,8 @@ def this_machine(hosts: tuple[str, ...]) -> Machine:
 
 def write_machine(record: Record, job: CalibrateJob) -> Cluster:
     """Fit, write NAME.json and NAME.png, print the report."""
-    from ..report.calibration import print_calibration
+    from ..report.calibration import calibration_report
+    from ..show import show
 
     # as a later --refit reads it
     record = Record.loads(record.dumps())
@@ -203,7 +204,7 @@ def write_machine(record: Record, job: CalibrateJob) -> Cluster:
     cluster = machine_of(record, fit, device)
     cluster.save(job.output)
     plotted = plot_beside(job.output, fit, cluster)
-    print_calibration(record, fit, cluster, [str(job.output), *plotted])
+    show(calibration_report(record, fit, cluster, [str(job.output), *plotted]))
     return cluster
 
 
