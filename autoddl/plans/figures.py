@@ -14,10 +14,8 @@ from ..cost.account import Cost, Traffic
 from .links import StageLinks
 from .plan import Plan
 from .records import PlannedLayer, StagePrice
-from .schedule.costs import Costs
 from .schedule.make import make_schedule
-from .schedule.orders import peak_stash
-from .schedule.schedule import Schedule
+from .schedule.schedule import Costs, Schedule
 from .schedule.simulate import Timeline, simulate
 from .schedule.verify import verify
 from .stage import StagePlan
@@ -118,16 +116,11 @@ class PlanFigures:
 
     @cached_property
     def memory_bytes(self) -> tuple[float, ...]:
-        """Per stage, of one device: its parts, and the most that passes in flight hold at once."""
+        """Per stage, what its parts need of a device, which the memory limit is held against."""
         plan = self.plan
-        if len(plan.stages) == 1:
-            return (self.cost.memory_bytes,)
-        prices = [[self.prices[v] for v in plan.parts_of(n)] for n in range(plan.num_stages)]
+        needed = [stage_figures(stage).required_bytes() for stage in plan.stages]
         return tuple(
-            sum(p.fixed_bytes for p in parts)
-            + peak_stash(actions, [p.stash_bytes for p in parts])
-            + max(p.work_bytes for p in parts)
-            for parts, actions in zip(prices, self.schedule.actions, strict=True)
+            float(sum(needed[v] for v in plan.parts_of(n))) for n in range(plan.num_stages)
         )
 
     @cached_property

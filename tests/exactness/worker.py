@@ -51,7 +51,8 @@ def alone(name: str, optimizer: str, steps: int, file: str) -> None:
         value = loss(model(*inputs), target)
         value.backward()
         for key, parameter in model.named_parameters():
-            largest[key] = np.maximum(largest[key], np.abs(parameter.grad.numpy()))
+            if parameter.grad is not None:
+                largest[key] = np.maximum(largest[key], np.abs(parameter.grad.numpy()))
         made.step()
         made.zero_grad()
         losses.append(float(value))

@@ -56,3 +56,9 @@ def test_stages_that_are_not_the_whole_model_on_all_devices_are_refused():
             Plan.from_json({**data, **change})
     with pytest.raises(ValueError, match="places no operator"):
         Plan.from_json(changed(STAGED, ops={}))
+
+
+def test_another_number_of_micro_batches_in_flight_than_the_schedule_has_is_refused():
+    assert [stage.in_flight for stage in STAGED.stages] == [2, 1]
+    with pytest.raises(ValueError, match=r"its schedule has \(2, 1\)"):
+        Plan.from_json(changed(STAGED, in_flight=1))

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import autoddl
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.figures import figures
@@ -96,7 +97,7 @@ def test_models_that_nobody_wrote_are_planned_within_any_limit(seeds):
     for seed in seeds:
         model, loss, batch = build(f"random:{seed}")
         graph, where = trace(model, *batch(seed, 8), loss=loss), cluster("gcp_a100", 2, 2)
-        plan = find_plan(graph, where, PlanOptions(baselines=False))
+        plan = autoddl.plan(graph, where, baselines=False)
         plan.verify()
         assert figures(plan).cost.iteration_s == pytest.approx(
             plan.stage.search.lower_bound_s, rel=3e-6

@@ -43,6 +43,11 @@ class StagedBaseline:
     plan: Plan
     topologies: tuple[str, ...]
 
+    @property
+    def seconds(self) -> float:
+        """Of an iteration."""
+        return figures(self.plan).iteration_s
+
 
 def megatron_in_stages(
     graph: Graph, model: CostModel, micro_batches: int | None = None, seed: int = 0
@@ -64,9 +69,7 @@ def megatron_in_stages(
             return on_cut(cut, places, model, parts, seed)
 
         found = climb(at, stage_counts(cut, micro_batches), PER_STAGE * stages)
-        if found is not None and (
-            best is None or figures(found.plan).iteration_s < figures(best.plan).iteration_s
-        ):
+        if found is not None and (best is None or found.seconds < best.seconds):
             best = found
     return best
 
@@ -119,7 +122,7 @@ def climb(
             # more micro-batches may fit where fewer do not
             if found is None and best is not None:
                 break
-            if best and found and figures(found.plan).iteration_s >= figures(best.plan).iteration_s:
+            if best and found and found.seconds >= best.seconds:
                 break
             best, moved, n = found or best, moved or found is not None, n + step
     return best
