@@ -114,7 +114,7 @@ def together(case) -> Run:
     run = Run()
     for step in range(case["steps"]):
         run.losses.append(float(trainer.step(*batch(step, ROWS))))
-        if case["clip"] is not None:
+        if trainer.grad_norm is not None:
             run.norms.append(trainer.grad_norm)
     run.state = arrays(trainer)
     return run
