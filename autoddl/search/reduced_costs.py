@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .elimination import Elimination
-from .min_plus import min_plus
+from .elimination import Elimination, min_plus
 from .problem import Table
 
 
