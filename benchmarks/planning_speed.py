@@ -169,7 +169,7 @@ def _measured(case: Case) -> dict[str, Any]:
     for owner, name, phase in (
         (TableBuilder, "prepare", "strategies"),
         (TableBuilder, "build", "tables"),
-        (PathTable, "seconds_of", "path prices"),
+        (PathTable, "seconds", "path prices"),
         (PathBounds, "seconds", "bounds of paths"),
         (PathBounds, "row_seconds", "bounds of paths"),
         (elimination, "eliminate", "elimination"),

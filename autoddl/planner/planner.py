@@ -9,7 +9,11 @@ The known schemes are priced beside it, and the plan records them: on one mesh e
 topology, and in stages each in the same stages, with its best topology for every one of them.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from ..cluster.spec import Cluster
@@ -22,8 +26,7 @@ from ..plans.figures import figures
 from ..plans.records import PlannedBaseline
 from ..plans.schedule.orders import in_flight
 from .asked import cost_model, micro_batch_counts, prepared, stage_counts
-from .baselines import BaselinePricer, tried_again
-from .collector import paused_collector
+from .baselines.pricing import BaselinePricer, tried_again
 from .mesh import MeshPlan, plan_mesh, write_stage
 from .options import DEFAULTS, PlanOptions
 from .stages.choice import MOST_STAGES, ranked_partitions
@@ -35,6 +38,22 @@ from .tables.micro_batches import MicroBatches
 MOST_LAYERS = 96
 _MANY = 2  # repeated blocks a stage: enough to cut between them only
 _CANDIDATES = 4
+
+
+@contextmanager
+def paused_collector() -> Iterator[None]:
+    """Without Python's garbage collector inside, as many objects are made that stay.
+
+    It looks at all objects again each time that so many new ones were made, and so costs the more
+    the larger a traced model and its plan are, though reference counts free what planning leaves.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @paused_collector()

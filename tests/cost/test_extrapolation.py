@@ -10,8 +10,8 @@ from autoddl.cluster.provenance import Calibration, Range
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.figures import figures
+from autoddl.plans.report import report
 from autoddl.plans.stage_figures import stage_figures
-from autoddl.plans.summary import summary_json
 from tests.clusters import cluster
 from tests.graphs import residual
 
@@ -47,7 +47,7 @@ def test_large_messages_are_marked_in_words_and_json():
     marks = stage_figures(found.stage).extrapolated
     assert marks and all(m.bytes > 4 << 12 and m.count > 0 for m in marks)
     assert f"extrapolated: {sum(m.count for m in marks)} redistribution steps" in explain(found)
-    summary = json.loads(json.dumps(summary_json(found)))
+    summary = json.loads(json.dumps(report(found).to_json()))
     assert summary["extrapolated"][0]["bytes"] == marks[0].bytes
 
 
