@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .graph.hints import batchwise
     from .planner.options import PlanOptions
     from .plans import Plan
+    from .plans.figures import figures
+    from .plans.report import explain
 
 __all__ = [
     "BackendMissing",
@@ -27,6 +29,8 @@ __all__ = [
     "Plan",
     "PlanOptions",
     "batchwise",
+    "explain",
+    "figures",
     "parallelize",
     "plan",
     "trace",
@@ -39,6 +43,8 @@ _HOMES = {
     "Plan": "plans",
     "PlanOptions": "planner.options",
     "batchwise": "graph.hints",
+    "explain": "plans.report",
+    "figures": "plans.figures",
     "parallelize": "api",
     "plan": "api",
     "trace": "api",

@@ -1,8 +1,9 @@
 """The executor's memory on this machine: resident bytes of a step against the prediction.
 
-`python -m benchmarks.executor_memory`. Each case trains on one device in processes of its own: the
-peak of its resident memory in a step, less what it held before the model was there and less the
-model's own parameters (the executor works on copies).
+`python -m benchmarks.executor_memory`. Each case trains on one device, or as a pipeline on one
+device a stage, in processes of its own: the peak of each one's resident memory in a step, less what
+it held before the model was there, and less the model's own parameters (the executor works on
+copies) and inputs that other stages read.
 
     held   what the process takes; OneFlow's allocator keeps freed blocks for later tensors
     live   the same if it gives free blocks back after every operator: the tensors themselves, and
@@ -15,28 +16,48 @@ smaller ones to share, so the tensors of the cases are large, or few.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
+import io
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autoddl._files import write_atomically
 from autoddl.cost.recompute import Checkpointing
+from autoddl.plans.stage_figures import stage_figures
+from autoddl.runtime.jobs.launch import run_processes
 
 ROOT = Path(__file__).parents[1]
+LAPTOP = ROOT / "calibration" / "machines" / "laptop.json"
 
-CASES: tuple[tuple[str, int, str, Checkpointing], ...] = (
-    ("mlp", 1, "sgd", "none"),
-    ("mlp", 2, "adam", "none"),
-    ("mlp", 1, "sgd", "all"),
-    ("gpt", 1, "sgd", "none"),
-    ("attention", 1, "momentum", "none"),
-    ("deep", 1, "sgd", "none"),
-    ("unet", 1, "sgd", "none"),
+
+@dataclass(frozen=True)
+class Case:
+    """A model, micro-batches, the optimizer, what is run again, and of a pipeline its schedule."""
+
+    model: str
+    micro_batches: int
+    optimizer: str
+    checkpointing: Checkpointing = "none"
+    stages: int = 1
+    schedule: str = "1f1b"
+
+
+CASES = (
+    Case("mlp", 1, "sgd"),
+    Case("mlp", 2, "adam"),
+    Case("mlp", 1, "sgd", "all"),
+    Case("gpt", 1, "sgd"),
+    Case("attention", 1, "momentum"),
+    Case("deep", 1, "sgd"),
+    Case("unet", 1, "sgd"),
+    Case("mlp", 4, "sgd", stages=2),
+    Case("mlp", 4, "adam", stages=2, schedule="gpipe"),
+    Case("mlp", 4, "sgd", "all", stages=2, schedule="gpipe"),
+    Case("deep", 4, "momentum", stages=2),
 )
 
 
@@ -130,9 +151,7 @@ def give_back() -> None:
     OneFlow.set_gradient = returning(OneFlow.set_gradient)
 
 
-def measure(
-    name: str, micro_batches: int, optimizer: str, checkpointing: Checkpointing, live: bool
-) -> dict[str, Any]:
+def measure(case: Case, live: bool) -> dict[str, Any]:
     """Predicted and measured bytes of one case, in this process."""
     import oneflow as flow
 
@@ -142,44 +161,56 @@ def measure(
     import autoddl
     from autoddl.runtime.oneflow.trace.entries import optimizer_maker
 
-    cluster = autoddl.Cluster.load("calibration/machines/laptop.json").with_shape(1, 1)
+    cluster = autoddl.Cluster.load(LAPTOP).with_shape(case.stages, 1)
 
-    def trainer_of(which: Any, parts: int) -> Any:
+    def trainer_of(which: Any, parts: int, checkpointing: Checkpointing) -> Any:
         model, example, loss = which
+        staged = {"stages": case.stages, "schedule": case.schedule} if case.stages > 1 else {}
         return autoddl.parallelize(
             model, cluster, example=example, loss=loss,
-            optimizer=optimizer_maker(optimizer, 1e-3), micro_batches=parts,
-            checkpointing=checkpointing if which[0] is not tiny else "none",
+            optimizer=optimizer_maker(case.optimizer, 1e-3), micro_batches=parts,
+            checkpointing=checkpointing, **staged,
         )  # fmt: skip
 
-    tiny = flow.nn.Linear(8, 8)
+    tiny = flow.nn.Sequential(flow.nn.Linear(8, 8), flow.nn.Linear(8, 8))
     small = tiny, (flow.randn(8, 8), flow.randn(8, 8)), flow.nn.MSELoss()
-    trainer_of(small, 1).step(*small[1])  # libraries and threads are there now
+    trainer_of(small, case.stages, "none").step(*small[1])  # libraries and threads are there now
     before = resident("VmRSS")
-    model, example, loss = model_of(name, micro_batches)
+    model, example, loss = model_of(case.model, case.micro_batches)
     own = sum(p.numel() * 4 for p in model.parameters())
-    trainer = trainer_of((model, example, loss), micro_batches)
+    trainer = trainer_of((model, example, loss), case.micro_batches, case.checkpointing)
     trainer.step(*example).numpy()
     Path("/proc/self/clear_refs").write_text("5")  # the peak from here on
     trainer.step(*example).numpy()
-    plan = trainer.plan
+    stage = trainer.plan.stages[trainer.stage]
+    read = {op.attrs["index"] for op in stage.graph.ops if op.kind == "input"}
+    unread = sum(4 * x.numel() for n, x in enumerate(example) if n not in read)
     return {
-        "model": name,
-        "micro_batches": micro_batches,
-        "optimizer": optimizer,
-        "recomputed_blocks": len(plan.recomputed),
-        "predicted_bytes": plan.memory_peak("executor").bytes,
-        "measured_bytes": resident("VmHWM") - before - own,
+        **dataclasses.asdict(case),
+        "stage": trainer.stage,
+        "in_flight": stage.in_flight,
+        "recomputed_blocks": len(stage.recomputed),
+        "predicted_bytes": stage_figures(stage).peak_bytes,
+        "measured_bytes": resident("VmHWM") - before - own - unread,
     }
 
 
-def run(number: int, live: bool) -> dict[str, Any]:
-    """One case in a process of its own, where malloc returns what is freed."""
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-    command = [sys.executable, "-m", "benchmarks.executor_memory", "--case", str(number)]
-    command += ["--live"] if live else []
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+def run(number: int, live: bool) -> list[dict[str, Any]]:
+    """One case, a row for each stage, in processes of its own.
+
+    malloc returns what is freed there.
+    """
+    environment = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+    command = [str(Path(__file__)), "--case", str(number), *(["--live"] if live else [])]
+    told = io.StringIO()
+    status = run_processes(
+        command, CASES[number].stages, {**environment, "PYTHONPATH": str(ROOT)}, output=told
+    )
+    if status:
+        raise SystemExit(f"case {number} ended with status {status}\n{told.getvalue()}")
+    lines = [line[line.index("{") :] for line in told.getvalue().splitlines() if "{" in line]
+    rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    return sorted(rows, key=lambda row: row["stage"])
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
@@ -190,17 +221,23 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         f"the process. Predicted for live tensors: {min(errors):+.1%} to {max(errors):+.1%}; what "
         f"OneFlow's allocator adds: {min(kept):+.1%} to {max(kept):+.1%}.",
         "",
-        "| model | micro-batches | optimizer | blocks run again | predicted MB | live MB | predicted / live | held MB | held / live |",  # noqa: E501
-        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| model | micro-batches | optimizer | stage | in flight | blocks run again | predicted MB | live MB | predicted / live | held MB | held / live |",  # noqa: E501
+        "| --- | ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:
         predicted, live, held = (row[f"{what}_bytes"] for what in ("predicted", "live", "held"))
         lines.append(
             f"| {row['model']} | {row['micro_batches']} | {row['optimizer']} | "
+            f"{_stage_text(row)} | {row['in_flight']} | "
             f"{row['recomputed_blocks'] or '-'} | {predicted / 1e6:,.1f} | {live / 1e6:,.1f} | "
             f"{predicted / live:.3f} | {held / 1e6:,.1f} | {held / live:.3f} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _stage_text(row: dict[str, Any]) -> str:
+    stages = row["stages"]
+    return "-" if stages == 1 else f"{row['stage']} of {stages}, {row['schedule']}"
 
 
 def main() -> None:
@@ -210,15 +247,16 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "memory")
     arguments = parser.parse_args()
     if arguments.case is not None:
-        print(json.dumps(measure(*CASES[arguments.case], live=arguments.live)))
+        print(json.dumps(measure(CASES[arguments.case], arguments.live)))
         return
     rows = []
     for number in range(len(CASES)):
-        row = run(number, live=True)
-        row["live_bytes"] = row.pop("measured_bytes")
-        row["held_bytes"] = run(number, live=False)["measured_bytes"]
-        print(json.dumps(row), flush=True)
-        rows.append(row)
+        held = run(number, live=False)
+        for row, other in zip(run(number, live=True), held, strict=True):
+            row["live_bytes"] = row.pop("measured_bytes")
+            row["held_bytes"] = other["measured_bytes"]
+            print(json.dumps(row), flush=True)
+            rows.append(row)
     write_atomically(arguments.output / "executor.json", json.dumps({"rows": rows}, indent=1))
     write_atomically(arguments.output / "executor.md", markdown(rows))
 

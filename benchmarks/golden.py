@@ -23,6 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from autoddl.plans import Plan
+from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
 from benchmarks.planning_speed import CASES as PLANNING_CASES
 from benchmarks.planning_speed import MACHINES
 from benchmarks.planning_speed import graph_of as planning_graph
@@ -127,23 +130,23 @@ def measured(name: str, graphs: Path | None) -> dict[str, Any]:
     return {"cpu_s": round(time.process_time() - started, 2), **_figures(plan)}
 
 
-def _figures(plan: Any) -> dict[str, Any]:
+def _figures(plan: Plan) -> dict[str, Any]:
     found: dict[str, Any] = {"micro_batches": plan.micro_batches}
     if plan.num_stages > 1:
-        needed = max(plan.memory_bytes)
+        needed = max(figures(plan).memory_bytes)
         found |= {
-            "seconds": plan.iteration_s,
+            "seconds": figures(plan).iteration_s,
             "parts": len(plan.stages),
             "bound": None,
             "gap": None,
         }
     else:
-        needed = plan.peak_bytes or plan.cost.memory_bytes
+        needed = stage_figures(plan.stage).peak_bytes or figures(plan).cost.memory_bytes
         found |= {
-            "seconds": plan.cost.iteration_s,
+            "seconds": figures(plan).cost.iteration_s,
             "parts": 1,
-            "bound": plan.search.lower_bound_s,
-            "gap": plan.gap,
+            "bound": plan.stage.search.lower_bound_s,
+            "gap": stage_figures(plan.stage).gap,
         }
     return {**found, "needed_bytes": needed}
 

@@ -21,6 +21,7 @@ from typing import Any
 from autoddl._files import write_atomically
 from autoddl.cluster.spec import Cluster
 from autoddl.graph.graph import Graph
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.oneflow.memory.exact import exact_memory
 from autoddl.runtime.oneflow.trace.job.meta import storage_free
 from autoddl.runtime.oneflow.trace.trace import trace
@@ -42,7 +43,7 @@ def graph_of(model: str) -> Graph:
 def measure(case: Case) -> dict[str, Any]:
     """Predicted and compiled bytes of one case."""
     plan = plan_of(case, graph_of(case.model), Cluster.load(MACHINE))
-    peak = plan.memory_peak()
+    peak = stage_figures(plan.stage).memory_peak()
     started = time.perf_counter()
     exact = exact_memory(plan)
     return {

@@ -22,6 +22,8 @@ from autoddl.graph.graph import Graph
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
+from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.oneflow.memory.exact import check_compiles, exact_memory
 from autoddl.runtime.oneflow.memory.rules import compiles
 from autoddl.runtime.oneflow.trace.entries import trace_entry
@@ -49,8 +51,9 @@ def plans(graph: Graph, where: Cluster, share: float) -> Iterator[Plan]:
 
 def needs(plan: Plan) -> tuple[int, ...]:
     """Predicted bytes of the executor's step, and of the compiled one where there is one."""
-    executor = plan.memory_peak("executor").bytes
-    return (executor, plan.memory_peak().bytes) if compiles(plan.step) else (executor,)
+    predicted = stage_figures(plan.stage)
+    executor = predicted.memory_peak("executor").bytes
+    return (executor, predicted.memory_peak().bytes) if compiles(predicted.step) else (executor,)
 
 
 def measure(plan: Plan) -> dict[str, Any]:
@@ -70,8 +73,8 @@ def measure(plan: Plan) -> dict[str, Any]:
         "limit_bytes": None if limit == ANY_MEMORY else limit,
         "micro_batches": plan.micro_batches,
         "recomputed_blocks": len(plan.recomputed),
-        "zero_stages": sorted({edge.zero_stage for edge in plan.edges.values()} - {0}),
-        "iteration_s": plan.cost.iteration_s,
+        "zero_stages": sorted({edge.zero_stage for edge in plan.stage.edges.values()} - {0}),
+        "iteration_s": figures(plan).cost.iteration_s,
         "executor_bytes": executor,
         "graph_bytes": graph[0] if graph else None,
         "compiled_bytes": compiled,

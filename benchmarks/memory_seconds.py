@@ -20,6 +20,7 @@ from autoddl.graph.graph import Graph
 from autoddl.planner.baselines import data_parallel
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.tools.box import Box
 from benchmarks.box.machines import calibrated
@@ -40,7 +41,7 @@ def plans(graph: Graph, cluster: Cluster) -> list[Named]:
     """Different plans, each with what it is."""
     free = find_plan(graph, cluster, PlanOptions(optimizer="sgd"))
     found = [("searched, no limit", free)]
-    needed = free.memory_peak("executor").bytes
+    needed = stage_figures(free.stage).memory_peak("executor").bytes
     for share in SHARES:
         plan = find_plan(
             graph, cluster, PlanOptions(optimizer="sgd", memory_limit_bytes=share * needed)
@@ -86,12 +87,13 @@ def markdown(named: Sequence[Named], cases: Sequence[Measured], about: dict[str,
         "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for (name, plan), case in zip(named, cases, strict=True):
-        zero = sorted({edge.zero_stage for edge in plan.edges.values()} - {0})
+        zero = sorted({edge.zero_stage for edge in plan.stage.edges.values()} - {0})
         step, moved = case.predicted_step_s(RULE), case.predicted_comm_s[RULE]
         lines.append(
             f"| {name} | {plan.micro_batches} | {len(plan.recomputed) or '-'} | "
             f"{', '.join(map(str, zero)) or '-'} | "
-            f"{plan.memory_peak('executor').bytes / 1e6:.2f} | {step:.3f} | {case.step_s:.3f} | "
+            f"{stage_figures(plan.stage).memory_peak('executor').bytes / 1e6:.2f} | "
+            f"{step:.3f} | {case.step_s:.3f} | "
             f"{step / case.step_s:.3f} | {moved:.3f} | {case.comm_s:.3f} | "
             f"{moved / case.comm_s:.3f} |"
         )

@@ -26,6 +26,8 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan
 from autoddl.planner.tables.group_table import Space
 from autoddl.plans import Plan
+from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.tools.compare import OURS
 from tests.graphs import attention
 
@@ -172,7 +174,7 @@ def predict(case: Case, change: Callable[[Cluster], Cluster] = lambda c: c) -> O
     ours = find_plan(graph, cluster, PlanOptions(zero=False, precision=case.precision))
     schemes = {OURS: _figures("", ours)}
     split = find_plan(graph, cluster, PlanOptions(baselines=False, precision=case.precision))
-    if any(edge.zero_stage for edge in split.edges.values()):
+    if any(edge.zero_stage for edge in split.stage.edges.values()):
         schemes[OURS_ZERO] = _figures("", split)
     priced = baseline_plans(graph, cluster, PlanOptions(precision=case.precision))
     for name, (record, plan) in priced.items():
@@ -219,13 +221,15 @@ def attention_traffic() -> dict[str, float]:
             PlanOptions(micro_batches=1, memory_limit_bytes=NO_LIMIT, baselines=False),
             space=space,
         )
-        costs = (cost for op, cost in plan.costs.items() if op.startswith("layer2"))
+        costs = (
+            cost for op, cost in stage_figures(plan.stage).costs.items() if op.startswith("layer2")
+        )
         found[name] = sum(cost.nic_bytes.forward for cost in costs) / 4 / 2**30
     return found
 
 
 def _figures(topology: str, plan: Plan) -> tuple[str, float, float, float]:
-    cost, parts, again = plan.cost, plan.micro_batches, len(plan.recomputed)
+    cost, parts, again = figures(plan).cost, plan.micro_batches, len(plan.recomputed)
     detail = [topology] if topology else []
     detail += [f"{parts} micro-batches"] if parts > 1 else []
     detail += [f"{again} blocks run again"] if again and not topology else []

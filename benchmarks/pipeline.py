@@ -27,8 +27,10 @@ from autoddl.cost.operators import at_rate
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
-from autoddl.plans.schedule.costs import Costs
+from autoddl.plans.figures import figures
+from autoddl.plans.schedule.schedule import Costs
 from autoddl.plans.schedule.simulate import simulate
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.tools.box import Box
 from benchmarks.box.bytes import LAPTOP
@@ -103,7 +105,9 @@ def measure(setting: Setting, rate: str, repeats: int) -> dict[str, Any]:
         turns = readings[number :: len(runs)]
         samples = [max(h["seconds"][0] for h in hosts) for hosts in turns]
         plan = plans[run["plan"]]
-        costs = plan.pass_costs if emulate else with_passes(plan.pass_costs, readings)
+        costs = (
+            figures(plan).pass_costs if emulate else with_passes(figures(plan).pass_costs, readings)
+        )
         if run["signal"]:
             latency = cluster.inter.transfer_latency_s
             short = dict.fromkeys(costs.activation, latency)
@@ -124,7 +128,10 @@ def measure(setting: Setting, rate: str, repeats: int) -> dict[str, Any]:
         "rate": rate,
         "stages": len(plan.stages),
         "micro_batches": MICRO_BATCHES,
-        "transfer_s": [plan.pass_costs.activation[f] for f in sorted(plan.pass_costs.activation)],
+        "transfer_s": [
+            figures(plan).pass_costs.activation[f]
+            for f in sorted(figures(plan).pass_costs.activation)
+        ],
         "machine": machine(),
         "rows": rows,
     }
@@ -144,11 +151,11 @@ def with_passes(costs: Costs, readings: list[list[dict[str, Any]]]) -> Costs:
 
 def predicted(plan: Plan, costs: Costs, overlap: bool, with_once: bool) -> float:
     """The simulated iteration; real passes leave out what happens once."""
-    timeline = simulate(plan.schedule, costs, overlap)
+    timeline = simulate(figures(plan).schedule, costs, overlap)
     ends = [0.0] * plan.num_stages
     for span in timeline.spans:
         ends[span.stage] = max(ends[span.stage], span.end_s)
-    once = [stage.price.once_s if with_once else 0.0 for stage in plan.stages]
+    once = [stage_figures(stage).price.once_s if with_once else 0.0 for stage in plan.stages]
     return max(end + y for end, y in zip(ends, once, strict=True))
 
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from autoddl.planner.options import PlanOptions
+from autoddl.plans.figures import figures
 
 RESULTS = Path(__file__).parent / "results"
 MACHINES = Path(__file__).parents[1] / "calibration" / "machines"
@@ -168,7 +169,7 @@ def _measured(case: Case) -> dict[str, Any]:
     for owner, name, phase in (
         (TableBuilder, "prepare", "strategies"),
         (TableBuilder, "build", "tables"),
-        (PathTable, "seconds_of", "path prices"),
+        (PathTable, "seconds", "path prices"),
         (PathBounds, "seconds", "bounds of paths"),
         (PathBounds, "row_seconds", "bounds of paths"),
         (elimination, "eliminate", "elimination"),
@@ -229,13 +230,13 @@ def _measured(case: Case) -> dict[str, Any]:
         "failure": failure,
     }
     if plan is not None:
-        bound = plan.search.lower_bound_s
+        bound = plan.stage.search.lower_bound_s
         results |= {
-            "iteration_s": plan.cost.iteration_s,
+            "iteration_s": figures(plan).cost.iteration_s,
             "micro_batches": plan.micro_batches,
             "lower_bound_s": bound,
-            "algorithm": plan.search.algorithm,
-            "gap": None if bound is None else max(0.0, plan.cost.iteration_s / bound - 1),
+            "algorithm": plan.stage.search.algorithm,
+            "gap": None if bound is None else max(0.0, figures(plan).cost.iteration_s / bound - 1),
         }
         if not case.free and case.gap is None:
             started = time.perf_counter()

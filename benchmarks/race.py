@@ -26,6 +26,7 @@ from autoddl.cost.operators import at_rate
 from autoddl.graph.graph import Graph
 from autoddl.planner.baselines import Chosen
 from autoddl.planner.options import PlanOptions
+from autoddl.plans.figures import figures
 from autoddl.runtime.oneflow.rival.choice import ask_oneflow
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.sbp.mesh import Mesh
@@ -78,8 +79,8 @@ def balanced(cluster: Cluster, model: str) -> Cluster:
         schemes = compare(graph_of(model), cluster, PlanOptions(optimizer=OPTIMIZER)).schemes
         plan = next(s.plan for s in schemes if s.name == name)
         assert plan is not None, "small models fit by every scheme"
-        wanted_s = plan.cost.communication_s * (1 - share) / share
-        rate *= plan.cost.compute_s / wanted_s
+        wanted_s = figures(plan).cost.communication_s * (1 - share) / share
+        rate *= figures(plan).cost.compute_s / wanted_s
     return replace(cluster, device=at_rate(device, rate))
 
 
@@ -112,7 +113,9 @@ def schemes_of(model: str, cluster: Cluster) -> list[Scheme]:
         if plan is None:
             print(f"  {scheme.name}: {scheme.why}", flush=True)
             continue
-        same = repr((sorted(plan.ops.items()), sorted(plan.edges.items()), plan.micro_batches))
+        same = repr(
+            (sorted(plan.stage.ops.items()), sorted(plan.stage.edges.items()), plan.micro_batches)
+        )
         if same in found:
             known = found[same]
             found[same] = replace(known, name=f"{known.name} = {scheme.name}")
@@ -138,9 +141,9 @@ def race(box: Box, label: str, model: str, cluster: Cluster, emulate: bool) -> C
             Racer(
                 name=scheme.name,
                 topology=scheme.topology,
-                predicted_s=plan.cost.iteration_s,
-                predicted_comm_s=plan.cost.communication_s,
-                predicted_nic_bytes=plan.cost.nic_bytes.total,
+                predicted_s=figures(plan).cost.iteration_s,
+                predicted_comm_s=figures(plan).cost.communication_s,
+                predicted_nic_bytes=figures(plan).cost.nic_bytes.total,
                 link_bytes=max(host["sent_bytes"] for host in carried[number]),
                 samples_s=samples,
             )

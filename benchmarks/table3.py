@@ -45,6 +45,7 @@ from autoddl.planner.baselines.megatron_stages import (
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan
 from autoddl.plans import Plan
+from autoddl.plans.figures import figures
 from autoddl.runtime.oneflow.trace.job.meta import storage_free
 from autoddl.runtime.oneflow.trace.trace import trace
 from benchmarks.paper_figures import MACHINES
@@ -104,7 +105,7 @@ class Found:
 
 
 def of_plan(plan: Plan, topologies: tuple[str, ...] = ()) -> Found:
-    cost, parts = plan.cost, plan.micro_batches
+    cost, parts = figures(plan).cost, plan.micro_batches
     return Found(
         cost.iteration_s, parts, cost.compute_s, cost.communication_s, bool(plan.recomputed),
         topologies=topologies,
@@ -112,7 +113,12 @@ def of_plan(plan: Plan, topologies: tuple[str, ...] = ()) -> Found:
 
 
 def of_pipeline(plan: Plan, topologies: tuple[str, ...] = ()) -> Found:
-    return replace(of_plan(plan, topologies), seconds=plan.iteration_s, bubble=plan.timeline.bubble)
+    predicted = figures(plan)
+    return replace(
+        of_plan(plan, topologies),
+        seconds=predicted.iteration_s,
+        bubble=predicted.timeline.bubble,
+    )
 
 
 def one_stage(graph: Graph, cluster: Cluster) -> dict[str, Found]:
@@ -137,7 +143,9 @@ def megatron(ours: Plan, graph: Graph) -> Found | None:
     counts = micro_batch_counts(graph, None)
     near = [n for n in counts if ours.micro_batches / 2 <= n <= 2 * ours.micro_batches]
     tried = [climb(at, counts, PER_STAGE * len(ours.stages)), *map(at, near)]
-    found = min(filter(None, tried), key=lambda found: found.plan.iteration_s, default=None)
+    found = min(
+        filter(None, tried), key=lambda found: figures(found.plan).iteration_s, default=None
+    )
     return None if found is None else of_pipeline(found.plan, found.topologies)
 
 

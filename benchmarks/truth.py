@@ -22,6 +22,7 @@ from pathlib import Path
 from autoddl.cluster import Cluster
 from autoddl.cost.operators import at_rate
 from autoddl.plans import Plan
+from autoddl.plans.figures import figures
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.tools.box import Box
 from benchmarks.box.machines import calibrated
@@ -69,7 +70,7 @@ def measure(
                 name,
                 statistics.median(comm),
                 statistics.median(step),
-                plan.cost.compute_s,
+                figures(plan).cost.compute_s,
                 predicted,
                 comm,
                 step,
@@ -85,7 +86,7 @@ def _median_of(hosts: Sequence[Mapping[str, Sequence[float]]], what: str) -> flo
 
 def priced(plan: Plan, rule: str) -> float:
     """Seconds of communication of a step by a rule."""
-    return plan.changed(comm_rule=rule).cost.communication_s
+    return figures(plan.changed(comm_rule=rule)).cost.communication_s
 
 
 def main() -> None:

@@ -61,9 +61,7 @@ class Loops:
     def __post_init__(self) -> None:
         size, address = ctypes.c_int64, ctypes.c_void_p
         for name, takes in {
-            "autoddl_relax_single": [size] * 3 + [address] * 4,
-            "autoddl_relax_double": [size] * 3 + [address] * 4,
-            "autoddl_shortest": [size] + [address] * 3 + [size, address, ctypes.c_int, address],
+            "autoddl_shortest": [size] * 2 + [address] * 4,
             "autoddl_min_plus": [size] * 3
             + [address, ctypes.c_int, size, size, address]
             + [address, ctypes.c_int, size, size, address],
@@ -73,38 +71,17 @@ class Loops:
             function.argtypes, function.restype = takes, ctypes.c_int
         self.library.autoddl_free.argtypes = [address] * 2
 
-    def relax(self, src: Ints, dst: Ints, weights: Reals, length: Reals) -> None:
-        """Shorten `length` [nodes, starts], of ways so far, by edges (`sbp.shortest_paths`).
+    def shortest(self, begins: Ints, targets: Ints, weights: Reals, length: Doubles) -> None:
+        """Shorten `length` [nodes, starts], of paths so far, by edges (`sbp.shortest_paths`).
 
-        weights: [edges], as precise as `length`
+        begins: [nodes + 1] where the edges of each node begin among `targets` and `weights`
         """
-        src, dst = _own(src, np.int64), _own(dst, np.int64)
-        weights = _own(weights, length.dtype)
-        assert length.flags.c_contiguous and len(src) == len(dst) == len(weights)
-        relax = (
-            self.library.autoddl_relax_single
-            if length.dtype == np.float32
-            else self.library.autoddl_relax_double
-        )
-        _check(relax(*length.shape, len(src), _at(src), _at(dst), _at(weights), _at(length)))
-
-    def shortest(
-        self, begins: Ints, targets: Ints, weights: Reals, starts: Ints, *, backwards: bool = False
-    ) -> Doubles:
-        """[starts, nodes] lengths of the cheapest ways (`sbp.shortest_paths`).
-
-        begins:    [nodes + 1] where the edges of each node begin among `targets` and `weights`
-        backwards: along the edges from their targets
-        """
-        begins, targets = _own(begins, np.int32), _own(targets, np.int32)  # as SciPy has them
-        weights, starts = _own(weights, np.float64), _own(starts, np.int64)
-        nodes = len(begins) - 1
-        assert len(targets) == len(weights) == begins[-1]
-        found = np.empty((len(starts), nodes))
+        begins, targets = _own(begins, np.int32), _own(targets, np.int32)
+        weights = _own(weights, np.float64)
+        assert length.flags.c_contiguous and length.dtype == np.float64
+        assert len(begins) == len(length) + 1 and len(targets) == len(weights) == begins[-1]
         edges = _at(begins), _at(targets), _at(weights)
-        shortest = self.library.autoddl_shortest
-        _check(shortest(nodes, *edges, len(starts), _at(starts), backwards, _at(found)))
-        return found
+        _check(self.library.autoddl_shortest(*length.shape, *edges, _at(length)))
 
     def min_plus(self, left: Ints | Reals, node: Reals, right: Ints | Reals) -> Singles:
         """min over s of left[i, s] + node[s] + right[s, j] (`search.min_plus`)."""

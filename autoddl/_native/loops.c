@@ -16,148 +16,46 @@ of several is taken, any order gives the same. Functions return 0, or -1 where m
 
 const char *autoddl_loops_source(void) { return AUTODDL_LOOPS_SOURCE; }
 
-/* ---- Cheapest ways from many starts: one edge after the other, all starts at once ---- */
+/* ---- Cheapest paths from several starts: edges shorten lengths until none does any more ---- */
 
-#define DEFINE_RELAX(NAME, REAL, FLAG)                                                             \
-    WIDE static FLAG NAME##_edge(int64_t lanes, const REAL *restrict here, REAL *restrict there,   \
-                                 REAL weight) {                                                    \
-        FLAG better = 0;                                                                           \
-        for (int64_t lane = 0; lane < lanes; lane++) {                                             \
-            REAL reach = here[lane] + weight, known = there[lane];                                 \
-            better |= reach < known;                                                               \
-            there[lane] = reach < known ? reach : known;                                           \
-        }                                                                                          \
-        return better;                                                                             \
-    }                                                                                              \
-                                                                                                   \
-    int NAME(int64_t nodes, int64_t lanes, int64_t edges, const int64_t *src, const int64_t *dst,  \
-             const REAL *weights, REAL *length) {                                                  \
-        int64_t *changed = malloc(sizeof(int64_t) * (nodes + 1)); /* sweep of a last change */     \
-        if (!changed) return -1;                                                                   \
-        for (int64_t node = 0; node < nodes; node++) {                                             \
-            changed[node] = -2;                                                                    \
-            for (int64_t lane = 0; lane < lanes; lane++)                                           \
-                if (length[node * lanes + lane] < INFINITY) changed[node] = 0;                     \
-        }                                                                                          \
-        for (int64_t sweep = 1, last = 0; last == sweep - 1; sweep++)                              \
-            for (int64_t edge = 0; edge < edges; edge++) {                                         \
-                int64_t from = src[edge], to = dst[edge];                                          \
-                if (changed[from] < sweep - 1 || from == to) continue;                             \
-                if (NAME##_edge(lanes, length + from * lanes, length + to * lanes, weights[edge])) \
-                    changed[to] = last = sweep;                                                    \
-            }                                                                                      \
-        free(changed);                                                                             \
-        return 0;                                                                                  \
-    }
-
-DEFINE_RELAX(autoddl_relax_single, float, int32_t)
-DEFINE_RELAX(autoddl_relax_double, double, int64_t)
-
-/* ---- Cheapest ways from one start after the other, by Dijkstra's algorithm on a heap ---- */
-
-typedef struct {
-    double length;
-    int64_t node;
-} Reached;
-
-typedef struct {
-    Reached *items;
-    int64_t *place; /* of each node among the items, or -1 */
-    int64_t size;
-} Heap;
-
-static void put(Heap *heap, int64_t at, Reached item) {
-    heap->items[at] = item;
-    heap->place[item.node] = at;
-}
-
-static void rise(Heap *heap, int64_t at, Reached item) {
-    while (at > 0) {
-        int64_t above = (at - 1) / 4;
-        if (heap->items[above].length <= item.length) break;
-        put(heap, at, heap->items[above]);
-        at = above;
-    }
-    put(heap, at, item);
-}
-
-static Reached take_least(Heap *heap) {
-    Reached least = heap->items[0], item = heap->items[--heap->size];
-    int64_t at = 0;
-    heap->place[least.node] = -1;
-    if (!heap->size) return least;
-    for (;;) {
-        int64_t first = 4 * at + 1, best = first;
-        if (first >= heap->size) break;
-        for (int64_t below = first + 1; below < first + 4 && below < heap->size; below++)
-            if (heap->items[below].length < heap->items[best].length) best = below;
-        if (item.length <= heap->items[best].length) break;
-        put(heap, at, heap->items[best]);
-        at = best;
-    }
-    put(heap, at, item);
-    return least;
-}
-
-/* Edges by the node they leave: where those of each begin, their targets and weights. */
-typedef struct {
-    int32_t *begins, *targets;
-    double *weights;
-} Edges;
-
-static int turn_around(Edges given, int64_t nodes, Edges *turned) {
-    int64_t count = given.begins[nodes];
-    turned->begins = calloc(nodes + 2, sizeof(int32_t));
-    turned->targets = malloc(sizeof(int32_t) * (count + 1));
-    turned->weights = malloc(sizeof(double) * (count + 1));
-    if (!turned->begins || !turned->targets || !turned->weights) return -1;
-    int32_t *next = turned->begins + 1; /* where the next edge of each goes; at the end, its end */
-    for (int64_t edge = 0; edge < count; edge++) next[given.targets[edge] + 1]++;
-    for (int64_t node = 0; node < nodes; node++) next[node + 1] += next[node];
-    for (int64_t node = 0; node < nodes; node++)
-        for (int32_t edge = given.begins[node]; edge < given.begins[node + 1]; edge++) {
-            int32_t place = next[given.targets[edge]]++;
-            turned->targets[place] = node;
-            turned->weights[place] = given.weights[edge];
+/* Extend the paths that end at one node by its edges; mark the nodes that come nearer to a start. */
+WIDE static void extend(int64_t starts, int64_t edges, const int32_t *targets,
+                        const double *weights, const double *restrict here,
+                        double *restrict length, char *changed) {
+    for (int64_t edge = 0; edge < edges; edge++) {
+        double *there = length + targets[edge] * starts, weight = weights[edge];
+        int64_t nearer = 0;
+        for (int64_t start = 0; start < starts; start++) {
+            double reach = here[start] + weight, known = there[start];
+            nearer |= reach < known;
+            there[start] = reach < known ? reach : known;
         }
-    return 0;
+        changed[targets[edge]] |= nearer;
+    }
 }
 
-int autoddl_shortest(int64_t nodes, int32_t *begins, int32_t *targets, double *weights,
-                     int64_t count, const int64_t *starts, int backwards, double *found) {
-    Edges edges = {begins, targets, weights}, turned = {NULL, NULL, NULL};
-    Heap heap = {malloc(sizeof(Reached) * (nodes + 1)), malloc(sizeof(int64_t) * (nodes + 1)), 0};
-    int failed = !heap.items || !heap.place ? -1 : 0;
-    if (backwards && !failed) {
-        failed = turn_around(edges, nodes, &turned);
-        edges = turned;
-    }
-    for (int64_t number = 0; number < count && !failed; number++) {
-        double *length = found + number * nodes;
+int autoddl_shortest(int64_t nodes, int64_t starts, const int32_t *begins, const int32_t *targets,
+                     const double *weights, double *length) {
+    char *changed = calloc(nodes + 1, 1); /* since its edges were last followed */
+    double *here = malloc(sizeof(double) * (starts + 1)); /* as an edge may lead back to its node */
+    int failed = !changed || !here ? -1 : 0;
+    for (int64_t node = 0; node < nodes && !failed; node++)
+        for (int64_t start = 0; start < starts; start++)
+            changed[node] |= length[node * starts + start] < INFINITY;
+    for (int again = !failed; again;) {
+        again = 0;
         for (int64_t node = 0; node < nodes; node++) {
-            length[node] = INFINITY;
-            heap.place[node] = -1;
-        }
-        length[starts[number]] = 0.0;
-        heap.size = 1;
-        put(&heap, 0, (Reached){0.0, starts[number]});
-        while (heap.size) {
-            Reached here = take_least(&heap);
-            for (int32_t n = edges.begins[here.node]; n < edges.begins[here.node + 1]; n++) {
-                int64_t to = edges.targets[n];
-                double reach = here.length + edges.weights[n];
-                if (!(reach < length[to])) continue;
-                length[to] = reach;
-                int64_t at = heap.place[to] < 0 ? heap.size++ : heap.place[to];
-                rise(&heap, at, (Reached){reach, to});
-            }
+            if (!changed[node]) continue;
+            again = 1;
+            changed[node] = 0;
+            memcpy(here, length + node * starts, sizeof(double) * starts);
+            int64_t first = begins[node];
+            extend(starts, begins[node + 1] - first, targets + first, weights + first, here, length,
+                   changed);
         }
     }
-    free(turned.begins);
-    free(turned.targets);
-    free(turned.weights);
-    free(heap.items);
-    free(heap.place);
+    free(changed);
+    free(here);
     return failed;
 }
 

@@ -27,9 +27,9 @@ from functools import cached_property
 from typing import Literal
 
 from ..graph.graph import SOURCE_KINDS, Graph, Op
+from ..graph.regions import Blocks
 from ..sbp.signature import find_rule
 
-Blocks = tuple[tuple[str, ...], ...]
 Checkpointing = Literal["auto", "none", "all"]
 _AT_EVERY_BATCH = ("block_of", "place_of", "last_products", "done", "leaving")  # slow to find out
 CHECKPOINTING: tuple[Checkpointing, ...] = ("auto", "none", "all")

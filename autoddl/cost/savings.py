@@ -2,7 +2,7 @@
 
 Each is the difference to the same placements without it, by the account (`cost.account`):
 
-    accumulation    all micro-batches at once
+    accumulation    all micro-batches at once; not of a pipeline's stage, which would wait then
     split storage   the parameters of a layer stored whole where they are Broadcast (ZeRO, stage 0)
 """
 
@@ -76,7 +76,7 @@ def savings(
 ) -> Savings:
     """Of a plan whose operators cost `costs`."""
     accumulation = None
-    if micro_batches > 1 and graph.batch:
+    if micro_batches > 1 and graph.batch and not graph.is_stage:
         try:
             whole_batch = graph.with_batch(graph.batch * micro_batches)
         except ValueError:

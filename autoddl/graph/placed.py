@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
@@ -18,6 +20,27 @@ class PlannedOp:
     grad_outs: tuple[NdSbp | None, ...]
     grad_ins: tuple[NdSbp | None, ...]
     inner_axes: tuple[int, ...] = ()  # axes along which the operator runs its own collectives
+
+    def to_json(self) -> dict[str, Any]:
+        """Without its name; `from_json` inverts it."""
+        return {
+            "ins": _texts(self.ins),
+            "outs": _texts(self.outs),
+            "grad_outs": _texts(self.grad_outs),
+            "grad_ins": _texts(self.grad_ins),
+            **({"inner_axes": list(self.inner_axes)} if self.inner_axes else {}),
+        }
+
+    @staticmethod
+    def from_json(name: str, data: Mapping[str, Any]) -> PlannedOp:
+        return PlannedOp(
+            name,
+            tuple(map(NdSbp.parse, data["ins"])),
+            tuple(map(NdSbp.parse, data["outs"])),
+            tuple(None if t is None else NdSbp.parse(t) for t in data["grad_outs"]),
+            tuple(None if t is None else NdSbp.parse(t) for t in data["grad_ins"]),
+            tuple(data.get("inner_axes", ())),
+        )
 
 
 @dataclass(frozen=True)
@@ -35,3 +58,28 @@ class PlannedEdge:
     forward: tuple[Step, ...] = ()
     backward: tuple[Step, ...] = ()
     zero_stage: int = 0
+
+    def to_json(self) -> list[Any]:
+        """Its fields in order; `from_json` inverts it."""
+        return [
+            self.op,
+            self.index,
+            [str(s) for s in self.forward],
+            [str(s) for s in self.backward],
+            *([self.zero_stage] if self.zero_stage else []),
+        ]
+
+    @staticmethod
+    def from_json(data: Sequence[Any]) -> PlannedEdge:
+        op, index, forward, backward, *zero_stage = data
+        return PlannedEdge(
+            op,
+            index,
+            tuple(map(Step.parse, forward)),
+            tuple(map(Step.parse, backward)),
+            *zero_stage,
+        )
+
+
+def _texts(placements: tuple[NdSbp | None, ...]) -> list[str | None]:
+    return [None if nd is None else str(nd) for nd in placements]

@@ -23,6 +23,7 @@ from ..sbp.signature import find_rule
 from .graph import Graph, Op
 
 Block = tuple[str, ...]
+Blocks = tuple[Block, ...]
 _ENDS = ("input", "param", "buffer", "stage_input", "stage_output", "loss")
 
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ..cost.account import Cost, account, total
-from ..cost.recompute import Blocks, Checkpointing
-from ..graph.regions import repeated_blocks
+from ..cost.recompute import Checkpointing
+from ..graph.regions import Blocks, repeated_blocks
 from .estimate import WORTH_ESTIMATE, Estimate, Estimator
 from .fit_in_memory import FittedSearch
 from .realize import NEAR_FREE, Candidate

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..cost.model import CostModel
-from ..cost.recompute import Blocks
+from ..graph.regions import Blocks
 from ..search.budget import Budget, Progress
 from ..search.elimination import eliminate
 from ..search.exact import approach
@@ -22,7 +22,7 @@ from ..search.local_search import descend
 from ..search.reduced_costs import Restricted
 from .coarse_to_fine import ClassBounds, class_bounds
 from .tables.group_table import NoStrategy, Space
-from .tables.least_bytes import LeastBytes
+from .tables.memory import LeastBytes
 from .tables.micro_batches import MicroBatches
 from .tables.pair_prices import PairPrices
 from .tables.tables import build_tables

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..cost.recompute import Blocks
+from ..graph.regions import Blocks
 from ..search.algorithms import RESTARTS, Algorithm
 from ..search.budget import Budget
 from ..search.local_search import descend

@@ -60,7 +60,7 @@ class PlanOptions:
     comm_rule:          "shared_nic", or "plain" for the prices of the AutoDDL paper
     restarts:           random starts of a heuristic search
     budget_seconds:     of the search, which then returns the best plan so far; the plan depends on
-                        the machine if they run out
+                        the machine if they run out. Each of several stages gets an even share
     budget_evaluations: of the search, likewise; the plan does not depend on the machine
     gap:                at which the search may end, such as 0.01 for at most 1 % above the lower
                         bound; 0 proves what it can. None: 0.01 %. Only for a search that proves
@@ -71,7 +71,7 @@ class PlanOptions:
                         pays; False as in AutoDDL's own space. The schemes named ZeRO are priced
                         all the same, and not taken
     baselines:          price the known schemes too, and return the best of them if it is faster
-                        than what was found; not for a restricted space or a pipeline stage
+                        than what was found; in stages each is priced in the same stages
     checkpointing:      which of the model's repeated blocks keep only their inputs and run forward
                         again before their backward pass: "none", "all", or "auto" for as few as
                         make the fastest plan that fits

@@ -9,7 +9,11 @@ The known schemes are priced beside it, and the plan records them: on one mesh e
 topology, and in stages each in the same stages, with its best topology for every one of them.
 """
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from ..cluster.spec import Cluster
@@ -18,12 +22,11 @@ from ..graph.cut import CutGraph, cut_graph
 from ..graph.graph import Graph
 from ..graph.regions import repeated_blocks
 from ..plans import Plan, StagePlan
+from ..plans.figures import figures
 from ..plans.records import PlannedBaseline
-from ..plans.schedule.make import make_schedule
-from ..plans.schedule.simulate import in_flight
+from ..plans.schedule.orders import in_flight
 from .asked import cost_model, micro_batch_counts, prepared, stage_counts
-from .baselines import BaselinePricer, tried_again
-from .collector import paused_collector
+from .baselines.pricing import BaselinePricer, tried_again
 from .mesh import MeshPlan, plan_mesh, write_stage
 from .options import DEFAULTS, PlanOptions
 from .stages.choice import MOST_STAGES, ranked_partitions
@@ -35,6 +38,22 @@ from .tables.micro_batches import MicroBatches
 MOST_LAYERS = 96
 _MANY = 2  # repeated blocks a stage: enough to cut between them only
 _CANDIDATES = 4
+
+
+@contextmanager
+def paused_collector() -> Iterator[None]:
+    """Without Python's garbage collector inside, as many objects are made that stay.
+
+    It looks at all objects again each time that so many new ones were made, and so costs the more
+    the larger a traced model and its plan are, though reference counts free what planning leaves.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @paused_collector()
@@ -100,11 +119,9 @@ def _in_stages(prices: StagePrices, chosen: Partition, options: PlanOptions) -> 
     parts, cut, model = chosen.micro_batches, prices.cut, prices.model
     model = replace(model, memory_limit_bytes=model.limit_bytes / options.chunks)
     count = len(chosen.stages) // options.chunks
-    schedule = make_schedule(
-        options.schedule, count, parts, chunks=options.chunks, delay=options.delay
-    )
+    held_by = in_flight(options.schedule, count, parts, options.chunks, options.delay)
     planned: list[MeshPlan] = []
-    for n, (stage, held) in enumerate(zip(chosen.stages, in_flight(schedule), strict=True)):
+    for n, (stage, held) in enumerate(zip(chosen.stages, held_by, strict=True)):
         micro = MicroBatches.of(cut.stage(stage.first, stage.last), held)
         found = _known(planned, micro.graph(parts), stage, held)
         if found is None:
@@ -136,7 +153,7 @@ def _in_stages(prices: StagePrices, chosen: Partition, options: PlanOptions) -> 
     )
     rivals = _rivals(whole, planned, options)
     allowed = [plan for record, plan in rivals if options.zero or "ZeRO" not in record.name]
-    best = min([whole, *filter(None, allowed)], key=lambda plan: plan.iteration_s)
+    best = min([whole, *filter(None, allowed)], key=lambda plan: figures(plan).iteration_s)
     return replace(best, baselines=tuple(record for record, _ in rivals))
 
 
@@ -186,9 +203,9 @@ def _rivals(
             plan = replace(whole, stages=tuple(stages))
             record = replace(
                 record,
-                memory_bytes=max(plan.memory_bytes),
-                iteration_s=plan.iteration_s,
-                communication_s=plan.cost.communication_s,
+                memory_bytes=max(figures(plan).memory_bytes),
+                iteration_s=figures(plan).iteration_s,
+                communication_s=figures(plan).cost.communication_s,
             )
         found.append((record, plan))
     return found

@@ -15,7 +15,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from ..cost.recompute import Blocks, Checkpointing
+from ..cost.recompute import Checkpointing
+from ..graph.regions import Blocks
 from ..sbp.redistribute import PathTable
 from ..search.elimination import eliminate
 from ..search.lagrangian import falling_prices
@@ -23,7 +24,7 @@ from ..search.problem import Choice, SearchResult
 from .batches import Batches
 from .realize import Candidate
 from .tables.group_table import NoStrategy
-from .tables.least_bytes import least_bytes
+from .tables.memory import least_bytes
 from .tables.tables import Tables, build_tables
 
 _PRICES = 16

@@ -2,45 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..cluster.spec import Cluster
-from ..cost.recompute import Blocks
 from ..graph.batch_norm import batch_norm_of, with_batch_norm
+from ..graph.cut import CutGraph
 from ..graph.graph import SOURCE_KINDS, Graph
 from ..graph.placed import PlannedEdge
 from ..graph.precision import in_precision
+from ..graph.regions import Blocks
 from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
-from .figures import PlanFigures
-from .schedule.make import make_schedule
-from .schedule.simulate import in_flight
 from .stage import StagePlan
 
 NOT_RECOMPUTED = (*SOURCE_KINDS, "stage_input", "stage_output", "loss")
 
 
-def check_model(plan: PlanFigures, graph: Graph) -> None:
-    """ValueError unless `plan` is for `graph`, a freshly traced model."""
+def check_model(planned: Graph, precision: str, graph: Graph) -> None:
+    """ValueError unless `planned` is `graph`, a freshly traced model, in `precision`."""
     try:
-        ours = in_precision(with_batch_norm(graph, batch_norm_of(plan.graph)), plan.precision)
-        ours = ours.with_batch(plan.graph.batch) if graph.batch else ours
-        same = ours.with_forks().fingerprint == plan.graph.with_forks().fingerprint
+        ours = in_precision(with_batch_norm(graph, batch_norm_of(planned)), precision)
+        ours = ours.with_batch(planned.batch) if graph.batch else ours
+        same = ours.with_forks().fingerprint == planned.with_forks().fingerprint
     except ValueError:
         same = False
     if not same:
         theirs = {op.name for op in graph.with_forks().ops}
-        mine = {op.name for op in plan.graph.with_forks().ops}
+        mine = {op.name for op in planned.with_forks().ops}
         differing = sorted(theirs ^ mine)[:3]
         hint = f" (first differences: {', '.join(differing)})" if differing else ""
         raise ValueError(
             f"the plan is for another model than the one given: it was made for "
-            f"{plan.graph.name!r} with {len(mine)} operators, the given model has "
+            f"{planned.name!r} with {len(mine)} operators, the given model has "
             f"{len(theirs)}{hint}; the sizes or attributes may differ too. Plan this model anew"
         )
 
 
-def check_cluster(plan: PlanFigures, cluster: Cluster) -> None:
-    """ValueError unless `plan` is for a cluster of the same shape."""
-    mine = (plan.cluster.nodes, plan.cluster.gpus_per_node)
+def check_shape(planned: Cluster, cluster: Cluster) -> None:
+    """ValueError unless `cluster` has the shape of the one that was planned for."""
+    mine = (planned.nodes, planned.gpus_per_node)
     given = (cluster.nodes, cluster.gpus_per_node)
     if mine != given:
         raise ValueError(
@@ -50,47 +50,43 @@ def check_cluster(plan: PlanFigures, cluster: Cluster) -> None:
         )
 
 
-def verify(plan: PlanFigures) -> None:
-    """ValueError unless the stages are the model's layers, in order, on all devices.
-
-    And unless in each stage, every path leads from its producer's placement to its reader's,
-    what is recomputed are blocks of its graph's operators, and as many micro-batches are in flight
-    as the schedule has.
-    """
-    bounds = [(s.first, s.last) for s in plan.stages]
+def verify_layers(cut: CutGraph, stages: Sequence[StagePlan]) -> None:
+    """ValueError unless the stages are the model's layers in order."""
+    bounds = [(s.first, s.last) for s in stages]
     expected = [0, *(last for _, last in bounds)]
-    if [first for first, _ in bounds] != expected[:-1] or expected[-1] != len(plan.cut.layers):
+    if [first for first, _ in bounds] != expected[:-1] or expected[-1] != len(cut.layers):
         raise ValueError(
-            f"the stages {bounds} are not the {len(plan.cut.layers)} layers in order; "
+            f"the stages {bounds} are not the {len(cut.layers)} layers in order; "
             "plan the model again"
         )
-    if plan.chunks < 1 or len(plan.stages) % plan.chunks:
-        raise ValueError(
-            f"{len(plan.stages)} parts are not {plan.chunks} on each stage; plan the model again"
-        )
-    first = plan.stages[: plan.num_stages]
+
+
+def verify_places(cluster: Cluster, parts: Sequence[StagePlan], chunks: int) -> None:
+    """ValueError unless the parts, `chunks` on each stage, lie on all devices."""
+    if chunks < 1 or len(parts) % chunks:
+        raise ValueError(f"{len(parts)} parts are not {chunks} on each stage; plan the model again")
+    first = parts[: len(parts) // chunks]
     devices = sorted(d for s in first for d in s.place.devices)
-    if any(s.place != first[v % len(first)].place for v, s in enumerate(plan.stages)):
+    if any(s.place != first[v % len(first)].place for v, s in enumerate(parts)):
         raise ValueError("the parts of a stage lie on different devices; plan the model again")
-    cluster = plan.cluster
     if devices != [(n, g) for n in range(cluster.nodes) for g in range(cluster.gpus_per_node)]:
         raise ValueError(
             f"the stages do not lie on every device of {cluster} once; plan the model again"
         )
-    for stage in plan.stages:
-        _verify_stage(stage)
-    schedule = make_schedule(
-        plan.schedule_name, len(first), plan.micro_batches, chunks=plan.chunks, delay=plan.delay
-    )
-    held, said = in_flight(schedule), tuple(stage.in_flight for stage in plan.stages)
-    if held != said:
+
+
+def verify_in_flight(held: Sequence[int], parts: Sequence[StagePlan]) -> None:
+    """ValueError unless each part has as many micro-batches in flight as its schedule."""
+    said = tuple(part.in_flight for part in parts)
+    if said != tuple(held):
         raise ValueError(
-            f"the schedule {plan.schedule_name} keeps {held} micro-batches in flight and the plan "
-            f"says {said}; plan the model again"
+            f"the plan says that {said} micro-batches are in flight, its schedule has {held}; "
+            "plan the model again"
         )
 
 
-def _verify_stage(stage: StagePlan) -> None:
+def verify_stage(stage: StagePlan) -> None:
+    """ValueError unless every path leads where it says and blocks of operators are recomputed."""
     _verify_blocks(stage.graph, stage.recomputed)
     for op in stage.graph.ops:
         for index, name in enumerate(op.inputs):

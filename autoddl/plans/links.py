@@ -13,6 +13,7 @@ from functools import cached_property
 from ..cluster.spec import Cluster
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedOp
+from ..plans.stage_figures import stage_figures
 from ..sbp.collectives import Step
 from ..sbp.layout import TensorSpec
 from ..sbp.redistribute import cheapest_path
@@ -109,7 +110,7 @@ class StageLinks:
             spec = self.graph.tensors[link.tensor].spec
             out, into = self.ends(link)
             mesh = self.stages[link.source].place.mesh
-            comm = self.stages[link.source].model.comm
+            comm = stage_figures(self.stages[link.source]).model.comm
             paths = mesh, comm.price, comm.collectives
             forward = cheapest_path(spec, out.ins[0], into.outs[0], *paths)
             back, wanted = into.grad_outs[0], out.grad_ins[0]

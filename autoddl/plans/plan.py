@@ -1,6 +1,15 @@
 """The plan: the only hand-over from planning to the runtime.
 
-A frozen value that can be explained, checked, saved and loaded (`plans.figures` has its fields).
+A frozen value that can be checked, saved and loaded. It is a pipeline: it cuts the model into runs
+of layers and places each on a mesh of its own (`plans.stage`). What is trained on one mesh alone is
+a pipeline of one stage. An interleaved pipeline has several parts (chunks) of the model on each of
+its stages: part v lies on stage v mod stages. With one chunk a part is a stage.
+
+What follows from a plan is no part of it: its seconds and bytes are in `plans.figures`.
+
+Its file is versioned JSON. The same inputs and seed give the same bytes: measured times of the
+search are not in the file. What follows from the rest is not in it either: a stage's graph is that
+of its layers, and its cluster the shape of its place.
 """
 
 from __future__ import annotations
@@ -9,28 +18,128 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from .._files import load_file, write_atomically
 from ..cluster.spec import Cluster
+from ..graph.batch_norm import BatchNorm, batch_norm_of
 from ..graph.cut import CutGraph
 from ..graph.graph import Graph
-from . import checks, file
-from . import explain as words
-from .figures import PlanFigures
-from .records import PlannedBaseline
-from .schedule.make import make_schedule
-from .schedule.simulate import in_flight
+from ..graph.regions import Blocks
+from . import checks
+from .once import Once
+from .records import PlannedBaseline, PlannedLayer
+from .schedule.orders import in_flight
 from .stage import StagePlan
+
+PLAN_VERSION = 3
+# Of all stages alike
+_ASKED = ("micro_batches", "seed", "optimizer", "comm_rule", "precision", "back_end")
 
 
 @dataclass(frozen=True)
-class Plan(PlanFigures):
+class Plan(Once):
     """A pipeline for training a traced graph on `cluster`, of one stage or more.
 
-    Its fields and its predicted figures are those of `PlanFigures`.
+    cut:    the graph at the size of a micro-batch, and its layers
+    stages: the parts of the model in order, `chunks` on each stage
+    delay:  of the weights' half of backward passes, see `plans.schedule.orders`
     """
+
+    cut: CutGraph
+    cluster: Cluster
+    stages: tuple[StagePlan, ...]
+    baselines: tuple[PlannedBaseline, ...] = ()
+    schedule_name: str = "1f1b"
+    delay: int | None = None
+    chunks: int = 1
+
+    @property
+    def graph(self) -> Graph:
+        """The whole model at the size of a micro-batch."""
+        return self.cut.graph
+
+    @property
+    def num_stages(self) -> int:
+        """Parts of the cluster in the pipeline."""
+        return len(self.stages) // self.chunks
+
+    def parts_of(self, stage: int) -> range:
+        """The parts of the model on a stage."""
+        return range(stage, len(self.stages), self.num_stages)
+
+    @property
+    def micro_batches(self) -> int:
+        return self.stages[0].micro_batches
+
+    @property
+    def batch(self) -> int:
+        """Rows of the global batch of one iteration."""
+        return self.graph.batch * self.micro_batches
+
+    # ---- what was asked for, of all stages alike
+
+    @property
+    def seed(self) -> int:
+        return self.stages[0].seed
+
+    @property
+    def optimizer(self) -> str:
+        return self.stages[0].optimizer
+
+    @property
+    def comm_rule(self) -> str:
+        return self.stages[0].comm_rule
+
+    @property
+    def precision(self) -> str:
+        """ "float16" if the model computes in mixed precision."""
+        return self.stages[0].precision
+
+    @property
+    def back_end(self) -> str:
+        """Whose memory rules say what a step needs."""
+        return self.stages[0].back_end
+
+    @property
+    def batch_norm(self) -> BatchNorm:
+        """The rows that BatchNorm takes its statistics of."""
+        return batch_norm_of(self.graph)
+
+    @property
+    def memory_limit_bytes(self) -> float:
+        """Of a device, which the parts of its stage share."""
+        return self.stages[0].memory_limit_bytes * self.chunks
+
+    @cached_property
+    def layers(self) -> tuple[PlannedLayer, ...]:
+        return tuple(layer for stage in self.stages for layer in stage.layers)
+
+    def stage_of(self, layer: PlannedLayer) -> StagePlan:
+        """The stage that has a layer."""
+        return next(stage for stage in self.stages if layer in stage.layers)
+
+    @property
+    def recomputed(self) -> Blocks:
+        return tuple(block for stage in self.stages for block in stage.recomputed)
+
+    @property
+    def closest_baseline(self) -> PlannedBaseline | None:
+        """The fastest of the known schemes that fit, None if none was priced or none fits."""
+        fitting = [(b.iteration_s, n) for n, b in enumerate(self.baselines) if b.iteration_s]
+        return self.baselines[min(fitting)[1]] if fitting else None
+
+    @property
+    def stage(self) -> StagePlan:
+        """The only stage. ValueError if there are several."""
+        first, *others = self.stages
+        if others:
+            raise ValueError(
+                f"the plan has {len(self.stages)} stages; this is for plans with one stage"
+            )
+        return first
 
     @classmethod
     def on_one_mesh(cls, stage: StagePlan, baselines: tuple[PlannedBaseline, ...] = ()) -> Plan:
@@ -51,16 +160,18 @@ class Plan(PlanFigures):
     def under(self, schedule: str, delay: int | None = None) -> Plan:
         """The same stages under another schedule; the memory limit may not be kept."""
         plan = dataclasses.replace(self, schedule_name=schedule, delay=delay)
-        held = in_flight(
-            make_schedule(
-                schedule, self.num_stages, self.micro_batches, chunks=self.chunks, delay=delay
-            )
-        )
         stages = tuple(
-            dataclasses.replace(stage, in_flight=own)
-            for stage, own in zip(self.stages, held, strict=True)
+            dataclasses.replace(stage, in_flight=held)
+            for stage, held in zip(self.stages, plan.in_flight, strict=True)
         )
         return dataclasses.replace(plan, stages=stages)
+
+    @property
+    def in_flight(self) -> tuple[int, ...]:
+        """Per part, the most micro-batches whose forward pass its schedule keeps at once."""
+        return in_flight(
+            self.schedule_name, self.num_stages, self.micro_batches, self.chunks, self.delay
+        )
 
     def on(self, cluster: Cluster) -> Plan:
         """The same plan on other devices. ValueError unless there are as many."""
@@ -71,36 +182,71 @@ class Plan(PlanFigures):
         )
         return dataclasses.replace(self, cluster=cluster, stages=stages)
 
-    def explain(self, layer: str | None = None) -> str:
-        """The plan in words and numbers; with `layer`, that layer alone, step by step.
-
-        ValueError if no layer has that name.
-        """
-        return words.explain(self) if layer is None else words.explain_layer(self, layer)
-
     def check_model(self, graph: Graph) -> None:
         """ValueError unless this plan is for `graph`, a freshly traced model."""
-        checks.check_model(self, graph)
+        checks.check_model(self.graph, self.precision, graph)
 
     def check_cluster(self, cluster: Cluster) -> None:
         """ValueError unless this plan is for a cluster of the same shape."""
-        checks.check_cluster(self, cluster)
+        checks.check_shape(self.cluster, cluster)
 
     def verify(self) -> None:
         """ValueError unless the stages are the model's layers, in order, on all devices.
 
-        And unless in each, every path leads from its producer's placement to its reader's.
+        And unless in each, every path leads from its producer's placement to its reader's, what is
+        recomputed are blocks of its graph's operators, and as many micro-batches are in flight as
+        the schedule has.
         """
-        checks.verify(self)
+        checks.verify_layers(self.cut, self.stages)
+        checks.verify_places(self.cluster, self.stages, self.chunks)
+        for stage in self.stages:
+            checks.verify_stage(stage)
+        checks.verify_in_flight(self.in_flight, self.stages)
 
     def to_json(self) -> dict[str, Any]:
         """What the file holds; `from_json` inverts it."""
-        return file.to_json(self)
+        return {
+            "version": PLAN_VERSION,
+            **{name: getattr(self, name) for name in _ASKED},
+            "batch_norm": self.batch_norm,
+            "schedule": self.schedule_name,
+            "delay": self.delay,
+            "chunks": self.chunks,
+            "baselines": [dataclasses.asdict(baseline) for baseline in self.baselines],
+            "cluster": self.cluster.to_json(),
+            "stages": [stage.to_json() for stage in self.stages],
+            "cut": [list(layer) for layer in self.cut.layers],
+            "graph": self.graph.to_json(),
+        }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Plan:
-        """Raises ValueError on another version, and on a file that is not whole."""
-        return file.from_json(Plan, data)
+        """Verified. Raises ValueError on another version, and on a file that is not whole."""
+        version = data.get("version")
+        if version != PLAN_VERSION:
+            raise ValueError(
+                f"plan version {version!r} is not {PLAN_VERSION}, which this autoddl reads; "
+                "plan the model again"
+            )
+        try:
+            cut = CutGraph(Graph.from_json(data["graph"]), tuple(map(tuple, data["cut"])))
+            cluster = Cluster.from_json(data["cluster"])
+            asked = {name: data[name] for name in _ASKED}
+            plan = Plan(
+                cut=cut,
+                cluster=cluster,
+                stages=tuple(StagePlan.from_json(s, cut, cluster, asked) for s in data["stages"]),
+                baselines=tuple(PlannedBaseline(**b) for b in data["baselines"]),
+                schedule_name=data["schedule"],
+                delay=data["delay"],
+                chunks=data["chunks"],
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"not a whole plan file ({type(error).__name__}: {error}); plan the model again"
+            ) from error
+        plan.verify()
+        return plan
 
     def save(self, path: str | Path) -> None:
         """Write JSON; the file is replaced only when it is whole."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,22 @@ class PlannedLayer:
     signature: str
     alternative: str = ""
     alternative_extra_s: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """What a plan's file holds of it; `from_json` inverts it."""
+        return {
+            "name": self.name,
+            "op": self.op,
+            "topology": self.topology,
+            "signature": self.signature,
+            "alternative": self.alternative,
+            "alternative_extra_s": self.alternative_extra_s,
+            "ops": list(self.ops),
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> PlannedLayer:
+        return PlannedLayer(**{**data, "ops": tuple(data["ops"])})
 
 
 @dataclass(frozen=True)
@@ -59,6 +77,15 @@ class SearchRecord:
     lower_bound_s: float | None = None
     end: str = "done"
     seconds: float = field(default=0.0, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """What a plan's file holds of it: the fields of `SearchRecord` but for `seconds`."""
+        return {
+            "algorithm": self.algorithm,
+            "evaluations": self.evaluations,
+            "lower_bound_s": self.lower_bound_s,
+            "end": self.end,
+        }
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""A stage of a plan: where every operator of its layers runs, and the figures that follow.
-
-The figures are computed by the cost model and never stored, so a file cannot claim others.
-"""
+"""A stage of a plan: where every operator of its layers runs."""
 
 from __future__ import annotations
 
@@ -9,35 +6,25 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 
-import numpy as np
-
+from .._files import json_number
 from ..cluster.spec import Cluster
 from ..cluster.submesh import SubMesh
-from ..cost.account import Cost, account, total
-from ..cost.bounds import ProductBytes, product_bytes
-from ..cost.extrapolation import Extrapolated, extrapolated_steps
-from ..cost.liveness import Runtime, memory_peak, required_bytes
-from ..cost.model import CostModel
-from ..cost.operators import Timed, timed_operators
-from ..cost.recompute import Blocks, Recomputation
-from ..cost.savings import Savings, savings
-from ..cost.step_tensors import PlannedStep
-from ..cost.tape import Peak
+from ..graph.cut import CutGraph
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
+from ..graph.regions import Blocks
 from ..sbp.mesh import Mesh
-from ..search.problem import relative_gap
-from .records import PlannedLayer, SearchRecord, StagePrice
-from .stage_account import columns
+from .once import Once
+from .records import PlannedLayer, SearchRecord
 
 _NAMES = ("name", "tensor")  # attributes that hold a name
 
 
 @dataclass(frozen=True)
-class StagePlan:
-    """Placements for training layers [first, last) of a cut model on one mesh, and their cost.
+class StagePlan(Once):
+    """Placements for training layers [first, last) of a cut model on one mesh.
 
     graph:      of these layers, with forks, at the size of a micro-batch
     cluster:    the devices `place` of the plan's cluster, as a cluster of their own
@@ -75,81 +62,6 @@ class StagePlan:
     def batch(self) -> int:
         """Rows of the global batch of one iteration."""
         return self.graph.batch * self.micro_batches
-
-    @cached_property
-    def model(self) -> CostModel:
-        assert self.comm_rule in ("shared_nic", "plain")
-        return CostModel(
-            self.cluster, self.optimizer, self.comm_rule, self.memory_limit_bytes, self.precision,
-            self.back_end,
-        )  # fmt: skip
-
-    @cached_property
-    def again(self) -> Recomputation:
-        return Recomputation(self.graph, self.recomputed, self.in_flight)
-
-    @cached_property
-    def step(self) -> PlannedStep:
-        """What runs on each device."""
-        return PlannedStep(
-            self.graph, self.mesh, self.micro_batches, self.optimizer, self.ops, self.edges,
-            self.again,
-        )  # fmt: skip
-
-    @cached_property
-    def costs(self) -> Mapping[str, Cost]:
-        """Operator name -> its cost in one iteration."""
-        return account(self.graph, self.model, self.micro_batches, self.ops, self.edges, self.again)
-
-    @cached_property
-    def cost(self) -> Cost:
-        """The cost of one iteration on one device."""
-        return total(self.costs.values())
-
-    def layer_cost(self, layer: PlannedLayer) -> Cost:
-        return total(self.costs[name] for name in layer.ops)
-
-    @property
-    def gap(self) -> float | None:
-        """Fraction by which a better plan of the searched space may be faster; None if unknown."""
-        bound = self.search.lower_bound_s
-        if bound is None or bound <= 0:
-            return None
-        return relative_gap(self.cost.iteration_s, bound)
-
-    @cached_property
-    def product_bytes(self) -> ProductBytes:
-        """What each device receives for matrix products, and the least that it has to."""
-        return product_bytes(
-            self.graph, self.mesh, self.micro_batches, self.memory_limit_bytes, self.ops,
-            self.edges, self.again, self.cluster.collectives,
-        )  # fmt: skip
-
-    @cached_property
-    def extrapolated(self) -> tuple[Extrapolated, ...]:
-        """Steps far outside what the cluster's calibration measured; () without a calibration."""
-        return extrapolated_steps(self.graph, self.cluster, self.ops, self.edges)
-
-    @cached_property
-    def timed(self) -> Timed:
-        """How many operators are priced by a measurement of their own."""
-        return timed_operators(self.cluster.device, self.graph)
-
-    @cached_property
-    def savings(self) -> Savings:
-        """What accumulation and split storage save and cost."""
-        return savings(
-            self.graph, self.model, self.micro_batches, self.ops, self.edges, self.again, self.costs
-        )
-
-    @cached_property
-    def price(self) -> StagePrice:
-        """What the stage costs per micro-batch and once an iteration, and what it holds."""
-        parts = columns(self.graph, self.model, self.ops, self.edges, self.again)
-        whole = np.sum(list(parts.values()), axis=0)
-        blocks = (sum(float(parts[name][5]) for name in block) for block in self.again.blocks)
-        whole[5] = max(blocks, default=0.0)
-        return StagePrice(*map(float, whole))
 
     def keeping_all(self) -> StagePlan:
         """The same without recomputation."""
@@ -193,18 +105,50 @@ class StagePlan:
             recomputed=tuple(tuple(ops[name].name for name in block) for block in self.recomputed),
         )
 
-    def memory_peak(self, runtime: Runtime = "graph") -> Peak:
-        """The fullest moment of a step on one device, by the lifetimes of its tensors."""
-        return memory_peak(self.step, self.model.memory_rules, runtime)
+    def to_json(self) -> dict[str, Any]:
+        """What a plan's file holds of it, beside what all stages share; `from_json` inverts it."""
+        place = self.place
+        return {
+            "first": self.first,
+            "last": self.last,
+            "place": [place.first_node, place.nodes, place.first_gpu, place.gpus],
+            "memory_limit_bytes": json_number(self.memory_limit_bytes),
+            "recomputed": [list(block) for block in self.recomputed],
+            "in_flight": self.in_flight,
+            "search": self.search.to_json(),
+            "layers": [layer.to_json() for layer in self.layers],
+            "ops": {op.name: op.to_json() for op in self.ops.values()},
+            "edges": [edge.to_json() for edge in self.edges.values()],
+        }
 
-    def required_bytes(self) -> int:
-        """What a step needs of a device, which the memory limit is held against."""
-        return required_bytes(self.step, self.model.memory_rules, math.inf)
-
-    @cached_property
-    def peak_bytes(self) -> int:
-        """What the executor holds at its fullest moment."""
-        return self.memory_peak("executor").bytes
+    @staticmethod
+    def from_json(
+        data: Mapping[str, Any], cut: CutGraph, cluster: Cluster, asked: Mapping[str, Any]
+    ) -> StagePlan:
+        """Of a plan for the model `cut` on `cluster`; `asked` is what all of its stages share."""
+        ops = {name: PlannedOp.from_json(name, op) for name, op in data["ops"].items()}
+        edges = map(PlannedEdge.from_json, data["edges"])
+        first, last, limit = data["first"], data["last"], data["memory_limit_bytes"]
+        place = SubMesh(*data["place"])
+        graph = cut.stage(first, last).with_forks()
+        missing = [op.name for op in graph.ops if op.name not in ops]
+        if missing:
+            raise ValueError(f"the plan places no operator {missing[0]!r}; plan the model again")
+        return StagePlan(
+            graph=graph,
+            cluster=cluster.with_shape(*place.shape),
+            ops=ops,
+            edges={(edge.op, edge.index): edge for edge in edges},
+            layers=tuple(map(PlannedLayer.from_json, data["layers"])),
+            search=SearchRecord(**data["search"]),
+            place=place,
+            first=first,
+            last=last,
+            recomputed=tuple(map(tuple, data["recomputed"])),
+            in_flight=data["in_flight"],
+            memory_limit_bytes=math.inf if limit is None else limit,
+            **asked,
+        )
 
 
 def _same_ops(old: Graph, new: Graph) -> dict[str, Op] | None:

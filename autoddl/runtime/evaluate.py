@@ -16,6 +16,7 @@ from ..graph.graph import Graph
 from ..graph.placed import PlannedOp
 from ..graph.rows import rows_apart
 from ..plans import Plan
+from ..plans.figures import figures
 from ..plans.links import Link
 from ..sbp.layout import TensorSpec, is_even
 from ..sbp.mesh import Mesh
@@ -125,6 +126,7 @@ class Evaluator:
         return lambda: self._evaluate(run, fed)
 
     def _make(self, rows: int) -> _Run:
+        predicted = figures(self._plan)
         stages = self._plan.stages
         graphs = tuple(stage.graph for stage in stages)
         parts = micro_batches_in(self._plan.graph, rows)
@@ -147,15 +149,15 @@ class Evaluator:
             if not {link.source, link.target} & self._parts.keys():
                 continue
             spec = graphs[link.source].tensors[link.tensor].spec
-            paths = self._plan.travel.local_paths.get(link)
+            paths = predicted.travel.local_paths.get(link)
             if paths is None:
-                plan, _ = self._plan.travel.reshard(link, spec)
+                plan, _ = predicted.travel.reshard(link, spec)
                 gpus = self._plan.cluster.gpus_per_node
                 reshards[link] = Resharding(
                     plan, self._device, gpus, self._groups.backend, beside=self._job.beside
                 )
             else:
-                out, _ = self._plan.travel.ends(link)
+                out, _ = predicted.travel.ends(link)
                 local[link] = prepare(paths[0], spec.shape, out.ins[0], self._groups)
         return _Run(graphs, feeds, executors, reshards, local, parts)
 
@@ -216,14 +218,15 @@ class Evaluator:
 
 def _needed(plan: Plan) -> tuple[list[Link], list[frozenset[str]]]:
     """The links that the model's results depend on; of every part its results and sending ends."""
+    predicted = figures(plan)
     wanted: list[set[str]] = [set(stage.graph.outputs) for stage in plan.stages]
     links: list[Link] = []
     for v in reversed(range(len(plan.stages))):
         names = needed_ops(plan.stages[v].graph, frozenset(wanted[v]))
-        for link in plan.travel.links:
-            out, into = plan.travel.ends(link)
+        for link in predicted.travel.links:
+            out, into = predicted.travel.ends(link)
             if link.target == v and into.name in names:
                 links.append(link)
                 wanted[link.source].add(out.name)
-    order = {link: n for n, link in enumerate(plan.travel.links)}
+    order = {link: n for n, link in enumerate(predicted.travel.links)}
     return sorted(links, key=lambda x: order[x]), [frozenset(names) for names in wanted]

@@ -14,6 +14,7 @@ from typing import Any
 from ..graph.graph import Graph, Op
 from ..graph.rows import Rows
 from ..plans import Plan, StagePlan
+from ..plans.figures import figures
 from .backend import Tensor
 from .comm.groups import Groups
 from .comm.transfers import Resharding
@@ -64,7 +65,7 @@ class Job:
         scales = None if wanted is not None else self.rows.scales(self.plan.micro_batches)
         program = compile_program(
             graph, plan.ops, plan.edges, self.groups, self.run_state, self.opaque, wanted,
-            plan.recomputed, by_input=not self.plan.schedule.joint, scales=scales,
+            plan.recomputed, by_input=not figures(self.plan).schedule.joint, scales=scales,
         )  # fmt: skip
         if self.emulator:
             self.emulator.replace(program)

@@ -20,9 +20,11 @@ import numpy as np
 from ..graph.graph import Graph
 from ..graph.rows import find_rows
 from ..plans import Plan
+from ..plans.figures import figures
 from ..plans.links import Link
-from ..plans.schedule.action import Action
 from ..plans.schedule.hoist import hoisted
+from ..plans.schedule.orders import Action
+from ..plans.stage_figures import stage_figures
 from .backend import Backend, OptimizerFn, Tensor, check_computes, dtype_of
 from .comm.groups import Groups
 from .comm.redistribute import LocalFn, prepare
@@ -88,7 +90,7 @@ class Trainer:
         self._blocks = not overlap
         at = (backend.rank // gpus, backend.rank % gpus)
         self._reshards: dict[tuple[Link, str], Resharding] = {}
-        for link, plans in plan.travel.reshards.items():
+        for link, plans in figures(plan).travel.reshards.items():
             for direction, reshard in zip("FB", plans, strict=True):
                 if reshard is not None and {link.source, link.target} & self._parts.keys():
                     self._reshards[link, direction] = Resharding(
@@ -112,7 +114,7 @@ class Trainer:
         rows.check(plan.micro_batches)
         opaque = {k: backend.kernels.opaque(call) for k, call in self._traced.opaque.items()}
         whole = {**self._traced.params, **self._traced.buffers}
-        emulator = Emulator(one.model, groups) if emulate else None
+        emulator = Emulator(stage_figures(one).model, groups) if emulate else None
         return Job(
             plan, ranks, stage, groups, RunState(one.seed), opaque, rows, whole, emulator, beside,
             self._debug,
@@ -129,11 +131,12 @@ class Trainer:
 
     def _local_links(self) -> dict[Link, tuple[LocalFn, LocalFn | None]]:
         """What redistributes each tensor that goes from one part of this stage to another."""
+        predicted = figures(self.plan)
         found, groups = {}, self._job.groups
-        for link, (forward, backward) in self.plan.travel.local_paths.items():
+        for link, (forward, backward) in predicted.travel.local_paths.items():
             if link.source in self._parts:
                 shape = self.graph.tensors[link.tensor].spec.shape
-                out, into = self.plan.travel.ends(link)
+                out, into = predicted.travel.ends(link)
                 back = None
                 if backward is not None:
                     assert into.grad_outs[0] is not None
@@ -219,10 +222,11 @@ class Trainer:
         return self._share_loss(losses[-1])
 
     def _actions(self) -> Sequence[Action]:
-        actions = self.plan.schedule.actions[self.stage]
+        predicted = figures(self.plan)
+        actions = predicted.schedule.actions[self.stage]
         if not self._hoists:
             return actions
-        return hoisted(actions, self.plan.schedule.joint, self._meets)
+        return hoisted(actions, predicted.schedule.joint, self._meets)
 
     def _update(self) -> None:
         """Let the optimizer change the parameters, unless a scaled gradient is not finite."""
@@ -238,12 +242,13 @@ class Trainer:
                 state.check_parameters()
 
     def _meets(self, action: Action) -> bool:
-        number = self.plan.schedule.part(self.stage, action.chunk)
+        number = figures(self.plan).schedule.part(self.stage, action.chunk)
         return action.kind in self._parts[number].meets
 
     def _do(self, action: Action) -> None:
+        predicted = figures(self.plan)
         m, share = action.micro_batch, self._job.rows.share(self.plan.micro_batches)
-        number = self.plan.schedule.part(self.stage, action.chunk)
+        number = predicted.schedule.part(self.stage, action.chunk)
         part = self._parts[number]
         if not action.is_compute:
             self._transfer(action, number)
@@ -257,7 +262,7 @@ class Trainer:
                     self._parts[link.target].inputs[m][link.tensor] = value
         elif action.kind == "B":
             part.wait_for("B", m)
-            delays = not self.plan.schedule.joint
+            delays = not predicted.schedule.joint
             returned = part.returned.pop(m)
             if self.scaler is not None:
                 share *= self.scaler.scale
@@ -267,17 +272,18 @@ class Trainer:
                 if link.target == number and backward is not None:
                     value = backward(part.gradients.take(m, link.tensor))
                     self._parts[link.source].give_back(m, link.tensor, value)
-        elif not self.plan.schedule.joint:
+        elif not predicted.schedule.joint:
             part.executor.weights_pass(m)
             part.compute_ends()
 
     def _transfer(self, action: Action, number: int) -> None:
         """The tensors between the action's two parts, as far as they travel at all."""
+        predicted = figures(self.plan)
         m, part = action.micro_batch, self._parts[number]
-        peer = self.plan.schedule.part(action.peer, action.peer_chunk)
+        peer = predicted.schedule.part(action.peer, action.peer_chunk)
         ends = min(number, peer), max(number, peer)
         direction = action.kind[1]
-        for link in self.plan.travel.links:
+        for link in predicted.travel.links:
             run = self._reshards.get((link, direction))
             if (link.source, link.target) != ends or run is None:
                 continue

@@ -29,7 +29,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Literal
 
 from .layout import TensorSpec, shard_bytes
 from .mesh import Mesh
@@ -37,8 +37,6 @@ from .placement import B, NdSbp, P, Placement, S
 
 StepKind = str  # the name of a collective, with an algorithm in brackets if it is not the default
 Label = Literal["S", "B", "P"]
-Turn = Literal["pad", "cut", "scatter", "move", "gather", "sum"]
-TURNS: tuple[Turn, ...] = get_args(Turn)  # as steps of cheap paths mostly follow one another
 _DUAL: dict[Label, Label] = {"S": "S", "B": "P", "P": "B"}
 
 
@@ -143,15 +141,6 @@ class Collective:
         return any(target == "P" for _, target in self.changes)
 
     @property
-    def turn(self) -> Turn:
-        """Where it mostly comes in a path: tensors shrink, move and grow."""
-        if self.pads:
-            return "pad"
-        if self.divides:
-            return "cut" if self.is_local else "scatter"
-        return "move" if self.moves_split else "gather" if self.joins else "sum"
-
-    @property
     def inverse(self) -> tuple[tuple[Label, Label], ...]:
         """The changes that the backward pass makes."""
         return tuple((_DUAL[target], _DUAL[source]) for source, target in self.changes)
@@ -251,11 +240,6 @@ class Collectives:
         return tuple(
             () if entry.is_local else self._of_change[entry.inverse[0]] for entry in self.entries
         )
-
-    @cached_property
-    def turns(self) -> tuple[int, ...]:
-        """Of each entry, the place of its turn among `TURNS`."""
-        return tuple(TURNS.index(entry.turn) for entry in self.entries)
 
     def where(self, holds: Callable[[Collective], bool]) -> tuple[int, ...]:
         """The places of some entries."""

@@ -11,11 +11,10 @@ depend on the other pairs in the query.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .collectives import COLLECTIVES, Collectives, Step
 from .edges import (
@@ -33,8 +32,6 @@ from .layout import Codes, Ints, split_parts
 from .mesh import Mesh
 from .placement import NdSbp, Placement
 
-BySource = tuple[NDArray[np.int32], NDArray[np.int32]]
-
 # Up to so many states the graph is complete: five labels on five axes. With 1,024 or 16,384 plans
 # of gpt_0_35b on 2x16 and of dlrm on 2x8 are the same, in the same CPU time within noise (10 %).
 FULL_STATES = 4096
@@ -46,14 +43,12 @@ def core_size(mesh: Mesh) -> int:
     return LARGE_CORE if mesh.num_axes <= 6 else SMALL_CORE
 
 
-def core_codes(mesh: Mesh, ndim: int, *, paired: bool = False) -> Codes:
+def core_codes(mesh: Mesh, ndim: int) -> Codes:
     """All states if there are few, else the simplest ones: [n, axes] in ascending order of words.
 
     A state is simpler if its label changes less often between neighbouring axes of one link class,
     and among equals if no label occurs in two separate runs. Whole levels are added up to
     `core_size`.
-
-    paired: include both or neither of the levels with equally many changes
     """
     num_axes, num_labels = mesh.num_axes, ndim + 2
     if num_labels**num_axes <= FULL_STATES:
@@ -70,7 +65,7 @@ def core_codes(mesh: Mesh, ndim: int, *, paired: bool = False) -> Codes:
             labels = {n: _run_labels(n, num_labels, repeated) for n in {len(c) + 1 for c in runs}}
             size = sum(len(labels[len(cuts) + 1]) for cuts in runs)
             full = sum(map(len, levels)) + size > core_size(mesh)
-            if levels and full and not (paired and repeated):
+            if levels and full:
                 return _ascending(levels, ndim)
             levels.extend(
                 np.repeat(labels[len(cuts) + 1], np.diff((0, *cuts, num_axes)), axis=1)
@@ -105,8 +100,6 @@ class StateGraph:
 
     For each edge: rows `src` and `dst`, the kind (its index in `collectives`) and the axes as a bit
     mask. Edges are sorted by (src, kind, mask, dst), the fixed order that breaks ties.
-    joined_to: the number of core states to which others were added; these come first
-    first:     a graph whose edges come first
     """
 
     mesh: Mesh
@@ -116,8 +109,6 @@ class StateGraph:
     dst: Ints
     kind: Ints
     mask: Ints
-    joined_to: int | None = None
-    first: StateGraph | None = None
     collectives: Collectives = COLLECTIVES
 
     @staticmethod
@@ -128,19 +119,6 @@ class StateGraph:
         if len(codes) < (ndim + 2) ** mesh.num_axes:
             edges = edges[:, ~is_divisible(codes, edges, mesh, ndim, collectives)]
         return StateGraph(mesh, ndim, codes, *edges, collectives=collectives)
-
-    @cached_property
-    def added(self) -> StateGraph:
-        """The graph with only those edges that follow the edges of `first`."""
-        assert self.first is not None
-        edges = (self.src, self.dst, self.kind, self.mask)
-        own = (column[len(self.first.src) :] for column in edges)
-        src, dst, kind, mask = own
-        return replace(self, src=src, dst=dst, kind=kind, mask=mask, first=None)
-
-    @cached_property
-    def by_source(self) -> BySource:
-        return by_source(self.src, self.dst, len(self.codes))
 
     @cached_property
     def by_target(self) -> tuple[Ints, Ints]:
@@ -178,12 +156,8 @@ class StateGraph:
         at = np.minimum(np.searchsorted(self.words, wanted), len(self.words) - 1)
         return np.where(self.words[at] == wanted, at, -1)
 
-    def joined(
-        self, sources: Codes, targets: Codes, *, ordered: bool = True
-    ) -> tuple[StateGraph, Ints, Ints]:
+    def joined(self, sources: Codes, targets: Codes) -> tuple[StateGraph, Ints, Ints]:
         """The graph with `sources` and `targets` added, and the row of each.
-
-        ordered: edges are sorted; otherwise those of the core come first
 
         A state outside the core is added together with the states on its way to Broadcast, one
         label after the other, so that every source reaches the core and the core reaches every
@@ -208,14 +182,11 @@ class StateGraph:
             _shifted(on_way(ways_out, backwards=True), first_out, first_out),
             _shifted(_same_states(ways_in, ways_out, self.ndim), first_in, first_out),
         ]
-        every = np.concatenate(edges, axis=1)
         graph = StateGraph(
             self.mesh,
             self.ndim,
             np.concatenate([self.codes, ways_in, ways_out]),
-            *(sorted_edges(every) if ordered else every),
-            joined_to=len(self.codes),
-            first=None if ordered else self,
+            *sorted_edges(np.concatenate(edges, axis=1)),
             collectives=self.collectives,
         )
         at_in = np.searchsorted(words(ways_in, self.ndim), words(sources, self.ndim))
@@ -247,13 +218,6 @@ class StateGraph:
         target = Placement(int(self.codes[self.dst[edge], axes[0]]))
         entry = self.collectives.entries[int(self.kind[edge])]
         return Step(entry.name, axes, source, target, entry.algorithm)
-
-
-def by_source(src: Ints, dst: Ints, num_states: int) -> BySource:
-    """The targets of the edges, and where the edges of each source begin; sources must ascend."""
-    begins = np.zeros(num_states + 1, dtype=np.int32)
-    np.cumsum(np.bincount(src, minlength=num_states), out=begins[1:])
-    return dst.astype(np.int32), begins
 
 
 def without_a_label(codes: Codes) -> Codes:

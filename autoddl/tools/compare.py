@@ -9,13 +9,11 @@ of a pipeline are those of its slowest stage, its seconds those until all stages
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
-from .._files import json_number
 from ..cluster.spec import Cluster
 from ..cost.account import Cost, Traffic
 from ..cost.model import CostModel
-from ..graph.batch_norm import batch_norm_of, with_batch_norm
+from ..graph.batch_norm import with_batch_norm
 from ..graph.graph import Graph
 from ..planner.asked import cost_model
 from ..planner.baselines import Chosen, chosen
@@ -23,8 +21,9 @@ from ..planner.baselines.megatron_stages import megatron_in_stages
 from ..planner.options import DEFAULTS, PlanOptions
 from ..planner.planner import baseline_plans, find_plan
 from ..plans import Plan
-from ..plans.format import unfit_text
+from ..plans.figures import figures
 from ..plans.records import PlannedBaseline
+from ..plans.report.contents import unfit_text
 
 OURS = "autoddl"
 OWN_TOPOLOGY = "a topology for each layer"
@@ -52,13 +51,13 @@ class Scheme:
     @property
     def seconds(self) -> float:
         """Of an iteration; inf if the scheme cannot run."""
-        return float("inf") if self.plan is None else self.plan.iteration_s
+        return float("inf") if self.plan is None else figures(self.plan).iteration_s
 
     @property
     def cost(self) -> Cost:
         """Of a scheme that runs."""
         assert self.plan is not None, f"{self.name} cannot run"
-        return self.plan.cost
+        return figures(self.plan).cost
 
     @property
     def micro_batches(self) -> int:
@@ -72,34 +71,7 @@ class Scheme:
     @property
     def bubble(self) -> float:
         """The share of a pipeline's time in which its stages wait."""
-        return 0.0 if self.plan is None or self.stages == 1 else self.plan.timeline.bubble
-
-    def to_json(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
-            "name": self.name,
-            "topology": self.topology,
-            "fits": self.runs,
-            "why_not": self.why,
-            "memory_bytes": self.memory_bytes,
-        }
-        if not self.runs:
-            return told
-        cost = self.cost
-        return told | {
-            "stages": self.stages,
-            "bubble": self.bubble,
-            "micro_batches": self.micro_batches,
-            "iteration_s": self.seconds,
-            "compute_s": cost.compute_s,
-            "communication_s": cost.communication_s,
-            "communication_s_by_cause": causes(cost.inter_s, cost.intra_s),
-            "communication_s_by_link": {
-                "between nodes": cost.inter_s.total,
-                "inside a node": cost.intra_s.total,
-            },
-            "nic_bytes": causes(cost.nic_bytes),
-            "intra_bytes": causes(cost.intra_bytes),
-        }
+        return 0.0 if self.plan is None or self.stages == 1 else figures(self.plan).timeline.bubble
 
 
 @dataclass(frozen=True)
@@ -129,26 +101,6 @@ class Comparison:
             "nic_bytes": _less(mine.nic_bytes.total, theirs.nic_bytes.total),
         }
 
-    def to_json(self) -> dict[str, Any]:
-        model, closest = self.model, self.closest
-        told: dict[str, Any] = {
-            "model": self.graph.name,
-            "cluster": {
-                "name": model.cluster.name,
-                "nodes": model.cluster.nodes,
-                "gpus_per_node": model.cluster.gpus_per_node,
-            },
-            "batch": self.graph.batch,
-            "batch_norm": batch_norm_of(self.graph),
-            "optimizer": model.optimizer,
-            "memory_limit_bytes": json_number(model.limit_bytes),
-            "schemes": [scheme.to_json() for scheme in self.schemes],
-            "closest": None if closest is None else closest.name,
-        }
-        if closest is not None:
-            told["less_than_closest"] = self.reductions(closest)
-        return told
-
 
 def compare(
     graph: Graph,
@@ -174,7 +126,7 @@ def compare(
         )
     graph = with_batch_norm(graph, options.batch_norm)
     plan = find_plan(graph, cluster, options)
-    ours = Scheme(OURS, OWN_TOPOLOGY, plan, plan.cost.memory_bytes)
+    ours = Scheme(OURS, OWN_TOPOLOGY, plan, max(figures(plan).memory_bytes))
     others = [_scheme(*found) for found in baseline_plans(graph, cluster, options).values()]
     model = cost_model(cluster, options)
     if stages:
@@ -190,11 +142,11 @@ def compare(
 def _in_stages(ours: Scheme, found: Plan, megatron: Scheme) -> Scheme:
     """The fastest of our plans: on one mesh, in stages, or as Megatron's stages."""
     best = ours
-    if found.iteration_s < best.seconds:
+    if figures(found).iteration_s < best.seconds:
         topology = f"{found.num_stages} stages, {OWN_TOPOLOGY}"
         if found.num_stages == 1:
             topology = OWN_TOPOLOGY
-        best = Scheme(OURS, topology, found, max(found.memory_bytes))
+        best = Scheme(OURS, topology, found, max(figures(found).memory_bytes))
     if megatron.seconds < best.seconds:
         best = replace(megatron, name=OURS)
     return best
@@ -207,7 +159,7 @@ def _megatron(graph: Graph, model: CostModel, micro_batches: int | None, seed: i
         return Scheme(MEGATRON_STAGES, "in stages", None, why=why)
     kinds = " | ".join(dict.fromkeys(found.topologies))
     topology = f"{found.plan.num_stages} stages of {kinds}"
-    return Scheme(MEGATRON_STAGES, topology, found.plan, max(found.plan.memory_bytes))
+    return Scheme(MEGATRON_STAGES, topology, found.plan, max(figures(found.plan).memory_bytes))
 
 
 def _rival(graph: Graph, cluster: Cluster, rival: Chosen | str, options: PlanOptions) -> Scheme:
@@ -220,7 +172,7 @@ def _rival(graph: Graph, cluster: Cluster, rival: Chosen | str, options: PlanOpt
         plan = find_plan(graph, cluster, replace(options, baselines=False), space=space)
     except ValueError as error:
         return Scheme(RIVAL, topology, None, why=str(error).split(":")[0])
-    return Scheme(RIVAL, topology, plan, plan.cost.memory_bytes)
+    return Scheme(RIVAL, topology, plan, max(figures(plan).memory_bytes))
 
 
 def _scheme(record: PlannedBaseline, plan: Plan | None) -> Scheme:

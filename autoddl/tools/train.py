@@ -18,6 +18,7 @@ from ..api import plan as plan_graph
 from ..cluster.spec import Cluster
 from ..planner.options import DEFAULTS, PlanOptions
 from ..plans import Plan
+from ..plans.figures import figures
 from ..runtime.jobs.guard import install_guard, rank
 from ..runtime.jobs.launch import run_processes
 from ..runtime.need import need_oneflow
@@ -110,7 +111,7 @@ def train_rank(job: TrainJob) -> None:
         **options,
     )
     made = trainer.plan
-    _say(f"{job.model} on {job.cluster}: predicted {made.iteration_s:.3g} s a step")
+    _say(f"{job.model} on {job.cluster}: predicted {figures(made).iteration_s:.3g} s a step")
     like = entries.to_arrays(example)
     batches = synthetic_batches(like, made.graph, job.steps, seed)
     for step, arrays in enumerate(batches, start=1):

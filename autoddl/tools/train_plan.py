@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..cost.operators import at_rate
 from ..plans import Plan
+from ..plans.figures import figures
 from ..runtime.jobs.guard import install_guard, rank
 from ..runtime.need import need_oneflow
 from .synthetic import synthetic_batches
@@ -65,7 +66,9 @@ class PlanJob:
             emulate=emulated,
         )
         note = f" ({EMULATED}, {self.emulate_compute:g} FLOP/s)" if emulated else ""
-        self._say(f"{plan.graph.name}: predicted {plan.cost.iteration_s:.3g} s a step{note}")
+        self._say(
+            f"{plan.graph.name}: predicted {figures(plan).cost.iteration_s:.3g} s a step{note}"
+        )
         seconds, losses = [], []
         batches = synthetic_batches(made_up_example(plan), plan.graph, self.steps, plan.seed)
         for step, arrays in enumerate(batches, start=1):
@@ -77,7 +80,7 @@ class PlanJob:
         if self.as_json and rank() == 0:
             found = {
                 "plan": os.path.basename(self.plan_file),
-                "predicted_step_s": plan.cost.iteration_s,
+                "predicted_step_s": figures(plan).cost.iteration_s,
                 "median_step_s": statistics.median(seconds),
                 "steps_s": seconds,
                 "losses": None if emulated else losses,

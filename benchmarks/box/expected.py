@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoddl.plans import Plan
+from autoddl.plans.figures import figures
 from autoddl.sbp.collectives import Step, nic_bytes, nic_messages
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.mesh import Mesh
@@ -42,8 +43,10 @@ def of_step(shape: tuple[int, ...], placement: str, step: str, mesh: Mesh) -> Ex
 
 def of_plan(plan: Plan) -> Expected:
     """One training step, with its roll call."""
-    mesh = plan.mesh
+    predicted = figures(plan)
+    mesh = plan.stage.mesh
     hops = mesh.size - 1 if mesh.nodes > 1 else 0
     return Expected(
-        plan.cost.nic_bytes.total + hops * ROLL_CALL_BYTES, plan.cost.nic_messages + hops
+        predicted.cost.nic_bytes.total + hops * ROLL_CALL_BYTES,
+        predicted.cost.nic_messages + hops,
     )

@@ -94,4 +94,4 @@ def load_set(folder: Path) -> list[Named]:
 
 def _essence(plan: Plan) -> str:
     """Equal for plans that do the same."""
-    return repr((sorted(plan.ops.items()), sorted(plan.edges.items())))
+    return repr((sorted(plan.stage.ops.items()), sorted(plan.stage.edges.items())))

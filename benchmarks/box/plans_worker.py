@@ -29,7 +29,7 @@ def main(folder: str) -> None:
     meter: Meter | None = None
     for file in work["plans"]:
         plan = Plan.load(Path(folder) / file)
-        meter = meter or Meter(Groups(plan.mesh, rank(), OneFlow()))
+        meter = meter or Meter(Groups(plan.stage.mesh, rank(), OneFlow()))
         trainer = build_trainer(
             made_up_model(plan.graph, plan.seed),
             plan,

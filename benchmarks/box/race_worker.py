@@ -28,7 +28,7 @@ def main(folder: str) -> None:
     install_guard()
     work = json.loads((Path(folder) / "plans.json").read_text())
     plans = [Plan.load(Path(folder) / file) for file in work["plans"]]
-    meter = Meter(Groups(plans[0].mesh, rank(), OneFlow()))
+    meter = Meter(Groups(plans[0].stage.mesh, rank(), OneFlow()))
     for visit in range(work["visits"]):
         racers = [_racer(plan, work["emulate"]) for plan in plans]
         for step, _ in racers:

@@ -6,6 +6,8 @@ from autoddl.cost.model import parameter_copies
 from autoddl.planner.baselines import data_parallel
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
 from tests.graphs import mlp, tied
 
@@ -21,7 +23,7 @@ def plan(nodes=2, gpus=2, **options):
 
 def test_data_parallel_moves_twice_the_gradients_and_the_loss():
     """All-reduces over 2 hosts x 2 devices: 2 (p-1)/p n through each NIC, p = 4, G/g = 1."""
-    found = plan().cost
+    found = figures(plan()).cost
     assert found.nic_bytes.gradient_sync <= 2 * 3 / 4 * PARAMETERS * 4
     assert found.nic_bytes.gradient_sync >= 2 * 1 / 2 * PARAMETERS * 4  # hosts only, after devices
     assert 0 < found.nic_bytes.forward <= 16  # the loss
@@ -30,19 +32,21 @@ def test_data_parallel_moves_twice_the_gradients_and_the_loss():
 
 def test_gradients_are_synchronised_once_however_many_micro_batches():
     one, four = plan(micro_batches=1), plan(micro_batches=4)
-    assert four.cost.nic_bytes.gradient_sync == one.cost.nic_bytes.gradient_sync
-    assert four.cost.nic_bytes.forward == 4 * one.cost.nic_bytes.forward
+    assert figures(four).cost.nic_bytes.gradient_sync == figures(one).cost.nic_bytes.gradient_sync
+    assert figures(four).cost.nic_bytes.forward == 4 * figures(one).cost.nic_bytes.forward
 
 
 def test_memory_is_parameters_state_and_activations():
-    costs = {o: plan(1, 1, optimizer=o).cost.memory_bytes for o in ("sgd", "momentum", "adam")}
+    costs = {
+        o: figures(plan(1, 1, optimizer=o)).cost.memory_bytes for o in ("sgd", "momentum", "adam")
+    }
     for optimizer, memory in costs.items():
         outputs = 4 * BATCH * 3 * (512 + 128)  # product, sum with the bias, ReLU
         data = 4 * BATCH * 256
         assert memory == pytest.approx(
             4 * PARAMETERS * parameter_copies(optimizer) + outputs + data + 4
         )
-    halved = plan(1, 1, micro_batches=2).cost.memory_bytes
+    halved = figures(plan(1, 1, micro_batches=2)).cost.memory_bytes
     # of the last product's input and weight, while the accumulated ones are there; that of its
     # output comes where its reader's output was
     gradients = 4 * (BATCH / 2 * 512 + 512 * 128)
@@ -61,7 +65,7 @@ def test_compute_follows_the_device():
     slow = dataclasses.replace(slow, device=dataclasses.replace(device, launch_s=0.0))
     fast = dataclasses.replace(fast, device=doubled)
     graph = mlp(4096, (1024, 1024))
-    before, after = (find_plan(graph, where).cost.compute_s for where in (slow, fast))
+    before, after = (figures(find_plan(graph, where)).cost.compute_s for where in (slow, fast))
     assert before == pytest.approx(2 * after)
     flops = 3 * 2 * 4096 * 1024 * 1024
     assert before >= flops / slow.device.flops_for("float32")
@@ -69,10 +73,13 @@ def test_compute_follows_the_device():
 
 def test_a_tied_weight_is_kept_once_and_a_gradient_for_each_reader():
     found = find_plan(tied(64, 256), cluster("piz_daint", 1, 1), PlanOptions(optimizer="sgd"))
-    assert found.cost.memory_bytes < 3.5 * 256 * 256 * 4 + 64 * 256 * 4 * 4
+    assert figures(found).cost.memory_bytes < 3.5 * 256 * 256 * 4 + 64 * 256 * 4 * 4
     weight = next(op.name for op in found.graph.params)
-    assert found.costs[weight].memory_bytes == 256 * 256 * 4
-    assert found.memory_peak("executor").by_cause["gradients"] >= 2 * 256 * 256 * 4
+    assert stage_figures(found.stage).costs[weight].memory_bytes == 256 * 256 * 4
+    assert (
+        stage_figures(found.stage).memory_peak("executor").by_cause["gradients"]
+        >= 2 * 256 * 256 * 4
+    )
 
 
 def test_unknown_optimizer_names_the_known():

@@ -5,10 +5,13 @@ import json
 
 import pytest
 
+from autoddl import explain
 from autoddl.cluster.provenance import Calibration, Range
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
-from autoddl.plans.summary import summary_json
+from autoddl.plans.figures import figures
+from autoddl.plans.report import report
+from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
 from tests.graphs import residual
 
@@ -31,20 +34,20 @@ def plan(calibration):
 
 def test_without_a_calibration_nothing_is_marked():
     found = plan(None)
-    assert found.extrapolated == () and "extrapolated" not in found.explain()
+    assert stage_figures(found.stage).extrapolated == () and "extrapolated" not in explain(found)
 
 
 def test_a_plan_inside_the_measured_range_is_not_marked():
-    assert plan(measured(ranges(2, 2, 1 << 30))).extrapolated == ()
+    assert stage_figures(plan(measured(ranges(2, 2, 1 << 30))).stage).extrapolated == ()
 
 
 def test_large_messages_are_marked_in_words_and_json():
     found = plan(measured(ranges(2, 2, 1 << 12)))
-    assert found.cost.communication_s > 0
-    marks = found.extrapolated
+    assert figures(found).cost.communication_s > 0
+    marks = stage_figures(found.stage).extrapolated
     assert marks and all(m.bytes > 4 << 12 and m.count > 0 for m in marks)
-    assert f"extrapolated: {sum(m.count for m in marks)} redistribution steps" in found.explain()
-    summary = json.loads(json.dumps(summary_json(found)))
+    assert f"extrapolated: {sum(m.count for m in marks)} redistribution steps" in explain(found)
+    summary = json.loads(json.dumps(report(found).to_json()))
     assert summary["extrapolated"][0]["bytes"] == marks[0].bytes
 
 

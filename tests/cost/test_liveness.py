@@ -6,6 +6,7 @@ from autoddl.planner.baselines import data_parallel
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
+from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
 from tests.graphs import Builder, attention, mlp, tied
 
@@ -19,7 +20,7 @@ def planned(graph, nodes=1, gpus=1, space=None, **options) -> Plan:
 
 
 def causes(plan: Plan) -> dict[str, int]:
-    return dict(plan.memory_peak().by_cause)
+    return dict(stage_figures(plan.stage).memory_peak().by_cause)
 
 
 def on_two(graph, **options) -> dict[str, int]:
@@ -29,7 +30,7 @@ def on_two(graph, **options) -> dict[str, int]:
 
 def test_one_layer_on_one_device():
     """Rows pass a matmul, a bias and a ReLU; the sum is the loss."""
-    peak = planned(mlp(ROWS, (WIDTH, WIDTH)), optimizer="sgd").memory_peak()
+    peak = stage_figures(planned(mlp(ROWS, (WIDTH, WIDTH)), optimizer="sgd").stage).memory_peak()
     assert peak.always == {"parameters": WEIGHT + BIAS, "inputs": ACT}
     # the gradient behind the bias has taken the place of the one behind the ReLU, whose output is
     # gone; to sum it up for the bias takes a workspace of its size
@@ -100,8 +101,8 @@ def test_a_tied_weight_is_counted_once():
 
 def test_the_executor_keeps_every_gradient_between_micro_batches():
     plan = planned(attention(4, 8, 64, 128, 4), 2, 2, optimizer="adam", micro_batches=2)
-    gradients = plan.memory_peak("executor").always["gradients"]
-    assert gradients == plan.memory_peak().always["parameters"]
+    gradients = stage_figures(plan.stage).memory_peak("executor").always["gradients"]
+    assert gradients == stage_figures(plan.stage).memory_peak().always["parameters"]
 
 
 @pytest.mark.parametrize("layers", [1, 3])
@@ -109,7 +110,7 @@ def test_the_executor_synchronises_equal_gradients_one_after_the_other(layers):
     """Small activations: the fullest moment is the sum of one weight's gradient over devices."""
     graph = mlp(8, (WIDTH,) * (layers + 1))
     plan = planned(graph, 1, 2, space=data_parallel(graph), optimizer="sgd")
-    peak = plan.memory_peak("executor")
+    peak = stage_figures(plan.stage).memory_peak("executor")
     assert " of gradient of " in peak.moment
     assert peak.by_cause["redistribution"] == WEIGHT
     assert peak.by_cause["gradients"] == peak.always["parameters"] == layers * (WEIGHT + BIAS)
@@ -117,7 +118,7 @@ def test_the_executor_synchronises_equal_gradients_one_after_the_other(layers):
 
 def on_one(graph, **options):
     """The executor's fullest moment on one device."""
-    return planned(graph, optimizer="sgd", **options).memory_peak("executor")
+    return stage_figures(planned(graph, optimizer="sgd", **options).stage).memory_peak("executor")
 
 
 def test_the_executor_keeps_what_operators_make_and_views_are_free():
@@ -171,7 +172,7 @@ def test_a_variance_keeps_nothing_in_the_executor():
     x = b.op("add", "scalar_add", (b.param("x", (ROWS, WIDTH)),), (ROWS, WIDTH), operand=1.0)
     y = b.op("var", "var", (x,), (ROWS,), dim=(1,), unbiased=True, keepdim=False)
     plan = planned(b.graph(y, "var"), optimizer="sgd")
-    peak = plan.memory_peak("executor")
+    peak = stage_figures(plan.stage).memory_peak("executor")
     assert peak.moment == "backward of var" and peak.by_cause["workspace"] == ACT
     assert peak.by_cause["activations"] == ACT + ROWS * F
 
@@ -179,7 +180,7 @@ def test_a_variance_keeps_nothing_in_the_executor():
 def test_an_unknown_runtime_is_refused():
     plan = planned(mlp(8, (8, 8)))
     with pytest.raises(ValueError, match="unknown runtime 'gpu'"):
-        plan.memory_peak("gpu")  # pyright: ignore[reportArgumentType]
+        stage_figures(plan.stage).memory_peak("gpu")  # pyright: ignore[reportArgumentType]
 
 
 def scaled_images(rows: int, channels: int, size: int) -> tuple[Builder, str]:
@@ -196,7 +197,7 @@ def test_a_largest_element_is_remembered_by_its_number():
         padding=(0, 0), dilation=(1, 1), ceil_mode=False, return_indices=False,
         data_format="channels_first",
     )  # fmt: skip
-    peak = planned(b.graph(pooled, "pool")).memory_peak()
+    peak = stage_figures(planned(b.graph(pooled, "pool")).stage).memory_peak()
     image = 64 * 16 * 32 * 32 * F
     assert peak.moment == "backward of pooled"
     numbers = image // 4 * 2  # of eight bytes
@@ -211,6 +212,6 @@ def test_the_executor_goes_back_through_a_transposed_convolution_with_a_copy_of_
         padding_before=(0, 0), output_padding=(0, 0), dilation_rate=(1, 1), groups=1, filters=16,
         data_format="channels_first",
     )  # fmt: skip
-    peak = planned(b.graph(up, "up")).memory_peak("executor")
+    peak = stage_figures(planned(b.graph(up, "up")).stage).memory_peak("executor")
     assert peak.moment == "backward of up"
     assert peak.by_cause["workspace"] == 64 * 16 * 16 * 16 * F

@@ -7,12 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoddl import explain
 from autoddl.cluster.operator_times import OperatorTimes
 from autoddl.cost.operators import computes, measured_seconds, operator_key, whole_work
 from autoddl.planner.baselines import data_parallel
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.plans.figures import figures
 from autoddl.plans.stage_account import columns
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.sbp.signature import find_rule
 from autoddl.tools.calibration.machine import operator_times
 from tests.clusters import cluster
@@ -82,7 +85,7 @@ def test_a_plan_costs_what_was_measured_of_its_operators():
     plan = find_plan(GRAPH, machine, PlanOptions(micro_batches=1), space=data_parallel(GRAPH))
     expected = 0.0
     for op in computing(plan.graph):
-        spec, placed = plan.graph.spec(op), plan.ops[op.name]
+        spec, placed = plan.graph.spec(op), plan.stage.ops[op.name]
         parts = [
             tensor.bytes / (4 if nd[0].is_split else 1)
             for tensor, nd in zip(
@@ -92,7 +95,7 @@ def test_a_plan_costs_what_was_measured_of_its_operators():
         done = whole_work(spec) / 4 if heavy(op) else sum(parts)
         passes = 3 if op.outputs[0] in plan.graph.needs_grad else 1
         expected += passes * 5e-9 * done
-    assert plan.cost.compute_s == pytest.approx(expected)
+    assert figures(plan).cost.compute_s == pytest.approx(expected)
 
 
 def test_the_search_divides_more_where_operators_are_slow():
@@ -103,14 +106,16 @@ def test_the_search_divides_more_where_operators_are_slow():
     )
     cheap = find_plan(GRAPH, measured(slow_links, 1e-6))
     dear = find_plan(GRAPH, measured(slow_links, 1e3))
-    assert cheap.cost.nic_bytes.total < dear.cost.nic_bytes.total
-    assert dear.search.lower_bound_s is not None
-    assert dear.cost.iteration_s == pytest.approx(dear.search.lower_bound_s, rel=1e-5)
+    assert figures(cheap).cost.nic_bytes.total < figures(dear).cost.nic_bytes.total
+    assert dear.stage.search.lower_bound_s is not None
+    assert figures(dear).cost.iteration_s == pytest.approx(
+        dear.stage.search.lower_bound_s, rel=1e-5
+    )
 
 
 def test_a_stage_has_the_forward_and_backward_seconds_measured():
     plan = find_plan(GRAPH, measured(cluster("piz_daint", 1, 1), 5.0), PlanOptions(micro_batches=1))
-    parts = columns(plan.graph, plan.model, plan.ops, plan.edges)
+    parts = columns(plan.graph, stage_figures(plan.stage).model, plan.stage.ops, plan.stage.edges)
     for op in computing(plan.graph):
         done = whole_work(plan.graph.spec(op))
         backward_s = 1e-8 * done if op.outputs[0] in plan.graph.needs_grad else 0.0
@@ -119,11 +124,11 @@ def test_a_stage_has_the_forward_and_backward_seconds_measured():
 
 def test_a_plan_says_how_many_of_its_operators_were_timed():
     machine = cluster("piz_daint", 2, 2)
-    assert "timed" not in find_plan(GRAPH, machine).explain()
+    assert "timed" not in explain(find_plan(GRAPH, machine))
     found = find_plan(GRAPH, measured(machine, 5.0))
-    assert found.timed.timed == found.timed.computing > 0
-    assert "operators were timed by themselves" in found.explain()
+    assert stage_figures(found.stage).timed.timed == stage_figures(found.stage).timed.computing > 0
+    assert "operators were timed by themselves" in explain(found)
     # of another width only what does not depend on it is known
     other = find_plan(mlp(64, (256, 512, 64)), measured(machine, 5.0))
-    assert 0 < other.timed.timed < other.timed.computing
-    assert "calibrate with --model" in other.explain()
+    assert 0 < stage_figures(other.stage).timed.timed < stage_figures(other.stage).timed.computing
+    assert "calibrate with --model" in explain(other)

@@ -12,6 +12,7 @@ from autoddl.planner.baselines import forced
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
+from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
 from tests.graphs import mlp
 
@@ -23,19 +24,22 @@ def planned(letters, nodes=2, gpus=2, **options) -> Plan:
 
 
 def needed(plan: Plan, limit: float = math.inf) -> int:
-    return required_bytes(plan.step, plan.model.memory_rules, limit)
+    predicted = stage_figures(plan.stage)
+    return required_bytes(predicted.step, predicted.model.memory_rules, limit)
 
 
 def test_the_larger_of_both_counts():
     """nn.Graph packs what it sends, and has accumulators beside the gradients."""
     plan = planned(("S0", "S0"), micro_batches=4, optimizer="sgd")
-    executor, graph = (plan.memory_peak(runtime).bytes for runtime in ("executor", "graph"))
+    executor, graph = (
+        stage_figures(plan.stage).memory_peak(runtime).bytes for runtime in ("executor", "graph")
+    )
     assert executor < graph == needed(plan)
 
 
 def test_what_the_executor_cannot_hold_is_not_compiled():
     plan = planned(("S0", "S0"), micro_batches=4, optimizer="sgd")
-    executor = plan.memory_peak("executor").bytes
+    executor = stage_figures(plan.stage).memory_peak("executor").bytes
     assert needed(plan, limit=executor - 1) == executor
 
 
@@ -45,9 +49,12 @@ def test_what_the_executor_cannot_hold_is_not_compiled():
 )
 def test_meshes_of_two_axes_compile(letters, nodes, gpus, expected):
     plan = planned(letters, nodes, gpus)
-    assert plan.model.memory_rules.compiles(plan.step) == expected
+    assert (
+        stage_figures(plan.stage).model.memory_rules.compiles(stage_figures(plan.stage).step)
+        == expected
+    )
     if not expected:
-        assert needed(plan) == plan.memory_peak("executor").bytes
+        assert needed(plan) == stage_figures(plan.stage).memory_peak("executor").bytes
 
 
 @pytest.mark.parametrize(("nodes", "counts_more"), [(1, False), (2, True)])
@@ -58,8 +65,12 @@ def test_where_chains_are_not_known_the_compiled_step_counts_a_little_more(nodes
     letters = ("S0", "S1")[:nodes]
     space = forced(graph, where.mesh, letters)
     plan = find_plan(graph, where, PlanOptions(micro_batches=4, checkpointing="all"), space=space)
-    assert plan.recomputed and plan.model.memory_rules.compiles(plan.step)
-    peaks = [plan.memory_peak(runtime).bytes for runtime in ("executor", "graph")]
+    assert plan.recomputed and stage_figures(plan.stage).model.memory_rules.compiles(
+        stage_figures(plan.stage).step
+    )
+    peaks = [
+        stage_figures(plan.stage).memory_peak(runtime).bytes for runtime in ("executor", "graph")
+    ]
     assert (needed(plan) > max(peaks)) == counts_more
 
 
@@ -70,7 +81,7 @@ def test_an_unknown_back_end_is_refused():
     plan = planned(("S0", "S0"))
     assert plan.stage.back_end == "oneflow" and '"back_end": "oneflow"' in plan.dumps()
     with pytest.raises(ValueError, match=told):
-        plan.changed(back_end="abacus").stage.memory_peak()
+        stage_figures(plan.changed(back_end="abacus").stage).memory_peak()
 
 
 def test_the_rules_of_oneflow_need_no_oneflow():

@@ -12,6 +12,10 @@ from autoddl.graph.graph import Graph
 from autoddl.planner import baselines
 from autoddl.planner.tables.group_table import WHOLE_SPACE, Space
 from autoddl.sbp.mesh import Mesh
+from models.dlrm import dlrm_small
+from models.gpt import gpt_small
+from models.vgg import vgg13_small
+from tests.runtime import training
 
 Batch = tuple[Any, ...]
 Built = tuple[nn.Module, Callable[..., Any], Callable[[int], Batch]]
@@ -72,53 +76,29 @@ def classifier(make: Callable[[], nn.Module], side: int, classes: int) -> Callab
     return build
 
 
-def gpt(rows: int) -> Built:
-    from models.gpt import gpt_small
+def of_papers(make: Callable[..., Any], *tops: int) -> Callable[[int], Built]:
+    """Each tensor of a batch has numbers below its `tops`, or is normal where that is 0."""
 
-    model, example, loss = gpt_small(batch=rows)
+    def build(rows: int) -> Built:
+        model, example, loss = make(batch=rows)
+        kinds = [(tuple(t.shape), t.numpy().dtype, n) for t, n in zip(example, tops, strict=True)]
 
-    def batch(step: int) -> Batch:
-        rng = np.random.default_rng(1000 + step)
-        return tuple(tensor(rng.integers(0, 256, tuple(t.shape))) for t in example)
+        def batch(step: int) -> Batch:
+            rng = np.random.default_rng(1000 + step)
+            drawn = (rng.integers(0, n, s) if n else rng.standard_normal(s) for s, _, n in kinds)
+            return tuple(tensor(x.astype(d)) for x, (_, d, _) in zip(drawn, kinds, strict=True))
 
-    return without_dropout(model), loss, batch
+        return without_dropout(model), loss, batch
 
-
-def mlp(rows: int) -> Built:
-    model = nn.Sequential(
-        nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 16)
-    )
-
-    def batch(step: int) -> Batch:
-        rng = np.random.default_rng(1000 + step)
-        x, y = (rng.standard_normal((rows, 16)).astype(np.float32) for _ in range(2))
-        return tensor(x), tensor(y)
-
-    return model, nn.MSELoss(), batch
+    return build
 
 
-def dlrm(rows: int) -> Built:
-    from models.dlrm import dlrm_small
+def small(name: str) -> Callable[[int], Built]:
+    def build(rows: int) -> Built:
+        model, loss, batch = training.build(name)
+        return model, loss, lambda step: batch(1000 + step, rows)
 
-    model, example, loss = dlrm_small(batch=rows)
-
-    def batch(step: int) -> Batch:
-        rng = np.random.default_rng(1000 + step)
-        dense, sparse, target = (tuple(t.shape) for t in example)
-        return (
-            tensor(rng.standard_normal(dense).astype(np.float32)),
-            tensor(rng.integers(0, 64, sparse)),
-            tensor(rng.integers(0, 2, target).astype(np.float32)),
-        )
-
-    return model, loss, batch
-
-
-def vgg13_small(rows: int) -> Built:
-    from models.vgg import vgg13_small as entry
-
-    model, example, loss = entry(batch=rows)
-    return without_dropout(model), loss, images(tuple(example[0].shape), 10)
+    return build
 
 
 def flowvision_model(name: str) -> Callable[[], nn.Module]:
@@ -138,31 +118,6 @@ def narrow_vgg13() -> nn.Module:
     return model
 
 
-def batch_norms() -> nn.Module:
-    """Convolutions with BatchNorm and a residual; a whole ResNet-18 is chaotic from its start."""
-
-    class Residual(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = nn.Conv2d(16, 16, 3, padding=1, bias=False)
-            self.norm = nn.BatchNorm2d(16)
-
-        def forward(self, x: Any) -> Any:
-            return flow.relu(x + self.norm(self.conv(x)))
-
-    return nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1, bias=False),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        Residual(),
-        Residual(),
-        nn.AdaptiveAvgPool2d((2, 2)),
-        nn.Flatten(1),
-        nn.Linear(64, 10),
-    )
-
-
 def vit() -> nn.Module:
     from flowvision.models.vision_transformer import VisionTransformer
 
@@ -174,14 +129,15 @@ def vit() -> nn.Module:
 BASELINES = ("ZeRO", "Megatron", "Megatron+ZeRO", "SUMMA")
 
 CASES = {
-    "mlp": Case(16, mlp),
-    "gpt": Case(16, gpt),
-    "vgg13_small": Case(16, vgg13_small),
-    "dlrm": Case(16, dlrm),
+    "wide": Case(16, small("wide")),
+    "gpt": Case(16, of_papers(gpt_small, 256, 256)),
+    "vgg13_small": Case(16, of_papers(vgg13_small, 0, 10)),
+    "dlrm": Case(16, of_papers(dlrm_small, 0, 64, 2)),
     "alexnet": Case(8, classifier(flowvision_model("alexnet"), 64, 10), adam_lr=1e-5),
     "vgg13": Case(8, classifier(narrow_vgg13, 32, 10), adam_lr=1e-5, sgd_lr=1e-3),
     "vit": Case(8, classifier(vit, 32, 10)),
-    "batch_norms": Case(16, classifier(batch_norms, 16, 10)),
+    # a whole ResNet-18 is chaotic from its start
+    "convnet": Case(16, small("convnet")),
 }
 
 

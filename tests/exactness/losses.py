@@ -31,21 +31,6 @@ class Decayed(Dense):
         return super().forward(x), (self.first.weight**2).sum()
 
 
-class Residual(nn.Module):
-    """Convolutions with BatchNorm and a residual, like a small ResNet."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.conv = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
-        self.norm1, self.norm2 = nn.BatchNorm2d(8), nn.BatchNorm2d(8)
-        self.last = nn.Linear(8 * 16, CLASSES)
-
-    def forward(self, x: Any) -> Any:
-        x = F.relu(self.norm1(self.stem(x)))
-        x = F.relu(x + self.norm2(self.conv(x)))
-        return self.last(x.flatten(1))
-
-
 class Attending(Dense):
     """Each row is a mixture of the rows of its batch, also in evaluation."""
 
@@ -112,10 +97,6 @@ def sequences(rng: np.random.Generator, n: int) -> tuple[Any, Any]:
     return floats(rng, n, 3, 8), floats(rng, n, 3, CLASSES)
 
 
-def images(rng: np.random.Generator, n: int) -> tuple[Any, Any]:
-    return floats(rng, n, 3, 4, 4), whole(rng, CLASSES, n)
-
-
 WEIGHTED = nn.CrossEntropyLoss(weight=flow.arange(1, CLASSES + 1).to(flow.float32))
 Made = tuple[Callable[[], nn.Module], Callable[..., Any], Callable[..., tuple[Any, Any]]]
 EXACT: dict[str, Made] = {
@@ -132,6 +113,5 @@ WHOLE: dict[str, Made] = {
     "contrastive": (Dense, contrastive, labels),
     "spread": (Dense, spread, values),
     "attending": (Attending, summed, labels),
-    "residual": (Residual, nn.CrossEntropyLoss(), images),
 }
 LOSSES = {**EXACT, **WHOLE}

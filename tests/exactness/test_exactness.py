@@ -85,7 +85,7 @@ def compare(run, alone):
 def matrix():
     """Every case with all schemes, and what runs every time, with two."""
     for model in CASES:
-        if model in ("mlp", "batch_norms"):
+        if model in ("wide", "convnet"):
             continue
         for mesh, schemes in SCHEMES.items():
             for optimizer in LOSS_TOLERANCE:
@@ -120,8 +120,8 @@ def test_known_schemes_equal_one_process(compare, model):
 @pytest.mark.parametrize(
     ("model", "optimizer", "micro_batches"),
     [
-        ("mlp", "momentum", 2),
-        pytest.param("mlp", "adam", 1, marks=pytest.mark.full),
+        ("wide", "momentum", 2),
+        pytest.param("wide", "adam", 1, marks=pytest.mark.full),
         pytest.param("gpt", "momentum", 1, marks=pytest.mark.full),
         pytest.param("gpt", "adam", 4, marks=pytest.mark.full),
         pytest.param("dlrm", "adam", 2, marks=pytest.mark.full),
@@ -148,14 +148,14 @@ def test_stored_split_accumulated_and_run_again(compare, optimizer):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mesh", [(2, 2), pytest.param((2, 4), marks=pytest.mark.full)])
 def test_batch_norm_is_exact_over_the_whole_batch(compare, mesh):
-    compare("batch_norms", mesh, "momentum", STEPS, 1, SCHEMES[mesh])
+    compare("convnet", mesh, "momentum", STEPS, 1, SCHEMES[mesh])
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seeds", [range(8), pytest.param(range(200), marks=pytest.mark.full)])
 def test_random_assignments_of_signatures_to_layers(compare, seeds):
     schemes = tuple(f"random:{seed}" for seed in seeds)
-    compare("mlp", (2, 4), "momentum", 2, 1, schemes)
+    compare("wide", (2, 4), "momentum", 2, 1, schemes)
 
 
 @pytest.mark.timeout(1800)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from autoddl import explain
+
 pytest.importorskip("oneflow", reason="trains on real OneFlow processes")
 
 from autoddl.api import plan, trace  # noqa: E402
@@ -50,7 +52,7 @@ def test_losses_are_those_of_the_whole_batch(jobs, stages):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("stages", STAGES)
 def test_rows_that_meet_are_trained_whole(jobs, stages):
-    passes(jobs, [{"model": name, "stages": stages} for name in WHOLE])
+    passes(jobs, [{"model": name, "stages": stages} for name in (*WHOLE, "convnet")])
 
 
 @pytest.mark.timeout(900)
@@ -58,7 +60,7 @@ def test_batch_norm_of_micro_batches(jobs):
     """Each has the statistics of its own rows, on whichever devices they are."""
     how = "micro_batch"
     cases = [
-        {"model": "residual", "micro_batches": parts, "batch_norm": how, "stages": stages}
+        {"model": "convnet", "micro_batches": parts, "batch_norm": how, "stages": stages}
         for parts in (1, 2, 4)
         for stages in STAGES
     ]
@@ -71,7 +73,7 @@ def test_batch_norm_of_micro_batches(jobs):
         ("contrastive", "loss/matmul"),
         ("spread", "loss/sqrt"),
         ("attending", "matmul"),
-        ("residual", "norm1/normalization"),
+        ("convnet", "bn1/normalization"),
     ],
 )
 def test_parts_are_left_out_and_refused_where_rows_meet(name, operator):
@@ -88,15 +90,15 @@ def test_parts_are_left_out_and_refused_where_rows_meet(name, operator):
 
 @pytest.mark.parametrize("batch_norm", ["micro_batch", "shard"])
 def test_the_plan_states_what_batch_norm_takes_its_statistics_of(batch_norm):
-    graph, cluster = graph_of("residual"), cluster_of(1, 2)
+    graph, cluster = graph_of("convnet"), cluster_of(1, 2)
     found = plan(graph, cluster, micro_batches=4, batch_norm=batch_norm)
     assert found.to_json()["batch_norm"] == found.batch_norm == batch_norm
-    assert "not of the whole batch" in found.explain()
+    assert "not of the whole batch" in explain(found)
     found.check_model(graph)
-    assert "statistics of the whole batch" in plan(graph, cluster).explain()
+    assert "statistics of the whole batch" in explain(plan(graph, cluster))
     staged = plan(graph, cluster, stages=2, micro_batches=4, batch_norm=batch_norm)
     assert staged.to_json()["batch_norm"] == batch_norm
-    assert "not of the whole batch" in staged.explain()
+    assert "not of the whole batch" in explain(staged)
     staged.check_model(graph)
     with pytest.raises(ValueError, match="unknown batch_norm 'none'"):
         plan(graph, cluster, batch_norm="none")  # pyright: ignore[reportArgumentType]

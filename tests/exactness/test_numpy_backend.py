@@ -88,7 +88,7 @@ def alone(graph):
     return losses, params, run(graph, params, batch(graph, 9))[graph.outputs[0]]
 
 
-def check(graph, plan):
+def check(graph, plan: Plan):
     expected = alone(graph)
     params = start(graph)
     traced = Traced(graph, params, {}, {name: name for name in params}, structure=Slot(0))
@@ -129,7 +129,7 @@ def test_parameters_stored_split_and_blocks_run_again(graph, stage):
 
     plan = random_plan(graph, cluster_of(2, 2), 0, micro_batches=2, fixed=by_rows)
     plan = with_zero(plan, str(stage))
-    assert {stage} <= {edge.zero_stage for edge in plan.edges.values()}
+    assert {stage} <= {edge.zero_stage for edge in plan.stage.edges.values()}
     check(graph, plan.changed(recomputed=repeated_blocks(plan.graph)))
 
 

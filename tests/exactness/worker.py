@@ -51,7 +51,8 @@ def alone(name: str, optimizer: str, steps: int, file: str) -> None:
         value = loss(model(*inputs), target)
         value.backward()
         for key, parameter in model.named_parameters():
-            largest[key] = np.maximum(largest[key], np.abs(parameter.grad.numpy()))
+            if parameter.grad is not None:
+                largest[key] = np.maximum(largest[key], np.abs(parameter.grad.numpy()))
         made.step()
         made.zero_grad()
         losses.append(float(value))
@@ -160,12 +161,12 @@ def together(
     if rank() == 0:
         alone_losses = reference["losses"]
         worst = float(np.max(np.abs(np.array(losses) / alone_losses - 1)))
-        split = sum(any(p.is_split for p in op.ins[0]) for op in plan.ops.values() if op.ins)
-        stages = sorted({edge.zero_stage for edge in plan.edges.values()})
+        split = sum(any(p.is_split for p in op.ins[0]) for op in plan.stage.ops.values() if op.ins)
+        stages = sorted({edge.zero_stage for edge in plan.stage.edges.values()})
         print(
             json.dumps(
                 {"scheme": scheme, "losses": worst, "parameters": (apart / size) ** 0.5,
-                 "split_ops": split, "ops": len(plan.ops), "stages": stages,
+                 "split_ops": split, "ops": len(plan.stage.ops), "stages": stages,
                  "blocks": len(plan.recomputed),
                  "first": losses[0], "last": losses[-1]}
             ),

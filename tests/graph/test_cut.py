@@ -8,6 +8,8 @@ from autoddl.graph.cut import crossing_bytes, cut_graph
 from autoddl.graph.graph import Graph
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
 from tests.graphs import Builder, attention, compared, mlp, residual, tied
 
@@ -159,17 +161,17 @@ def test_planner_prices_a_stage(graph):
         plan.verify()
         for op in plan.graph.ops:
             if op.kind.startswith("stage_"):
-                placed = plan.ops[op.name]
+                placed = plan.stage.ops[op.name]
                 (nd,) = placed.outs or placed.ins
                 assert not nd.has_partial
                 (grad,) = placed.grad_outs or placed.grad_ins
                 assert grad == nd
     received = [op for op in plans[1].graph.ops if op.kind == "stage_input"]
-    assert sum(plans[1].costs[op.name].memory_bytes for op in received) > 0
+    assert sum(stage_figures(plans[1].stage).costs[op.name].memory_bytes for op in received) > 0
     one = machine.with_shape(1, 1)
-    whole = find_plan(graph, one, PlanOptions(micro_batches=2)).cost.compute_s
+    whole = figures(find_plan(graph, one, PlanOptions(micro_batches=2))).cost.compute_s
     parts = [
-        find_plan(cut.stage(*part), one, PlanOptions(micro_batches=2)).cost.compute_s
+        figures(find_plan(cut.stage(*part), one, PlanOptions(micro_batches=2))).cost.compute_s
         for part in ((0, middle), (middle, len(cut.layers)))
     ]
     assert sum(parts) == pytest.approx(whole)

@@ -4,12 +4,15 @@ import dataclasses
 
 import pytest
 
+from autoddl import explain
 from autoddl.graph.precision import in_precision
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.baselines import data_parallel
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
+from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
 from tests.graphs import Builder, attention, mlp
 
@@ -38,10 +41,12 @@ def test_parameters_and_activations_are_halved_and_the_loss_is_not():
 
 @pytest.mark.parametrize(("optimizer", "slots"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
 def test_state_is_in_float32_with_a_master_copy(optimizer, slots):
-    found = plan("float16", optimizer=optimizer).memory_peak()
+    found = stage_figures(plan("float16", optimizer=optimizer).stage).memory_peak()
     assert found.always["parameters"] == pytest.approx(2 * PARAMETERS, rel=0.01)
     assert found.always["optimizer"] == pytest.approx(4 * (1 + slots) * PARAMETERS, rel=0.01)
-    halved, whole = (plan(p, optimizer=optimizer).costs for p in ("float16", "float32"))
+    halved, whole = (
+        stage_figures(plan(p, optimizer=optimizer).stage).costs for p in ("float16", "float32")
+    )
     weight = WIDTH * WIDTH
     assert halved["fc0.weight"].memory_bytes == weight * (2 + 2 + 4 * (1 + slots))
     assert whole["fc0.weight"].memory_bytes == weight * (4 + 4 + 4 * slots)
@@ -50,7 +55,7 @@ def test_state_is_in_float32_with_a_master_copy(optimizer, slots):
 def test_gradients_travel_in_float16():
     where = cluster("gcp_a100", 2, 1)
     halved, whole = (
-        plan(p, where, space=data_parallel(in_precision(GRAPH, p))).cost.nic_bytes
+        figures(plan(p, where, space=data_parallel(in_precision(GRAPH, p)))).cost.nic_bytes
         for p in ("float16", "float32")
     )
     assert halved.gradient_sync == whole.gradient_sync / 2
@@ -60,7 +65,10 @@ def test_products_run_at_the_rate_of_float16():
     device = dataclasses.replace(WHERE.device, launch_s=0.0, memory_bandwidth_bytes_per_s=1e18)
     where = dataclasses.replace(WHERE, device=device)
     graph = mlp(4096, (1024, 1024))
-    seconds = [plan(p, where, graph).costs["fc0/matmul"].compute_s for p in ("float32", "float16")]
+    seconds = [
+        stage_figures(plan(p, where, graph).stage).costs["fc0/matmul"].compute_s
+        for p in ("float32", "float16")
+    ]
     rates = device.flops_per_s
     assert seconds[0] / seconds[1] == pytest.approx(rates["float16"] / rates["float32"])
 
@@ -72,7 +80,10 @@ def test_with_recomputation_and_micro_batches():
         cluster("gcp_a100", 1, 2),
         PlanOptions(precision="float16", micro_batches=2, checkpointing="all"),
     )
-    assert found.recomputed and found.cost.memory_bytes < found.keeping_all().cost.memory_bytes
+    assert (
+        found.recomputed
+        and figures(found).cost.memory_bytes < figures(found.keeping_all()).cost.memory_bytes
+    )
 
 
 def test_a_source_that_all_blocks_read_is_cast_before_them():
@@ -90,9 +101,9 @@ def test_a_source_that_all_blocks_read_is_cast_before_them():
 
 def test_the_file_keeps_the_precision_and_the_model_is_the_traced_one():
     found = Plan.loads(plan("float16").dumps())
-    assert found.precision == "float16" and found.cost == plan("float16").cost
+    assert found.precision == "float16" and figures(found).cost == figures(plan("float16")).cost
     found.check_model(GRAPH)
-    assert "float16 with float32 master weights" in found.explain()
+    assert "float16 with float32 master weights" in explain(found)
     with pytest.raises(ValueError, match="another model"):
         found.check_model(mlp(ROWS, (WIDTH,) * 3))
 

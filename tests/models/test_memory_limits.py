@@ -4,6 +4,8 @@ from functools import lru_cache
 
 import pytest
 
+from autoddl.plans.stage_figures import stage_figures
+
 pytest.importorskip("oneflow", reason="traces OneFlow models")
 
 from autoddl.cost.recompute import Checkpointing  # noqa: E402
@@ -59,8 +61,8 @@ def megatron_fits(graph: Graph, nodes: int, spread: int, checkpointing: Checkpoi
     except ValueError as error:
         assert "no plan fits the memory limit of 16 GB" in str(error)
         return False
-    assert not any(edge.zero_stage for edge in plan.edges.values())
-    assert plan.memory_peak("executor").bytes <= P100
+    assert not any(edge.zero_stage for edge in plan.stage.edges.values())
+    assert stage_figures(plan.stage).memory_peak("executor").bytes <= P100
     return True
 
 
@@ -110,7 +112,7 @@ def test_topologies_of_megatron_and_summa(size, nodes, checkpointing, summa):
     assert "data parallel" not in topologies
     for name in ("Megatron", "SUMMA"):
         plan = found[name][1]
-        assert plan is not None and plan.memory_peak("executor").bytes <= P100
+        assert plan is not None and stage_figures(plan.stage).memory_peak("executor").bytes <= P100
 
 
 @pytest.mark.timeout(1200)
@@ -125,20 +127,22 @@ def test_the_searched_plan_spreads_its_weights_as_far_as_it_must(size, nodes):
     plan = find_plan(
         graph, cluster("piz_daint", nodes, 1), PlanOptions(zero=False, baselines=False)
     )
-    assert plan.memory_peak("executor").bytes <= P100
+    assert stage_figures(plan.stage).memory_peak("executor").bytes <= P100
     whole = apart = 0.0
     for op in plan.graph.params:
-        spec, nd = plan.graph.tensors[op.outputs[0]].spec, plan.ops[op.name].outs[0]
+        spec, nd = plan.graph.tensors[op.outputs[0]].spec, plan.stage.ops[op.name].outs[0]
         whole += spec.bytes
-        apart += spec.bytes / plan.mesh.extent(a for a, p in enumerate(nd) if p.is_split)
+        apart += spec.bytes / plan.stage.mesh.extent(a for a, p in enumerate(nd) if p.is_split)
     assert 4 * apart <= P100 < 4 * whole
-    assert plan.memory_peak("executor").always["parameters"] >= 0.99 * apart
+    assert stage_figures(plan.stage).memory_peak("executor").always["parameters"] >= 0.99 * apart
 
 
 def test_gpt_of_0_35_billion_fits_one_a100():
     graph = trace_entry("models.gpt:gpt_0_35b")
     plan = find_plan(graph, cluster("gcp_a100", 2, 16), space=data_parallel(graph))
     parameters = 4 * sum(graph.tensors[op.outputs[0]].spec.numel for op in graph.params)
-    assert plan.memory_peak().always["parameters"] >= parameters  # each device has them all
-    assert plan.memory_peak().bytes <= A100
-    assert plan.memory_peak("executor").bytes <= A100
+    assert (
+        stage_figures(plan.stage).memory_peak().always["parameters"] >= parameters
+    )  # each device has them all
+    assert stage_figures(plan.stage).memory_peak().bytes <= A100
+    assert stage_figures(plan.stage).memory_peak("executor").bytes <= A100

@@ -7,6 +7,9 @@ import re
 
 import pytest
 
+from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
+
 pytest.importorskip("oneflow", reason="traces OneFlow models")
 
 from autoddl.planner.options import PlanOptions
@@ -40,7 +43,7 @@ def test_a_gpt_of_sixteen_billion_parameters_fits_128_nodes_of_piz_daint():
     plan = find_plan(
         graph, cluster("piz_daint", 128, 1), PlanOptions(micro_batches=256, zero=False)
     )
-    assert plan.cost.memory_bytes <= 16e9
+    assert figures(plan).cost.memory_bytes <= 16e9
     assert 4 * sum(graph.tensors[op.outputs[0]].spec.numel for op in graph.params) > 16e9
     tops = {layer.topology for layer in plan.layers if layer.name.endswith(".mlp.fc1")}
     assert all("R:" not in topology for topology in tops)
@@ -61,8 +64,14 @@ def test_where_nothing_is_small_enough_for_a_whole_step_down_there_is_something_
         )
         for parts in (None, 8)
     )
-    assert plan.cost.iteration_s <= eight.cost.iteration_s * (1 + 1e-9)
-    assert max(plan.memory_peak(runtime).bytes for runtime in ("executor", "graph")) <= limit
+    assert figures(plan).cost.iteration_s <= figures(eight).cost.iteration_s * (1 + 1e-9)
+    assert (
+        max(
+            stage_figures(plan.stage).memory_peak(runtime).bytes
+            for runtime in ("executor", "graph")
+        )
+        <= limit
+    )
 
 
 @pytest.mark.full
@@ -76,6 +85,6 @@ def test_a_known_scheme_may_be_the_smallest_that_a_refusal_names():
     smallest = 1e3 * float(found[1])
     assert find_plan(
         graph, where, PlanOptions(memory_limit_bytes=smallest)
-    ).search.algorithm.endswith("Megatron")
+    ).stage.search.algorithm.endswith("Megatron")
     with pytest.raises(ValueError, match=found[0]):
         find_plan(graph, where, PlanOptions(memory_limit_bytes=0.95 * smallest))

@@ -15,6 +15,7 @@ from autoddl.planner.tables.group_table import WHOLE_SPACE
 from autoddl.planner.tables.groups import make_groups
 from autoddl.planner.tables.pair_prices import PairPrices
 from autoddl.planner.tables.tables import build_tables
+from autoddl.plans.figures import figures
 from autoddl.search.auto import auto
 from autoddl.search.budget import Budget
 from tests.clusters import cluster
@@ -140,8 +141,8 @@ def test_every_algorithm_that_proves_finds_the_optimum_of_all_strategies(
             micro_batches=1, search=search, gap=0.0, baselines=False, memory_limit_bytes=1e15
         )
         plan = find_plan(graph, where, options)
-        assert plan.cost.iteration_s == pytest.approx(least, rel=3e-6)
-        assert plan.search.lower_bound_s == pytest.approx(least, rel=3e-6)
+        assert figures(plan).cost.iteration_s == pytest.approx(least, rel=3e-6)
+        assert plan.stage.search.lower_bound_s == pytest.approx(least, rel=3e-6)
         assert any(layer.alternative for layer in plan.layers)
 
 
@@ -150,5 +151,10 @@ def test_a_heuristic_searches_among_the_same_strategies_and_has_their_bound():
     where = cluster("gcp_a100", 8, 4)
     plan = find_plan(GRAPHS["wide"], where, options)
     exact = find_plan(GRAPHS["wide"], where, PlanOptions(search="exact", baselines=False))
-    assert plan.search.lower_bound_s is not None
-    assert 0 < plan.search.lower_bound_s <= exact.cost.iteration_s <= plan.cost.iteration_s
+    assert plan.stage.search.lower_bound_s is not None
+    assert (
+        0
+        < plan.stage.search.lower_bound_s
+        <= figures(exact).cost.iteration_s
+        <= figures(plan).cost.iteration_s
+    )

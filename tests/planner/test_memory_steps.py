@@ -6,6 +6,8 @@ import pytest
 
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.oneflow.memory.rules import compiles
 from tests.clusters import cluster
 from tests.graphs import attention, mlp
@@ -21,7 +23,11 @@ CASES = {
 def test_plans_are_found_until_none_exists(name):
     graph, shape = CASES[name]
     where = cluster("gcp_a100", *shape)
-    limit = find_plan(graph, where, PlanOptions(baselines=False)).memory_peak("executor").bytes
+    limit = (
+        stage_figures(find_plan(graph, where, PlanOptions(baselines=False)).stage)
+        .memory_peak("executor")
+        .bytes
+    )
     stages, parts, steps = set(), set(), 0
     while True:
         try:
@@ -29,10 +35,12 @@ def test_plans_are_found_until_none_exists(name):
         except ValueError as error:
             text = str(error)
             break
-        peak = plan.memory_peak("executor").bytes
+        peak = stage_figures(plan.stage).memory_peak("executor").bytes
         assert peak <= limit
-        assert plan.memory_peak("graph").bytes <= limit or not compiles(plan.step)
-        stages |= {edge.zero_stage for edge in plan.edges.values()}
+        assert stage_figures(plan.stage).memory_peak("graph").bytes <= limit or not compiles(
+            stage_figures(plan.stage).step
+        )
+        stages |= {edge.zero_stage for edge in plan.stage.edges.values()}
         parts.add(plan.micro_batches)
         steps += 1
         limit = 0.85 * min(peak, limit)
@@ -54,8 +62,10 @@ def test_what_a_refusal_calls_the_smallest_is_a_plan_and_less_is_refused(name, s
     graph, where = CASES[name][0], cluster("gcp_a100", *shape)
     smallest = refused(graph, where, 1.0)
     plan = find_plan(graph, where, PlanOptions(memory_limit_bytes=smallest))
-    assert plan.memory_peak("executor").bytes <= smallest
-    assert plan.memory_peak("graph").bytes <= smallest or not compiles(plan.step)
+    assert stage_figures(plan.stage).memory_peak("executor").bytes <= smallest
+    assert stage_figures(plan.stage).memory_peak("graph").bytes <= smallest or not compiles(
+        stage_figures(plan.stage).step
+    )
     assert refused(graph, where, 0.95 * smallest) == smallest
 
 
@@ -73,8 +83,8 @@ def test_what_fits_a_lower_limit_is_found_at_a_higher_one():
     graph, shape = CASES["mlp"]
     where = cluster("gcp_a100", *shape)
     seconds = [
-        find_plan(
-            graph, where, PlanOptions(memory_limit_bytes=limit, baselines=False)
+        figures(
+            find_plan(graph, where, PlanOptions(memory_limit_bytes=limit, baselines=False))
         ).cost.iteration_s
         for limit in (4.8e6, 4.69e6, 4.41e6, 4.2e6)
     ]

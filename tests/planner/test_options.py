@@ -26,7 +26,7 @@ from autoddl.planner.options import (
 )
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
-from autoddl.plans.schedule import make
+from autoddl.plans.schedule import orders
 from autoddl.search.algorithms import ALGORITHMS
 from autoddl.tools.cli import main
 from tests.clusters import cluster
@@ -44,7 +44,7 @@ def choices(name: str) -> tuple[str, ...]:
 
 def test_the_choices_are_those_of_the_parts_that_make_them():
     assert set(ALGORITHMS) == set(choices("search"))
-    assert set(SCHEDULES) == set(make.SCHEDULES) == set(choices("schedule"))
+    assert set(SCHEDULES) == set(orders.SCHEDULES) == set(choices("schedule"))
     assert choices("comm_rule") == COMM_RULES
     assert choices("checkpointing") == CHECKPOINTING
     assert choices("precision") == PRECISIONS

@@ -10,6 +10,8 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.tables.group_table import Space
 from autoddl.plans import Plan
+from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
 from tests.graphs import alike, attention, gated, mlp, residual, tied
 
@@ -22,8 +24,10 @@ def test_the_account_of_the_plan_is_what_the_search_minimised():
     for graph in (WIDE, wide, tied(64, 256), deep, gated(64, 256), alike(64, 256)):
         for nodes, gpus in ((1, 1), (2, 2), (2, 4), (3, 2), (16, 1)):
             plan = find_plan(graph, cluster("piz_daint", nodes, gpus), PlanOptions(seed=1))
-            assert plan.search.lower_bound_s is not None
-            assert plan.cost.iteration_s == pytest.approx(plan.search.lower_bound_s, rel=3e-6)
+            assert plan.stage.search.lower_bound_s is not None
+            assert figures(plan).cost.iteration_s == pytest.approx(
+                plan.stage.search.lower_bound_s, rel=3e-6
+            )
             plan.verify()
 
 
@@ -36,27 +40,31 @@ def test_random_plans_cost_what_their_account_says_and_no_less_than_the_best():
             WIDE, where, PlanOptions(search="random", restarts=1, seed=seed, baselines=False)
         )
         plan.verify()
-        costs.add(round(plan.cost.iteration_s, 12))
-        assert plan.cost.iteration_s >= best.cost.iteration_s * (1 - 1e-6)
+        costs.add(round(figures(plan).cost.iteration_s, 12))
+        assert figures(plan).cost.iteration_s >= figures(best).cost.iteration_s * (1 - 1e-6)
     assert len(costs) > 5
 
 
 def test_what_only_compares_a_tensor_gives_it_no_gradient():
     for shape in ((2, 2), (4, 8)):
         plan = find_plan(gated(64, 256), cluster("gcp_a100", *shape), PlanOptions(baselines=False))
-        assert plan.ops["above"].grad_ins == plan.ops["twice"].grad_ins == (None,)
-        assert plan.ops["gated"].grad_ins[0] is not None
-        assert plan.ops["gated"].grad_ins[1] is None
+        assert plan.stage.ops["above"].grad_ins == plan.stage.ops["twice"].grad_ins == (None,)
+        assert plan.stage.ops["gated"].grad_ins[0] is not None
+        assert plan.stage.ops["gated"].grad_ins[1] is None
         plan.verify()
 
 
 def test_memory_is_kept_to_where_elimination_does_not_reach_everything():
     graph, where = alike(64, 16), cluster("gcp_a100", 2, 2)
-    peak = find_plan(graph, where, PlanOptions(baselines=False)).memory_peak("executor").bytes
+    peak = (
+        stage_figures(find_plan(graph, where, PlanOptions(baselines=False)).stage)
+        .memory_peak("executor")
+        .bytes
+    )
     for share in (0.95, 0.8, 0.65, 0.5):
         limit = share * peak
         plan = find_plan(graph, where, PlanOptions(memory_limit_bytes=limit, baselines=False))
-        assert plan.memory_peak("executor").bytes <= limit
+        assert stage_figures(plan.stage).memory_peak("executor").bytes <= limit
 
 
 def test_same_inputs_and_seed_same_bytes():
@@ -70,8 +78,8 @@ def test_same_inputs_and_seed_same_bytes():
 
 def test_one_device_needs_no_communication():
     plan = find_plan(WIDE, cluster("piz_daint", 1, 1))
-    assert plan.cost.communication_s == 0 and plan.cost.nic_bytes.total == 0
-    assert not any(edge.forward or edge.backward for edge in plan.edges.values())
+    assert figures(plan).cost.communication_s == 0 and figures(plan).cost.nic_bytes.total == 0
+    assert not any(edge.forward or edge.backward for edge in plan.stage.edges.values())
 
 
 def test_coordinate_descent_is_near_the_exact_optimum():
@@ -79,7 +87,7 @@ def test_coordinate_descent_is_near_the_exact_optimum():
         where = cluster("piz_daint", 16, 1)
         exact = find_plan(graph, where)
         found = find_plan(graph, where, PlanOptions(search="coordinate_descent"))
-        assert found.cost.iteration_s <= exact.cost.iteration_s * 1.05
+        assert figures(found).cost.iteration_s <= figures(exact).cost.iteration_s * 1.05
 
 
 def attention_plan(space_of: Callable[[Graph], Space]) -> Plan:
@@ -95,7 +103,7 @@ def attention_plan(space_of: Callable[[Graph], Space]) -> Plan:
 
 def gibi_elements(plan: Plan, layer: str) -> float:
     """Activations through a node's link in the forward pass of `layer`."""
-    costs = (cost for op, cost in plan.costs.items() if op.startswith(layer))
+    costs = (cost for op, cost in stage_figures(plan.stage).costs.items() if op.startswith(layer))
     return sum(cost.nic_bytes.forward for cost in costs) / 4 / 2**30
 
 
@@ -121,7 +129,7 @@ def test_vgg_dense_layers_are_not_replicated():
     for layer in plan.layers:
         assert layer.topology.startswith("(S0:(1,1)"), layer.topology
     # Biases are small enough to be replicated.
-    assert plan.cost.nic_bytes.gradient_sync < 1e-3 * plan.cost.nic_bytes.total
+    assert figures(plan).cost.nic_bytes.gradient_sync < 1e-3 * figures(plan).cost.nic_bytes.total
 
 
 def test_micro_batches_are_as_few_as_fit():
@@ -129,9 +137,9 @@ def test_micro_batches_are_as_few_as_fit():
     where = cluster("piz_daint", 2, 1)
     whole = find_plan(graph, where)
     assert whole.micro_batches == 1
-    limit = whole.cost.memory_bytes * 0.6
+    limit = figures(whole).cost.memory_bytes * 0.6
     plan = find_plan(graph, where, PlanOptions(memory_limit_bytes=limit, checkpointing="none"))
-    assert plan.micro_batches > 1 and plan.cost.memory_bytes <= limit
+    assert plan.micro_batches > 1 and figures(plan).cost.memory_bytes <= limit
     assert plan.graph.batch * plan.micro_batches == plan.batch == 4096
 
 
@@ -146,28 +154,29 @@ def test_memory_is_a_hard_limit():
     where = cluster("piz_daint", 4, 2)
     free = find_plan(WIDE, where)
     for share in (0.9, 0.7, 0.5):
-        limit = free.cost.memory_bytes * share
+        limit = figures(free).cost.memory_bytes * share
         try:
             plan = find_plan(WIDE, where, PlanOptions(memory_limit_bytes=limit))
         except ValueError:
             assert share < 0.7
             continue
-        assert plan.memory_peak("executor").bytes <= limit
-        assert plan.cost.iteration_s >= free.cost.iteration_s * (1 - 1e-6)
+        assert stage_figures(plan.stage).memory_peak("executor").bytes <= limit
+        assert figures(plan).cost.iteration_s >= figures(free).cost.iteration_s * (1 - 1e-6)
 
 
 def test_a_gap_ends_the_search_early_and_is_kept():
     graph, where = mlp(4096, (256,) * 9), cluster("piz_daint", 32, 1)
-    whole = find_plan(graph, where, PlanOptions(baselines=False)).cost.memory_bytes
+    whole = figures(find_plan(graph, where, PlanOptions(baselines=False))).cost.memory_bytes
     spared = []
     for share in (0.9, 0.7, 0.5):
         options = {"memory_limit_bytes": share * whole, "baselines": False}
         exact = find_plan(graph, where, PlanOptions(gap=0.0, **options))
         rough = find_plan(graph, where, PlanOptions(gap=0.1, **options))
         rough.verify()
-        assert rough.gap is not None and rough.gap <= 0.1
-        assert rough.cost.iteration_s <= exact.cost.iteration_s * 1.1
-        spared.append(exact.search.evaluations - rough.search.evaluations)
+        gap = stage_figures(rough.stage).gap
+        assert gap is not None and gap <= 0.1
+        assert figures(rough).cost.iteration_s <= figures(exact).cost.iteration_s * 1.1
+        spared.append(exact.stage.search.evaluations - rough.stage.search.evaluations)
     assert min(spared) >= 0 and max(spared) > 0
 
 
@@ -206,7 +215,7 @@ def test_a_search_that_finds_nothing_is_told_apart_from_what_cannot_fit():
                 baselines=False,
             ),
         )
-    assert find_plan(
-        graph, where, PlanOptions(micro_batches=1, memory_limit_bytes=smallest)
+    assert figures(
+        find_plan(graph, where, PlanOptions(micro_batches=1, memory_limit_bytes=smallest))
     ).cost.memory_bytes
-    assert fits.search.end == "done"
+    assert fits.stage.search.end == "done"

@@ -6,7 +6,7 @@ from tests.graphs import mlp, residual
 from tests.plans.example import MLP, MODEL, PLAN, STAGED
 
 
-def changed(plan, **fields):
+def changed(plan: Plan, **fields):
     """The file's object with `fields` changed in the first stage."""
     data = plan.to_json()
     data["stages"][0] |= fields
@@ -22,7 +22,7 @@ def test_a_path_that_leads_elsewhere_is_found():
 
 
 @pytest.mark.parametrize(("plan", "graph"), [(PLAN, MODEL), (STAGED, MLP)])
-def test_another_model_or_cluster_is_refused(plan, graph):
+def test_another_model_or_cluster_is_refused(plan: Plan, graph):
     plan.check_model(graph)
     for other in (residual(3, 512, 1024), mlp(16, (32, 64, 64, 32))):
         with pytest.raises(ValueError, match="another model"):
@@ -56,3 +56,9 @@ def test_stages_that_are_not_the_whole_model_on_all_devices_are_refused():
             Plan.from_json({**data, **change})
     with pytest.raises(ValueError, match="places no operator"):
         Plan.from_json(changed(STAGED, ops={}))
+
+
+def test_another_number_of_micro_batches_in_flight_than_the_schedule_has_is_refused():
+    assert [stage.in_flight for stage in STAGED.stages] == [2, 1]
+    with pytest.raises(ValueError, match=r"its schedule has \(2, 1\)"):
+        Plan.from_json(changed(STAGED, in_flight=1))

@@ -64,7 +64,7 @@ def main() -> None:
         found = float(trainer.step(x, y))
         assert abs(found - float(expected)) < 1e-5 * float(expected), (found, float(expected))
     (op,) = [op for op in trainer.plan.graph.ops if op.kind == KIND]
-    print("placed", trainer.plan.ops[op.name].outs[0])
+    print("placed", trainer.plan.stage.ops[op.name].outs[0])
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import autoddl
+from autoddl.plans.figures import figures
 from autoddl.search.algorithms import Algorithm
 from autoddl.search.budget import Budget, Progress
 from tests.clusters import cluster
@@ -45,8 +46,8 @@ def test_it_plans():
     graph, where = mlp(16, (32, 64, 64, 32)), cluster("gcp_a100", 2, 2)
     found = autoddl.plan(graph, where, search=ONE_SWEEP, baselines=False)
     best = autoddl.plan(graph, where, search="exact", baselines=False)
-    assert found.search.algorithm == "one sweep"
-    assert found.cost.iteration_s >= best.cost.iteration_s
+    assert found.stage.search.algorithm == "one sweep"
+    assert figures(found).cost.iteration_s >= figures(best).cost.iteration_s
     again = autoddl.plan(graph, where, search=ONE_SWEEP, baselines=False)
     assert again.dumps() == found.dumps()
 

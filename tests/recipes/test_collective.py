@@ -12,6 +12,8 @@ import pytest
 import autoddl
 from autoddl.cost.comm import CommModel
 from autoddl.plans import Plan
+from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.comm.groups import Groups
 from autoddl.runtime.comm.redistribute import prepare
 from autoddl.sbp.collectives import COLLECTIVES, Step, nic_bytes, path_bytes
@@ -38,16 +40,16 @@ def path(where, spec, source, target):
     return steps, path_cost(spec, NdSbp.parse(source), steps, where.mesh, comm.price)
 
 
-def travels(plan):
+def travels(plan: Plan):
     """(tensor, placement, steps) of every redistribution of a plan."""
     for op in plan.graph.ops:
         for index, name in enumerate(op.inputs):
-            edge = plan.edges.get((op.name, index))
+            edge = plan.stage.edges.get((op.name, index))
             if edge is None:
                 continue
             producer = plan.graph.producers[name]
-            given = plan.ops[producer.name].outs[producer.outputs.index(name)]
-            back = plan.ops[op.name].grad_ins[index]
+            given = plan.stage.ops[producer.name].outs[producer.outputs.index(name)]
+            back = plan.stage.ops[op.name].grad_ins[index]
             yield plan.graph.tensors[name].spec, given, edge.forward
             if back is not None:
                 yield plan.graph.tensors[name].spec, back, edge.backward
@@ -106,10 +108,10 @@ def test_a_plan_takes_each_algorithm_where_it_is_cheaper(tmp_path):
     steps = [step for _, _, path in travels(plan) for step in path]
     small = [step for step in steps if step.algorithm]
     assert small and {step.kind for step in steps} > {"all_reduce"}
-    assert plan.cost.iteration_s < before.cost.iteration_s
-    assert plan.gap == before.gap == 0
+    assert figures(plan).cost.iteration_s < figures(before).cost.iteration_s
+    assert stage_figures(plan.stage).gap == stage_figures(before.stage).gap == 0
     plan.save(tmp_path / "plan.json")
-    assert Plan.load(tmp_path / "plan.json").edges == plan.edges
+    assert Plan.load(tmp_path / "plan.json").stage.edges == plan.stage.edges
 
 
 @pytest.mark.parametrize("nodes, gpus", [(2, 2), (4, 1), (1, 4), (3, 2)])
@@ -137,13 +139,13 @@ def test_a_plans_paths_run_on_simulated_shards():
     for spec, source, steps in travels(plan):
         if any(step.algorithm for step in steps):
             whole = rng.standard_normal(spec.shape)
-            shards = scatter(whole, source, plan.mesh, rng)
-            after, _ = run_steps(shards, steps, source, plan.mesh, WAYS)
+            shards = scatter(whole, source, plan.stage.mesh, rng)
+            after, _ = run_steps(shards, steps, source, plan.stage.mesh, WAYS)
             nd = source
             for step in steps:
                 nd = step.apply(nd)
             for rank, shard in enumerate(after):
-                expected = whole[local_slices(spec.shape, nd, plan.mesh, rank)]
+                expected = whole[local_slices(spec.shape, nd, plan.stage.mesh, rank)]
                 np.testing.assert_allclose(shard, expected)
             seen += 1
     assert seen

@@ -39,7 +39,7 @@ def main() -> None:
     flow.manual_seed(0)
     traced = trace_with_state(Perceptron(64), *batch(0), loss=loss)
     plan = autoddl.plan(traced.graph, machine(2, 2))
-    edges = plan.edges.values()
+    edges = plan.stage.edges.values()
     gathered = [s for e in edges for s in (*e.forward, *e.backward) if s.algorithm]
     trainer = build_trainer(traced, plan, OPTIMIZERS["sgd"], debug=True, ways=RUNTIME_WAYS)
     losses = [float(trainer.step(*batch(step))) for step in range(STEPS)]

@@ -9,8 +9,9 @@ from autoddl.cluster.submesh import SubMesh
 from autoddl.cost.storage import Storage
 from autoddl.graph.graph import Graph, Op
 from autoddl.graph.placed import PlannedEdge, PlannedOp
-from autoddl.planner.placements import split_storage
+from autoddl.planner.realize import split_storage
 from autoddl.plans import Plan, SearchRecord, StagePlan
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.sbp.layout import is_even
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
@@ -143,11 +144,17 @@ def with_paths(
 
 def with_zero(plan: Plan, kind: str) -> Plan:
     """The plan with its parameters stored by a stage, or (`mixed`) each in another way."""
-    every = tuple(range(plan.mesh.num_axes))
+    every = tuple(range(plan.stage.mesh.num_axes))
     axes = [every, every[-1:], every[:1]]
     storage = {}
     for number, op in enumerate(plan.graph.params):
         mixed = Storage(1 + number // 2 % 3, axes[number % 3])
         storage[op.outputs[0]] = mixed if kind == "mixed" else Storage(int(kind), every)
-    ops, edges = split_storage(plan.graph, plan.model.comm, storage, plan.ops, plan.edges)
+    ops, edges = split_storage(
+        plan.graph,
+        stage_figures(plan.stage).model.comm,
+        storage,
+        plan.stage.ops,
+        plan.stage.edges,
+    )
     return plan.changed(ops=ops, edges=edges)

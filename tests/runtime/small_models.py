@@ -166,35 +166,36 @@ def whole(rng, n, *shape):
     return flow.tensor(rng.integers(0, n, shape).astype(np.int64))
 
 
+def rows(rng, n):
+    return floats(rng, n, 8), floats(rng, n, 8)
+
+
+def words(rng, n):
+    return whole(rng, 32, n, 8), whole(rng, 32, n, 8)
+
+
+def images(rng, n):
+    return floats(rng, n, 4, 8, 8), whole(rng, 8, n)
+
+
+def clicks(rng, n):
+    items, users = whole(rng, 24, n), whole(rng, 16, n)
+    return floats(rng, n, 6), items, users, whole(rng, 2, n).to(flow.float32)
+
+
 # name -> (model, loss, (rng, rows) -> batch)
 MODELS = {
-    "perceptron": (Perceptron, mean_square, lambda r, n: (floats(r, n, 8), floats(r, n, 8))),
-    "dense": (dense, mean_square, lambda r, n: (floats(r, n, 8), floats(r, n, 8))),
-    "ladder": (Ladder, mean_square, lambda r, n: (floats(r, n, 8), floats(r, n, 8))),
-    "convnet": (ConvNet, classes, lambda r, n: (floats(r, n, 4, 8, 8), whole(r, 8, n))),
-    "transformer": (Transformer, classes, lambda r, n: (whole(r, 32, n, 8), whole(r, 32, n, 8))),
-    "dropout": (
-        lambda: Transformer(dropout=0.3),
-        classes,
-        lambda r, n: (whole(r, 32, n, 8), whole(r, 32, n, 8)),
-    ),
-    "stack": (Stack, mean_square, lambda r, n: (floats(r, n, 8), floats(r, n, 8))),
-    "dropped stack": (
-        lambda: Stack(dropout=0.3),
-        mean_square,
-        lambda r, n: (floats(r, n, 8), floats(r, n, 8)),
-    ),
-    "conv stack": (ConvStack, classes, lambda r, n: (floats(r, n, 4, 8, 8), whole(r, 8, n))),
-    "towers": (
-        TwoTowers,
-        logits,
-        lambda r, n: (
-            floats(r, n, 6),
-            whole(r, 24, n),
-            whole(r, 16, n),
-            whole(r, 2, n).to(flow.float32),
-        ),
-    ),
+    "perceptron": (Perceptron, mean_square, rows),
+    "dense": (dense, mean_square, rows),
+    "wide": (lambda: dense(4, 32), mean_square, rows),
+    "ladder": (Ladder, mean_square, rows),
+    "convnet": (ConvNet, classes, images),
+    "transformer": (Transformer, classes, words),
+    "dropout": (lambda: Transformer(dropout=0.3), classes, words),
+    "stack": (Stack, mean_square, rows),
+    "dropped stack": (lambda: Stack(dropout=0.3), mean_square, rows),
+    "conv stack": (ConvStack, classes, images),
+    "towers": (TwoTowers, logits, clicks),
 }
 OPTIMIZERS = {
     "sgd": lambda p: flow.optim.SGD(p, lr=0.05, momentum=0.9),

@@ -4,8 +4,11 @@ import json
 
 import pytest
 
+import autoddl
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.oneflow.trace.trace import trace
 from tests.clusters import cluster
 from tests.runtime.training import build
@@ -94,14 +97,16 @@ def test_models_that_nobody_wrote_are_planned_within_any_limit(seeds):
     for seed in seeds:
         model, loss, batch = build(f"random:{seed}")
         graph, where = trace(model, *batch(seed, 8), loss=loss), cluster("gcp_a100", 2, 2)
-        plan = find_plan(graph, where, PlanOptions(baselines=False))
+        plan = autoddl.plan(graph, where, baselines=False)
         plan.verify()
-        assert plan.cost.iteration_s == pytest.approx(plan.search.lower_bound_s, rel=3e-6), seed
+        assert figures(plan).cost.iteration_s == pytest.approx(
+            plan.stage.search.lower_bound_s, rel=3e-6
+        ), seed
         for share in (0.8, 0.6):
-            limit = share * plan.memory_peak("executor").bytes
+            limit = share * stage_figures(plan.stage).memory_peak("executor").bytes
             options = PlanOptions(memory_limit_bytes=limit, baselines=False)
             try:
                 smaller = find_plan(graph, where, options)
             except ValueError:
                 break
-            assert smaller.memory_peak("executor").bytes <= limit, seed
+            assert stage_figures(smaller.stage).memory_peak("executor").bytes <= limit, seed

@@ -8,17 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoddl.cost.comm import CommModel
 from autoddl.sbp.collectives import Step, StepKind, is_legal, legal_steps
-from autoddl.sbp.layout import TensorSpec, is_even, largest_bytes
+from autoddl.sbp.layout import TensorSpec, is_even
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import B, NdSbp
-from autoddl.sbp.redistribute import PathTable, cheapest_path, path_cost
-from autoddl.sbp.shortest_paths import lengths
+from autoddl.sbp.redistribute import PathTable, cheapest_path, dual, path_cost
 from autoddl.sbp.states import StateGraph, core_codes
-from tests.clusters import cluster
 
-from .strategies import float_spec, path_table, placed_tensors, ring_price, volume_price
+from .strategies import float_spec, odd_price, path_table, placed_tensors, ring_price, volume_price
 
 
 def reached(nd, steps):
@@ -326,64 +323,47 @@ def test_codes_and_placements_that_do_not_fit_are_refused():
         table.path(spec, NdSbp.parse("(S2, B)"), NdSbp.parse("(B, B)"))
 
 
-@pytest.mark.parametrize(
-    ("machine", "nodes", "gpus", "shape"),
-    [
-        ("piz_daint", 16, 1, (64, 48)),  # every state
-        ("gcp_a100", 4, 4, (64, 48)),
-        ("gcp_a100", 16, 8, (4096,)),
-        ("gcp_a100", 16, 4, (32, 96, 64)),  # a core and states joined to it
-        ("laptop", 8, 4, (32, 64)),  # measured prices
-    ],
-)
-def test_tensors_that_divide_alike_have_the_edges_between_even_states(machine, nodes, gpus, shape):
-    where, spec = cluster(machine, nodes, gpus), TensorSpec(shape, "float32")
-    table = PathTable(where.mesh, CommModel(where).price)
-    rng = np.random.default_rng(0)
-    codes = rng.integers(-2, len(shape), (2, 24, where.mesh.num_axes)).astype(np.int8)
-    graph, sources, targets = StateGraph.core(where.mesh, len(shape)).joined(*codes)
-    local, even = largest_bytes(spec, graph.parts)
-    every = table._weights(graph, spec, local, np.arange(len(graph.src)))
-    every[~(even[graph.src] & even[graph.dst])] = np.inf
-    priced = table._priced_graph(graph, spec)
-    assert len(priced.graph.src) == np.isfinite(every).sum()
-    expected = lengths(graph, every, sources, targets)
-    found = lengths(priced.graph, priced.weights(spec.bytes), sources, targets)
-    assert np.isfinite(expected).any()
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-    core = StateGraph.core(where.mesh, len(shape))
-    apart, *asked = core.joined(
-        *codes, ordered=False
-    )  # only what is added to the core is looked at
-    priced = table._priced_graph(apart, spec)
-    assert (np.diff(priced.graph.src) >= 0).all()
-    assert (priced.graph.src == apart.src[priced.edges]).all()
-    assert (priced.graph.dst == apart.dst[priced.edges]).all()
-    found = lengths(priced.graph, priced.weights(spec.bytes), *asked)
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
+# ---- paths read backwards
 
 
-@pytest.mark.parametrize(("machine", "nodes", "gpus"), [("piz_daint", 16, 1), ("gcp_a100", 16, 4)])
-def test_one_search_for_several_tensors_finds_what_each_finds(machine, nodes, gpus):
-    where = cluster(machine, nodes, gpus)
-    price, axes = CommModel(where).price, where.mesh.num_axes
-    rng = np.random.default_rng(0)
-    core = core_codes(where.mesh, 2)
-    questions = []
-    for spec in (
-        TensorSpec((64, 64), "float32"),
-        TensorSpec((256, 12), "float32"),
-        TensorSpec((256, 8), "int64"),
-        TensorSpec((128, 640), "float16"),
-    ):
-        picked = core[rng.integers(0, len(core), (2, 30))]
-        questions.append((spec, picked[0], picked[1], False))
-        anywhere = rng.integers(-2, 2, (2, 5, axes)).astype(np.int8)
-        questions.append((spec, anywhere[0], anywhere[1], None))
-    together = PathTable(where.mesh, price).seconds_of(questions)
-    for (spec, sources, targets, backwards), found in zip(questions, together, strict=True):
-        alone = PathTable(where.mesh, price)
-        expected = alone.seconds(spec, sources, targets, backwards=backwards)
-        assert found.shape == (len(sources), len(targets))
-        assert np.isfinite(found).any()
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
+def test_dual_swaps_partial_and_broadcast():
+    codes, swapped = (NdSbp.parse(text).codes for text in ("(S1, B, P)", "(S1, P, B)"))
+    assert (dual(codes) == swapped).all()
+    assert (dual(dual(codes)) == codes).all()
+
+
+@given(placed_tensors(count=4, even=True))
+@settings(max_examples=40)
+def test_dual_paths_cost_the_same(placed):
+    mesh, shape, *nds = placed
+    spec, table = float_spec(shape), PathTable(mesh, ring_price(mesh))
+    codes = np.stack([nd.codes for nd in nds])
+    assert table.has_duals(spec, codes)
+    seconds = table.seconds(spec, codes[:2], codes[2:])
+    mirrored = table.seconds(spec, dual(codes[2:]), dual(codes[:2])).T
+    np.testing.assert_allclose(mirrored, seconds, rtol=1e-9, atol=1e-15)
+
+
+def test_the_core_of_a_large_mesh_has_duals_and_renamings():
+    """Eight axes: too many states to have all, and no search knows of the symmetries."""
+    for mesh in (Mesh(256, 1), Mesh(64, 4)):
+        table = PathTable(mesh, ring_price(mesh))
+        core = core_codes(mesh, 3)
+        spec = TensorSpec((4096, 512, 256))
+        rng = np.random.default_rng(1)
+        sources, targets = (core[rng.choice(len(core), 12)] for _ in range(2))
+        plain = table.seconds(spec, sources, targets, backwards=False)
+        turned = np.array([2, 0, 1, -2, -1], dtype=np.int8)  # new names of the dims; P and B stay
+        for other in (
+            table.seconds(spec, turned[sources], turned[targets]),
+            table.seconds(spec, dual(targets), dual(sources)).T,
+            table.seconds(spec, sources, targets, backwards=True),
+        ):
+            np.testing.assert_allclose(other, plain, rtol=1e-9)
+
+
+def test_prices_without_sense_have_no_duals():
+    mesh = Mesh(2, 2)
+    spec = float_spec((4, 4))
+    assert not PathTable(mesh, odd_price(mesh, 3)).has_duals(spec)
+    assert not PathTable(mesh, ring_price(mesh)).has_duals(TensorSpec((4, 4), "int64"))

@@ -152,26 +152,19 @@ def test_what_dominated_strategies_leave_has_the_same_optimum():
     assert went > 0
 
 
-@pytest.mark.parametrize("quick", [3, 300])
-def test_the_optimum_within_memory_is_proven_with_short_sets_and_long_ones(monkeypatch, quick):
+@pytest.mark.parametrize(("quick", "long"), [(3, 0), (300, 10**6), (None, None)])
+def test_the_optimum_within_memory_is_proven(monkeypatch, quick, long):
+    """Also with short sets and long ones."""
     ways = []
 
     def noted(problem):
         ways.append(problem)
         return without_fixed_cycles(problem)
 
-    monkeypatch.setattr(exact_search, "_QUICK_WORK", quick)
-    monkeypatch.setattr(exact_search, "_LONG", 0 if quick == 3 else 10**6)
     monkeypatch.setattr(exact_search, "without_fixed_cycles", noted)
-    check_proofs()
-    assert bool(ways) == (quick == 3)
-
-
-def test_the_optimum_within_memory_is_proven():
-    check_proofs()
-
-
-def check_proofs():
+    if quick is not None:
+        monkeypatch.setattr(exact_search, "_QUICK_WORK", quick)
+        monkeypatch.setattr(exact_search, "_LONG", long)
     for problem in problems():
         best, _ = optimum(problem)
         choices = all_choices(problem)
@@ -183,6 +176,7 @@ def check_proofs():
         assert run.cost == pytest.approx(best)
         assert relative_gap(run.cost, run.bound) == 0
         assert run.bound <= best + 1e-9
+    assert quick is None or bool(ways) == (quick == 3)
 
 
 def test_crossovers_cost_what_their_totals_say():

@@ -7,8 +7,6 @@ from autoddl._native import loops
 from autoddl.search import pareto_elimination
 from autoddl.search.elimination import eliminated_along_chains
 from autoddl.search.pareto import Fronts, Matches, TooMany, apart, in_loops, on_arrays, undominated
-from autoddl.search.pareto_elimination import least_within
-from autoddl.search.reduced_costs import ReducedCosts
 from tests.search.test_elimination_order import chosen, deep, within
 
 
@@ -30,6 +28,11 @@ def random_matches(rng, entries=6, made=4):
 
 COMPILED = loops()
 needs_loops = pytest.mark.skipif(COMPILED is None, reason="the loops were not compiled")
+
+
+def looped(matches, most):
+    assert COMPILED is not None
+    return in_loops(COMPILED, matches, most)
 
 
 def test_sums_are_the_undominated_ones_of_low_score():
@@ -54,34 +57,24 @@ def test_sums_are_the_undominated_ones_of_low_score():
         looked, entry, pairs = on_arrays(matches, 10**6)
         assert [(e, *p) for e, p in zip(entry, pairs, strict=True)] == expected
         if COMPILED is not None:
-            found = in_loops(COMPILED, matches, 10**6)
+            found = looped(matches, 10**6)
             assert found[0] == looked
             assert np.array_equal(found[1], entry) and np.array_equal(found[2], pairs)
 
 
-def test_arrays_look_at_no_more_than_they_may():
+@pytest.mark.parametrize("way", [on_arrays, pytest.param(looped, marks=needs_loops)])
+def test_no_more_is_looked_at_than_may_be(way):
     matches = random_matches(np.random.default_rng(0))
     looked = on_arrays(matches, 10**6)[0]
-    assert on_arrays(matches, looked)[0] == looked
-    with pytest.raises(TooMany):
-        on_arrays(matches, looked - 1)
-
-
-@needs_loops
-def test_loops_look_at_no_more_than_they_may():
-    assert COMPILED is not None
-    matches = random_matches(np.random.default_rng(0))
-    looked = on_arrays(matches, 10**6)[0]
-    assert in_loops(COMPILED, matches, looked)[0] == looked
+    assert way(matches, looked)[0] == looked
     for most in (looked - 1, looked // 2, 0):
         with pytest.raises(TooMany):
-            in_loops(COMPILED, matches, most)
+            way(matches, most)
 
 
 @needs_loops
 def test_long_fronts_are_the_same_in_loops():
     """Longer than the loops' first buffers."""
-    assert COMPILED is not None
     rng = np.random.default_rng(5)
 
     def long(entries):
@@ -96,7 +89,7 @@ def test_long_fronts_are_the_same_in_loops():
     one, two = rng.integers(0, 2, 60), rng.integers(0, 40, 60)
     matches = Matches(first, second, one, two, np.sort(rng.integers(0, 5, 60)), rng.random(60) + 1)
     looked, entry, pairs = on_arrays(matches, 10**8)
-    found = in_loops(COMPILED, matches, 10**8)
+    found = looped(matches, 10**8)
     assert len(entry) > 5_000
     assert found[0] == looked
     assert np.array_equal(found[1], entry) and np.array_equal(found[2], pairs)
@@ -121,15 +114,8 @@ def test_pairs_apart_stand_for_the_others():
 def test_arrays_choose_what_loops_choose(monkeypatch):
     problem = deep(30)
     state = eliminated_along_chains(problem, 2.0)
-    looped = within(problem, state, 2.0, 1e3)
+    before = within(problem, state, 2.0, 1e3)
     monkeypatch.setattr(pareto_elimination, "loops", lambda: None)
     after = within(problem, state, 2.0, 1e3)
-    assert looped.work == after.work
-    assert np.array_equal(chosen(looped), chosen(after))
-
-
-def test_fronts_raise_too_many():
-    problem = deep(30)
-    state = eliminated_along_chains(problem, 2.0)
-    with pytest.raises(TooMany):
-        least_within(problem, state, ReducedCosts(state), 2.0, 1e3, 500)
+    assert before.work == after.work
+    assert np.array_equal(chosen(before), chosen(after))

@@ -25,7 +25,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ...cost.model import CostModel
-from ...cost.recompute import Blocks, Checkpointing
+from ...cost.recompute import Checkpointing
+from ...graph.regions import Blocks
 from ...plans.records import PlannedBaseline
 from ...sbp.mesh import Mesh
 from ...search.algorithms import find_algorithm

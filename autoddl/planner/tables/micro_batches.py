@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...cost.recompute import Blocks, Recomputation
+from ...cost.recompute import Recomputation
 from ...graph.graph import Graph
+from ...graph.regions import Blocks
 from .groups import Grouping, make_groups
 
 

@@ -3,8 +3,8 @@
 Many edges carry tensors of one shape, each forward and backward. `ask` collects what a problem
 needs, and the first `seconds` of a tensor answers all of it by one search per distinct source:
 sources of several edges are shared, and of a pair of tables (s -> t) and its dual (t' -> s', see
-`sbp.symmetry`) the one is taken that adds fewer sources. The gradient's way back along an edge is
-mostly the dual of the way forward, so that it adds none.
+`sbp.redistribute`) the one is taken that adds fewer sources. The gradient's way back along an edge
+is mostly the dual of the way forward, so that it adds none.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from ...sbp.layout import Shape, TensorSpec, divides_evenly, is_even, split_part
 from ...sbp.mesh import Mesh
 from ...sbp.path_bounds import PathBounds
 from ...sbp.placement import NdSbp
-from ...sbp.redistribute import PathTable, PriceFn
-from ...sbp.symmetry import dual
+from ...sbp.redistribute import PathTable, PriceFn, dual
 from ...search.problem import Table
 
 Codes = NDArray[np.int8]
@@ -160,18 +159,15 @@ class PairPrices:
 
     def _answer(self, ndim: int) -> None:
         """Price all that was asked for tensors of so many dims."""
-        questions: list[tuple[TensorSpec, Codes, Codes, bool]] = []
         for spec in [spec for spec in self._asked if len(spec.shape) == ndim]:
             for union, backwards in zip(self._unions(spec), (False, True), strict=True):
                 if union.starts:
                     rows, columns = self._codes(union.starts), self._codes(union.ends)
                     if backwards:
                         rows, columns = columns, rows
-                    questions.append((spec, rows, columns, backwards))
-        answers = self.paths.seconds_of(questions)
-        for (spec, rows, columns, _), seconds in zip(questions, answers, strict=True):
-            found = _Answers(_keys(rows), _keys(columns), seconds)
-            self._answers.setdefault(spec, []).append(found)
+                    seconds = self.paths.seconds(spec, rows, columns, backwards=backwards)
+                    found = _Answers(_keys(rows), _keys(columns), seconds)
+                    self._answers.setdefault(spec, []).append(found)
 
     def _unions(self, spec: TensorSpec) -> tuple[_Union, _Union]:
         """What was asked for `spec` in two tables: searched from sources, and from targets."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .action import Action
+from .orders import Action
 
 _MAKES = {"SF": "F", "SB": "B"}  # a send and the pass that computes what it sends
 

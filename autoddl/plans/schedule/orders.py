@@ -1,4 +1,14 @@
-"""The order of computation of each stage, for every family of schedules, without transfers.
+"""Actions of a stage, and the order of its computation in every family of schedules.
+
+An action has a short text that can be read back:
+
+    F3      forward of micro-batch 3            SF3>1   send its result to stage 1
+    B3      backward for the inputs             RF3<0   receive stage 0's result
+    W3      backward for the weights            SB3>0   send the gradient of what stage 0 sent
+                                                RB3<1   receive a gradient from stage 1
+
+A stage that holds several chunks of the model (interleaved schedules) names the chunk after a dot,
+`F3.1`, `SF3>0.1`; chunk 0 is not written. An order has computation only; `make` adds transfers.
 
 With s stages, stage i counted from 0, and m micro-batches, a stage's warm-up is the number of
 forward passes before its first backward pass:
@@ -21,10 +31,72 @@ increases the number of stored activations by k.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal, cast
 
-from .action import Action
+Kind = Literal["F", "B", "W", "SF", "RF", "SB", "RB"]
+COMPUTE_KINDS = ("F", "B", "W")
+
+_TEXT = re.compile(r"(F|B|W|SF|RF|SB|RB)(\d+)(?:\.(\d+))?(?:([<>])(\d+)(?:\.(\d+))?)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What a stage does with one micro-batch: a pass, or a transfer.
+
+    `chunk` is the stage's own; `peer` and `peer_chunk` say where a transfer goes or comes from.
+
+    `peer` is -1 for computation.
+    """
+
+    kind: Kind
+    micro_batch: int
+    chunk: int = 0
+    peer: int = -1
+    peer_chunk: int = 0
+
+    def __post_init__(self) -> None:
+        if self.is_compute != (self.peer < 0):
+            raise ValueError(f"{self.kind} of micro-batch {self.micro_batch}: peer {self.peer}")
+
+    @property
+    def is_compute(self) -> bool:
+        return self.kind in COMPUTE_KINDS
+
+    @property
+    def is_send(self) -> bool:
+        return self.kind in ("SF", "SB")
+
+    def __str__(self) -> str:
+        text = f"{self.kind}{self.micro_batch}{_dotted(self.chunk)}"
+        if self.is_compute:
+            return text
+        return f"{text}{'>' if self.is_send else '<'}{self.peer}{_dotted(self.peer_chunk)}"
+
+    @staticmethod
+    def parse(text: str) -> Action:
+        """The inverse of `str`. Raises ValueError on anything else."""
+        match = _TEXT.fullmatch(text.strip())
+        if match:
+            kind, micro_batch, chunk, arrow, peer, peer_chunk = match.groups()
+            if arrow == {"S": ">", "R": "<"}.get(kind[0] if len(kind) == 2 else ""):
+                return Action(
+                    cast(Kind, kind),
+                    int(micro_batch),
+                    int(chunk or 0),
+                    -1 if peer is None else int(peer),
+                    int(peer_chunk or 0),
+                )
+        raise ValueError(
+            f"{text!r} is not an action; expected e.g. F3, B3, W3, SF3>1, RF3<0, SB3>0, RB3<1"
+        )
+
+
+def _dotted(chunk: int) -> str:
+    return f".{chunk}" if chunk else ""
+
 
 Pass = tuple[int, int]  # micro-batch, chunk
 
@@ -98,6 +170,51 @@ ORDERS: dict[str, OrderFn] = {
     "interleaved-1f1b": interleaved,
     "zb-h1": zb_h1,
 }
+
+
+SCHEDULES = tuple(ORDERS)
+
+
+def orders_of(
+    name: str, stages: int, micro_batches: int, chunks: int = 1, delay: int | None = None
+) -> list[Order]:
+    """Of each stage under the schedule `name`. ValueError if the numbers do not fit."""
+    order = ORDERS.get(name)
+    if order is None:
+        raise ValueError(f"unknown schedule {name!r}; known: {', '.join(SCHEDULES)}")
+    for what, n in (("stages", stages), ("micro_batches", micro_batches), ("chunks", chunks)):
+        if n < 1:
+            raise ValueError(f"{what} must be at least 1, got {n}")
+    if chunks > 1 and name != "interleaved-1f1b":
+        raise ValueError(f"{name} has one chunk a stage, got {chunks}; use interleaved-1f1b")
+    if delay is not None and delay < 0:
+        raise ValueError(f"delay must be 0 or more micro-batches, got {delay}")
+    return [order(i, stages, micro_batches, chunks, delay) for i in range(stages)]
+
+
+def in_flight(
+    name: str, stages: int, micro_batches: int, chunks: int = 1, delay: int | None = None
+) -> tuple[int, ...]:
+    """Per part of the model, the most forward passes that are stored at once."""
+    orders = orders_of(name, stages, micro_batches, chunks, delay)
+    return tuple(
+        int(peak_stash(order.actions, [float(other == chunk) for other in range(chunks)]))
+        for chunk in range(chunks)
+        for order in orders
+    )
+
+
+def peak_stash(actions: Sequence[Action], of_chunk: Sequence[float] | None = None) -> float:
+    """The most forward passes that are stored at once, from F until W.
+
+    of_chunk: the weight of one, by its chunk (e.g. bytes); None: 1
+    """
+    held = peak = 0.0
+    for action in actions:
+        size = 1 if of_chunk is None else of_chunk[action.chunk]
+        held += {"F": size, "W": -size}.get(action.kind, 0)
+        peak = max(peak, held)
+    return peak
 
 
 def _alternate(

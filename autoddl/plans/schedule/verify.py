@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from .orders import peak_stash
 from .schedule import Schedule
-from .simulate import peak_stash, sorted_tasks
-from .tasks import actions_of, all_tasks
+from .simulate import actions_of, all_tasks, sorted_tasks
 
 
 def verify(schedule: Schedule, overlap: bool = False) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...plans import Plan
+from ...plans.figures import figures
 from ..backend import Tensor, dtype_of
 from ..state import ModelState, shard
 from .groups import Groups
@@ -24,7 +25,7 @@ def exchange_gradients(
 ) -> None:
     """`states`: of this rank's parts; `ranks`: of every part. All ranks call it."""
     backend, producers = groups.backend, plan.graph.producers
-    for tensor, holders in sorted(plan.travel.shared_params.items()):
+    for tensor, holders in sorted(figures(plan).travel.shared_params.items()):
         name = producers[tensor].attrs["name"]
         holding = [states[v] for v in holders if v in states]
         whole = None

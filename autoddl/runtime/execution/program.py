@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ...cost.recompute import Blocks
 from ...graph.graph import Graph, Op
 from ...graph.placed import PlannedEdge, PlannedOp
+from ...graph.regions import Blocks
 from ...sbp.layout import local_shape
 from ...sbp.placement import NdSbp
 from ...sbp.signature import find_rule

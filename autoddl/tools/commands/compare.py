@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -70,6 +69,7 @@ def compare(
     of the search are of our plan.
     """
     from .. import compare as comparing
+    from ..show import show
 
     chosen = PlanOptions(**options)
     graph = graph_of(model, batch)
@@ -85,12 +85,9 @@ def compare(
         from ..report.compare import plot_comparison
 
         plot_comparison(found, plot)
-    if as_json:
-        click.echo(json.dumps(found.to_json(), indent=1))
-        return
-    from ..report.compare import print_comparison
+    from ..report.compare import comparison_report
 
-    print_comparison(found)
+    show(comparison_report(found), as_json)
 
 
 def _rival(graph: Graph, cluster: Cluster, optimizer: str, seconds: float) -> Chosen | str:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoddl import explain
 from autoddl.cost.model import CostModel
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.asked import micro_graph
@@ -24,7 +25,8 @@ from autoddl.planner.planner import baseline_plans, find_plan
 from autoddl.planner.realize import Candidate
 from autoddl.planner.tables.micro_batches import MicroBatches
 from autoddl.plans import Plan
-from autoddl.plans.summary import summary_json
+from autoddl.plans.figures import figures
+from autoddl.plans.report import report
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import S
 from autoddl.search.auto import auto
@@ -64,18 +66,22 @@ def test_a_baseline_costs_as_a_plan_what_it_was_priced(graph, machine):
             continue
         assert plan is not None, record
         plan.verify()
-        assert plan.cost.iteration_s == pytest.approx(record.iteration_s, rel=1e-6), record
-        assert plan.cost.communication_s == pytest.approx(record.communication_s, rel=1e-6)
+        assert figures(plan).cost.iteration_s == pytest.approx(record.iteration_s, rel=1e-6), record
+        assert figures(plan).cost.communication_s == pytest.approx(record.communication_s, rel=1e-6)
         # The search counts a copy for some inputs that need none.
         assert record.memory_bytes is not None
-        assert 0.5 * record.memory_bytes <= plan.cost.memory_bytes <= record.memory_bytes * 1.000001
+        assert (
+            0.5 * record.memory_bytes
+            <= figures(plan).cost.memory_bytes
+            <= record.memory_bytes * 1.000001
+        )
 
 
 def test_data_parallelism_is_what_the_restricted_search_finds():
     where = cluster("piz_daint", 4, 2)
     searched = find_plan(WIDE, where, space=data_parallel(WIDE))
     record, plan = baseline_plans(WIDE, where)["data parallel"]
-    assert record.iteration_s == pytest.approx(searched.cost.iteration_s, rel=1e-6)
+    assert record.iteration_s == pytest.approx(figures(searched).cost.iteration_s, rel=1e-6)
     assert plan is not None and {layer.topology for layer in plan.layers} == {
         "(S0:(4,2), B:(1,1), S1:(1,1))"
     }
@@ -85,7 +91,8 @@ def test_megatron_is_no_worse_than_the_restricted_search_on_any_topology():
     where = cluster("piz_daint", 16, 1)
     record, _ = baseline_plans(WIDE, where)["Megatron"]
     searched = [
-        find_plan(WIDE, where, space=megatron(WIDE, range(n))).cost.iteration_s for n in range(4)
+        figures(find_plan(WIDE, where, space=megatron(WIDE, range(n)))).cost.iteration_s
+        for n in range(4)
     ]
     assert record.iteration_s is not None
     # The search may label like axes differently within a scheme, the baseline does not.
@@ -97,10 +104,12 @@ def test_split_storage_saves_memory_at_the_same_price():
     found = baseline_plans(WIDE, cluster("piz_daint", 8, 1))
     whole, split = found["data parallel"][1], found["ZeRO"][1]
     assert whole is not None and split is not None
-    assert split.cost.iteration_s == pytest.approx(whole.cost.iteration_s, rel=1e-6)
+    assert figures(split).cost.iteration_s == pytest.approx(
+        figures(whole).cost.iteration_s, rel=1e-6
+    )
     weights = sum(4 * WIDE.tensors[p.outputs[0]].spec.numel for p in WIDE.params)
     # Adam: weight, gradient and two moments in eighths, and the gathered copy.
-    saved = whole.cost.memory_bytes - split.cost.memory_bytes
+    saved = figures(whole).cost.memory_bytes - figures(split).cost.memory_bytes
     assert saved == pytest.approx(weights * (4 - 4 / 8 - 1), rel=1e-3)
 
 
@@ -112,14 +121,17 @@ def test_summa_moves_what_its_broadcasts_move():
         "SUMMA"
     ][1]
     assert plan is not None
-    out, weight = plan.ops["fc2/matmul"].outs[0], plan.ops["fc2.weight"].outs[0]
-    rows, columns = plan.mesh.extent(out.axes_of(S(0))), plan.mesh.extent(out.axes_of(S(1)))
+    out, weight = plan.stage.ops["fc2/matmul"].outs[0], plan.stage.ops["fc2.weight"].outs[0]
+    rows, columns = (
+        plan.stage.mesh.extent(out.axes_of(S(0))),
+        plan.stage.mesh.extent(out.axes_of(S(1))),
+    )
     assert rows * columns == 16 and min(rows, columns) > 1
     # The weight [columns of W, rows of W] is stored in blocks on the same grid.
     assert weight.axes_of(S(1)) == out.axes_of(S(0)) and weight.axes_of(S(0)) == out.axes_of(S(1))
     along_rows = 4 * batch / rows * wide * (columns - 1) / columns
     along_columns = 4 * wide / columns * wide * (rows - 1) / rows
-    cost = plan.layer_cost(next(layer for layer in plan.layers if layer.name == "fc2"))
+    cost = figures(plan).layer_cost(next(layer for layer in plan.layers if layer.name == "fc2"))
     assert cost.nic_bytes.forward == pytest.approx(along_rows + along_columns, rel=2e-3)
 
 
@@ -131,7 +143,7 @@ def test_a_scheme_that_does_not_fit_says_how_much_it_needs():
     record = next(b for b in plan.baselines if b.name == "data parallel")
     assert not record.fits
     assert record.memory_bytes is not None and record.memory_bytes > plan.memory_limit_bytes
-    assert "does not fit" in plan.explain()
+    assert "does not fit" in explain(plan)
 
 
 def test_where_memory_binds_a_scheme_runs_its_blocks_again():
@@ -145,8 +157,11 @@ def test_where_memory_binds_a_scheme_runs_its_blocks_again():
         )[name]
         assert plan is not None and plan.recomputed, name
         assert "blocks run again" in record.topology
-        assert plan.cost.iteration_s == pytest.approx(record.iteration_s, rel=1e-6)
-        assert plan.cost.iteration_s > before.iteration_s and plan.cost.memory_bytes <= limit
+        assert figures(plan).cost.iteration_s == pytest.approx(record.iteration_s, rel=1e-6)
+        assert (
+            figures(plan).cost.iteration_s > before.iteration_s
+            and figures(plan).cost.memory_bytes <= limit
+        )
         without = baseline_plans(
             graph,
             where,
@@ -160,7 +175,7 @@ def test_where_all_blocks_are_run_again_the_schemes_do_so_too():
     plan = find_plan(graph, where, PlanOptions(checkpointing="all"))
     fitting = [(r.topology, r.iteration_s) for r in plan.baselines if r.iteration_s is not None]
     assert fitting and all("blocks run again" in topology for topology, _ in fitting)
-    assert all(plan.cost.iteration_s <= seconds * (1 + 1e-5) for _, seconds in fitting)
+    assert all(figures(plan).cost.iteration_s <= seconds * (1 + 1e-5) for _, seconds in fitting)
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -183,7 +198,7 @@ def test_a_batch_that_does_not_divide_is_no_data_parallelism():
     plan = find_plan(mlp(4, (64, 128, 64)), cluster("laptop", 4, 2))
     record = next(b for b in plan.baselines if b.name == "data parallel")
     assert not record.fits and record.memory_bytes is None
-    assert "does not divide the batch" in plan.explain()
+    assert "does not divide the batch" in explain(plan)
 
 
 def test_one_row_at_a_time_is_no_hindrance_without_data_axes():
@@ -203,9 +218,10 @@ def test_the_plan_records_them_and_survives_the_file():
     )
     again = Plan.loads(plan.dumps())
     assert again.baselines == plan.baselines
-    told = summary_json(plan)["baselines"]
-    assert [b["name"] for b in told if b["fits"]] == [b.name for b in plan.baselines if b.fits]
-    assert "times as long" in plan.explain()
+    told = report(plan).to_json()["schemes"]
+    names = {scheme["name"] for scheme in told if scheme["fits"]}
+    assert names == {"this plan", *(b.name for b in plan.baselines if b.fits)}
+    assert "times as long" in explain(plan)
 
 
 @given(
@@ -219,7 +235,7 @@ def test_the_plan_records_them_and_survives_the_file():
 def test_no_plan_is_worse_than_a_baseline(graph, machine, shape, optimizer, tight):
     where = cluster(machine, *shape)
     free = find_plan(graph, where, PlanOptions(optimizer=optimizer, baselines=False))
-    limit = tight * free.cost.memory_bytes
+    limit = tight * figures(free).cost.memory_bytes
     try:
         plan = find_plan(graph, where, PlanOptions(optimizer=optimizer, memory_limit_bytes=limit))
     except ValueError:
@@ -228,13 +244,15 @@ def test_no_plan_is_worse_than_a_baseline(graph, machine, shape, optimizer, tigh
         )
         assert not any(record.fits for record, _ in priced.values())
         return
-    assert plan.cost.memory_bytes <= limit * (1 + 1e-9)
+    assert figures(plan).cost.memory_bytes <= limit * (1 + 1e-9)
     for record, rival in baseline_plans(
         graph, where, PlanOptions(optimizer=optimizer, memory_limit_bytes=limit)
     ).values():
         if rival is not None:
-            assert rival.cost.memory_bytes <= limit * (1 + 1e-6)
-            assert plan.cost.iteration_s <= rival.cost.iteration_s * (1 + 1e-5), record
+            assert figures(rival).cost.memory_bytes <= limit * (1 + 1e-6)
+            assert figures(plan).cost.iteration_s <= figures(rival).cost.iteration_s * (1 + 1e-5), (
+                record
+            )
 
 
 def test_where_only_split_storage_fits_the_search_finds_it():
@@ -242,15 +260,15 @@ def test_where_only_split_storage_fits_the_search_finds_it():
     graph = mlp(4096, (512,) * 9)
     where = cluster("gcp_a100", 1, 8)
     plain = find_plan(graph, where)
-    limit = 0.5 * plain.cost.memory_bytes
+    limit = 0.5 * figures(plain).cost.memory_bytes
     found = find_plan(graph, where, PlanOptions(memory_limit_bytes=limit))
     without = find_plan(graph, where, PlanOptions(memory_limit_bytes=limit, zero=False))
-    assert any(edge.zero_stage for edge in found.edges.values())
-    assert not any(edge.zero_stage for edge in without.edges.values())
-    assert found.cost.memory_bytes <= limit
-    assert found.cost.iteration_s < without.cost.iteration_s
+    assert any(edge.zero_stage for edge in found.stage.edges.values())
+    assert not any(edge.zero_stage for edge in without.stage.edges.values())
+    assert figures(found).cost.memory_bytes <= limit
+    assert figures(found).cost.iteration_s < figures(without).cost.iteration_s
     rivals = [b.iteration_s for b in found.baselines if b.iteration_s is not None]
-    assert found.cost.iteration_s <= min(rivals) * (1 + 1e-6)
+    assert figures(found).cost.iteration_s <= min(rivals) * (1 + 1e-6)
 
 
 def test_the_pricer_takes_the_counts_it_is_given():

@@ -18,9 +18,12 @@ from autoddl.planner.baselines.megatron_stages import (
 from autoddl.planner.options import DEFAULTS
 from autoddl.planner.tables.micro_batches import MicroBatches
 from autoddl.plans import Plan
+from autoddl.plans.figures import figures
+from autoddl.plans.report.terminal import text
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.tools.cli import main
 from autoddl.tools.compare import MEGATRON_STAGES, OURS, compare
-from autoddl.tools.report.compare import print_comparison
+from autoddl.tools.report.compare import comparison_report
 from tests.clusters import MACHINES, cluster
 from tests.graphs import attention, mlp
 
@@ -59,16 +62,18 @@ def test_a_cluster_that_does_not_divide_has_no_parts():
 def test_the_climb_finds_the_best_of_a_valley_from_either_side():
     class Fake:
         def __init__(self, seconds):
-            self.iteration_s = seconds
-            self.plan = self
+            self.seconds = seconds
+
+        def once(self, kind):
+            return self  # its own figures
 
     seconds = {1: 9.0, 2: 5.0, 4: 3.0, 8: 4.0, 16: 6.0}
     for start in seconds:
         found = climb(lambda n: Fake(seconds[n]), tuple(seconds), start)  # pyright: ignore[reportArgumentType]
-        assert found is not None and found.plan.iteration_s == 3.0
+        assert found is not None and found.seconds == 3.0
     # where few micro-batches do not fit
     fits = climb(lambda n: Fake(seconds[n]) if n > 4 else None, tuple(seconds), 1)  # pyright: ignore[reportArgumentType]
-    assert fits is not None and fits.plan.iteration_s == 4.0
+    assert fits is not None and fits.seconds == 4.0
     assert climb(lambda n: None, tuple(seconds), 1) is None
 
 
@@ -77,11 +82,13 @@ def test_it_is_a_plan_that_keeps_to_the_memory_and_says_its_topologies():
     free = megatron_in_stages(GRAPH, model)
     assert free is not None and free.plan.num_stages in (2, 4)
     assert len(free.topologies) == free.plan.num_stages
-    assert Plan.from_json(free.plan.to_json()).iteration_s == free.plan.iteration_s
-    limit = 0.8 * max(free.plan.memory_bytes)
+    assert (
+        figures(Plan.from_json(free.plan.to_json())).iteration_s == figures(free.plan).iteration_s
+    )
+    limit = 0.8 * max(figures(free.plan).memory_bytes)
     tight = megatron_in_stages(GRAPH, CostModel(WHERE, memory_limit_bytes=limit))
-    assert tight is not None and max(tight.plan.memory_bytes) <= limit
-    assert tight.plan.iteration_s >= free.plan.iteration_s
+    assert tight is not None and max(figures(tight.plan).memory_bytes) <= limit
+    assert figures(tight.plan).iteration_s >= figures(free.plan).iteration_s
     assert megatron_in_stages(GRAPH, CostModel(WHERE, memory_limit_bytes=1000)) is None
 
 
@@ -90,9 +97,7 @@ def test_a_model_without_repeated_blocks_has_none():
 
 
 @pytest.mark.parametrize("gpus", [1, pytest.param(2, marks=pytest.mark.full)])
-def test_compare_in_stages_is_never_behind_and_counts_the_transfers(
-    gpus, tmp_path, capsys, monkeypatch
-):
+def test_compare_in_stages_is_never_behind_and_counts_the_transfers(gpus, tmp_path, monkeypatch):
     machine = cluster("piz_daint", 4, gpus)
     found = compare(GRAPH, machine, stages=True)
     megatron = next(s for s in found.schemes if s.name == MEGATRON_STAGES)
@@ -101,13 +106,14 @@ def test_compare_in_stages_is_never_behind_and_counts_the_transfers(
     assert all(found.ours.seconds <= s.seconds * (1 + 1e-9) for s in found.schemes)
     plain = compare(GRAPH, machine)
     assert found.ours.seconds <= plain.ours.seconds
-    sent = megatron.plan.received_bytes
+    sent = figures(megatron.plan).received_bytes
     # at each boundary activations of 64 x 16 x 128 floats, over its hosts, and gradients back;
     # a host between two stages takes both
     stages = megatron.plan.num_stages
     each = 4 * 64 * 16 * 128 / megatron.plan.stages[0].place.nodes
     assert sent.total == each * (1 if stages == 2 else 2)
-    told = megatron.to_json()
+    rows = comparison_report(found).to_json()["schemes"]
+    told = next(row for row in rows if row["name"] == MEGATRON_STAGES)
     assert told["stages"] == megatron.plan.num_stages and 0 < told["bubble"] < 1
     GRAPH.save(tmp_path / "graph.json")
 
@@ -126,8 +132,7 @@ def test_compare_in_stages_is_never_behind_and_counts_the_transfers(
     schemes = json.loads(done.output)["schemes"]
     assert [s["iteration_s"] for s in schemes if s["name"] == MEGATRON_STAGES] == [megatron.seconds]
     assert (tmp_path / "bars.png").stat().st_size > 10_000
-    print_comparison(found)
-    told = capsys.readouterr().out
+    told = text(comparison_report(found))
     assert MEGATRON_STAGES in told and "bubble" in told
 
 
@@ -145,7 +150,7 @@ def test_a_stage_is_as_fast_as_any_limit_makes_it(share):
 
     free = planned(None, "none")
     assert free is not None
-    whole = share * free.required_bytes()
+    whole = share * stage_figures(free).required_bytes()
     model = CostModel(where, memory_limit_bytes=whole)
     found = stage_in_memory(MicroBatches.of(stage, held), model, parts)
     scanned = (
@@ -153,10 +158,10 @@ def test_a_stage_is_as_fast_as_any_limit_makes_it(share):
         for n in range(1, 21)
         for checkpointing in ("none", "all")
     )
-    fitting = [p for p in scanned if p and p.required_bytes() <= whole]
+    fitting = [p for p in scanned if p and stage_figures(p).required_bytes() <= whole]
     assert (found is None) == (not fitting)
     if found is not None:
         plan, _ = found
-        assert plan.required_bytes() <= whole
-        least = min(p.cost.iteration_s for p in fitting)
-        assert plan.cost.iteration_s <= least * 1.01
+        assert stage_figures(plan).required_bytes() <= whole
+        least = min(stage_figures(p).cost.iteration_s for p in fitting)
+        assert stage_figures(plan).cost.iteration_s <= least * 1.01

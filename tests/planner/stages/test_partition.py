@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from autoddl.planner.stages.partition import Task, in_flight, partition, partitions, shapes_of
 from autoddl.plans.records import StagePrice
-from autoddl.plans.schedule.costs import Costs
+from autoddl.plans.schedule import orders
 from autoddl.plans.schedule.make import make_schedule
+from autoddl.plans.schedule.schedule import Costs
 from autoddl.plans.schedule.simulate import simulate
 
 
@@ -195,3 +196,11 @@ def test_one_micro_batch_whose_sums_differ_by_rounding_ends(seed):
 
     found = partitions(Task(12, 4, 2, 1.0, price, lambda *_: 1e-6), [1])
     assert min(p.seconds for p in found) <= sum(work) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "eager-1f1b", "zb-h1"])
+@pytest.mark.parametrize("stages", [1, 2, 3, 8])
+def test_what_a_stage_is_taken_to_hold_is_what_its_schedule_holds(schedule, stages):
+    for parts in (1, 2, 8, 16):
+        taken = tuple(in_flight(schedule, stages - n, stages, parts) for n in range(stages))
+        assert taken == orders.in_flight(schedule, stages, parts)

@@ -12,6 +12,8 @@ from autoddl.planner.planner import find_plan
 from autoddl.planner.stages import stage_prices
 from autoddl.planner.stages.stage_prices import StagePrices
 from autoddl.planner.stages.stage_search import Answer, Searched, shorten
+from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
 from tests.graphs import attention, compared, mlp, tied
 
@@ -116,8 +118,10 @@ def test_price_of_all_layers_is_the_plans_own():
     whole = prices.price(0, 4, (1, 1), 4, 1)
     assert whole is not None
     plan = find_plan(MLP, machine, PlanOptions(micro_batches=4))
-    assert dataclasses.astuple(whole) == pytest.approx(dataclasses.astuple(plan.stage.price))
-    cost = plan.cost
+    assert dataclasses.astuple(whole) == pytest.approx(
+        dataclasses.astuple(stage_figures(plan.stage).price)
+    )
+    cost = figures(plan).cost
     assert 4 * (whole.forward_s + whole.backward_s) + whole.once_s == pytest.approx(
         cost.iteration_s
     )
@@ -139,7 +143,7 @@ def test_equal_layers_are_priced_once():
     assert found is not None
     plan = find_plan(DEEP, MACHINE, PlanOptions(micro_batches=1))
     assert found.forward_s + found.backward_s + found.once_s == pytest.approx(
-        plan.cost.iteration_s, rel=0.15
+        figures(plan).cost.iteration_s, rel=0.15
     )
 
 

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from autoddl import explain
 from autoddl.cluster.link import Link
 from autoddl.cost.model import CostModel
 from autoddl.graph.cut import cut_graph
@@ -13,7 +14,9 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.stages.stage_prices import StagePrices
 from autoddl.plans import Plan
-from autoddl.plans.summary import summary_json
+from autoddl.plans.figures import figures
+from autoddl.plans.report import report
+from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
 from tests.graph.test_cut import u_shaped
 from tests.graphs import attention, mlp, tied
@@ -31,8 +34,8 @@ def test_tied_weights_count_in_every_stage_that_has_them():
     assert 4 * both.fixed_bytes == 5 * first.fixed_bytes == 5 * second.fixed_bytes > 0
     assert first.once_s > both.once_s  # the exchange of the gradient
     plan = find_plan(tied(8, 16), machine, PlanOptions(stages=2, micro_batches=2))
-    assert plan.travel.shared_params == {"weight": (0, 1)}
-    assert "weight is held by stages 0, 1" in plan.explain()
+    assert figures(plan).travel.shared_params == {"weight": (0, 1)}
+    assert "weight is held by stages 0, 1" in explain(plan)
 
 
 def test_interleaved_parts_share_a_stage():
@@ -44,10 +47,14 @@ def test_interleaved_parts_share_a_stage():
     assert plan.num_stages == 2
     places = [stage.place for stage in plan.stages]
     assert places[:2] == places[2:] and places[0] != places[1]
-    assert {(link.source, link.target) for link in plan.travel.links} == {(0, 1), (1, 2), (2, 3)}
-    assert len(plan.memory_bytes) == 2 and plan.schedule.chunks == 2
+    assert {(link.source, link.target) for link in figures(plan).travel.links} == {
+        (0, 1),
+        (1, 2),
+        (2, 3),
+    }
+    assert len(figures(plan).memory_bytes) == 2 and figures(plan).schedule.chunks == 2
     assert Plan.from_json(plan.to_json()).to_json() == plan.to_json()
-    assert "2 stages of 2 parts" in plan.explain() and "part 3: layers" in plan.explain()
+    assert "2 stages of 2 parts" in explain(plan) and "\npart 3\n" in explain(plan)
     with pytest.raises(ValueError, match="4 parts are not 3 on each stage"):
         Plan.from_json({**plan.to_json(), "chunks": 3})
 
@@ -58,9 +65,11 @@ def test_long_skips_are_links_of_their_own():
         cluster("laptop", 4, 1),
         PlanOptions(stages=4, micro_batches=4, schedule="eager-1f1b"),
     )
-    skips = [link for link in plan.travel.links if link.target > link.source + 1]
-    assert skips and "(long skip)" in plan.explain()
-    assert {(link.source, link.target) for link in plan.travel.links} == set(plan.schedule.flows)
+    skips = [link for link in figures(plan).travel.links if link.target > link.source + 1]
+    assert skips and "(long skip)" in explain(plan)
+    assert {(link.source, link.target) for link in figures(plan).travel.links} == set(
+        figures(plan).schedule.flows
+    )
 
 
 def test_the_number_of_stages_is_chosen():
@@ -72,7 +81,7 @@ def test_the_number_of_stages_is_chosen():
     chosen = find_plan(graph, slow, PlanOptions(stages="auto"))
     assert [s.last - s.first for s in chosen.stages] == [4, 4]
     assert chosen.micro_batches > 1
-    assert chosen.iteration_s < find_plan(graph, slow).cost.iteration_s
+    assert figures(chosen).iteration_s < figures(find_plan(graph, slow)).cost.iteration_s
 
 
 @pytest.mark.parametrize(
@@ -112,10 +121,10 @@ def test_gpt3_on_a_thousand_devices_is_planned_within_a_minute():
     started = time.process_time()
     plan = find_plan(graph, machine, PlanOptions(stages="auto"))
     assert time.process_time() - started < 60
-    assert max(plan.memory_bytes) <= machine.device.memory_bytes
+    assert max(figures(plan).memory_bytes) <= machine.device.memory_bytes
     assert all(stage.recomputed for stage in plan.stages)
-    compute_s = sum(stage.cost.compute_s for stage in plan.stages) / plan.num_stages
-    assert plan.iteration_s < 1.35 * compute_s
+    compute_s = sum(stage_figures(stage).cost.compute_s for stage in plan.stages) / plan.num_stages
+    assert figures(plan).iteration_s < 1.35 * compute_s
 
 
 def test_stages_in_mixed_precision():
@@ -128,11 +137,13 @@ def test_stages_in_mixed_precision():
     assert found.precision == "float16" and whole.precision == "float32"
     assert {stage.precision for stage in found.stages} == {"float16"}
     for halved, full in zip(
-        found.travel.reshards.values(), whole.travel.reshards.values(), strict=True
+        figures(found).travel.reshards.values(),
+        figures(whole).travel.reshards.values(),
+        strict=True,
     ):
         assert 2 * halved[0].spec.bytes == full[0].spec.bytes
     again = Plan.from_json(json.loads(json.dumps(found.to_json())))
-    assert again == found and summary_json(again)["precision"] == "float16"
+    assert again == found and report(again).to_json()["precision"] == "float16"
     again.check_model(DEEP)
     with pytest.raises(ValueError, match="no float16 rate"):
         find_plan(DEEP, cluster("laptop", 2, 2), PlanOptions(stages=2, precision="float16"))

@@ -5,16 +5,19 @@ import dataclasses
 import numpy as np
 import pytest
 
+from autoddl import explain
 from autoddl.cost.account import account, total
 from autoddl.cost.model import CostModel
 from autoddl.cost.savings import stored_whole
 from autoddl.cost.storage import Storage, StoragePrices, chosen_axes, storage_steps, stored_codes
 from autoddl.planner.asked import micro_graph
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.placements import place
 from autoddl.planner.planner import find_plan
+from autoddl.planner.realize import place
 from autoddl.planner.tables.group_table import WHOLE_SPACE, Space
 from autoddl.planner.tables.tables import build_tables
+from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.placement import B, NdSbp, P
 from autoddl.search.auto import auto
@@ -94,8 +97,10 @@ def test_without_a_limit_that_binds_nothing_is_split():
         whole = find_plan(
             graph, cluster("gcp_a100", 2, 2), PlanOptions(micro_batches=2, zero=False)
         )
-        assert not any(edge.zero_stage for edge in plan.edges.values())
-        assert plan.cost.iteration_s == pytest.approx(whole.cost.iteration_s, rel=1e-6)
+        assert not any(edge.zero_stage for edge in plan.stage.edges.values())
+        assert figures(plan).cost.iteration_s == pytest.approx(
+            figures(whole).cost.iteration_s, rel=1e-6
+        )
 
 
 def test_a_replicated_weight_is_split_along_a_dim_that_nothing_else_splits():
@@ -164,37 +169,42 @@ def test_savings_are_the_difference_to_whole_storage():
         where,
         PlanOptions(
             micro_batches=2,
-            memory_limit_bytes=0.5 * free.memory_peak("executor").bytes,
+            memory_limit_bytes=0.5 * stage_figures(free.stage).memory_peak("executor").bytes,
             baselines=False,
         ),
     )
-    assert plan.savings.storage is not None and plan.savings.accumulation is not None
+    stage, known = plan.stage, stage_figures(plan.stage)
+    savings = known.savings
+    assert savings.storage is not None and savings.accumulation is not None
     whole = total(
         account(
-            plan.graph,
-            plan.model,
-            2,
-            *stored_whole(plan.graph, plan.model, plan.ops, plan.edges),
-            plan.again,
+            plan.graph, known.model, 2,
+            *stored_whole(plan.graph, known.model, stage.ops, stage.edges), known.again,
         ).values()
-    )
-    saved = whole.memory_bytes - plan.cost.memory_bytes
-    assert plan.savings.storage.saved_bytes == pytest.approx(saved) and saved > 0
-    assert plan.savings.storage.extra_s >= 0
-    text = plan.explain()
-    assert "ZeRO stage" in text and "2 micro-batches are accumulated: saves" in text
-    by_layer = sum(s.saved_bytes for s in plan.savings.by_op.values())
+    )  # fmt: skip
+    saved = whole.memory_bytes - known.cost.memory_bytes
+    assert savings.storage.saved_bytes == pytest.approx(saved) and saved > 0
+    assert savings.storage.extra_s >= 0
+    text = explain(plan)
+    assert "ZeRO stage" in text and "2 micro-batches are accumulated" in text
+    by_layer = sum(s.saved_bytes for s in savings.by_op.values())
     assert by_layer == pytest.approx(saved)
 
 
 def test_stages_are_in_the_file():
     graph, where = mlp(64, (32, 64, 32)), cluster("gcp_a100", 2, 2)
     plan = find_plan(graph, where, PlanOptions(micro_batches=2, baselines=False), space=Space())
-    from autoddl.planner.placements import split_storage
+    from autoddl.planner.realize import split_storage
     from autoddl.plans import Plan
 
     storage = {p.outputs[0]: Storage(3, (0, 1)) for p in plan.graph.params}
-    ops, edges = split_storage(plan.graph, plan.model.comm, storage, plan.ops, plan.edges)
+    ops, edges = split_storage(
+        plan.graph,
+        stage_figures(plan.stage).model.comm,
+        storage,
+        plan.stage.ops,
+        plan.stage.edges,
+    )
     split = plan.changed(ops=ops, edges=edges)
     again = Plan.loads(split.dumps())
-    assert again.edges == split.edges and again.dumps() == split.dumps()
+    assert again.stage.edges == split.stage.edges and again.dumps() == split.dumps()

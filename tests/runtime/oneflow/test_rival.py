@@ -27,7 +27,9 @@ def test_its_choice_is_read_back_and_priced():
     assert rival.name == RIVAL and rival.plan is not None
     rival.plan.verify()
     for op in products:
-        assert (rival.plan.ops[op.name].ins, rival.plan.ops[op.name].outs) == chosen[op.name]
+        assert (rival.plan.stage.ops[op.name].ins, rival.plan.stage.ops[op.name].outs) == chosen[
+            op.name
+        ]
     assert found.ours.seconds <= rival.seconds * (1 + 1e-6)
 
 

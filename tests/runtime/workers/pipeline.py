@@ -16,9 +16,11 @@ from autoddl.cost.operators import at_rate
 from autoddl.cost.storage import Storage
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.placements import split_storage
 from autoddl.planner.planner import find_plan
+from autoddl.planner.realize import split_storage
 from autoddl.plans import Plan
+from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.oneflow.backend import OneFlow
@@ -32,7 +34,7 @@ from tests.runtime.training import Trained, alone, arrays, build, differences
 DEATHS = {"raises": None, "killed": lambda *_: os.kill(os.getpid(), signal.SIGKILL)}
 
 
-def shuffled(plan, graph, seed):
+def shuffled(plan: Plan, graph, seed):
     """The same stages with random placements inside, so that layouts differ between them."""
     cut = dataclasses.replace(plan.cut, graph=graph)
     stages = [
@@ -45,7 +47,7 @@ def shuffled(plan, graph, seed):
     return dataclasses.replace(plan, stages=tuple(stages))
 
 
-def recomputed(plan):
+def recomputed(plan: Plan):
     """The same stages, all their repeated blocks run again."""
     stages = []
     for stage in plan.stages:
@@ -55,13 +57,15 @@ def recomputed(plan):
     return dataclasses.replace(plan, stages=tuple(stages))
 
 
-def stored_split(plan, zero_stage):
+def stored_split(plan: Plan, zero_stage):
     """The same stages, their parameters stored by a stage of ZeRO over all axes that replicate."""
     stages, count = [], 0
     for own in plan.stages:
         axes = tuple(range(own.cluster.mesh.num_axes))
         storage = {op.outputs[0]: Storage(zero_stage, axes) for op in own.graph.params}
-        ops, edges = split_storage(own.graph, own.model.comm, storage, own.ops, own.edges)
+        ops, edges = split_storage(
+            own.graph, stage_figures(own).model.comm, storage, own.ops, own.edges
+        )
         count += sum(edge.zero_stage > 0 for edge in edges.values())
         stages.append(dataclasses.replace(own, ops=ops, edges=edges))
     assert count
@@ -77,7 +81,7 @@ def watched_step(trainer, batch):
         trainer._job.groups.log = []
         do(action)
         if action.is_compute and trainer._job.groups.log:
-            met.add((action.kind, trainer.plan.schedule.part(trainer.stage, action.chunk)))
+            met.add((action.kind, figures(trainer.plan).schedule.part(trainer.stage, action.chunk)))
 
     trainer._do = watched
     for executor in executors:
@@ -131,7 +135,7 @@ def run(case, expected):
         for node in part.executor._program.nodes
     )
     last = rank() in trainer._job.ranks[-1]
-    assert bool(heavy) == (not plan.schedule.joint) or not (heavy or last)
+    assert bool(heavy) == (not figures(plan).schedule.joint) or not (heavy or last)
     losses = [watched_step(trainer, batch(0, rows))]
     losses += [float(trainer.step(*batch(step, rows))) for step in range(1, case["steps"])]
     evaluated = [trainer.eval_step(*batch(9, n)[:-1]).numpy() for n in (rows, 2 * rows)]
@@ -146,12 +150,12 @@ def run(case, expected):
     trainer.load_state_dict(wanted := trainer.state_dict())
     again = trainer.state_dict()
     assert all(np.array_equal(again[k].numpy(), v.numpy()) for k, v in wanted.items())
-    skips = sum(link.target > link.source + 1 for link in plan.travel.links)
+    skips = sum(link.target > link.source + 1 for link in figures(plan).travel.links)
     if rank() == 0:
         print(
             f"{name} {case['schedule']} stages={plan.num_stages}x{plan.chunks} "
             f"m={case['micro_batches']} "
-            f"skips={skips} tied={len(plan.travel.shared_params)} "
+            f"skips={skips} tied={len(figures(plan).travel.shared_params)} "
             f"loss {worst:.1e} state {apart:.1e}",
             flush=True,
         )

@@ -6,7 +6,8 @@ import time
 from autoddl.cost.operators import at_rate
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
-from autoddl.plans.schedule.costs import Costs
+from autoddl.plans.figures import figures
+from autoddl.plans.schedule.schedule import Costs
 from autoddl.plans.schedule.simulate import simulate
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
@@ -34,9 +35,9 @@ def main():
         began = time.perf_counter()
         trainer.step(*batch(1, 8)).numpy()
         took = time.perf_counter() - began
-        costs = plan.pass_costs
+        costs = figures(plan).pass_costs
         free = Costs(costs.forward, costs.backward, costs.weight, {}, {})
-        least = simulate(plan.schedule, free).makespan_s
+        least = simulate(figures(plan).schedule, free).makespan_s
         assert 0.9 * least < took < least + 2.0, (schedule, took, least)
         if rank() == 0:
             print(f"{schedule} emulated: {took:.3f} s, at least {least:.3f}", flush=True)

@@ -40,13 +40,13 @@ def only_planned_collectives():
         planned = Counter()
         for op in graph.ops:
             for index, tensor in enumerate(op.inputs):
-                edge, producer = plan.edges[op.name, index], graph.producers[tensor]
-                carries = tensor in graph.needs_grad and plan.ops[op.name].grad_ins[index]
+                edge, producer = plan.stage.edges[op.name, index], graph.producers[tensor]
+                carries = tensor in graph.needs_grad and plan.stage.ops[op.name].grad_ins[index]
                 times = 1 if producer.kind == "param" else parts
                 steps = (*edge.forward, *(edge.backward if carries else ()))
                 for step in steps:
                     planned[step.kind, step.axes] += 0 if step.is_free else times
-        inner = [op for op in plan.ops.values() if op.inner_axes]
+        inner = [op for op in plan.stage.ops.values() if op.inner_axes]
         trainer._job.groups.log = []
         trainer.step(*batch(0, 8))
         ran = Counter((t.kind, t.axes) for t in trainer._job.groups.log)

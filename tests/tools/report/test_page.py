@@ -7,7 +7,9 @@ import pytest
 
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.plans.figures import figures
 from autoddl.plans.format import format_bytes, format_seconds
+from autoddl.plans.report import report
 from autoddl.tools.report.browser import ask, find_browser, screenshot
 from autoddl.tools.report.page import page, topology_parts, view
 from tests.clusters import cluster
@@ -29,7 +31,9 @@ def plan():
     graph = residual(4, 128, 256)
     where = cluster("gcp_a100", 2, 4)
     free = find_plan(graph, where, PlanOptions(baselines=False))
-    return find_plan(graph, where, PlanOptions(memory_limit_bytes=1.2 * free.cost.memory_bytes))
+    return find_plan(
+        graph, where, PlanOptions(memory_limit_bytes=1.2 * figures(free).cost.memory_bytes)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +46,17 @@ def test_the_page_needs_nothing_else(html):
     assert not re.search(r"https?:|\bsrc=|<link|@import|url\(|<script", html)
 
 
+def item(plan, key):
+    """What the template gets of a section."""
+    return next(own for own in view(report(plan))["sections"] if own["id"] == key)
+
+
 def test_each_stage_has_its_sections():
     text = page(STAGED)
-    assert 'id="pipeline"' in text and "2 stages, 1f1b" in text
-    for section in ("time", "memory", "layers", "certificate"):
-        assert text.count(f'<section id="{section}-') == 2
-    assert [len(stage["layers"]) > 0 for stage in view(STAGED)["stages"]] == [True, True]
+    assert 'id="stages"' in text and "2 stages, 1f1b" in text
+    for section in ("cost", "memory", "layers", "search"):
+        ids = re.findall(rf'<section id="{section}-(\d)"', text)
+        assert ids == ["0", "1"]
 
 
 def test_names_are_escaped():
@@ -57,11 +66,11 @@ def test_names_are_escaped():
 
 
 def test_parts_of_the_time_add_up(plan):
-    parts = view(plan)["stages"][0]["time"]
-    assert sum(part["percent"] for part in parts) == pytest.approx(100, abs=0.01)
-    compute = next(part for part in parts if part["name"] == "computation")
-    share = plan.cost.compute_s / plan.cost.iteration_s
-    assert compute["percent"] == pytest.approx(100 * share, abs=1e-3)
+    parts = item(plan, "time")["bar"]
+    assert sum(part.percent for part in parts) == pytest.approx(100, abs=0.01)
+    compute = next(part for part in parts if part.name == "computation")
+    cost = figures(plan).cost
+    assert compute.percent == pytest.approx(100 * cost.compute_s / cost.iteration_s, abs=1e-3)
 
 
 def test_topology_widths_are_logarithms_of_devices():
@@ -74,22 +83,24 @@ def test_topology_widths_are_logarithms_of_devices():
 
 
 def test_redistributions_are_named_with_their_bytes(plan, html):
-    moves = [move for layer in view(plan)["stages"][0]["layers"] for move in layer["moves"]]
-    steps = [s for e in plan.edges.values() for s in (*e.forward, *e.backward) if not s.is_free]
+    rows = item(plan, "layers")["rows"]
+    moves = [move for row in rows for move in row.values["moves"]]
+    edges = plan.stage.edges.values()
+    steps = [s for e in edges for s in (*e.forward, *e.backward) if not s.is_free]
     assert steps and any(step.kind.replace("_", "-") in html for step in steps)
-    assert all(re.search(r"over .*, [\d.]+ \w?B a device$", s) for m in moves for s in m["steps"])
+    assert moves and all(re.search(r"over .*, [\d.]+ \w?B a device$", move) for move in moves)
 
 
 @SHOWN
 def test_a_browser_shows_the_figures(plan, html):
     text = ask(html, "document.body.innerText")
     for shown in (
-        plan.graph.name, format_seconds(plan.cost.iteration_s),
+        plan.graph.name, format_seconds(figures(plan).iteration_s),
         format_bytes(plan.memory_limit_bytes), "this plan", *(b.name for b in plan.baselines),
     ):  # fmt: skip
         assert shown in text, shown
-    names = {layer["name"] for layer in view(plan)["stages"][0]["layers"]}
-    assert all(name in text for name in names)
+    rows = item(plan, "layers")["rows"]
+    assert all(row.values["name"] in text for row in rows)
 
 
 @SHOWN
@@ -98,7 +109,7 @@ def test_a_browser_draws_bars_as_wide_as_their_values(plan, html, width):
     questions = {
         "time": widths("#time .bar span"),
         "schemes": widths("#schemes .bar span"),
-        "topology": widths("#layers .layer:first-of-type .topology span"),
+        "layers": widths("#layers .layer .bar span"),
         "memory": widths("#memory .bar span"),
         "whole": "document.querySelector('#memory .bar').clientWidth",
         "page": "document.documentElement.scrollWidth",
@@ -106,12 +117,12 @@ def test_a_browser_draws_bars_as_wide_as_their_values(plan, html, width):
     }
     pairs = ", ".join(f"{key}: {value}" for key, value in questions.items())
     shown = ask(html, f"({{{pairs}}})", width)
-    seen = view(plan)["stages"][0] | view(plan)
     assert shown["page"] <= shown["window"], "the page is wider than the window"
-    check(shown["time"], [part["percent"] for part in seen["time"]])
-    bars = [scheme for scheme in seen["schemes"] if not scheme["why"]]
-    check(shown["schemes"], [s[k] for s in bars for k in ("compute", "communication")])
-    need = plan.cost.memory_bytes / plan.memory_limit_bytes
+    check(shown["time"], [part.percent for part in item(plan, "time")["bar"]])
+    for key in ("schemes", "layers"):
+        bars = item(plan, key)["row_bars"]
+        check(shown[key], [part.percent for bar in bars for part in bar])
+    need = max(figures(plan).memory_bytes) / plan.memory_limit_bytes
     assert sum(shown["memory"]) == pytest.approx(need * shown["whole"], rel=0.02)
 
 

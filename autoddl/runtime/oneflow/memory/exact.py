@@ -84,7 +84,7 @@ def check_compiles(plan: Plan) -> None:
                 f"the memory of {op.name!r} ({op.kind}) cannot be compiled without a GPU: "
                 f"{reason}. Use the model's prediction (without --exact) for this plan"
             )
-        if plan.ops[op.name].inner_axes:
+        if plan.stage.ops[op.name].inner_axes:
             raise ValueError(
                 f"{op.name!r} ({op.kind}) runs collectives of its own under this plan, for which "
                 "OneFlow's nn.Graph has no operator. Use the model's prediction (without --exact)"

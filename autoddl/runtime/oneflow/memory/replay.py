@@ -23,6 +23,7 @@ import oneflow.nn as nn
 
 from ....graph.graph import Op
 from ....plans import Plan
+from ....plans.stage_figures import stage_figures
 from ....sbp.placement import NdSbp
 from ..trace.entries import optimizer_maker
 from .lazy_ops import constant, issue
@@ -96,7 +97,7 @@ class Replay(nn.Module):
             if op.kind not in ("param", "buffer"):
                 continue
             (tensor,) = op.outputs
-            spec, (nd,) = graph.tensors[tensor].spec, plan.ops[op.name].outs
+            spec, (nd,) = graph.tensors[tensor].spec, plan.stage.ops[op.name].outs
             dtype = "float32" if spec.is_float else spec.dtype
             value = placer.empty(spec.shape, dtype, nd)
             name = f"{'p' if op.kind == 'param' else 'b'}{len(self.held)}"
@@ -116,6 +117,7 @@ class Replay(nn.Module):
 
     def forward(self, *inputs: flow.Tensor) -> flow.Tensor:
         plan, graph = self.plan, self.plan.graph
+        again = stage_figures(plan.stage).again
         values: dict[str, flow.Tensor] = {
             t: self._cast(t, _tensor_of(getattr(self, name))) for t, name in self.held.items()
         }
@@ -128,14 +130,14 @@ class Replay(nn.Module):
                 continue
             if op.kind == "loss":
                 return self._receive(op, 0, values[op.inputs[0]])
-            block = plan.again.block_of.get(op.name)
+            block = again.block_of.get(op.name)
             if block is None:
                 self._issue(op, values)
             elif block not in finished:
                 finished.add(block)
                 module = getattr(self, f"block{block}")
-                leaving = [t for t in self._made(block) if t in plan.again.leaving]
-                given = module(*(values[t] for t in plan.again.entering(block)))
+                leaving = [t for t in self._made(block) if t in again.leaving]
+                given = module(*(values[t] for t in again.entering(block)))
                 values.update(zip(leaving, given, strict=True))
         raise AssertionError("the graph has no loss")
 
@@ -152,7 +154,7 @@ class Replay(nn.Module):
         plan = self.plan
         uses = ((user.name, index) for user, index in plan.graph.consumers[tensor])
         return plan.micro_batches > 1 and any(
-            plan.edges[use].forward for use in uses if use in plan.edges
+            plan.stage.edges[use].forward for use in uses if use in plan.stage.edges
         )
 
     def _made(self, block: int) -> list[str]:
@@ -162,42 +164,43 @@ class Replay(nn.Module):
 
     def _block_runner(self, block: int, names: frozenset[str]) -> BlockRunner:
         """A function from the tensors that enter a block to those that leave it."""
+        again = stage_figures(self.plan.stage).again
 
         def run(inputs: Sequence[flow.Tensor]) -> list[flow.Tensor]:
             # parameters do not pass through the module, which would copy them
-            entering = self.plan.again.entering(block)
+            entering = again.entering(block)
             values = {**self.state, **dict(zip(entering, inputs, strict=True))}
             made = []
             for op in self.plan.graph.ops:
                 if op.name in names:
                     self._issue(op, values)
-                    made += [t for t in op.outputs if t in self.plan.again.leaving]
+                    made += [t for t in op.outputs if t in again.leaving]
             return [values[t] for t in made]
 
         return run
 
     def _issue(self, op: Op, values: dict[str, flow.Tensor]) -> None:
         """Issue `op` and store its outputs in `values`."""
-        planned = self.plan.ops[op.name]
+        planned = self.plan.stage.ops[op.name]
         received = [self._receive(op, n, values[t]) for n, t in enumerate(op.inputs)]
         if op.kind == "stack":
             self._place_gradients(op, received)
         if op.kind == "constant":
             outputs = [constant(op, self.placer.placement, self.placer.sbp(planned.outs[0]))]
         else:
-            outputs = issue(self.plan.graph, op, planned, self.plan.mesh, received)
+            outputs = issue(self.plan.graph, op, planned, self.plan.stage.mesh, received)
         for name, value, nd in zip(op.outputs, outputs, planned.outs, strict=False):
             values[name] = self._placed(op, value, self.placer.sbp(nd))
 
     def _receive(self, op: Op, index: int, value: flow.Tensor) -> flow.Tensor:
         """Input `index` of `op`, converted to its planned placement."""
-        edge = self.plan.edges.get((op.name, index))
+        edge = self.plan.stage.edges.get((op.name, index))
         tensor = op.inputs[index]
         producer = self.plan.graph.producers[tensor]
         if edge is None or (producer.kind == "param" and not edge.forward):
             return value
-        target = self.placer.sbp(self.plan.ops[op.name].ins[index])
-        back = self.plan.ops[producer.name].grad_outs[producer.outputs.index(tensor)]
+        target = self.placer.sbp(self.plan.stage.ops[op.name].ins[index])
+        back = self.plan.stage.ops[producer.name].grad_outs[producer.outputs.index(tensor)]
         if back is None:
             return value.to_global(placement=self.placer.placement, sbp=target)
         return value.to_global(
@@ -207,7 +210,7 @@ class Replay(nn.Module):
     def _place_gradients(self, op: Op, received: Sequence[flow.Tensor]) -> None:
         """Convert the inputs' gradients, which OneFlow gives whole, to their planned placements."""
         placement = self.placer.placement
-        for value, nd in zip(received, self.plan.ops[op.name].grad_ins, strict=True):
+        for value, nd in zip(received, self.plan.stage.ops[op.name].grad_ins, strict=True):
             if nd is not None and value.requires_grad:
                 sbp = self.placer.sbp(nd)
                 value.register_hook(lambda g, sbp=sbp: g.to_global(placement=placement, sbp=sbp))
@@ -246,7 +249,7 @@ class Job:
         whole = plan.graph if plan.micro_batches == 1 else plan.graph.with_batch(plan.batch)
         for op in inputs_of(plan):
             spec = whole.tensors[op.outputs[0]].spec
-            job.inputs.append(placer.empty(spec.shape, spec.dtype, plan.ops[op.name].outs[0]))
+            job.inputs.append(placer.empty(spec.shape, spec.dtype, plan.stage.ops[op.name].outs[0]))
         return job
 
     def build(self) -> nn.Graph:

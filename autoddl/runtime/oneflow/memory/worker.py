@@ -15,6 +15,7 @@ import oneflow as flow
 from oneflow.framework.config_util import _set_resource_attr
 
 from ....plans import Plan
+from ....plans.stage_figures import stage_figures
 from .again import run_again_late
 from .as_cuda import compiled_for_cuda
 from .compiled.step import compiled_peaks
@@ -24,7 +25,7 @@ from .world import pretend_world
 
 def compile_plan(plan: Plan, result: Path) -> None:
     """Build and compile; does not return."""
-    pretend_world(plan.mesh.size)
+    pretend_world(plan.stage.mesh.size)
     _set_resource_attr("enable_debug_mode", True, bool)  # writes the plan down
     # collectives in the order of the computation, so that their buffers are reused like any other
     flow.boxing.nccl.enable_use_compute_stream(True)
@@ -41,7 +42,7 @@ def compile_plan(plan: Plan, result: Path) -> None:
 
 def _set_chains(plan: Plan) -> None:
     """Choose OneFlow's order of operators that needs the least memory according to the model."""
-    peaks = compiled_peaks(plan.step)
+    peaks = compiled_peaks(stage_figures(plan.stage).step)
     rule = min(peaks, key=lambda rule: peaks[rule].bytes)
     os.environ["ENABLE_LOGICAL_CHAIN"] = str(rule != "tasks").lower()
     os.environ["ENABLE_ACC_CHAIN_MERGE"] = str(rule == "operators").lower()

@@ -1,4 +1,4 @@
-"""Runs a calibration on all ranks: every point of the schedule, until its median is known.
+"""Times the collectives of a calibration on all ranks, each until its median is known.
 
 All ranks have the same record and derive the same decisions from it. The points are visited in
 turns, several times each, so that a disturbance does not affect one of them alone; a point is done
@@ -11,11 +11,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from ...comm.groups import Groups
-from ...measure.measured import Limits, Progress, estimate, is_over, progress, stop, why_not
-from ...measure.record import Record, Timing
-from ...measure.schedule import Point
-from .timing import Stopwatch, collective_call
+import numpy as np
+
+from ...sbp.collectives import COLLECTIVES, Step
+from ...sbp.layout import local_shape
+from ...sbp.placement import B, NdSbp
+from ..comm.groups import Groups
+from ..comm.redistribute import prepare
+from .measured import Limits, Progress, estimate, is_over, progress, stop, why_not
+from .record import Record, Timing
+from .schedule import ITEM_BYTES, Point, axes_of, is_active, pair_of
+from .stopwatch import Call, Stopwatch
 
 # A training step issues its collectives one after the other and does not wait for each: one call
 # that all ranks start and end together takes several times as long where processes share cores.
@@ -67,3 +73,44 @@ def _visit(record: Record, point: Point, groups: Groups, watch: Stopwatch, limit
     timing.samples += watch.seconds(call, timing.calls, count)
     if limits.is_done(timing.samples):
         timing.finish(limits.confidence)
+
+
+def collective_call(point: Point, groups: Groups) -> Call | None:
+    """One call of the point's collective on this rank; None if its group stays idle."""
+    mesh, rank = groups.mesh, groups.rank
+    if point.kind == "send":
+        return _transfer(point, groups)
+    if not is_active(mesh, point.shape, rank):
+        return None
+    axes = axes_of(mesh, point.shape)
+    source, target = COLLECTIVES[point.kind].example
+    nd = NdSbp((B,) * mesh.num_axes).replace(axes, source)
+    shape = tensor_shape(point)
+    step = Step.between(source, target, axes)
+    run = prepare([step], shape, nd, groups)
+    x = groups.backend.from_numpy(np.ones(local_shape(shape, nd, mesh, rank), np.float32))
+    return lambda: run(x)
+
+
+def tensor_shape(point: Point) -> tuple[int, ...]:
+    """The global shape of float32 that gives the point's bytes."""
+    items = point.bytes // ITEM_BYTES
+    devices = point.shape.nodes * point.shape.gpus
+    if not COLLECTIVES[point.kind].moves_split:
+        return (items,)
+    # local: [rows, devices * columns] before, [devices * rows, columns] after
+    cells = items // devices
+    columns = next(c for c in (64, 16, 4, 1) if cells % c == 0)
+    return (devices * (cells // columns), devices * columns)
+
+
+def _transfer(point: Point, groups: Groups) -> Call | None:
+    pair = pair_of(groups.mesh, point.shape, groups.rank)
+    if pair is None:
+        return None
+    sender, receiver = pair
+    backend, items = groups.backend, point.bytes // ITEM_BYTES
+    if groups.rank == sender:
+        x = backend.from_numpy(np.ones(items, np.float32))
+        return lambda: backend.send(x, receiver)
+    return lambda: backend.receive(sender, items, "float32")

@@ -13,22 +13,23 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import oneflow as flow
+import numpy as np
 
-from ....cost.operators import computes, operator_key, whole_work
-from ....graph.graph import Graph, Op
-from ....graph.placed import PlannedOp
-from ....sbp.layout import TensorSpec
-from ....sbp.mesh import Mesh
-from ....sbp.placement import B, NdSbp, Placement
-from ....sbp.signature import Signature, find_rule, signatures_of
-from ...comm.groups import Groups
-from ...execution.program import Node, compile_program
-from ...execution.vjp import product, run_kernel
-from ...kernel import RunState
-from ...measure.measured import Progress
-from ...measure.record import Record
-from .timing import Stopwatch
+from ...cost.operators import computes, operator_key, whole_work
+from ...graph.graph import Graph, Op
+from ...graph.placed import PlannedOp
+from ...sbp.layout import TensorSpec
+from ...sbp.mesh import Mesh
+from ...sbp.placement import B, NdSbp, Placement
+from ...sbp.signature import Signature, find_rule, signatures_of
+from ..backend import Backend, Tensor
+from ..comm.groups import Groups
+from ..execution.program import Node, compile_program
+from ..execution.vjp import product, run_kernel
+from ..kernel import RunState
+from .measured import Progress
+from .record import Record
+from .stopwatch import Stopwatch
 
 # A model has hundreds of distinct operators and batches, so each gets a fifth of the seconds that a
 # sample of a collective has (`measure`), and a fixed number of samples.
@@ -144,20 +145,20 @@ def _is_whole(signature: Signature) -> bool:
 
 def _seconds(node: Node, watch: Stopwatch) -> tuple[float, float]:
     """Median seconds of one call: (forward, forward and backward)."""
-    kernel, spec, device = node.kernel, node.context.spec, watch.backend.facts.device
+    kernel, spec, backend = node.kernel, node.context.spec, watch.backend
     assert kernel is not None
-    inputs = [_filled(tensor, device) for tensor in spec.inputs]
+    inputs = [_filled(tensor, backend) for tensor in spec.inputs]
     gradients = [
-        _filled(tensor, device) if takes else None
+        _filled(tensor, backend) if takes else None
         for tensor, takes in zip(spec.outputs, node.takes, strict=True)
     ]
     wanted = [edge.carries_gradient for edge in node.edges]
 
     def forward() -> None:
-        run_kernel(watch.backend, kernel, node.context, node.attrs, inputs, wanted)
+        run_kernel(backend, kernel, node.context, node.attrs, inputs, wanted)
 
     def both() -> None:
-        record, _ = run_kernel(watch.backend, kernel, node.context, node.attrs, inputs, wanted)
+        record, _ = run_kernel(backend, kernel, node.context, node.attrs, inputs, wanted)
         if record is not None:
             product(record, gradients)
 
@@ -167,9 +168,7 @@ def _seconds(node: Node, watch: Stopwatch) -> tuple[float, float]:
     return forward_s, watch.median(both, calls, SAMPLES) if any(wanted) else forward_s
 
 
-def _filled(tensor: TensorSpec, device: str) -> flow.Tensor:
+def _filled(tensor: TensorSpec, backend: Backend) -> Tensor:
     """A tensor of ones, but of zeros where a number may be an index."""
-    value = 1 if tensor.is_float else 0
-    shape = tensor.shape or (1,)  # OneFlow makes no scalar this way
-    filled = flow.full(shape, value, dtype=getattr(flow, tensor.dtype), device=device)
-    return filled if tensor.shape else filled.reshape(())
+    value = np.full(tensor.shape, 1 if tensor.is_float else 0)
+    return backend.cast(backend.from_numpy(value), tensor.dtype)
