@@ -114,7 +114,7 @@ def test_totals_are_those_of_the_plan(plan):
     for number, part in enumerate(shown.parts):
         stage = plan.stages[number]
         tables = {s.key: s for s in part.sections if isinstance(s, Table)}
-        cost, layers = stage.cost, tables["layers"].sums
+        cost, layers = stage_figures(stage).cost, tables["layers"].sums
         assert layers["compute_s"] == pytest.approx(cost.compute_s)
         assert layers["communication_s"] == pytest.approx(cost.communication_s)
         assert layers["nic_bytes"] == pytest.approx(cost.nic_bytes.total)
@@ -123,7 +123,7 @@ def test_totals_are_those_of_the_plan(plan):
         assert tables["time"].sums["seconds"] == pytest.approx(cost.iteration_s)
         assert tables["time"].sums["share"] == pytest.approx(1)
         assert tables["memory"].sums["bytes"] == stage_figures(stage).required_bytes()
-    assert shown.to_json()["memory_bytes"] == max(figures(plan).memory_bytes)
+    assert shown.to_json()["memory_bytes"] == max(figures(plan).needed_bytes)
 
 
 def test_rows_are_shared_only_if_they_read_alike():
