@@ -21,7 +21,7 @@ from ..search.exact import Restricted, approach
 from ..search.local_search import descend
 from .coarse_to_fine import ClassBounds, class_bounds
 from .tables.group_table import NoStrategy, Space
-from .tables.least_bytes import LeastBytes
+from .tables.memory import LeastBytes
 from .tables.micro_batches import MicroBatches
 from .tables.pair_prices import PairPrices
 from .tables.tables import build_tables

@@ -22,7 +22,7 @@ from ..search.problem import SearchResult
 from .batches import Batches
 from .realize import Candidate
 from .tables.group_table import NoStrategy
-from .tables.least_bytes import least_bytes
+from .tables.memory import least_bytes
 from .tables.tables import Tables, build_tables
 
 _BYTES_ALONE_S = 1e6  # worth of all bytes that outweighs any time

@@ -14,9 +14,8 @@ from ..cost.account import Cost, Traffic
 from .links import StageLinks
 from .plan import Plan
 from .records import PlannedLayer, StagePrice
-from .schedule.costs import Costs
 from .schedule.make import make_schedule
-from .schedule.schedule import Schedule
+from .schedule.schedule import Costs, Schedule
 from .schedule.simulate import Timeline, simulate
 from .schedule.verify import verify
 from .stage import StagePlan

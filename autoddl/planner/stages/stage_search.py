@@ -42,9 +42,9 @@ from ...sbp.mesh import Mesh
 from ...search.elimination import eliminate
 from ...search.problem import Choice, Problem
 from ..asked import micro_graph
-from ..placements import place
+from ..realize import place
 from ..tables.group_table import Space
-from ..tables.least_bytes import least_bytes
+from ..tables.memory import least_bytes
 from ..tables.pair_prices import PairPrices
 from ..tables.tables import Tables, build_tables
 

@@ -11,7 +11,7 @@ from ...plans.figures import figures
 from ..format import format_bytes
 from ..plan import Plan
 from ..records import PlannedBaseline
-from ..schedule.costs import Costs
+from ..schedule.schedule import Costs
 from ..schedule.simulate import simulate
 from .layers import layers_table
 from .sections import Column, Figure, Figures, Part, Report, Row, Section, Table

@@ -12,8 +12,8 @@ from autoddl.cost.savings import stored_whole
 from autoddl.cost.storage import Storage, StoragePrices, chosen_axes, storage_steps, stored_codes
 from autoddl.planner.asked import micro_graph
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.placements import place
 from autoddl.planner.planner import find_plan
+from autoddl.planner.realize import place
 from autoddl.planner.tables.group_table import WHOLE_SPACE, Space
 from autoddl.planner.tables.tables import build_tables
 from autoddl.plans.figures import figures
@@ -194,7 +194,7 @@ def test_savings_are_the_difference_to_whole_storage():
 def test_stages_are_in_the_file():
     graph, where = mlp(64, (32, 64, 32)), cluster("gcp_a100", 2, 2)
     plan = find_plan(graph, where, PlanOptions(micro_batches=2, baselines=False), space=Space())
-    from autoddl.planner.placements import split_storage
+    from autoddl.planner.realize import split_storage
     from autoddl.plans import Plan
 
     storage = {p.outputs[0]: Storage(3, (0, 1)) for p in plan.graph.params}

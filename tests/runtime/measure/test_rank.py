@@ -28,5 +28,6 @@ def test_four_ranks_measure_collectives_device_and_operators(tmp_path, monkeypat
     )
     for record in (*records, Record.load(path)):
         assert record.done().keys() == set(points) and not record.skipped
+        assert record.device is not None
         assert record.device.matmul.keys() == {"float32", "float64"}
         assert any("matmul" in key for key in record.operators)

@@ -6,7 +6,7 @@ from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.asked import micro_graph
-from autoddl.planner.tables.least_bytes import LeastBytes, least_bytes
+from autoddl.planner.tables.memory import LeastBytes, least_bytes
 from tests.clusters import cluster
 from tests.graphs import attention, mlp
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autoddl.runtime.jobs.exchange import rounds
+from autoddl.runtime.oneflow.exchange import rounds
 
 
 @pytest.mark.parametrize("size", range(1, 18))

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from autoddl.runtime.jobs.alone import last_lines, run_alone
+from autoddl.runtime.oneflow.alone import last_lines, run_alone
 
 WORKER = """
 import os, sys

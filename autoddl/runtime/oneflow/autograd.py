@@ -1,4 +1,8 @@
-"""The vector-Jacobian product of a kernel call, by OneFlow's autograd."""
+"""OneFlow's autograd: tensors cut off from it, and the vector-Jacobian product of a kernel call.
+
+`Tensor.detach` of OneFlow 0.9.0 forgets where in its storage a view begins: the result itself reads
+right, but a view of it (a transpose, a slice) starts at the storage's beginning.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,14 @@ from oneflow._oneflow_internal.autograd import grad
 from oneflow.framework.tensor_tuple_util import convert_to_tensor_tuple
 
 from ..backend import Vjp
+
+
+def detached(x: flow.Tensor) -> flow.Tensor:
+    """`x` without its history, in the same memory."""
+    if not x.storage_offset():
+        return x.detach()
+    with flow.no_grad():
+        return x.narrow(0, 0, x.shape[0]) if x.ndim else x.clone()
 
 
 def pull_back(leaves: Sequence[flow.Tensor | None], outputs: Sequence[flow.Tensor]) -> Vjp:
