@@ -68,12 +68,12 @@ class Told(logging.Handler):
 def listening():
     logger = logging.getLogger("autoddl")
     logger.setLevel(logging.INFO)
-    handlers: list[logging.Handler] = []
+    handlers: list[Told] = []
 
-    def listen(number: int) -> Told:
-        handlers.append(Told(number))
-        logger.addHandler(handlers[-1])
-        return handlers[-1]
+    def listen(handler: Told) -> Told:
+        handlers.append(handler)
+        logger.addHandler(handler)
+        return handler
 
     yield listen
     for handler in handlers:
@@ -83,7 +83,7 @@ def listening():
 
 @pytest.mark.parametrize("stages", [None, 2])
 def test_ctrl_c_gives_the_best_plan_so_far(listening, stages):
-    heard = listening(1)
+    heard = listening(Told(1))
     options = PlanOptions(baselines=False, stages=stages, micro_batches=None if stages else 2)
     plan = find_plan(GRAPH, WHERE, options)
     assert heard.told and "best so far" in heard.told[0]
@@ -93,19 +93,17 @@ def test_ctrl_c_gives_the_best_plan_so_far(listening, stages):
         assert plan.stage.search.end == "interrupted"
 
 
-def test_an_interrupted_comparison_shows_what_was_found(listening):
-    class AtStages(Told):
-        def emit(self, record):
-            if "now Megatron in stages" in record.getMessage():
-                raise KeyboardInterrupt
+class AtStages(Told):
+    """Presses Ctrl-C when plans in stages begin."""
 
-    handler = AtStages(0)
-    logging.getLogger("autoddl").addHandler(handler)
-    logging.getLogger("autoddl").setLevel(logging.INFO)
-    try:
-        found = compare(GRAPH, WHERE, stages=True)
-    finally:
-        logging.getLogger("autoddl").removeHandler(handler)
+    def emit(self, record: logging.LogRecord) -> None:
+        if "now Megatron in stages" in record.getMessage():
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_comparison_shows_what_was_found(listening):
+    listening(AtStages(0))
+    found = compare(GRAPH, WHERE, stages=True)
     schemes = {row["name"]: row for row in comparison_report(found).to_json()["schemes"]}
     assert schemes[OURS]["fits"]
     assert schemes[MEGATRON_STAGES]["why_not"] == "interrupted"
