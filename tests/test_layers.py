@@ -63,10 +63,10 @@ OUTSIDE = {
 MOST_ENTRIES = 12  # beside __init__ and __main__; two of them private
 MOST_LINES = 450  # a file
 MOST_FUNCTION_LINES = 60
-MOST_MODULES = {"": 13, "cost": 14, "search": 15}  # a folder
+MOST_MODULES = {"": 13, "search": 15}  # a folder
 # Modules that one is built on. Families of operator rules are not among them: they register
 # themselves, `sbp/__init__.py` alone names them, and all else asks the registry in `sbp.signature`.
-MOST_REACHED = {"planner.planner": 107, "plans.plan": 25, "search.exact": 18}  # to be 90
+MOST_REACHED = {"planner.planner": 103, "plans.plan": 25, "search.exact": 18}  # to be 90
 
 
 def modules(root: Path) -> Modules:

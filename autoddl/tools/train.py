@@ -123,9 +123,9 @@ def train_rank(job: TrainJob) -> None:
 
 def _checked_plan(job: TrainJob) -> Plan:
     from ..runtime.backend import check_computes
-    from ..runtime.loss_scale import check_stages
     from ..runtime.oneflow.backend import OneFlow
     from ..runtime.oneflow.trace.entries import trace_entry
+    from ..runtime.update.loss_scale import check_stages
 
     plan = None if job.plan_file is None else Plan.load(job.plan_file)
     in_stages = job.options.stages is not None if plan is None else plan.num_stages > 1

@@ -14,8 +14,7 @@ from autoddl.planner.baselines import data_parallel
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.figures import figures
-from autoddl.plans.stage_account import columns
-from autoddl.plans.stage_figures import stage_figures
+from autoddl.plans.stage_figures import columns, stage_figures
 from autoddl.sbp.signature import find_rule
 from autoddl.tools.calibration.machine import operator_times
 from tests.clusters import cluster
