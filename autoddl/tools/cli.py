@@ -104,11 +104,14 @@ def plan(
     """Find the parallel plan of MODEL, which may also be a graph file, for a cluster."""
     from .. import api
     from ..plans.report import report
+    from .at_work import at_work
     from .show import show
 
     chosen = PlanOptions(**options)
     cluster = load_cluster(cluster_file, nodes, gpus_per_node)
-    found = api.plan(graph_of(model, batch), cluster, chosen)
+    graph = graph_of(model, batch)
+    with at_work(f"planning {graph.name} on {cluster}"):
+        found = api.plan(graph, cluster, chosen)
     if output:
         found.save(output)
     show(report(found), as_json, brief=True)

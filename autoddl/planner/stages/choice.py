@@ -14,8 +14,7 @@ With s stages of c parts each, m micro-batches and t seconds a micro-batch of th
 with the least t: by dynamic programming, best(k, l) = min over j of max(t(l, j), best(k - 1, j)).
 """
 
-from __future__ import annotations
-
+import logging
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -24,10 +23,13 @@ from ...cluster.submesh import SubMesh
 from ...cost.model import CostModel
 from ...graph.cut import CutGraph
 from ...graph.rows import find_rows, why_whole
+from ...plans.format import format_seconds
 from ...plans.records import StagePrice
 from ..options import INTERLEAVED, PlanOptions
 from .partition import Partition, PriceFn, Shape, Stage, Task, partitions
 from .stage_prices import LARGE, StagePrices
+
+_log = logging.getLogger(__name__)
 
 
 def equal_shapes(nodes: int, gpus: int, stages: int) -> Shape:
@@ -148,12 +150,31 @@ def _ranked(
 
     Those searched in more do not show how well fewer, larger ones would do, nor those in fewer
     anything of more, so of the best its neighbours are searched as well, and if it runs blocks
-    again, also as many as might do without.
+    again, also as many as might do without. Ctrl-C ends it with the partitions so far.
     """
+    ranked: list[Partition] = []
+    try:
+        return _refined(task, prices, counts, others, ranked)
+    except KeyboardInterrupt:
+        if not ranked:
+            raise
+        return ranked
+
+
+def _refined(
+    task: Task,
+    prices: StagePrices,
+    counts: Sequence[int],
+    others: Sequence[int],
+    ranked: list[Partition],
+) -> list[Partition]:
+    """The partitions once their stages have been searched; meanwhile they stand in `ranked`."""
     refined = 0
     while True:
-        ranked = sorted(_some(task, counts, others), key=lambda p: (p.seconds, len(p.stages)))
-        best = ranked[0].micro_batches
+        ranked[:] = sorted(_some(task, counts, others), key=lambda p: (p.seconds, len(p.stages)))
+        best, stages = ranked[0].micro_batches, len(ranked[0].stages)
+        seconds = format_seconds(ranked[0].seconds)
+        _log.info("best so far %s in %d stages with %d micro-batches", seconds, stages, best)
         shapes = sorted({stage.shape for stage in ranked[0].stages})
         near = [n for n in others if n != best and best / 2 <= n <= best * 2]
         if any(stage.price.work_bytes > 0 for stage in ranked[0].stages):
