@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from .graph.hints import batchwise
     from .planner.options import PlanOptions
     from .plans import Plan
-    from .plans.explain import explain
     from .plans.figures import figures
+    from .plans.report import explain
 
 __all__ = [
     "BackendMissing",
@@ -43,7 +43,7 @@ _HOMES = {
     "Plan": "plans",
     "PlanOptions": "planner.options",
     "batchwise": "graph.hints",
-    "explain": "plans.explain",
+    "explain": "plans.report",
     "figures": "plans.figures",
     "parallelize": "api",
     "plan": "api",

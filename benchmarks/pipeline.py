@@ -28,7 +28,7 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
-from autoddl.plans.schedule.costs import Costs
+from autoddl.plans.schedule.schedule import Costs
 from autoddl.plans.schedule.simulate import simulate
 from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.oneflow.trace.entries import trace_entry

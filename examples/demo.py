@@ -13,11 +13,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from rich.console import Console
 from rich.table import Table
 
 import autoddl
+from autoddl.plans.report import report
 from autoddl.runtime.jobs.launch import run_processes
-from autoddl.tools.report.tables import console, print_plan
+from autoddl.tools.show import show as show_report
 
 from .tasks import STEPS, TASKS
 
@@ -58,12 +60,12 @@ def largest_difference(alone: list[float], together: list[float]) -> float:
 
 def show(name: str, folder: Path) -> None:
     """Plan, train and compare one task."""
-    out, task = console(), TASKS[name]
+    out, task = Console(highlight=False), TASKS[name]
     out.rule(f"[bold]{task.title}", align="left")
     model, example, loss = task.build()
     graph = autoddl.trace(model, *example, loss=loss)
     plan = autoddl.plan(graph, autoddl.Cluster.load(LAPTOP))
-    print_plan(plan)
+    show_report(report(plan), brief=True)
     out.print(f"training {STEPS} steps in one process, then in {plan.cluster.num_devices}")
     alone = losses_of(name, 1, folder, None)
     together = losses_of(name, plan.cluster.num_devices, folder, plan)
@@ -76,7 +78,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="autoddl-demo-") as folder:
         for name in TASKS:
             show(name, Path(folder))
-    console().print(f"done in {time.perf_counter() - started:.0f} s")
+    Console(highlight=False).print(f"done in {time.perf_counter() - started:.0f} s")
 
 
 if __name__ == "__main__":

@@ -45,26 +45,28 @@ OUTSIDE = {
     "planner": {"numpy", "scipy"},
     "plans.reshard": {"numpy", "scipy"},
     "plans.schedule.timeline": {"matplotlib"},
+    "plans.report.terminal": {"rich"},
     "api": {"typing_extensions"},  # for type checkers only
     "runtime": {"numpy"},
     "runtime.oneflow": {"numpy", "oneflow"},
     "runtime.oneflow.rival": {"numpy", "oneflow", "google"},
     "runtime.need": {"oneflow"},  # says what to do where it is missing
     "tools.calibration": {"numpy", "scipy", "matplotlib", "rich"},
-    "tools.report": {"numpy", "rich", "jinja2", "matplotlib"},
+    "tools.report": {"jinja2", "matplotlib"},
     "tools.commands": {"click"},
     "tools.errors": {"click"},
-    "tools.cli": {"click", "rich"},
+    "tools.show": {"click"},
+    "tools.cli": {"click"},
 }
 
 # Ceilings, which only fall.
 MOST_ENTRIES = 12  # beside __init__ and __main__; two of them private
 MOST_LINES = 450  # a file
 MOST_FUNCTION_LINES = 60
-MOST_MODULES = {"": 13, "planner": 15, "cost": 14, "search": 15}  # a folder
+MOST_MODULES = {"": 13, "search": 15}  # a folder
 # Modules that one is built on. Families of operator rules are not among them: they register
 # themselves, `sbp/__init__.py` alone names them, and all else asks the registry in `sbp.signature`.
-MOST_REACHED = {"planner.planner": 123, "plans.plan": 25, "search.exact": 18}  # to be 90
+MOST_REACHED = {"planner.planner": 103, "plans.plan": 25, "search.exact": 18}  # to be 90
 
 
 def modules(root: Path) -> Modules:

@@ -22,12 +22,11 @@ from ..plans.format import format_at_least, format_bytes
 from ..search.algorithms import Algorithm, find_algorithm
 from ..search.budget import Budget
 from ..search.elimination import free_bound
-from .alternatives import next_best
-from .baselines import Baseline, BaselinePricer, tried_again
+from .baselines.pricing import Baseline, BaselinePricer, tried_again
 from .batches import Batches
 from .estimate import Estimator
 from .fit_in_memory import FittedSearch
-from .layers import describe_layers
+from .layers import describe_layers, next_best
 from .options import PlanOptions
 from .realize import Candidate
 from .smallest import smallest

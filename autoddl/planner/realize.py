@@ -1,23 +1,224 @@
-"""What a search found, as the plan that it becomes."""
+"""What a search found, as the plan that it becomes.
+
+From a choice of strategies to placements of every operator and steps on every edge (`place`), and
+whether these fit the memory (`Candidate`).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from ..cost.comm import CommModel
 from ..cost.liveness import required_bytes
 from ..cost.memory import held_bytes
 from ..cost.recompute import Recomputation
 from ..cost.step_tensors import PlannedStep
+from ..cost.storage import WHOLE, Storage, chosen_axes, stage_at, storage_steps, stored_codes
+from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..graph.regions import Blocks
+from ..sbp.collectives import Step
+from ..sbp.layout import TensorSpec
+from ..sbp.mesh import Mesh
+from ..sbp.placement import B, NdSbp, Placement
 from ..sbp.redistribute import PathTable
-from ..search.problem import SearchResult
-from .placements import place
+from ..sbp.signature import Signature
+from ..search.problem import Choice, SearchResult
+from .tables.group_table import stored_placement
 from .tables.tables import Tables
+
+_Split = tuple[NdSbp, tuple[Step, ...], tuple[Step, ...]]  # how stored, gathered, and reduced
+
+
+def place(
+    tables: Tables, choice: Choice, paths: PathTable | None = None
+) -> tuple[dict[str, PlannedOp], dict[tuple[str, int], PlannedEdge]]:
+    """(operator name -> placements, (operator, input) -> steps), in graph order.
+
+    paths: of the model's mesh and prices, if there is such a table already
+    """
+    graph, mesh = tables.grouping.graph, tables.model.cluster.mesh
+    if paths is None:
+        paths = PathTable(mesh, tables.model.comm.price, tables.model.comm.collectives)
+    patterns: dict[str, PlannedOp] = {}  # the same object for operators that are placed alike
+    storage: dict[str, Storage] = {}  # parameter's tensor -> how it is stored
+    known: dict[tuple[int, int], list[PlannedOp]] = {}  # equal groups are placed once
+    for owner, group in enumerate(tables.grouping.groups):
+        table, strategy = tables.table_of(owner), tables.strategy(choice, owner)
+        key = id(table), strategy
+        if key not in known:
+            composites = [table.composites[c] for c in table.assign[strategy]]
+            known[key] = [
+                _place_op(graph, op, [c.signatures[number] for c in composites])
+                for number, op in enumerate(group.ops)
+            ]
+        patterns.update(zip((op.name for op in group.ops), known[key], strict=True))
+        if group.sources:
+            stored = tables.storage(choice, owner)
+            storage.update((port.tensor, stored) for port in group.sources)
+    _place_sources(graph, mesh, paths, patterns)
+    ops = {op.name: _named(op.name, patterns[op.name]) for op in graph.ops}
+    return split_storage(graph, tables.model.comm, storage, ops, _edges(graph, paths, patterns))
+
+
+def _named(name: str, like: PlannedOp) -> PlannedOp:
+    return PlannedOp(name, like.ins, like.outs, like.grad_outs, like.grad_ins, like.inner_axes)
+
+
+def _place_sources(
+    graph: Graph, mesh: Mesh, paths: PathTable, patterns: dict[str, PlannedOp]
+) -> None:
+    """Add what is in no group, by what its readers in groups need."""
+    known: dict[Hashable, PlannedOp] = {}
+    sources = [op for op in graph.ops if op.name not in patterns]
+    uses = {
+        tensor: [
+            patterns[user.name].ins[index]
+            for user, index in graph.consumers[tensor]
+            if user.name in patterns
+        ]
+        for op in sources
+        for tensor in op.outputs
+    }
+    for op in sources:
+        needs = tuple((*uses[tensor], tensor in graph.needs_grad) for tensor in op.outputs)
+        key = graph.alike[op.name], needs
+        if key not in known:
+            known[key] = _place_source(graph, mesh, paths, op, [uses[t] for t in op.outputs])
+        patterns[op.name] = known[key]
+
+
+def _edges(
+    graph: Graph, paths: PathTable, patterns: Mapping[str, PlannedOp]
+) -> dict[tuple[str, int], PlannedEdge]:
+    """Where something moves; between operators placed alike once."""
+    known: dict[tuple[int, int, int, int], tuple[tuple[Step, ...], tuple[Step, ...]]] = {}
+    edges: dict[tuple[str, int], PlannedEdge] = {}
+    for op in graph.ops:
+        own = patterns[op.name]
+        for index, tensor in enumerate(op.inputs):
+            producer = graph.producers[tensor]
+            given, out = patterns[producer.name], producer.outputs.index(tensor)
+            key = id(given), out, id(own), index
+            if key not in known:
+                spec = graph.tensors[tensor].spec
+                forward = _steps(paths, spec, given.outs[out], own.ins[index])
+                backward = _steps(paths, spec, own.grad_ins[index], given.grad_outs[out])
+                known[key] = forward, backward
+            forward, backward = known[key]
+            if forward or backward:
+                edges[op.name, index] = PlannedEdge(op.name, index, forward, backward)
+    return edges
+
+
+def _steps(
+    paths: PathTable, spec: TensorSpec, source: NdSbp | None, target: NdSbp | None
+) -> tuple[Step, ...]:
+    if source is None or target is None or source == target:
+        return ()
+    return paths.path(spec, source, target)
+
+
+def split_storage(
+    graph: Graph,
+    comm: CommModel,
+    storage: Mapping[str, Storage],
+    ops: Mapping[str, PlannedOp],
+    edges: Mapping[tuple[str, int], PlannedEdge],
+) -> tuple[dict[str, PlannedOp], dict[tuple[str, int], PlannedEdge]]:
+    """The placed plan with its trained parameters of one use stored as `storage` says."""
+    placed, steps = dict(ops), dict(edges)
+    splits: dict[Hashable, tuple[_Split, int]] = {}  # equal blocks have the same ones
+    for op in graph.params:
+        (tensor,) = op.outputs
+        chosen, uses = storage.get(tensor, WHOLE), graph.consumers[tensor]
+        if chosen.stage == 0 or len(uses) != 1 or tensor not in graph.needs_grad:
+            continue
+        (user, index), spec = uses[0], graph.tensors[tensor].spec
+        needed, given = ops[user.name].ins[index], ops[user.name].grad_ins[index]
+        assert given is not None
+        key = graph.alike[user.name], index, needed, given, chosen
+        if key not in splits:
+            stage = stage_at(graph.spec(user), index, chosen.stage)
+            splits[key] = _split(comm, spec, needed, given, chosen.axes), stage
+        (stored, forward, backward), stage = splits[key]
+        if stored == ops[op.name].outs[0]:
+            continue
+        placed[op.name] = PlannedOp(op.name, (), (stored,), (stored,), ())
+        steps[user.name, index] = PlannedEdge(user.name, index, forward, backward, stage)
+    return placed, steps
+
+
+def _split(
+    comm: CommModel, spec: TensorSpec, needed: NdSbp, given: NdSbp, axes: tuple[int, ...]
+) -> _Split:
+    chosen = chosen_axes(axes, comm.mesh)
+    codes = stored_codes(spec, needed.codes[None], given.codes[None], chosen, comm.mesh)
+    stored = NdSbp.from_codes(codes[0])
+    if stored == NdSbp(tuple(map(stored_placement, needed))):
+        return stored, (), ()
+    return stored, *storage_steps(spec, comm, needed, given, stored)
+
+
+def _place_op(graph: Graph, op: Op, signatures: list[Signature]) -> PlannedOp:
+    def column(side: str, index: int) -> NdSbp:
+        return NdSbp(tuple([getattr(s, side)[index] for s in signatures]))
+
+    return PlannedOp(
+        op.name,
+        ins=tuple(column("ins", i) for i in range(len(op.inputs))),
+        outs=tuple(column("outs", i) for i in range(len(op.outputs))),
+        grad_outs=tuple(
+            column("grad_outs", i) if tensor in graph.needs_grad else None
+            for i, tensor in enumerate(op.outputs)
+        ),
+        grad_ins=tuple(
+            column("grad_ins", i) if (op.name, i) in graph.gives_grad else None
+            for i in range(len(op.inputs))
+        ),
+        inner_axes=tuple(a for a, s in enumerate(signatures) if s.inner is not None),
+    )
+
+
+def _place_source(
+    graph: Graph, mesh: Mesh, paths: PathTable, op: Op, uses_of: Sequence[list[NdSbp]]
+) -> PlannedOp:
+    """A parameter as its one use needs it; an input as all its uses agree; constants whole.
+
+    uses_of: what the readers of each output need
+    """
+    whole = NdSbp.broadcast(mesh.num_axes)
+    outs = [whole for _ in op.outputs]
+    grads: list[NdSbp | None] = [None for _ in op.outputs]
+    for number, (tensor, uses) in enumerate(zip(op.outputs, uses_of, strict=True)):
+        if op.kind == "param" and uses:
+            stored = NdSbp(tuple(map(stored_placement, uses[0])))
+            outs[number] = uses[0] if stored == uses[0] else stored
+        elif op.kind == "input" and uses:
+            outs[number] = _common(graph, paths, tensor, uses, whole)
+        if tensor in graph.needs_grad:
+            grads[number] = outs[number]
+    ins = tuple(whole for _ in op.inputs)
+    return PlannedOp(op.name, ins, tuple(outs), tuple(grads), tuple(None for _ in op.inputs))
+
+
+def _common(graph: Graph, paths: PathTable, tensor: str, uses: list[NdSbp], whole: NdSbp) -> NdSbp:
+    """The most split placement from which every use is a local slice."""
+
+    def agree(placements: tuple[Placement, ...]) -> Placement:
+        first = stored_placement(placements[0])
+        return first if all(p == placements[0] for p in placements) else B
+
+    common = NdSbp(tuple(map(agree, zip(*uses, strict=True))))
+    spec = graph.tensors[tensor].spec
+    local = all(step.is_free for use in uses for step in paths.path(spec, common, use))
+    return common if local else whole
+
 
 NEAR_FREE = 0.05  # relative: hardly anything is lost to the memory limit
 _WORKED_OUT = ("placed", "excess_bytes", "needed_bytes")

@@ -8,26 +8,37 @@ iteration on one device); the differences of all layers add up to that of the pl
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Any
 
 from ..cost.account import Cost
 from ..graph.placed import PlannedEdge
 from ..plans.figures import figures
-from . import Plan
+from .plan import Plan
 from .records import PlannedLayer
+from .report.contents import titles
+from .report.sections import Column, Figure, Figures, Report, Row, Table
+
+COLUMNS = (
+    Column("name", "layer"),
+    Column("differs_in", "differs in"),
+    Column("topology_a", "a", "topology"),
+    Column("topology_b", "b", "topology"),
+    Column("seconds", "time", "more_seconds", adds=True),
+    Column("compute_s", "comput.", "more_seconds", adds=True),
+    Column("communication_s", "comm.", "more_seconds", adds=True),
+    Column("nic_bytes", "NIC", "more_bytes", adds=True),
+    Column("intra_bytes", "in host", "more_bytes", adds=True),
+    Column("memory_bytes", "memory", "more_bytes", adds=True),
+)
 
 
 @dataclass(frozen=True)
 class LayerDifference:
-    """Layers that differ alike: `name` has `*` for their numbers; costs are of all of them.
+    """A layer in both plans.
 
     what: "topology", "signature", "steps", "storage"; () if only the costs differ
     """
 
-    name: str
-    count: int
     what: tuple[str, ...]
     first: PlannedLayer
     second: PlannedLayer
@@ -35,18 +46,8 @@ class LayerDifference:
 
     @property
     def seconds(self) -> float:
-        """How much longer the layers take in the second plan."""
+        """How much longer the layer takes in the second plan."""
         return self.costs[1].iteration_s - self.costs[0].iteration_s
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "count": self.count,
-            "differs_in": list(self.what),
-            "topology": [self.first.topology, self.second.topology],
-            "signature": [self.first.signature, self.second.signature],
-            **cost_differences(*self.costs),
-        }
 
 
 def differences(first: Plan, second: Plan) -> tuple[LayerDifference, ...]:
@@ -59,26 +60,14 @@ def differences(first: Plan, second: Plan) -> tuple[LayerDifference, ...]:
     except ValueError as error:
         raise ValueError(f"only plans of one model can be compared: {error}") from error
     others = {layer.name: layer for layer in second.layers}
-    found: dict[tuple[Any, ...], LayerDifference] = {}
+    found = []
     for layer in first.layers:
         other = others[layer.name]
         what = _what(first, second, layer, other)
         costs = figures(first).layer_cost(layer), figures(second).layer_cost(other)
-        if not what and costs[0] == costs[1]:
-            continue
-        pattern = re.sub(r"\d+", "*", layer.name)
-        alike = (layer.topology, other.topology, layer.signature, other.signature)
-        key = pattern, what, alike, f"{costs[0].iteration_s:.6g} {costs[1].iteration_s:.6g}"
-        before = found.get(key)
-        if before is None:
-            found[key] = LayerDifference(layer.name, 1, what, layer, other, costs)
-        else:
-            for total, cost in zip(before.costs, costs, strict=True):
-                total.add(cost)
-            found[key] = LayerDifference(
-                pattern, before.count + 1, what, before.first, before.second, before.costs
-            )
-    return tuple(sorted(found.values(), key=lambda d: -abs(d.seconds)))
+        if what or costs[0] != costs[1]:
+            found.append(LayerDifference(what, layer, other, costs))
+    return tuple(sorted(found, key=lambda d: -abs(d.seconds)))
 
 
 def cost_differences(first: Cost, second: Cost) -> dict[str, float]:
@@ -93,29 +82,55 @@ def cost_differences(first: Cost, second: Cost) -> dict[str, float]:
     }
 
 
-def total_difference(first: Plan, second: Plan) -> dict[str, float]:
-    """How much more the second plan costs; its stages, if it has several, wait for each other."""
-    more = cost_differences(figures(first).cost, figures(second).cost)
-    return {
-        **more,
-        "seconds": figures(second).iteration_s - figures(first).iteration_s,
-    }
+def report(first: Plan, second: Plan) -> Report:
+    """The totals of both, then the layers that differ, the costliest difference first."""
+    found = differences(first, second)
+    rows: list[Row] = [
+        {
+            "name": difference.first.name,
+            "differs_in": ", ".join(difference.what) or "costs",
+            "topology_a": difference.first.topology,
+            "topology_b": difference.second.topology,
+            "signature_a": difference.first.signature,
+            "signature_b": difference.second.signature,
+            **cost_differences(*difference.costs),
+        }
+        for difference in found
+    ]
+    layers = Table(
+        "layers", "Layers that differ: b less a", COLUMNS, tuple(rows), total="all", folds=True
+    )
+    notes = () if found else ("the plans are alike",)
+    heading = Figures("", "", (Figure("model", "", first.graph.name),))
+    return Report(f"{first.graph.name}: two plans", "", (heading, _totals(first, second, notes),
+                                                         layers))  # fmt: skip
 
 
-def to_json(first: Plan, second: Plan) -> dict[str, Any]:
-    """The whole difference as one JSON object."""
-    return {
-        "model": first.graph.name,
-        "clusters": [str(first.cluster), str(second.cluster)],
-        "micro_batches": [first.micro_batches, second.micro_batches],
-        "iteration_s": [figures(first).iteration_s, figures(second).iteration_s],
-        "memory_bytes": [
-            figures(first).cost.memory_bytes,
-            figures(second).cost.memory_bytes,
-        ],
-        "difference": total_difference(first, second),
-        "layers": [difference.to_json() for difference in differences(first, second)],
-    }
+def _totals(first: Plan, second: Plan, notes: tuple[str, ...]) -> Table:
+    """Of the whole plans; the stages of one, if it has several, wait for each other."""
+    a, b = figures(first), figures(second)
+    more = cost_differences(a.cost, b.cost)
+    more["seconds"] = b.iteration_s - a.iteration_s
+    rows: list[Row] = [
+        {
+            "name": name,
+            "plan": " ".join(titles(known.plan)),
+            "seconds": known.iteration_s,
+            "compute_s": known.cost.compute_s,
+            "communication_s": known.cost.communication_s,
+            "nic_bytes": known.cost.nic_bytes.total,
+            "intra_bytes": known.cost.intra_bytes.total,
+            "memory_bytes": known.cost.memory_bytes,
+        }
+        for name, known in (("a", a), ("b", b))
+    ]
+    rows.append({"name": "difference", "plan": "b less a", **more})
+    columns = (
+        Column("plan", "plan"),
+        Column("seconds", "a step", "seconds"),
+        *(Column(c.key, c.title, "bytes" if "bytes" in c.key else "seconds") for c in COLUMNS[5:]),
+    )
+    return Table("plans", "Plans", columns, tuple(rows), by_name=True, notes=notes)
 
 
 def _what(first: Plan, second: Plan, layer: PlannedLayer, other: PlannedLayer) -> tuple[str, ...]:

@@ -14,9 +14,8 @@ from ..cost.account import Cost, Traffic
 from .links import StageLinks
 from .plan import Plan
 from .records import PlannedLayer, StagePrice
-from .schedule.costs import Costs
 from .schedule.make import make_schedule
-from .schedule.schedule import Schedule
+from .schedule.schedule import Costs, Schedule
 from .schedule.simulate import Timeline, simulate
 from .schedule.verify import verify
 from .stage import StagePlan
@@ -122,6 +121,15 @@ class PlanFigures:
         return tuple(
             sum(stage_figures(plan.stages[v]).cost.memory_bytes for v in plan.parts_of(n))
             for n in range(plan.num_stages)
+        )
+
+    @cached_property
+    def needed_bytes(self) -> tuple[float, ...]:
+        """Per stage, what its parts need of a device, which the memory limit is held against."""
+        plan = self.plan
+        needed = [stage_figures(stage).required_bytes() for stage in plan.stages]
+        return tuple(
+            float(sum(needed[v] for v in plan.parts_of(n))) for n in range(plan.num_stages)
         )
 
     @cached_property

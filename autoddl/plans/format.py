@@ -1,42 +1,44 @@
-"""What explanations and reports of plans have in common: numbers with units, and some lines."""
+"""Numbers with their units, and names, as people read them."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Literal
 
-from ..cost.account import Cost, total
-from ..cost.extrapolation import Extrapolated
-from ..cost.operators import Timed
-from ..cost.savings import Saving, Savings
-from .records import PlannedBaseline, PlannedLayer
-
-
-@dataclass(frozen=True)
-class LayerText:
-    """A layer with its cost, and how its parameters are stored; "" if they are whole."""
-
-    layer: PlannedLayer
-    cost: Cost
-    storage: str = ""
+Value = str | float | int | bool | None | tuple[str, ...]
+Unit = Literal[
+    "text", "lines", "count", "seconds", "more_seconds", "bytes", "more_bytes", "share", "times",
+    "topology", "signature",
+]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class LayerRow:
-    """Layers that show the same plan and the same figures, in one row.
+def written(value: Value, unit: Unit) -> str:
+    """What people read of a value; "" of None.
 
-    name:  theirs, see `shared_name`
-    layer: one of them, as is `storage`
-    cost:  of all of them together: the rows of a plan add up to its totals
+    more_seconds, more_bytes: with their sign; topology, signature: without what goes without saying
     """
+    if value is None or value == "":
+        return ""
+    if isinstance(value, tuple):
+        return "\n".join(value)
+    if isinstance(value, str):
+        short = {"topology": short_topology, "signature": short_signature}.get(unit)
+        return short(value) if short else value
+    if unit in ("seconds", "more_seconds"):
+        return _signed(value, unit) + format_seconds(value)
+    if unit in ("bytes", "more_bytes"):
+        return _signed(value, unit) + format_bytes(value)
+    if unit == "share":
+        return f"{100 * value:.3g} %"
+    if unit == "times":
+        return f"{value:.3g}" if value >= 10 else f"{value:.2f}"
+    return str(value)
 
-    name: str
-    count: int
-    layer: PlannedLayer
-    cost: Cost
-    storage: str = ""
+
+def _signed(value: float, unit: Unit) -> str:
+    return "+" if unit.startswith("more") and value > 0 else ""
 
 
 def format_bytes(n: float) -> str:
@@ -78,89 +80,16 @@ def shared_name(names: Sequence[str]) -> str:
     return "".join(same[0] if len(set(same)) == 1 else "*" for same in parts)
 
 
-def layer_rows(
-    layers: Sequence[LayerText], also: Callable[[PlannedLayer], Hashable] | None = None
-) -> list[LayerRow]:
-    """Layers in order, those of which all that is shown is equal folded into one row.
-
-    also: what is shown of a layer beside its plan and its figures
-    """
-    rows: dict[Hashable, list[LayerText]] = {}
-    for text in layers:
-        rows.setdefault((_shown(text), also and also(text.layer)), []).append(text)
-    return [
-        LayerRow(
-            shared_name([text.layer.name for text in members]),
-            len(members),
-            members[0].layer,
-            total(text.cost for text in members),
-            members[0].storage,
-        )
-        for members in rows.values()
-    ]
+def short_topology(topology: str) -> str:
+    """The topology without its groups of one device: `(S0:(2,1), B:(1,1))` -> `(S0:(2,1))`."""
+    parts = [f"{name}:{group}" for name, group in re.findall(r"(\w+):(\([^)]*\))", topology)]
+    return f"({', '.join(part for part in parts if not part.endswith(':(1,1)'))})"
 
 
-def _shown(text: LayerText) -> tuple[str, ...]:
-    """Of a layer, as it is shown: what it is, and its figures in the digits that are printed."""
-    layer, cost = text.layer, text.cost
-    seconds = cost.compute_s, cost.communication_s, cost.iteration_s, layer.alternative_extra_s
-    sizes = cost.nic_bytes.total, cost.intra_bytes.total, cost.memory_bytes
-    return (
-        without_numbers(layer.name), layer.op, layer.topology, layer.signature, text.storage,
-        layer.alternative, *map(format_seconds, seconds), *map(format_bytes, sizes),
-    )  # fmt: skip
+def short_signature(signature: str) -> str:
+    """Runs of equal labels counted: `(S0, S0, B) -> (P, P, P)` becomes `(S0*2, B) -> (P*3)`."""
+    return re.sub(r"\b(\w+)((?:, \1\b)+)", _counted, signature)
 
 
-def savings_lines(micro_batches: int, savings: Savings) -> list[str]:
-    """What is done to save memory, and what it costs."""
-    lines = []
-    if savings.accumulation is not None:
-        lines.append(
-            f"gradients of {micro_batches} micro-batches are accumulated: "
-            f"{saving_text(savings.accumulation)}"
-        )
-    if savings.storage is not None:
-        counts = [f"{n} in stage {stage}" for stage, n in sorted(savings.operators.items())]
-        lines.append(
-            f"ZeRO splits the parameters of {', '.join(counts)} (operators): "
-            f"{saving_text(savings.storage)}"
-        )
-    return lines
-
-
-def saving_text(saving: Saving) -> str:
-    """Bytes saved, and what they cost or win in time."""
-    seconds = format_seconds(abs(saving.extra_s))
-    costs = f"costs {seconds}" if saving.extra_s >= 0 else f"wins {seconds}"
-    if abs(saving.extra_s) < 1e-9:  # rounding
-        costs = "costs no time"
-    return f"saves {format_bytes(saving.saved_bytes)} a device, {costs}"
-
-
-def unfit_text(baseline: PlannedBaseline) -> str:
-    """Why a known scheme is out of the question."""
-    if baseline.memory_bytes is None:
-        return "does not divide the batch"
-    return f"does not fit, it needs {format_bytes(baseline.memory_bytes)} a device"
-
-
-def timed_text(timed: Timed) -> str:
-    """Where the seconds of computation come from."""
-    rest = timed.computing - timed.timed
-    text = f"{timed.timed} of {timed.computing} operators were timed by themselves on this machine"
-    if rest:
-        text += (
-            f"; the other {rest} are priced by its rates, for better prices calibrate with --model"
-        )
-    return text
-
-
-def extrapolation_text(extrapolated: Sequence[Extrapolated]) -> str:
-    """Which prices are extrapolated."""
-    first = extrapolated[0]
-    return (
-        f"extrapolated: {sum(e.count for e in extrapolated)} redistribution steps lie far outside "
-        f"what was measured on this machine, such as {first.kind} of {format_bytes(first.bytes)} "
-        f"in groups of {first.nodes}x{first.gpus} at {first.op}; calibrate with larger messages "
-        "or more hosts"
-    )
+def _counted(run: re.Match[str]) -> str:
+    return f"{run[1]}*{1 + run[2].count(',')}"

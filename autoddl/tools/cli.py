@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..planner.options import PlanOptions
+from ..plans.figures import figures
 from .commands.box import box
 from .commands.calibrate import calibrate
 from .commands.compare import compare
@@ -103,13 +103,18 @@ def plan(
 ) -> None:
     """Find the parallel plan of MODEL, which may also be a graph file, for a cluster."""
     from .. import api
+    from ..plans.report import report
+    from .at_work import at_work
+    from .show import show
 
     chosen = PlanOptions(**options)
     cluster = load_cluster(cluster_file, nodes, gpus_per_node)
-    found = api.plan(graph_of(model, batch), cluster, chosen)
+    graph = graph_of(model, batch)
+    with at_work(f"planning {graph.name} on {cluster}"):
+        found = api.plan(graph, cluster, chosen)
     if output:
         found.save(output)
-    show_plan(found, as_json)
+    show(report(found), as_json, brief=True)
 
 
 @main.command(
@@ -139,52 +144,44 @@ def explain(
 ) -> None:
     """Say in words and numbers why the plan in PLAN is as it is.
 
-    With --json the same object as of `plan --json`.
+    With --json the same object as of `plan --json`, and with --layer that layer's.
     """
     from ..plans import Plan
+    from ..plans.report.contents import layer_report, report
+    from .show import show
 
     found = Plan.load(plan_file)
-    if as_json:
-        if layer or html or png or timeline or trace:
-            raise ValueError(
-                "--json gives the whole plan; leave --layer, --html, --png, --timeline and --trace "
-                "out"
-            )
-        show_plan(found, as_json=True)
-        return
-    if not (html or png or timeline or trace):
-        from ..plans.explain import explain as in_words
-
-        click.echo(in_words(found, layer))
-        return
-    if layer:
+    pictures = html or png or timeline or trace
+    if pictures and layer:
         raise ValueError("the pages and pictures show the whole plan; leave --layer out")
+    if as_json or not pictures:
+        show(layer_report(found, layer) if layer else report(found), as_json)
     _write_pictures(found, timeline, trace)
-    if not html and not png:
-        return
+    if html or png:
+        _write_page(found, html, png)
+
+
+def _write_page(found: Plan, html: str | None, png: str | None) -> None:
+    """The plan as a page, and a picture of it."""
+    from .._files import write_atomically
+    from .report.browser import screenshot
     from .report.page import page
 
     text = page(found)
     if html:
-        from .._files import write_atomically
-
         write_atomically(html, text)
     if png:
-        from .report.browser import screenshot
-
         screenshot(text, png)
 
 
 def _write_pictures(found: Plan, timeline: str | None, trace: str | None) -> None:
     """When each pass of the stages runs."""
-    from ..plans.figures import figures
     from ..plans.schedule.timeline import save_picture, save_trace
 
-    predicted = figures(found)
     if timeline:
-        save_picture(predicted.timeline, timeline, found.graph.name)
+        save_picture(figures(found).timeline, timeline, found.graph.name)
     if trace:
-        save_trace(predicted.timeline, trace)
+        save_trace(figures(found).timeline, trace)
 
 
 @main.command(
@@ -233,24 +230,8 @@ def train_command(
 def doctor(as_json: bool) -> None:
     """Report what is installed, what is missing and how to mend it."""
     from . import doctor as checks
+    from .show import show
 
     found = checks.examine()
-    if as_json:
-        click.echo(checks.to_json(found))
-    else:
-        from .report.tables import print_checks
-
-        print_checks(found)
+    show(checks.report(found), as_json)
     sys.exit(1 if any(check.status == "fail" for check in found) else 0)
-
-
-def show_plan(found: Plan, as_json: bool) -> None:
-    """The plan as tables, or its figures as JSON."""
-    if as_json:
-        from ..plans.summary import summary_json
-
-        click.echo(json.dumps(summary_json(found), indent=1))
-        return
-    from .report.tables import print_plan
-
-    print_plan(found)

@@ -8,14 +8,13 @@ of a pipeline are those of its slowest stage, its seconds those until all stages
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
-from typing import Any
 
-from .._files import json_number
 from ..cluster.spec import Cluster
 from ..cost.account import Cost, Traffic
 from ..cost.model import CostModel
-from ..graph.batch_norm import batch_norm_of, with_batch_norm
+from ..graph.batch_norm import with_batch_norm
 from ..graph.graph import Graph
 from ..planner.asked import cost_model
 from ..planner.baselines import Chosen, chosen
@@ -24,12 +23,14 @@ from ..planner.options import DEFAULTS, PlanOptions
 from ..planner.planner import baseline_plans, find_plan
 from ..plans import Plan
 from ..plans.figures import figures
-from ..plans.format import unfit_text
+from ..plans.format import format_seconds
 from ..plans.records import PlannedBaseline
+from ..plans.report.contents import unfit_text
 
 OURS = "autoddl"
 OWN_TOPOLOGY = "a topology for each layer"
 MEGATRON_STAGES = "Megatron in stages"
+_log = logging.getLogger(__name__)
 RIVAL = "auto_parallel"  # nn.Graph's enable_auto_parallel
 
 
@@ -37,13 +38,13 @@ RIVAL = "auto_parallel"  # nn.Graph's enable_auto_parallel
 class Scheme:
     """One plan of the comparison; of a scheme that cannot run, `why` not.
 
-    memory_bytes: of a device, also if that is too much
+    least_bytes: that it needs of a device if that is too much; None if it is not known
     """
 
     name: str
     topology: str
     plan: Plan | None
-    memory_bytes: float | None = None
+    least_bytes: float | None = None
     why: str = ""
 
     @property
@@ -54,6 +55,11 @@ class Scheme:
     def seconds(self) -> float:
         """Of an iteration; inf if the scheme cannot run."""
         return float("inf") if self.plan is None else figures(self.plan).iteration_s
+
+    @property
+    def memory_bytes(self) -> float | None:
+        """That it needs of a device, which the memory limit is held against."""
+        return self.least_bytes if self.plan is None else max(figures(self.plan).needed_bytes)
 
     @property
     def cost(self) -> Cost:
@@ -74,33 +80,6 @@ class Scheme:
     def bubble(self) -> float:
         """The share of a pipeline's time in which its stages wait."""
         return 0.0 if self.plan is None or self.stages == 1 else figures(self.plan).timeline.bubble
-
-    def to_json(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
-            "name": self.name,
-            "topology": self.topology,
-            "fits": self.runs,
-            "why_not": self.why,
-            "memory_bytes": self.memory_bytes,
-        }
-        if not self.runs:
-            return told
-        cost = self.cost
-        return told | {
-            "stages": self.stages,
-            "bubble": self.bubble,
-            "micro_batches": self.micro_batches,
-            "iteration_s": self.seconds,
-            "compute_s": cost.compute_s,
-            "communication_s": cost.communication_s,
-            "communication_s_by_cause": causes(cost.inter_s, cost.intra_s),
-            "communication_s_by_link": {
-                "between nodes": cost.inter_s.total,
-                "inside a node": cost.intra_s.total,
-            },
-            "nic_bytes": causes(cost.nic_bytes),
-            "intra_bytes": causes(cost.intra_bytes),
-        }
 
 
 @dataclass(frozen=True)
@@ -130,26 +109,6 @@ class Comparison:
             "nic_bytes": _less(mine.nic_bytes.total, theirs.nic_bytes.total),
         }
 
-    def to_json(self) -> dict[str, Any]:
-        model, closest = self.model, self.closest
-        told: dict[str, Any] = {
-            "model": self.graph.name,
-            "cluster": {
-                "name": model.cluster.name,
-                "nodes": model.cluster.nodes,
-                "gpus_per_node": model.cluster.gpus_per_node,
-            },
-            "batch": self.graph.batch,
-            "batch_norm": batch_norm_of(self.graph),
-            "optimizer": model.optimizer,
-            "memory_limit_bytes": json_number(model.limit_bytes),
-            "schemes": [scheme.to_json() for scheme in self.schemes],
-            "closest": None if closest is None else closest.name,
-        }
-        if closest is not None:
-            told["less_than_closest"] = self.reductions(closest)
-        return told
-
 
 def compare(
     graph: Graph,
@@ -175,28 +134,43 @@ def compare(
         )
     graph = with_batch_norm(graph, options.batch_norm)
     plan = find_plan(graph, cluster, options)
-    ours = Scheme(OURS, OWN_TOPOLOGY, plan, figures(plan).cost.memory_bytes)
+    ours = Scheme(OURS, OWN_TOPOLOGY, plan)
     others = [_scheme(*found) for found in baseline_plans(graph, cluster, options).values()]
     model = cost_model(cluster, options)
     if stages:
-        megatron = _megatron(graph, model, options.micro_batches, options.seed)
-        found = find_plan(graph, cluster, replace(options, stages="auto", baselines=False))
-        ours = _in_stages(ours, found, megatron)
+        ours, megatron = _with_stages(ours, graph, model, options)
         others.append(megatron)
     if rival is not None:
         others.append(_rival(graph, cluster, rival, options))
     return Comparison(graph, model, (ours, *others))
 
 
+def _with_stages(
+    ours: Scheme, graph: Graph, model: CostModel, options: PlanOptions
+) -> tuple[Scheme, Scheme]:
+    """Ours, which may be in stages, and Megatron in stages.
+
+    Ctrl-C leaves out what is not found yet.
+    """
+    megatron = Scheme(MEGATRON_STAGES, "in stages", None, why="interrupted")
+    try:
+        _log.info("%s on one mesh; now Megatron in stages", format_seconds(ours.seconds))
+        megatron = _megatron(graph, model, options.micro_batches, options.seed)
+        _log.info("Megatron in stages takes %s; now ours", format_seconds(megatron.seconds))
+        whole = replace(options, stages="auto", baselines=False)
+        return _in_stages(ours, find_plan(graph, model.cluster, whole), megatron), megatron
+    except KeyboardInterrupt:
+        return replace(megatron, name=OURS) if megatron.seconds < ours.seconds else ours, megatron
+
+
 def _in_stages(ours: Scheme, found: Plan, megatron: Scheme) -> Scheme:
     """The fastest of our plans: on one mesh, in stages, or as Megatron's stages."""
-    predicted = figures(found)
     best = ours
-    if predicted.iteration_s < best.seconds:
+    if figures(found).iteration_s < best.seconds:
         topology = f"{found.num_stages} stages, {OWN_TOPOLOGY}"
         if found.num_stages == 1:
             topology = OWN_TOPOLOGY
-        best = Scheme(OURS, topology, found, max(predicted.memory_bytes))
+        best = Scheme(OURS, topology, found)
     if megatron.seconds < best.seconds:
         best = replace(megatron, name=OURS)
     return best
@@ -209,7 +183,7 @@ def _megatron(graph: Graph, model: CostModel, micro_batches: int | None, seed: i
         return Scheme(MEGATRON_STAGES, "in stages", None, why=why)
     kinds = " | ".join(dict.fromkeys(found.topologies))
     topology = f"{found.plan.num_stages} stages of {kinds}"
-    return Scheme(MEGATRON_STAGES, topology, found.plan, max(figures(found.plan).memory_bytes))
+    return Scheme(MEGATRON_STAGES, topology, found.plan)
 
 
 def _rival(graph: Graph, cluster: Cluster, rival: Chosen | str, options: PlanOptions) -> Scheme:
@@ -222,7 +196,7 @@ def _rival(graph: Graph, cluster: Cluster, rival: Chosen | str, options: PlanOpt
         plan = find_plan(graph, cluster, replace(options, baselines=False), space=space)
     except ValueError as error:
         return Scheme(RIVAL, topology, None, why=str(error).split(":")[0])
-    return Scheme(RIVAL, topology, plan, figures(plan).cost.memory_bytes)
+    return Scheme(RIVAL, topology, plan)
 
 
 def _scheme(record: PlannedBaseline, plan: Plan | None) -> Scheme:

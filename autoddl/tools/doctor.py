@@ -7,19 +7,19 @@ process.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
 from .._native import Loops, loops
+from ..plans.report.sections import Column, Figure, Figures, Report, Table
 from ..runtime.jobs.launch import free_port
 from .box.commands import TOOLS as BOX_TOOLS
 from .report.browser import NAMES as BROWSERS
@@ -216,7 +216,15 @@ def _optional(name: str, found: str | None, what: str, install: str) -> Check:
     return Check(name, "ok", found)
 
 
-def to_json(checks: list[Check]) -> str:
-    """One JSON object: `ok`, and `checks` with name, status, found and mend."""
+def report(checks: Sequence[Check]) -> Report:
+    """Each finding, with what mends it."""
     ok = all(check.status != "fail" for check in checks)
-    return json.dumps({"ok": ok, "checks": [vars(check) for check in checks]}, indent=1)
+    columns = (
+        Column("status", ""),
+        Column("name", "what"),
+        Column("found", "found"),
+        Column("mend", "what mends it"),
+    )
+    rows = tuple(vars(check) for check in checks)
+    whole = Figures("", "", (Figure("ok", "", ok),))
+    return Report("autoddl on this machine", "", (whole, Table("checks", "Checks", columns, rows)))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autoddl.cluster import Cluster
-from autoddl.runtime.oneflow.measure.measure_operators import tasks_of
+from autoddl.runtime.measure.operators import tasks_of
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.tools.box import Box
 

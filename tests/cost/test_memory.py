@@ -7,7 +7,7 @@ from autoddl.cost.memory import held_bytes
 from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
 from autoddl.graph.regions import repeated_blocks
-from autoddl.planner.placements import place
+from autoddl.planner.realize import place
 from autoddl.planner.tables.tables import build_tables
 from autoddl.search.local_search import descend
 from tests.clusters import cluster

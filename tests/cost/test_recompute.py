@@ -135,6 +135,6 @@ def test_explain_says_what_it_saves_at_the_fullest_moment():
     assert before == stage_figures(plan.stage).memory_peak("executor").bytes
     assert before is not None and after is not None and after < before
     text = explain(twice)
-    assert f"a device, {format_bytes(after)} at the fullest moment" in text
+    assert f"needs {format_bytes(after)} of" in text
     assert f"at the fullest moment {format_bytes(after)} instead of {format_bytes(before)}" in text
     assert "instead of" not in explain(plan)

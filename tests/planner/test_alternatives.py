@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from autoddl.cost.model import CostModel
-from autoddl.planner.alternatives import next_best
 from autoddl.planner.asked import micro_graph
-from autoddl.planner.layers import heavy_groups, topology, topology_letters
+from autoddl.planner.layers import heavy_groups, next_best, topology, topology_letters
 from autoddl.planner.tables.tables import build_tables
 from autoddl.sbp.placement import NdSbp
 from autoddl.search.elimination import eliminate

@@ -4,7 +4,7 @@ import pytest
 
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
-from autoddl.plans.diff import differences, to_json
+from autoddl.plans.diff import differences, report
 from autoddl.plans.figures import figures
 from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
@@ -19,7 +19,7 @@ def test_one_mesh_beside_stages():
             sum(stage_figures(s).cost.iteration_s for s in plan.stages) for plan in (first, second)
         ]
         assert sum(d.seconds for d in found) == pytest.approx(costs[1] - costs[0])
-        told = to_json(first, second)
+        told = report(first, second).to_json()["plans"]
         assert (
             told["difference"]["seconds"]
             == figures(second).iteration_s - figures(first).iteration_s

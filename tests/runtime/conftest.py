@@ -1,7 +1,6 @@
 """Tests of the OneFlow back end: skipped without OneFlow; workers run on real processes."""
 
 import io
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ pytest.importorskip("oneflow", reason="needs OneFlow")
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-PATH = os.pathsep.join(map(str, (ROOT, HERE)))
+PATH = str(ROOT)
 Launch = Callable[..., str]
 
 

@@ -9,7 +9,7 @@ from autoddl.cluster.submesh import SubMesh
 from autoddl.cost.storage import Storage
 from autoddl.graph.graph import Graph, Op
 from autoddl.graph.placed import PlannedEdge, PlannedOp
-from autoddl.planner.placements import split_storage
+from autoddl.planner.realize import split_storage
 from autoddl.plans import Plan, SearchRecord, StagePlan
 from autoddl.plans.stage_figures import stage_figures
 from autoddl.sbp.layout import is_even

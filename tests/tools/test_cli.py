@@ -75,7 +75,7 @@ def test_the_table_names_every_kind_of_layer(graph):
     assert result.exit_code == 0
     for word in ("embedding", "qkv", "logits", "topology", "signature", "comm.", "memory"):
         assert word in result.stdout
-    assert "on laptop 2x2, batch 16, adam" in result.stdout
+    assert "on laptop 2x2\nbatch 16, adam\n" in result.stdout
 
 
 def test_json_is_one_object_with_the_promised_fields(graph):
@@ -160,7 +160,10 @@ def test_explain_gives_the_json_of_plan(graph, tmp_path):
     expected = json.loads(planned.stdout)
     expected["search"]["seconds"] = None  # which is not in the file
     assert json.loads(explained.stdout) == expected
-    assert "--layer" in refusal("explain", path, "--json", "--layer", "blocks.0.attention.qkv")
+    name = "blocks.0.attention.qkv"
+    layer = json.loads(autoddl("explain", path, "--json", "--layer", name).stdout)["layers"]
+    assert [own["name"] for own in layer] == [name]
+    assert "--layer" in refusal("explain", path, "--html", "x.html", "--layer", name)
 
 
 def test_mistakes_in_what_is_planned(graph, tmp_path):
@@ -205,8 +208,8 @@ def test_doctor_prints_json(monkeypatch):
     monkeypatch.setattr(doctor, "examine", lambda: [bad])
     result = autoddl("doctor", "--json")
     assert result.exit_code == 1
-    assert json.loads(result.stdout) == {"ok": False, "checks": [vars(bad)]}
-    assert "-> pip install ." in autoddl("doctor").stdout
+    assert json.loads(result.stdout) == {"ok": False, "checks": [vars(bad)], "notes": []}
+    assert "pip install ." in autoddl("doctor").stdout
 
 
 def without_oneflow(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -241,9 +244,9 @@ def test_memory_says_what_a_plan_keeps_and_when(plan):
     result = autoddl("memory", plan)
     assert result.exit_code == 0, result.output
     assert "parameters" in result.stdout and "activations" in result.stdout
-    assert "fullest at: " in result.stdout
+    assert "at the fullest moment of a step: " in result.stdout
     found = json.loads(autoddl("memory", plan, "--json").stdout)
-    assert found["total_bytes"] == sum(found["bytes"].values())
-    executor = json.loads(autoddl("memory", plan, "--runtime", "executor", "--json").stdout)
-    assert executor["total_bytes"] > found["total_bytes"]
+    assert found["total_bytes"] == sum(cause["bytes"] for cause in found["memory"])
+    graph = json.loads(autoddl("memory", plan, "--runtime", "graph", "--json").stdout)
+    assert found["total_bytes"] > graph["total_bytes"]
     assert "no such file" in refusal("memory", "nowhere.json").lower()

@@ -20,7 +20,7 @@ from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp
 from ..tables.group_table import Space
 from ..tables.groups import CompositeSignature, Group, composite_signatures, make_groups
-from .letters import alternating, deciding, has_weight, letter_of, splits_only_batch
+from .families import alternating, deciding, has_weight, letter_of, splits_only_batch
 
 Chosen = Mapping[str, tuple[tuple[NdSbp, ...], tuple[NdSbp, ...]]]
 LETTERS = ("S0", "B", "S1", "R")

@@ -26,8 +26,7 @@ from ..tables.groups import CompositeSignature, Group, Grouping, Port
 from ..tables.strategies import Assignments
 from ..tables.tables import TableBuilder, Tables
 from .coarse import CoarsePrices
-from .families import Variant
-from .letters import ANY, has_weight, letter_of, splits_only_batch
+from .families import ANY, Variant, has_weight, letter_of, splits_only_batch
 
 Rows = NDArray[np.int64]
 Axes = tuple[int, ...]

@@ -4,16 +4,19 @@
 (`stages.partition` over `stage_prices`), searching what is chosen anew until that changes nothing.
 """
 
+import logging
 from collections.abc import Sequence
 
 from ...cost.model import CostModel
 from ...graph.cut import CutGraph
 from ...graph.rows import find_rows, why_whole
+from ...plans.format import format_seconds
 from ..options import INTERLEAVED, PlanOptions
 from .interleave import interleaved_partition
 from .partition import Partition, Task, partitions
 from .stage_prices import LARGE, StagePrices
 
+_log = logging.getLogger(__name__)
 MOST_STAGES = 16
 _TOLERANCE = 0.01  # of the partition's time; its prices are not more exact
 _REFINEMENTS = 6
@@ -66,12 +69,31 @@ def _ranked(
 
     Those searched in more do not show how well fewer, larger ones would do, nor those in fewer
     anything of more, so of the best its neighbours are searched as well, and if it runs blocks
-    again, also as many as might do without.
+    again, also as many as might do without. Ctrl-C ends it with the partitions so far.
     """
+    ranked: list[Partition] = []
+    try:
+        return _refined(task, prices, counts, others, ranked)
+    except KeyboardInterrupt:
+        if not ranked:
+            raise
+        return ranked
+
+
+def _refined(
+    task: Task,
+    prices: StagePrices,
+    counts: Sequence[int],
+    others: Sequence[int],
+    ranked: list[Partition],
+) -> list[Partition]:
+    """The partitions once their stages have been searched; meanwhile they stand in `ranked`."""
     refined = 0
     while True:
-        ranked = sorted(_some(task, counts, others), key=lambda p: (p.seconds, len(p.stages)))
-        best = ranked[0].micro_batches
+        ranked[:] = sorted(_some(task, counts, others), key=lambda p: (p.seconds, len(p.stages)))
+        best, stages = ranked[0].micro_batches, len(ranked[0].stages)
+        seconds = format_seconds(ranked[0].seconds)
+        _log.info("best so far %s in %d stages with %d micro-batches", seconds, stages, best)
         shapes = sorted({stage.shape for stage in ranked[0].stages})
         near = [n for n in others if n != best and best / 2 <= n <= best * 2]
         if any(stage.price.work_bytes > 0 for stage in ranked[0].stages):

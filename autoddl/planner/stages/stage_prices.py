@@ -32,7 +32,7 @@ from ...graph.regions import repeated_blocks
 from ...plans.records import StagePrice
 from ..asked import micro_graph
 from ..tables.group_table import Space
-from ..tables.least_bytes import least_bytes
+from ..tables.memory import least_bytes
 from ..tables.pair_prices import PairPrices
 from .partition import Shape, in_flight
 from .stage_search import Answer, Searched, StageSearch, shorten

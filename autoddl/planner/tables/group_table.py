@@ -22,11 +22,10 @@ from ...sbp.mesh import Mesh
 from ...sbp.placement import B, Placement, S
 from ...sbp.signature import OpSpec, Signature
 from ...search.problem import Table
-from .even import Even
 from .groups import CompositeSignature, Group, Port, composite_signatures, rule_of
 from .pair_prices import Prices
 from .storage_table import StoragePort, StorageTable, memory_table, storage_table
-from .strategies import DEFAULT_CAP, Assignments, assignments
+from .strategies import DEFAULT_CAP, Assignments, Even, assignments
 
 Codes = NDArray[np.int8]
 

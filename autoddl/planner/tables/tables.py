@@ -31,7 +31,7 @@ from ...search.exact import may_fit
 from ...search.problem import Choice, Edge, Problem, Table
 from .group_table import WHOLE_SPACE, Codes, GroupTable, GroupTables, Space, grad_in, grad_out
 from .groups import Group, Grouping, Port, make_groups, rule_of
-from .last_memory import LastMemory
+from .memory import LastMemory
 from .pair_prices import PairPrices, Prices
 from .storage_table import with_storage
 

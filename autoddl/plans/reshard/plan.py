@@ -3,9 +3,10 @@
     plan_reshard(spec, End(place, nd), End(place, nd), cluster)
 
 tries every strategy (or the one given), lets `order` choose senders and an order by solving the
-load-balancing problem (`load`), and returns the plan that is cheapest when messages share links
-(`shared_links`). `ReshardPlan.seconds` is that price, and the transfer time in the simulation of a
-pipeline. `bound_bytes` is a lower bound: each receiving host must receive each byte that it lacks.
+load-balancing problem, and returns the plan that is cheapest when messages share links
+(`strategies.shared_seconds`). `ReshardPlan.seconds` is that price, and the transfer time in the
+simulation of a pipeline. `bound_bytes` is a lower bound: each receiving host must receive each byte
+that it lacks.
 """
 
 from __future__ import annotations
@@ -19,11 +20,8 @@ from functools import cached_property
 from ...cluster.spec import Cluster
 from ...cluster.submesh import Device
 from ...sbp.layout import TensorSpec
-from .load import Job, Option, run
-from .order import ORDERS
-from .rounds import in_rounds
-from .shared_links import shared_seconds
-from .strategies import STRATEGIES, Delivery, Move, Strategy, deliver
+from .order import ORDERS, Job, Option, run
+from .strategies import STRATEGIES, Delivery, Move, Strategy, deliver, in_rounds, shared_seconds
 from .unit_tasks import End, UnitTask, unit_tasks
 
 # Evaluations. Of 70 random reshardings, twice the budget changes none, half changes one and a

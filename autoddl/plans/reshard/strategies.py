@@ -13,13 +13,21 @@ which each device already has what it sends. The bytes on a host's link are coun
 both the NumPy simulation and the executor execute them. `seconds` prices them with the cluster's
 links; chains and rings are full duplex: a device receives one chunk while it sends the previous
 one.
+
+The load-balancing problem (`order`) gives a task whole links for as long as it lasts. In execution,
+each device goes through its moves in the plan's order, a move starts when both its devices have
+reached it, and messages that cross a NIC at the same time share its bandwidth 1 / beta: a message
+out of host a into host b, while a sends n_a and b receives n_b messages, proceeds at
+1 / (beta max(n_a, n_b)) after its latency. `shared_seconds` simulates this. It prices plans whose
+tasks overlap or wait for one another in ways that the load-balancing problem does not model;
+`benchmarks/box/reshard.py` compares both with measured times.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
@@ -28,7 +36,6 @@ from ...cluster.link import Link
 from ...cluster.spec import Cluster
 from ...cluster.submesh import Device
 from ...sbp.layout import balanced_range
-from .rounds import in_rounds
 from .unit_tasks import UnitTask
 
 Strategy = Literal["send_recv", "local_all_gather", "global_all_gather", "broadcast"]
@@ -197,3 +204,101 @@ def _ring_order(devices: tuple[Device, ...]) -> list[int]:
     size = len(devices)
     pairs = {k: (devices[k], devices[(k + 1) % size]) for k in range(size)}
     return in_rounds(sorted(pairs, key=lambda k: pairs[k][0][0] == pairs[k][1][0]), pairs)
+
+
+def shared_seconds(ordered: Iterable[tuple[UnitTask, Move]], cluster: Cluster) -> float:
+    """The end of the last move if moves are issued in this order."""
+    queues: dict[Device, deque[int]] = {}
+    moves = []
+    for number, (task, move) in enumerate(ordered):
+        moves.append((move.sender, move.receiver, (move.stop - move.start) * task.item_bytes))
+        for device in (move.sender, move.receiver):
+            queues.setdefault(device, deque()).append(number)
+    inter, intra = cluster.inter, cluster.intra
+    now = 0.0
+    latency: dict[int, float] = {}  # running moves that carry no bytes yet: when they begin to
+    left: dict[int, float] = {}  # bytes of those that do
+    _start(set(queues), queues, moves, cluster, latency, now)
+    while latency or left:
+        rates = _rates(left, moves, inter.beta_s_per_byte, intra.beta_s_per_byte)
+        step = min(
+            min((left[n] / rates[n] for n in left), default=math.inf),
+            min(latency.values(), default=math.inf) - now,
+        )
+        now += step
+        for n in left:
+            left[n] -= step * rates[n]
+        for n in [n for n, begin in latency.items() if begin <= now * (1 + 1e-12)]:
+            del latency[n]
+            left[n] = float(moves[n][2])
+        ended = [n for n in left if left[n] <= 1e-9 * moves[n][2]]
+        free: set[Device] = set()
+        for n in ended:
+            del left[n]
+            for device in moves[n][:2]:
+                queues[device].popleft()
+                free.add(device)
+        _start(free, queues, moves, cluster, latency, now)
+    assert not any(queues.values()), "the plan's moves wait for one another"
+    return now
+
+
+def _start(
+    free: set[Device],
+    queues: dict[Device, deque[int]],
+    moves: list[tuple[Device, Device, int]],
+    cluster: Cluster,
+    latency: dict[int, float],
+    now: float,
+) -> None:
+    """Start each move that is first in the queues of both its devices."""
+    for device in sorted(free):
+        if not queues[device]:
+            continue
+        n = queues[device][0]
+        sender, receiver, _ = moves[n]
+        if n not in latency and queues[sender][0] == queues[receiver][0] == n:
+            link = cluster.intra if sender[0] == receiver[0] else cluster.inter
+            latency[n] = now + link.transfer_latency_s
+
+
+def _rates(
+    left: dict[int, float], moves: list[tuple[Device, Device, int]], inter: float, intra: float
+) -> dict[int, float]:
+    """Bytes per second of each running move. inter, intra: seconds per byte"""
+    out: dict[int, int] = {}
+    into: dict[int, int] = {}
+    for n in left:
+        (a, _), (b, _), _ = moves[n]
+        if a != b:
+            out[a] = out.get(a, 0) + 1
+            into[b] = into.get(b, 0) + 1
+    return {
+        n: 1 / (inter * max(out[a], into[b])) if a != b else 1 / intra
+        for n in left
+        for (a, _), (b, _) in (moves[n][:2],)
+    }
+
+
+def in_rounds(numbers: Sequence[int], devices: Mapping[int, Collection[Device]]) -> list[int]:
+    """The moves reordered: repeatedly the first ones without a common device, then the rest.
+
+    Devices go through their own moves in the plan's order. If two successive moves in that order
+    share a device, one must wait for the other, and later moves wait as well; within a round all
+    devices can work at once.
+
+    devices: the devices of each move
+    """
+    left = list(numbers)
+    order: list[int] = []
+    while left:
+        taken: set[Device] = set()
+        rest = []
+        for n in left:
+            if taken.isdisjoint(devices[n]):
+                taken.update(devices[n])
+                order.append(n)
+            else:
+                rest.append(n)
+        left = rest
+    return order

@@ -9,12 +9,14 @@ gradients that come back.
 Computation and communication of a stage are two queues: computation runs in the order of the
 list, and all of the stage's transfers are one first-in-first-out queue in the order of the list. A
 send waits for what it sends; a receive waits only for its turn.
+
+`Costs` are the seconds of its passes and transfers, by which it is ordered and simulated.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -140,3 +142,48 @@ def _flow(word: str) -> Flow:
     if not arrow:
         raise ValueError(f"{word!r} is not a flow; expected e.g. 0>1")
     return int(u), int(v)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of one micro-batch, per part (virtual stage) and per flow.
+
+    forward, backward, weight: of each part; the backward pass is `backward` + `weight`
+    activation, gradient:      of each flow's transfers; a flow that is not listed costs nothing
+    """
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    weight: tuple[float, ...]
+    activation: Mapping[Flow, float]
+    gradient: Mapping[Flow, float]
+
+    def __post_init__(self) -> None:
+        if not len(self.forward) == len(self.backward) == len(self.weight):
+            raise ValueError("costs need one forward, backward and weight time for each part")
+        times = (*self.forward, *self.backward, *self.weight)
+        if min((*times, *self.activation.values(), *self.gradient.values()), default=0.0) < 0:
+            raise ValueError("costs cannot be negative")
+
+    @staticmethod
+    def uniform(
+        parts: int,
+        flows: Iterable[Flow],
+        forward_s: float = 1.0,
+        backward_s: float = 1.0,
+        weight_s: float = 1.0,
+        transfer_s: float = 0.0,
+    ) -> Costs:
+        """Costs of equal parts and equal transfers."""
+        transfers = dict.fromkeys(flows, transfer_s)
+        return Costs(
+            (forward_s,) * parts, (backward_s,) * parts, (weight_s,) * parts, transfers, transfers
+        )
+
+    def seconds(self, kind: str, part: int) -> float:
+        """Seconds of the computation `kind` (F, B or W) of a part."""
+        return {"F": self.forward, "B": self.backward, "W": self.weight}[kind][part]
+
+    def transfer_s(self, direction: str, flow: Flow) -> float:
+        """Seconds to transfer the activations (F) or gradients (B) of a flow."""
+        return (self.activation if direction == "F" else self.gradient).get(flow, 0.0)

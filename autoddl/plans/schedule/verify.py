@@ -20,8 +20,7 @@ from collections import Counter
 
 from .orders import peak_stash
 from .schedule import Schedule
-from .simulate import sorted_tasks
-from .tasks import actions_of, all_tasks
+from .simulate import actions_of, all_tasks, sorted_tasks
 
 
 def verify(schedule: Schedule, overlap: bool = False) -> None:

@@ -1,10 +1,10 @@
 """Ends the job when a rank fails, so that it does not leave the other ranks waiting for it.
 
-When a OneFlow process fails, Python's normal exit waits for the other ranks, which wait for it, for
-hours. With the guard installed, a rank that ends with an exception, or through `sys.exit` with a
-status other than zero, reports it and exits at once; OneFlow's heartbeat or the launcher then ends
+When a rank fails, Python's normal exit waits for the other ranks, which wait for it, for hours.
+With the guard installed, a rank that ends with an exception, or through `sys.exit` with a status
+other than zero, reports it and exits at once; the framework's heartbeat or the launcher then ends
 the others within seconds. This module needs the standard library only, so that it can be installed
-before OneFlow is imported.
+before the framework is imported.
 
 OneFlow's own launcher, when interrupted, ends its ranks only if it leads its process group, as a
 shell's job does; with the guard they end with it in any case.

@@ -4,8 +4,8 @@ They run on one host, or on several that this machine can enter (the namespaces 
 When the launcher itself is killed, the kernel ends them (`leash.py`).
 
 This module needs the standard library only. A script started here finds in its environment what
-OneFlow reads there (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK, LOCAL_RANK), as under OneFlow's own
-launcher, `python -m oneflow.distributed.launch`.
+frameworks read there (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK, LOCAL_RANK), as under their own
+launchers, such as `python -m oneflow.distributed.launch`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ POLL_SECONDS = 0.05  # how late an ended rank is noticed; twenty checks a second
 GRACE_SECONDS = 2.0
 TERM_SECONDS = 3.0  # a rank that ignores SIGTERM for so long is killed
 # OneFlow's other ranks wait many seconds before they try again if rank 0 does not listen when they
-# first connect, so they start after it does; but rank 0 may be a script without OneFlow
+# first connect, so they start after it does; but rank 0 may be a script without a framework
 LISTEN_SECONDS = 5.0
 _LISTEN = "0A"  # the state in /proc/net/tcp
 
@@ -159,7 +159,7 @@ def _bind(process: subprocess.Popen[str], rank: int, nproc: int) -> None:
 
 
 def _wait_until_listening(process: subprocess.Popen[str], port: int) -> None:
-    """Wait until something listens on `port`, for a limited time: rank 0 need not use OneFlow."""
+    """Wait until something listens on `port`, for a limited time: rank 0 may be any script."""
     end = time.monotonic() + LISTEN_SECONDS
     while process.poll() is None and time.monotonic() < end:
         if _is_listening(process.pid, port):

@@ -1,13 +1,14 @@
-"""The ranks of a job connect over TCP before OneFlow starts, and monitor each other afterwards.
+"""The ranks of a job connect over TCP before the framework starts, and then monitor each other.
 
-OneFlow waits for hours for a rank that never comes and does not say which. Here rank 0 waits for
-all others at MASTER_ADDR:MASTER_PORT for a limited time and names the hosts that are missing. The
-connections stay open: a rank that ends, or whose host stops answering, ends the job with its name.
+OneFlow, for one, waits for hours for a rank that never comes and does not say which. Here rank 0
+waits for all others at MASTER_ADDR:MASTER_PORT for a limited time and names the hosts that are
+missing. The connections stay open: a rank that ends, or whose host stops answering, ends the job
+with its name.
 
-    first contact at MASTER_PORT  -> the number of another port, so that OneFlow can use this one
+    first contact at MASTER_PORT  -> the number of another port, as the framework wants this one
     hello of each rank there      -> the list of all ranks, or what is wrong
 
-Needs the standard library only, so that it can run before OneFlow is imported.
+Needs the standard library only, so that it can run before the framework is imported.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .guard import leave, rank, world_size
 RETRY_SECONDS = 0.2  # between attempts to connect to a rank 0 that does not listen yet
 PING_SECONDS = 5.0  # a live host answers each ping, which tells a busy one from a lost one
 OWN_WORDS_SECONDS = 2.0  # a rank that fails may still print why, before the others end the job
-START_SECONDS = 120.0  # a generous limit for rank 0 to import OneFlow and listen
+START_SECONDS = 120.0  # a generous limit for rank 0 to import the framework and listen
 
 
 @dataclass(frozen=True)
@@ -221,12 +222,12 @@ def _join(here: Place, address: tuple[str, int], limit_s: float) -> Meeting:
     if answer["error"]:
         raise ValueError(answer["error"])
     places = [Place(**place) for place in answer["places"]]
-    _wait_for_oneflow(host, port)
+    _wait_for_framework(host, port)
     return Meeting(places, [_Line(connection, places[0])], limit_s)
 
 
-def _wait_for_oneflow(host: str, port: int) -> None:
-    """Wait until rank 0's OneFlow listens; a rank that connects too early retries very late."""
+def _wait_for_framework(host: str, port: int) -> None:
+    """Wait until rank 0's framework listens; a rank that connects too early may retry late."""
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
         with contextlib.suppress(OSError), socket.create_connection((host, port), 5):

@@ -9,7 +9,7 @@ itself.
 
 On the CPU S0 -> S1 sends one pair's piece at a time, in one direction, while most ranks wait: with
 4 hosts it takes 3 times as long as the bytes need. There the pieces are exchanged pair by pair
-instead (`jobs/exchange.py`), by an all-gather of the two, which sends both ways at once.
+instead (`exchange.py`), by an all-gather of the two, which sends both ways at once.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from ...sbp.layout import Shape
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp
 from ..backend import Facts, Kernels, OptimizerFn, Vjp
-from ..jobs.exchange import rounds
 from ..jobs.guard import rank, world_size
-from .detach import detached
+from .autograd import detached, pull_back
+from .exchange import rounds
 from .kernels import KERNELS
 from .kernels.by_input import BY_INPUT
 from .kernels.lean import LEAN
 from .kernels.product import product_gradient
 from .kernels.registry import OUTPUT_KERNELS
 from .parameters import local_part, new_parameter, state_kind
-from .pull_back import pull_back
 from .trace.submodule import as_kernel
 
 # what a collective cannot carry travels as a type that it can

@@ -40,7 +40,7 @@ class CalibrateJob:
     """What to measure, and how well; None for nodes or gpus_per_node takes the launcher's.
 
     factor:  from one message size to the next
-    repeats, confidence, precision, budget_s, call_s: see backend.oneflow.measure.Limits
+    repeats, confidence, precision, budget_s, call_s: see runtime.measure.measured.Limits
     model:   time this model's operators, too; batch: of the whole job, as in training
     timeout_s: how long a host may be silent
     """
@@ -153,7 +153,8 @@ def measured_record(job: CalibrateJob, mesh: Mesh, meeting: Meeting) -> Record:
         message_sizes(job.max_bytes, job.factor),
         KINDS if job.point_to_point else SENDING,
     )
-    from ...runtime.oneflow.measure.calibrate_rank import run
+    from ...runtime.measure.rank import run
+    from ...runtime.oneflow.backend import OneFlow
     from ...runtime.oneflow.trace.entries import trace_entry
 
     path = record_path(job.output)
@@ -173,12 +174,12 @@ def measured_record(job: CalibrateJob, mesh: Mesh, meeting: Meeting) -> Record:
 
     with Reporter(sys.stdout, quiet=rank() != 0) as reporter:
         return run(
+            OneFlow(job.device_kind),
             mesh,
             points,
             start,
             path,
             job.limits,
-            job.device_kind,
             job.device_from is None,
             None if job.model is None else trace_entry(job.model, job.batch),
             reporter,
@@ -193,7 +194,8 @@ def this_machine(hosts: tuple[str, ...]) -> Machine:
 
 def write_machine(record: Record, job: CalibrateJob) -> Cluster:
     """Fit, write NAME.json and NAME.png, print the report."""
-    from ..report.calibration import print_calibration
+    from ..report.calibration import calibration_report
+    from ..show import show
 
     # as a later --refit reads it
     record = Record.loads(record.dumps())
@@ -202,7 +204,7 @@ def write_machine(record: Record, job: CalibrateJob) -> Cluster:
     cluster = machine_of(record, fit, device)
     cluster.save(job.output)
     plotted = plot_beside(job.output, fit, cluster)
-    print_calibration(record, fit, cluster, [str(job.output), *plotted])
+    show(calibration_report(record, fit, cluster, [str(job.output), *plotted]))
     return cluster
 
 

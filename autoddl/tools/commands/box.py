@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-UP = """\b
-Examples:
-  autoddl box up 4 --gpus-per-node 2 --rate 200mbit
-  autoddl box run examples/train.py
-  autoddl box run plan.json --steps 5
-  autoddl box status
-  autoddl box down
-"""
-RUN = """\b
-Examples:
-  autoddl box run train.py --epochs 2
-  autoddl box run plan.json --steps 5 --json
-  autoddl box run plan.json --emulate-compute 1e12
-"""
+from .options import JSON, examples
+
+UP = examples(
+    "autoddl box up 4 --gpus-per-node 2 --rate 200mbit",
+    "autoddl box run examples/train.py",
+    "autoddl box run plan.json --steps 5",
+    "autoddl box status",
+    "autoddl box down",
+)
+RUN = examples(
+    "autoddl box run train.py --epochs 2",
+    "autoddl box run plan.json --steps 5 --json",
+    "autoddl box run plan.json --emulate-compute 1e12",
+)
 
 
 @click.group(epilog=UP)
@@ -99,11 +98,13 @@ def rank(**options: Any) -> None:
 
 
 @box.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@JSON
 def status(as_json: bool) -> None:
     """Show the box's hosts, their links' bytes and what runs there."""
+    from ...plans.report.sections import Column, Figure, Figures, Report, Table
     from ..box import Box
     from ..box.network import processes
+    from ..show import show
 
     there = Box.find()
     spec = there.spec
@@ -117,15 +118,16 @@ def status(as_json: bool) -> None:
         }
         for index, link in enumerate(there.links())
     ]
-    if as_json:
-        click.echo(json.dumps({"box": str(spec), "rate": spec.rate, "hosts": hosts}, indent=1))
-        return
-    click.echo(str(spec))
-    for host in hosts:
-        click.echo(
-            "host {host}  {address:12s}  sent {sent_bytes:>15,} B  "
-            "received {received_bytes:>15,} B  {processes} processes".format(**host)
-        )
+    columns = (
+        Column("host", "host", "count"),
+        Column("address", "address"),
+        Column("sent_bytes", "sent", "bytes"),
+        Column("received_bytes", "received", "bytes"),
+        Column("processes", "processes", "count"),
+    )
+    whole = Figures("", "", (Figure("box", "", str(spec)), Figure("rate", "", spec.rate)))
+    table = Table("hosts", "Hosts", columns, tuple(hosts))
+    show(Report(str(spec), "", (whole, table)), as_json)
 
 
 @box.command()

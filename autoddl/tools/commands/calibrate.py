@@ -7,18 +7,19 @@ from typing import Any
 
 import click
 
-EXAMPLES = """\b
-Examples:
-  autoddl calibrate --gpus-per-node 4 --output calibration/machines/mine.json
-  autoddl calibrate --gpus-per-node 2 --quick --output mine.json
-  autoddl calibrate --refit --output mine.json
-  autoddl calibrate --gpus-per-node 4 --output mine.json --model models.gpt:gpt_small
-  python -m oneflow.distributed.launch --nnodes 2 --node_rank 0 --nproc_per_node 4 \\
-      --master_addr host0 --master_port 29500 -m autoddl calibrate --output mine.json
-"""
+from .options import examples
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(
+    epilog=examples(
+        "autoddl calibrate --gpus-per-node 4 --output calibration/machines/mine.json",
+        "autoddl calibrate --gpus-per-node 2 --quick --output mine.json",
+        "autoddl calibrate --refit --output mine.json",
+        "autoddl calibrate --gpus-per-node 4 --output mine.json --model models.gpt:gpt_small",
+        "python -m oneflow.distributed.launch --nnodes 2 --node_rank 0 --nproc_per_node 4 \\",
+        "    --master_addr host0 --master_port 29500 -m autoddl calibrate --output mine.json",
+    )
+)
 @click.option("--output", required=True, metavar="FILE", help="The machine file to write (JSON).")
 @click.option("--name", help="Of the machine; otherwise the file's.")
 @click.option("--nodes", type=click.IntRange(1), help="Hosts; otherwise as launched, or 1.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -70,27 +69,22 @@ def compare(
     of the search are of our plan.
     """
     from .. import compare as comparing
+    from ..at_work import at_work
+    from ..show import show
 
     chosen = PlanOptions(**options)
     graph = graph_of(model, batch)
     cluster = load_cluster(cluster_file, nodes, gpus_per_node)
-    found = comparing.compare(
-        graph,
-        cluster,
-        chosen,
-        rival=_rival(graph, cluster, chosen.optimizer, rival_seconds) if rival else None,
-        stages=stages,
-    )
+    with at_work(f"comparing plans of {graph.name} on {cluster}"):
+        other = _rival(graph, cluster, chosen.optimizer, rival_seconds) if rival else None
+        found = comparing.compare(graph, cluster, chosen, rival=other, stages=stages)
     if plot:
         from ..report.compare import plot_comparison
 
         plot_comparison(found, plot)
-    if as_json:
-        click.echo(json.dumps(found.to_json(), indent=1))
-        return
-    from ..report.compare import print_comparison
+    from ..report.compare import comparison_report
 
-    print_comparison(found)
+    show(comparison_report(found), as_json)
 
 
 def _rival(graph: Graph, cluster: Cluster, optimizer: str, seconds: float) -> Chosen | str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from .options import JSON, examples
@@ -19,13 +17,7 @@ def diff(first: str, second: str, as_json: bool) -> None:
     Seconds, bytes and memory are those of B less those of A.
     """
     from ...plans import Plan
+    from ...plans.diff import report
+    from ..show import show
 
-    plans = Plan.load(first), Plan.load(second)
-    if as_json:
-        from ...plans.diff import to_json
-
-        click.echo(json.dumps(to_json(*plans), indent=1))
-        return
-    from ..report.diff import print_difference
-
-    print_difference(*plans)
+    show(report(Plan.load(first), Plan.load(second)), as_json)

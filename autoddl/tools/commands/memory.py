@@ -2,74 +2,81 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...plans.stage_figures import stage_figures
+from .options import JSON, examples
+
 if TYPE_CHECKING:
+    from ...cost.tape import Peak
     from ...plans import Plan
-
-EXAMPLES = """\b
-Examples:
-  autoddl memory plan.json
-  autoddl memory plan.json --runtime executor
-  autoddl memory plan.json --exact
-"""
+    from ...plans.report.sections import Section
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(
+    epilog=examples(
+        "autoddl memory plan.json",
+        "autoddl memory plan.json --runtime graph",
+        "autoddl memory plan.json --exact",
+    )
+)
 @click.argument("plan_file", metavar="PLAN")
 @click.option(
     "--exact", is_flag=True,
     help="Let OneFlow compile the job for CUDA devices, without having any, and read its plan.",
 )  # fmt: skip
 @click.option(
-    "--runtime", type=click.Choice(["graph", "executor"]), default="graph", show_default=True,
-    help="Whose step is predicted: OneFlow's compiled graph or autoddl's executor.",
+    "--runtime", type=click.Choice(["executor", "graph"]), default="executor", show_default=True,
+    help="Whose step is predicted: autoddl's executor, which trains, or OneFlow's compiled graph.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-def memory(plan_file: str, exact: bool, runtime: str, as_json: bool) -> None:
+@JSON
+def memory(plan_file: str, exact: bool, runtime: Any, as_json: bool) -> None:
     """Say what the plan in PLAN keeps on a device, by cause, at the fullest moment of a step."""
     from ...plans import Plan
+    from ...plans.report.contents import titles
+    from ...plans.report.sections import Part, Report
+    from ..show import show
 
     plan = Plan.load(plan_file)
-    found = _exact(plan) if exact else _predicted(plan, runtime)
-    if as_json:
-        click.echo(json.dumps(found, indent=1))
-        return
-    from ...plans.format import format_bytes
+    if exact:
+        who, parts = "OneFlow's compiled plan", [_exact(plan)]
+    else:
+        who = f"predicted for the {runtime}"
+        peaks = [stage_figures(stage).memory_peak(runtime) for stage in plan.stages]
+        parts = [_sections(peak, plan.memory_limit_bytes) for peak in peaks]
+    title, how = titles(plan)
+    stages = tuple(Part(f"stage {number}", part) for number, part in enumerate(parts))
+    show(Report(title, f"{how}: {who}", (_stages(len(parts)),), stages, (), "stages"), as_json)
 
-    who = "OneFlow's compiled plan" if exact else f"predicted for the {runtime}"
-    click.echo(
-        f"{plan.graph.name} on {plan.cluster}, batch {plan.batch} in {plan.micro_batches} parts, "
-        f"{plan.optimizer}: {who}"
+
+def _stages(count: int) -> Section:
+    """What JSON hangs the stages on."""
+    from ...plans.report.sections import Table
+
+    return Table("stages", "", (), tuple({"stage": number} for number in range(count)))
+
+
+def _sections(peak: Peak, limit_bytes: float, notes: tuple[str, ...] = ()) -> tuple[Section, ...]:
+    from ...plans.report.sections import Column, Figure, Figures, Table
+    from ...plans.report.stage_sections import memory_table
+
+    columns = (
+        Column("bytes", "bytes", "bytes"),
+        Column("cause", "cause"),
+        Column("made_by", "made by"),
     )
-    limit = format_bytes(plan.memory_limit_bytes)
-    click.echo(f"{format_bytes(found['total_bytes'])} of {limit} a device")
-    for cause, size in sorted(found["bytes"].items(), key=lambda item: -item[1]):
-        click.echo(f"  {cause:<16}{format_bytes(size):>10}")
-    click.echo(f"fullest at: {found['moment']}; the largest tensors then:")
-    for size, what in found["largest"]:
-        click.echo(f"  {format_bytes(size):>10}  {what}")
-    for note in found["notes"]:
-        click.echo(f"note: {note}")
+    rows = tuple(
+        {"bytes": size, "cause": cause, "made_by": made} for size, cause, made in peak.largest
+    )
+    total = Figures("", "", (Figure("total_bytes", "", peak.bytes),))
+    largest = Table("largest", "The largest tensors then", columns, rows, notes=notes)
+    return total, memory_table(peak, limit_bytes), largest
 
 
-def _predicted(plan: Plan, runtime: Any) -> dict[str, Any]:
-    from ...plans.stage_figures import stage_figures
-
-    peak = stage_figures(plan.stage).memory_peak(runtime)
-    return {
-        "total_bytes": peak.bytes,
-        "bytes": dict(peak.by_cause),
-        "moment": peak.moment,
-        "largest": [[size, f"{cause}: {made}"] for size, cause, made in peak.largest],
-        "notes": [],
-    }
-
-
-def _exact(plan: Plan) -> dict[str, Any]:
+def _exact(plan: Plan) -> tuple[Section, ...]:
+    from ...cost.tape import Peak
     from ...runtime.need import need_oneflow
 
     need_oneflow("autoddl memory --exact")
@@ -83,15 +90,13 @@ def _exact(plan: Plan) -> dict[str, Any]:
             "each block waits for its gradient before it is run again, as in autoddl's executor; "
             "nn.Graph by itself may run blocks again earlier, and then saves less"
         )
-    return {
-        "total_bytes": found.total,
-        "bytes": {
-            "parameters": found.parameters,
-            "optimizer": found.optimizer,
-            "activations": found.activations,
-            "buffers": found.buffers,
-        },
-        "moment": moment,
-        "largest": [[r.bytes, f"{r.task} {r.name}"] for r in alive[:12]],
-        "notes": notes,
+    causes = {
+        "parameters": found.parameters,
+        "optimizer": found.optimizer,
+        "activations": found.activations,
+        "buffers": found.buffers,
     }
+    largest = tuple((register.bytes, register.task, register.name) for register in alive[:12])
+    return _sections(
+        Peak(found.total, moment, causes, {}, largest), plan.memory_limit_bytes, tuple(notes)
+    )

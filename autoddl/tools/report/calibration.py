@@ -1,101 +1,119 @@
-"""A calibration on a terminal: the fitted links, the error of each collective, the warnings."""
+"""A calibration as sections: the fitted links, the error of each collective, the warnings."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from rich import box
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Iterator, Sequence
 
 from ...cluster.group_line import GroupLine
 from ...cluster.link import Link
 from ...cluster.spec import Cluster, link_json
 from ...plans.format import format_bytes, format_seconds
+from ...plans.report.sections import Column, Figure, Figures, Report, Row, Table
 from ...runtime.measure.record import Record
 from ...runtime.measure.schedule import KINDS
 from ...runtime.measure.statistics import least_samples
 from ..calibration.fit import BAD_ERROR, SHUFFLE, Fit
 from ..calibration.lines import lines_errors
-from .tables import console
+
+
+def calibration_report(record: Record, fit: Fit, cluster: Cluster, files: Sequence[str]) -> Report:
+    """What was measured and fitted, and how far the prices are off."""
+    title = f"{cluster.name}: {record.nodes} x {record.gpus_per_node} on {record.machine}"
+    sections = (
+        _device(cluster),
+        links_table(cluster, fit),
+        errors_table(record, fit, cluster.lines),
+        Figures("", "Fit", (
+            Figure("r2", "R2 of the logarithms", f"{fit.r2:.3f}"),
+            Figure("points", "points", len(fit.residuals), "count"),
+        ), notes=(*_notes(record, fit), f"written: {', '.join(files)}")),
+    )  # fmt: skip
+    return Report(title, record.date, sections)
 
 
 def links_table(cluster: Cluster, fit: Fit) -> Table:
     """One row per fitted number, with its interval."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("link", "number", "value", f"{cluster_confidence(cluster):.0%} interval"):
-        table.add_column(name)
+    rows: list[Row] = []
     for name, link in (("intra", fit.intra), ("inter", fit.inter)):
-        if link is None:
-            continue
-        for field in link_json(link):
-            low, high = fit.intervals.get(f"{name}.{field}", (0.0, float("inf")))
-            table.add_row(name, field, _value(link, field), f"{low:.3g} to {high:.3g}")
+        for field in () if link is None else link_json(link):
+            rows.append(_link_row(fit, name, field, _value(link, field) if link else ""))
     if SHUFFLE in fit.intervals:
-        low, high = fit.intervals[SHUFFLE]
-        value = f"{fit.shuffle_s_per_byte:.3g}"
-        table.add_row("device", "shuffle_s_per_byte", value, f"{low:.3g} to {high:.3g}")
-    return table
+        name, _, field = SHUFFLE.partition(".")
+        rows.append(_link_row(fit, name, field, f"{fit.shuffle_s_per_byte:.3g}"))
+    confidence = 0.95 if cluster.calibration is None else cluster.calibration.confidence
+    columns = (
+        Column("link", "link"),
+        Column("number", "number"),
+        Column("value", "value"),
+        Column("interval", f"{confidence:.0%} interval"),
+    )
+    return Table("links", "Links", columns, tuple(rows))
 
 
-def cluster_confidence(cluster: Cluster) -> float:
-    return 0.95 if cluster.calibration is None else cluster.calibration.confidence
+def _link_row(fit: Fit, name: str, field: str, value: str) -> Row:
+    low, high = fit.intervals.get(f"{name}.{field}", (0.0, float("inf")))
+    interval = f"{low:.3g} to {high:.3g}"
+    return {"link": name, "number": field, "value": value, "interval": interval}
 
 
 def errors_table(record: Record, fit: Fit, lines: Sequence[GroupLine]) -> Table:
     """One row per collective: its points and messages, how far off the fit and the lines are."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("collective", "points", "messages", "median error", "largest error", "own lines"):
-        table.add_column(name)
     done = record.done()
     beside = lines_errors(fit.residuals, lines)
+    rows: list[Row] = []
     for kind in KINDS:
         sizes = [p.bytes for p in done if p.kind == kind]
         if not sizes:
             continue
         errors = [abs(r.error) for r in fit.residuals if r.point.kind == kind]
-        style = "red" if errors and fit.errors[kind] > BAD_ERROR else ""
-        table.add_row(
-            kind,
-            str(len(sizes)),
-            f"{format_bytes(min(sizes))} to {format_bytes(max(sizes))}",
-            f"{fit.errors[kind]:.0%}" if errors else "not fitted",
-            f"{max(errors):.0%}" if errors else "",
-            f"{beside[kind]:.0%}" if kind in beside else "",
-            style=style,
+        bad = bool(errors) and fit.errors[kind] > BAD_ERROR
+        rows.append(
+            {
+                "kind": kind,
+                "points": len(sizes),
+                "messages": f"{format_bytes(min(sizes))} to {format_bytes(max(sizes))}",
+                "median": fit.errors[kind] if errors else None,
+                "largest": max(errors, default=None),
+                "lines": beside.get(kind),
+                "remark": "far off" if bad else "" if errors else "not fitted",
+            }
         )
-    return table
+    columns = (
+        Column("kind", "collective"),
+        Column("points", "points", "count"),
+        Column("messages", "messages"),
+        Column("median", "median error", "share"),
+        Column("largest", "largest error", "share"),
+        Column("lines", "own lines", "share"),
+        Column("remark", ""),
+    )
+    return Table("errors", "Errors of the prices", columns, tuple(rows))
 
 
-def print_calibration(record: Record, fit: Fit, cluster: Cluster, files: Sequence[str]) -> None:
-    """What was measured and fitted, on stdout."""
-    out = console()
+def _device(cluster: Cluster) -> Figures:
     device = cluster.device
     rates = ", ".join(f"{d} {rate / 1e9:.3g} GFLOP/s" for d, rate in device.flops_per_s.items())
-    out.print(
-        Text(cluster.name, style="bold"),
-        Text(f"{record.nodes} x {record.gpus_per_node} on {record.machine}, {record.date}"),
+    timed = (f"{len(device.operators)} operators of models timed by themselves",)
+    bandwidth = f"{format_bytes(device.memory_bandwidth_bytes_per_s)}/s"
+    figures = (
+        Figure("matmul", "products", rates),
+        Figure("memory_bytes", "memory", device.memory_bytes, "bytes"),
+        Figure("bandwidth", "at", bandwidth),
+        Figure("launch_s", "an operator starts in", device.launch_s, "seconds"),
     )
-    out.print(
-        f"a device: matmul {rates}; memory {format_bytes(device.memory_bytes)} at "
-        f"{format_bytes(device.memory_bandwidth_bytes_per_s)}/s; "
-        f"an operator starts in {format_seconds(device.launch_s)}"
-    )
-    if device.operators:
-        out.print(f"{len(device.operators)} operators of models timed by themselves")
-    out.print(links_table(cluster, fit))
-    out.print(errors_table(record, fit, cluster.lines))
-    out.print(f"R2 of the logarithms {fit.r2:.3f} over {len(fit.residuals)} points")
+    return Figures("device", "A device", figures, notes=timed if device.operators else ())
+
+
+def _notes(record: Record, fit: Fit) -> Iterator[str]:
     least = least_samples(record.confidence)
     few = sum(timing.repeats < least for timing in record.done().values())
     if few:
-        out.print(f"{few} points have fewer than {least} samples: their medians are rough")
+        yield f"{few} points have fewer than {least} samples: their medians are rough"
     if record.skipped:
         reasons = sorted(set(record.skipped.values()))
-        out.print(f"left out {len(record.skipped)} points: {'; '.join(reasons[:3])}")
+        yield f"left out {len(record.skipped)} points: {'; '.join(reasons[:3])}"
     for warning in fit.warnings:
-        out.print(Text(f"WARNING: {warning}", style="bold red"))
-    out.print(f"written: {', '.join(files)}")
+        yield f"WARNING: {warning}"
 
 
 def _value(link: Link, field: str) -> str:

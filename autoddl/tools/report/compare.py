@@ -1,16 +1,13 @@
-"""A comparison of schemes as a table and as bars."""
+"""A comparison of schemes as sections, and as bars."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
-from ...plans.format import format_bytes, format_seconds
+from ...graph.batch_norm import batch_norm_of
+from ...plans.format import format_seconds
+from ...plans.report.sections import Column, Figure, Figures, Report, Row, Table
 from ..compare import Comparison, Scheme, causes
-from .tables import console
 
 # Parts of an iteration and their colours, which differ in lightness as well.
 BUBBLE = "bubble"
@@ -21,36 +18,64 @@ PARTS = (
     ("gradient sync", "#e07a5f"),
     (BUBBLE, "#e9e4d8"),
 )
+COLUMNS = (
+    Column("name", "scheme"),
+    Column("topology", "topology"),
+    Column("micro_batches", "rounds", "count"),
+    Column("iteration_s", "a step", "seconds"),
+    Column("times", "x ours", "times"),
+    Column("compute_s", "comput.", "seconds"),
+    Column("communication_s", "comm.", "seconds"),
+    Column("forward_s", "forward", "seconds"),
+    Column("backward_s", "backward", "seconds"),
+    Column("gradient_sync_s", "gradients", "seconds"),
+    Column("bubble", "bubble", "share"),
+    Column("nic_bytes", "NIC", "bytes"),
+    Column("memory_bytes", "memory", "bytes"),
+    Column("why_not", "why not"),
+)
 
 
-def print_comparison(found: Comparison) -> None:
+def comparison_report(found: Comparison) -> Report:
     """One row a scheme, the fastest first, and what ours saves against the closest."""
-    out, model = console(), found.model
-    out.print(
-        Text(found.graph.name, style="bold"),
-        Text(f"on {model.cluster}, batch {found.graph.batch}, {model.optimizer}"),
+    model, graph, closest = found.model, found.graph, found.closest
+    cluster = model.cluster
+    heading = Figures(
+        "",
+        "",
+        (
+            Figure("model", "", graph.name),
+            Figure("batch", "", graph.batch),
+            Figure("batch_norm", "", batch_norm_of(graph)),
+            Figure("optimizer", "", model.optimizer),
+            Figure("memory_limit_bytes", "", model.limit_bytes),
+            Figure("closest", "", None if closest is None else closest.name),
+        ),
     )
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("scheme", "topology"):
-        table.add_column(name, overflow="fold")
-    for name in (
-        "time", "x ours", "comput.", "comm.", "forward", "backward", "gradients", "NIC", "memory",
-    ):  # fmt: skip
-        table.add_column(name, justify="right", no_wrap=True)
-    for scheme in sorted(found.schemes, key=lambda s: s.seconds):
-        table.add_row(*_cells(scheme, found.ours.seconds), style=_style(scheme, found.ours))
-    out.print(table)
-    closest = found.closest
-    if closest is None:
-        out.print("none of the known schemes can run")
-        return
+    where = Figures(
+        "cluster",
+        "",
+        tuple(Figure(n, "", getattr(cluster, n)) for n in ("name", "nodes", "gpus_per_node")),
+    )
+    rows = tuple(_row(s, found.ours) for s in sorted(found.schemes, key=lambda s: s.seconds))
+    note = "none of the known schemes can run" if closest is None else _saved(found, closest)
+    schemes = Table("schemes", "Schemes", COLUMNS, rows, notes=(note,))
+    sections = (heading, where, schemes)
+    if closest is not None:
+        less = found.reductions(closest).items()
+        sections += (Figures("less_than_closest", "", tuple(Figure(k, "", v) for k, v in less)),)
+    subtitle = f"batch {graph.batch}, {model.optimizer}"
+    return Report(f"{graph.name} on {cluster}", subtitle, sections)
+
+
+def _saved(found: Comparison, closest: Scheme) -> str:
     less = found.reductions(closest)
     words = (
         f"{_less(less['iteration_s'])} time",
         f"{_less(less['communication_s'])} communication time",
         f"{_less(less['nic_bytes'])} bytes through each NIC",
     )
-    out.print(f"the closest is {closest.name}; ours takes {', '.join(words)}")
+    return f"the closest is {closest.name}; ours takes {', '.join(words)}"
 
 
 def _less(share: float) -> str:
@@ -58,31 +83,34 @@ def _less(share: float) -> str:
     return f"{abs(share):.1%} {'more' if share < 0 else 'less'}"
 
 
-def _cells(scheme: Scheme, ours_s: float) -> list[str]:
+def _row(scheme: Scheme, ours: Scheme) -> Row:
+    told: Row = {
+        "name": scheme.name,
+        "topology": scheme.topology,
+        "fits": scheme.runs,
+        "why_not": scheme.why,
+        "memory_bytes": scheme.memory_bytes,
+    }
     if not scheme.runs:
-        memory = "" if scheme.memory_bytes is None else format_bytes(scheme.memory_bytes)
-        return [scheme.name, f"{scheme.topology}: {scheme.why}", *[""] * 8, memory]
-    cost, parts = scheme.cost, scheme.micro_batches
-    topology = scheme.topology + (f", {parts} micro-batches" if parts > 1 else "")
-    topology += f", bubble {scheme.bubble:.0%}" if scheme.stages > 1 else ""
-    by_cause = causes(cost.inter_s, cost.intra_s)
-    return [
-        scheme.name,
-        topology,
-        format_seconds(scheme.seconds),
-        f"{scheme.seconds / ours_s:.2f}" if ours_s else "",
-        format_seconds(cost.compute_s),
-        format_seconds(cost.communication_s),
-        *(format_seconds(seconds) for seconds in by_cause.values()),
-        format_bytes(cost.nic_bytes.total),
-        format_bytes(cost.memory_bytes),
-    ]
-
-
-def _style(scheme: Scheme, ours: Scheme) -> str:
-    if scheme is ours:
-        return "bold"
-    return "" if scheme.runs else "dim"
+        return told
+    cost = scheme.cost
+    return {
+        **told,
+        "stages": scheme.stages,
+        "bubble": scheme.bubble or None,
+        "micro_batches": scheme.micro_batches,
+        "iteration_s": scheme.seconds,
+        "times": scheme.seconds / ours.seconds if ours.seconds else 1.0,
+        "compute_s": cost.compute_s,
+        "communication_s": cost.communication_s,
+        **{f"{cause}_s": s for cause, s in causes(cost.inter_s, cost.intra_s).items()},
+        "between_nodes_s": cost.inter_s.total,
+        "inside_a_node_s": cost.intra_s.total,
+        "nic_bytes": cost.nic_bytes.total,
+        **{f"nic_{cause}_bytes": size for cause, size in causes(cost.nic_bytes).items()},
+        "intra_bytes": cost.intra_bytes.total,
+        **{f"intra_{cause}_bytes": size for cause, size in causes(cost.intra_bytes).items()},
+    }
 
 
 def plot_comparison(found: Comparison, file: str | Path) -> None:

@@ -1,33 +1,21 @@
-"""The plan at a glance: one HTML page with everything in it, nothing fetched from elsewhere.
+"""A report as one HTML page: with everything in it, nothing fetched from elsewhere.
 
-`page` gives the text, `view` the numbers and words that the template (`page.html.j2`) lays out.
-Bars are as wide as their values are large, per section.
+The template (`page.html.j2`) lays out the sections of `plans.report`; what this module adds is how
+wide bars are. Bars are as wide as their values are large, per section.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ...cost.account import Cost
-from ...plans import Plan, StagePlan
-from ...plans.explain import layer_texts, pipeline_lines, rows_lines
-from ...plans.figures import figures
-from ...plans.format import (
-    LayerRow,
-    format_bytes,
-    format_seconds,
-    layer_rows,
-    unfit_text,
-    without_numbers,
-)
-from ...plans.records import PlannedBaseline, PlannedLayer
-from ...plans.stage_figures import stage_figures
-from ...sbp.collectives import Step, path_bytes, work_of
-from ...sbp.placement import NdSbp
-from .tables import short_signature
+from ...plans import Plan
+from ...plans.format import Value
+from ...plans.report import report
+from ...plans.report.sections import Figures, Report, Section, ShownRow, Table
 
 LETTERS = {
     "S0": "rows split",
@@ -35,12 +23,25 @@ LETTERS = {
     "S1": "summed dim split",
     "R": "repeated",
 }
-CAUSES = ("forward", "backward", "gradient_sync")
-CAUSE_NAMES = {"forward": "forward", "backward": "backward", "gradient_sync": "gradients"}
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A piece of a bar: its name and text, its colour (a class of the style sheet), its width."""
+
+    name: str
+    style: str
+    text: str
+    percent: float
 
 
 def page(plan: Plan) -> str:
     """The page's HTML."""
+    return render(report(plan))
+
+
+def render(shown: Report) -> str:
+    """A report's HTML."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -51,184 +52,83 @@ def page(plan: Plan) -> str:
         lstrip_blocks=True,
     )
     template = environment.get_template("page.html.j2")
-    return template.render(**view(plan))
+    return template.render(view(shown))
 
 
-def view(plan: Plan) -> dict[str, Any]:
-    """What the template needs."""
-    predicted = figures(plan)
-    cost = predicted.cost
-    share = cost.communication_s / cost.iteration_s if cost.iteration_s else 0.0
-    parts = f" in {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
-    closest, nearest = [], plan.closest_baseline
-    if nearest is not None and nearest.iteration_s is not None:
-        name, seconds = nearest.name, format_seconds(nearest.iteration_s)
-        closest.append((f"closest known scheme, {name}", seconds))
+def view(shown: Report) -> dict[str, Any]:
+    """What the template needs: the report, and the bars of its sections."""
+    sections, told = [], set[str]()
+    for part, section in shown.all_sections():
+        sections.append(
+            {
+                "part": part,
+                "id": "-".join((section.key or "whole", *part.split()[-1:])),
+                "section": section,
+                "is_table": isinstance(section, Table),
+                "rows": section.shown() if isinstance(section, Table) else (),
+                "bar": bar(section),
+                "row_bars": row_bars(section),
+                "notes": [note for note in section.notes if note not in told],
+            }
+        )
+        told |= set(section.notes)
+    same = [(part.title, part.same_as) for part in shown.parts if part.same_as]
     return {
-        "title": f"{plan.graph.name} on {plan.cluster}",
-        "subtitle": "; ".join(
-            [f"batch {plan.batch}{parts}, {plan.optimizer}", *rows_lines(plan.graph)]
-        ),
-        "tiles": [
-            ("an iteration", format_seconds(predicted.iteration_s), "predicted"),
-            ("communication", f"{share:.0%}", format_seconds(cost.communication_s)),
-            (
-                "memory a device",
-                format_bytes(max(predicted.memory_bytes)),
-                f"of {format_bytes(plan.memory_limit_bytes)}",
-            ),
-            (
-                "through each NIC",
-                format_bytes(cost.nic_bytes.total),
-                f"inside a node {format_bytes(cost.intra_bytes.total)} a device",
-            ),
-        ],
-        "pipeline": pipeline_lines(plan) if len(plan.stages) > 1 else [],
-        "schemes": _schemes(plan),
+        "report": shown,
+        "sections": sections,
+        "same": same,
         "letters": LETTERS,
-        "stages": [_stage(plan, number) for number in range(len(plan.stages))],
-        "closest": closest,
+        "topology": topology_parts,
     }
 
 
-def _stage(plan: Plan, number: int) -> dict[str, Any]:
-    """The sections of one stage. name: "" if it is the only one"""
-    stage, several = plan.stages[number], len(plan.stages) > 1
-    return {
-        "name": f"Stage {number}, {stage.place}: " if several else "",
-        "number": f"-{number}" if several else "",
-        "time": _time_parts(stage_figures(stage).cost),
-        "memory": _memory(stage),
-        "layers": _layers(stage),
-        "certificate": _certificate(stage),
-    }
+def bar(section: Section) -> tuple[Segment, ...]:
+    """One bar of all rows, where the section says what share of the whole each is."""
+    if isinstance(section, Figures) or "share" not in section.sums:
+        return ()
+    first, size, share = section.columns[0], section.columns[1], section.columns[2]
+    whole = max(section.sums[share.key], 1.0) if section.sums[share.key] else section.sums[size.key]
+    field = share if section.sums[share.key] else size
+    return tuple(
+        Segment(
+            section.text(first, row),
+            f"part{number}",
+            section.text(size, row),
+            percent(row[field.key], whole),
+        )
+        for number, row in enumerate(section.rows)
+    )
 
 
-def _time_parts(cost: Cost) -> list[dict[str, Any]]:
-    parts = [("computation", "compute", cost.compute_s)]
-    for link, traffic in (("between nodes", cost.inter_s), ("inside a node", cost.intra_s)):
-        kind = "inter" if link == "between nodes" else "intra"
-        for cause in CAUSES:
-            parts.append(
-                (f"{link}, {CAUSE_NAMES[cause]}", f"{kind}-{cause}", getattr(traffic, cause))
-            )
-    total = cost.iteration_s
+def row_bars(section: Section) -> Sequence[tuple[Segment, ...]]:
+    """A bar for each shown row that takes time: computation, then communication."""
+    if isinstance(section, Figures):
+        return ()
+    units = {column.key: column.unit for column in section.columns}
+    if "communication_s" not in units:
+        return ()
+    times = [_times(row) for row in section.shown()]
+    longest = max((sum(pair) for pair in times), default=0.0)
+    names = ("computation", "compute"), ("communication", "communication")
     return [
-        {
-            "name": name,
-            "class": style,
-            "text": format_seconds(seconds),
-            "percent": _percent(seconds, total),
-        }
-        for name, style, seconds in parts
-        if seconds > 0
+        tuple(
+            Segment(name, style, "", percent(seconds, longest))
+            for (name, style), seconds in zip(names, pair, strict=True)
+            if seconds > 0
+        )
+        for pair in times
     ]
 
 
-def _schemes(plan: Plan) -> list[dict[str, Any]]:
-    """Ours and the known schemes, the fastest first; bars end at the slowest that fits."""
-    predicted = figures(plan)
-    cost = predicted.cost
-    rows: list[tuple[float, PlannedBaseline | None]] = [(predicted.iteration_s, None)]
-    rows += [(b.iteration_s, b) for b in plan.baselines if b.iteration_s is not None]
-    longest = max(seconds for seconds, _ in rows)
-    found = []
-    for seconds, baseline in sorted(rows, key=lambda row: row[0]):
-        communication = (
-            cost.communication_s if baseline is None else baseline.communication_s or 0.0
-        )
-        times = seconds / predicted.iteration_s if predicted.iteration_s else 1.0
-        found.append(
-            {
-                "name": "this plan" if baseline is None else baseline.name,
-                "detail": "" if baseline is None else baseline.topology,
-                "ours": baseline is None,
-                "compute": _percent(seconds - communication, longest),
-                "communication": _percent(communication, longest),
-                "text": format_seconds(seconds)
-                + ("" if baseline is None else f" ({times:.2f} times as long)"),
-                "why": "",
-            }
-        )
-    for baseline in plan.baselines:
-        if not baseline.fits:
-            found.append(
-                {
-                    "name": baseline.name,
-                    "detail": baseline.topology,
-                    "ours": False,
-                    "compute": 0.0,
-                    "communication": 0.0,
-                    "text": "",
-                    "why": unfit_text(baseline),
-                }
-            )
-    return found
+def _times(row: ShownRow) -> tuple[float, float]:
+    """Seconds of computation and of communication."""
+    values: Mapping[str, Value] = row.values
+    whole, moved = values.get("iteration_s"), _number(values.get("communication_s"))
+    return _number(values.get("compute_s") if whole is None else _number(whole) - moved), moved
 
 
-def _memory(plan: StagePlan) -> dict[str, Any]:
-    """Bytes of a device by kind, in percent of the larger of limit and need."""
-    predicted = stage_figures(plan)
-    trained = sum(predicted.costs[op.name].memory_bytes for op in plan.graph.params)
-    total, limit = predicted.cost.memory_bytes, plan.memory_limit_bytes
-    scale = max(total, limit if math.isfinite(limit) else total)
-    kinds = (
-        ("parameters, gradients, optimizer state", "parameters", trained),
-        ("activations and copies", "activations", total - trained),
-    )
-    return {
-        "parts": [
-            {
-                "name": name,
-                "class": style,
-                "text": format_bytes(size),
-                "percent": _percent(size, scale),
-            }
-            for name, style, size in kinds
-        ],
-        "limit_percent": _percent(limit, scale),
-        "limit": format_bytes(limit),
-        "share": f"{total / limit:.0%}",
-        "fits": total <= limit,
-    }
-
-
-def _layers(plan: StagePlan) -> list[dict[str, Any]]:
-    rows = layer_rows(layer_texts(plan), lambda layer: _moves_shown(plan, layer))
-    slowest = max((row.cost.iteration_s for row in rows), default=0.0)
-    return [_layer(plan, row, slowest) for row in rows]
-
-
-def _moves_shown(plan: StagePlan, layer: PlannedLayer) -> str:
-    """The redistributions of a layer as equal layers share them."""
-    moves = _moves(plan, layer.ops)
-    return str([{**move, "what": without_numbers(move["what"])} for move in moves])
-
-
-def _layer(plan: StagePlan, row: LayerRow, slowest: float) -> dict[str, Any]:
-    cost, layer = row.cost, row.layer
-    moves = _moves(plan, layer.ops)
-    extra = layer.alternative_extra_s
-    return {
-        "name": row.name,
-        "count": row.count,
-        "op": layer.op,
-        "topology": topology_parts(layer.topology),
-        "signature": short_signature(layer.signature),
-        "compute": _percent(cost.compute_s, slowest),
-        "communication": _percent(cost.communication_s, slowest),
-        "time": format_seconds(cost.iteration_s),
-        "times": f"{format_seconds(cost.compute_s)} computation, "
-        f"{format_seconds(cost.communication_s)} communication",
-        "memory": format_bytes(cost.memory_bytes),
-        "moves": moves,
-        "collectives": sum(len(move["steps"]) for move in moves),
-        "nic": format_bytes(cost.nic_bytes.total),
-        "intra": format_bytes(cost.intra_bytes.total),
-        "next_best": f"{layer.alternative}: {format_seconds(extra)} more"
-        if layer.alternative
-        else "",
-    }
+def _number(value: Value) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def topology_parts(topology: str) -> list[dict[str, Any]]:
@@ -248,74 +148,14 @@ def topology_parts(topology: str) -> list[dict[str, Any]]:
             "text": f"{letter} {nodes}x{gpus}" if gpus > 1 and nodes > 1 else
             f"{letter} {nodes * gpus}",
             "title": f"{LETTERS[letter]} over {nodes} x {gpus} devices",
-            "percent": _percent(math.log2(nodes * gpus), whole),
+            "percent": percent(math.log2(nodes * gpus), whole),
         }
         for letter, nodes, gpus in found
         if nodes * gpus > 1
     ]  # fmt: skip
 
 
-def _moves(plan: StagePlan, ops: Sequence[str]) -> list[dict[str, Any]]:
-    """The redistributions into a layer: from where to where, by which collectives and bytes."""
-    found = []
-    for op in (op for op in plan.graph.ops if op.name in set(ops)):
-        name = op.name
-        for index, tensor in enumerate(op.inputs):
-            edge = plan.edges.get((name, index))
-            if edge is None:
-                continue
-            wanted = plan.ops[name].ins[index]
-            producer = plan.graph.producers[tensor]
-            given = plan.ops[producer.name].outs[producer.outputs.index(tensor)]
-            ways = [("forward", given, wanted, edge.forward)]
-            back = plan.ops[name].grad_ins[index]
-            kept = plan.ops[producer.name].grad_outs[producer.outputs.index(tensor)]
-            if back is not None and kept is not None:
-                ways.append(("backward", back, kept, edge.backward))
-            for way, source, target, steps in ways:
-                texts = _step_texts(plan, tensor, source, steps)
-                if texts:
-                    found.append(
-                        {
-                            "way": way,
-                            "what": producer.name if producer.kind == "param" else tensor,
-                            "path": short_signature(f"{source} -> {target}"),
-                            "steps": texts,
-                        }
-                    )
-    return found
-
-
-def _step_texts(plan: StagePlan, tensor: str, source: NdSbp, steps: Sequence[Step]) -> list[str]:
-    """`all-gather over 4 nodes, 12.6 MB a device` for each collective."""
-    texts = []
-    spec = plan.graph.tensors[tensor].spec
-    for step, before, after in path_bytes(spec, steps, source, plan.mesh):
-        if step.is_free:
-            continue
-        nodes, gpus = plan.mesh.topology(step.axes)
-        group = f"{nodes} nodes" if nodes > 1 else f"{gpus} devices of a node"
-        if nodes > 1 and gpus > 1:
-            group += f" x {gpus}"
-        sent = work_of(step, plan.mesh, plan.cluster.collectives).device * max(before, after)
-        texts.append(f"{step.way.replace('_', '-')} over {group}, {format_bytes(sent)} a device")
-    return texts
-
-
-def _certificate(plan: StagePlan) -> list[tuple[str, str]]:
-    """What is known about better plans."""
-    predicted = stage_figures(plan)
-    found = [("found by", plan.search.algorithm)]
-    bound, gap, products = plan.search.lower_bound_s, predicted.gap, predicted.product_bytes
-    if bound is not None and gap is not None:
-        found.append(("no plan in the searched space takes less than", format_seconds(bound)))
-        proven = "optimal in that space" if gap == 0 else f"a plan {gap:.2%} faster"
-        found.append(("proven", proven if gap == 0 else f"at most {proven} exists"))
-    if products.ratio is not None:
-        found.append(("each device receives for the products", format_bytes(products.moved)))
-        found.append(("any algorithm needs at least", format_bytes(products.least)))
-    return found
-
-
-def _percent(part: float, whole: float) -> float:
-    return round(100 * part / whole, 4) if whole > 0 and math.isfinite(part) else 0.0
+def percent(part: Value, whole: float) -> float:
+    """For a width; 0 of what is no finite number."""
+    size = _number(part)
+    return round(100 * size / whole, 4) if whole > 0 and math.isfinite(size) else 0.0

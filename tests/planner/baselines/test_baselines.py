@@ -26,7 +26,7 @@ from autoddl.planner.realize import Candidate
 from autoddl.planner.tables.micro_batches import MicroBatches
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
-from autoddl.plans.summary import summary_json
+from autoddl.plans.report import report
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import S
 from autoddl.search.auto import auto
@@ -218,8 +218,9 @@ def test_the_plan_records_them_and_survives_the_file():
     )
     again = Plan.loads(plan.dumps())
     assert again.baselines == plan.baselines
-    told = summary_json(plan)["baselines"]
-    assert [b["name"] for b in told if b["fits"]] == [b.name for b in plan.baselines if b.fits]
+    told = report(plan).to_json()["schemes"]
+    names = {scheme["name"] for scheme in told if scheme["fits"]}
+    assert names == {"this plan", *(b.name for b in plan.baselines if b.fits)}
     assert "times as long" in explain(plan)
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from autoddl.planner.stages.partition import Task, in_flight, partition, partitions, shapes_of
 from autoddl.plans.records import StagePrice
 from autoddl.plans.schedule import orders
-from autoddl.plans.schedule.costs import Costs
 from autoddl.plans.schedule.make import make_schedule
+from autoddl.plans.schedule.schedule import Costs
 from autoddl.plans.schedule.simulate import simulate
 
 

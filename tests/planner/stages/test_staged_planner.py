@@ -15,8 +15,8 @@ from autoddl.planner.planner import find_plan
 from autoddl.planner.stages.stage_prices import StagePrices
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
+from autoddl.plans.report import report
 from autoddl.plans.stage_figures import stage_figures
-from autoddl.plans.summary import summary_json
 from tests.clusters import cluster
 from tests.graph.test_cut import u_shaped
 from tests.graphs import attention, mlp, tied
@@ -54,7 +54,7 @@ def test_interleaved_parts_share_a_stage():
     }
     assert len(figures(plan).memory_bytes) == 2 and figures(plan).schedule.chunks == 2
     assert Plan.from_json(plan.to_json()).to_json() == plan.to_json()
-    assert "2 stages of 2 parts" in explain(plan) and "part 3: layers" in explain(plan)
+    assert "2 stages of 2 parts" in explain(plan) and "\npart 3\n" in explain(plan)
     with pytest.raises(ValueError, match="4 parts are not 3 on each stage"):
         Plan.from_json({**plan.to_json(), "chunks": 3})
 
@@ -143,7 +143,7 @@ def test_stages_in_mixed_precision():
     ):
         assert 2 * halved[0].spec.bytes == full[0].spec.bytes
     again = Plan.from_json(json.loads(json.dumps(found.to_json())))
-    assert again == found and summary_json(again)["precision"] == "float16"
+    assert again == found and report(again).to_json()["precision"] == "float16"
     again.check_model(DEEP)
     with pytest.raises(ValueError, match="no float16 rate"):
         find_plan(DEEP, cluster("laptop", 2, 2), PlanOptions(stages=2, precision="float16"))

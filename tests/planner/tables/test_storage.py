@@ -8,15 +8,15 @@ import pytest
 from autoddl import explain
 from autoddl.cost.account import account, total
 from autoddl.cost.model import CostModel
-from autoddl.cost.savings import stored_whole
 from autoddl.cost.storage import Storage, StoragePrices, chosen_axes, storage_steps, stored_codes
 from autoddl.planner.asked import micro_graph
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.placements import place
 from autoddl.planner.planner import find_plan
+from autoddl.planner.realize import place
 from autoddl.planner.tables.group_table import WHOLE_SPACE, Space
 from autoddl.planner.tables.tables import build_tables
 from autoddl.plans.figures import figures
+from autoddl.plans.savings import savings, stored_whole
 from autoddl.plans.stage_figures import stage_figures
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.placement import B, NdSbp, P
@@ -174,23 +174,27 @@ def test_savings_are_the_difference_to_whole_storage():
         ),
     )
     stage, known = plan.stage, stage_figures(plan.stage)
-    savings = known.savings
-    assert savings.storage is not None and savings.accumulation is not None
-    stored = stored_whole(plan.graph, known.model, stage.ops, stage.edges)
-    whole = total(account(plan.graph, known.model, 2, *stored, known.again).values())
+    saving = savings(stage)
+    assert saving.storage is not None and saving.accumulation is not None
+    whole = total(
+        account(
+            plan.graph, known.model, 2,
+            *stored_whole(plan.graph, known.model, stage.ops, stage.edges), known.again,
+        ).values()
+    )  # fmt: skip
     saved = whole.memory_bytes - known.cost.memory_bytes
-    assert savings.storage.saved_bytes == pytest.approx(saved) and saved > 0
-    assert savings.storage.extra_s >= 0
+    assert saving.storage.saved_bytes == pytest.approx(saved) and saved > 0
+    assert saving.storage.extra_s >= 0
     text = explain(plan)
-    assert "ZeRO stage" in text and "2 micro-batches are accumulated: saves" in text
-    by_layer = sum(s.saved_bytes for s in savings.by_op.values())
+    assert "ZeRO stage" in text and "2 micro-batches are accumulated" in text
+    by_layer = sum(s.saved_bytes for s in saving.by_op.values())
     assert by_layer == pytest.approx(saved)
 
 
 def test_stages_are_in_the_file():
     graph, where = mlp(64, (32, 64, 32)), cluster("gcp_a100", 2, 2)
     plan = find_plan(graph, where, PlanOptions(micro_batches=2, baselines=False), space=Space())
-    from autoddl.planner.placements import split_storage
+    from autoddl.planner.realize import split_storage
     from autoddl.plans import Plan
 
     storage = {p.outputs[0]: Storage(3, (0, 1)) for p in plan.graph.params}

@@ -7,9 +7,9 @@ import pytest
 
 from autoddl.cost.model import CostModel
 from autoddl.planner.tables import strategies as space
-from autoddl.planner.tables.even import Even
 from autoddl.planner.tables.group_table import Space
 from autoddl.planner.tables.strategies import (
+    Even,
     Restriction,
     assignments,
     block_sequences,

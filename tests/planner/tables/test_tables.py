@@ -4,7 +4,7 @@ import numpy as np
 
 from autoddl.cost.account import account, total
 from autoddl.cost.model import CostModel
-from autoddl.planner.placements import place
+from autoddl.planner.realize import place
 from autoddl.planner.tables.tables import build_tables
 from tests.clusters import cluster
 from tests.graphs import Builder

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from autoddl.cluster.link import Link
 from autoddl.cluster.spec import Cluster, Device
 from autoddl.cluster.submesh import SubMesh
-from autoddl.plans.reshard.load import Job, Option, lower_bound, makespan
-from autoddl.plans.reshard.order import ORDERS, dfs
+from autoddl.plans.reshard.order import ORDERS, Job, Option, dfs, lower_bound, makespan
 from autoddl.plans.reshard.plan import plan_reshard
 from autoddl.plans.reshard.simulate import carry_out
 from autoddl.plans.reshard.strategies import STRATEGIES

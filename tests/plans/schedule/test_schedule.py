@@ -8,12 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoddl.plans.schedule.costs import Costs
 from autoddl.plans.schedule.make import make_schedule
 from autoddl.plans.schedule.orders import SCHEDULES, Action, Kind
-from autoddl.plans.schedule.schedule import Schedule, chain
-from autoddl.plans.schedule.simulate import Deadlock, simulate, sorted_tasks
-from autoddl.plans.schedule.tasks import Transfer, actions_of, all_tasks, needs
+from autoddl.plans.schedule.schedule import Costs, Schedule, chain
+from autoddl.plans.schedule.simulate import (
+    Deadlock,
+    Transfer,
+    actions_of,
+    all_tasks,
+    needs,
+    simulate,
+    sorted_tasks,
+)
 from autoddl.plans.schedule.verify import verify
 
 GOLDEN = Path(__file__).parent / "golden"

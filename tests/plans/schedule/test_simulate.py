@@ -2,8 +2,8 @@
 
 import pytest
 
-from autoddl.plans.schedule.costs import Costs
 from autoddl.plans.schedule.make import make_schedule
+from autoddl.plans.schedule.schedule import Costs
 from autoddl.plans.schedule.simulate import simulate
 
 

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from autoddl.plans.schedule.costs import Costs
 from autoddl.plans.schedule.make import make_schedule
+from autoddl.plans.schedule.schedule import Costs
 from autoddl.plans.schedule.simulate import simulate
 from autoddl.plans.schedule.timeline import save_picture, save_trace
 

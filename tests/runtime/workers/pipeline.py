@@ -16,8 +16,8 @@ from autoddl.cost.operators import at_rate
 from autoddl.cost.storage import Storage
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.placements import split_storage
 from autoddl.planner.planner import find_plan
+from autoddl.planner.realize import split_storage
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.plans.stage_figures import stage_figures

@@ -7,7 +7,7 @@ from autoddl.cost.operators import at_rate
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.figures import figures
-from autoddl.plans.schedule.costs import Costs
+from autoddl.plans.schedule.schedule import Costs
 from autoddl.plans.schedule.simulate import simulate
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.oneflow.trace.trace import trace_with_state

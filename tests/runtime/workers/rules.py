@@ -17,8 +17,8 @@ from autoddl.runtime.comm.groups import Groups
 from autoddl.runtime.execution.vjp import product, run_kernel
 from autoddl.runtime.jobs.guard import install_guard, rank
 from autoddl.runtime.kernel import Context, RunState
+from autoddl.runtime.oneflow.autograd import detached
 from autoddl.runtime.oneflow.backend import OneFlow
-from autoddl.runtime.oneflow.detach import detached
 from autoddl.runtime.oneflow.kernels import KERNELS
 from autoddl.runtime.oneflow.kernels.lean import LEAN
 from autoddl.sbp.layout import is_even, local_shape

@@ -18,7 +18,7 @@ from oneflow import _C, Tensor
 
 from ....sbp.signature import RULES, Attrs, is_matmul
 from ...kernel import ByInput, Context, Kernel
-from ..detach import detached
+from ..autograd import detached
 from .product import TRANSPOSED, convolve, product_gradient
 
 

@@ -15,7 +15,7 @@ from oneflow import _C, Tensor
 
 from ....sbp.signature import RULES, Attrs, is_matmul
 from ...kernel import ByInput, Context, Explicit, Kernel
-from ..detach import detached
+from ..autograd import detached
 from .product import product_gradient
 from .registry import KERNELS
 

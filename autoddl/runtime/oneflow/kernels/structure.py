@@ -12,7 +12,7 @@ from oneflow import Tensor
 
 from ....sbp.signature import Attrs
 from ...kernel import Context, Explicit
-from ..detach import detached
+from ..autograd import detached
 from .registry import kernel
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ....plans import Plan
-from ...jobs.alone import last_lines, run_alone
+from ..alone import last_lines, run_alone
 from .lazy_ops import why_not
 from .merge import compiled_axes
 from .read import DeviceMemory, Register, read_fullest

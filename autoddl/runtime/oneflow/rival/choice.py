@@ -19,7 +19,7 @@ from google.protobuf import text_format
 from ....graph.graph import Graph, Op
 from ....sbp.mesh import Mesh
 from ....sbp.placement import B, NdSbp, P, Placement, S
-from ...jobs.alone import last_lines, run_alone
+from ..alone import last_lines, run_alone
 from ..memory.lazy_ops import why_not
 from .model import merged_axes
 

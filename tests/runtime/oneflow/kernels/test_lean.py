@@ -8,8 +8,8 @@ import pytest
 
 from autoddl.runtime.execution.vjp import product, run_kernel
 from autoddl.runtime.kernel import ByInput
+from autoddl.runtime.oneflow.autograd import detached
 from autoddl.runtime.oneflow.backend import OneFlow
-from autoddl.runtime.oneflow.detach import detached
 from autoddl.runtime.oneflow.kernels import KERNELS
 from autoddl.runtime.oneflow.kernels.by_input import BY_INPUT
 from autoddl.runtime.oneflow.kernels.lean import LEAN

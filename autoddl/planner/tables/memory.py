@@ -1,0 +1,161 @@
+"""What the tables say of memory beside each group's own bytes.
+
+**The gradients of the last products.** Those of the last product of a block that is run again count
+for its group. Of the whole graph's
+
+    max( gradients of the product - what its reader keeps, gradients of its reader )
+
+(`cost.memory`) depends on the strategies of both: it belongs to the edge between their groups,
+or to the group of both. It is added to the tables' bytes where it counts.
+
+**A lower bound**, bytes that each device needs at least, however evenly a graph is divided:
+parameters with their state, and what is kept for the backward pass, shared by all devices. A tensor
+with e dims that grow with the batch has in M micro-batches, one at a time, the M**e-th part of its
+bytes, so that one look at the graph tells of all M.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ...cost.memory import beside_shares, last_counts, last_product, lasting_shares, reader_of
+from ...cost.model import CostModel
+from ...cost.operators import is_saved, saved_bytes
+from ...cost.recompute import Recomputation
+from ...graph.graph import Graph, Op
+from ...search.problem import Table
+from .group_table import GroupTable, GroupTables, grad_in, grad_out
+from .groups import Group, Grouping, rule_of
+
+
+@dataclass(frozen=True)
+class LastMemory:
+    tables: GroupTables
+    grouping: Grouping
+
+    @cached_property
+    def _product(self) -> Op | None:
+        return last_product(self.tables.graph)
+
+    @cached_property
+    def _reader(self) -> Op | None:
+        """Of the product's output, if its group is the product's or reads from that."""
+        if self._product is None:
+            return None
+        reader = reader_of(self.tables.graph, self._product)
+        if reader is None:
+            return None
+        group = self.grouping.groups[self.grouping.owner[reader.name]]
+        names = {op.name for op in group.ops}
+        read = {self.tables.graph.producers[port.tensor].name for port in group.inputs}
+        return reader if self._product.name in names | read else None
+
+    @cached_property
+    def groups(self) -> frozenset[int]:
+        """Numbers of the groups that are concerned, which have tables of their own."""
+        last = [op.name for op in (self._product, self._reader) if op is not None]
+        return frozenset(
+            self.grouping.owner[name] for name in (*last, *self.tables.again.last_products)
+        )
+
+    def of_group(self, group: Group, table: GroupTable) -> GroupTable:
+        """`table` with what depends on the one group alone."""
+        for op in group.ops:
+            if op.name in self.tables.again.last_products:
+                added = self.tables.again.weight(op.name) * self._gradients(group, table, op)
+                table = dataclasses.replace(table, memory_bytes=table.memory_bytes + added)
+        if self._product not in group.ops or not self._counts:
+            return table
+        added = self._gradients(group, table, self._product)
+        if self._reader in group.ops:
+            added = np.maximum(
+                added - self._kept(group, table, self._reader),
+                self._gradients(group, table, self._reader),
+            )
+        elif self._reader is not None:
+            return table
+        return dataclasses.replace(table, memory_bytes=table.memory_bytes + added)
+
+    def of_edge(
+        self, maker: Op, given: tuple[Group, GroupTable], wanted: tuple[Group, GroupTable]
+    ) -> Table | None:
+        """[given's, wanted's] bytes of the edge from operator `maker`; None for all but one."""
+        if maker != self._product or self._reader not in wanted[0].ops or not self._counts:
+            return None
+        product = self._gradients(*given, maker)
+        reader, kept = self._gradients(*wanted, self._reader), self._kept(*wanted, self._reader)
+        return np.maximum(product[:, None] - kept, reader)
+
+    @property
+    def _counts(self) -> bool:
+        tables = self.tables
+        return last_counts(tables.micro_batches, bool(tables.again.blocks))
+
+    def _kept(self, group: Group, table: GroupTable, op: Op) -> Table:
+        spec, number = self.tables.graph.spec(op), group.ops.index(op)
+        outs = np.zeros(len(table.assign))
+        for i, tensor in enumerate(spec.outputs):
+            codes = table.codes(lambda c, i=i: c.signatures[number].outs[i])
+            outs += self.tables.local_bytes(tensor, codes)
+        kept = saved_bytes(spec, rule_of(op), outs, True)
+        return kept + self.tables.extra_bytes(spec, number, table, lasting_shares(spec))
+
+    def _gradients(self, group: Group, table: GroupTable, op: Op) -> Table:
+        """Of the operator's outputs and inputs, and what goes with its own backward pass."""
+        tables, number = self.tables, group.ops.index(op)
+        graph, spec = tables.graph, tables.graph.spec(op)
+        shares = np.subtract(beside_shares(spec), lasting_shares(spec))
+        found = tables.extra_bytes(spec, number, table, (float(shares[0]), float(shares[1])))
+        taken = [(i, t, grad_out) for i, t in enumerate(op.outputs) if t in graph.needs_grad]
+        given = [
+            (i, t, grad_in) for i, t in enumerate(op.inputs) if (op.name, i) in graph.gives_grad
+        ]
+        for i, tensor, side in (*taken, *given):
+            codes = table.codes(lambda c, i=i, of=side: of(c.signatures[number], i))
+            found += tables.local_bytes(graph.tensors[tensor].spec, codes)
+        return found
+
+
+@dataclass(frozen=True)
+class LeastBytes:
+    """growing: exponent of the batch -> bytes of what grows so."""
+
+    growing: Mapping[int, float]
+
+    @staticmethod
+    def of(graph: Graph, model: CostModel, again: Recomputation) -> LeastBytes:
+        growing: dict[int, float] = {}
+        for op in graph.ops:
+            copies = _copies(graph, model, again, op)
+            for name in op.outputs if copies else ():
+                tensor = graph.tensors[name]
+                exponent = len(tensor.batch_dims)
+                known = growing.get(exponent, 0.0)
+                growing[exponent] = known + copies * tensor.spec.bytes / model.cluster.mesh.size
+        return LeastBytes(growing)
+
+    def within(self, micro_batches: int) -> float:
+        """With the graph's batch cut into so many."""
+        return sum(size / micro_batches**exponent for exponent, size in self.growing.items())
+
+
+def _copies(graph: Graph, model: CostModel, again: Recomputation, op: Op) -> float:
+    """How often the outputs of an operator count."""
+    has_grad = not graph.needs_grad.isdisjoint(op.outputs)
+    if op.kind == "param":
+        return model.parameter_copies if has_grad else 1
+    if op.kind == "input":
+        return bool(graph.consumers[op.outputs[0]])
+    if op.name in graph.free_ops or not is_saved(op, rule_of(op), has_grad):
+        return 0
+    return again.output_weight(op)
+
+
+def least_bytes(graph: Graph, model: CostModel, again: Recomputation | None = None) -> float:
+    """Of a graph at its own batch."""
+    return LeastBytes.of(graph, model, again or Recomputation(graph)).within(1)

@@ -1,0 +1,264 @@
+"""All that is shown of a plan, of any number of stages, as sections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...graph import batch_norm
+from ...graph.graph import Graph
+from ...graph.rows import find_rows
+from ...plans.figures import figures
+from ..format import format_bytes
+from ..plan import Plan
+from ..records import PlannedBaseline
+from ..schedule.schedule import Costs
+from ..schedule.simulate import simulate
+from .layers import layers_table
+from .sections import Column, Figure, Figures, Part, Report, Row, Section, Table
+from .stage_sections import stage_sections
+
+OURS = "this plan"
+_PRECISION = {"float16": "float16 with float32 master weights in the optimizer, and loss scaling"}
+
+
+def report(plan: Plan) -> Report:
+    """The whole plan: its cost, where time, bytes and memory go, each layer's choice, and how good
+
+    it is.
+    """
+    several = len(plan.stages) > 1
+    word = _part_word(plan)
+    parts = tuple(
+        Part(
+            f"{word} {number}",
+            stage_sections(stage),
+            f"{word} {first}" if first != number else "",
+        )
+        for number, (stage, first) in enumerate(
+            zip(plan.stages, figures(plan).same_as, strict=True)
+        )
+    )
+    needed = [_needed_bytes(part) for part in parts]
+    sections = (_heading(plan, needed), _cluster(plan), *(_pipeline(plan) if several else ()),
+                _stages(plan, needed), _transfers(plan))  # fmt: skip
+    return Report(*titles(plan), sections, parts, (_schemes(plan),), "stages")
+
+
+def titles(plan: Plan) -> tuple[str, str]:
+    """What is planned, and how."""
+    rounds = f" in {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
+    words = [f"batch {plan.batch}{rounds}", plan.optimizer]
+    if len(plan.stages) > 1:
+        chunks = "" if plan.chunks == 1 else f" of {plan.chunks} parts"
+        words += [f"{plan.num_stages} stages{chunks}", plan.schedule_name]
+        if plan.delay is not None:
+            words.append(f"weight gradients {plan.delay} late")
+    if plan.precision in _PRECISION:
+        words.append(_PRECISION[plan.precision])
+    return f"{plan.graph.name} on {plan.cluster}", ", ".join(words)
+
+
+def layer_report(plan: Plan, name: str) -> Report:
+    """One layer, step by step. ValueError if no layer has that name."""
+    found = [stage for stage in plan.stages if any(own.name == name for own in stage.layers)]
+    if not found:
+        names = ", ".join(layer.name for layer in plan.layers[:6])
+        raise ValueError(f"the plan has no layer {name!r}; its layers are {names}, ...")
+    return Report(name, f"in {' '.join(titles(plan))}", (layers_table(found[0], [name]),))
+
+
+def _part_word(plan: Plan) -> str:
+    return "stage" if plan.chunks == 1 else "part"
+
+
+def _needed_bytes(part: Part) -> float:
+    """Of a device, which the memory limit is held against."""
+    (memory,) = (s for s in part.sections if isinstance(s, Table) and s.key == "memory")
+    return memory.sums["bytes"]
+
+
+def _heading(plan: Plan, needed_bytes: Sequence[float]) -> Figures:
+    """Of the plan as a whole, and what keeps its batch whole.
+
+    needed_bytes: of each part; those of one stage share its devices
+    """
+    of_stages = (sum(needed_bytes[v] for v in plan.parts_of(n)) for n in range(plan.num_stages))
+    single = len(plan.stages) == 1
+    values = (
+        Figure("model", "", plan.graph.name),
+        Figure("seed", "", plan.seed),
+        Figure("batch", "", plan.batch),
+        Figure("micro_batches", "", plan.micro_batches),
+        Figure("precision", "", plan.precision),
+        Figure("batch_norm", "", plan.batch_norm),
+        Figure("optimizer", "", plan.optimizer),
+        Figure("schedule", "", plan.schedule_name),
+        Figure("delay", "", plan.delay),
+        Figure("chunks", "", plan.chunks),
+        Figure("recomputed_blocks", "", len(plan.recomputed)),
+        Figure("iteration_s", "" if single else "a step", figures(plan).iteration_s, "seconds"),
+        Figure("memory_bytes", "needs", max(of_stages), "bytes"),
+        Figure("memory_limit_bytes", "of at most", plan.memory_limit_bytes, "bytes"),
+    )  # fmt: skip
+    return Figures("", "A device", values, brief=True, notes=_rows_notes(plan.graph))
+
+
+def _cluster(plan: Plan) -> Figures:
+    """In the title for people."""
+    cluster = plan.cluster
+    names = ("name", "nodes", "gpus_per_node")
+    return Figures("cluster", "", tuple(Figure(n, "", getattr(cluster, n)) for n in names))
+
+
+def _rows_notes(graph: Graph) -> tuple[str, ...]:
+    """What keeps the batch whole, and what BatchNorm takes its statistics of."""
+    notes = [text] if (text := batch_norm.text(graph)) else []
+    meeting = None if graph.is_stage else find_rows(graph).meeting
+    if meeting is not None and not batch_norm.is_training_norm(meeting):
+        notes.append(
+            f"rows of the batch meet in {meeting.name} ({meeting.kind}), so it is trained whole"
+        )
+    return tuple(notes)
+
+
+def _pipeline(plan: Plan) -> tuple[Section, ...]:
+    """How long the stages wait for each other, and the parameters that several of them hold."""
+    known = figures(plan)
+    costs, word = known.pass_costs, _part_word(plan)
+    no_transfers = Costs(costs.forward, costs.backward, costs.weight, {}, {})
+    values = (
+        Figure("bubble", "bubble", known.timeline.bubble, "share"),
+        Figure("bubble_without_transfers", "with transfers in no time",
+               simulate(known.schedule, no_transfers).bubble, "share"),
+    )  # fmt: skip
+    notes = tuple(
+        f"parameter {name} is held by {word}s {', '.join(map(str, stages))}; their gradients are "
+        "added up once a step"
+        for name, stages in known.travel.shared_params.items()
+    )
+    return (Figures("", "Waiting", values, brief=True, notes=notes),)
+
+
+def _stages(plan: Plan, needed_bytes: Sequence[float]) -> Table:
+    """Where the stages are and what their passes take."""
+    known = figures(plan)
+    word = _part_word(plan)
+    rows: list[Row] = [
+        {
+            "stage": number,
+            "layers": f"{stage.first}-{stage.last - 1}",
+            "first_layer": stage.first,
+            "last_layer": stage.last - 1,
+            "place": str(stage.place),
+            "forward_s": known.prices[number].forward_s,
+            "backward_s": known.prices[number].backward_s,
+            "once_s": known.prices[number].once_s,
+            "in_flight": known.schedule.stash[number % plan.num_stages],
+            "memory_bytes": needed_bytes[number],
+        }
+        for number, stage in enumerate(plan.stages)
+    ]
+    columns = (
+        Column("stage", word, "count"),
+        Column("layers", "layers"),
+        Column("place", "place"),
+        Column("forward_s", "forward", "seconds"),
+        Column("backward_s", "backward", "seconds"),
+        Column("once_s", "once", "seconds"),
+        Column("in_flight", "in flight", "count"),
+        Column("memory_bytes", "memory", "bytes"),
+    )
+    return Table("stages", f"{word.capitalize()}s", columns, tuple(rows), brief=True)
+
+
+def _transfers(plan: Plan) -> Table:
+    known = figures(plan)
+    rows: list[Row] = [
+        {
+            "tensor": link.tensor,
+            "source": link.source,
+            "target": link.target,
+            "long_skip": link.target > link.source + 1,
+            "way": f"{link.source} -> {link.target}"
+            + (" (long skip)" if link.target > link.source + 1 else ""),
+            "path": f"{forward.source.nd} -> {forward.target.nd}",
+            "bytes": forward.spec.bytes,
+            "strategy": forward.strategy,
+            "forward_s": forward.seconds,
+            "forward_bound_s": forward.bound_s,
+            "backward_s": backward.seconds if backward else 0.0,
+        }
+        for link, (forward, backward) in known.travel.reshards.items()
+    ]
+    columns = (
+        Column("tensor", "tensor"),
+        Column("way", f"{_part_word(plan)}s"),
+        Column("path", "placements"),
+        Column("bytes", "bytes", "bytes"),
+        Column("strategy", "by"),
+        Column("forward_s", "forward", "seconds"),
+        Column("forward_bound_s", "at least", "seconds"),
+        Column("backward_s", "backward", "seconds"),
+    )
+    title = f"Between {_part_word(plan)}s, each micro-batch" if rows else ""
+    return Table("transfers", title, columns, tuple(rows))
+
+
+def _schemes(plan: Plan) -> Table:
+    """The plan and the known schemes, the fastest first, and then those that cannot run."""
+    known = figures(plan)
+    ours = PlannedBaseline(
+        OURS,
+        "",
+        plan.micro_batches,
+        None,
+        known.iteration_s,
+        known.cost.communication_s,
+    )
+    able = sorted((ours, *filter(_fits, plan.baselines)), key=lambda b: b.iteration_s or 0.0)
+    unable = [baseline for baseline in plan.baselines if not baseline.fits]
+    rows: list[Row] = [
+        {
+            "name": scheme.name,
+            "topology": scheme.topology,
+            "fits": scheme.fits,
+            "micro_batches": scheme.micro_batches,
+            "iteration_s": scheme.iteration_s,
+            "times": _times(scheme.iteration_s, known.iteration_s),
+            "communication_s": scheme.communication_s,
+            "memory_bytes": scheme.memory_bytes,
+            "why": unfit_text(scheme),
+        }
+        for scheme in (*able, *unable)
+    ]
+    columns = (
+        Column("name", "scheme"),
+        Column("topology", "topology"),
+        Column("micro_batches", "rounds", "count"),
+        Column("iteration_s", "a step", "seconds"),
+        Column("times", "times as long", "times"),
+        Column("communication_s", "comm.", "seconds"),
+        Column("memory_bytes", "memory", "bytes"),
+        Column("why", "why not"),
+    )
+    title = "Beside the known schemes, each on its best topology" if plan.baselines else ""
+    return Table("schemes", title, columns, tuple(rows))
+
+
+def _fits(baseline: PlannedBaseline) -> bool:
+    return baseline.fits
+
+
+def _times(seconds: float | None, ours: float) -> float | None:
+    if seconds is None:
+        return None
+    return seconds / ours if ours else 1.0
+
+
+def unfit_text(baseline: PlannedBaseline) -> str:
+    """Why a known scheme is out of the question; "" if it is not."""
+    if baseline.fits:
+        return ""
+    if baseline.memory_bytes is None:
+        return "does not divide the batch"
+    return f"does not fit, it needs {format_bytes(baseline.memory_bytes)} a device"

@@ -1,0 +1,125 @@
+"""The layers of a stage as a table: what each costs, how it is split, and what moves into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...graph.graph import Op
+from ...plans.savings import Saving, savings
+from ...plans.stage_figures import stage_figures
+from ...sbp.collectives import Step, path_bytes, work_of
+from ...sbp.placement import NdSbp
+from ..format import format_bytes, short_signature
+from ..records import PlannedLayer
+from ..stage import StagePlan
+from .sections import Column, Row, Table
+
+COLUMNS = (
+    Column("name", "layer"),
+    Column("op", "operator"),
+    Column("topology", "topology", "topology"),
+    Column("signature", "signature", "signature"),
+    Column("compute_s", "comput.", "seconds", adds=True),
+    Column("communication_s", "comm.", "seconds", adds=True),
+    Column("nic_bytes", "NIC", "bytes", adds=True),
+    Column("intra_bytes", "in host", "bytes", adds=True),
+    Column("memory_bytes", "memory", "bytes", adds=True),
+    Column("next_best", "next best topology", "topology", apart=True),
+    Column("next_best_extra_s", "longer by", "more_seconds", apart=True),
+    Column("storage", "parameters", apart=True),
+    Column("moves", "what moves into it", "lines", apart=True),
+)
+
+
+def layers_table(stage: StagePlan, names: Sequence[str] | None = None) -> Table:
+    """One row a layer; `names` are the layers, None for all."""
+    chosen = [layer for layer in stage.layers if names is None or layer.name in names]
+    note = (
+        "memory: all that a layer keeps in a step; not all of it is there at the fullest moment, "
+        "which the limit is held against",
+    )
+    return Table(
+        "layers",
+        "Layers",
+        COLUMNS,
+        tuple(_row(stage, layer) for layer in chosen),
+        total="all layers" if names is None else "",
+        folds=True,
+        brief=True,
+        notes=note if names is None else (),
+    )
+
+
+def _row(stage: StagePlan, layer: PlannedLayer) -> Row:
+    cost = stage_figures(stage).layer_cost(layer)
+    return {
+        "name": layer.name,
+        "op": layer.op,
+        "topology": layer.topology,
+        "signature": layer.signature,
+        "compute_s": cost.compute_s,
+        "communication_s": cost.communication_s,
+        "nic_bytes": cost.nic_bytes.total,
+        "intra_bytes": cost.intra_bytes.total,
+        "memory_bytes": cost.memory_bytes,
+        "next_best": layer.alternative,
+        "next_best_extra_s": layer.alternative_extra_s if layer.alternative else None,
+        "storage": _storage(stage, layer),
+        "moves": tuple(_moves(stage, layer)),
+    }
+
+
+def _storage(stage: StagePlan, layer: PlannedLayer) -> str:
+    """How a layer stores its parameters; "" if whole."""
+    found = savings(stage)
+    zero = sorted({found.stages[op] for op in layer.ops if op in found.stages})
+    if not zero:
+        return ""
+    saved = [found.by_op[op] for op in layer.ops if op in found.by_op]
+    every = Saving(sum(s.saved_bytes for s in saved), sum(s.extra_s for s in saved))
+    named = "/".join(map(str, zero))
+    return f"split, ZeRO stage {named}: saves {format_bytes(every.saved_bytes)}"
+
+
+def _moves(stage: StagePlan, layer: PlannedLayer) -> Iterator[str]:
+    """The redistributions into a layer: from where to where, by which collectives and bytes."""
+    graph, members = stage.graph, set(layer.ops)
+    for op in (op for op in graph.ops if op.name in members):
+        for index, tensor in enumerate(op.inputs):
+            edge = stage.edges.get((op.name, index))
+            if edge is None:
+                continue
+            producer = graph.producers[tensor]
+            output, given, wanted = _ends(stage, op, producer, index, tensor)
+            ways = [("forward", given, wanted, edge.forward)]
+            back, kept = stage.ops[op.name].grad_ins[index], output
+            if back is not None and kept is not None:
+                ways.append(("backward", back, kept, edge.backward))
+            what = producer.name if producer.kind == "param" else tensor
+            for way, source, target, steps in ways:
+                texts = list(_steps(stage, tensor, source, steps))
+                if texts:
+                    path = short_signature(f"{source} -> {target}")
+                    yield f"{way}, {what}: {path} by {'; then '.join(texts)}"
+
+
+def _ends(
+    stage: StagePlan, op: Op, producer: Op, index: int, tensor: str
+) -> tuple[NdSbp | None, NdSbp, NdSbp]:
+    """Where the producer wants the gradient, where it leaves the tensor, where `op` wants it."""
+    number, made = producer.outputs.index(tensor), stage.ops[producer.name]
+    return made.grad_outs[number], made.outs[number], stage.ops[op.name].ins[index]
+
+
+def _steps(stage: StagePlan, tensor: str, source: NdSbp, steps: Sequence[Step]) -> Iterator[str]:
+    """`all-gather over 4 nodes, 12.6 MB a device` for each collective."""
+    spec = stage.graph.tensors[tensor].spec
+    for step, before, after in path_bytes(spec, steps, source, stage.mesh):
+        if step.is_free:
+            continue
+        nodes, gpus = stage.mesh.topology(step.axes)
+        group = f"{nodes} nodes" if nodes > 1 else f"{gpus} devices of a node"
+        if nodes > 1 and gpus > 1:
+            group += f" x {gpus}"
+        sent = work_of(step, stage.mesh, stage.cluster.collectives).device * max(before, after)
+        yield f"{step.way.replace('_', '-')} over {group}, {format_bytes(sent)} a device"

@@ -1,0 +1,167 @@
+"""Sections as text: tables that fit the width, and sentences.
+
+A table that is too wide is cut between its columns into several, one below the other, each with the
+first column again: so nothing is left out on 80 columns.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from typing import TextIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from ..plan import Plan
+from .contents import layer_report, report
+from .sections import Column, Figures, Report, Row, Section, ShownRow, Table
+
+PIPE_WIDTH = 320  # columns where nobody sees where lines end: what the widest tables take
+WORDS_WIDTH = 34  # that a column of words takes before it is wrapped: two labels of a product
+BETWEEN = 3  # blanks between two columns, as rich has them
+_WORDS = ("text", "lines", "topology", "signature")
+
+
+def explain(plan: Plan, layer: str | None = None, width: int | None = None) -> str:
+    """The plan in words and numbers; with `layer`, that layer alone, step by step.
+
+    width: columns; None for those of COLUMNS, of the terminal, or as many as the tables take.
+    ValueError if no layer has that name.
+    """
+    shown = report(plan) if layer is None else layer_report(plan, layer)
+    return text(shown, width=width)
+
+
+def text(
+    shown: Report, *, width: int | None = None, brief: bool = False, styled: bool = False
+) -> str:
+    """A report as text. brief: its short account; styled: with a terminal's colours."""
+    out = Printer(width, styled)
+    out.line(shown.title, "bold")
+    out.line(shown.subtitle)
+    told, part = set[str](), ""
+    for name, section in shown.all_sections():
+        if brief and not section.brief:
+            continue
+        if name != part:
+            part = name
+            out.line("")
+            out.line(name, "bold")
+        out.section(section, told, brief)
+    for other in shown.parts:
+        if other.same_as:
+            out.line("")
+            out.line(f"{other.title}: the plan of {other.same_as}", "bold")
+    return out.text()
+
+
+def width_of(stream: TextIO) -> int | None:
+    """The columns that a user has chosen or sees; None where nobody does."""
+    if os.environ.get("COLUMNS", "").isdecimal():
+        return int(os.environ["COLUMNS"])
+    return shutil.get_terminal_size().columns if stream.isatty() else None
+
+
+class Printer:
+    """Writes sections, `width` columns wide (None: as `width_of` stdout)."""
+
+    def __init__(self, width: int | None, styled: bool = False) -> None:
+        self._asked = width or width_of(sys.stdout)
+        self._width = self._asked or PIPE_WIDTH
+        self._file = io.StringIO()
+        self._out = Console(
+            file=self._file, width=self._width, force_terminal=styled, highlight=False, no_color=
+            not styled,
+        )  # fmt: skip
+
+    def text(self) -> str:
+        """All that was written."""
+        lines = "\n".join(line.rstrip() for line in self._file.getvalue().splitlines())
+        return re.sub(r"\n{3,}", "\n\n", lines).strip("\n")
+
+    def line(self, words: str, style: str = "") -> None:
+        """A sentence, wrapped only where somebody sees its end."""
+        self._out.print(Text(words, style=style), soft_wrap=self._asked is None)
+
+    def section(self, section: Section, told: set[str], brief: bool) -> None:
+        """A section and those of its notes that were not `told` before."""
+        if isinstance(section, Figures):
+            figures = ", ".join(f"{figure.title} {figure.text}" for figure in section.shown)
+            self.line(f"{section.title}: {figures}" if figures else section.title)
+        elif section.rows:
+            self._table(section, brief)
+        for note in section.notes:
+            if note not in told:
+                told.add(note)
+                self.line(note)
+
+    def _table(self, table: Table, brief: bool) -> None:
+        rows = table.shown()
+        given = [c for c in table.columns if any(table.text(c, row) for row in table.rows)]
+        self.line(f"\n{table.title}", "bold")
+        self._columns(table, rows, [c for c in given if not c.apart], table.totals)
+        apart = [c for c in given if c.apart and c.unit != "lines"]
+        if apart and not brief:
+            self._columns(table, rows, [table.columns[0], *apart], None)
+        if len(rows) == 1:
+            for column in (c for c in given if c.unit == "lines"):
+                self.line(table.text(column, rows[0].values))
+
+    def _columns(
+        self, table: Table, rows: Sequence[ShownRow], columns: Sequence[Column], total: Row | None
+    ) -> None:
+        """Grids of these columns, as many as the width asks for."""
+
+        def cell(column: Column, row: ShownRow) -> str:
+            words = table.text(column, row.values)
+            many = row.count > 1 and column is columns[0]
+            return f"{words} x{row.count}" if many else words
+
+        shown = [*rows, *([ShownRow(total)] if total else [])]
+        for group in _groups(columns, shown, cell, self._width):
+            grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+            for column in group:
+                words = column.unit in _WORDS
+                grid.add_column(
+                    column.title,
+                    justify="left" if words else "right",
+                    no_wrap=not words,
+                    overflow="fold",
+                )
+            for row in shown:
+                if row.values is total:
+                    grid.add_section()
+                grid.add_row(*(Text(cell(column, row)) for column in group))
+            self._out.print(grid)
+            self.line("")
+
+
+def _groups(
+    columns: Sequence[Column],
+    rows: Sequence[ShownRow],
+    cell: Callable[[Column, ShownRow], str],
+    width: int,
+) -> list[list[Column]]:
+    """The columns in groups that fit, the first of them in each."""
+
+    def wide(column: Column) -> int:
+        lines = [column.title, *(line for row in rows for line in cell(column, row).splitlines())]
+        widest = max(map(len, lines))
+        return BETWEEN + (min(widest, WORDS_WIDTH) if column.unit in _WORDS else widest)
+
+    first, *others = columns
+    groups, taken = [[first]], wide(first)
+    for column in others:
+        if taken + wide(column) > width and len(groups[-1]) > 1:
+            groups.append([first])
+            taken = wide(first)
+        groups[-1].append(column)
+        taken += wide(column)
+    return groups

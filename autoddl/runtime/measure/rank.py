@@ -1,0 +1,81 @@
+"""One rank of `autoddl calibrate`: receives the record, measures the device and the collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ...graph.graph import Graph
+from ...sbp.mesh import Mesh
+from ..backend import Backend
+from ..comm.groups import Groups
+from ..jobs.session import share_text
+from .collectives import measure
+from .device import measure_device, memory_bytes
+from .measured import Limits, Progress
+from .operators import measure_operators
+from .record import Record
+from .schedule import Point
+from .stopwatch import Stopwatch
+
+# Time limits after which a silent rank counts as lost; they are generous, to end a hung
+# job but never a slow one.
+DEVICE_SECONDS = 120.0
+SLACK_SECONDS = 60.0  # beyond the time that a visit should take
+
+
+def run(
+    backend: Backend,
+    mesh: Mesh,
+    points: Sequence[Point],
+    start: Callable[[], Record],
+    path: Path,
+    limits: Limits,
+    with_device: bool,
+    graph: Graph | None,
+    show: Callable[[Progress], None],
+    expect: Callable[[str, float], None],
+) -> Record:
+    """Go on from `start()` of rank 0, which saves the record to `path`; the whole record.
+
+    graph: of a model whose operators are timed, too
+    """
+    expect(f"the start of {backend.facts.framework} on all ranks", DEVICE_SECONDS)
+    groups = Groups(mesh, backend.rank, backend)
+    watch = Stopwatch(groups)
+    record = Record.loads(share_text(lambda: start().dumps(), backend))
+
+    def save() -> None:
+        if backend.rank == 0:
+            record.save(path)
+
+    if with_device and record.device is None:
+        expect("the measurement of the device", DEVICE_SECONDS)
+        record.device = measure_device(
+            watch,
+            groups,
+            tell=lambda what: show(Progress(0, len(points), 0.0, limits.budget_s, what)),
+        )
+        save()
+    share = int(watch.agreed(memory_bytes(backend.facts.device, mesh.gpus_per_node)))
+    measure(
+        record,
+        points,
+        groups,
+        watch,
+        limits,
+        share,
+        save,
+        show,
+        lambda what, seconds: expect(what, SLACK_SECONDS + seconds),
+    )
+    if graph is not None:
+
+        def next_one(now: Progress) -> None:
+            show(now)
+            expect(f"the measurement of {now.what}", DEVICE_SECONDS)
+
+        measure_operators(record, graph, groups, watch, share, save, next_one)
+    save()
+    watch.meet()
+    return record

@@ -1,1 +1,0 @@
-"""Times and emulates operators and collectives with OneFlow."""
