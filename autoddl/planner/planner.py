@@ -33,7 +33,7 @@ from .stages.choice import MOST_STAGES, ranked_partitions
 from .stages.partition import Partition, Stage
 from .stages.stage_prices import StagePrices
 from .tables.group_table import Space
-from .tables.micro_batches import MicroBatches
+from .tables.groups import MicroBatches
 
 MOST_LAYERS = 96
 _MANY = 2  # repeated blocks a stage: enough to cut between them only
