@@ -22,6 +22,7 @@ __all__ = ["BackendMissing", "parallelize", "plan", "trace"]
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from .runtime.backend import Backend
     from .runtime.trainer import Trainer
 
 
@@ -79,6 +80,7 @@ def parallelize(
     optimizer: Callable[[list[Any]], Any],
     plan: Plan | None = None,
     stages: Stages | None = None,
+    clip_grad_norm: float | None = None,
     debug: bool = False,
     **options: Unpack[TrainKeywords],
 ) -> Trainer:
@@ -90,6 +92,8 @@ def parallelize(
     loss:      (output, target) -> scalar
     optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`
     plan:      None for a new one; with stages, each rank trains its own stage's part of the model
+    clip_grad_norm: the largest norm of the whole model's gradient; larger ones are scaled down
+               before the optimizer steps. `trainer.grad_norm` is what it was
     options:   of the new plan, the fields of `PlanOptions`, such as stages="auto"; the seed is also
                dropout's, and float16 needs CUDA devices
     debug:     after each operator, assert the planned placements and equal replicas
@@ -99,13 +103,12 @@ def parallelize(
     BackendMissing without OneFlow.
     """
     need_oneflow("autoddl.parallelize")
-    from .runtime.backend import check_computes
     from .runtime.jobs.guard import install_guard
-    from .runtime.jobs.session import check_world_size, optimizer_kind, share_text
-    from .runtime.loss_scale import check_stages
+    from .runtime.jobs.session import check_world_size, optimizer_kind
     from .runtime.oneflow.backend import OneFlow
     from .runtime.oneflow.trace.trace import trace_with_state
     from .runtime.oneflow.trainer import build_trainer
+    from .runtime.update.clip import check_norm
 
     chosen = PlanOptions.of(None, {**options, "stages": stages})
     if plan is not None and chosen.changed:
@@ -115,17 +118,31 @@ def parallelize(
         )
     install_guard()
     backend = OneFlow()
-    precision = chosen.precision if plan is None else plan.precision
-    if stages is not None if plan is None else plan.num_stages > 1:
-        check_stages(precision)
-    check_computes(precision, backend.facts)
+    _check_runs(chosen if plan is None else plan, backend)
     check_world_size(cluster, backend.size)
+    check_norm(clip_grad_norm)
     traced = trace_with_state(model, *example, loss=loss)
     if plan is None:
         chosen = dataclasses.replace(chosen, optimizer=optimizer_kind(optimizer, backend))
-        text = share_text(lambda: find_plan(traced.graph, cluster, chosen).dumps(), backend)
-        plan = Plan.loads(text)
+        plan = _plan_together(traced.graph, cluster, chosen, backend)
     else:
         plan.check_model(traced.graph)
         plan.check_cluster(cluster)
-    return build_trainer(traced, plan, optimizer, debug=debug)
+    return build_trainer(traced, plan, optimizer, debug=debug, clip_grad_norm=clip_grad_norm)
+
+
+def _check_runs(asked: Plan | PlanOptions, backend: Backend) -> None:
+    """ValueError if such a plan cannot run on this rank's device."""
+    from .runtime.backend import check_computes
+    from .runtime.update.loss_scale import check_stages
+
+    if asked.num_stages > 1 if isinstance(asked, Plan) else asked.stages is not None:
+        check_stages(asked.precision)
+    check_computes(asked.precision, backend.facts)
+
+
+def _plan_together(graph: Graph, cluster: Cluster, options: PlanOptions, backend: Backend) -> Plan:
+    """A new plan, made by rank 0 for all ranks."""
+    from .runtime.jobs.session import share_text
+
+    return Plan.loads(share_text(lambda: find_plan(graph, cluster, options).dumps(), backend))

@@ -65,10 +65,10 @@ MOST_LINES = 450  # a file
 MOST_FUNCTION_LINES = 60
 BACK_END = ("Tensors", "Collectives", "Training")  # the functions of `runtime.backend`
 MOST_OF_A_BACK_END = 28
-MOST_MODULES = {"": 13, "cost": 14, "search": 15}  # a folder
+MOST_MODULES = {"": 13, "search": 15}  # a folder
 # Modules that one is built on. Families of operator rules are not among them: they register
 # themselves, `sbp/__init__.py` alone names them, and all else asks the registry in `sbp.signature`.
-MOST_REACHED = {"planner.planner": 107, "plans.plan": 25, "search.exact": 18}  # to be 90
+MOST_REACHED = {"planner.planner": 99, "plans.plan": 25, "search.exact": 17}  # to be 90
 
 
 def modules(root: Path) -> Modules:

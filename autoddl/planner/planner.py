@@ -33,7 +33,7 @@ from .stages.choice import MOST_STAGES, ranked_partitions
 from .stages.partition import Partition, Stage
 from .stages.stage_prices import StagePrices
 from .tables.group_table import Space
-from .tables.micro_batches import MicroBatches
+from .tables.groups import MicroBatches
 
 MOST_LAYERS = 96
 _MANY = 2  # repeated blocks a stage: enough to cut between them only
@@ -66,6 +66,8 @@ def find_plan(
 ) -> Plan:
     """The best plan found for training `graph` (traced with its loss) on `cluster`.
 
+    Ctrl-C ends the search; what was found until then is the plan.
+
     space: which strategies are searched on one mesh; a baseline restricts them. None: what the
            options say
 
@@ -78,39 +80,54 @@ def find_plan(
         )
     model = cost_model(cluster, options)
     graph = prepared(graph, options)
-    if options.stages is None:
-        counts = micro_batch_counts(graph, options.micro_batches)
-        return _on_one_mesh(graph, model, counts, options, space)
+    if options.stages in (None, 1):
+        return _on_one_mesh(graph, model, options, space)
     assert space is None, "stages are searched among all strategies"
+    if options.stages != "auto":
+        return _in_stages(graph, model, options)
+    found: list[Plan] = []
+    failed: list[ValueError] = []
+    for attempt in (_on_one_mesh, _in_stages):
+        try:
+            found.append(attempt(graph, model, options))
+        except ValueError as error:
+            failed.append(error)
+        except KeyboardInterrupt:
+            if not found:
+                raise
+    if not found:
+        raise failed[0]
+    return min(found, key=lambda plan: figures(plan).iteration_s)
+
+
+def _on_one_mesh(
+    graph: Graph, model: CostModel, options: PlanOptions, space: Space | None = None
+) -> Plan:
+    counts = micro_batch_counts(graph, options.micro_batches)
+    found = plan_mesh(MicroBatches.of(graph), counts, model, options, space)
+    return Plan.on_one_mesh(found.stage, tuple(rival.record for rival in found.rivals))
+
+
+def _in_stages(graph: Graph, model: CostModel, options: PlanOptions) -> Plan:
+    """The best of the ranked partitions of several stages whose stages all fit the memory."""
     blocks = len(repeated_blocks(graph))
     most = min(MOST_LAYERS, blocks) if blocks >= _MANY * MOST_STAGES else MOST_LAYERS
     cut = cut_graph(graph, most)
     counts = stage_counts(cut, options.micro_batches)
     prices, ranked = ranked_partitions(cut, model, counts, options)
-    failed: ValueError | None = None
-    for chosen in ranked[:_CANDIDATES]:
+    several = [chosen for chosen in ranked if len(chosen.stages) > 1]
+    if several[:1] != ranked[:1]:
+        raise ValueError("one mesh is faster than any number of stages")
+    failed: list[ValueError] = []
+    for chosen in several[:_CANDIDATES]:
         try:
-            if len(chosen.stages) == 1:
-                return _on_one_mesh(graph, model, (chosen.micro_batches,), options)
-            return _in_stages(prices, chosen, options)
+            return _on_partition(prices, chosen, options)
         except ValueError as error:
-            failed = failed or error
-    assert failed is not None
-    raise failed
+            failed.append(error)
+    raise failed[0]
 
 
-def _on_one_mesh(
-    graph: Graph,
-    model: CostModel,
-    counts: Sequence[int],
-    options: PlanOptions,
-    space: Space | None = None,
-) -> Plan:
-    found = plan_mesh(MicroBatches.of(graph), counts, model, options, space)
-    return Plan.on_one_mesh(found.stage, tuple(rival.record for rival in found.rivals))
-
-
-def _in_stages(prices: StagePrices, chosen: Partition, options: PlanOptions) -> Plan:
+def _on_partition(prices: StagePrices, chosen: Partition, options: PlanOptions) -> Plan:
     """The stages of a partition, each planned by itself; or the known scheme that is faster there.
 
     Raises ValueError if one of them does not fit the memory, which the parts of a stage share

@@ -35,10 +35,11 @@ from .evaluate import Evaluator, rows_of
 from .execution.executor import sent_key
 from .jobs.roll_call import RollCall
 from .kernel import RunState
-from .loss_scale import LossScaler, check_stages
 from .nested import put_tensors
 from .part import Job, Outgoing, Part
 from .traced import Traced
+from .update.loss_scale import LossScaler
+from .update.update import Update
 
 
 class Trainer:
@@ -56,6 +57,7 @@ class Trainer:
         emulate: bool = False,
         signal: bool = False,
         scaler: LossScaler | None = None,
+        clip_grad_norm: float | None = None,
         ways: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
     ) -> None:
         """The trainer of this rank.
@@ -65,21 +67,17 @@ class Trainer:
         emulate: wait as long as the plan's prices say instead of computing
         signal:  of every copy between stages only one element travels, to see what transfers cost
         scaler:  scales the loss; by default a plan in float16 has one and others have none
+        clip_grad_norm: the largest norm of the gradients (`update/clip.py`)
         ways:    of `Groups`
         """
         self.plan = plan
         check_computes(plan.precision, backend.facts)
-        if plan.num_stages > 1:
-            check_stages(plan.precision)
         self._traced = traced
         self._backend = backend
         self._debug = debug
-        if scaler is None and plan.precision != "float32":
-            scaler = LossScaler()
-        self.scaler = scaler
         gpus = plan.cluster.gpus_per_node
-        self._world = Groups(plan.cluster.mesh, backend.rank, backend).world
-        self.roll_call = RollCall(self._world)
+        world = Groups(plan.cluster.mesh, backend.rank, backend).world
+        self.roll_call = RollCall(world)
         # an emulated computation leaves the framework's one queue to the transfers
         beside = overlap and not emulate and plan.num_stages > 1
         self._job = job = self._make_job(emulate, beside, ways)
@@ -99,8 +97,7 @@ class Trainer:
         self._locals = self._local_links()
         self._count_links()
         self._evaluator = Evaluator(job, self._parts, at)
-        trained = [p for part in self._parts.values() for p in part.trained]
-        self.optimizer = backend.optimizer(optimizer, trained)[0] if trained else None
+        self._update = Update(job, self._parts, world, optimizer, scaler, clip_grad_norm)
 
     def _make_job(self, emulate: bool, beside: bool, ways: Mapping[str, Callable[..., Any]]) -> Job:
         plan, backend = self.plan, self._backend
@@ -170,6 +167,24 @@ class Trainer:
         return self._job.stage
 
     @property
+    def optimizer(self) -> Any:
+        """The user's optimizer of this rank's parameters; None if the rank trains none."""
+        return self._update.optimizer
+
+    @property
+    def scaler(self) -> LossScaler | None:
+        """What scales the loss."""
+        return self._update.scaler
+
+    @property
+    def grad_norm(self) -> float | None:
+        """The norm of the last step's gradients of the whole model, before they were clipped.
+
+        Infinite if a scaled gradient was not finite, None without `clip_grad_norm`.
+        """
+        return self._update.grad_norm
+
+    @property
     def emulator(self) -> Emulator | None:
         return self._job.emulator
 
@@ -217,7 +232,7 @@ class Trainer:
         exchange_gradients(self.plan, states, self._job.ranks, self._job.groups)
         if self.emulator:
             self.emulator.finish()
-        self._update()
+        self._update.run()
         self._job.run_state.step += 1
         return self._share_loss(losses[-1])
 
@@ -227,19 +242,6 @@ class Trainer:
         if not self._hoists:
             return actions
         return hoisted(actions, predicted.schedule.joint, self._meets)
-
-    def _update(self) -> None:
-        """Let the optimizer change the parameters, unless a scaled gradient is not finite."""
-        states = [part.state for part in self._parts.values()]
-        gradients = [state.gradients for state in states]
-        finite = self.scaler is None or self.scaler.unscale(gradients, self._world)
-        if finite and self.optimizer is not None:
-            for state in states:
-                state.give_gradients()
-            self.optimizer.step()
-        if self._debug:
-            for state in states:
-                state.check_parameters()
 
     def _meets(self, action: Action) -> bool:
         number = figures(self.plan).schedule.part(self.stage, action.chunk)
@@ -264,9 +266,8 @@ class Trainer:
             part.wait_for("B", m)
             delays = not predicted.schedule.joint
             returned = part.returned.pop(m)
-            if self.scaler is not None:
-                share *= self.scaler.scale
-            part.gradients.put(m, part.executor.backward_pass(m, returned, share, delays))
+            scaled = share * self._update.scale
+            part.gradients.put(m, part.executor.backward_pass(m, returned, scaled, delays))
             part.compute_ends()
             for link, (_, backward) in self._locals.items():
                 if link.target == number and backward is not None:

@@ -22,6 +22,7 @@ from ..plans.figures import figures
 from ..runtime.jobs.guard import install_guard, rank
 from ..runtime.jobs.launch import run_processes
 from ..runtime.need import need_oneflow
+from .at_work import at_work
 from .synthetic import synthetic_batches
 
 
@@ -122,9 +123,9 @@ def train_rank(job: TrainJob) -> None:
 
 def _checked_plan(job: TrainJob) -> Plan:
     from ..runtime.backend import check_computes
-    from ..runtime.loss_scale import check_stages
     from ..runtime.oneflow.backend import OneFlow
     from ..runtime.oneflow.trace.entries import trace_entry
+    from ..runtime.update.loss_scale import check_stages
 
     plan = None if job.plan_file is None else Plan.load(job.plan_file)
     in_stages = job.options.stages is not None if plan is None else plan.num_stages > 1
@@ -134,7 +135,8 @@ def _checked_plan(job: TrainJob) -> Plan:
     check_computes(precision, OneFlow().facts)
     graph = trace_entry(job.model, job.batch)
     if plan is None:
-        return plan_graph(graph, job.cluster, job.options)
+        with at_work(f"planning {graph.name} on {job.cluster}"):
+            return plan_graph(graph, job.cluster, job.options)
     plan.check_model(graph)
     plan.check_cluster(job.cluster)
     return plan

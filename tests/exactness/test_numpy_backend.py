@@ -19,6 +19,7 @@ from autoddl.plans import Plan
 from autoddl.runtime.nested import Slot
 from autoddl.runtime.traced import Traced
 from autoddl.runtime.trainer import Trainer
+from autoddl.runtime.update.loss_scale import LossScaler
 from autoddl.sbp.placement import B, S
 from autoddl.sbp.signature import signatures_of
 from tests import graphs
@@ -27,6 +28,7 @@ from tests.runtime.random_plans import cluster_of, random_plan, with_zero
 from tests.sbp import operators
 
 STEPS, RATE, MOMENTUM = 3, 1e-3, 0.9
+LIMIT = 0.5  # of the gradients' norm, which is larger
 
 
 def in_float64(graph: Graph, path) -> Graph:
@@ -76,29 +78,43 @@ def run(graph, params, x):
     return values
 
 
+def clipped(slopes, limit):
+    """The gradients, scaled to a norm of at most `limit`, and the norm that they had."""
+    norm = np.sqrt(sum((g**2).sum() for g in slopes.values()))
+    return {k: g * min(1.0, limit / (norm + 1e-6)) for k, g in slopes.items()}, norm
+
+
 def alone(graph):
-    """Losses, parameters after all steps, and what the model then gives."""
-    params, velocity, losses = start(graph), {}, []
+    """Losses and norms, parameters after all steps, and what the model then gives."""
+    params, velocity, losses, norms = start(graph), {}, [], []
     for step in range(STEPS):
         x = batch(graph, step)
         losses.append(run(graph, params, x)[graph.loss])
         slopes = grad(lambda p, x=x: anp.sum(run(graph, p, x)[graph.loss]))(params)
+        slopes, norm = clipped(slopes, LIMIT)
+        norms.append(norm)
         velocity = {k: MOMENTUM * velocity.get(k, 0.0) + g for k, g in slopes.items()}
         params = {k: v - RATE * velocity[k] for k, v in params.items()}
-    return losses, params, run(graph, params, batch(graph, 9))[graph.outputs[0]]
+    return (losses, norms), params, run(graph, params, batch(graph, 9))[graph.outputs[0]]
 
 
 def check(graph, plan: Plan):
     expected = alone(graph)
+    assert max(expected[0][1]) > LIMIT
     params = start(graph)
     traced = Traced(graph, params, {}, {name: name for name in params}, structure=Slot(0))
 
     def train(backend):
         optimizer = functools.partial(Momentum, lr=RATE, momentum=MOMENTUM)
-        trainer = Trainer(traced, plan, optimizer, backend, debug=True)
-        losses = [trainer.step(batch(graph, step)) for step in range(STEPS)]
+        trainer = Trainer(
+            traced, plan, optimizer, backend, debug=True, scaler=LossScaler(), clip_grad_norm=LIMIT
+        )
+        losses, norms = [], []
+        for step in range(STEPS):
+            losses.append(trainer.step(batch(graph, step)))
+            norms.append(trainer.grad_norm)
         trainer.load_state_dict(trainer.state_dict())
-        return losses, trainer.state_dict(), trainer.eval_step(batch(graph, 9))
+        return (losses, norms), trainer.state_dict(), trainer.eval_step(batch(graph, 9))
 
     for losses, params, result in World(plan.cluster.num_devices).run(train):
         np.testing.assert_allclose(losses, expected[0], rtol=1e-10)

@@ -5,8 +5,8 @@ import pytest
 
 import autoddl
 from autoddl.runtime.comm.groups import Groups
-from autoddl.runtime.loss_scale import LossScaler, check_stages
 from autoddl.runtime.oneflow.backend import OneFlow
+from autoddl.runtime.update.loss_scale import LossScaler, check_stages
 from tests.clusters import cluster
 from tests.runtime.conftest import run_worker
 from tests.runtime.small_models import OPTIMIZERS

@@ -15,12 +15,12 @@ from autoddl.graph.regions import repeated_blocks
 from autoddl.runtime.comm.groups import Groups
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.kernel import Explicit
-from autoddl.runtime.loss_scale import LossScaler, all_finite
 from autoddl.runtime.oneflow.backend import _PRECISIONS, OneFlow
 from autoddl.runtime.oneflow.kernels.lean import LEAN
 from autoddl.runtime.oneflow.kernels.registry import KERNELS
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
+from autoddl.runtime.update.loss_scale import LossScaler, all_finite
 from tests.runtime.random_plans import cluster_of, random_plan
 from tests.runtime.small_models import OPTIMIZERS
 from tests.runtime.training import build

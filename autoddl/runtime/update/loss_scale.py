@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .backend import Tensor
-from .comm.groups import Group
+from ..backend import Tensor
+from ..comm.groups import Group
 
 
 @dataclass

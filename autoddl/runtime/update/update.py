@@ -1,0 +1,75 @@
+"""From a step's gradients to new parameters: loss scale, clipping, the user's optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ...plans.figures import figures
+from ..backend import OptimizerFn
+from ..comm.groups import Group
+from ..part import Job, Part
+from .clip import check_norm, clip_gradients
+from .loss_scale import LossScaler, check_stages
+
+
+class Update:
+    """Lets the user's optimizer change the parameters of `parts`, this rank's.
+
+    optimizer: the user's; None if the parts have no parameters that are trained
+    scaler:    None if the loss is not scaled
+    grad_norm: of the last step's gradients, before they were clipped; infinite if a scaled one was
+               not finite, None if none are clipped
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        parts: Mapping[int, Part],
+        world: Group,
+        optimizer: OptimizerFn,
+        scaler: LossScaler | None,
+        clip_grad_norm: float | None,
+    ) -> None:
+        """`scaler`: None for one if the plan needs it; `world`: all ranks of the job."""
+        plan, backend = job.plan, job.groups.backend
+        check_norm(clip_grad_norm)
+        if plan.num_stages > 1:
+            check_stages(plan.precision)
+        if scaler is None and plan.precision != "float32":
+            scaler = LossScaler()
+        self.scaler = scaler
+        self.grad_norm: float | None = None
+        self._limit = clip_grad_norm
+        self._debug = job.debug
+        self._states = {v: part.state for v, part in parts.items()}
+        self._world = world
+        producers = plan.graph.producers
+        self._first_holders = {
+            producers[tensor].attrs["name"]: holders[0]
+            for tensor, holders in figures(plan).travel.shared_params.items()
+        }
+        trained = [p for part in parts.values() for p in part.trained]
+        self.optimizer = backend.optimizer(optimizer, trained)[0] if trained else None
+
+    @property
+    def scale(self) -> float:
+        """What the loss is multiplied by."""
+        return 1.0 if self.scaler is None else self.scaler.scale
+
+    def run(self) -> None:
+        """Change the parameters, unless a scaled gradient is not finite. Ranks call it together."""
+        gradients = [state.gradients for state in self._states.values()]
+        finite = self.scaler is None or self.scaler.unscale(gradients, self._world)
+        if self._limit is not None:
+            self.grad_norm = self._clip(self._limit) if finite else math.inf
+        if finite and self.optimizer is not None:
+            for state in self._states.values():
+                state.give_gradients()
+            self.optimizer.step()
+        if self._debug:
+            for state in self._states.values():
+                state.check_parameters()
+
+    def _clip(self, limit: float) -> float:
+        return clip_gradients(self._states, self._first_holders, limit, self._world)

@@ -1,0 +1,148 @@
+"""Whole training loops, by plans of all kinds, beside the same loops on one device.
+
+Arguments: one JSON list of cases (see `DEFAULTS`). Prints a line for each that is equal.
+"""
+
+import json
+import sys
+from dataclasses import dataclass, field
+
+import numpy as np
+import oneflow as flow
+
+from autoddl.planner import baselines
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
+from autoddl.plans import Plan
+from autoddl.runtime.jobs.guard import rank
+from autoddl.runtime.jobs.session import share_text
+from autoddl.runtime.oneflow.backend import OneFlow
+from autoddl.runtime.oneflow.trace.trace import trace_with_state
+from autoddl.runtime.oneflow.trainer import build_trainer
+from tests.runtime.random_plans import cluster_of, random_plan, with_zero
+from tests.runtime.training import arrays
+from tests.runtime.training import build as build_as_it_is
+
+DEFAULTS = {
+    "nodes": 2,
+    "gpus": 2,
+    "micro_batches": 1,
+    "seed": None,  # of a plan that is drawn; None: the plan that is found
+    "zero": "",  # data parallel, with parameters stored by this stage
+    "stages": None,
+    "chunks": 1,
+    "optimizer": "sgd",
+    "clip": None,
+    "steps": 3,
+}
+ROWS = 8
+LIMIT = 1e-6
+OPTIMIZERS = {"sgd": lambda p: flow.optim.SGD(p, lr=0.05, momentum=0.9)}
+
+
+@dataclass
+class Run:
+    """What a loop has seen, step by step, and the state at its end."""
+
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    state: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+
+def build(name):
+    """With small embeddings: large logits alone put 1e-6 of rounding into the gradients."""
+    model, loss, batch = build_as_it_is(name)
+    for module in model.modules():
+        if isinstance(module, flow.nn.Embedding):
+            module.weight.data.mul_(0.1)
+    return model, loss, batch
+
+
+def clip(model, limit) -> float:
+    """As `clip_grad_norm_` does, with a norm in double precision."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = float(np.sqrt(sum((g.numpy().astype(float) ** 2).sum() for g in gradients)))
+    for gradient in gradients:
+        gradient.mul_(min(1.0, limit / (norm + 1e-6)))
+    return norm
+
+
+def alone(case) -> Run:
+    model, loss, batch = build(case["model"])
+    made, run = OPTIMIZERS[case["optimizer"]](list(model.parameters())), Run()
+    for step in range(case["steps"]):
+        *inputs, target = batch(step, ROWS)
+        value = loss(model(*inputs), target)
+        value.backward()
+        if case["clip"] is not None:
+            run.norms.append(clip(model, case["clip"]))
+        made.step()
+        made.zero_grad()
+        run.losses.append(float(value))
+    run.state = arrays(model)
+    return run
+
+
+def plan_of(case, graph) -> Plan:
+    """Made on rank 0 and shared."""
+    where, parts = cluster_of(case["nodes"], case["gpus"]), case["micro_batches"]
+
+    def make() -> str:
+        if case["zero"]:  # data parallel
+            options = PlanOptions(micro_batches=parts, baselines=False)
+            plan = find_plan(graph, where, options, space=baselines.data_parallel(graph))
+            return with_zero(plan, case["zero"]).dumps()
+        if case["seed"] is not None:
+            return random_plan(graph, where, case["seed"], micro_batches=parts).dumps()
+        staged = {}
+        if case["stages"]:
+            schedule = "1f1b" if case["chunks"] == 1 else "interleaved-1f1b"
+            staged = {"stages": case["stages"], "chunks": case["chunks"], "schedule": schedule}
+        options = PlanOptions(micro_batches=parts, baselines=False, **staged)
+        return find_plan(graph, where, options).dumps()
+
+    return Plan.loads(share_text(make, OneFlow()))
+
+
+def together(case) -> Run:
+    model, loss, batch = build(case["model"])
+    traced = trace_with_state(model, *batch(0, ROWS), loss=loss)
+    trainer = build_trainer(
+        traced, plan_of(case, traced.graph), OPTIMIZERS[case["optimizer"]],
+        debug=True, clip_grad_norm=case["clip"],
+    )  # fmt: skip
+    run = Run()
+    for step in range(case["steps"]):
+        run.losses.append(float(trainer.step(*batch(step, ROWS))))
+        if trainer.grad_norm is not None:
+            run.norms.append(trainer.grad_norm)
+    run.state = arrays(trainer)
+    return run
+
+
+def apart(found: Run, expected: Run) -> list[float]:
+    """The largest relative differences of losses and norms, and of the whole state."""
+    pairs = (found.losses, expected.losses), (found.norms, expected.norms)
+    values = [max((abs(a / b - 1) for a, b in zip(*p, strict=True)), default=0.0) for p in pairs]
+    assert found.state.keys() == expected.state.keys()
+    ours, theirs = (
+        np.concatenate([run.state[k].astype(float).ravel() for k in sorted(run.state)])
+        for run in (found, expected)
+    )
+    return [*values, float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))]
+
+
+def main() -> None:
+    for given in json.loads(sys.argv[1]):
+        assert given.keys() <= {"model", *DEFAULTS}, given
+        case = {**DEFAULTS, **given}
+        expected = alone(case)
+        found = together(case)
+        differences = apart(found, expected)
+        assert max(differences) < LIMIT, (case, differences, found, expected)
+        if rank() == 0:
+            print("equal:", given, *(f"{x:.1e}" for x in differences), flush=True)
+
+
+if __name__ == "__main__":
+    main()
