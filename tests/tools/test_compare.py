@@ -25,7 +25,7 @@ WHERE = cluster("piz_daint", 4, 2)
 def run(*words: str) -> str:
     result = CliRunner().invoke(main, list(words))
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout
 
 
 @pytest.fixture(scope="module")

@@ -129,7 +129,7 @@ def test_compare_in_stages_is_never_behind_and_counts_the_transfers(gpus, tmp_pa
     ]  # fmt: skip
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
-    schemes = json.loads(done.output)["schemes"]
+    schemes = json.loads(done.stdout)["schemes"]
     assert [s["iteration_s"] for s in schemes if s["name"] == MEGATRON_STAGES] == [megatron.seconds]
     assert (tmp_path / "bars.png").stat().st_size > 10_000
     told = text(comparison_report(found))
