@@ -33,7 +33,7 @@ from .stages.choice import MOST_STAGES, ranked_partitions
 from .stages.partition import Partition, Stage
 from .stages.stage_prices import StagePrices
 from .tables.group_table import Space
-from .tables.micro_batches import MicroBatches
+from .tables.groups import MicroBatches
 
 MOST_LAYERS = 96  # that may be cut between: 48 and 192 gave the same plans of two GPTs
 # Repeated blocks a stage, enough to cut between them only: with 1, GPT 0.35B (24 blocks) in four
@@ -70,6 +70,8 @@ def find_plan(
 ) -> Plan:
     """The best plan found for training `graph` (traced with its loss) on `cluster`.
 
+    Ctrl-C ends the search; what was found until then is the plan.
+
     space: which strategies are searched on one mesh; a baseline restricts them. None: what the
            options say
 
@@ -94,6 +96,9 @@ def find_plan(
             found.append(attempt(graph, model, options))
         except ValueError as error:
             failed.append(error)
+        except KeyboardInterrupt:
+            if not found:
+                raise
     if not found:
         raise failed[0]
     return min(found, key=lambda plan: figures(plan).iteration_s)

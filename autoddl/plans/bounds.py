@@ -42,7 +42,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..cost.recompute import Recomputation
-from ..cost.storage import edge_times
+from ..cost.sharded_storage import edge_times
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.collectives import Collectives, device_bytes

@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .budget import Progress
-from .elimination import Elimination, eliminate
-from .min_plus import min_plus
+from .elimination import Elimination, eliminate, min_plus
 from .problem import ROUNDING, Choice, Problem, Table
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..planner.options import PlanOptions
-from ..plans.figures import figures
 from .commands.box import box
 from .commands.calibrate import calibrate
 from .commands.compare import compare
@@ -176,6 +175,7 @@ def _write_page(found: Plan, html: str | None, png: str | None) -> None:
 
 def _write_pictures(found: Plan, timeline: str | None, trace: str | None) -> None:
     """When each pass of the stages runs."""
+    from ..plans.figures import figures
     from ..plans.schedule.timeline import save_picture, save_trace
 
     if timeline:

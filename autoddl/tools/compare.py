@@ -133,51 +133,32 @@ def compare(
             f"{options.precision}; leave one of the two out"
         )
     graph = with_batch_norm(graph, options.batch_norm)
-    plan = find_plan(graph, cluster, options)
-    ours = Scheme(OURS, OWN_TOPOLOGY, plan)
-    others = [_scheme(*found) for found in baseline_plans(graph, cluster, options).values()]
     model = cost_model(cluster, options)
+    plan = find_plan(graph, cluster, replace(options, stages="auto") if stages else options)
+    ours = _ours(plan)
+    others = [_scheme(*found) for found in baseline_plans(graph, cluster, options).values()]
     if stages:
-        ours, megatron = _with_stages(ours, graph, model, options)
+        megatron = _megatron(graph, model, options, ours.seconds)
         others.append(megatron)
+        ours = replace(megatron, name=OURS) if megatron.seconds < ours.seconds else ours
     if rival is not None:
         others.append(_rival(graph, cluster, rival, options))
     return Comparison(graph, model, (ours, *others))
 
 
-def _with_stages(
-    ours: Scheme, graph: Graph, model: CostModel, options: PlanOptions
-) -> tuple[Scheme, Scheme]:
-    """Ours, which may be in stages, and Megatron in stages.
+def _ours(plan: Plan) -> Scheme:
+    several = plan.num_stages > 1
+    topology = f"{plan.num_stages} stages, {OWN_TOPOLOGY}" if several else OWN_TOPOLOGY
+    return Scheme(OURS, topology, plan)
 
-    Ctrl-C leaves out what is not found yet.
-    """
-    megatron = Scheme(MEGATRON_STAGES, "in stages", None, why="interrupted")
+
+def _megatron(graph: Graph, model: CostModel, options: PlanOptions, ours_s: float) -> Scheme:
+    """Ctrl-C leaves it out. ours_s: of our plan"""
     try:
-        _log.info("%s on one mesh; now Megatron in stages", format_seconds(ours.seconds))
-        megatron = _megatron(graph, model, options.micro_batches, options.seed)
-        _log.info("Megatron in stages takes %s; now ours", format_seconds(megatron.seconds))
-        whole = replace(options, stages="auto", baselines=False)
-        return _in_stages(ours, find_plan(graph, model.cluster, whole), megatron), megatron
+        _log.info("ours takes %s; now Megatron in stages", format_seconds(ours_s))
+        found = megatron_in_stages(graph, model, options.micro_batches, options.seed)
     except KeyboardInterrupt:
-        return replace(megatron, name=OURS) if megatron.seconds < ours.seconds else ours, megatron
-
-
-def _in_stages(ours: Scheme, found: Plan, megatron: Scheme) -> Scheme:
-    """The fastest of our plans: on one mesh, in stages, or as Megatron's stages."""
-    best = ours
-    if figures(found).iteration_s < best.seconds:
-        topology = f"{found.num_stages} stages, {OWN_TOPOLOGY}"
-        if found.num_stages == 1:
-            topology = OWN_TOPOLOGY
-        best = Scheme(OURS, topology, found)
-    if megatron.seconds < best.seconds:
-        best = replace(megatron, name=OURS)
-    return best
-
-
-def _megatron(graph: Graph, model: CostModel, micro_batches: int | None, seed: int) -> Scheme:
-    found = megatron_in_stages(graph, model, micro_batches, seed)
+        return Scheme(MEGATRON_STAGES, "in stages", None, why="interrupted")
     if found is None:
         why = "its blocks divide over no number of stages, or nothing fits"
         return Scheme(MEGATRON_STAGES, "in stages", None, why=why)

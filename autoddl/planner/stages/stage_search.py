@@ -14,7 +14,8 @@ model's repeated blocks run again in the backward pass.
 Every answer gives each operator's seconds and bytes (`plans.stage_figures.columns`), and a run of
 layers costs the sum of its operators'. At other numbers of micro-batches the same placements cost
 what lies on the line through two accounts: times and bytes of a pass are affine in the rows of a
-micro-batch. A number whose rows the placements do not split evenly has no price."""
+micro-batch. A number whose rows the placements do not split evenly has no price.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,13 @@ import pytest
 from autoddl import explain
 from autoddl.cost.account import account, total
 from autoddl.cost.model import CostModel
-from autoddl.cost.storage import Storage, StoragePrices, chosen_axes, storage_steps, stored_codes
+from autoddl.cost.sharded_storage import (
+    Storage,
+    StoragePrices,
+    chosen_axes,
+    storage_steps,
+    stored_codes,
+)
 from autoddl.planner.asked import micro_graph
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
