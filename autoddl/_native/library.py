@@ -84,7 +84,7 @@ class Loops:
         _check(self.library.autoddl_shortest(*length.shape, *edges, _at(length)))
 
     def min_plus(self, left: Ints | Reals, node: Reals, right: Ints | Reals) -> Singles:
-        """min over s of left[i, s] + node[s] + right[s, j] (`search.min_plus`)."""
+        """min over s of left[i, s] + node[s] + right[s, j] (`search.elimination.min_plus`)."""
         left, right = _real(left), _real(right)
         node = _own(node, np.float64)
         (rows, inner), columns = left.shape, right.shape[1]

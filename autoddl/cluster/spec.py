@@ -22,8 +22,7 @@ from .._files import load_file, write_atomically
 from ..sbp.collectives import COLLECTIVES, Collectives
 from ..sbp.mesh import Mesh
 from .fields import Fields, check_known, checked_number, load_object, type_name
-from .group_line import GroupLine
-from .link import Link
+from .link import GroupLine, Link
 from .operator_times import OperatorTimes
 from .provenance import Calibration
 

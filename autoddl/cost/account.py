@@ -1,8 +1,8 @@
 """The account of one plan: seconds, bytes on every kind of link and memory, operator by operator.
 
-Uses the formulas of `cost.operators` and `cost.comm` on the planned steps themselves, so that the
-figures of a plan are those of the program that runs. Bytes through one NIC and between the devices
-of a host follow `sbp.redistribute` (design: the NIC is shared); memory is that of `held`.
+Uses the formulas of `cost.operators` and `cost.collectives` on the planned steps themselves, so
+that the figures of a plan are those of the program that runs. Bytes through one NIC and between the
+devices of a host follow `sbp.redistribute` (design: the NIC is shared); memory is that of `held`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .memory import Held, held_bytes
 from .model import CostModel
 from .operators import compute_seconds, inner_count, inner_seconds, reduced_spec, times_of
 from .recompute import Recomputation
-from .storage import edge_times
+from .sharded_storage import edge_times
 
 
 @dataclass

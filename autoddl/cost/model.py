@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..cluster.spec import Cluster
-from .comm import CommModel, CommRule
+from .collectives import CommModel, CommRule
 from .memory_rules import MemoryRules, rules_of
 
 OPTIMIZER_SLOTS = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}

@@ -38,7 +38,7 @@ from ..cluster.spec import Curve, Device
 from ..graph.graph import Graph, Op
 from ..sbp.layout import TensorSpec
 from ..sbp.signature import Inner, OpSpec, Rule, find_rule
-from .comm import CommModel
+from .collectives import CommModel
 
 Array = NDArray[np.float64]
 BACKWARD_RATIO: Mapping[bool, float] = {True: 2.0, False: 1.0}  # heavy operator -> ratio

@@ -17,8 +17,8 @@ from typing import Literal
 
 Lifetime = tuple[int, int, int]  # bytes, first and last moment
 Transfer = Literal["", "planned", "implied", "added"]
-ALIGNMENT_BYTES = 512
-LARGEST = 12  # tensors that a peak names
+ALIGNMENT_BYTES = 512  # what OneFlow 0.9.0 and CUDA allocators round sizes up to
+LARGEST = 12  # tensors that a peak names, for people to read: chosen, not measured
 
 
 def aligned(size: float) -> int:

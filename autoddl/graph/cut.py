@@ -24,7 +24,7 @@ from functools import cached_property
 
 from ..sbp.signature import find_rule
 from .graph import Graph, Op
-from .regions import repeated_blocks
+from .regions import crossing_bytes, repeated_blocks
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def cut_graph(graph: Graph, most_layers: int | None = None) -> CutGraph:
     if most_layers is not None and most_layers < 1:
         raise ValueError(f"most_layers must be at least 1, got {most_layers}")
     body = [op for op in graph.ops if op.kind != "param" and op.name not in graph.free_ops]
-    crossing = crossing_bytes(graph, body)
+    crossing = crossing_bytes(graph, body).tolist()
     heavy = [n for n, op in enumerate(body) if _is_heavy(op)]
     cuts = [
         min(range(a + 1, b + 1), key=lambda k: (crossing[k], -k))
@@ -219,23 +219,6 @@ def block_starts(graph: Graph, body: Sequence[Op]) -> frozenset[int]:
         inside = [at[name] for name in block if name in at]
         found |= {min(inside), max(inside) + 1}
     return frozenset(found)
-
-
-def crossing_bytes(graph: Graph, body: Sequence[Op]) -> list[int]:
-    """For each position k, bytes of the tensors computed before it and read from it on."""
-    at = {op.name: n for n, op in enumerate(body)}
-    change = [0] * (len(body) + 1)
-    for op in body:
-        for out in op.outputs:
-            last = max((at.get(user.name, 0) for user, _ in graph.consumers[out]), default=0)
-            if last > at[op.name]:
-                change[at[op.name] + 1] += graph.tensors[out].spec.bytes
-                change[last + 1] -= graph.tensors[out].spec.bytes
-    crossing, level = [], 0
-    for step in change[: len(body)]:
-        level += step
-        crossing.append(level)
-    return crossing
 
 
 def _is_heavy(op: Op) -> bool:

@@ -49,8 +49,8 @@ class PlannedEdge:
 
     forward: producer's outs -> op.ins[index]; backward: op.grad_ins[index] -> producer's grad_outs.
     Edges from a `param` run once per mini-batch, the others once per micro-batch. Of a parameter
-    that is stored split, `zero_stage` (`cost.storage`) says what runs more often: from 2 on the way
-    back for each micro-batch, at 3 the way forward before each pass.
+    that is stored split, `zero_stage` (`cost.sharded_storage`) says what runs more often: from 2 on
+    the way back for each micro-batch, at 3 the way forward before each pass.
     """
 
     op: str

@@ -36,7 +36,7 @@ def repeated_blocks(graph: Graph) -> tuple[Block, ...]:
     ops = [op for op in graph.ops if op.kind not in _ENDS]
     numbers: dict[Hashable, int] = {}
     keys = [numbers.setdefault(key, len(numbers)) for key in _keys(graph, ops)]
-    crossing = _crossing_bytes(graph, ops)
+    crossing = crossing_bytes(graph, ops)
     found = _stretches(np.array(keys, dtype=np.int64), crossing, 0, len(ops))
     blocks = [tuple(op.name for op in ops[a:b]) for a, b in found if _is_worth_it(ops[a:b])]
     return tuple(blocks)
@@ -56,7 +56,7 @@ def _keys(graph: Graph, ops: Sequence[Op]) -> list[Hashable]:
     return keys
 
 
-def _crossing_bytes(graph: Graph, ops: Sequence[Op]) -> NDArray[np.int64]:
+def crossing_bytes(graph: Graph, ops: Sequence[Op]) -> NDArray[np.int64]:
     """[n]: bytes computed before operator n that operator n or a later one reads."""
     position = {op.name: n for n, op in enumerate(ops)}
     change = np.zeros(len(ops) + 2, dtype=np.int64)

@@ -14,6 +14,7 @@ placements found, and then by a search with these few. `Batches.best` returns th
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -22,11 +23,13 @@ from functools import cached_property
 from ..cost.account import Cost, account, total
 from ..cost.recompute import Checkpointing
 from ..graph.regions import Blocks, repeated_blocks
+from ..plans.format import format_seconds
 from .estimate import WORTH_ESTIMATE, Estimate, Estimator
 from .fit_in_memory import FittedSearch
 from .realize import NEAR_FREE, Candidate
 from .tables.group_table import NoStrategy
 
+_log = logging.getLogger(__name__)
 _REFINEMENTS = 3  # searches with ever fewer blocks run again
 _WORTH_SEARCH = 1.15  # times the cost of the best estimate with, or without, recomputation
 _WORTH_FAMILY = 1.5  # times the cost of the best estimate of all
@@ -45,13 +48,25 @@ class Batches:
     one: FittedSearch
     _failed: set[tuple[int, Blocks]] = field(default_factory=set)
     _first_fits: dict[Blocks, int] = field(default_factory=dict)
+    _best: Candidate | None = None
 
     @property
     def estimator(self) -> Estimator:
         return self.one.estimator
 
     def best(self, checkpointing: Checkpointing) -> Candidate | None:
-        """None if nothing fits. ValueError if all blocks are to be recomputed and there are none"""
+        """None if nothing fits. ValueError if all blocks are to be recomputed and there are none.
+
+        Ctrl-C ends the search with the best so far, if there is one.
+        """
+        try:
+            return self._best_of_all(checkpointing)
+        except KeyboardInterrupt:
+            if self._best is None:
+                raise
+            return replace(self._best, result=replace(self._best.result, end="interrupted"))
+
+    def _best_of_all(self, checkpointing: Checkpointing) -> Candidate | None:
         if checkpointing == "all" and not self.blocks:
             raise ValueError(
                 "the model has no repeated blocks that could be recomputed; use "
@@ -181,11 +196,17 @@ class Batches:
     def _search(self, parts: int, beat_s: float, blocks: Blocks) -> Candidate | None:
         """A search, if the micro-batches can be divided as the space asks, or there is one only."""
         try:
-            return self.one.plan(parts, beat_s, blocks)
+            found = self.one.plan(parts, beat_s, blocks)
         except NoStrategy:
             if len(self.counts) == 1:
                 raise
             return None
+        if found is not None and (self._best is None or found.seconds < self._best.seconds):
+            self._best = found
+            again = f", {len(blocks)} blocks run again" if blocks else ""
+            seconds = format_seconds(found.seconds)
+            _log.info("best so far %s with %d micro-batches%s", seconds, parts, again)
+        return found
 
     def _first_fit(self, blocks: Blocks) -> int:
         """Position of the first of `counts` whose memory may fit, by bisection.

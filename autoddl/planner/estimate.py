@@ -17,12 +17,13 @@ from ..cost.model import CostModel
 from ..graph.regions import Blocks
 from ..search.budget import Budget, Progress
 from ..search.elimination import eliminate
-from ..search.exact import Restricted, approach
+from ..search.exact import approach
 from ..search.local_search import descend
+from ..search.reduced_costs import Restricted
 from .coarse_to_fine import ClassBounds, class_bounds
 from .tables.group_table import NoStrategy, Space
+from .tables.groups import MicroBatches
 from .tables.memory import LeastBytes
-from .tables.micro_batches import MicroBatches
 from .tables.pair_prices import PairPrices
 from .tables.tables import build_tables
 

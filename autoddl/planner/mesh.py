@@ -31,7 +31,7 @@ from .options import PlanOptions
 from .realize import Candidate
 from .smallest import smallest
 from .tables.group_table import Space
-from .tables.micro_batches import MicroBatches
+from .tables.groups import MicroBatches
 from .tables.pair_prices import PairPrices
 
 _GAP = 1e-4  # that a search which proves a bound may leave by default: no use to anyone to close

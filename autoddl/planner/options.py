@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from ..search.algorithms import ALGORITHMS, RESTARTS, Algorithm, find_algorithm
 
 if TYPE_CHECKING:
-    from ..cost.comm import CommRule
+    from ..cost.collectives import CommRule
     from ..cost.recompute import Checkpointing
     from ..graph.batch_norm import BatchNorm
 

@@ -33,7 +33,7 @@ from .stages.choice import MOST_STAGES, ranked_partitions
 from .stages.partition import Partition, Stage
 from .stages.stage_prices import StagePrices
 from .tables.group_table import Space
-from .tables.micro_batches import MicroBatches
+from .tables.groups import MicroBatches
 
 MOST_LAYERS = 96
 _MANY = 2  # repeated blocks a stage: enough to cut between them only
@@ -66,6 +66,8 @@ def find_plan(
 ) -> Plan:
     """The best plan found for training `graph` (traced with its loss) on `cluster`.
 
+    Ctrl-C ends the search; what was found until then is the plan.
+
     space: which strategies are searched on one mesh; a baseline restricts them. None: what the
            options say
 
@@ -90,6 +92,9 @@ def find_plan(
             found.append(attempt(graph, model, options))
         except ValueError as error:
             failed.append(error)
+        except KeyboardInterrupt:
+            if not found:
+                raise
     if not found:
         raise failed[0]
     return min(found, key=lambda plan: figures(plan).iteration_s)

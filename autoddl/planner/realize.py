@@ -13,12 +13,19 @@ from functools import cached_property
 
 import numpy as np
 
-from ..cost.comm import CommModel
+from ..cost.collectives import CommModel
 from ..cost.liveness import required_bytes
 from ..cost.memory import held_bytes
 from ..cost.recompute import Recomputation
+from ..cost.sharded_storage import (
+    WHOLE,
+    Storage,
+    chosen_axes,
+    stage_at,
+    storage_steps,
+    stored_codes,
+)
 from ..cost.step_tensors import PlannedStep
-from ..cost.storage import WHOLE, Storage, chosen_axes, stage_at, storage_steps, stored_codes
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..graph.regions import Blocks

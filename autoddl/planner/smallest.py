@@ -2,11 +2,12 @@
 
 With and without recomputation, and from the most micro-batches down to where fewer need more:
 
-    needed(argmin over choices of  price bytes + seconds),  the price falling from "bytes alone",
+    needed(argmin over choices of  price bytes + seconds),  the price falling from "bytes alone"
 
-and of these the least. The bytes are added up, and what is needed at the fullest moment can be
-more: a choice of the least bytes redistributes much, in buffers, and a faster one does not. Nothing
-here depends on the limit that was too low, so equal refusals name one number.
+(`lagrangian.falling_prices`), and of these the least. The bytes are added up, and what is needed at
+the fullest moment can be more: a choice of the least bytes redistributes much, in buffers, and a
+faster one does not. Nothing here depends on the limit that was too low, so equal refusals name one
+number.
 """
 
 from __future__ import annotations
@@ -18,16 +19,14 @@ from ..cost.recompute import Checkpointing
 from ..graph.regions import Blocks
 from ..sbp.redistribute import PathTable
 from ..search.elimination import eliminate
-from ..search.problem import SearchResult
+from ..search.lagrangian import falling_prices
+from ..search.problem import Choice, SearchResult
 from .batches import Batches
 from .realize import Candidate
 from .tables.group_table import NoStrategy
 from .tables.memory import least_bytes
 from .tables.tables import Tables, build_tables
 
-_BYTES_ALONE_S = 1e6  # worth of all bytes that outweighs any time
-_FIRST = 2.0  # times the seconds of the choice of the least bytes: worth of all bytes then
-_FALL = 2.0  # of the worth, from there on
 _PRICES = 16
 _SMALL = 20_000  # strategies of all variables: in larger problems two prices are tried
 _MISSES = 2  # numbers of micro-batches that need more, until no further one is tried
@@ -80,10 +79,11 @@ def _least_of(batches: Batches, blocks: Blocks, least: Candidate | None) -> Cand
 def _swept(tables: Tables, paths: PathTable, least: Candidate | None) -> Candidate | None:
     """The least of the choices at falling prices of memory; or `least`, if it needs less."""
     problem = tables.problem
-    size = least_bytes(tables.grouping.graph, tables.model, tables.again)
-    worth_s = _BYTES_ALONE_S
-    for _ in range(_PRICES if _is_small(tables) else 2):
-        choice = eliminate(problem, worth_s / size, frozenset()).expand_greedily()
+
+    def solve(price: float) -> Choice:
+        return eliminate(problem, price, frozenset()).expand_greedily()
+
+    for choice in falling_prices(problem, solve, _PRICES if _is_small(tables) else 2):
         cost, memory = problem.evaluate(choice)
         if least is not None and memory >= least.needed_bytes:
             break
@@ -91,7 +91,6 @@ def _swept(tables: Tables, paths: PathTable, least: Candidate | None) -> Candida
         found = Candidate(tables, result, paths)
         if least is None or found.needed_bytes < least.needed_bytes:
             least = found
-        worth_s = min(worth_s, _FIRST * cost * _FALL) / _FALL
     return least
 
 

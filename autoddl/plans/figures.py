@@ -116,6 +116,15 @@ class PlanFigures:
 
     @cached_property
     def memory_bytes(self) -> tuple[float, ...]:
+        """Per stage, of one device: the sum of its parts, each with its micro-batches in flight."""
+        plan = self.plan
+        return tuple(
+            sum(stage_figures(plan.stages[v]).cost.memory_bytes for v in plan.parts_of(n))
+            for n in range(plan.num_stages)
+        )
+
+    @cached_property
+    def needed_bytes(self) -> tuple[float, ...]:
         """Per stage, what its parts need of a device, which the memory limit is held against."""
         plan = self.plan
         needed = [stage_figures(stage).required_bytes() for stage in plan.stages]

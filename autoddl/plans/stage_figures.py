@@ -1,31 +1,79 @@
 """What follows from the plan of a stage: its seconds and bytes, and how good it is.
 
 They are computed by the cost model and never stored, so a file cannot claim others.
+
+What a stage costs per micro-batch and once an iteration (`StagePrice`) follows from its account:
+
+    c(m) = m each + once,   each = c(2) - c(1),   once = 2 c(1) - c(2)
+
+for the account c of m micro-batches. What the fullest block that is run again holds meanwhile is
+there for one micro-batch at a time, whatever is in flight. Computation is shared between the
+forward and the backward pass as `cost.operators` prices them, communication half and half.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..cost.account import Cost, account, total
-from ..cost.bounds import ProductBytes, product_bytes
-from ..cost.extrapolation import Extrapolated, extrapolated_steps
+from ..cost.account import Cost, account, operator_seconds, total
 from ..cost.liveness import Runtime, memory_peak, required_bytes
 from ..cost.model import CostModel
 from ..cost.operators import Timed, timed_operators
 from ..cost.recompute import Recomputation
-from ..cost.savings import Savings, savings
 from ..cost.step_tensors import PlannedStep
 from ..cost.tape import Peak
+from ..graph.graph import Graph
+from ..graph.placed import PlannedEdge, PlannedOp
 from ..search.problem import relative_gap
 from .records import PlannedLayer, StagePrice
 from .stage import StagePlan
-from .stage_account import columns
+
+_SEVERAL = 2  # micro-batches in flight: with more of them memory grows by equal steps
+Columns = dict[str, NDArray[np.float64]]  # operator -> the fields of a StagePrice
+
+
+def columns(
+    graph: Graph,
+    model: CostModel,
+    ops: Mapping[str, PlannedOp],
+    edges: Mapping[tuple[str, int], PlannedEdge],
+    again: Recomputation | None = None,
+) -> Columns:
+    """Per operator: forward_s, backward_s, once_s, fixed_bytes, stash_bytes, work_bytes.
+
+    again: what is run again, in the backward pass; what a block holds meanwhile is `work_bytes` of
+           its operators, also if another block holds more
+    """
+    again = replace(again or Recomputation(graph), in_flight=_SEVERAL)
+    one = account(graph, model, 1, ops, edges, again)
+    two = account(graph, model, 2, ops, edges, again)
+    found = {}
+    for op in graph.ops:
+        placed = ops[op.name]
+        forward_s, _ = operator_seconds(graph, model, op, placed)
+        first, second = one[op.name], two[op.name]
+        compute = second.compute_s - first.compute_s
+        moved = second.communication_s - first.communication_s
+        held = first.held
+        counted = held.counted_bytes if op.name in again.block_of else 0.0
+        kept = first.memory_bytes if op.kind == "input" else held.kept_bytes
+        found[op.name] = np.array(
+            [
+                forward_s + moved / 2,
+                compute - forward_s + moved / 2,
+                max(2 * first.iteration_s - second.iteration_s, 0.0),
+                first.memory_bytes - counted - (1 if op.kind == "input" else _SEVERAL) * kept,
+                kept,
+                held.inside_bytes,
+            ]
+        )
+    return found
 
 
 def stage_figures(stage: StagePlan) -> StageFigures:
@@ -87,34 +135,10 @@ class StageFigures:
         return relative_gap(self.cost.iteration_s, bound)
 
     @cached_property
-    def product_bytes(self) -> ProductBytes:
-        """What each device receives for matrix products, and the least that it has to."""
-        stage = self.stage
-        return product_bytes(
-            stage.graph, stage.mesh, stage.micro_batches, stage.memory_limit_bytes, stage.ops,
-            stage.edges, self.again, stage.cluster.collectives,
-        )  # fmt: skip
-
-    @cached_property
-    def extrapolated(self) -> tuple[Extrapolated, ...]:
-        """Steps far outside what the cluster's calibration measured; () without a calibration."""
-        stage = self.stage
-        return extrapolated_steps(stage.graph, stage.cluster, stage.ops, stage.edges)
-
-    @cached_property
     def timed(self) -> Timed:
         """How many operators are priced by a measurement of their own."""
         stage = self.stage
         return timed_operators(stage.cluster.device, stage.graph)
-
-    @cached_property
-    def savings(self) -> Savings:
-        """What accumulation and split storage save and cost."""
-        stage = self.stage
-        return savings(
-            stage.graph, self.model, stage.micro_batches, stage.ops, stage.edges, self.again,
-            self.costs,
-        )  # fmt: skip
 
     @cached_property
     def price(self) -> StagePrice:

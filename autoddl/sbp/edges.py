@@ -8,8 +8,6 @@ and the axes as a bit mask (axis a is bit a). Two algorithms for one change are 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -75,15 +73,12 @@ def edges_between(
     """
     if not len(sources) or not len(targets) or not sources.shape[1]:
         return np.empty((4, 0), dtype=np.int64)
-    forwards = len(sources) <= len(targets)
-    changes = _changes(sources, targets, ndim) if forwards else _changes(targets, sources, ndim)
-    ends = np.cumsum([len(change.here) for change in changes])
-    edges = np.empty((4, int(ends[-1])), dtype=np.int64)
-    for change, part in zip(changes, np.split(edges, ends[:-1], axis=1), strict=True):
-        found = change if forwards else change.reversed()
-        part[0], part[1], part[3] = found.here, found.there, found.mask
-        part[2] = KIND_TABLE[found.label, found.other]
-    return sorted_edges(with_algorithms(edges, collectives))
+    if len(sources) <= len(targets):
+        here, there, label, other, mask = _changes(sources, targets, ndim)
+    else:
+        there, here, other, label, mask = _changes(targets, sources, ndim)
+    kind = KIND_TABLE[np.minimum(label, 0), np.minimum(other, 0)]
+    return sorted_edges(with_algorithms(np.stack([here, there, kind, mask]), collectives))
 
 
 def with_algorithms(edges: Ints, collectives: Collectives) -> Ints:
@@ -126,82 +121,35 @@ def is_divisible(
     return divisible
 
 
-@dataclass(frozen=True)
-class _Changes:
-    """Changes of one label along some axes, from rows `here` to rows `there`; splits count as 0."""
+def _changes(states: Codes, others: Codes, ndim: int) -> Ints:
+    """[5, m]: rows of `states` and `others` that one change makes equal, its labels, its axes.
 
-    here: Ints
-    there: Ints
-    label: int
-    other: int
-    mask: Ints
-
-    def reversed(self) -> _Changes:
-        return _Changes(self.there, self.here, self.other, self.label, self.mask)
-
-
-def _changes(states: Codes, others: Codes, ndim: int) -> list[_Changes]:
-    away = _from_splits(states, others, ndim)
-    if others is not states:
-        return [*away, *_from_whole(states, others, ndim, range(-2, ndim))]
-    towards = [change.reversed() for change in away if change.other < 0]
-    return [*away, *towards, *_from_whole(states, others, ndim, (-2, -1))]
-
-
-def _from_splits(states: Codes, others: Codes, ndim: int) -> list[_Changes]:
-    """The changes of axes that are split in `states`.
-
-    A split is removed from its last axes first, and no axis after the first of these may carry the
-    split that replaces it.
+    Any of the axes that carry a label may change it, but no axis outside of the change that comes
+    after its first axis may carry a split that it takes away or brings (`collectives.Step`).
     """
     num_axes = states.shape[1]
-    known_words = words(others, ndim)
-    held = (states[:, :, None] == np.arange(-2, ndim, dtype=np.int8)).transpose(2, 0, 1)
-    onwards = _summed_onwards(held, 1 << np.arange(num_axes))
-    moved = _summed_onwards(held, _powers(num_axes, ndim))
-    here, first = np.nonzero(states >= 0)
-    label = states[here, first].astype(np.int64)
-    mask, power = onwards[label + 2, here, first], moved[label + 2, here, first]
-    without = words(states, ndim)[here] - label * power
-    found = []
-    for other in range(-2, ndim):
-        there = find(without + other * power, known_words)
-        legal = there >= 0
-        if other >= 0:
-            legal &= (label != other) & (onwards[other + 2, here, first] == 0)
-        at = np.flatnonzero(legal)
-        found.append(_Changes(here[at], there[at], 0, min(other, 0), mask[at]))
-    return found
-
-
-def _summed_onwards(held: Bools, numbers: Ints) -> Ints:
-    """[labels, states, axes]: the numbers of the axes that carry a label, from each axis on."""
-    return np.where(held, numbers, 0)[:, :, ::-1].cumsum(axis=2)[:, :, ::-1]
-
-
-def _from_whole(states: Codes, others: Codes, ndim: int, labels: Iterable[int]) -> list[_Changes]:
-    """The changes of axes that are not split in `states`, to the given labels.
-
-    Any of these axes may change; to a split only those that come after all axes with that split.
-    """
-    num_axes = states.shape[1]
-    known_words = words(others, ndim)
-    own, bits, masks = words(states, ndim), 1 << np.arange(num_axes), np.arange(1 << num_axes)
+    masks = np.arange(1 << num_axes)
+    own, known = words(states, ndim), words(others, ndim)
     moved = (masks[:, None] >> np.arange(num_axes) & 1) @ _powers(num_axes, ndim)
+    held = {label: (states == label) @ (1 << np.arange(num_axes)) for label in range(-2, ndim)}
     found = []
-    for label in (-2, -1):
-        here, mask = _parts((states == label) @ bits, masks[1:])
-        for other in labels:
+    for label in held:
+        here, mask = _parts(held[label], masks[1:])
+        onwards = -(mask & -mask)  # all axes from the first on
+        if label >= 0:
+            legal = held[label][here] & onwards & ~mask == 0
+            here, mask, onwards = here[legal], mask[legal], onwards[legal]
+        for other in held:
             if other == label:
                 continue
-            at = slice(None)
+            at = np.arange(len(here))
             if other >= 0:
-                at = np.flatnonzero(((states == other) @ bits)[here] < (mask & -mask))
-            there = find(own[here[at]] + (other - label) * moved[mask[at]], known_words)
-            known = np.flatnonzero(there >= 0)
-            ends = here[at][known], there[known]
-            found.append(_Changes(*ends, label, min(other, 0), mask[at][known]))
-    return found
+                at = np.flatnonzero(held[other][here] & onwards == 0)
+            there = find(own[here[at]] + (other - label) * moved[mask[at]], known)
+            at, there = at[there >= 0], there[there >= 0]
+            labels = np.full((2, len(at)), [[label], [other]])
+            found.append(np.stack([here[at], there, *labels, mask[at]]))
+    return np.concatenate(found, axis=1)
 
 
 def _parts(held: Ints, masks: Ints) -> tuple[Ints, Ints]:

@@ -77,9 +77,6 @@ class PathBounds:
     _open: dict[int, list[tuple[_Sort, Codes]]] = field(default_factory=dict, repr=False)
     _found: dict[_Sort, _Found] = field(default_factory=dict, repr=False)
     _words: dict[tuple[int, bytes], tuple[Ints, Ints]] = field(default_factory=dict, repr=False)
-    _known_pairs: dict[tuple[bytes, bytes], tuple[Ints, Ints]] = field(
-        default_factory=dict, repr=False
-    )
 
     @cached_property
     def _states(self) -> Quotient:
@@ -116,7 +113,7 @@ class PathBounds:
 
     def ask_rows(self, spec: TensorSpec, given: Codes, kept: Codes) -> None:
         """Announce that `row_seconds` will be called with these."""
-        first, _ = self._pairs(given, kept)
+        first, _ = distinct_pairs(given, kept)
         self.ask(spec, given[first], kept[first])
 
     def seconds(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Floats:
@@ -126,16 +123,9 @@ class PathBounds:
 
     def row_seconds(self, spec: TensorSpec, given: Codes, kept: Codes) -> Floats:
         """[n] the same from each row of `given` to the same row of `kept`."""
-        first, inverse = self._pairs(given, kept)
+        first, inverse = distinct_pairs(given, kept)
         seconds, start_of, end_of = self._answer(*_sorted(spec, given[first], kept[first]))
         return seconds[start_of, end_of][inverse]
-
-    def _pairs(self, given: Codes, kept: Codes) -> tuple[Ints, Ints]:
-        """`distinct_pairs`; of a parameter they are asked for with every micro-batch."""
-        key = given.tobytes(), kept.tobytes()
-        if key not in self._known_pairs:
-            self._known_pairs[key] = distinct_pairs(given, kept)
-        return self._known_pairs[key]
 
     def _ask(self, sort: _Sort, sources: Codes, targets: Codes) -> None:
         asked = self._asked.setdefault(sort.dims, {})

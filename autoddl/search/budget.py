@@ -149,20 +149,11 @@ class Progress:
         self.free_cost = min(self.free_cost, cost)
         if not (memory <= self.problem.memory_limit and cost < self.cost):
             return False
-        self._remember(())
+        if self.best is not None:
+            self.earlier = (self.best, *self.earlier)[:_EARLIER]
         self.best, self.cost, self.memory = choice.copy(), cost, memory
         self.curve.append(CurvePoint(self.evaluations, self.seconds, cost))
         return True
-
-    def _remember(self, later: tuple[Choice, ...]) -> None:
-        """The best so far is no longer, as were, in another search, the choices `later`."""
-        best = () if self.best is None else (self.best,)
-        self.earlier = (*later, *best, *self.earlier)[:_EARLIER]
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the budget is used up."""
-        return self.evaluations >= self.budget.evaluations or self.seconds > self.budget.seconds
 
     @property
     def to_beat(self) -> float:
@@ -188,23 +179,6 @@ class Progress:
     def is_done(self) -> bool:
         """Whether nothing is left to be found: the best is good enough, or none can be of use."""
         return self.bound >= self.problem.cost_limit or self.is_good()
-
-    def adopt(self, inner: Progress) -> None:
-        """Count the work of a search within this one, and take over its best choice."""
-        started = inner._started - self._started
-        for point in inner.curve:
-            if point.cost < self.cost:
-                self.curve.append(
-                    CurvePoint(
-                        self.evaluations + point.evaluations, started + point.seconds, point.cost
-                    )
-                )
-        self.evaluations += inner.evaluations
-        self.free_cost = min(self.free_cost, inner.free_cost)
-        self.raise_bound(inner.bound)
-        if inner.best is not None and inner.cost < self.cost:
-            self._remember(inner.earlier)
-            self.best, self.cost, self.memory = inner.best, inner.cost, inner.memory
 
     def result(self, algorithm: str) -> SearchResult | None:
         """The best so far; None if there is none."""

@@ -18,29 +18,25 @@ decides if it is small enough.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .budget import Budget, Progress
-from .dominance import prune, prune_tables
+from .dominance import prune
 from .elimination import (
-    Elimination,
     best_choice,
     eliminate,
     eliminated_along_chains,
     free_bound,
 )
 from .elimination_order import without_fixed_cycles
-from .heuristics.coordinate_descent import descend_with_restarts
+from .heuristics.coordinate_descent import offer_descents
 from .integer_program import program_columns, solve_program
 from .lagrangian import Dual, best_price, score_bound
 from .local_search import crossover, descend
 from .pareto_elimination import AtPrice, Least, TooMany, least_within
 from .problem import ROUNDING, Choice, Problem, SearchResult
-from .reduced_costs import ReducedCosts
+from .reduced_costs import ReducedCosts, Restricted
 
 # Of the integer program: a GPT with one layer of experts on four devices has 120,000 (9 s).
 _MOST_COLUMNS = 200_000
@@ -48,6 +44,7 @@ _MOST_COLUMNS = 200_000
 # where 1 % is allowed, the first choice within that may be 1 % above the optimum (GPT of 32 blocks
 # on 256 devices), and saves ten eliminations.
 _NEAR = 5e-4
+_RESTARTS = 32  # of descents, where elimination does not reach
 _ROUNDS = 4  # of dropping
 _WORTH = 0.9  # of the strategies: where more stay, another round drops too few
 _WORK = 5_000_000_000  # pairs of cost and memory that are looked at, at most
@@ -70,23 +67,22 @@ def exact(problem: Problem, rng: np.random.Generator, budget: Budget) -> SearchR
     None if no choice fits the memory limit (or none was found within the budget).
     """
     with Progress(problem, budget) as run:
-        if not prove(problem, rng, run) and not run.is_done:
-            solve_if_small(problem, run, _MOST_COLUMNS)
+        if not prove(problem, run) and not run.is_done:
+            offer_descents(problem, rng, run, frozenset(), _RESTARTS)
+            if not run.is_done:
+                solve_if_small(problem, run, _MOST_COLUMNS)
     return run.result("exact")
 
 
-def prove(problem: Problem, rng: np.random.Generator, run: Progress, restarts: int = 32) -> bool:
+def prove(problem: Problem, run: Progress) -> bool:
     """Offer the optimum to `run` and raise its bound; whether that is all that can be done.
 
-    False where elimination leaves too much over: then good choices are offered, of descents from
-    so many starts at each price.
+    False where elimination leaves too much over; then the bound is one of what it leaves.
     """
     run.spend()
     free = best_choice(eliminate(problem, 0.0, frozenset()))
     if free is None:
         run.raise_bound(free_bound(problem))
-        for price in _trial_prices(problem):
-            descend_with_restarts(problem, rng, run, price, frozenset(), restarts)
         return False
     run.raise_bound(score_bound(problem, free, 0.0))
     if run.bound >= problem.cost_limit or run.offer(free):
@@ -94,86 +90,22 @@ def prove(problem: Problem, rng: np.random.Generator, run: Progress, restarts: i
     return prove_within_memory(problem, run, free)
 
 
-def solve_if_small(problem: Problem, run: Progress, columns: int) -> None:
-    """Solve the integer program of a problem if it has no more than so many columns."""
+def solve_if_small(problem: Problem, run: Progress, columns: int, nodes: float = math.inf) -> None:
+    """Solve the integer program of a problem if it has no more than so many columns.
+
+    nodes: of the solver's tree, at most
+    """
     if sum(problem.sizes()) > columns:
         return
-    smaller = prune(problem)
+    smaller = Restricted(problem, prune(problem))
     if program_columns(smaller.problem) <= columns:
-        run.raise_bound(solve_program(smaller, run))
+        run.raise_bound(solve_program(smaller, run, nodes))
 
 
 def may_fit(problem: Problem) -> bool:
     """Whether the least memory of all choices keeps to the limit; true if that is not known."""
     state = eliminate(problem, math.inf, frozenset())
     return bool(state.node) or state.constant <= problem.memory_limit * (1 + 2 * ROUNDING)
-
-
-def _trial_prices(problem: Problem) -> tuple[float, ...]:
-    """Prices of memory worth a descent: none, and about the cost of all memory for the limit."""
-    least, _ = problem.least()
-    if problem.memory_limit == math.inf or not 0 < least < math.inf:
-        return (0.0,)
-    return tuple(least / problem.memory_limit * factor for factor in (0.0, 1.0, 100.0))
-
-
-@dataclass
-class Restricted:
-    """The problem with the strategies `kept` of each node table.
-
-    ceiling: every choice of the whole problem that costs less is one of these
-    price:   of memory that may be about the best one, if it is not 0
-    """
-
-    whole: Problem
-    kept: list[NDArray[np.int64]]
-    ceiling: float = math.inf
-    price: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.problem = self.whole.restricted(self.kept)
-        self._last: tuple[float, Elimination] | None = None
-
-    @staticmethod
-    def of(problem: Problem) -> Restricted:
-        """With all strategies."""
-        return Restricted(problem, [np.arange(len(cost)) for cost in problem.node_cost])
-
-    @property
-    def size(self) -> int:
-        """Number of strategies."""
-        return sum(map(len, self.kept))
-
-    def eliminated(self, price: float) -> Elimination:
-        """The elimination at a price; the last one is remembered."""
-        if self._last is None or self._last[0] != price:
-            self._last = price, eliminate(self.problem, price, frozenset())
-        return self._last[1]
-
-    def among(self, chosen: Sequence[NDArray[np.int64] | NDArray[np.bool_]]) -> Restricted:
-        """With these of its strategies only."""
-        kept = [numbers[own] for numbers, own in zip(self.kept, chosen, strict=True)]
-        return Restricted(self.whole, kept, self.ceiling, self.price)
-
-    def below(self, price: float, cost: float, run: Progress) -> Restricted | None:
-        """Without the strategies of which nothing that costs less than `cost` can be made.
-
-        None if nothing can; the bound of the run is then raised to that.
-        """
-        run.spend()
-        reduced = ReducedCosts(self.eliminated(price))
-        most = cost + price * self.whole.memory_limit
-        most += ROUNDING * abs(most)
-        masks = [reduced.through(table) <= most for table in range(len(self.kept))]
-        if any(not masks[table].any() for table in set(self.whole.nodes)):
-            run.raise_bound(min(cost, self.ceiling))
-            return None
-        return replace(self.among(masks), ceiling=min(cost, self.ceiling))
-
-    def original(self, choice: Choice) -> Choice:
-        """A choice of the smaller problem in the numbers of the whole one."""
-        pairs = zip(self.whole.nodes, choice, strict=True)
-        return np.array([self.kept[table][s] for table, s in pairs], dtype=np.int64)
 
 
 def prove_within_memory(problem: Problem, run: Progress, free: Choice) -> bool:
@@ -242,7 +174,7 @@ def _close(view: Restricted, run: Progress, dual: Dual) -> None:
     alive = view.below(dual.price, run.to_beat, run)
     if alive is None:
         return
-    alive = alive.among(prune_tables(alive.problem))  # dominated: so below a lower ceiling, too
+    alive = alive.among(prune(alive.problem))  # dominated: so below a lower ceiling, too
     ceiling = bound
     while ceiling < run.to_beat:
         ceiling = min(bound + part * gap, run.to_beat)

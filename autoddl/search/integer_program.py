@@ -22,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .budget import Budget, Progress
-from .dominance import Pruned, prune
+from .dominance import prune
 from .heuristics.random_search import draw
 from .local_search import descend
 from .problem import ROUNDING, Choice, Problem, SearchResult, Table
+from .reduced_costs import Restricted
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
@@ -162,7 +163,7 @@ def integer(problem: Problem, rng: np.random.Generator, budget: Budget) -> Searc
     was found within the budget).
     """
     with Progress(problem, budget) as run:
-        smaller = prune(problem)
+        smaller = Restricted(problem, prune(problem))
         for _ in range(_DESCENTS):
             start = draw(smaller.problem, rng)
             found, _ = descend(smaller.problem, start, spend=run.spend)
@@ -171,29 +172,31 @@ def integer(problem: Problem, rng: np.random.Generator, budget: Budget) -> Searc
     return run.result("integer")
 
 
-def solve_program(smaller: Pruned, run: Progress) -> float:
-    """Offer the program's optimum to `run`; the lower bound on the cost, inf if nothing fits."""
+def solve_program(smaller: Restricted, run: Progress, nodes: float = math.inf) -> float:
+    """Offer the program's optimum to `run`; the lower bound on the cost, inf if nothing fits.
+
+    nodes: of the solver's tree, at most; that these are used up does not end the run's budget
+    """
     program = Program.of(smaller.problem)
     excluded: list[Choice] = []
     bound = -math.inf
     while True:
         run.spend()
         left = run.remaining
-        answer = program.solve(excluded, left.seconds, left.evaluations, left.gap)
-        nodes = getattr(answer, "mip_node_count", None) or 0
-        run.evaluations += int(min(nodes, run.budget.evaluations - run.evaluations))
+        most = min(nodes, left.evaluations)
+        answer = program.solve(excluded, left.seconds, most, left.gap)
+        spent = getattr(answer, "mip_node_count", None) or 0
+        run.evaluations += int(min(spent, run.budget.evaluations - run.evaluations))
         if answer.status == _INFEASIBLE:
             return math.inf
         dual = getattr(answer, "mip_dual_bound", None)
         if dual is not None and math.isfinite(dual):
             bound = max(bound, program.unit_s * (dual - ROUNDING * abs(dual)))
-        if answer.x is None:
-            run.end = "budget"
-            return bound
-        choice = program.choice(answer.x)
-        run.offer(smaller.original(choice))
-        if answer.status != _OPTIMAL:
-            run.end = "budget"
+        choice = None if answer.x is None else program.choice(answer.x)
+        if choice is not None:
+            run.offer(smaller.original(choice))
+        if choice is None or answer.status != _OPTIMAL:
+            run.end = "done" if most < left.evaluations else "budget"
             return bound
         if smaller.problem.evaluate(choice)[1] <= smaller.problem.memory_limit:
             return bound

@@ -13,7 +13,7 @@ maximum of L. A price at which the best choice fits is found by raising a guess.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .local_search import descend
@@ -24,6 +24,7 @@ _FIRST = 0.1  # times the cost for the whole limit: a price to begin at
 _RISE = 8.0
 _RISES = 2
 _HIGHEST = 1e6  # times the cost for the whole limit: memory outweighs any time
+_WORTH = 2.0  # times the cost: of all bytes
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,22 @@ def best_price(
 def _score(found: tuple[float, float], price: float) -> float:
     """Of a choice's cost and memory."""
     return found[0] + price * found[1]
+
+
+def falling_prices(
+    problem: Problem, solve: Callable[[float], Choice], count: int
+) -> Iterator[Choice]:
+    """Choices of ever less cost and more memory, the first one of about the least memory of all.
+
+    solve: price -> the choice of least cost + price * memory
+    """
+    cost, memory = problem.least()
+    price = _HIGHEST * cost / memory
+    for number in range(count):
+        choice = solve(price)
+        cost, memory = problem.evaluate(choice)
+        price = _WORTH * cost / memory if number == 0 else price / 2
+        yield choice
 
 
 def within_limit(problem: Problem, solve: Callable[[float], Choice]) -> Choice | None:

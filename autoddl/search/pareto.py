@@ -19,7 +19,6 @@ from .problem import Table
 Pairs = NDArray[np.float64]  # [n, 2]: cost, memory
 Numbers = NDArray[np.int64]
 _CHUNK = 2_000_000  # pairs that are looked at together
-_BINS = 20_000  # of memory, of an entry
 
 
 class TooMany(Exception):
@@ -67,12 +66,6 @@ class Fronts:
         """The entries that have pairs."""
         return np.flatnonzero(self.lengths)
 
-    def extreme(self, least: np.ufunc) -> Table:
-        """Least (or most, by np.maximum) memory of each entry; any number for one without pairs."""
-        found = np.zeros(len(self.start) - 1)
-        found[self.filled] = least.reduceat(self.pairs[:, 1], self.start[self.filled])
-        return found
-
     def at(self, entry: int) -> Pairs:
         return self.pairs[self.start[entry] : self.start[entry + 1]]
 
@@ -115,7 +108,6 @@ def on_arrays(matches: Matches, most: int) -> tuple[int, Numbers, Pairs]:
     if looked > most:
         raise TooMany
     ends = np.cumsum(counts)
-    stairs = _Stairs.of(matches, looked)
     entries: list[Numbers] = [np.zeros(0, np.int64)]
     pairs: list[Pairs] = [np.zeros((0, 2))]
     low = 0
@@ -125,9 +117,7 @@ def on_arrays(matches: Matches, most: int) -> tuple[int, Numbers, Pairs]:
         some = counts[low:high]
         a = np.repeat(number[low:high], some)
         b = second.by_score[np.repeat(second.start[two[low:high]], some) + within(some)]
-        entry = np.repeat(made[low:high], some)
-        keep, summed = stairs.below(entry, first.pairs[a] + second.pairs[b])
-        entry = entry[keep]
+        entry, summed = np.repeat(made[low:high], some), first.pairs[a] + second.pairs[b]
         keep = undominated(entry, summed)
         entries.append(entry[keep])
         pairs.append(summed[keep])
@@ -152,40 +142,6 @@ def in_loops(compiled: Loops, matches: Matches, most: int) -> tuple[int, Numbers
     if looked > most:
         raise TooMany
     return looked, entry, pairs
-
-
-@dataclass
-class _Stairs:
-    """Least costs of what was seen, by entry and bin of memory: drops most dominated pairs fast."""
-
-    entries: Numbers
-    low: Table
-    scale: Table
-    least: Table
-
-    @staticmethod
-    def of(matches: Matches, total: int) -> _Stairs:
-        first, second, one, two = matches.first, matches.second, matches.one, matches.two
-        entries, local = np.unique(matches.made, return_inverse=True)
-        low, high = np.full(len(entries), np.inf), np.full(len(entries), -np.inf)
-        np.minimum.at(low, local, first.extreme(np.minimum)[one] + second.extreme(np.minimum)[two])
-        np.maximum.at(high, local, first.extreme(np.maximum)[one] + second.extreme(np.maximum)[two])
-        bins = max(2, min(_BINS, total // max(1, len(entries))))
-        scale = (bins - 1) * 0.999 / np.maximum(high - low, 1.0)
-        return _Stairs(entries, low, scale, np.full((len(entries), bins), np.inf))
-
-    def below(self, entry: Numbers, pairs: Pairs) -> tuple[Numbers, Pairs]:
-        """Those of which no other has its bin and cost beaten; their numbers, and the pairs."""
-        local = np.searchsorted(self.entries, entry)
-        bins = self.least.shape[1]
-        place = ((pairs[:, 1] - self.low[local]) * self.scale[local]).astype(np.int64)
-        place += local * bins + 1
-        flat = self.least.reshape(-1)
-        # `least` at a bin: of all bins before it
-        np.minimum.at(flat, place, pairs[:, 0])
-        np.minimum.accumulate(self.least, axis=1, out=self.least)
-        keep = np.flatnonzero(pairs[:, 0] < flat[place - 1])
-        return keep, pairs[keep]
 
 
 def within(lengths: Numbers) -> Numbers:

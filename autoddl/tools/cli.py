@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..planner.options import PlanOptions
-from ..plans.figures import figures
 from .commands.box import box
 from .commands.calibrate import calibrate
 from .commands.compare import compare
@@ -104,11 +103,14 @@ def plan(
     """Find the parallel plan of MODEL, which may also be a graph file, for a cluster."""
     from .. import api
     from ..plans.report import report
+    from .at_work import at_work
     from .show import show
 
     chosen = PlanOptions(**options)
     cluster = load_cluster(cluster_file, nodes, gpus_per_node)
-    found = api.plan(graph_of(model, batch), cluster, chosen)
+    graph = graph_of(model, batch)
+    with at_work(f"planning {graph.name} on {cluster}"):
+        found = api.plan(graph, cluster, chosen)
     if output:
         found.save(output)
     show(report(found), as_json, brief=True)
@@ -173,6 +175,7 @@ def _write_page(found: Plan, html: str | None, png: str | None) -> None:
 
 def _write_pictures(found: Plan, timeline: str | None, trace: str | None) -> None:
     """When each pass of the stages runs."""
+    from ..plans.figures import figures
     from ..plans.schedule.timeline import save_picture, save_trace
 
     if timeline:

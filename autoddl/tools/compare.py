@@ -8,6 +8,7 @@ of a pipeline are those of its slowest stage, its seconds those until all stages
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 from ..cluster.spec import Cluster
@@ -22,12 +23,14 @@ from ..planner.options import DEFAULTS, PlanOptions
 from ..planner.planner import baseline_plans, find_plan
 from ..plans import Plan
 from ..plans.figures import figures
+from ..plans.format import format_seconds
 from ..plans.records import PlannedBaseline
 from ..plans.report.contents import unfit_text
 
 OURS = "autoddl"
 OWN_TOPOLOGY = "a topology for each layer"
 MEGATRON_STAGES = "Megatron in stages"
+_log = logging.getLogger(__name__)
 RIVAL = "auto_parallel"  # nn.Graph's enable_auto_parallel
 
 
@@ -35,13 +38,13 @@ RIVAL = "auto_parallel"  # nn.Graph's enable_auto_parallel
 class Scheme:
     """One plan of the comparison; of a scheme that cannot run, `why` not.
 
-    memory_bytes: of a device, also if that is too much
+    least_bytes: that it needs of a device if that is too much; None if it is not known
     """
 
     name: str
     topology: str
     plan: Plan | None
-    memory_bytes: float | None = None
+    least_bytes: float | None = None
     why: str = ""
 
     @property
@@ -52,6 +55,11 @@ class Scheme:
     def seconds(self) -> float:
         """Of an iteration; inf if the scheme cannot run."""
         return float("inf") if self.plan is None else figures(self.plan).iteration_s
+
+    @property
+    def memory_bytes(self) -> float | None:
+        """That it needs of a device, which the memory limit is held against."""
+        return self.least_bytes if self.plan is None else max(figures(self.plan).needed_bytes)
 
     @property
     def cost(self) -> Cost:
@@ -125,41 +133,38 @@ def compare(
             f"{options.precision}; leave one of the two out"
         )
     graph = with_batch_norm(graph, options.batch_norm)
-    plan = find_plan(graph, cluster, options)
-    ours = Scheme(OURS, OWN_TOPOLOGY, plan, max(figures(plan).memory_bytes))
-    others = [_scheme(*found) for found in baseline_plans(graph, cluster, options).values()]
     model = cost_model(cluster, options)
+    plan = find_plan(graph, cluster, replace(options, stages="auto") if stages else options)
+    ours = _ours(plan)
+    others = [_scheme(*found) for found in baseline_plans(graph, cluster, options).values()]
     if stages:
-        megatron = _megatron(graph, model, options.micro_batches, options.seed)
-        found = find_plan(graph, cluster, replace(options, stages="auto", baselines=False))
-        ours = _in_stages(ours, found, megatron)
+        megatron = _megatron(graph, model, options, ours.seconds)
         others.append(megatron)
+        ours = replace(megatron, name=OURS) if megatron.seconds < ours.seconds else ours
     if rival is not None:
         others.append(_rival(graph, cluster, rival, options))
     return Comparison(graph, model, (ours, *others))
 
 
-def _in_stages(ours: Scheme, found: Plan, megatron: Scheme) -> Scheme:
-    """The fastest of our plans: on one mesh, in stages, or as Megatron's stages."""
-    best = ours
-    if figures(found).iteration_s < best.seconds:
-        topology = f"{found.num_stages} stages, {OWN_TOPOLOGY}"
-        if found.num_stages == 1:
-            topology = OWN_TOPOLOGY
-        best = Scheme(OURS, topology, found, max(figures(found).memory_bytes))
-    if megatron.seconds < best.seconds:
-        best = replace(megatron, name=OURS)
-    return best
+def _ours(plan: Plan) -> Scheme:
+    several = plan.num_stages > 1
+    topology = f"{plan.num_stages} stages, {OWN_TOPOLOGY}" if several else OWN_TOPOLOGY
+    return Scheme(OURS, topology, plan)
 
 
-def _megatron(graph: Graph, model: CostModel, micro_batches: int | None, seed: int) -> Scheme:
-    found = megatron_in_stages(graph, model, micro_batches, seed)
+def _megatron(graph: Graph, model: CostModel, options: PlanOptions, ours_s: float) -> Scheme:
+    """Ctrl-C leaves it out. ours_s: of our plan"""
+    try:
+        _log.info("ours takes %s; now Megatron in stages", format_seconds(ours_s))
+        found = megatron_in_stages(graph, model, options.micro_batches, options.seed)
+    except KeyboardInterrupt:
+        return Scheme(MEGATRON_STAGES, "in stages", None, why="interrupted")
     if found is None:
         why = "its blocks divide over no number of stages, or nothing fits"
         return Scheme(MEGATRON_STAGES, "in stages", None, why=why)
     kinds = " | ".join(dict.fromkeys(found.topologies))
     topology = f"{found.plan.num_stages} stages of {kinds}"
-    return Scheme(MEGATRON_STAGES, topology, found.plan, max(figures(found.plan).memory_bytes))
+    return Scheme(MEGATRON_STAGES, topology, found.plan)
 
 
 def _rival(graph: Graph, cluster: Cluster, rival: Chosen | str, options: PlanOptions) -> Scheme:
@@ -172,7 +177,7 @@ def _rival(graph: Graph, cluster: Cluster, rival: Chosen | str, options: PlanOpt
         plan = find_plan(graph, cluster, replace(options, baselines=False), space=space)
     except ValueError as error:
         return Scheme(RIVAL, topology, None, why=str(error).split(":")[0])
-    return Scheme(RIVAL, topology, plan, max(figures(plan).memory_bytes))
+    return Scheme(RIVAL, topology, plan)
 
 
 def _scheme(record: PlannedBaseline, plan: Plan | None) -> Scheme:

@@ -22,6 +22,7 @@ from ..plans.figures import figures
 from ..runtime.jobs.guard import install_guard, rank
 from ..runtime.jobs.launch import run_processes
 from ..runtime.need import need_oneflow
+from .at_work import at_work
 from .synthetic import synthetic_batches
 
 
@@ -134,7 +135,8 @@ def _checked_plan(job: TrainJob) -> Plan:
     check_computes(precision, OneFlow().facts)
     graph = trace_entry(job.model, job.batch)
     if plan is None:
-        return plan_graph(graph, job.cluster, job.options)
+        with at_work(f"planning {graph.name} on {job.cluster}"):
+            return plan_graph(graph, job.cluster, job.options)
     plan.check_model(graph)
     plan.check_cluster(job.cluster)
     return plan

@@ -8,7 +8,7 @@ import pytest
 
 from autoddl.cluster.link import Link
 from autoddl.cluster.spec import Cluster
-from autoddl.cost.comm import CommModel
+from autoddl.cost.collectives import CommModel
 from tests.clusters import cluster
 
 LAPTOP = cluster("laptop", 2, 2)

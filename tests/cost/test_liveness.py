@@ -1,36 +1,42 @@
-"""The predicted memory of small plans, worked out by hand."""
+"""The predicted memory of small plans, worked out by hand, and what the limit is held against."""
+
+import dataclasses
+import math
+import subprocess
+import sys
 
 import pytest
 
-from autoddl.planner.baselines import data_parallel
-from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan
+from autoddl.cost.liveness import required_bytes
+from autoddl.cost.memory_rules import rules_of
+from autoddl.planner.baselines import data_parallel, forced
 from autoddl.plans import Plan
-from autoddl.plans.stage_figures import stage_figures
+from autoddl.plans.stage_figures import StageFigures, stage_figures
 from tests.clusters import cluster
 from tests.graphs import Builder, attention, mlp, tied
+from tests.planned import planned
 
 ROWS, WIDTH, F = 1024, 256, 4  # sizes whose tensors are whole units
 ACT = ROWS * WIDTH * F
 WEIGHT, BIAS = WIDTH * WIDTH * F, WIDTH * F
 
 
-def planned(graph, nodes=1, gpus=1, space=None, **options) -> Plan:
-    return find_plan(graph, cluster("gcp_a100", nodes, gpus), PlanOptions(**options), space=space)
+def predicted(graph, nodes=1, gpus=1, space=None, **options) -> StageFigures:
+    return planned(graph, cluster("gcp_a100", nodes, gpus), space, **options)
 
 
-def causes(plan: Plan) -> dict[str, int]:
-    return dict(stage_figures(plan.stage).memory_peak().by_cause)
+def causes(found: StageFigures) -> dict[str, int]:
+    return dict(found.memory_peak().by_cause)
 
 
 def on_two(graph, **options) -> dict[str, int]:
     """Data parallel on two devices, where the order is that of the layers."""
-    return causes(planned(graph, 1, 2, space=data_parallel(graph), **options))
+    return causes(predicted(graph, 1, 2, space=data_parallel(graph), **options))
 
 
 def test_one_layer_on_one_device():
     """Rows pass a matmul, a bias and a ReLU; the sum is the loss."""
-    peak = stage_figures(planned(mlp(ROWS, (WIDTH, WIDTH)), optimizer="sgd").stage).memory_peak()
+    peak = predicted(mlp(ROWS, (WIDTH, WIDTH)), optimizer="sgd").memory_peak()
     assert peak.always == {"parameters": WEIGHT + BIAS, "inputs": ACT}
     # the gradient behind the bias has taken the place of the one behind the ReLU, whose output is
     # gone; to sum it up for the bias takes a workspace of its size
@@ -44,7 +50,7 @@ SLOTS = [("sgd", 0), ("momentum", 1), ("adam", 2), ("adamw", 2)]
 
 @pytest.mark.parametrize(("optimizer", "slots"), SLOTS)
 def test_the_optimizer_has_slots_of_the_parameters_size(optimizer, slots):
-    found = causes(planned(mlp(ROWS, (WIDTH, WIDTH)), optimizer=optimizer))
+    found = causes(predicted(mlp(ROWS, (WIDTH, WIDTH)), optimizer=optimizer))
     assert found.get("optimizer", 0) == slots * (WEIGHT + BIAS)
 
 
@@ -78,7 +84,7 @@ def test_softmax_keeps_its_output_and_products_their_inputs():
 def test_data_parallel_splits_activations_and_not_parameters():
     graph = mlp(ROWS, (WIDTH,) * 5)
     two = on_two(graph)
-    four = causes(planned(graph, 2, 2, space=data_parallel(graph)))
+    four = causes(predicted(graph, 2, 2, space=data_parallel(graph)))
     assert four["parameters"] == two["parameters"] and four["optimizer"] == two["optimizer"]
     assert four["inputs"] == two["inputs"] / 2
     assert four["activations"] == pytest.approx(two["activations"] / 2, rel=0.01)
@@ -95,22 +101,22 @@ def test_micro_batches_cut_activations_and_accumulate_gradients():
 
 
 def test_a_tied_weight_is_counted_once():
-    found = causes(planned(tied(ROWS, WIDTH), optimizer="momentum"))
+    found = causes(predicted(tied(ROWS, WIDTH), optimizer="momentum"))
     assert found["parameters"] == found["optimizer"] == WEIGHT
 
 
 def test_the_executor_keeps_every_gradient_between_micro_batches():
-    plan = planned(attention(4, 8, 64, 128, 4), 2, 2, optimizer="adam", micro_batches=2)
-    gradients = stage_figures(plan.stage).memory_peak("executor").always["gradients"]
-    assert gradients == stage_figures(plan.stage).memory_peak().always["parameters"]
+    found = predicted(attention(4, 8, 64, 128, 4), 2, 2, optimizer="adam", micro_batches=2)
+    gradients = found.memory_peak("executor").always["gradients"]
+    assert gradients == found.memory_peak().always["parameters"]
 
 
 @pytest.mark.parametrize("layers", [1, 3])
 def test_the_executor_synchronises_equal_gradients_one_after_the_other(layers):
     """Small activations: the fullest moment is the sum of one weight's gradient over devices."""
     graph = mlp(8, (WIDTH,) * (layers + 1))
-    plan = planned(graph, 1, 2, space=data_parallel(graph), optimizer="sgd")
-    peak = stage_figures(plan.stage).memory_peak("executor")
+    found = predicted(graph, 1, 2, space=data_parallel(graph), optimizer="sgd")
+    peak = found.memory_peak("executor")
     assert " of gradient of " in peak.moment
     assert peak.by_cause["redistribution"] == WEIGHT
     assert peak.by_cause["gradients"] == peak.always["parameters"] == layers * (WEIGHT + BIAS)
@@ -118,7 +124,7 @@ def test_the_executor_synchronises_equal_gradients_one_after_the_other(layers):
 
 def on_one(graph, **options):
     """The executor's fullest moment on one device."""
-    return stage_figures(planned(graph, optimizer="sgd", **options).stage).memory_peak("executor")
+    return predicted(graph, optimizer="sgd", **options).memory_peak("executor")
 
 
 def test_the_executor_keeps_what_operators_make_and_views_are_free():
@@ -171,16 +177,16 @@ def test_a_variance_keeps_nothing_in_the_executor():
     b = Builder(ROWS)
     x = b.op("add", "scalar_add", (b.param("x", (ROWS, WIDTH)),), (ROWS, WIDTH), operand=1.0)
     y = b.op("var", "var", (x,), (ROWS,), dim=(1,), unbiased=True, keepdim=False)
-    plan = planned(b.graph(y, "var"), optimizer="sgd")
-    peak = stage_figures(plan.stage).memory_peak("executor")
+    found = predicted(b.graph(y, "var"), optimizer="sgd")
+    peak = found.memory_peak("executor")
     assert peak.moment == "backward of var" and peak.by_cause["workspace"] == ACT
     assert peak.by_cause["activations"] == ACT + ROWS * F
 
 
 def test_an_unknown_runtime_is_refused():
-    plan = planned(mlp(8, (8, 8)))
+    found = predicted(mlp(8, (8, 8)))
     with pytest.raises(ValueError, match="unknown runtime 'gpu'"):
-        stage_figures(plan.stage).memory_peak("gpu")  # pyright: ignore[reportArgumentType]
+        found.memory_peak("gpu")  # pyright: ignore[reportArgumentType]
 
 
 def scaled_images(rows: int, channels: int, size: int) -> tuple[Builder, str]:
@@ -197,7 +203,7 @@ def test_a_largest_element_is_remembered_by_its_number():
         padding=(0, 0), dilation=(1, 1), ceil_mode=False, return_indices=False,
         data_format="channels_first",
     )  # fmt: skip
-    peak = stage_figures(planned(b.graph(pooled, "pool")).stage).memory_peak()
+    peak = predicted(b.graph(pooled, "pool")).memory_peak()
     image = 64 * 16 * 32 * 32 * F
     assert peak.moment == "backward of pooled"
     numbers = image // 4 * 2  # of eight bytes
@@ -212,6 +218,69 @@ def test_the_executor_goes_back_through_a_transposed_convolution_with_a_copy_of_
         padding_before=(0, 0), output_padding=(0, 0), dilation_rate=(1, 1), groups=1, filters=16,
         data_format="channels_first",
     )  # fmt: skip
-    peak = stage_figures(planned(b.graph(up, "up")).stage).memory_peak("executor")
+    peak = predicted(b.graph(up, "up")).memory_peak("executor")
     assert peak.moment == "backward of up"
     assert peak.by_cause["workspace"] == 64 * 16 * 16 * 16 * F
+
+
+def split(letters, nodes=2, gpus=2, **options) -> StageFigures:
+    graph, mesh = mlp(ROWS, (1024,) * 4), cluster("gcp_a100", nodes, gpus).mesh
+    return predicted(graph, nodes, gpus, forced(graph, mesh, letters), **options)
+
+
+def needed(found: StageFigures, limit: float = math.inf) -> int:
+    return required_bytes(found.step, found.model.memory_rules, limit)
+
+
+def compiles(found: StageFigures) -> bool:
+    return found.model.memory_rules.compiles(found.step)
+
+
+def test_the_larger_of_both_counts():
+    """nn.Graph packs what it sends, and has accumulators beside the gradients."""
+    found = split(("S0", "S0"), micro_batches=4, optimizer="sgd")
+    executor, graph = (found.memory_peak(runtime).bytes for runtime in ("executor", "graph"))
+    assert executor < graph == needed(found)
+
+
+def test_what_the_executor_cannot_hold_is_not_compiled():
+    found = split(("S0", "S0"), micro_batches=4, optimizer="sgd")
+    executor = found.memory_peak("executor").bytes
+    assert needed(found, limit=executor - 1) == executor
+
+
+@pytest.mark.parametrize(
+    ("letters", "nodes", "gpus", "expected"),
+    [(("S0", "S1"), 2, 2, True), (("S0", "B", "S1"), 2, 4, False)],
+)
+def test_meshes_of_two_axes_compile(letters, nodes, gpus, expected):
+    found = split(letters, nodes, gpus)
+    assert compiles(found) == expected
+    if not expected:
+        assert needed(found) == found.memory_peak("executor").bytes
+
+
+@pytest.mark.parametrize(("nodes", "counts_more"), [(1, False), (2, True)])
+def test_where_chains_are_not_known_the_compiled_step_counts_a_little_more(nodes, counts_more):
+    """Blocks are run again, micro-batches accumulated, on one axis and on two."""
+    found = split(("S0", "S1")[:nodes], nodes, micro_batches=4, checkpointing="all")
+    assert found.stage.recomputed and compiles(found)
+    peaks = [found.memory_peak(runtime).bytes for runtime in ("executor", "graph")]
+    assert (needed(found) > max(peaks)) == counts_more
+
+
+def test_an_unknown_back_end_is_refused():
+    told = "unknown back end 'abacus'; autoddl comes with 'oneflow'"
+    with pytest.raises(ValueError, match=told):
+        rules_of("abacus")
+    stage = split(("S0", "S0")).stage
+    assert stage.back_end == "oneflow" == Plan.on_one_mesh(stage).to_json()["back_end"]
+    with pytest.raises(ValueError, match=told):
+        stage_figures(dataclasses.replace(stage, back_end="abacus")).memory_peak()
+
+
+def test_the_rules_of_oneflow_need_no_oneflow():
+    """Plans are also made where it is not installed."""
+    code = "import sys; sys.modules['oneflow'] = None\n"
+    code += "from autoddl.cost.memory_rules import rules_of; assert rules_of('oneflow').operators"
+    subprocess.run([sys.executable, "-c", code], check=True)

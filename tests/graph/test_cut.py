@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from autoddl.graph.cut import crossing_bytes, cut_graph
+from autoddl.graph.cut import cut_graph
 from autoddl.graph.graph import Graph
+from autoddl.graph.regions import crossing_bytes
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.figures import figures

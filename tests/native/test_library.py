@@ -10,7 +10,7 @@ import pytest
 from autoddl._native import loops
 from autoddl._native.fingerprint import fingerprint
 from autoddl._native.library import SOURCE, load
-from autoddl.search.min_plus import on_arrays
+from autoddl.search.elimination import on_arrays
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 COMPILED = loops()

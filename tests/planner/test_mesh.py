@@ -13,10 +13,9 @@ from autoddl.planner.asked import micro_graph
 from autoddl.planner.mesh import plan_mesh
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.realize import place
-from autoddl.planner.tables.micro_batches import MicroBatches
+from autoddl.planner.tables.groups import MicroBatches
 from autoddl.planner.tables.tables import build_tables
-from autoddl.plans.stage_account import columns
-from autoddl.plans.stage_figures import stage_figures
+from autoddl.plans.stage_figures import columns, stage_figures
 from autoddl.search.elimination import eliminate
 from tests.clusters import cluster
 from tests.graphs import attention

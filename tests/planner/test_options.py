@@ -12,7 +12,7 @@ import click
 import pytest
 
 import autoddl
-from autoddl.cost.comm import COMM_RULES
+from autoddl.cost.collectives import COMM_RULES
 from autoddl.cost.model import OPTIMIZER_SLOTS
 from autoddl.cost.recompute import CHECKPOINTING
 from autoddl.graph.precision import PRECISIONS

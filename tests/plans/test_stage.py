@@ -4,7 +4,7 @@ from autoddl.cost.model import CostModel
 from autoddl.graph.cut import cut_graph
 from autoddl.planner.mesh import plan_mesh
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.tables.micro_batches import MicroBatches
+from autoddl.planner.tables.groups import MicroBatches
 from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
 from tests.graphs import attention

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import autoddl
-from autoddl.cost.comm import CommModel
+from autoddl.cost.collectives import CommModel
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.plans.stage_figures import stage_figures

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from autoddl.cluster.spec import Cluster
 from autoddl.cluster.submesh import SubMesh
-from autoddl.cost.storage import Storage
+from autoddl.cost.sharded_storage import Storage
 from autoddl.graph.graph import Graph, Op
 from autoddl.graph.placed import PlannedEdge, PlannedOp
 from autoddl.planner.realize import split_storage

@@ -14,7 +14,7 @@ import zlib
 import numpy as np
 import pytest
 
-from autoddl.cost.comm import CommModel
+from autoddl.cost.collectives import CommModel
 from autoddl.sbp.collectives import COLLECTIVES, Work, legal_steps
 from autoddl.sbp.layout import TensorSpec, num_shards
 from autoddl.sbp.mesh import Mesh

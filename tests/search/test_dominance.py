@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from autoddl.search.dominance import prune, undominated
 from autoddl.search.problem import Edge, Problem
+from autoddl.search.reduced_costs import Restricted
 from tests.search.brute_force import SHAPES, optimum, random_problem
 
 
@@ -32,7 +33,7 @@ def test_pruning_keeps_the_optimum_under_every_memory_limit(seed, shape, slack):
     free = coarse(random_problem(np.random.default_rng(seed), 5, SHAPES[shape]))
     best, least = optimum(free)
     problem = dataclasses.replace(free, memory_limit=least * slack)
-    smaller = prune(problem)
+    smaller = Restricted(problem, prune(problem))
     found, least_found = optimum(smaller.problem)
     assert (found, least_found) == pytest.approx((optimum(problem)[0], least))
     choice = np.array([size - 1 for size in smaller.problem.sizes()])
@@ -45,7 +46,7 @@ def test_pruning_prunes():
     shrunk = 0
     for seed in range(20):
         problem = coarse(random_problem(np.random.default_rng(seed), 5, SHAPES["chain"]))
-        shrunk += sum(prune(problem).problem.sizes()) < sum(problem.sizes())
+        shrunk += sum(problem.restricted(prune(problem)).sizes()) < sum(problem.sizes())
     assert shrunk > 10
 
 
@@ -70,6 +71,6 @@ def test_equal_layers_still_share_their_tables():
         (node,), (np.zeros(3),), (edge,), (edge,), (0,) * 6,
         tuple(Edge(i, i + 1, 0) for i in range(5)),
     )  # fmt: skip
-    smaller = prune(problem).problem
+    smaller = problem.restricted(prune(problem))
     assert smaller.sizes() == (1,) * 6
     assert len(smaller.node_cost) == 1 and len(smaller.edge_cost) == 1

@@ -9,7 +9,7 @@ import pytest
 from autoddl.search import exact as exact_search
 from autoddl.search import pareto_elimination
 from autoddl.search.budget import Budget, Progress
-from autoddl.search.dominance import prune_tables
+from autoddl.search.dominance import prune
 from autoddl.search.elimination import eliminate
 from autoddl.search.elimination_order import without_fixed_cycles
 from autoddl.search.exact import prove_within_memory
@@ -146,7 +146,7 @@ def test_fronts_lose_no_more_than_they_may(monkeypatch):
 def test_what_dominated_strategies_leave_has_the_same_optimum():
     went = 0
     for problem in problems():
-        kept = prune_tables(problem)
+        kept = prune(problem)
         went += sum(map(len, problem.node_cost)) - sum(map(len, kept))
         assert optimum(problem.restricted(kept))[0] == pytest.approx(optimum(problem)[0])
     assert went > 0

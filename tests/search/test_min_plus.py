@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from autoddl._native import loops
-from autoddl.search.min_plus import min_plus, on_arrays
+from autoddl.search.elimination import min_plus, on_arrays
 
 
 def test_min_plus_is_the_definition():

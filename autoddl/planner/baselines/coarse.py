@@ -24,7 +24,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cost.comm import CommModel
+from ...cost.collectives import CommModel
 from ...sbp.collectives import Collective, Collectives
 from ...sbp.edges import edges_between, mask_axes
 from ...sbp.layout import TensorSpec, divides_evenly, num_parts

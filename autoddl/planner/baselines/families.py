@@ -19,10 +19,10 @@ parameter once an iteration and keeps what it gathered for the backward pass, wh
 broadcasts W again in each pass and for each micro-batch (section 5.4). So SUMMA is faster here than
 there, and takes the memory of a gathered copy.
 
-ZeRO here is stage 1 or 2, whichever fits and is faster (`cost.storage`): a parameter and its
-optimizer state are split over the axes that replicate it, in stage 2 its gradient too; all-gather
-and reduce-scatter cost as much as the all-reduce of data parallelism. A gathered copy stays for the
-iteration; stage 3, without it, only the search chooses.
+ZeRO here is stage 1 or 2, whichever fits and is faster (`cost.sharded_storage`): a parameter and
+its optimizer state are split over the axes that replicate it, in stage 2 its gradient too;
+all-gather and reduce-scatter cost as much as the all-reduce of data parallelism. A gathered copy
+stays for the iteration; stage 3, without it, only the search chooses.
 
 Of a product Y = X W, S0 splits the rows of X, B the columns of W, S1 the summed dim (AutoDDL,
 section 4.2). Megatron alternates B and S1, SUMMA has B everywhere.

@@ -27,7 +27,7 @@ from ...plans.schedule.orders import in_flight
 from ..asked import stage_counts
 from ..mesh import plan_mesh, write_stage
 from ..options import PlanOptions
-from ..tables.micro_batches import MicroBatches
+from ..tables.groups import MicroBatches
 from . import FAMILIES, BaselinePricer, tried_again
 
 MEGATRON = tuple(family for family in FAMILIES if family.name == "Megatron")

@@ -38,7 +38,7 @@ from ..estimate import Estimator
 from ..fit_in_memory import FittedSearch
 from ..realize import Candidate
 from ..tables.group_table import WHOLE_SPACE
-from ..tables.micro_batches import MicroBatches
+from ..tables.groups import MicroBatches
 from ..tables.pair_prices import PairPrices
 from ..tables.tables import Tables
 from .coarse import CoarsePrices

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
-from ...cost.storage import WHOLE, Codes, Storage, StoragePrices, chosen_axes, stage_at
+from ...cost.sharded_storage import WHOLE, Codes, Storage, StoragePrices, chosen_axes, stage_at
 from ...search.problem import Choice, Edge, Problem
 from ..tables.group_table import GroupTable, GroupTables, Space
 from ..tables.groups import CompositeSignature, Group, Grouping, Port

@@ -2,17 +2,101 @@
 
 `ranked_partitions` chooses cuts, sub-meshes, the number of stages and of micro-batches jointly
 (`stages.partition` over `stage_prices`), searching what is chosen anew until that changes nothing.
+
+An interleaved pipeline has `chunks` parts on each stage (`interleaved_partition`). The stages are
+equal parts of the cluster, whole hosts or equal parts of one, and part v lies on stage v mod s.
+With s stages of c parts each, m micro-batches and t seconds a micro-batch of the slowest part
+(forward and backward), an iteration takes about
+
+    T = (m c + s - 1) t + y
+
+(`simulate`), y being the most that the parts of a stage do once an iteration. So the cuts are those
+with the least t: by dynamic programming, best(k, l) = min over j of max(t(l, j), best(k - 1, j)).
 """
 
+import logging
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 
+from ...cluster.submesh import SubMesh
 from ...cost.model import CostModel
 from ...graph.cut import CutGraph
 from ...graph.rows import find_rows, why_whole
+from ...plans.format import format_seconds
+from ...plans.records import StagePrice
 from ..options import INTERLEAVED, PlanOptions
-from .interleave import interleaved_partition
-from .partition import Partition, Task, partitions
+from .partition import Partition, PriceFn, Shape, Stage, Task, partitions
 from .stage_prices import LARGE, StagePrices
+
+_log = logging.getLogger(__name__)
+
+
+def equal_shapes(nodes: int, gpus: int, stages: int) -> Shape:
+    """Hosts and devices of each of `stages` equal parts. ValueError if there are none such."""
+    if nodes % stages == 0:
+        return nodes // stages, gpus
+    if stages % nodes == 0 and gpus % (stages // nodes) == 0:
+        return 1, gpus * nodes // stages
+    raise ValueError(
+        f"an interleaved pipeline has equal stages: {nodes} x {gpus} devices do not divide into "
+        f"{stages} parts; ask for another number of stages"
+    )
+
+
+def interleaved_partition(
+    layers: int, nodes: int, gpus: int, stages: int, chunks: int, micro_batches: int, price: PriceFn
+) -> Partition:
+    """`stages` x `chunks` parts in order, stage by stage and chunk by chunk.
+
+    Raises ValueError if there are more parts than layers, or no equal stages.
+    """
+    parts = stages * chunks
+    if parts > layers:
+        raise ValueError(
+            f"{stages} stages of {chunks} parts are more than the model's {layers} layers; "
+            "ask for fewer stages or chunks"
+        )
+    shape = equal_shapes(nodes, gpus, stages)
+
+    @lru_cache(None)
+    def priced(first: int, last: int) -> StagePrice | None:
+        return price(first, last, shape, micro_batches, 1)
+
+    def seconds(first: int, last: int) -> float:
+        found = priced(first, last)
+        return math.inf if found is None else found.forward_s + found.backward_s
+
+    @lru_cache(None)
+    def best(left: int, first: int) -> tuple[float, int]:
+        """(slowest part, end of the first part) of `left` parts from layer `first` on."""
+        if left == 1:
+            return seconds(first, layers), layers
+        return min(
+            (max(seconds(first, j), best(left - 1, j)[0]), j)
+            for j in range(first + 1, layers - left + 2)
+        )
+
+    found: list[Stage] = []
+    first = 0
+    for part in range(parts):
+        last = best(parts - part, first)[1]
+        own = priced(first, last)
+        if own is None:
+            raise ValueError(f"layers {first}-{last - 1} cannot run on {shape[0]} x {shape[1]}")
+        found.append(Stage(first, last, _place(part % stages, shape, gpus), own, 0.0))
+        first = last
+    slowest = best(parts, 0)[0]
+    once = max(sum(s.price.once_s for s in found[i::stages]) for i in range(stages))
+    total = (micro_batches * chunks + stages - 1) * slowest + once
+    return Partition(tuple(found), micro_batches, total)
+
+
+def _place(stage: int, shape: Shape, gpus: int) -> SubMesh:
+    nodes, each = shape
+    host, device = divmod(stage * nodes * each, gpus)
+    return SubMesh(host, nodes, device, each)
+
 
 MOST_STAGES = 16
 _TOLERANCE = 0.01  # of the partition's time; its prices are not more exact
@@ -66,12 +150,31 @@ def _ranked(
 
     Those searched in more do not show how well fewer, larger ones would do, nor those in fewer
     anything of more, so of the best its neighbours are searched as well, and if it runs blocks
-    again, also as many as might do without.
+    again, also as many as might do without. Ctrl-C ends it with the partitions so far.
     """
+    ranked: list[Partition] = []
+    try:
+        return _refined(task, prices, counts, others, ranked)
+    except KeyboardInterrupt:
+        if not ranked:
+            raise
+        return ranked
+
+
+def _refined(
+    task: Task,
+    prices: StagePrices,
+    counts: Sequence[int],
+    others: Sequence[int],
+    ranked: list[Partition],
+) -> list[Partition]:
+    """The partitions once their stages have been searched; meanwhile they stand in `ranked`."""
     refined = 0
     while True:
-        ranked = sorted(_some(task, counts, others), key=lambda p: (p.seconds, len(p.stages)))
-        best = ranked[0].micro_batches
+        ranked[:] = sorted(_some(task, counts, others), key=lambda p: (p.seconds, len(p.stages)))
+        best, stages = ranked[0].micro_batches, len(ranked[0].stages)
+        seconds = format_seconds(ranked[0].seconds)
+        _log.info("best so far %s in %d stages with %d micro-batches", seconds, stages, best)
         shapes = sorted({stage.shape for stage in ranked[0].stages})
         near = [n for n in others if n != best and best / 2 <= n <= best * 2]
         if any(stage.price.work_bytes > 0 for stage in ranked[0].stages):

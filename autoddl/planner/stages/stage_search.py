@@ -11,10 +11,10 @@ at price 0 and at rising prices until a given run of layers fits the memory, and
 last two (`sweep`). If most stages could not fit even if all was divided evenly, or memory costs
 much, the same again with the model's repeated blocks run again in the backward pass.
 
-Every answer gives each operator's seconds and bytes (`stage_account`), and a run of layers costs
-the sum of its operators'. At other numbers of micro-batches the same placements cost what lies on
-the line through two accounts: times and bytes of a pass are affine in the rows of a micro-batch. A
-number whose rows the placements do not split evenly has no price.
+Every answer gives each operator's seconds and bytes (`plans.stage_figures.columns`), and a run of
+layers costs the sum of its operators'. At other numbers of micro-batches the same placements cost
+what lies on the line through two accounts: times and bytes of a pass are affine in the rows of a
+micro-batch. A number whose rows the placements do not split evenly has no price.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ...graph.graph import Graph
 from ...graph.placed import PlannedOp
 from ...graph.regions import repeated_blocks
 from ...plans.records import StagePrice
-from ...plans.stage_account import Columns, columns
+from ...plans.stage_figures import Columns, columns
 from ...sbp.layout import parts_of_dim
 from ...sbp.mesh import Mesh
 from ...search.elimination import eliminate

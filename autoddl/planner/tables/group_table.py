@@ -14,7 +14,7 @@ from ...cost.memory import is_shared, lasting_shares
 from ...cost.model import CostModel
 from ...cost.operators import compute_seconds, inner_seconds, reduced_spec, saved_bytes, times_of
 from ...cost.recompute import Recomputation
-from ...cost.storage import WHOLE, Storage, StoragePrices, storages
+from ...cost.sharded_storage import WHOLE, Storage, StoragePrices, storages
 from ...graph.graph import Graph
 from ...sbp.edges import mask_axes
 from ...sbp.layout import TensorSpec, even_bytes_of, num_parts
@@ -45,7 +45,7 @@ class Space:
                        over all devices; AutoDDL section 4.5 keeps such convolutions data parallel
     cap:               strategies of one group, see `space.assignments`
     zero:              parameters may be stored split over axes that replicate them (ZeRO), see
-                       `cost.storage`
+                       `cost.sharded_storage`
     """
 
     allowed: Callable[[Group, CompositeSignature, int], bool] | None = None

@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cost.storage import WHOLE, Codes, Storage, StoragePrices, chosen_axes, stage_at
+from ...cost.sharded_storage import WHOLE, Codes, Storage, StoragePrices, chosen_axes, stage_at
 from ...sbp.signature import OpSpec
 from ...search.problem import Edge, Problem, Table
 

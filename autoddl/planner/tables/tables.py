@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
-from ...cost.storage import WHOLE, Storage
+from ...cost.sharded_storage import WHOLE, Storage
 from ...graph.graph import Graph
 from ...sbp.edges import words
 from ...sbp.layout import TensorSpec

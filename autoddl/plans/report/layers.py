@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...cost.savings import Saving
 from ...graph.graph import Op
+from ...plans.savings import Saving, savings
 from ...plans.stage_figures import stage_figures
 from ...sbp.collectives import Step, path_bytes, work_of
 from ...sbp.placement import NdSbp
@@ -71,12 +71,12 @@ def _row(stage: StagePlan, layer: PlannedLayer) -> Row:
 
 def _storage(stage: StagePlan, layer: PlannedLayer) -> str:
     """How a layer stores its parameters; "" if whole."""
-    found = stage_figures(stage).savings
+    found = savings(stage)
     zero = sorted({found.stages[op] for op in layer.ops if op in found.stages})
     if not zero:
         return ""
-    savings = [found.by_op[op] for op in layer.ops if op in found.by_op]
-    every = Saving(sum(s.saved_bytes for s in savings), sum(s.extra_s for s in savings))
+    saved = [found.by_op[op] for op in layer.ops if op in found.by_op]
+    every = Saving(sum(s.saved_bytes for s in saved), sum(s.extra_s for s in saved))
     named = "/".join(map(str, zero))
     return f"split, ZeRO stage {named}: saves {format_bytes(every.saved_bytes)}"
 

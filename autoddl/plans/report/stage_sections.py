@@ -6,7 +6,10 @@ import math
 
 from ...cost.tape import Peak
 from ...plans.stage_figures import StageFigures, stage_figures
+from ..bounds import product_bytes
+from ..extrapolation import extrapolated_steps
 from ..format import format_bytes, format_seconds
+from ..savings import savings
 from ..stage import StagePlan
 from .layers import layers_table
 from .sections import Column, Figure, Figures, Row, Section, Table
@@ -111,7 +114,7 @@ def _memory(known: StageFigures) -> Table:
 def _savings(known: StageFigures) -> Table | None:
     """What is done to save memory, and what each of it costs, or wins, in time."""
     rows: list[Row] = []
-    found = known.savings
+    found = savings(known.stage)
     if found.accumulation is not None and found.accumulation.saved_bytes > 0:
         how = f"gradients of {known.stage.micro_batches} micro-batches are accumulated"
         rows.append(_saving("accumulation", how, found.accumulation.saved_bytes,
@@ -203,7 +206,7 @@ def _search(known: StageFigures) -> Figures:
 
 def _bounds(known: StageFigures) -> Figures:
     """How good the plan is against any algorithm for its products."""
-    found, notes = known.product_bytes, ()
+    found, notes = product_bytes(known.stage), ()
     if found.ratio is not None:
         part = ""
         if found.divided < found.products:
@@ -245,7 +248,7 @@ def _timed(known: StageFigures) -> Figures:
 
 def _extrapolated(known: StageFigures) -> Table:
     """Which prices are extrapolated."""
-    found, notes = known.extrapolated, ()
+    found, notes = extrapolated_steps(known.stage), ()
     if found:
         first = found[0]
         notes = (

@@ -9,8 +9,8 @@ operators run again, with all steps between them, before its backward pass.
 
 A parameter travels to its readers once per mini-batch; its gradients are summed over the
 micro-batches where they arise, and travel back once. Of one that is stored split (ZeRO, see
-`cost.storage`) the gradients travel back for each micro-batch from stage 2 on and are summed there;
-in stage 3 it travels before each pass of its reader and is forgotten after it.
+`cost.sharded_storage`) the gradients travel back for each micro-batch from stage 2 on and are
+summed there; in stage 3 it travels before each pass of its reader and is forgotten after it.
 """
 
 from __future__ import annotations

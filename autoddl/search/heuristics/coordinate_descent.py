@@ -128,16 +128,30 @@ def descend_with_restarts(
     return best
 
 
+def offer_descents(
+    problem: Problem,
+    rng: np.random.Generator,
+    run: Progress,
+    keep: frozenset[int],
+    restarts: int,
+) -> None:
+    """Offer what descents at a series of prices find, and a descent within the limit from there.
+
+    keep: variables that are not eliminated before
+    """
+
+    def solve(memory_price: float) -> Choice:
+        return descend_with_restarts(problem, rng, run, memory_price, keep, restarts)
+
+    found = within_limit(problem, solve)
+    if found is not None:
+        run.offer(found)
+
+
 def coordinate_descent(
     problem: Problem, rng: np.random.Generator, budget: Budget, restarts: int = 32
 ) -> SearchResult | None:
     """Coordinate descent over the heavy variables. None if no start ends within the memory."""
     with Progress(problem, budget) as run:
-
-        def solve(memory_price: float) -> Choice:
-            return descend_with_restarts(problem, rng, run, memory_price, problem.heavy, restarts)
-
-        found = within_limit(problem, solve)
-        if found is not None:
-            run.offer(found)
+        offer_descents(problem, rng, run, problem.heavy, restarts)
     return run.result("coordinate_descent")

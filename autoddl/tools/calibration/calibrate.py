@@ -204,7 +204,8 @@ def write_machine(record: Record, job: CalibrateJob) -> Cluster:
     cluster = machine_of(record, fit, device)
     cluster.save(job.output)
     plotted = plot_beside(job.output, fit, cluster)
-    show(calibration_report(record, fit, cluster, [str(job.output), *plotted]))
+    missing = [] if plotted else ["no plot: that needs matplotlib"]
+    show(calibration_report(record, fit, cluster, [str(job.output), *plotted, *missing]))
     return cluster
 
 

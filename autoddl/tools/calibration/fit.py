@@ -1,7 +1,7 @@
 """The links' numbers from measured medians, by robust least squares (AutoDDL section 3.2).
 
-With the work w of each point (`cost.comm.work_of`: messages, bytes through the NIC and from each
-device), the numbers of the two links are those that minimise
+With the work w of each point (`cost.collectives.work_of`: messages, bytes through the NIC and from
+each device), the numbers of the two links are those that minimise
 
     sum rho(ln(predicted / measured))
     predicted = call + w.messages alpha + n max(w.nic beta_inter, w.device beta_intra)
@@ -27,7 +27,7 @@ from scipy.optimize import least_squares, nnls
 from scipy.stats import t as student
 
 from ...cluster.link import Link
-from ...cost.comm import work_of
+from ...cost.collectives import work_of
 from ...runtime.measure.schedule import Point
 
 Array = NDArray[np.float64]

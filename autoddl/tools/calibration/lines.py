@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.optimize import least_squares
 
-from ...cluster.group_line import GroupLine
+from ...cluster.link import GroupLine
 from ...runtime.measure.schedule import Point, Shape
 from .fit import KNEE, Residual
 

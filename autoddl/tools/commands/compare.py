@@ -69,18 +69,15 @@ def compare(
     of the search are of our plan.
     """
     from .. import compare as comparing
+    from ..at_work import at_work
     from ..show import show
 
     chosen = PlanOptions(**options)
     graph = graph_of(model, batch)
     cluster = load_cluster(cluster_file, nodes, gpus_per_node)
-    found = comparing.compare(
-        graph,
-        cluster,
-        chosen,
-        rival=_rival(graph, cluster, chosen.optimizer, rival_seconds) if rival else None,
-        stages=stages,
-    )
+    with at_work(f"comparing plans of {graph.name} on {cluster}"):
+        other = _rival(graph, cluster, chosen.optimizer, rival_seconds) if rival else None
+        found = comparing.compare(graph, cluster, chosen, rival=other, stages=stages)
     if plot:
         from ..report.compare import plot_comparison
 

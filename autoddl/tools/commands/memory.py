@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...plans.stage_figures import stage_figures
 from .options import JSON, examples
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ def memory(plan_file: str, exact: bool, runtime: Any, as_json: bool) -> None:
     from ...plans import Plan
     from ...plans.report.contents import titles
     from ...plans.report.sections import Part, Report
+    from ...plans.stage_figures import stage_figures
     from ..show import show
 
     plan = Plan.load(plan_file)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...cluster.group_line import GroupLine
-from ...cluster.link import Link
+from ...cluster.link import GroupLine, Link
 from ...cluster.spec import Cluster, link_json
 from ...plans.format import format_bytes, format_seconds
 from ...plans.report.sections import Column, Figure, Figures, Report, Row, Table

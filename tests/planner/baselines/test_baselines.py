@@ -23,7 +23,7 @@ from autoddl.planner.baselines.tables import least_memories
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan
 from autoddl.planner.realize import Candidate
-from autoddl.planner.tables.micro_batches import MicroBatches
+from autoddl.planner.tables.groups import MicroBatches
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.plans.report import report

@@ -16,7 +16,7 @@ from autoddl.planner.baselines.megatron_stages import (
     stage_in_memory,
 )
 from autoddl.planner.options import DEFAULTS
-from autoddl.planner.tables.micro_batches import MicroBatches
+from autoddl.planner.tables.groups import MicroBatches
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.plans.report.terminal import text

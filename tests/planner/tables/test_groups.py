@@ -3,8 +3,12 @@ import pytest
 from autoddl.cost.recompute import Recomputation
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.asked import micro_graph
-from autoddl.planner.tables.groups import composite_signatures, make_groups, partial_gradient
-from autoddl.planner.tables.micro_batches import MicroBatches
+from autoddl.planner.tables.groups import (
+    MicroBatches,
+    composite_signatures,
+    make_groups,
+    partial_gradient,
+)
 from autoddl.sbp.placement import B, P, S
 from autoddl.sbp.signature import Signature
 from tests.graphs import Builder, attention, mlp, residual, tied

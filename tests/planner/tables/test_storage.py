@@ -8,8 +8,13 @@ import pytest
 from autoddl import explain
 from autoddl.cost.account import account, total
 from autoddl.cost.model import CostModel
-from autoddl.cost.savings import stored_whole
-from autoddl.cost.storage import Storage, StoragePrices, chosen_axes, storage_steps, stored_codes
+from autoddl.cost.sharded_storage import (
+    Storage,
+    StoragePrices,
+    chosen_axes,
+    storage_steps,
+    stored_codes,
+)
 from autoddl.planner.asked import micro_graph
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
@@ -17,6 +22,7 @@ from autoddl.planner.realize import place
 from autoddl.planner.tables.group_table import WHOLE_SPACE, Space
 from autoddl.planner.tables.tables import build_tables
 from autoddl.plans.figures import figures
+from autoddl.plans.savings import savings, stored_whole
 from autoddl.plans.stage_figures import stage_figures
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.placement import B, NdSbp, P
@@ -174,8 +180,8 @@ def test_savings_are_the_difference_to_whole_storage():
         ),
     )
     stage, known = plan.stage, stage_figures(plan.stage)
-    savings = known.savings
-    assert savings.storage is not None and savings.accumulation is not None
+    saving = savings(stage)
+    assert saving.storage is not None and saving.accumulation is not None
     whole = total(
         account(
             plan.graph, known.model, 2,
@@ -183,11 +189,11 @@ def test_savings_are_the_difference_to_whole_storage():
         ).values()
     )  # fmt: skip
     saved = whole.memory_bytes - known.cost.memory_bytes
-    assert savings.storage.saved_bytes == pytest.approx(saved) and saved > 0
-    assert savings.storage.extra_s >= 0
+    assert saving.storage.saved_bytes == pytest.approx(saved) and saved > 0
+    assert saving.storage.extra_s >= 0
     text = explain(plan)
     assert "ZeRO stage" in text and "2 micro-batches are accumulated" in text
-    by_layer = sum(s.saved_bytes for s in savings.by_op.values())
+    by_layer = sum(s.saved_bytes for s in saving.by_op.values())
     assert by_layer == pytest.approx(saved)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from autoddl.cluster.link import Link
-from autoddl.cost.comm import work_of
+from autoddl.cost.collectives import work_of
 from autoddl.runtime.measure.schedule import Point, message_sizes, schedule
 from autoddl.sbp.mesh import Mesh
 

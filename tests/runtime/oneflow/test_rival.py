@@ -40,4 +40,4 @@ def test_it_is_given_up_in_time():
 
 def test_why_it_is_not_known_is_told():
     found = compare(GRAPH, cluster("laptop", 1, 2), rival="it crashed")
-    assert found.schemes[-1].plan is None and found.to_json()["schemes"][-1]["why_not"]
+    assert found.schemes[-1].plan is None and "it crashed" in found.schemes[-1].why

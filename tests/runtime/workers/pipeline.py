@@ -13,7 +13,7 @@ import numpy as np
 import oneflow as flow
 
 from autoddl.cost.operators import at_rate
-from autoddl.cost.storage import Storage
+from autoddl.cost.sharded_storage import Storage
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoddl.cost.comm import CommModel
+from autoddl.cost.collectives import CommModel
 from autoddl.runtime.measure.schedule import SENDING, Shape
 from autoddl.tools.calibration.fit import fit_links
 from tests.clusters import cluster

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from autoddl.cluster import Cluster
-from autoddl.cost.comm import CommModel
+from autoddl.cost.collectives import CommModel
 from autoddl.runtime.measure.schedule import SENDING, Shape
 from autoddl.tools.calibration.fit import fit_links
 from autoddl.tools.calibration.lines import LEAST_SIZES, fit_lines, lines_errors

@@ -122,7 +122,7 @@ def test_a_browser_draws_bars_as_wide_as_their_values(plan, html, width):
     for key in ("schemes", "layers"):
         bars = item(plan, key)["row_bars"]
         check(shown[key], [part.percent for bar in bars for part in bar])
-    need = max(figures(plan).memory_bytes) / plan.memory_limit_bytes
+    need = max(figures(plan).needed_bytes) / plan.memory_limit_bytes
     assert sum(shown["memory"]) == pytest.approx(need * shown["whole"], rel=0.02)
 
 

@@ -14,9 +14,9 @@ slower of NIC and in-node link decides. On a machine where they were measured, e
 the link's `call_s` once as well, and the device's `shuffle_s_per_byte` for each byte each time that
 it passes over the tensor itself, to copy it into and out of buffers, to sum, or to bring scattered
 pieces together. Where the machine file has a line of their own for groups of this shape
-(`cluster.group_line`), that is the price. Messages and bytes are those of the cluster's table of
-collectives (`sbp.collectives`), from which `CommModel.price` computes both rules; where the table
-has several algorithms of one collective, each has its price.
+(`cluster.link.GroupLine`), that is the price. Messages and bytes are those of the cluster's table
+of collectives (`sbp.collectives`), from which `CommModel.price` computes both rules; where the
+table has several algorithms of one collective, each has its price.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cluster.group_line import GroupLine
+from ..cluster.link import GroupLine
 from ..cluster.spec import Cluster
 from ..sbp.collectives import COLLECTIVES, Collectives, Step, StepKind, Work, path_bytes
 from ..sbp.edges import mask_axes
@@ -125,7 +125,7 @@ class CommModel:
         return tuple(found)
 
     def in_runs(self, kind: StepKind, size: float) -> Prices:
-        """[axes as a number] seconds that are known of `cost.storage`'s runs; nan: not yet."""
+        """[axes as a number] seconds that are known of runs of axes; nan: not yet."""
         known = self._in_runs.get((kind, size))
         if known is None:
             known = self._in_runs[kind, size] = np.full(1 << self.mesh.num_axes, np.nan)

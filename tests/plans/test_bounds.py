@@ -5,12 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoddl import explain
-from autoddl.cost.bounds import Accesses, Multiply, least_accesses, memory_dependent_words
 from autoddl.planner.baselines import data_parallel, forced
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.tables.group_table import WHOLE_SPACE
-from autoddl.plans.stage_figures import stage_figures
+from autoddl.plans.bounds import (
+    Accesses,
+    Multiply,
+    least_accesses,
+    memory_dependent_words,
+    product_bytes,
+)
 from tests.clusters import cluster
 from tests.graphs import attention, mlp, residual, tied
 
@@ -114,7 +119,7 @@ def test_no_plan_moves_less_than_the_bound(graph, shape, how, letters, seed):
         )
     except ValueError:
         return  # the batch does not divide
-    moved = stage_figures(plan.stage).product_bytes
+    moved = product_bytes(plan.stage)
     assert moved.least <= moved.moved * (1 + 1e-9)
     assert 0 <= moved.divided <= moved.products
 
@@ -126,7 +131,7 @@ def test_data_parallel_layers_move_their_weights_gradients():
     """
     graph, weight = mlp(4096, (32, 32, 32)), 32 * 32 * 4
     plan = find_plan(graph, cluster("piz_daint", 4, 1), space=data_parallel(graph))
-    moved = stage_figures(plan.stage).product_bytes
+    moved = product_bytes(plan.stage)
     assert moved.divided == moved.products == 2
     assert moved.least == pytest.approx(2 * 3 / 4 * weight, rel=1e-6)
     assert 2 * moved.least <= moved.moved * (1 + 1e-9)
@@ -136,24 +141,21 @@ def test_a_sum_that_nothing_needs_whole_counts_for_nothing():
     """x w w, summed up: rows of w on each device, and only the scalar is ever reduced."""
     graph = tied(4096, 32)
     plan = find_plan(graph, cluster("piz_daint", 4, 1), space=data_parallel(graph))
-    assert stage_figures(plan.stage).product_bytes.divided == 2
-    assert stage_figures(plan.stage).product_bytes.least == 0
+    assert product_bytes(plan.stage).divided == 2
+    assert product_bytes(plan.stage).least == 0
 
 
 def test_products_that_everyone_computes_prove_nothing():
     plan = find_plan(mlp(8, (16, 16, 16)), cluster("piz_daint", 2, 1))
-    assert stage_figures(plan.stage).product_bytes.divided == 0
-    assert (
-        stage_figures(plan.stage).product_bytes.least == 0
-        and stage_figures(plan.stage).product_bytes.ratio is None
-    )
+    bytes_ = product_bytes(plan.stage)
+    assert bytes_.divided == 0 and bytes_.least == 0 and bytes_.ratio is None
     assert "times the least" not in explain(plan)
 
 
 def test_no_bound_is_made_of_rounding():
     """The products of this plan could be had where they are used: the least is nothing."""
     plan = find_plan(mlp(32, (2048, 1000)), cluster("gcp_a100", 2, 8), PlanOptions(baselines=False))
-    bytes_ = stage_figures(plan.stage).product_bytes
+    bytes_ = product_bytes(plan.stage)
     assert bytes_.divided == 1 and bytes_.moved > 0
     assert bytes_.least == 0 and bytes_.ratio is None
     assert "any algorithm" not in explain(plan)

@@ -9,9 +9,9 @@ from autoddl import explain
 from autoddl.cluster.provenance import Calibration, Range
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
+from autoddl.plans.extrapolation import extrapolated_steps
 from autoddl.plans.figures import figures
 from autoddl.plans.report import report
-from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
 from tests.graphs import residual
 
@@ -34,17 +34,17 @@ def plan(calibration):
 
 def test_without_a_calibration_nothing_is_marked():
     found = plan(None)
-    assert stage_figures(found.stage).extrapolated == () and "extrapolated" not in explain(found)
+    assert extrapolated_steps(found.stage) == () and "extrapolated" not in explain(found)
 
 
 def test_a_plan_inside_the_measured_range_is_not_marked():
-    assert stage_figures(plan(measured(ranges(2, 2, 1 << 30))).stage).extrapolated == ()
+    assert extrapolated_steps(plan(measured(ranges(2, 2, 1 << 30))).stage) == ()
 
 
 def test_large_messages_are_marked_in_words_and_json():
     found = plan(measured(ranges(2, 2, 1 << 12)))
     assert figures(found).cost.communication_s > 0
-    marks = stage_figures(found.stage).extrapolated
+    marks = extrapolated_steps(found.stage)
     assert marks and all(m.bytes > 4 << 12 and m.count > 0 for m in marks)
     assert f"extrapolated: {sum(m.count for m in marks)} redistribution steps" in explain(found)
     summary = json.loads(json.dumps(report(found).to_json()))

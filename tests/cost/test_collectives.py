@@ -3,7 +3,7 @@ import itertools
 
 import pytest
 
-from autoddl.cost.comm import CommModel
+from autoddl.cost.collectives import CommModel
 from autoddl.sbp.collectives import Step, StepKind, device_intra_bytes, nic_bytes
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.placement import B, NdSbp, P, S

@@ -29,7 +29,7 @@ from ..sbp.layout import TensorSpec, even_bytes, even_bytes_of, num_parts
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, P, S
 from ..sbp.signature import OpSpec, is_matmul
-from .comm import CommModel
+from .collectives import CommModel
 
 Codes = NDArray[np.int8]
 Floats = NDArray[np.float64]

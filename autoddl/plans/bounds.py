@@ -41,14 +41,16 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..cost.recompute import Recomputation
+from ..cost.sharded_storage import edge_times
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
-from ..sbp.collectives import COLLECTIVES, Collectives, device_bytes
+from ..sbp.collectives import Collectives, device_bytes
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.signature import find_rule, is_matmul
-from .recompute import Recomputation
-from .storage import edge_times
+from .stage import StagePlan
+from .stage_figures import stage_figures
 
 _ROUNDING = 1e-8  # of what is summed; `least_accesses` itself ends at 1e-9
 
@@ -169,21 +171,10 @@ class ProductBytes:
         return self.moved / self.least if self.least > 0 else None
 
 
-def product_bytes(
-    graph: Graph,
-    mesh: Mesh,
-    micro_batches: int,
-    memory_bytes: float,
-    ops: Mapping[str, PlannedOp],
-    edges: Mapping[tuple[str, int], PlannedEdge],
-    again: Recomputation | None = None,
-    collectives: Collectives = COLLECTIVES,
-) -> ProductBytes:
-    """The account of a plan for `graph` (of one micro-batch) with `memory_bytes` a device.
-
-    again: which blocks receive the inputs of their forward pass twice
-    """
-    values = _Values(graph, mesh, ops)
+def product_bytes(stage: StagePlan) -> ProductBytes:
+    """The account of the plan of a stage, with the memory that it may take of a device."""
+    graph, mesh, micro_batches = stage.graph, stage.mesh, stage.micro_batches
+    values = _Values(graph, mesh, stage.ops)
     independent, memo = 0.0, {}
     for accesses, products in _programs(values, micro_batches):
         key = tuple(accesses), tuple(products)
@@ -196,12 +187,16 @@ def product_bytes(
     dependent = 0.0
     for op in values.divided:
         item = graph.tensors[op.outputs[0]].spec.item_bytes
-        words = memory_dependent_words(_multiplications(graph, op), mesh.size, memory_bytes / item)
+        words = memory_dependent_words(
+            _multiplications(graph, op), mesh.size, stage.memory_limit_bytes / item
+        )
         count = 1 + sum((op.name, i) in graph.gives_grad for i in range(len(op.inputs)))
         # Of the words sent and received each device receives half on average.
         dependent += micro_batches * count * item * words / 2
-    again = again or Recomputation(graph)
-    moved = _moved(graph, mesh, micro_batches, ops, edges, values, again, collectives)
+    again = stage_figures(stage).again
+    moved = _moved(
+        graph, mesh, micro_batches, stage.ops, stage.edges, values, again, stage.cluster.collectives
+    )
     return ProductBytes(
         independent,
         dependent,

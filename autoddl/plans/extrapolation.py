@@ -7,19 +7,17 @@ ones once. A machine file without a calibration has estimates only, and nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..cluster.provenance import Calibration
-from ..cluster.spec import Cluster
-from ..graph.graph import Graph
-from ..graph.placed import PlannedEdge, PlannedOp
+from ..cost.account import inner_of
+from ..cost.operators import reduced_spec
 from ..sbp.collectives import Step, path_bytes
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, P
-from .account import inner_of
-from .operators import reduced_spec
+from .stage import StagePlan
 
 
 @dataclass(frozen=True)
@@ -37,19 +35,14 @@ class Extrapolated:
     op: str
 
 
-def extrapolated_steps(
-    graph: Graph,
-    cluster: Cluster,
-    ops: Mapping[str, PlannedOp],
-    edges: Mapping[tuple[str, int], PlannedEdge],
-) -> tuple[Extrapolated, ...]:
-    """The steps of one micro-batch, largest messages first."""
-    calibration = cluster.calibration
+def extrapolated_steps(stage: StagePlan) -> tuple[Extrapolated, ...]:
+    """The steps of one micro-batch, largest messages first; () without a calibration."""
+    calibration = stage.cluster.calibration
     if calibration is None:
         return ()
-    mesh = cluster.mesh
+    mesh = stage.mesh
     found: dict[tuple[str, int, int, int], list[str]] = {}
-    for op, spec, source, steps in _paths(graph, ops, edges):
+    for op, spec, source, steps in _paths(stage):
         for step, before, after in path_bytes(spec, steps, source, mesh):
             size = max(before, after)
             if not _is_covered(calibration, mesh, step, size):
@@ -65,10 +58,9 @@ def _is_covered(calibration: Calibration, mesh: Mesh, step: Step, size: int) -> 
     return calibration.covers(step.kind, nodes, gpus, mesh.gpus_per_node / gpus, size)
 
 
-def _paths(
-    graph: Graph, ops: Mapping[str, PlannedOp], edges: Mapping[tuple[str, int], PlannedEdge]
-) -> Iterator[tuple[str, TensorSpec, NdSbp, tuple[Step, ...]]]:
+def _paths(stage: StagePlan) -> Iterator[tuple[str, TensorSpec, NdSbp, tuple[Step, ...]]]:
     """(operator, tensor, placement, steps) of every redistribution and inner all-reduce."""
+    graph, ops, edges = stage.graph, stage.ops, stage.edges
     for op in graph.ops:
         placed = ops[op.name]
         for index, name in enumerate(op.inputs):

@@ -14,12 +14,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..cost.account import Cost, account, total
+from ..cost.model import CostModel
+from ..cost.recompute import Recomputation
 from ..graph.graph import Graph
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.redistribute import PathTable
-from .account import Cost, account, total
-from .model import CostModel
-from .recompute import Recomputation
+from .stage import StagePlan
+from .stage_figures import stage_figures
 
 Key = tuple[str, int]
 
@@ -65,38 +67,35 @@ class Savings:
         return {"accumulation": accumulation, "zero": zero}
 
 
-def savings(
-    graph: Graph,
-    model: CostModel,
-    micro_batches: int,
-    ops: Mapping[str, PlannedOp],
-    edges: Mapping[Key, PlannedEdge],
-    again: Recomputation,
-    costs: Mapping[str, Cost],
-) -> Savings:
-    """Of a plan whose operators cost `costs`."""
-    accumulation = None
-    if micro_batches > 1 and graph.batch and not graph.is_stage:
+def savings(stage: StagePlan) -> Savings:
+    """Of the plan of a stage, kept with it."""
+    return stage.once(_savings)
+
+
+def _savings(stage: StagePlan) -> Savings:
+    graph, known = stage.graph, stage_figures(stage)
+    model, costs, accumulation = known.model, known.costs, None
+    if stage.micro_batches > 1 and graph.batch and not graph.is_stage:
         try:
-            whole_batch = graph.with_batch(graph.batch * micro_batches)
+            whole_batch = graph.with_batch(stage.batch)
         except ValueError:
             whole_batch = None
         if whole_batch is not None:
-            at_once = account(
-                whole_batch, model, 1, ops, edges, Recomputation(whole_batch, again.blocks)
-            )
-            accumulation = Saving.between(total(at_once.values()), total(costs.values()))
-    split = list(_split(graph, edges))
+            again = Recomputation(whole_batch, stage.recomputed)
+            at_once = account(whole_batch, model, 1, stage.ops, stage.edges, again)
+            accumulation = Saving.between(total(at_once.values()), known.cost)
+    split = list(_split(graph, stage.edges))
     if not split:
         return Savings(accumulation, None, {}, {})
-    whole = account(graph, model, micro_batches, *stored_whole(graph, model, ops, edges), again)
+    stored = stored_whole(graph, model, stage.ops, stage.edges)
+    whole = account(graph, model, stage.micro_batches, *stored, known.again)
     by_op = {}
     stages: dict[str, int] = {}
     for edge, tensor in split:
         for name in (edge.op, graph.producers[tensor].name):
             by_op[name] = Saving.between(whole[name], costs[name])
         stages[edge.op] = max(stages.get(edge.op, 0), edge.zero_stage)
-    storage = Saving.between(total(whole.values()), total(costs.values()))
+    storage = Saving.between(total(whole.values()), known.cost)
     return Savings(accumulation, storage, stages, by_op)
 
 

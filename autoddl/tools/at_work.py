@@ -1,0 +1,74 @@
+"""A sign of life on stderr while a command works.
+
+It says what is being done, for how long, and what was found last: planning tells that to the
+logger `autoddl`, as `logging` has it. A command that is quick says nothing. On a terminal one line
+changes in place; elsewhere, as in a log, a line is written now and then.
+"""
+
+import contextlib
+import logging
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TextIO
+
+FIRST_S = 1.0  # of silence, so that nobody waits for 2 s without a sign
+EVERY_S = 1.0  # between two signs on a terminal, where the last one is written over
+LOG_EVERY_S = 15.0  # between two lines elsewhere, which stay
+LOGGER = "autoddl"
+
+
+@contextlib.contextmanager
+def at_work(what: str, stream: TextIO | None = None) -> Iterator[None]:
+    """Say `what` is done while the block runs. stream: stderr by default"""
+    sign = _Sign(what, stream or sys.stderr)
+    logger = logging.getLogger(LOGGER)
+    level = logger.level
+    logger.addHandler(sign)
+    logger.setLevel(logging.INFO)
+    try:
+        with sign:
+            yield
+    finally:
+        logger.removeHandler(sign)
+        logger.setLevel(level)
+
+
+class _Sign(logging.Handler):
+    """Writes the signs from a thread of its own; as a log's handler it keeps the last message."""
+
+    def __init__(self, what: str, stream: TextIO) -> None:
+        super().__init__()
+        self._what = what
+        self._last = ""
+        self._stream = stream
+        self._is_terminal = stream.isatty()
+        self._started = time.monotonic()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        self._thread.join()
+        if self._is_terminal:
+            self._stream.write("\r\x1b[K")  # the line is empty again
+            self._stream.flush()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._last = record.getMessage()
+
+    def _run(self) -> None:
+        wait_s = FIRST_S
+        while not self._done.wait(wait_s):
+            wait_s = EVERY_S if self._is_terminal else LOG_EVERY_S
+            line = f"{self._what}: {time.monotonic() - self._started:.0f} s"
+            line = f"{line}; {self._last}" if self._last else line
+            if self._is_terminal:
+                line = f"\r{line[: shutil.get_terminal_size().columns - 1]}\x1b[K"
+            self._stream.write(line if self._is_terminal else f"{line}\n")
+            self._stream.flush()

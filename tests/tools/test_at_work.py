@@ -1,0 +1,109 @@
+"""Signs of life of commands that last, and what Ctrl-C leaves."""
+
+import io
+import logging
+import time
+
+import pytest
+
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
+from autoddl.tools import at_work as signs
+from autoddl.tools.at_work import at_work
+from autoddl.tools.compare import MEGATRON_STAGES, OURS, compare
+from autoddl.tools.report.compare import comparison_report
+from tests.clusters import cluster
+from tests.graphs import attention
+
+GRAPH, WHERE = attention(8, 8, 6, 16, 2), cluster("gcp_a100", 4, 1)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_is_quick_says_nothing():
+    stream = io.StringIO()
+    with at_work("planning", stream):
+        pass
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["log", "terminal"])
+def test_what_lasts_says_what_it_does_and_what_it_found(stream, monkeypatch):
+    for name in ("FIRST_S", "EVERY_S", "LOG_EVERY_S"):
+        monkeypatch.setattr(signs, name, 0.01)
+    with at_work("planning gpt", stream):
+        logging.getLogger("autoddl.planner").info("best so far %s", "3 ms")
+        while "best so far" not in stream.getvalue():
+            time.sleep(0.01)
+    told = stream.getvalue()
+    assert "planning gpt: 0 s; best so far 3 ms" in told
+    assert told.endswith("\r\x1b[K" if stream.isatty() else "\n")
+    assert not logging.getLogger("autoddl").handlers
+
+
+def test_it_ends_with_an_error():
+    stream = Terminal()
+    with pytest.raises(ValueError, match="no plan"), at_work("planning", stream):
+        raise ValueError("no plan")
+    assert not logging.getLogger("autoddl").handlers
+
+
+class Told(logging.Handler):
+    """Presses Ctrl-C when it is told of a plan for the `number`th time."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number, self.told = number, []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append(record.getMessage())
+        if len(self.told) == self.number:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def listening():
+    logger = logging.getLogger("autoddl")
+    logger.setLevel(logging.INFO)
+    handlers: list[Told] = []
+
+    def listen(handler: Told) -> Told:
+        handlers.append(handler)
+        logger.addHandler(handler)
+        return handler
+
+    yield listen
+    for handler in handlers:
+        logger.removeHandler(handler)
+    logger.setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize("stages", [None, 2])
+def test_ctrl_c_gives_the_best_plan_so_far(listening, stages):
+    heard = listening(Told(1))
+    options = PlanOptions(baselines=False, stages=stages, micro_batches=None if stages else 2)
+    plan = find_plan(GRAPH, WHERE, options)
+    assert heard.told and "best so far" in heard.told[0]
+    plan.verify()
+    assert plan.num_stages == (stages or 1)
+    if stages is None:
+        assert plan.stage.search.end == "interrupted"
+
+
+class AtStages(Told):
+    """Presses Ctrl-C when plans in stages begin."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "now Megatron in stages" in record.getMessage():
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_comparison_shows_what_was_found(listening):
+    listening(AtStages(0))
+    found = compare(GRAPH, WHERE, stages=True)
+    schemes = {row["name"]: row for row in comparison_report(found).to_json()["schemes"]}
+    assert schemes[OURS]["fits"]
+    assert schemes[MEGATRON_STAGES]["why_not"] == "interrupted"
