@@ -35,6 +35,7 @@ def test_a_state_is_plain_arrays_and_goes_through_a_file(tmp_path):
     trainer = trainer_of(model, loss, batch(0, 8), optimizer=adam)
     trainer.step(*batch(0, 8))
     state = trainer.train_state()
+    assert state is not None
     assert state["model"].keys() == model.state_dict().keys()
     assert state["optimizer"]["kept"]["conv1.weight"].keys() == {"exp_avg", "exp_avg_sq"}
     assert state["optimizer"]["steps"] == state["steps"] == 1
@@ -54,6 +55,7 @@ def test_a_state_that_does_not_fit_is_refused():
     trainer = trainer_of(model, loss, batch(0, 8), optimizer=adam)
     trainer.step(*batch(0, 8))
     state = trainer.train_state()
+    assert state is not None
     with pytest.raises(ValueError, match="takes what train_state has given"):
         trainer.load_train_state(trainer.state_dict())
     with pytest.raises(ValueError, match="does not fit the model: missing.*first.bias"):
