@@ -63,6 +63,8 @@ OUTSIDE = {
 MOST_ENTRIES = 12  # beside __init__ and __main__; two of them private
 MOST_LINES = 450  # a file
 MOST_FUNCTION_LINES = 60
+BACK_END = ("Tensors", "Collectives", "Training")  # the functions of `runtime.backend`
+MOST_OF_A_BACK_END = 28
 MOST_MODULES = {"": 13, "search": 15}  # a folder
 # Modules that one is built on. Families of operator rules are not among them: they register
 # themselves, `sbp/__init__.py` alone names them, and all else asks the registry in `sbp.signature`.
@@ -170,6 +172,15 @@ def test_the_house_stays_small():
     for folder, count in folders.items():
         name = ".".join(folder.relative_to(ROOT / PACKAGE).parts)
         assert count <= MOST_MODULES.get(name, MOST_MODULES[""]), name
+
+
+def test_a_back_end_is_few_functions():
+    """What a framework has to do for the runtime, which each back end writes anew."""
+    tree = ast.parse(MODULES["runtime.backend"].read_text())
+    parts = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name in BACK_END]
+    assert len(parts) == len(BACK_END)
+    functions = [f.name for part in parts for f in part.body if isinstance(f, ast.FunctionDef)]
+    assert len(functions) <= MOST_OF_A_BACK_END, functions
 
 
 def test_functions_stay_short():

@@ -52,6 +52,10 @@ class State:
     runs: int = 1
 
 
+States = tuple[State | None, ...]  # None: rows have met on the way to that tensor
+Outcome = tuple[list[State], dict[int, int]]  # of outputs; input index -> exponent of its factor
+
+
 @dataclass(frozen=True)
 class Rows:
     """How the rows of a graph depend on each other.
@@ -104,11 +108,11 @@ def why_whole(op: Op, otherwise: str) -> str:
 def find_rows(graph: Graph) -> Rows:
     """How rows interact in training; `graph` is a whole model, not a pipeline stage."""
     known: frozenset[str] = frozenset()
-    signatures: dict[int, tuple[Signature, ...]] = {}
+    outcomes: dict[tuple[int, States], Outcome | None] = {}
     ends = [graph.loss, *(out for op in graph.ops if is_training_norm(op) for out in op.outputs)]
     ops = _computing(graph, ends)
     while True:
-        walk = _Walk(graph, ops, known, evaluates=False, signatures=signatures)
+        walk = _Walk(graph, ops, known, evaluates=False, outcomes=outcomes)
         needed = walk.run()
         if not needed:
             break
@@ -185,7 +189,7 @@ class _Walk:
     met: dict[str, Op] = field(default_factory=dict)
     sums: dict[str, int] = field(default_factory=dict)
     factors: dict[tuple[str, int], int] = field(default_factory=dict)
-    signatures: dict[int, tuple[Signature, ...]] = field(default_factory=dict)  # by likeness
+    outcomes: dict[tuple[int, States], Outcome | None] = field(default_factory=dict)
 
     def run(self) -> frozenset[str]:
         """Sums of data that turn out to be needed whole; empty when there are no more of them."""
@@ -203,7 +207,11 @@ class _Walk:
                     self.met[name] = met[0]
             if all(name in self.met for name in op.outputs):
                 return frozenset()
-        found = self._outcome(op)
+        ins = tuple(None if name in self.met else self.states[name] for name in op.inputs)
+        asked = self.graph.alike[op.name], ins  # of repeated blocks mostly the same
+        if asked not in self.outcomes:
+            self.outcomes[asked] = self._outcome(op, ins)
+        found = self.outcomes[asked]
         if found is None:
             needed = frozenset() if self.evaluates else self._needed(op)
             if not needed:
@@ -213,7 +221,7 @@ class _Walk:
         if factors and self.evaluates:
             self._meet(op)
             return frozenset()
-        self.factors.update(factors)
+        self.factors.update({(op.name, i): exponent for i, exponent in factors.items()})
         for name, state in zip(op.outputs, states, strict=True):
             if name in self.met:
                 continue
@@ -240,9 +248,8 @@ class _Walk:
             out in self.known for op in self.graph.ops if op.name in by for out in op.outputs
         )
 
-    def _outcome(self, op: Op) -> tuple[list[State], dict[tuple[str, int], int]] | None:
-        """The states of an operator's outputs, and its inputs' factors; None if rows interact."""
-        ins = [None if name in self.met else self.states[name] for name in op.inputs]
+    def _outcome(self, op: Op, ins: States) -> Outcome | None:
+        """What an operator makes of inputs in these states; None if rows interact."""
         outs = [self.graph.tensors[name].batch_dims for name in op.outputs]
         if any(len(dims) > 1 for dims in outs):
             return None
@@ -253,7 +260,7 @@ class _Walk:
                 if scaled is None:
                     return None
                 power = scaled
-            factors = {(op.name, i): -s.power for i, s in enumerate(ins) if s and s.power}
+            factors = {i: -s.power for i, s in enumerate(ins) if s and s.power}
             return [State(B, power) for _ in outs], factors
         if op.kind in _RESHAPES and ins[0] is not None and ins[0].place.is_split:
             return self._reshaped(op, ins[0])
@@ -273,7 +280,7 @@ class _Walk:
             for i, s in enumerate(ins)
             if s is not None
         }
-        factors = {(op.name, i): e for i, e in exponents.items() if e}
+        factors = {i: e for i, e in exponents.items() if e}
         is_mean = not summands and "count" in local and "count" not in op.attrs
         states = [
             State(p, power + base + (p == P and is_mean), max(runs) if p.is_split else 1)
@@ -281,9 +288,7 @@ class _Walk:
         ]
         return states, factors
 
-    def _reshaped(
-        self, op: Op, rows: State
-    ) -> tuple[list[State], dict[tuple[str, int], int]] | None:
+    def _reshaped(self, op: Op, rows: State) -> Outcome | None:
         """Rows remain rows after a reshape as long as they stay within one dim."""
         source, target = (self.graph.tensors[name] for name in (op.inputs[0], op.outputs[0]))
         if len(target.batch_dims) != 1:
@@ -295,9 +300,7 @@ class _Walk:
             return None
         return [State(S(dim), rows.power, runs)], {}
 
-    def _signature(
-        self, op: Op, ins: list[State | None], outs: list[tuple[int, ...]]
-    ) -> Signature | None:
+    def _signature(self, op: Op, ins: States, outs: Sequence[tuple[int, ...]]) -> Signature | None:
         """The signature with these input and output states, and of several the fewest summands."""
         if find_rule(op.kind) is None:
             return None
@@ -306,12 +309,9 @@ class _Walk:
         def takes(state: State | None, place: Placement) -> bool:
             return state is None or place == state.place or (state.place == B and place == P)
 
-        number = self.graph.alike[op.name]
-        if number not in self.signatures:
-            self.signatures[number] = signatures_of(_as_floats(self.graph.spec(op)))
         fitting = [
             s
-            for s in self.signatures[number]
+            for s in signatures_of(_as_floats(self.graph.spec(op)))
             if (s.inner is None or normalises)
             and all(map(takes, ins, s.ins))
             and all(

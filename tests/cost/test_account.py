@@ -4,26 +4,22 @@ import pytest
 
 from autoddl.cost.model import parameter_copies
 from autoddl.planner.baselines import data_parallel
-from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan
-from autoddl.plans.figures import figures
-from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
 from tests.graphs import mlp, tied
+from tests.planned import planned
 
 BATCH, WIDTHS = 64, (256, 512, 128)
 PARAMETERS = 256 * 512 + 512 + 512 * 128 + 128
 
 
-def plan(nodes=2, gpus=2, **options):
+def cost(nodes=2, gpus=2, **options):
     graph = mlp(BATCH, WIDTHS)
-    where = cluster("piz_daint", nodes, gpus)
-    return find_plan(graph, where, PlanOptions(**options), space=data_parallel(graph))
+    return planned(graph, cluster("piz_daint", nodes, gpus), data_parallel(graph), **options).cost
 
 
 def test_data_parallel_moves_twice_the_gradients_and_the_loss():
     """All-reduces over 2 hosts x 2 devices: 2 (p-1)/p n through each NIC, p = 4, G/g = 1."""
-    found = figures(plan()).cost
+    found = cost()
     assert found.nic_bytes.gradient_sync <= 2 * 3 / 4 * PARAMETERS * 4
     assert found.nic_bytes.gradient_sync >= 2 * 1 / 2 * PARAMETERS * 4  # hosts only, after devices
     assert 0 < found.nic_bytes.forward <= 16  # the loss
@@ -31,22 +27,20 @@ def test_data_parallel_moves_twice_the_gradients_and_the_loss():
 
 
 def test_gradients_are_synchronised_once_however_many_micro_batches():
-    one, four = plan(micro_batches=1), plan(micro_batches=4)
-    assert figures(four).cost.nic_bytes.gradient_sync == figures(one).cost.nic_bytes.gradient_sync
-    assert figures(four).cost.nic_bytes.forward == 4 * figures(one).cost.nic_bytes.forward
+    one, four = (cost(micro_batches=parts).nic_bytes for parts in (1, 4))
+    assert four.gradient_sync == one.gradient_sync
+    assert four.forward == 4 * one.forward
 
 
 def test_memory_is_parameters_state_and_activations():
-    costs = {
-        o: figures(plan(1, 1, optimizer=o)).cost.memory_bytes for o in ("sgd", "momentum", "adam")
-    }
+    costs = {o: cost(1, 1, optimizer=o).memory_bytes for o in ("sgd", "momentum", "adam")}
     for optimizer, memory in costs.items():
         outputs = 4 * BATCH * 3 * (512 + 128)  # product, sum with the bias, ReLU
         data = 4 * BATCH * 256
         assert memory == pytest.approx(
             4 * PARAMETERS * parameter_copies(optimizer) + outputs + data + 4
         )
-    halved = figures(plan(1, 1, micro_batches=2)).cost.memory_bytes
+    halved = cost(1, 1, micro_batches=2).memory_bytes
     # of the last product's input and weight, while the accumulated ones are there; that of its
     # output comes where its reader's output was
     gradients = 4 * (BATCH / 2 * 512 + 512 * 128)
@@ -65,21 +59,19 @@ def test_compute_follows_the_device():
     slow = dataclasses.replace(slow, device=dataclasses.replace(device, launch_s=0.0))
     fast = dataclasses.replace(fast, device=doubled)
     graph = mlp(4096, (1024, 1024))
-    before, after = (figures(find_plan(graph, where)).cost.compute_s for where in (slow, fast))
+    before, after = (planned(graph, where).cost.compute_s for where in (slow, fast))
     assert before == pytest.approx(2 * after)
     flops = 3 * 2 * 4096 * 1024 * 1024
     assert before >= flops / slow.device.flops_for("float32")
 
 
 def test_a_tied_weight_is_kept_once_and_a_gradient_for_each_reader():
-    found = find_plan(tied(64, 256), cluster("piz_daint", 1, 1), PlanOptions(optimizer="sgd"))
-    assert figures(found).cost.memory_bytes < 3.5 * 256 * 256 * 4 + 64 * 256 * 4 * 4
-    weight = next(op.name for op in found.graph.params)
-    assert stage_figures(found.stage).costs[weight].memory_bytes == 256 * 256 * 4
-    assert (
-        stage_figures(found.stage).memory_peak("executor").by_cause["gradients"]
-        >= 2 * 256 * 256 * 4
-    )
+    where = cluster("piz_daint", 1, 1)
+    found, weight_bytes = planned(tied(64, 256), where, optimizer="sgd"), 256 * 256 * 4
+    assert found.cost.memory_bytes < 3.5 * weight_bytes + 64 * 256 * 4 * 4
+    (weight,) = found.stage.graph.params
+    assert found.costs[weight.name].memory_bytes == weight_bytes
+    assert found.memory_peak("executor").by_cause["gradients"] >= 2 * weight_bytes
 
 
 def test_unknown_optimizer_names_the_known():

@@ -170,6 +170,10 @@ def rows(rng, n):
     return floats(rng, n, 8), floats(rng, n, 8)
 
 
+def labelled(rng, n):
+    return floats(rng, n, 8), whole(rng, 8, n)
+
+
 def words(rng, n):
     return whole(rng, 32, n, 8), whole(rng, 32, n, 8)
 
@@ -186,6 +190,7 @@ def clicks(rng, n):
 # name -> (model, loss, (rng, rows) -> batch)
 MODELS = {
     "perceptron": (Perceptron, mean_square, rows),
+    "classifier": (lambda: Perceptron(64), classes, labelled),
     "dense": (dense, mean_square, rows),
     "wide": (lambda: dense(4, 32), mean_square, rows),
     "ladder": (Ladder, mean_square, rows),

@@ -4,13 +4,10 @@ import json
 
 import pytest
 
-import autoddl
-from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan
-from autoddl.plans.figures import figures
-from autoddl.plans.stage_figures import stage_figures
+from autoddl.plans import Plan
 from autoddl.runtime.oneflow.trace.trace import trace
 from tests.clusters import cluster
+from tests.planned import planned
 from tests.runtime.training import build
 
 
@@ -29,8 +26,8 @@ def test_debug_mode_and_random_plans_on_2x2(launch, model):
 
 
 def test_micro_batches_and_own_rows(launch):
-    options = {"micro_batches": 2, "own_rows": True, "optimizer": "adam"}
-    train(launch, 4, *({"model": "transformer", "seed": seed, **options} for seed in (0, 1)))
+    case = {"model": "transformer", "micro_batches": 2, "own_rows": True, "optimizer": "adam"}
+    train(launch, 4, *({**case, "seed": seed, "debug": seed == 0} for seed in (0, 1)))
 
 
 def test_three_processes(launch):
@@ -97,16 +94,14 @@ def test_models_that_nobody_wrote_are_planned_within_any_limit(seeds):
     for seed in seeds:
         model, loss, batch = build(f"random:{seed}")
         graph, where = trace(model, *batch(seed, 8), loss=loss), cluster("gcp_a100", 2, 2)
-        plan = autoddl.plan(graph, where, baselines=False)
-        plan.verify()
-        assert figures(plan).cost.iteration_s == pytest.approx(
-            plan.stage.search.lower_bound_s, rel=3e-6
-        ), seed
+        free = planned(graph, where, baselines=False)
+        Plan.on_one_mesh(free.stage).verify()
+        bound = free.stage.search.lower_bound_s
+        assert free.cost.iteration_s == pytest.approx(bound, rel=3e-6), seed
         for share in (0.8, 0.6):
-            limit = share * stage_figures(plan.stage).memory_peak("executor").bytes
-            options = PlanOptions(memory_limit_bytes=limit, baselines=False)
+            limit = share * free.memory_peak("executor").bytes
             try:
-                smaller = find_plan(graph, where, options)
+                smaller = planned(graph, where, memory_limit_bytes=limit, baselines=False)
             except ValueError:
                 break
-            assert stage_figures(smaller.stage).memory_peak("executor").bytes <= limit, seed
+            assert smaller.memory_peak("executor").bytes <= limit, seed
