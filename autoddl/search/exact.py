@@ -21,7 +21,6 @@ import math
 
 import numpy as np
 
-from .algorithms import RESTARTS
 from .budget import Budget, Progress
 from .dominance import prune
 from .elimination import (
@@ -68,7 +67,7 @@ def exact(problem: Problem, rng: np.random.Generator, budget: Budget) -> SearchR
     """
     with Progress(problem, budget) as run:
         if not prove(problem, run) and not run.is_done:
-            offer_descents(problem, rng, run, frozenset(), RESTARTS)
+            offer_descents(problem, rng, run, frozenset())
             if not run.is_done:
                 solve_if_small(problem, run, _MOST_COLUMNS)
     return run.result("exact")
