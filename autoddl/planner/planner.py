@@ -21,10 +21,11 @@ from ..cost.model import CostModel
 from ..graph.cut import CutGraph, cut_graph
 from ..graph.graph import Graph
 from ..graph.regions import repeated_blocks
-from ..plans import Plan, StagePlan
 from ..plans.figures import figures
+from ..plans.plan import Plan
 from ..plans.records import PlannedBaseline
 from ..plans.schedule.orders import in_flight
+from ..plans.stage import StagePlan
 from .asked import cost_model, micro_batch_counts, prepared, stage_counts
 from .baselines.pricing import BaselinePricer, tried_again
 from .mesh import MeshPlan, plan_mesh, write_stage

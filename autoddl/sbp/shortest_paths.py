@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._native import loops
+from .._native.library import loops
 from .edges import shortest
 from .layout import Floats, Ints
 

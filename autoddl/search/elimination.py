@@ -36,7 +36,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .._native import loops
+from .._native.library import loops
 from .elimination_order import Program, along_chains, program
 from .problem import ROUNDING, Choice, Problem, Table
 

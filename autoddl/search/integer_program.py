@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 
 from .budget import Budget, Progress
 from .dominance import prune
-from .heuristics.random_search import draw
 from .local_search import descend
-from .problem import ROUNDING, Choice, Problem, SearchResult, Table
+from .problem import ROUNDING, Choice, Problem, SearchResult, Table, draw
 from .reduced_costs import Restricted
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .._native import Loops
+from .._native.library import Loops
 from .problem import Table
 
 Pairs = NDArray[np.float64]  # [n, 2]: cost, memory

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .._native import loops
+from .._native.library import loops
 from .elimination import Elimination
 from .elimination_order import Program, Step
 from .pareto import (

@@ -230,3 +230,8 @@ class SearchResult:
     def gap(self) -> float:
         """Fraction by which a better choice may be cheaper than this one's cost; inf if unknown."""
         return relative_gap(self.cost, self.lower_bound)
+
+
+def draw(problem: Problem, rng: np.random.Generator) -> Choice:
+    """A uniform choice."""
+    return np.array([rng.integers(size) for size in problem.sizes()], dtype=np.int64)

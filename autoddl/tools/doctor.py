@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from .._native import Loops, loops
+from .._native.library import Loops, loops
 from ..plans.report.sections import Column, Figure, Figures, Report, Table
 from ..runtime.jobs.launch import free_port
 from .box.commands import TOOLS as BOX_TOOLS

@@ -7,9 +7,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from autoddl._native import loops
 from autoddl._native.fingerprint import fingerprint
-from autoddl._native.library import SOURCE, load
+from autoddl._native.library import SOURCE, load, loops
 from autoddl.search.elimination import on_arrays
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")

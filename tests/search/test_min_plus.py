@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from autoddl._native import loops
+from autoddl._native.library import loops
 from autoddl.search.elimination import min_plus, on_arrays
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autoddl._native import loops
+from autoddl._native.library import loops
 from autoddl.search import pareto_elimination
 from autoddl.search.elimination import eliminated_along_chains
 from autoddl.search.pareto import Fronts, Matches, TooMany, apart, in_loops, on_arrays, undominated

@@ -21,9 +21,10 @@ from ...graph.cut import CutGraph, cut_graph
 from ...graph.graph import Graph
 from ...graph.precision import in_precision
 from ...graph.regions import repeated_blocks
-from ...plans import Plan, StagePlan
 from ...plans.figures import figures
+from ...plans.plan import Plan
 from ...plans.schedule.orders import in_flight
+from ...plans.stage import StagePlan
 from ..asked import stage_counts
 from ..mesh import plan_mesh, write_stage
 from ..options import PlanOptions

@@ -211,7 +211,7 @@ def _schemes(plan: Plan) -> Table:
         OURS,
         "",
         plan.micro_batches,
-        None,
+        max(known.memory_bytes),
         known.iteration_s,
         known.cost.communication_s,
     )
@@ -238,7 +238,7 @@ def _schemes(plan: Plan) -> Table:
         Column("iteration_s", "a step", "seconds"),
         Column("times", "times as long", "times"),
         Column("communication_s", "comm.", "seconds"),
-        Column("memory_bytes", "memory", "bytes"),
+        Column("memory_bytes", "memory, summed", "bytes"),
         Column("why", "why not"),
     )
     title = "Beside the known schemes, each on its best topology" if plan.baselines else ""

@@ -63,6 +63,11 @@ class Table:
     notes: tuple[str, ...] = ()
 
     @property
+    def given(self) -> tuple[Column, ...]:
+        """The columns in which a row has something to read."""
+        return tuple(c for c in self.columns if any(self.text(c, row) for row in self.rows))
+
+    @property
     def sums(self) -> dict[str, float]:
         """Of the columns that add up."""
         return self._sums(self.rows)

@@ -103,8 +103,7 @@ class Printer:
                 self.line(note)
 
     def _table(self, table: Table, brief: bool) -> None:
-        rows = table.shown()
-        given = [c for c in table.columns if any(table.text(c, row) for row in table.rows)]
+        rows, given = table.shown(), table.given
         self.line(f"\n{table.title}", "bold")
         self._columns(table, rows, [c for c in given if not c.apart], table.totals)
         apart = [c for c in given if c.apart and c.unit != "lines"]

@@ -21,8 +21,7 @@ import math
 import numpy as np
 
 from ..budget import Budget, Progress
-from ..problem import Choice, Problem, SearchResult
-from .random_search import draw
+from ..problem import Choice, Problem, SearchResult, draw
 
 BETA = 200.0  # a proposal that costs 0.5 % of the least cost more is accepted once in e times
 _STEPS_PER_VARIABLE = 100

@@ -5,12 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..budget import Budget, Progress
-from ..problem import Choice, Problem, SearchResult
-
-
-def draw(problem: Problem, rng: np.random.Generator) -> Choice:
-    """A uniform choice."""
-    return np.array([rng.integers(size) for size in problem.sizes()], dtype=np.int64)
+from ..problem import Problem, SearchResult, draw
 
 
 def random_search(

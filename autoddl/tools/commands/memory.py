@@ -81,8 +81,10 @@ def _exact(plan: Plan) -> tuple[Section, ...]:
 
     need_oneflow("autoddl memory --exact")
     from ...runtime.oneflow.memory.exact import exact_memory
+    from ..at_work import at_work
 
-    found = exact_memory(plan)
+    with at_work(f"OneFlow compiles {plan.graph.name}"):
+        found = exact_memory(plan)
     moment, alive = found.peak()
     notes = [f"OneFlow places otherwise than planned: {text}" for text in found.differing]
     if plan.recomputed:

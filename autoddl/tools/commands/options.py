@@ -164,5 +164,7 @@ def traced(model: str, batch: int | None) -> Graph:
 
     need_oneflow("autoddl trace")
     from ...runtime.oneflow.trace.entries import trace_entry
+    from ..at_work import at_work
 
-    return trace_entry(model, batch)
+    with at_work(f"tracing {model}"):
+        return trace_entry(model, batch)
