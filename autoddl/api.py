@@ -90,7 +90,8 @@ def parallelize(
 
     example:   the model's positional inputs of one global batch, then the target
     loss:      (output, target) -> scalar
-    optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`
+    optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`; they
+               are this rank's, and `p.named()` gives them with their names for parameter groups
     plan:      None for a new one; with stages, each rank trains its own stage's part of the model
     clip_grad_norm: the largest norm of the whole model's gradient; larger ones are scaled down
                before the optimizer steps. `trainer.grad_norm` is what it was

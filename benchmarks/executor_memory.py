@@ -20,6 +20,7 @@ import dataclasses
 import functools
 import io
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -247,7 +248,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "memory")
     arguments = parser.parse_args()
     if arguments.case is not None:
-        print(json.dumps(measure(CASES[arguments.case], arguments.live)))
+        print(json.dumps(measure(CASES[arguments.case], arguments.live)), flush=True)
+        if arguments.live:
+            os._exit(0)  # OneFlow may crash as it exits, once blocks were given back by hand
         return
     rows = []
     for number in range(len(CASES)):

@@ -14,7 +14,7 @@ from autoddl.tools.cli import main
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 FENCED = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-CALL, RULE, PROOF, KERNEL = (text for language, text in FENCED if language == "python")
+CALL, LOOP, RULE, PROOF, KERNEL = (text for language, text in FENCED if language == "python")
 BLOCKS = [text for language, text in FENCED if not language]
 
 PRELUDE = """
@@ -28,6 +28,12 @@ AFTERWARDS = """
 assert trainer.plan.cluster.num_devices == 4
 assert abs(float(loss) - 5.55) < 0.2, float(loss)
 trainer.eval_step(x), trainer.state_dict()
+"""
+STEPPING = """
+import os
+import autoddl
+cluster = autoddl.Cluster.load("calibration/machines/laptop.json").with_shape(1, 1)
+file = {file!r}
 """
 RUNNING = """
 import autoddl
@@ -61,6 +67,13 @@ def test_the_call(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     assert run_processes([str(script)], 4, timeout=200) == 0
     assert (tmp_path / "plan.json").exists()
+
+
+def test_the_loop_goes_on_where_it_stopped(tmp_path):
+    lines = PRELUDE + STEPPING.format(file=str(tmp_path / "state"))
+    first, second = (run(lines + f"steps = {steps}\n" + LOOP) for steps in (2, 3))
+    assert [line.split()[0] for line in first.splitlines()] == ["1", "2"]
+    assert [line.split()[0] for line in second.splitlines()] == ["3"]
 
 
 def test_the_rule_is_proven_and_prints_what_is_shown():

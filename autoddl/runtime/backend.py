@@ -71,6 +71,48 @@ class Kernels:
     product_gradient: Callable[[Tensor, Tensor, Mapping[str, Any], Tensor, int], Tensor]
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What an optimizer keeps of a parameter.
+
+    tensors: name -> this rank's part, placed like the parameter ("exp_avg")
+    options: name -> number or numbers, those of its parameter group ("lr")
+    """
+
+    tensors: Mapping[str, Tensor]
+    options: Mapping[str, Any]
+
+
+class Optimizer(Protocol):
+    """An optimizer of this rank's parameters.
+
+    own:  what the user has made
+    kind: how much state it keeps, as the planner names it
+    """
+
+    @property
+    def own(self) -> Any: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def steps(self) -> int:
+        """How many it has done."""
+        ...
+
+    @steps.setter
+    def steps(self, count: int) -> None: ...
+
+    def step(self) -> None: ...
+
+    def read(self, parameter: Any) -> Kept: ...
+
+    def write(self, parameter: Any, kept: Kept) -> None:
+        """Overwrite all that is kept of it; the options become those of its whole group."""
+        ...
+
+
 class Tensors(Protocol):
     """Local tensors."""
 
@@ -190,11 +232,8 @@ class Training(Protocol):
         """Give a parameter this rank's part of its gradient; None frees it."""
         ...
 
-    def optimizer(self, make: OptimizerFn, parameters: list[Any]) -> tuple[Any, str]:
-        """The user's optimizer, and how much state it keeps, as the planner names it.
-
-        It has a method `step`. ValueError if it is no optimizer.
-        """
+    def optimizer(self, make: OptimizerFn, parameters: list[Any]) -> Optimizer:
+        """The user's optimizer; ValueError if it is none."""
         ...
 
 

@@ -135,13 +135,13 @@ class Part:
             self.parameters[name] = self.state.add_parameter(name, whole, nd, trained)
 
     @property
-    def trained(self) -> list[Any]:
-        """The parameters that get gradients."""
+    def trained(self) -> dict[str, Any]:
+        """The parameters that get gradients, by name."""
         graph = self.plan.graph
-        return [
-            p for name, p in self.parameters.items()
+        return {
+            name: p for name, p in self.parameters.items()
             if self._holds[name].outputs[0] in graph.needs_grad
-        ]  # fmt: skip
+        }  # fmt: skip
 
     def take(self, batch: Sequence[Tensor]) -> None:
         """Start an iteration on a global batch."""

@@ -74,11 +74,14 @@ class ModelState:
         if name not in self.stored:
             return self._copy(self._elsewhere(name))
         self._bring_together(name)
+        local = backend.detached(self.stored[name].local)
+        gathered = self.gather(name, local)
+        return self._copy(gathered) if gathered is local else gathered
+
+    def gather(self, name: str, local: Tensor) -> Tensor:
+        """The whole of what is placed like a tensor of the model. Ranks call it together."""
         stored = self.stored[name]
-        steps = to_broadcast(stored.nd)
-        gather = prepare(steps, stored.shape, stored.nd, self.groups)
-        gathered = gather(backend.detached(stored.local))
-        return gathered if steps else self._copy(gathered)
+        return prepare(to_broadcast(stored.nd), stored.shape, stored.nd, self.groups)(local)
 
     def set(self, name: str, whole: Tensor) -> None:
         """Overwrite the value, in the user's model if the graph does not read it."""

@@ -25,7 +25,7 @@ from ..plans.links import Link
 from ..plans.schedule.hoist import hoisted
 from ..plans.schedule.orders import Action
 from ..plans.stage_figures import stage_figures
-from .backend import Backend, OptimizerFn, Tensor, check_computes, dtype_of
+from .backend import Backend, OptimizerFn, Tensor, check_computes
 from .comm.groups import Groups
 from .comm.redistribute import LocalFn, prepare
 from .comm.tied import exchange_gradients
@@ -40,6 +40,7 @@ from .part import Job, Outgoing, Part
 from .traced import Traced
 from .update.loss_scale import LossScaler
 from .update.update import Update
+from .whole_state import WholeState
 
 
 class Trainer:
@@ -98,6 +99,7 @@ class Trainer:
         self._count_links()
         self._evaluator = Evaluator(job, self._parts, at)
         self._update = Update(job, self._parts, world, optimizer, scaler, clip_grad_norm)
+        self._whole = WholeState(traced, job, self._parts, self._update)
 
     def _make_job(self, emulate: bool, beside: bool, ways: Mapping[str, Callable[..., Any]]) -> Job:
         plan, backend = self.plan, self._backend
@@ -167,9 +169,22 @@ class Trainer:
         return self._job.stage
 
     @property
+    def is_main(self) -> bool:
+        """True on the one rank that prints and saves."""
+        return self._backend.rank == 0
+
+    @property
+    def steps(self) -> int:
+        """Steps done so far, with those before the state that was loaded."""
+        return self._job.run_state.step
+
+    @property
     def optimizer(self) -> Any:
-        """The user's optimizer of this rank's parameters; None if the rank trains none."""
-        return self._update.optimizer
+        """The user's optimizer of this rank's parameters.
+
+        If all of them are frozen it has one number that nobody trains, so that schedulers work.
+        """
+        return self._update.optimizer.own
 
     @property
     def scaler(self) -> LossScaler | None:
@@ -331,50 +346,32 @@ class Trainer:
     def state_dict(self) -> dict[str, Tensor]:
         """The model's `state_dict`: whole values as local tensors, under the model's own names."""
         self.roll_call("state_dict")
-        names = self._traced.keys
-        owner: dict[str, int] = {}
-        for n, stage in enumerate(self.plan.stages):
-            for op in stage.graph.ops:
-                if op.kind in ("param", "buffer"):
-                    owner.setdefault(op.attrs["name"], n)
-        whole = {name: self._whole(name, owner) for name in dict.fromkeys(names.values())}
-        return {key: whole[name] for key, name in names.items()}
-
-    def _whole(self, name: str, owner: Mapping[str, int]) -> Tensor:
-        """A tensor of the model, from the part that holds it."""
-        # BatchNorm's counter is no operator; it is where the moving mean is
-        number = owner.get(name, owner.get(f"{name.rpartition('.')[0]}.running_mean"))
-        part = next(iter(self._parts.values())) if number is None else self._parts.get(number)
-        if number is None or self.plan.num_stages == 1:
-            assert part is not None
-            return part.state.get(name)
-        if part is not None:
-            value = part.state.get(name)
-        else:
-            like = self._job.whole[name]
-            value = self._backend.zeros(tuple(like.shape), dtype_of(like))
-        return self._backend.broadcast(value, self._job.ranks[number][0])
+        whole = dict(self._whole.model())
+        return {key: whole[name] for key, name in self._traced.keys.items()}
 
     def load_state_dict(self, values: Mapping[str, Tensor]) -> None:
         """Take over rank 0's values of what `state_dict` gives, or of the model's own.
 
         Raises ValueError if a name is missing or unknown, or a shape is another.
         """
-        names = self._traced.keys
-        missing, unknown = sorted(names.keys() - values), sorted(values.keys() - names)
-        if missing or unknown:
-            raise ValueError(
-                f"the state does not fit the model: missing {missing[:5]}, unknown {unknown[:5]}"
-            )
-        for key, name in names.items():
-            expected = tuple(self._job.whole[name].shape)
-            if tuple(values[key].shape) != expected:
-                raise ValueError(
-                    f"{key}: expected shape {expected}, got {tuple(values[key].shape)}"
-                )
+        self._whole.check_model(values)
         self.roll_call("load_state_dict")
-        for key, name in names.items():
-            if key == name:
-                value = self._backend.broadcast(values[key], 0)
-                for part in self._parts.values():
-                    part.state.set(name, value)
+        self._whole.set_model(values)
+
+    def train_state(self) -> dict[str, Any] | None:
+        """All that training goes on from, on rank 0 as whole NumPy arrays; None on other ranks.
+
+        The model's values, what the optimizer keeps of each parameter and its groups' options, the
+        number of steps, dropout's seed and the loss scale. It names no mesh: any other plan for the
+        model may go on from it.
+        """
+        self.roll_call("train_state")
+        return self._whole.training()
+
+    def load_train_state(self, state: Mapping[str, Any] | None) -> None:
+        """Go on from rank 0's `train_state`; other ranks may give None.
+
+        Raises ValueError on every rank if it is another model's or another kind of optimizer's.
+        """
+        self.roll_call("load_train_state")
+        self._whole.set_training(state)

@@ -186,7 +186,7 @@ def sorted_edges(edges: Ints) -> Ints:
     return found
 
 
-def shortest(numbers: Ints) -> NDArray[np.unsignedinteger[Any]]:
+def narrowed(numbers: Ints) -> NDArray[np.unsignedinteger[Any]]:
     """The numbers shifted to start at 0, in the smallest integer type, which sorts faster."""
     above = numbers - numbers.min(initial=0)
     return above.astype(np.min_scalar_type(int(above.max(initial=0))))

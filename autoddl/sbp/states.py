@@ -23,7 +23,7 @@ from .edges import (
     edges_between,
     is_divisible,
     mask_axes,
-    shortest,
+    narrowed,
     sorted_edges,
     with_algorithms,
     words,
@@ -126,7 +126,7 @@ class StateGraph:
     @cached_property
     def by_target(self) -> tuple[Ints, Ints]:
         """The edges by ascending targets, and where those of each target begin."""
-        order = np.argsort(shortest(self.dst), kind="stable")
+        order = np.argsort(narrowed(self.dst), kind="stable")
         return order, np.searchsorted(self.dst[order], np.arange(len(self.codes) + 1))
 
     @cached_property

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from autoddl.runtime.backend import Facts, Kernels, OptimizerFn, Vjp
+from autoddl.runtime.backend import Facts, Kept, Kernels, Optimizer, OptimizerFn, Vjp
 from autoddl.runtime.kernel import ByInput, Context, Explicit, Kernel
 from autoddl.sbp.layout import Shape, local_slices
 from autoddl.sbp.mesh import Mesh
@@ -97,18 +97,32 @@ class Parameter:
 
 @dataclass
 class Momentum:
-    """SGD with momentum."""
+    """SGD with momentum; see also `runtime.backend.Optimizer`."""
 
     parameters: list[Parameter]
     lr: float
     momentum: float
+    kind: str = "momentum"
+    steps: int = 0
     _velocity: dict[int, np.ndarray] = field(default_factory=dict)
 
+    @property
+    def own(self) -> Any:
+        return self
+
     def step(self) -> None:
-        for n, p in enumerate(self.parameters):
+        self.steps += 1
+        for p in self.parameters:
             if p.gradient is not None:
-                self._velocity[n] = self.momentum * self._velocity.get(n, 0.0) + p.gradient
-                p.value -= self.lr * self._velocity[n]
+                self._velocity[id(p)] = self.momentum * self._velocity.get(id(p), 0.0) + p.gradient
+                p.value -= self.lr * self._velocity[id(p)]
+
+    def read(self, parameter: Parameter) -> Kept:
+        return Kept({"velocity": self._velocity[id(parameter)]}, {"lr": self.lr})
+
+    def write(self, parameter: Parameter, kept: Kept) -> None:
+        self._velocity[id(parameter)] = kept.tensors["velocity"].copy()
+        self.lr = kept.options["lr"]
 
 
 class NumPy:
@@ -211,8 +225,8 @@ class NumPy:
     def set_gradient(self, parameter: Parameter, gradient: np.ndarray | None) -> None:
         parameter.gradient = gradient
 
-    def optimizer(self, make: OptimizerFn, parameters: list[Any]) -> tuple[Any, str]:
-        return make(parameters), "momentum"
+    def optimizer(self, make: OptimizerFn, parameters: list[Any]) -> Optimizer:
+        return make(parameters)
 
 
 def _no_module(call: Any) -> Any:

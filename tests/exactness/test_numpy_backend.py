@@ -98,7 +98,8 @@ def alone(graph):
     return (losses, norms), params, run(graph, params, batch(graph, 9))[graph.outputs[0]]
 
 
-def check(graph, plan: Plan):
+def check(graph, plan: Plan, then: Plan | None = None):
+    """Trains by `plan`, after a step by `then` or the same, from the state, and compares."""
     expected = alone(graph)
     assert max(expected[0][1]) > LIMIT
     params = start(graph)
@@ -106,13 +107,21 @@ def check(graph, plan: Plan):
 
     def train(backend):
         optimizer = functools.partial(Momentum, lr=RATE, momentum=MOMENTUM)
-        trainer = Trainer(
-            traced, plan, optimizer, backend, debug=True, scaler=LossScaler(), clip_grad_norm=LIMIT
-        )
+        options = {"debug": True, "clip_grad_norm": LIMIT}
+        trainer = Trainer(traced, plan, optimizer, backend, scaler=LossScaler(), **options)
         losses, norms = [], []
         for step in range(STEPS):
+            assert trainer.steps == step
             losses.append(trainer.step(batch(graph, step)))
             norms.append(trainer.grad_norm)
+            if step == 0:
+                state = trainer.train_state()
+                assert trainer.is_main == (state is not None)
+                other = functools.partial(Momentum, lr=9.0, momentum=MOMENTUM)
+                scaler = LossScaler(1.0)
+                trainer = Trainer(traced, then or plan, other, backend, scaler=scaler, **options)
+                trainer.load_train_state(state)
+                assert (scaler.scale, scaler.good_steps) == (2.0**16, 1)
         trainer.load_state_dict(trainer.state_dict())
         return (losses, norms), trainer.state_dict(), trainer.eval_step(batch(graph, 9))
 
@@ -130,6 +139,15 @@ def check(graph, plan: Plan):
 def test_random_placements(graph, seed):
     plan = random_plan(graph, cluster_of(2, 2), seed, micro_batches=1 + seed % 2)
     check(graph, Plan.loads(plan.dumps()))
+
+
+def test_training_goes_on_by_another_plan(graph):
+    """From two axes to one, and on in stages."""
+    four = random_plan(graph, cluster_of(2, 2), 0)
+    staged = find_plan(graph, cluster_of(2, 2), PlanOptions(stages=2, micro_batches=4))
+    check(graph, four, random_plan(graph, cluster_of(1, 4), 1))
+    check(graph, four, staged)
+    check(graph, staged, four)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

@@ -99,7 +99,10 @@ def _place(stage: int, shape: Shape, gpus: int) -> SubMesh:
 
 
 MOST_STAGES = 16
-_TOLERANCE = 0.01  # of the partition's time; its prices are not more exact
+# Measured on GPT 0.35B in 4 stages of 9 GB and a small GPT on 4x2: a tolerance of 0.05 (of the
+# partition's time) gave the first a plan that takes 4.5 % longer, 0.001 the same plans; 2 and 12
+# refinements the same plans.
+_TOLERANCE = 0.01
 _REFINEMENTS = 6
 
 

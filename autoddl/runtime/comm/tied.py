@@ -14,7 +14,6 @@ from ...plans.figures import figures
 from ..backend import Tensor, dtype_of
 from ..state import ModelState, shard
 from .groups import Groups
-from .redistribute import prepare, to_broadcast
 
 
 def exchange_gradients(
@@ -30,7 +29,7 @@ def exchange_gradients(
         holding = [states[v] for v in holders if v in states]
         whole = None
         for state in holding:
-            gradient = _whole_gradient(state, name)
+            gradient = state.gather(name, state.gradients[name])
             whole = gradient if whole is None else whole + gradient
         # the first rank of each stage that holds it
         heads = list(dict.fromkeys(ranks[v][0] for v in holders))
@@ -43,12 +42,6 @@ def exchange_gradients(
             summed = groups.world.all_reduce(whole)
             for state in holding:
                 state.gradients[name] = shard(summed, state.stored[name].nd, groups)
-
-
-def _whole_gradient(state: ModelState, name: str) -> Tensor:
-    stored = state.stored[name]
-    gather = prepare(to_broadcast(stored.nd), stored.shape, stored.nd, state.groups)
-    return gather(state.gradients[name])
 
 
 def _add_up(whole: Tensor, heads: Sequence[int], groups: Groups) -> Tensor:

@@ -12,7 +12,9 @@ import numpy as np
 from ..comm.groups import Group
 from .guard import leave, leave_if_failed
 
-CALLS = ("exit", "step", "eval_step", "state_dict", "load_state_dict")
+CALLS = (
+    "exit", "step", "eval_step", "state_dict", "load_state_dict", "train_state", "load_train_state",
+)  # fmt: skip
 
 
 class RollCall:

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ...cluster.spec import Cluster
-from ...sbp.mesh import Mesh
-from ...sbp.placement import NdSbp
 from ..backend import Backend, OptimizerFn
+from ..update.parameters import Parameters, one_number
 
 
 def check_world_size(cluster: Cluster, world: int) -> None:
@@ -27,8 +26,7 @@ def check_world_size(cluster: Cluster, world: int) -> None:
 
 def optimizer_kind(make: OptimizerFn, backend: Backend) -> str:
     """How much state the user's optimizer keeps, seen from the one that it makes for one number."""
-    one, _ = backend.parameter((1,), "float32", NdSbp(()), Mesh(1, 1), backend.rank, True)
-    return backend.optimizer(make, [one])[1]
+    return backend.optimizer(make, Parameters([one_number(backend)])).kind
 
 
 def share_text(make: Callable[[], str], backend: Backend) -> str:
@@ -41,19 +39,19 @@ def share_text(make: Callable[[], str], backend: Backend) -> str:
             message = json.dumps({"text": make()})
         except ValueError as error:
             message = json.dumps({"error": str(error)})
-    received = json.loads(_broadcast(message, backend))
+    received = json.loads(broadcast_text(message, 0, backend))
     if "error" in received:
         raise ValueError(received["error"])
     return received["text"]
 
 
-def _broadcast(message: str, backend: Backend) -> str:
-    """Rank 0's `message` on every rank."""
+def broadcast_text(message: str, source: int, backend: Backend) -> str:
+    """Rank `source`'s message on every rank."""
 
     def share(array: np.ndarray) -> np.ndarray:
-        return backend.to_numpy(backend.broadcast(backend.from_numpy(array), 0))
+        return backend.to_numpy(backend.broadcast(backend.from_numpy(array), source))
 
     raw = np.frombuffer(message.encode(), dtype=np.uint8).astype(np.int32)
     (count,) = share(np.array([len(raw)], dtype=np.int64))
-    content = share(raw if backend.rank == 0 else np.zeros(count, dtype=np.int32))
+    content = share(raw if backend.rank == source else np.zeros(count, dtype=np.int32))
     return bytes(content.astype(np.uint8)).decode()

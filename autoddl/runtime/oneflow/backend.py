@@ -34,7 +34,8 @@ from .kernels.by_input import BY_INPUT
 from .kernels.lean import LEAN
 from .kernels.product import product_gradient
 from .kernels.registry import OUTPUT_KERNELS
-from .parameters import local_part, new_parameter, state_kind
+from .optimizer import FlowOptimizer
+from .parameters import local_part, new_parameter
 from .trace.submodule import as_kernel
 
 # what a collective cannot carry travels as a type that it can
@@ -206,14 +207,14 @@ class OneFlow:
                 parameter.grad = flow.zeros_like(parameter)
             local_part(parameter.grad).copy_(gradient)
 
-    def optimizer(self, make: OptimizerFn, parameters: list[Any]) -> tuple[Any, str]:
+    def optimizer(self, make: OptimizerFn, parameters: list[Any]) -> FlowOptimizer:
         made = make(parameters)
         if not isinstance(made, flow.optim.Optimizer):
             raise ValueError(
                 "optimizer must be a function from a list of parameters to a oneflow optimizer, "
                 f"e.g. lambda p: flow.optim.SGD(p, lr=0.1); it gave {type(made).__name__}"
             )
-        return made, state_kind(made)
+        return FlowOptimizer(made)
 
 
 def _change(

@@ -65,12 +65,3 @@ def flow_sbp(labels: Sequence[Placement]) -> list[Any]:
     """OneFlow's objects for `labels`."""
     kinds = {"B": flow.sbp.broadcast, "P": flow.sbp.partial_sum}
     return [flow.sbp.split(p.dim) if p.is_split else kinds[str(p)] for p in labels]
-
-
-def state_kind(optimizer: flow.optim.Optimizer) -> str:
-    """How much state an optimizer keeps, as the planner names it; an unknown one is Adam."""
-    name = type(optimizer).__name__.lower()
-    if name == "sgd":
-        momentum = any(group["momentum"] for group in optimizer.param_groups)
-        return "momentum" if momentum else "sgd"
-    return name if name == "adamw" else "adam"

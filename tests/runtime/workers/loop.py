@@ -19,6 +19,7 @@ from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
+from autoddl.runtime.update.parameters import Parameters
 from tests.runtime.random_plans import cluster_of, random_plan, with_zero
 from tests.runtime.training import arrays
 from tests.runtime.training import build as build_as_it_is
@@ -34,10 +35,37 @@ DEFAULTS = {
     "optimizer": "sgd",
     "clip": None,
     "steps": 3,
+    "then": [],  # other plans, by which training goes on, each for as many steps, from the state
+    "frozen": [],  # modules whose parameters are not trained
+    "alone": True,  # compared with one device, which has other random numbers
+    "uninterrupted": False,  # compared, to the bit, with the first plan for all steps
 }
 ROWS = 8
 LIMIT = 1e-6
-OPTIMIZERS = {"sgd": lambda p: flow.optim.SGD(p, lr=0.05, momentum=0.9)}
+
+
+def in_groups(parameters):
+    """Only matrices decay. A large epsilon keeps rounding of small gradients small."""
+    named = list(parameters.named())
+    return flow.optim.AdamW(
+        [
+            {"params": [p for _, p in named if p.ndim > 1], "weight_decay": 0.1},
+            {"params": [p for n, p in named if "bias" in n or p.ndim < 2], "lr": 2e-2},
+        ],
+        lr=1e-2,
+        weight_decay=0.0,
+        eps=1e-3,
+    )
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: flow.optim.SGD(p, lr=0.05, momentum=0.9),
+    "groups": in_groups,
+}
+
+
+def schedule(optimizer):
+    return flow.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)
 
 
 @dataclass
@@ -49,9 +77,11 @@ class Run:
     state: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
 
-def build(name):
+def build(name, frozen):
     """With small embeddings: large logits alone put 1e-6 of rounding into the gradients."""
     model, loss, batch = build_as_it_is(name)
+    for parameter, value in model.named_parameters():
+        value.requires_grad_(parameter.split(".")[0] not in frozen)
     for module in model.modules():
         if isinstance(module, flow.nn.Embedding):
             module.weight.data.mul_(0.1)
@@ -68,15 +98,18 @@ def clip(model, limit) -> float:
 
 
 def alone(case) -> Run:
-    model, loss, batch = build(case["model"])
-    made, run = OPTIMIZERS[case["optimizer"]](list(model.parameters())), Run()
-    for step in range(case["steps"]):
+    model, loss, batch = build(case["model"], case["frozen"])
+    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    made, run = OPTIMIZERS[case["optimizer"]](Parameters(trained)), Run()
+    scheduler = schedule(made)
+    for step in range(case["steps"] * (1 + len(case["then"]))):
         *inputs, target = batch(step, ROWS)
         value = loss(model(*inputs), target)
         value.backward()
         if case["clip"] is not None:
             run.norms.append(clip(model, case["clip"]))
         made.step()
+        scheduler.step()
         made.zero_grad()
         run.losses.append(float(value))
     run.state = arrays(model)
@@ -105,18 +138,28 @@ def plan_of(case, graph) -> Plan:
 
 
 def together(case) -> Run:
-    model, loss, batch = build(case["model"])
-    traced = trace_with_state(model, *batch(0, ROWS), loss=loss)
-    trainer = build_trainer(
-        traced, plan_of(case, traced.graph), OPTIMIZERS[case["optimizer"]],
-        debug=True, clip_grad_norm=case["clip"],
-    )  # fmt: skip
-    run = Run()
-    for step in range(case["steps"]):
-        run.losses.append(float(trainer.step(*batch(step, ROWS))))
-        if trainer.grad_norm is not None:
-            run.norms.append(trainer.grad_norm)
-    run.state = arrays(trainer)
+    """By the case's plan and those that follow, each of which has a trainer of its own."""
+    run, state, progress = Run(), None, None
+    for then in ({}, *case["then"]):
+        model, loss, batch = build(case["model"], case["frozen"])
+        traced = trace_with_state(model, *batch(0, ROWS), loss=loss)
+        trainer = build_trainer(
+            traced, plan_of({**case, **then}, traced.graph), OPTIMIZERS[case["optimizer"]],
+            debug=True, clip_grad_norm=case["clip"],
+        )  # fmt: skip
+        scheduler = schedule(trainer.optimizer)
+        if progress is not None:
+            trainer.load_train_state(state)
+            scheduler.load_state_dict(progress)
+        assert trainer.steps == len(run.losses)
+        for _ in range(case["steps"]):
+            run.losses.append(float(trainer.step(*batch(trainer.steps, ROWS))))
+            scheduler.step()
+            if trainer.grad_norm is not None:
+                run.norms.append(trainer.grad_norm)
+        state, progress = trainer.train_state(), scheduler.state_dict()
+        assert trainer.is_main == (rank() == 0) == (state is not None)
+        run.state = arrays(trainer)
     return run
 
 
@@ -136,10 +179,16 @@ def main() -> None:
     for given in json.loads(sys.argv[1]):
         assert given.keys() <= {"model", *DEFAULTS}, given
         case = {**DEFAULTS, **given}
-        expected = alone(case)
-        found = together(case)
-        differences = apart(found, expected)
-        assert max(differences) < LIMIT, (case, differences, found, expected)
+        found, differences = together(case), []
+        if case["uninterrupted"]:
+            steps = case["steps"] * (1 + len(case["then"]))
+            whole = together({**case, "steps": steps, "then": []})
+            assert whole.losses == found.losses, (case, whole, found)
+            assert all(np.array_equal(whole.state[k], v) for k, v in found.state.items()), case
+        if case["alone"]:
+            expected = alone(case)
+            differences = apart(found, expected)
+            assert max(differences) < LIMIT, (case, differences, found, expected)
         if rank() == 0:
             print("equal:", given, *(f"{x:.1e}" for x in differences), flush=True)
 

@@ -1,0 +1,76 @@
+"""A OneFlow optimizer, and what it keeps of parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import oneflow as flow
+
+from ..backend import Kept
+from .parameters import local_part
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class FlowOptimizer:
+    """See `runtime.backend.Optimizer`. The state is what OneFlow's own `state_dict` reads."""
+
+    def __init__(self, own: flow.optim.Optimizer) -> None:
+        self.own: Any = own
+        self.kind = _state_kind(own)
+
+    def step(self) -> None:
+        self.own.step()
+
+    @property
+    def steps(self) -> int:
+        return self.own._state["step"]
+
+    @steps.setter
+    def steps(self, count: int) -> None:
+        self.own._state["step"] = count
+
+    def read(self, parameter: Any) -> Kept:
+        tensors = {
+            name: local_part(value)
+            for name, value in self.own._state.get(parameter, {}).items()
+            if isinstance(value, flow.Tensor) and value.shape == parameter.shape
+        }
+        group = self._group(parameter)
+        options = group.options if group else {}
+        return Kept(tensors, {name: x for name, x in options.items() if _is_plain(x)})
+
+    def write(self, parameter: Any, kept: Kept) -> None:
+        own = self.own._state.setdefault(parameter, {})
+        for name, local in kept.tensors.items():
+            if name not in own:
+                own[name] = flow.zeros_like(parameter)
+            with flow.no_grad():
+                local_part(own[name]).copy_(local)
+        for name in [name for name in own if name not in kept.tensors]:
+            del own[name]
+        group = self._group(parameter)
+        for name, value in kept.options.items() if group else ():
+            group[name] = tuple(value) if isinstance(value, list) else value
+
+    def _group(self, parameter: Any) -> Any:
+        """The parameter group that it is in, if it is in one."""
+        for group in self.own.param_groups:
+            if any(one is parameter for one in group.parameters):
+                return group
+        return None
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(isinstance(x, _PLAIN) for x in value)
+    return isinstance(value, _PLAIN)
+
+
+def _state_kind(optimizer: flow.optim.Optimizer) -> str:
+    """How much state an optimizer keeps, as the planner names it; an unknown one is Adam."""
+    name = type(optimizer).__name__.lower()
+    if name == "sgd":
+        momentum = any(group["momentum"] for group in optimizer.param_groups)
+        return "momentum" if momentum else "sgd"
+    return name if name == "adamw" else "adam"
