@@ -107,6 +107,8 @@ def why_whole(op: Op, otherwise: str) -> str:
 
 def find_rows(graph: Graph) -> Rows:
     """How rows interact in training; `graph` is a whole model, not a pipeline stage."""
+    if graph.batch == 1:
+        graph = graph.with_batch(2)  # one row cannot be told from a dim of size 1
     known: frozenset[str] = frozenset()
     outcomes: dict[tuple[int, States], Outcome | None] = {}
     ends = [graph.loss, *(out for op in graph.ops if is_training_norm(op) for out in op.outputs)]

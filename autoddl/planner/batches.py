@@ -31,7 +31,9 @@ from .tables.group_table import NoStrategy
 
 _log = logging.getLogger(__name__)
 _REFINEMENTS = 3  # searches with ever fewer blocks run again
-_WORTH_SEARCH = 1.15  # times the cost of the best estimate with, or without, recomputation
+# Times the cost of the best estimate with, or without, recomputation. 1.05 gives the same plans for
+# a GPT, a VGG, a ViT and an AlexNet within 30 to 60 % of the memory that they would take.
+_WORTH_SEARCH = 1.15
 _WORTH_FAMILY = 1.5  # times the cost of the best estimate of all
 _WORTH_IT = 0.003  # of the cost: so much faster must another plan be able to be
 

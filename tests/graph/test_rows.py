@@ -241,3 +241,12 @@ def test_what_a_known_sum_is_computed_from():
     rows = find_rows(graph)
     assert in_several(graph, rows, {"nll": 3, "below": 3, "fc/matmul": 0}) is None
     assert in_several(graph, rows, {"nll": 3, "below": 4}) == "below"
+
+
+def test_a_micro_batch_of_one_row_is_like_any_other():
+    loss = Loss()
+    graph = loss.made(
+        loss.mean(loss.op("error", "broadcast_sub", (loss.out, loss.target), (ROWS, 6)), "mean")
+    )
+    assert find_rows(graph).meeting is None
+    assert find_rows(graph.with_batch(1)) == find_rows(graph)

@@ -133,7 +133,7 @@ def offer_descents(
     rng: np.random.Generator,
     run: Progress,
     keep: frozenset[int],
-    restarts: int,
+    restarts: int = 32,
 ) -> None:
     """Offer what descents at a series of prices find, and a descent within the limit from there.
 

@@ -37,13 +37,12 @@ DEATHS = {"raises": None, "killed": lambda *_: os.kill(os.getpid(), signal.SIGKI
 def shuffled(plan: Plan, graph, seed):
     """The same stages with random placements inside, so that layouts differ between them."""
     cut = dataclasses.replace(plan.cut, graph=graph)
-    stages = [
-        random_plan(
-            cut.stage(stage.first, stage.last), stage.cluster, seed + n,
-            micro_batches=plan.micro_batches,
-        ).stage.at(stage.first, stage.last, stage.place)
-        for n, stage in enumerate(plan.stages)
-    ]  # fmt: skip
+    stages = []
+    for n, old in enumerate(plan.stages):
+        made = random_plan(
+            cut.stage(old.first, old.last), old.cluster, seed + n, micro_batches=plan.micro_batches
+        ).stage.at(old.first, old.last, old.place)
+        stages.append(dataclasses.replace(made, in_flight=old.in_flight))
     return dataclasses.replace(plan, stages=tuple(stages))
 
 
