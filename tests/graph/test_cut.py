@@ -4,13 +4,17 @@ import dataclasses
 
 import pytest
 
+from autoddl.cluster.spec import Cluster
+from autoddl.cost.model import CostModel
 from autoddl.graph.cut import cut_graph
 from autoddl.graph.graph import Graph
 from autoddl.graph.regions import crossing_bytes
+from autoddl.planner.mesh import plan_mesh
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
-from autoddl.plans.figures import figures
-from autoddl.plans.stage_figures import stage_figures
+from autoddl.planner.tables.groups import MicroBatches
+from autoddl.plans.checks import verify_stage
+from autoddl.plans.stage_figures import StageFigures, stage_figures
 from tests.clusters import cluster
 from tests.graphs import Builder, attention, compared, mlp, residual, tied
 
@@ -149,32 +153,32 @@ def test_stage_graph_survives_json_and_another_batch():
     assert half.tensors["block0/sum"].spec.shape[0] == 4
 
 
+def priced(graph: Graph, machine: Cluster) -> StageFigures:
+    """Of the plan of a whole graph or a stage's, in two micro-batches."""
+    micro, model = MicroBatches.of(graph), CostModel(machine)
+    return stage_figures(plan_mesh(micro, (2,), model, PlanOptions()).stage)
+
+
 def test_planner_prices_a_stage(graph):
     """A stage's plan is consistent, and all stages compute as much as the whole model."""
     machine = cluster("gcp_a100", 2, 2)
     cut = cut_graph(graph)
     middle = len(cut.layers) // 2
-    plans = [
-        find_plan(cut.stage(*part), machine, PlanOptions(micro_batches=2))
-        for part in ((0, middle), (middle, len(cut.layers)))
-    ]
-    for plan in plans:
-        plan.verify()
-        for op in plan.graph.ops:
+    halves = [cut.stage(0, middle), cut.stage(middle, len(cut.layers))]
+    found = [priced(half, machine) for half in halves]
+    for stage in (one.stage for one in found):
+        verify_stage(stage)
+        for op in stage.graph.ops:
             if op.kind.startswith("stage_"):
-                placed = plan.stage.ops[op.name]
+                placed = stage.ops[op.name]
                 (nd,) = placed.outs or placed.ins
                 assert not nd.has_partial
                 (grad,) = placed.grad_outs or placed.grad_ins
                 assert grad == nd
-    received = [op for op in plans[1].graph.ops if op.kind == "stage_input"]
-    assert sum(stage_figures(plans[1].stage).costs[op.name].memory_bytes for op in received) > 0
+    received = [op for op in found[1].stage.graph.ops if op.kind == "stage_input"]
+    assert sum(found[1].costs[op.name].memory_bytes for op in received) > 0
     one = machine.with_shape(1, 1)
-    whole = figures(find_plan(graph, one, PlanOptions(micro_batches=2))).cost.compute_s
-    parts = [
-        figures(find_plan(cut.stage(*part), one, PlanOptions(micro_batches=2))).cost.compute_s
-        for part in ((0, middle), (middle, len(cut.layers)))
-    ]
+    whole, *parts = (priced(part, one).cost.compute_s for part in (graph, *halves))
     assert sum(parts) == pytest.approx(whole)
 
 

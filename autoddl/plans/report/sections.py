@@ -182,7 +182,8 @@ class Report:
         """
         several = len(self.parts) > 1
         for section in self.sections:
-            if section.title and (several or section.key != self.parts_key):
+            is_of_parts = bool(self.parts_key) and section.key == self.parts_key
+            if section.title and (several or not is_of_parts):
                 yield "", section
         for part in self.parts:
             for section in () if part.same_as else part.sections:
