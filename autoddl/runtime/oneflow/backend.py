@@ -14,6 +14,7 @@ instead (`exchange.py`), by an all-gather of the two, which sends both ways at o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -67,7 +68,6 @@ class OneFlow:
             {**KERNELS, **LEAN}, BY_INPUT, OUTPUT_KERNELS, as_kernel, product_gradient
         )
         self._pairs: dict[tuple[int, int], Any] = {}
-        self._thread: Any = None
 
     # ---- tensors
 
@@ -163,7 +163,7 @@ class OneFlow:
 
     def send(self, x: flow.Tensor, to: int, *, beside: bool = False) -> None:
         x = x.clone() if x.storage_offset() else x  # it would send the storage from its beginning
-        with self._beside() if beside else nullcontext():
+        with asyncs.thread(_message_thread()) if beside else nullcontext():
             flow.comm.send(x, to, send_meta=False)
 
     def receive(
@@ -176,14 +176,8 @@ class OneFlow:
         beside: bool = False,
     ) -> flow.Tensor:
         kind, device = getattr(flow, dtype), flow.device(self.facts.device)
-        with self._beside() if beside else nullcontext():
+        with asyncs.thread(_message_thread()) if beside else nullcontext():
             return flow.comm.recv(source, shape=(size,), dtype=kind, device=device, out=into)
-
-    def _beside(self) -> AbstractContextManager[Any]:
-        """Messages on a thread of OneFlow's own; all communication of a rank stays one queue."""
-        if self._thread is None:
-            self._thread = asyncs.Thread()
-        return asyncs.thread(self._thread)
 
     def wait(self) -> None:
         flow._oneflow_internal.eager.Sync()
@@ -215,6 +209,15 @@ class OneFlow:
                 f"e.g. lambda p: flow.optim.SGD(p, lr=0.1); it gave {type(made).__name__}"
             )
         return FlowOptimizer(made)
+
+
+@functools.cache
+def _message_thread() -> Any:
+    """OneFlow's thread for messages beside computation: one for all trainers of the process.
+
+    A process may have 16 of them; all communication of a rank stays one queue.
+    """
+    return asyncs.Thread()
 
 
 def _change(
