@@ -58,9 +58,15 @@ def memory_peak(plan: PlannedStep, rules: MemoryRules, runtime: Runtime = "graph
     return StepTape(plan, operators=rules.operators).build().sweep()
 
 
-def required_bytes(plan: PlannedStep, rules: MemoryRules, limit_bytes: float) -> int:
-    """Bytes of a device that a plan needs; if the executor alone exceeds the limit, its bytes."""
-    executor = memory_peak(plan, rules, "executor").bytes
+def required_bytes(
+    plan: PlannedStep, rules: MemoryRules, limit_bytes: float, executor: int | None = None
+) -> int:
+    """Bytes of a device that a plan needs; if the executor alone exceeds the limit, its bytes.
+
+    executor: what that holds, if it is known
+    """
+    if executor is None:
+        executor = memory_peak(plan, rules, "executor").bytes
     if executor > limit_bytes or not rules.compiles(plan):
         return executor
     return max(executor, rules.compiled_bytes(plan))

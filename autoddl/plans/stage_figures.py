@@ -152,13 +152,24 @@ class StageFigures:
 
     def memory_peak(self, runtime: Runtime = "graph") -> Peak:
         """The fullest moment of a step on one device, by the lifetimes of its tensors."""
+        if runtime == "executor":
+            return self._executor_peak
         return memory_peak(self.step, self.model.memory_rules, runtime)
+
+    @cached_property
+    def _executor_peak(self) -> Peak:
+        return memory_peak(self.step, self.model.memory_rules, "executor")
 
     def required_bytes(self) -> int:
         """What a step needs of a device, which the memory limit is held against."""
-        return required_bytes(self.step, self.model.memory_rules, math.inf)
+        return self._required_bytes
+
+    @cached_property
+    def _required_bytes(self) -> int:
+        rules = self.model.memory_rules
+        return required_bytes(self.step, rules, math.inf, self._executor_peak.bytes)
 
     @cached_property
     def peak_bytes(self) -> int:
         """What the executor holds at its fullest moment."""
-        return self.memory_peak("executor").bytes
+        return self._executor_peak.bytes
