@@ -28,7 +28,7 @@ from .execution.program import needed_ops
 from .feed import Feed
 from .part import Job, Part
 
-LARGEST_BATCH_HINT = 4096
+LARGEST_BATCH_HINT = 4096  # rows: an error looks no further for sizes that would do
 
 
 @dataclass(frozen=True)

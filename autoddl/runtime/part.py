@@ -27,7 +27,7 @@ from .feed import Feed
 from .kernel import OpaqueFn, RunState
 from .state import ModelState
 
-_BLINK_S = 5e-4
+_BLINK_S = 5e-4  # between two looks at whether an emulated transfer has arrived
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,12 @@ from ...plans.stage import StagePlan
 from ..asked import stage_counts
 from ..mesh import plan_mesh, write_stage
 from ..options import PlanOptions
+from ..stages.choice import MOST_STAGES
 from ..tables.groups import MicroBatches
 from . import FAMILIES, BaselinePricer, tried_again
 
 MEGATRON = tuple(family for family in FAMILIES if family.name == "Megatron")
 SCHEDULE = "1f1b"
-MOST_STAGES = 16
 PER_STAGE = 4  # micro-batches to start from
 
 
