@@ -57,7 +57,7 @@ table({
     "transpose": lambda x, a: np.transpose(x, a["perm"]),
     "expand": lambda x, a: x * np.ones(a["expand_shape"]),
     "flip": lambda x, a: x[(slice(None),) * a["dims"][0] + (slice(None, None, -1),)],
-    "stack": lambda x, y, a: np.stack([x, y], axis=a["axis"]),
+    "stack": lambda *given: np.stack(given[:-1], axis=given[-1]["axis"]),
     "tril": lambda x, a: x * np.tril(np.ones(x.shape), a["diagonal"]),
     "triu": lambda x, a: x * np.triu(np.ones(x.shape), a["diagonal"]),
 })  # fmt: skip
