@@ -198,7 +198,8 @@ def test_without_root_it_explains_itself(words, tmp_path):
     """Needs root only to give it up."""
     text = (
         "import os, sys; from click.testing import CliRunner; from autoddl.tools.cli import main\n"
-        "import autoddl.tools.box.box, autoddl.tools.commands.box, autoddl.tools.train_plan, autoddl.tools.show, rich.table\n"
+        "import autoddl.tools.box.box, autoddl.tools.commands.box, autoddl.tools.train_plan\n"
+        "import autoddl.tools.show, rich.table\n"
         "os.setuid(65534)\n"
         f"done = CliRunner().invoke(main, ['box', *{words!r}])\n"
         "print(done.output, end=''); sys.exit(done.exit_code)"
