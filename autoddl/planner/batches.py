@@ -30,6 +30,8 @@ from .realize import NEAR_FREE, Candidate
 from .tables.group_table import NoStrategy
 
 _log = logging.getLogger(__name__)
+# 1 and 6 refinements, and 0.001 and 0.01 for what is worth it, gave the same plans of VGG13 on 64,
+# GPT-36B on 256 and GPT-0.35B on 2x16 devices, in times within noise.
 _REFINEMENTS = 3  # searches with ever fewer blocks run again
 # Times the cost of the best estimate with, or without, recomputation. 1.05 gives the same plans for
 # a GPT, a VGG, a ViT and an AlexNet within 30 to 60 % of the memory that they would take.

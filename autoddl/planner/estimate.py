@@ -27,6 +27,7 @@ from .tables.memory import LeastBytes
 from .tables.pair_prices import PairPrices
 from .tables.tables import build_tables
 
+# 50 and 200 gave the same plans of VGG13 on 64, GPT-36B on 256 and GPT-0.35B on 2x16 devices.
 _CAP = 100  # strategies of a group, on few axes
 _MIN_AXES = 5  # on fewer axes there are few strategies, and classes of them save nothing
 _NEAR = 0.003  # so much more a bound might be

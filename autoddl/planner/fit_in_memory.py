@@ -28,6 +28,8 @@ from .estimate import Estimator
 from .realize import Candidate
 from .tables.tables import Tables, build_tables
 
+# Half and twice the narrowings, loosenings and repair, and 0.5 and 1 of the excess, gave the
+# same plans of VGG13 on 64, GPT-36B on 256 and GPT-0.35B on 2x16 devices, in times within noise.
 _NARROWINGS = 8  # times that the limit is lowered
 _LOOSENINGS = 5  # times that a limit in between is tried
 _QUICK = 5_000  # strategies of all variables: a search takes a fraction of a second

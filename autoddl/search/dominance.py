@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from .problem import Problem, Table
 
 Kept = NDArray[np.int64]
+# 16 and 64 take the same time within noise (VGG13 on 64, GPT-36B on 256, GPT-0.35B on 2x16).
 _FIRST_COLUMNS = 32
 _CHUNK_ELEMENTS = 100_000  # that are compared at once
 

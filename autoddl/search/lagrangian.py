@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from .local_search import descend
 from .problem import ROUNDING, Choice, Problem
 
+# Half and twice the first price, the rise and the rises gave the same plans of VGG13 on 64, GPT-36B
+# on 256 and GPT-0.35B on 2x16 devices, in times within noise; secants mostly end in 5 to 8 steps.
 _MAX_STEPS = 24
 _FIRST = 0.1  # times the cost for the whole limit: a price to begin at
 _RISE = 8.0

@@ -23,6 +23,7 @@ from ...graph.regions import Blocks
 from ...sbp.placement import B, P, Placement
 from ...sbp.signature import Rule, Signature, find_rule
 
+# Of a group. 32 and 128 gave the same plans of VGG13, ResNet-50 and two GPTs, in the same time.
 MAX_COMPOSITES = 64
 
 
