@@ -97,22 +97,23 @@ class PlanFigures:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """When each pass runs."""
-        return simulate(self.schedule, self.pass_costs)
+        """When each pass runs, and what its stage exchanges once an iteration after the last."""
+        once = [
+            (part, what, seconds)
+            for part, price in enumerate(self.prices)
+            for what, seconds in (
+                ("gradients and parameters", price.once_s),
+                ("gradients of shared parameters", self.travel.exchange_s[part]),
+            )
+        ]
+        return simulate(self.schedule, self.pass_costs).then(once)
 
     @cached_property
     def iteration_s(self) -> float:
         """Until every stage has done its last pass and what it does once an iteration."""
-        plan = self.plan
-        if len(plan.stages) == 1:
+        if len(self.plan.stages) == 1:
             return self.cost.iteration_s
-        ends = [0.0] * plan.num_stages
-        for span in self.timeline.spans:
-            ends[span.stage] = max(ends[span.stage], span.end_s)
-        return max(
-            end + sum(self.prices[v].once_s + self.travel.exchange_s[v] for v in plan.parts_of(i))
-            for i, end in enumerate(ends)
-        )
+        return self.timeline.iteration_s
 
     @cached_property
     def memory_bytes(self) -> tuple[float, ...]:

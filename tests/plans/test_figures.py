@@ -1,8 +1,12 @@
 import pytest
 
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.plans.stage_figures import stage_figures
+from tests.clusters import cluster
+from tests.graphs import mlp
 from tests.plans.example import BOTH, PLAN, STAGED
 
 
@@ -35,6 +39,14 @@ def test_one_mesh_is_a_pipeline_that_never_waits():
     assert price.memory_bytes(figures(PLAN).schedule.stash[0]) == pytest.approx(
         figures(PLAN).cost.memory_bytes
     )
+
+
+def test_the_timeline_covers_the_whole_step():
+    options = PlanOptions(stages=2, micro_batches=4, baselines=False)
+    known = figures(find_plan(mlp(4096, (32, 64, 64, 64, 32)), cluster("laptop", 2, 2), options))
+    once = [price.once_s for price in known.prices]
+    assert max(once) > 0 and known.timeline.iteration_s == known.iteration_s
+    assert sum(e.end_s - e.start_s for e in known.timeline.exchanges) == pytest.approx(sum(once))
 
 
 def test_stages_are_planned_on_their_own_devices():

@@ -26,8 +26,8 @@ for
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from .orders import Action, peak_stash
@@ -148,16 +148,47 @@ class Span:
     end_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What a stage exchanges once an iteration, after its passes: the start and end of `what`."""
+
+    stage: int
+    part: int
+    what: str
+    start_s: float
+    end_s: float
+
+
 @dataclass(frozen=True)
 class Timeline:
     """A simulated or measured iteration. A transfer has a span on both of its stages."""
 
     schedule: Schedule
     spans: tuple[Span, ...]
+    exchanges: tuple[Exchange, ...] = ()
 
     @cached_property
     def makespan_s(self) -> float:
+        """Of the passes."""
         return max((span.end_s for span in self.spans), default=0.0)
+
+    @property
+    def iteration_s(self) -> float:
+        """Until the last pass and the last exchange are done."""
+        return max((self.makespan_s, *(exchange.end_s for exchange in self.exchanges)))
+
+    def then(self, once: Iterable[tuple[int, str, float]]) -> Timeline:
+        """With what each part exchanges after the passes of its stage: (part, what, seconds)."""
+        ends = [0.0] * self.schedule.stages
+        for span in self.spans:
+            ends[span.stage] = max(ends[span.stage], span.end_s)
+        found: list[Exchange] = []
+        for part, what, seconds in once:
+            if seconds > 0:
+                stage = self.schedule.stage_of(part)
+                found.append(Exchange(stage, part, what, ends[stage], ends[stage] + seconds))
+                ends[stage] += seconds
+        return replace(self, exchanges=tuple(found))
 
     @cached_property
     def busy_s(self) -> tuple[float, ...]:
@@ -170,7 +201,7 @@ class Timeline:
 
     @property
     def bubble(self) -> float:
-        """The fraction of the stages' time in which they do not compute."""
+        """The fraction of the stages' time until the last pass in which they do not compute."""
         whole = self.makespan_s * self.schedule.stages
         return 1 - sum(self.busy_s) / whole if whole else 0.0
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from ..._files import write_atomically
-from .simulate import Span, Timeline
+from .orders import Action
+from .simulate import Exchange, Span, Timeline
 
-_COLOURS = {"F": "#4c78a8", "B": "#54a24b", "W": "#b5cf6b"}
-_TRANSFER_COLOURS = {"F": "#f2a65a", "B": "#e45756"}
+ONCE = "exchange, once a step"
+_COLOURS = {  # those of the page
+    "F": "#8fa3b8", "B": "#52687f", "W": "#bcc9d6",
+    "SF": "#f0a878", "SB": "#cf5f26", ONCE: "#9a3c12",
+}  # fmt: skip
 _NAMES = {
     "F": "forward", "B": "backward, inputs", "W": "backward, weights",
     "SF": "send activations", "RF": "receive activations",
     "SB": "send gradients", "RB": "receive gradients",
 }  # fmt: skip
+_LEGEND = {**_NAMES, "SF": "activations travel", "SB": "gradients travel"}
 
 
 def trace_json(timeline: Timeline) -> dict[str, Any]:
@@ -38,6 +44,19 @@ def trace_json(timeline: Timeline) -> dict[str, Any]:
                 "ts": span.start_s * 1e6,
                 "dur": (span.end_s - span.start_s) * 1e6,
                 "args": {"micro_batch": action.micro_batch, "chunk": action.chunk},
+            }
+        )
+    for exchange in timeline.exchanges:
+        events.append(
+            {
+                "name": exchange.what,
+                "cat": ONCE,
+                "ph": "X",
+                "pid": exchange.stage,
+                "tid": 1,
+                "ts": exchange.start_s * 1e6,
+                "dur": (exchange.end_s - exchange.start_s) * 1e6,
+                "args": {"part": exchange.part},
             }
         )
     return {"displayTimeUnit": "ms", "traceEvents": events}
@@ -62,47 +81,70 @@ def save_picture(timeline: Timeline, path: str | Path, title: str = "") -> None:
             "or save a trace instead"
         ) from error
     schedule = timeline.schedule
-    figure = Figure(figsize=(14, 1 + 0.8 * schedule.stages))
+    figure = Figure(figsize=(10, 1.7 + 0.7 * schedule.stages))
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    unit_s, unit = _unit(timeline.makespan_s)
+    whole_s = timeline.iteration_s
+    unit_s, unit = _unit(whole_s)
+    legend: dict[str, Any] = {}
     for stage in range(schedule.stages):
-        spans = [s for s in timeline.spans if s.stage == stage and s.end_s > s.start_s]
-        for compute in (True, False):
-            chosen = [s for s in spans if s.action.is_compute == compute]
-            axes.broken_barh(
-                [(s.start_s / unit_s, (s.end_s - s.start_s) / unit_s) for s in chosen],
-                (stage - 0.4, 0.55) if compute else (stage + 0.17, 0.22),
-                facecolors=[_colour(s) for s in chosen],
-                edgecolor="white",
-                linewidth=0.5,
-            )
-        for s in spans:
-            if s.action.is_compute and s.end_s - s.start_s > 0.012 * timeline.makespan_s:
-                middle = (s.start_s + s.end_s) / 2 / unit_s
-                text = str(s.action.micro_batch) + (f".{s.action.chunk}" if s.action.chunk else "")
-                axes.text(middle, stage - 0.12, text, ha="center", va="center", fontsize=7)
+        legend |= _draw_stage(axes, timeline, stage, unit_s)
     axes.set_yticks(range(schedule.stages), [f"stage {i}" for i in range(schedule.stages)])
     axes.invert_yaxis()
-    axes.set_xlim(0, timeline.makespan_s / unit_s or 1)
-    axes.set_xlabel(
-        f"{unit}; blue forward, green backward (inputs, light: weights); "
-        "below: orange activations, red gradients"
-    )
+    axes.set_xlim(0, whole_s / unit_s or 1)
+    axes.set_xlabel(unit)
     axes.set_title(
-        f"{title or schedule.name}: {timeline.makespan_s / unit_s:.4g} {unit}, "
+        f"{title or schedule.name}: {whole_s / unit_s:.4g} {unit} a step, "
         f"bubble {timeline.bubble:.1%}"
     )
-    figure.tight_layout()
+    kinds = [kind for kind in _COLOURS if kind in legend]
+    figure.legend(
+        [legend[kind] for kind in kinds],
+        [_LEGEND.get(kind, kind) for kind in kinds],
+        loc="lower center",
+        ncols=3,
+        frameon=False,
+    )
+    figure.tight_layout(rect=(0, 0.02 + 0.5 / figure.get_figheight(), 1, 1))
     buffer = BytesIO()
     # no date and no version in the file: the same timeline gives the same bytes
-    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
+    figure.savefig(buffer, format="png", dpi=100, metadata={"Software": None})
     write_atomically(path, buffer.getvalue())
 
 
-def _colour(span: Span) -> str:
-    kind = span.action.kind
-    return _COLOURS[kind] if span.action.is_compute else _TRANSFER_COLOURS[kind[1]]
+def _draw_stage(axes: Any, timeline: Timeline, stage: int, unit_s: float) -> dict[str, Any]:
+    """What it draws, by kind."""
+    bars: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for span in timeline.spans:
+        if span.stage != stage or span.end_s <= span.start_s:
+            continue
+        start, width = _bar(span, unit_s)
+        bars[_kind(span.action)].append((start, width))
+        if span.action.is_compute and width * unit_s > 0.02 * timeline.iteration_s:
+            colour = "white" if span.action.kind == "B" else "black"
+            place = {"ha": "center", "va": "center", "fontsize": 10, "color": colour}
+            axes.text(start + width / 2, stage - 0.12, _round(span.action), **place)
+    if ended := [_bar(e, unit_s) for e in timeline.exchanges if e.stage == stage]:
+        bars[ONCE] = ended
+    drawn: dict[str, Any] = {}
+    for kind, chosen in bars.items():
+        where = (stage - 0.4, 0.55) if kind in "FBW" else (stage + 0.17, 0.22)
+        style = {"facecolors": _COLOURS[kind], "edgecolor": "white", "linewidth": 0.5}
+        drawn[kind] = axes.broken_barh(chosen, where, **style)
+    return drawn
+
+
+def _kind(action: Action) -> str:
+    return action.kind if action.is_compute else f"S{action.kind[1]}"
+
+
+def _bar(span: Span | Exchange, unit_s: float) -> tuple[float, float]:
+    return span.start_s / unit_s, (span.end_s - span.start_s) / unit_s
+
+
+def _round(action: Action) -> str:
+    """Its micro-batch, and its part of the stage if that has several."""
+    return f"{action.micro_batch}.{action.chunk}" if action.chunk else str(action.micro_batch)
 
 
 def _unit(seconds: float) -> tuple[float, str]:
