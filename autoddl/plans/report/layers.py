@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ...cost.sharded_storage import edge_times
 from ...graph.graph import Op
 from ...plans.savings import Saving, savings
 from ...plans.stage_figures import stage_figures
 from ...sbp.collectives import Step, path_bytes, work_of
 from ...sbp.placement import NdSbp
-from ..format import format_bytes, short_signature
+from ...sbp.redistribute import path_cost
+from ..format import format_bytes, format_seconds, short_signature
 from ..records import PlannedLayer
 from ..stage import StagePlan
 from .sections import Column, Row, Table
@@ -82,8 +84,11 @@ def _storage(stage: StagePlan, layer: PlannedLayer) -> str:
 
 
 def _moves(stage: StagePlan, layer: PlannedLayer) -> Iterator[str]:
-    """The redistributions into a layer: from where to where, by which collectives and bytes."""
-    graph, members = stage.graph, set(layer.ops)
+    """The redistributions into a layer: from where to where, by which collectives.
+
+    With the bytes and seconds of each, and how often they run in a step.
+    """
+    graph, members, known = stage.graph, set(layer.ops), stage_figures(stage)
     for op in (op for op in graph.ops if op.name in members):
         for index, tensor in enumerate(op.inputs):
             edge = stage.edges.get((op.name, index))
@@ -91,16 +96,19 @@ def _moves(stage: StagePlan, layer: PlannedLayer) -> Iterator[str]:
                 continue
             producer = graph.producers[tensor]
             output, given, wanted = _ends(stage, op, producer, index, tensor)
-            ways = [("forward", given, wanted, edge.forward)]
+            is_param, passes = producer.kind == "param", known.again.passes(op.name)
+            often = edge_times(is_param, edge.zero_stage, stage.micro_batches, passes)
+            ways = [("forward", given, wanted, edge.forward, sum(often[0]))]
             back, kept = stage.ops[op.name].grad_ins[index], output
             if back is not None and kept is not None:
-                ways.append(("backward", back, kept, edge.backward))
+                ways.append(("backward", back, kept, edge.backward, often[1]))
             what = producer.name if producer.kind == "param" else tensor
-            for way, source, target, steps in ways:
+            for way, source, target, steps, times in ways:
                 texts = list(_steps(stage, tensor, source, steps))
                 if texts:
+                    count = f", {times} times a step" if times > 1 else ""
                     path = short_signature(f"{source} -> {target}")
-                    yield f"{way}, {what}: {path} by {'; then '.join(texts)}"
+                    yield f"{way}, {what}: {path} by {'; then '.join(texts)}{count}"
 
 
 def _ends(
@@ -112,9 +120,11 @@ def _ends(
 
 
 def _steps(stage: StagePlan, tensor: str, source: NdSbp, steps: Sequence[Step]) -> Iterator[str]:
-    """`all-gather over 4 nodes, 12.6 MB a device` for each collective."""
-    spec = stage.graph.tensors[tensor].spec
+    """`all-gather over 4 nodes, 12.6 MB a device in 1.2 ms` for each collective."""
+    spec, price = stage.graph.tensors[tensor].spec, stage_figures(stage).model.comm.price
     for step, before, after in path_bytes(spec, steps, source, stage.mesh):
+        seconds = path_cost(spec, source, (step,), stage.mesh, price)
+        source = step.apply(source)
         if step.is_free:
             continue
         nodes, gpus = stage.mesh.topology(step.axes)
@@ -122,4 +132,7 @@ def _steps(stage: StagePlan, tensor: str, source: NdSbp, steps: Sequence[Step]) 
         if nodes > 1 and gpus > 1:
             group += f" x {gpus}"
         sent = work_of(step, stage.mesh, stage.cluster.collectives).device * max(before, after)
-        yield f"{step.way.replace('_', '-')} over {group}, {format_bytes(sent)} a device"
+        yield (
+            f"{step.way.replace('_', '-')} over {group}, {format_bytes(sent)} a device "
+            f"in {format_seconds(seconds)}"
+        )

@@ -128,6 +128,24 @@ def test_totals_are_those_of_the_plan(plan):
     assert shown.to_json()["memory_bytes"] == max(figures(plan).needed_bytes)
 
 
+UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
+
+@pytest.mark.parametrize("name", [n for n in PLANS if not n.startswith("attention")])
+def test_seconds_of_redistributions_are_those_of_their_layer(name):
+    # an attention's operators have collectives of their own as well
+    for number, part in enumerate(report(PLANS[name]).parts):
+        (layers,) = (s for s in part.sections if isinstance(s, Table) and s.key == "layers")
+        for row in layers.rows:
+            told = 0.0
+            for line in row["moves"]:
+                count = re.search(r", (\d+) times a step$", line)
+                parts = re.findall(r"a device in ([\d.e+-]+) (\w?s)", line)
+                once = sum(float(seconds) * UNITS[unit] for seconds, unit in parts)
+                told += once * (int(count[1]) if count else 1)
+            assert told == pytest.approx(row["communication_s"], rel=6e-3), (number, row["name"])
+
+
 def test_rows_are_shared_only_if_they_read_alike():
     columns = (
         Column("name", "n"),

@@ -88,7 +88,10 @@ def test_redistributions_are_named_with_their_bytes(plan, html):
     edges = plan.stage.edges.values()
     steps = [s for e in edges for s in (*e.forward, *e.backward) if not s.is_free]
     assert steps and any(step.kind.replace("_", "-") in html for step in steps)
-    assert moves and all(re.search(r"over .*, [\d.]+ \w?B a device$", move) for move in moves)
+    assert moves and all(
+        re.search(r"over .*, [\d.]+ \w?B a device in [\d.]+ \w?s(, \d+ times a step)?$", move)
+        for move in moves
+    )
 
 
 @SHOWN
