@@ -22,7 +22,7 @@ KINDS: Mapping[str, tuple[frozenset[str], str]] = {
     "graph": (frozenset({"ops", "tensors", "loss"}), "'autoddl trace -o FILE' writes one"),
     "machine file": (
         frozenset({"nodes", "gpus_per_node", "device"}),
-        "'autoddl calibrate' writes one, and calibration/machines has examples",
+        "'autoddl calibrate' writes one, 'autoddl machines' lists some",
     ),
     "calibration record": (
         frozenset({"machine", "collectives"}),

@@ -32,7 +32,7 @@ from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.jobs.launch import run_processes
 
 ROOT = Path(__file__).parents[1]
-LAPTOP = ROOT / "calibration" / "machines" / "laptop.json"
+LAPTOP = "laptop"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def model_of(name: str, micro_batches: int) -> Any:
     import oneflow as flow
     import oneflow.nn as nn
 
-    from models.gpt import Gpt, next_token_loss
+    from autoddl.runtime.oneflow.models.gpt import Gpt, next_token_loss
 
     if name == "mlp":
         layers: list[Any] = []

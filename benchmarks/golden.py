@@ -2,7 +2,7 @@
 
 python -m benchmarks.golden [--only NAME,...] [--graphs FOLDER] [--record]
 
-For every case (those of the planning benchmark, the models of `models/`, ten families of
+For every case (those of the planning benchmark, the models that come with autoddl, ten families of
 flowvision, and a dozen plans with pipeline stages) the record holds the predicted seconds of an
 iteration, the search's lower bound and gap, the number of micro-batches and the bytes that a device
 needs. A case fails if its plan has become slower by more than `SLOWER`, or if its gap has grown
@@ -27,7 +27,6 @@ from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.plans.stage_figures import stage_figures
 from benchmarks.planning_speed import CASES as PLANNING_CASES
-from benchmarks.planning_speed import MACHINES
 from benchmarks.planning_speed import graph_of as planning_graph
 
 RECORD = Path(__file__).parent / "results" / "golden.json"
@@ -55,19 +54,17 @@ def _cases() -> dict[str, Case]:
         )
         for name, c in PLANNING_CASES.items()
     }  # fmt: skip
-    for model in ("alexnet:alexnet_small", "dlrm:dlrm_small", "gpt:gpt_small", "vgg:vgg13_small"):
-        name = model.partition(":")[2]
-        cases[f"{name}_2x2"] = Case(f"models.{model}", "laptop", 2, 2)
-    for model in ("alexnet:alexnet", "dlrm:dlrm"):
-        name = model.partition(":")[2]
-        cases[f"{name}_2x8"] = Case(f"models.{model}", "gcp_a100", 2, 8)
+    for model in ("alexnet_small", "dlrm_small", "gpt_small", "vgg13_small"):
+        cases[f"{model}_2x2"] = Case(model, "laptop", 2, 2)
+    for model in ("alexnet", "dlrm"):
+        cases[f"{model}_2x8"] = Case(model, "gcp_a100", 2, 8)
     for model in (
         "resnet50", "densenet121", "res2net101_26w_4s", "swin_tiny_patch4_window7_224",
         "cswin_base_224", "pvt_large", "hrnet_w18", "efficientnet_b0", "vit_small_patch16_224",
         "crossformer_tiny_patch4_group7_224",
     ):  # fmt: skip
         cases[f"{model}_2x8"] = Case(f"flowvision:{model}", "gcp_a100", 2, 8, 32)
-    small = ("models.gpt:gpt_small", "laptop", 2, 2)
+    small = ("gpt_small", "laptop", 2, 2)
     for schedule in ("gpipe", "1f1b", "eager-1f1b", "zb-h1"):
         cases[f"gpt_small_{schedule}"] = Case(*small, None, {"stages": 2, "schedule": schedule})
     interleaved = {"stages": 2, "schedule": "interleaved-1f1b", "chunks": 2}
@@ -75,12 +72,12 @@ def _cases() -> dict[str, Case]:
     cases["gpt_small_delay"] = Case(*small, None, {"stages": 2, "delay": 1})
     cases["gpt_small_auto"] = Case(*small, None, {"stages": "auto"})
     few = {"stages": 2, "micro_batches": 8}
-    cases["gpt_0_35b_2_stages"] = Case("models.gpt:gpt_0_35b", "gcp_a100", 2, 16, 256, few)
+    cases["gpt_0_35b_2_stages"] = Case("gpt_0_35b", "gcp_a100", 2, 16, 256, few)
     cases["gpt_0_35b_4_stages"] = Case(
-        "models.gpt:gpt_0_35b", "gcp_a100", 2, 16, 256, {"stages": 4, "micro_batches": 16}
+        "gpt_0_35b", "gcp_a100", 2, 16, 256, {"stages": 4, "micro_batches": 16}
     )
-    cases["vgg13_2_stages"] = Case("models.vgg:vgg13", "gcp_a100", 2, 4, 128, {"stages": 2})
-    cases["dlrm_2_stages"] = Case("models.dlrm:dlrm", "gcp_a100", 2, 4, None, {"stages": 2})
+    cases["vgg13_2_stages"] = Case("vgg13", "gcp_a100", 2, 4, 128, {"stages": 2})
+    cases["dlrm_2_stages"] = Case("dlrm", "gcp_a100", 2, 4, None, {"stages": 2})
     return cases
 
 
@@ -99,9 +96,9 @@ def graph_of(case: Case) -> Any:
     import oneflow
     from flowvision import models
 
+    from autoddl.runtime.oneflow.models.blank import blank
     from autoddl.runtime.oneflow.trace.job.meta import storage_free
     from autoddl.runtime.oneflow.trace.trace import trace
-    from models.blank import blank
 
     assert case.batch is not None
     with storage_free():
@@ -122,7 +119,7 @@ def measured(name: str, graphs: Path | None) -> dict[str, Any]:
         graph = graph_of(case)
         if file is not None:
             graph.save(file)
-    cluster = autoddl.Cluster.load(MACHINES / f"{case.machine}.json").with_shape(
+    cluster = autoddl.Cluster.load(case.machine).with_shape(
         nodes=case.nodes, gpus_per_node=case.gpus
     )
     started = time.process_time()

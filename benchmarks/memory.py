@@ -28,7 +28,7 @@ from autoddl.runtime.oneflow.trace.trace import trace
 from benchmarks.memory_cases import CASES, MODELS, Case, plan_of
 
 ROOT = Path(__file__).parents[1]
-MACHINE = ROOT / "calibration" / "machines" / "gcp_a100.json"
+MACHINE = "gcp_a100"
 MOST_MEDIAN, MOST_OVER, MOST_UNDER = 0.05, 0.12, 0.05
 
 

@@ -54,7 +54,7 @@ def mlp() -> Any:
     """8 dense layers of width 2048, a ReLU after each but the last, batch 4,096."""
     import oneflow.nn as nn
 
-    from models.blank import blank
+    from autoddl.runtime.oneflow.models.blank import blank
 
     layers: list[Any] = []
     for _ in range(8):
@@ -69,8 +69,8 @@ def gpt(
     """The paper's vocabulary and length with a few layers."""
     import oneflow
 
-    from models.blank import blank
-    from models.gpt import Gpt, next_token_loss
+    from autoddl.runtime.oneflow.models.blank import blank
+    from autoddl.runtime.oneflow.models.gpt import Gpt, next_token_loss
 
     tokens = blank(batch, length, dtype=oneflow.int64)
     return Gpt(layers, width, heads, length, dropout=dropout), (tokens, tokens), next_token_loss
@@ -80,8 +80,8 @@ def dlrm() -> Any:
     """`models.dlrm` with tables of 100,000 rows, batch 16,384."""
     import oneflow
 
-    from models.blank import blank
-    from models.dlrm import Dlrm
+    from autoddl.runtime.oneflow.models.blank import blank
+    from autoddl.runtime.oneflow.models.dlrm import Dlrm
 
     model = Dlrm(13, [100_000] * 8, (512, 256, 128), (1024, 1024, 512, 256))
     sparse = blank(16384, 8, dtype=oneflow.int64)

@@ -32,7 +32,7 @@ from benchmarks.memory_cases import ANY_MEMORY
 
 MOST_OVER = 0.05
 # model -> share of what a plan needs that is the next limit
-MODELS = {"models.gpt:gpt_small": 0.85, "mlp 8x2048": 0.85, "dlrm 8x100k": 0.96}
+MODELS = {"gpt_small": 0.85, "mlp 8x2048": 0.85, "dlrm 8x100k": 0.96}
 SHAPES = ((2, 2), (1, 4))
 
 

@@ -137,8 +137,8 @@ def table(found: Found) -> str:
         "# AutoDDL's evaluation, predicted",
         "",
         "How much less our plan takes than the paper's second best scheme. Priced with the machine "
-        "files of `calibration/machines`, in which each number has its source; nothing is fitted "
-        "to the paper. Made by `make bench-paper`.",
+        "files of `autoddl/cluster/machines`, in which each number has its source; nothing is "
+        "fitted to the paper. Made by `make bench-paper`.",
         "",
         "| figure | case | against | communication: paper | ours | time: paper | ours | in words |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",

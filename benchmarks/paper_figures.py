@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from autoddl.cluster.spec import Cluster
@@ -31,7 +30,6 @@ from autoddl.plans.stage_figures import stage_figures
 from autoddl.tools.compare import OURS
 from tests.graphs import attention
 
-MACHINES = Path(__file__).parents[1] / "calibration" / "machines"
 PAPER_BASELINES = ("data parallel", "Megatron", "SUMMA")
 NO_LIMIT = 1e15
 OURS_ZERO = f"{OURS} with ZeRO"
@@ -66,7 +64,7 @@ class Case:
 
     @property
     def cluster(self) -> Cluster:
-        found = Cluster.load(MACHINES / f"{self.machine}.json")
+        found = Cluster.load(self.machine)
         return found.with_shape(self.nodes, self.gpus_per_node)
 
 
@@ -75,7 +73,7 @@ ASSUMED = "rates, alpha and beta are of data sheets (see the machine file), not 
 
 def _vgg(nodes: int, communication: float, time: float) -> Case:
     return Case(
-        "9", f"VGG13, {nodes} nodes", "models.vgg:vgg13", "piz_daint", nodes, 1, 8 * nodes,
+        "9", f"VGG13, {nodes} nodes", "vgg13", "piz_daint", nodes, 1, 8 * nodes,
         communication, time, "Megatron", "data parallelism about four times as slow",
         "alpha and beta are assumed (see the machine file), the paper fitted its own; with "
         "twice the alpha all three reductions of communication on Piz Daint are within 6 points of "
@@ -85,7 +83,7 @@ def _vgg(nodes: int, communication: float, time: float) -> Case:
 
 def _gpt(nodes: int, size: str, communication: float, time: float, against: str) -> Case:
     return Case(
-        "9", f"GPT {size.replace('_', '.').upper()}, {nodes} nodes", f"models.gpt:gpt_{size}",
+        "9", f"GPT {size.replace('_', '.').upper()}, {nodes} nodes", f"gpt_{size}",
         "piz_daint", nodes, 1, 1024, communication, time, against,
         "Megatron ahead of SUMMA on 64 nodes, SUMMA level from 128 on; data parallelism does "
         "not fit",
@@ -97,7 +95,7 @@ def _gpt(nodes: int, size: str, communication: float, time: float, against: str)
 
 def _vgg_gpus(gpus: int, communication: float, time: float) -> Case:
     return Case(
-        "10", f"VGG13, 2 x {gpus} GPUs", "models.vgg:vgg13", "gcp_a100", 2, gpus, 32 * gpus,
+        "10", f"VGG13, 2 x {gpus} GPUs", "vgg13", "gcp_a100", 2, gpus, 32 * gpus,
         communication, time, "data parallel", "Megatron the slowest, and unstable",
         f"{ASSUMED}; our model puts Megatron over all devices close behind ours",
         precision="float16",
@@ -114,11 +112,11 @@ CASES = (
     _vgg_gpus(4, 0.847, 0.715),
     _vgg_gpus(8, 0.777, 0.635),
     Case(
-        "10", "GPT 0.35B, 2 x 16 GPUs", "models.gpt:gpt_0_35b", "gcp_a100", 2, 16, 2048, 0.0, 0.0,
+        "10", "GPT 0.35B, 2 x 16 GPUs", "gpt_0_35b", "gcp_a100", 2, 16, 2048, 0.0, 0.0,
         "data parallel", "the best plan is data parallelism", ASSUMED, precision="float16",
     ),
     Case(
-        "10", "GPT 5.8B, 2 x 16 GPUs", "models.gpt:gpt_5_8b", "gcp_a100", 2, 16, 2048, 0.216, 0.10,
+        "10", "GPT 5.8B, 2 x 16 GPUs", "gpt_5_8b", "gcp_a100", 2, 16, 2048, 0.216, 0.10,
         "Megatron", "data parallelism does not fit; SUMMA about ten times as slow",
         f"{ASSUMED}; our SUMMA gathers a weight once an iteration, where Optimus broadcasts it in "
         "each pass of every micro-batch",
@@ -211,7 +209,7 @@ def attention_traffic() -> dict[str, float]:
     Of the third of four layers in a row, so that its input comes as its neighbours leave it.
     """
     graph = attention(4, 1024, 1024, 8192, 64)
-    cluster = Cluster.load(MACHINES / "piz_daint.json").with_shape(64, 1)
+    cluster = Cluster.load("piz_daint").with_shape(64, 1)
     spaces = {"Megatron": megatron(graph, (0, 1)), OURS: Space(min_weight_shards=16)}
     found = {}
     for name, space in spaces.items():

@@ -31,7 +31,6 @@ from autoddl.planner.options import PlanOptions
 from autoddl.plans.figures import figures
 
 RESULTS = Path(__file__).parent / "results"
-MACHINES = Path(__file__).parents[1] / "calibration" / "machines"
 
 
 @dataclass(frozen=True)
@@ -50,20 +49,20 @@ class Case:
 
 
 CASES = {
-    "vgg13_16": Case("models.vgg:vgg13", "piz_daint", 16, 1, 128),
-    "vgg13_32": Case("models.vgg:vgg13", "piz_daint", 32, 1, 256),
-    "vgg13_64": Case("models.vgg:vgg13", "piz_daint", 64, 1, 512, 0.5),
-    "gpt_6_8b_64": Case("models.gpt:gpt_6_8b", "piz_daint", 64, 1),
-    "gpt_16b_128": Case("models.gpt:gpt_16b", "piz_daint", 128, 1),
-    "gpt_36b_256": Case("models.gpt:gpt_36b", "piz_daint", 256, 1, None, 2.0),
-    "gpt_36b_256_free": Case("models.gpt:gpt_36b", "piz_daint", 256, 1, None, 2.0, free=True),
-    "gpt_0_35b_2x16": Case("models.gpt:gpt_0_35b", "gcp_a100", 2, 16),
-    "gpt_5_8b_2x16": Case("models.gpt:gpt_5_8b", "gcp_a100", 2, 16),
+    "vgg13_16": Case("vgg13", "piz_daint", 16, 1, 128),
+    "vgg13_32": Case("vgg13", "piz_daint", 32, 1, 256),
+    "vgg13_64": Case("vgg13", "piz_daint", 64, 1, 512, 0.5),
+    "gpt_6_8b_64": Case("gpt_6_8b", "piz_daint", 64, 1),
+    "gpt_16b_128": Case("gpt_16b", "piz_daint", 128, 1),
+    "gpt_36b_256": Case("gpt_36b", "piz_daint", 256, 1, None, 2.0),
+    "gpt_36b_256_free": Case("gpt_36b", "piz_daint", 256, 1, None, 2.0, free=True),
+    "gpt_0_35b_2x16": Case("gpt_0_35b", "gcp_a100", 2, 16),
+    "gpt_5_8b_2x16": Case("gpt_5_8b", "gcp_a100", 2, 16),
     "gpt_1_block_64x4": Case("", "gcp_a100", 64, 4, 1024, 1.0, 1),
     "gpt_32_blocks_64x4": Case("", "gcp_a100", 64, 4, 1024, 5.0, 32),
     "gpt_64_blocks_64x4": Case("", "gcp_a100", 64, 4, 1024, None, 64),
-    "gpt3_175b_128x8": Case("models.gpt:gpt3_175b", "gcp_a100", 128, 8, None, 10.0),
-    "gpt3_175b_1024x8": Case("models.gpt:gpt3_175b", "gcp_a100", 1024, 8, None, 30.0),
+    "gpt3_175b_128x8": Case("gpt3_175b", "gcp_a100", 128, 8, None, 10.0),
+    "gpt3_175b_1024x8": Case("gpt3_175b", "gcp_a100", 1024, 8, None, 30.0),
 }
 CASES |= {
     f"{name}_gap_1": replace(CASES[name], gap=0.01)
@@ -90,10 +89,10 @@ def graph_of(case: Case) -> Any:
         return trace_entry(case.model, case.batch)
     import oneflow
 
+    from autoddl.runtime.oneflow.models.blank import blank
+    from autoddl.runtime.oneflow.models.gpt import Gpt, next_token_loss
     from autoddl.runtime.oneflow.trace.job.meta import storage_free
     from autoddl.runtime.oneflow.trace.trace import trace
-    from models.blank import blank
-    from models.gpt import Gpt, next_token_loss
 
     assert case.batch is not None
     with storage_free():
@@ -162,9 +161,7 @@ def _measured(case: Case) -> dict[str, Any]:
     from autoddl.search import elimination, pareto_elimination, reduced_costs
 
     graph = graph_of(case)
-    cluster = Cluster.load(MACHINES / f"{case.machine}.json").with_shape(
-        nodes=case.nodes, gpus_per_node=case.gpus
-    )
+    cluster = Cluster.load(case.machine).with_shape(nodes=case.nodes, gpus_per_node=case.gpus)
     phases = Phases()
     for owner, name, phase in (
         (TableBuilder, "prepare", "strategies"),

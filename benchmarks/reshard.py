@@ -154,7 +154,7 @@ def run(cluster: Cluster, dtype: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("--cluster", default=ROOT / "calibration" / "machines" / "aws_p3.json")
+    parser.add_argument("--cluster", default="aws_p3")
     parser.add_argument("--dtype", default="float16", help="1 GiB, as in section 5.1.1")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "reshard")
     args = parser.parse_args()

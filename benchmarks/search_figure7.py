@@ -62,7 +62,7 @@ class Case:
 
     def problem(self) -> Problem:
         """The tables of one iteration, without micro-batches."""
-        file = ROOT / "calibration" / "machines" / f"{self.machine}.json"
+        file = self.machine
         cluster = Cluster.load(file).with_shape(nodes=self.nodes, gpus_per_node=self.gpus)
         graph = micro_graph(self.graph(), 1)
         tables = build_tables(graph, CostModel(cluster), 1, Space(zero=False))
@@ -79,10 +79,10 @@ class Case:
 
 
 CASES = (
-    Case("AlexNet", "models.alexnet:alexnet", "piz_daint", 32, 1),
-    Case("VGG13", "models.vgg:vgg13", "gcp_a100", 2, 8),
-    Case("GPT", "models.gpt:gpt_small", "piz_daint", 2, 1),
-    Case("DLRM", "models.dlrm:dlrm_small", "piz_daint", 4, 1),
+    Case("AlexNet", "alexnet", "piz_daint", 32, 1),
+    Case("VGG13", "vgg13", "gcp_a100", 2, 8),
+    Case("GPT", "gpt_small", "piz_daint", 2, 1),
+    Case("DLRM", "dlrm_small", "piz_daint", 4, 1),
 )
 
 

@@ -46,11 +46,10 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
+from autoddl.runtime.oneflow.models.blank import blank
+from autoddl.runtime.oneflow.models.gpt import Gpt, next_token_loss
 from autoddl.runtime.oneflow.trace.job.meta import storage_free
 from autoddl.runtime.oneflow.trace.trace import trace
-from benchmarks.paper_figures import MACHINES
-from models.blank import blank
-from models.gpt import Gpt, next_token_loss
 
 RESULTS = Path(__file__).parent / "results" / "paper"
 LENGTH = 1024
@@ -151,7 +150,7 @@ def megatron(ours: Plan, graph: Graph) -> Found | None:
 
 def predict(model: Model, nodes: int, stages: int) -> dict[str, Found]:
     """The best of both schemes; a scheme that does not fit is missing."""
-    cluster = Cluster.load(MACHINES / "piz_daint.json").with_shape(nodes, 1)
+    cluster = Cluster.load("piz_daint").with_shape(nodes, 1)
     graph = graph_of(model, BATCH[nodes])
     if stages == 1:
         return one_stage(graph, cluster)
@@ -164,7 +163,7 @@ def even_megatron(
     model: Model, nodes: int, stages: int, checkpointing: Checkpointing
 ) -> Found | None:
     """Megatron on even cuts, the best found; None if it does not fit."""
-    cluster = Cluster.load(MACHINES / "piz_daint.json").with_shape(nodes, 1)
+    cluster = Cluster.load("piz_daint").with_shape(nodes, 1)
     graph = graph_of(model, BATCH[nodes])
     if stages == 1:
         record, plan = baseline_plans(graph, cluster, PlanOptions(checkpointing=checkpointing))[

@@ -24,7 +24,7 @@ from autoddl.tools.show import show as show_report
 from .tasks import STEPS, TASKS
 
 SHOWN = 3  # every so many steps
-LAPTOP = Path(__file__).parents[1] / "calibration" / "machines" / "laptop.json"
+LAPTOP = "laptop"
 
 
 def losses_of(name: str, processes: int, folder: Path, plan: autoddl.Plan | None) -> list[float]:

@@ -17,8 +17,8 @@ import oneflow as flow
 
 import autoddl
 from autoddl._files import write_atomically
-from models.gpt import gpt_small
-from models.vgg import vgg13_small
+from autoddl.runtime.oneflow.models.gpt import gpt_small
+from autoddl.runtime.oneflow.models.vgg import vgg13_small
 
 from .data import Batch, digit_batches, text_batches
 

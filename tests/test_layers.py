@@ -220,7 +220,7 @@ def test_an_upward_import_is_caught(tmp_path, where, line, what):
 
 def test_models_import_no_planner():
     """Models are plain single-device modules; they know nothing of autoddl."""
-    for path in (ROOT / "models").rglob("*.py"):
+    for path in (ROOT / PACKAGE / "runtime" / "oneflow" / "models").rglob("*.py"):
         names = {
             alias.name.partition(".")[0] if isinstance(node, ast.Import) else node.module or ""
             for node in ast.walk(ast.parse(path.read_text()))

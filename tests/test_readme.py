@@ -19,7 +19,7 @@ BLOCKS = [text for language, text in FENCED if not language]
 
 PRELUDE = """
 import oneflow as flow
-from models.gpt import gpt_small
+from autoddl.runtime.oneflow.models.gpt import gpt_small
 flow.manual_seed(0)
 model, (x, y), loss_fn = gpt_small()
 batches = [(flow.randint(0, 256, (16, 32)), flow.randint(0, 256, (16, 32))) for _ in range(2)]
@@ -32,7 +32,7 @@ trainer.eval_step(x), trainer.state_dict()
 STEPPING = """
 import os
 import autoddl
-cluster = autoddl.Cluster.load("calibration/machines/laptop.json").with_shape(1, 1)
+cluster = autoddl.Cluster.load("laptop").with_shape(1, 1)
 file = {file!r}
 """
 RUNNING = """
@@ -43,7 +43,7 @@ model.forward = lambda x: flow.cumprod(forward(x) + 2, 1)
 x, y = flow.randn(4, 8), flow.randn(4, 6)
 graph = autoddl.trace(model, x, y, loss=flow.nn.MSELoss())
 assert "cumprod" in [op.kind for op in graph.ops]
-cluster = autoddl.Cluster.load("calibration/machines/laptop.json").with_shape(1, 1)
+cluster = autoddl.Cluster.load("laptop").with_shape(1, 1)
 trainer = autoddl.parallelize(
     model, cluster, example=(x, y), loss=flow.nn.MSELoss(),
     optimizer=lambda p: flow.optim.SGD(p, lr=0.0),

@@ -27,6 +27,7 @@ from .operator_times import OperatorTimes
 from .provenance import Calibration
 
 CLUSTER_VERSION = 1
+MACHINES = Path(__file__).parent / "machines"  # the files that come with autoddl
 FLOAT_DTYPES = ("float64", "float32", "float16", "bfloat16")
 DeviceKind = Literal["cpu", "cuda"]
 Curve = tuple[tuple[float, float], ...]
@@ -152,7 +153,16 @@ class Cluster:
 
     @staticmethod
     def load(path: str | Path) -> Cluster:
-        """Read what `save` wrote. ValueError names the file and the field that is wrong."""
+        """Read what `save` wrote, or the machine of this name of those that come with autoddl.
+
+        ValueError names the file and the field that is wrong.
+        """
+        shipped = MACHINES / f"{path}.json"
+        if not Path(path).exists() and shipped.parent == MACHINES:
+            if not shipped.is_file() and not Path(path).suffix:
+                known = ", ".join(sorted(file.stem for file in MACHINES.glob("*.json")))
+                raise ValueError(f"{path}: no such file, and no machine of autoddl's: {known}")
+            path = shipped if shipped.is_file() else path
         return load_file(path, "machine file", lambda text: Cluster.from_json(load_object(text)))
 
     def __str__(self) -> str:

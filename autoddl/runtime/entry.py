@@ -1,5 +1,7 @@
 """Models by name: `module:function` names a function that returns (model, example, loss).
 
+A name without a colon is one of the models that come with autoddl (`oneflow/models`).
+
 `example` is the model's positional inputs followed by the target, `loss(output, target)` a scalar.
 The module is searched for in the current directory first.
 """
@@ -15,6 +17,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+SHIPPED = f"{__package__}.oneflow.models"
 Entry = tuple[Any, tuple[Any, ...], Callable[..., Any]]
 
 
@@ -47,19 +50,22 @@ def call_entry(name: str, batch: int | None = None) -> Entry:
 
 def find_entry(name: str) -> Callable[..., Any]:
     """The function itself, uncalled. ValueError as for `call_entry`."""
-    module_name, _, function_name = name.partition(":")
-    if not module_name or not function_name:
-        raise ValueError(
-            f"{name!r} names no function; write module:function, such as models.gpt:gpt_small"
-        )
-    module = _import(module_name)
+    module_name, colon, function_name = name.rpartition(":")
+    if not function_name or (colon and not module_name):
+        raise ValueError(f"{name!r} names no function; write module:function")
+    module = _import(module_name or SHIPPED)
     function = getattr(module, function_name, None)
-    if not callable(function):
-        known = [k for k, v in vars(module).items() if inspect.isfunction(v) and k[0] != "_"]
-        near = difflib.get_close_matches(function_name, known, n=1)
-        hint = f"did you mean {module_name}:{near[0]}?" if near else f"it has {', '.join(known)}"
+    if callable(function):
+        return function
+    known = [k for k, v in vars(module).items() if inspect.isfunction(v) and k[0] != "_"]
+    near = difflib.get_close_matches(function_name, known, n=1)
+    hint = f"did you mean {module_name}{colon}{near[0]}?" if near else f"it has {', '.join(known)}"
+    if colon:
         raise ValueError(f"module {module_name} has no function {function_name!r}; {hint}")
-    return function
+    raise ValueError(
+        f"no model {name!r} comes with autoddl ('autoddl models' lists those that do); "
+        + (hint if near else "write module:function for one of your own")
+    )
 
 
 def describe(value: object) -> str:

@@ -26,6 +26,7 @@ from .commands.options import (
     shape_options,
     traced,
 )
+from .commands.shipped import machines, models
 from .errors import Errors
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 def main(debug: bool) -> None:
     """Plan and run parallel training of OneFlow models.
 
-    A MODEL is module:function, a function that returns (model, example, loss), such as
-    models.gpt:gpt_small. 'autoddl COMMAND --help' shows examples.
+    A MODEL is module:function, a function that returns (model, example, loss), or one of those
+    that 'autoddl models' lists. 'autoddl COMMAND --help' shows examples.
     """
     del debug
     # OneFlow's log on stderr: by default only what ends the process.
@@ -50,13 +51,15 @@ main.add_command(box)
 main.add_command(calibrate)
 main.add_command(compare)
 main.add_command(diff)
+main.add_command(machines)
 main.add_command(memory)
+main.add_command(models)
 
 
 @main.command(
     epilog=examples(
-        "autoddl trace models.gpt:gpt_small -o gpt.json",
-        "autoddl trace models.vgg:vgg13 --batch 128 -o vgg.json",
+        "autoddl trace gpt_small -o gpt.json",
+        "autoddl trace vgg13 --batch 128 -o vgg.json",
     )
 )
 @MODEL
@@ -75,12 +78,12 @@ def trace(model: str, output: str, batch: int | None) -> None:
 
 @main.command(
     epilog=examples(
-        "autoddl plan models.gpt:gpt_small --cluster laptop.json",
-        "autoddl plan gpt.json --cluster piz_daint.json --nodes 64 -o plan.json",
-        "autoddl plan models.vgg:vgg13 --cluster gcp_a100.json --json",
-        "autoddl plan gpt.json --cluster laptop.json --stages 2 --schedule eager-1f1b",
-        "autoddl plan gpt.json --cluster laptop.json --search integer --budget-seconds 60",
-        "autoddl plan gpt.json --cluster gcp_a100.json --nodes 128 --gap 1%",
+        "autoddl plan gpt_small --cluster laptop",
+        "autoddl plan gpt.json --cluster piz_daint --nodes 64 -o plan.json",
+        "autoddl plan vgg13 --cluster gcp_a100 --json",
+        "autoddl plan gpt.json --cluster laptop --stages 2 --schedule eager-1f1b",
+        "autoddl plan gpt.json --cluster laptop --search integer --budget-seconds 60",
+        "autoddl plan gpt.json --cluster gcp_a100 --nodes 128 --gap 1%",
     )
 )
 @MODEL
@@ -187,11 +190,11 @@ def _write_pictures(found: Plan, timeline: str | None, trace: str | None) -> Non
 @main.command(
     "train",
     epilog=examples(
-        "autoddl train models.gpt:gpt_small --cluster laptop.json --steps 10",
-        "autoddl train models.gpt:gpt_small --cluster laptop.json --plan plan.json",
-        "autoddl train models.gpt:gpt_small --cluster laptop.json --stages 2 --schedule eager-1f1b",
+        "autoddl train gpt_small --cluster laptop --steps 10",
+        "autoddl train gpt_small --cluster laptop --plan plan.json",
+        "autoddl train gpt_small --cluster laptop --stages 2 --schedule eager-1f1b",
         "python -m oneflow.distributed.launch --nproc_per_node 4 --master_port 29500 \\",
-        "    -m autoddl train models.gpt:gpt_small --cluster laptop.json",
+        "    -m autoddl train gpt_small --cluster laptop",
     ),
 )
 @MODEL

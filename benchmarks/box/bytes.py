@@ -24,7 +24,7 @@ from . import expected
 from .plan_set import plan_set
 from .results import FOLDER, machine, save
 from .steps import collective_cases, one_step_cases
-from .work import HERE, run_plans, run_steps
+from .work import run_plans, run_steps
 
 SHAPE = (1024, 1024)
 MODELS = ("mlp", "gpt", "vgg")
@@ -32,7 +32,7 @@ NODES, GPUS = 4, 2
 # a link that should carry nothing of a step may carry a heartbeat
 SILENCE_BYTES = 8192
 LIMIT = 0.02
-LAPTOP = HERE.parents[1] / "calibration" / "machines" / "laptop.json"
+LAPTOP = "laptop"
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import oneflow as flow
 import oneflow.nn as nn
 import oneflow.nn.functional as F
 
-from models.blank import blank
-from models.gpt import Gpt, next_token_loss
-from models.vgg import Vgg13
+from autoddl.runtime.oneflow.models.blank import blank
+from autoddl.runtime.oneflow.models.gpt import Gpt, next_token_loss
+from autoddl.runtime.oneflow.models.vgg import Vgg13
 
 Entry = tuple[nn.Module, tuple[flow.Tensor, flow.Tensor], Callable[..., flow.Tensor]]
 

@@ -8,8 +8,6 @@ import pytest
 
 from autoddl.cluster import Cluster, Device, Link
 
-MACHINES = Path(__file__).parents[2] / "calibration" / "machines"
-
 
 def whole() -> dict:
     return {
@@ -188,7 +186,7 @@ def test_dtypes_without_a_rate_run_like_float32():
 
 @pytest.mark.parametrize("name", ["piz_daint", "gcp_a100", "laptop"])
 def test_every_number_of_the_shipped_machines_has_a_source(name):
-    cluster = Cluster.load(MACHINES / f"{name}.json")
+    cluster = Cluster.load(name)
     numbers = {"nodes", "gpus_per_node"}
     for part in ("device", "intra", "inter"):
         numbers |= {f"{part}.{field}" for field in cluster.to_json()[part]}
@@ -199,9 +197,9 @@ def test_every_number_of_the_shipped_machines_has_a_source(name):
 
 
 def test_the_shipped_machines_are_the_papers_platforms():
-    daint = Cluster.load(MACHINES / "piz_daint.json")
-    google = Cluster.load(MACHINES / "gcp_a100.json")
-    laptop = Cluster.load(MACHINES / "laptop.json")
+    daint = Cluster.load("piz_daint")
+    google = Cluster.load("gcp_a100")
+    laptop = Cluster.load("laptop")
     assert (daint.gpus_per_node, daint.device.memory_bytes) == (1, 16_000_000_000)
     assert (google.nodes, google.gpus_per_node) == (2, 16)
     assert google.device.memory_bytes == 40_000_000_000

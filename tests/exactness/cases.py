@@ -11,10 +11,10 @@ import oneflow.nn as nn
 from autoddl.graph.graph import Graph
 from autoddl.planner import baselines
 from autoddl.planner.tables.group_table import WHOLE_SPACE, Space
+from autoddl.runtime.oneflow.models.dlrm import dlrm_small
+from autoddl.runtime.oneflow.models.gpt import gpt_small
+from autoddl.runtime.oneflow.models.vgg import vgg13_small
 from autoddl.sbp.mesh import Mesh
-from models.dlrm import dlrm_small
-from models.gpt import gpt_small
-from models.vgg import vgg13_small
 from tests.runtime import training
 
 Batch = tuple[Any, ...]

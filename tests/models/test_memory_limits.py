@@ -24,7 +24,7 @@ WIDTH, HEADS, LENGTH = 8192, 64, 1024
 
 @lru_cache(maxsize=1)
 def gpt(size: str) -> Graph:
-    return trace_entry(f"models.gpt:gpt_{size}")
+    return trace_entry(f"gpt_{size}")
 
 
 def by_hand(graph: Graph, layers: int, spread: int, checkpointing: Checkpointing) -> float:
@@ -138,7 +138,7 @@ def test_the_searched_plan_spreads_its_weights_as_far_as_it_must(size, nodes):
 
 
 def test_gpt_of_0_35_billion_fits_one_a100():
-    graph = trace_entry("models.gpt:gpt_0_35b")
+    graph = trace_entry("gpt_0_35b")
     found = planned(graph, cluster("gcp_a100", 2, 16), data_parallel(graph))
     parameters = 4 * sum(graph.tensors[op.outputs[0]].spec.numel for op in graph.params)
     assert found.memory_peak().always["parameters"] >= parameters  # each device has them all

@@ -8,9 +8,9 @@ import pytest
 
 flow = pytest.importorskip("oneflow", reason="needs OneFlow")
 
+from autoddl.runtime.oneflow.models import alexnet, dlrm, gpt, vgg  # noqa: E402
 from autoddl.runtime.oneflow.trace.job.meta import storage_free  # noqa: E402
 from autoddl.runtime.oneflow.trace.trace import trace  # noqa: E402
-from models import alexnet, dlrm, gpt, vgg  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,7 +100,7 @@ TRACE_36B = """
 import resource, time
 start = time.time()
 from autoddl.runtime.oneflow.trace.entries import trace_entry
-graph = trace_entry("models.gpt:gpt_36b")
+graph = trace_entry("gpt_36b")
 print(len(graph.ops), graph.batch, time.time() - start)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -22,7 +22,7 @@ from tests.clusters import cluster  # noqa: E402
 @pytest.mark.parametrize("nodes", [16, 32])
 def test_vgg_has_data_parallel_convolutions_and_2d_dense_layers(nodes):
     """AutoDDL section 4.5, batch 8 a node: dense weights are not replicated."""
-    graph = trace_entry("models.vgg:vgg13", 8 * nodes)
+    graph = trace_entry("vgg13", 8 * nodes)
     plan = find_plan(graph, cluster("piz_daint", nodes, 1), PlanOptions(zero=False))
     kinds = {"conv2d": 0, "matmul": 0}
     for layer in plan.layers:
@@ -39,7 +39,7 @@ def test_vgg_has_data_parallel_convolutions_and_2d_dense_layers(nodes):
 @pytest.mark.full
 def test_a_gpt_of_sixteen_billion_parameters_fits_128_nodes_of_piz_daint():
     """AutoDDL section 5.2; data parallel would need every parameter on every 16 GB device."""
-    graph = trace_entry("models.gpt:gpt_16b")
+    graph = trace_entry("gpt_16b")
     plan = find_plan(
         graph, cluster("piz_daint", 128, 1), PlanOptions(micro_batches=256, zero=False)
     )
@@ -77,7 +77,7 @@ def test_where_nothing_is_small_enough_for_a_whole_step_down_there_is_something_
 @pytest.mark.full
 def test_a_known_scheme_may_be_the_smallest_that_a_refusal_names():
     """Megatron needs less here than what a sweep over prices of memory finds."""
-    graph, where = trace_entry("models.gpt:gpt_small"), cluster("gcp_a100", 2, 2)
+    graph, where = trace_entry("gpt_small"), cluster("gcp_a100", 2, 2)
     with pytest.raises(ValueError) as error:
         find_plan(graph, where, PlanOptions(memory_limit_bytes=1.0))
     found = re.search(r"smallest found needs (\d+) kB", str(error.value))

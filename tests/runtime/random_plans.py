@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from autoddl.cluster.spec import Cluster
 from autoddl.cluster.submesh import SubMesh
@@ -18,7 +17,7 @@ from autoddl.sbp.placement import NdSbp
 from autoddl.sbp.redistribute import PathTable
 from autoddl.sbp.signature import Signature, signatures_of
 
-LAPTOP = Path(__file__).parents[2] / "calibration" / "machines" / "laptop.json"
+LAPTOP = "laptop"
 
 
 def cluster_of(nodes: int, gpus: int) -> Cluster:

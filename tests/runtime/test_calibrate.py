@@ -14,9 +14,9 @@ import pytest
 from autoddl.cluster.spec import Cluster
 from autoddl.runtime.jobs.launch import free_port
 from autoddl.runtime.measure.record import Record
-from tests.runtime.conftest import PATH, ROOT
+from tests.runtime.conftest import PATH
 
-LAPTOP = str(ROOT / "calibration" / "machines" / "laptop.json")
+LAPTOP = "laptop"
 MEET = """
 import time
 from autoddl.runtime.jobs.meeting import meet
@@ -179,7 +179,7 @@ def test_operators_of_a_model_are_timed_and_added_to_what_is_there(tmp_path):
         assert job.returncode == 0, text
         return Record.load(tmp_path / "two.measurements.json").operators
 
-    first = run("models.dlrm:dlrm_small")
+    first = run("dlrm_small")
     kinds = {key.split()[0] for key in first}
     assert {"matmul", "broadcast_add", "relu"} <= kinds and "reshape" not in kinds
     for points in first.values():

@@ -25,20 +25,20 @@ def ints(*shape):
 
 
 def gpt():
-    from models.gpt import Gpt, next_token_loss
+    from autoddl.runtime.oneflow.models.gpt import Gpt, next_token_loss
 
     return Gpt(1, 8, 2, 6, vocabulary=12, dropout=0.1), (ints(4, 6), ints(4, 6)), next_token_loss
 
 
 def dlrm():
-    from models.dlrm import Dlrm
+    from autoddl.runtime.oneflow.models.dlrm import Dlrm
 
     example = (flow.zeros(4, 6), ints(4, 3), flow.zeros(4))
     return Dlrm(6, [8, 12, 6], (12, 4), (8, 4)), example, F.binary_cross_entropy_with_logits
 
 
 def vgg():
-    from models.vgg import Vgg13
+    from autoddl.runtime.oneflow.models.vgg import Vgg13
 
     model = Vgg13(8, 6, widths=(2, 4), dense=12)
     return model, (flow.zeros(4, 3, 8, 8), ints(4)), F.cross_entropy

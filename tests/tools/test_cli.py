@@ -13,9 +13,10 @@ from click.testing import CliRunner, Result
 from autoddl.tools.cli import main
 
 ROOT = Path(__file__).parents[2]
-LAPTOP = str(ROOT / "calibration" / "machines" / "laptop.json")
+LAPTOP = "laptop"
 COMMANDS = (
-    "box", "calibrate", "compare", "diff", "doctor", "explain", "memory", "plan", "trace", "train",
+    "box", "calibrate", "compare", "diff", "doctor", "explain", "machines", "memory", "models",
+    "plan", "trace", "train",
 )  # fmt: skip
 
 
@@ -35,7 +36,7 @@ def refusal(*words: str) -> str:
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory) -> str:
     path = str(tmp_path_factory.mktemp("graph") / "gpt.json")
-    result = autoddl("trace", "models.gpt:gpt_small", "-o", path)
+    result = autoddl("trace", "gpt_small", "-o", path)
     assert result.exit_code == 0, result.output
     assert "118,528 parameters, batch 16" in result.stdout
     return path
@@ -108,7 +109,7 @@ def test_help_names_every_search():
 def test_a_module_and_its_saved_graph_give_the_same_plan(graph, plan, tmp_path):
     again = tmp_path / "again.json"
     words = ("--cluster", LAPTOP, "-o", str(again))
-    assert autoddl("plan", "models.gpt:gpt_small", *words).exit_code == 0
+    assert autoddl("plan", "gpt_small", *words).exit_code == 0
     assert again.read_text() == Path(plan).read_text()
 
 
@@ -171,7 +172,9 @@ def test_mistakes_in_what_is_planned(graph, tmp_path):
     assert "no such file" in refusal("plan", graph, "--cluster", "nowhere.json")
     assert "no module 'nowhere'" in refusal("plan", "nowhere:model", *cluster)
     assert "write module:function" in refusal("plan", "models.gpt", *cluster)
-    assert "did you mean models.gpt:gpt_small?" in refusal("plan", "models.gpt:gpt_smal", *cluster)
+    assert "did you mean gpt_small?" in refusal("plan", "gpt_smal", *cluster)
+    assert "did you mean json:dump?" in refusal("plan", "json:dumpz", *cluster)
+    assert "no machine of autoddl's" in refusal("plan", "gpt_small", "--cluster", "laptp")
     assert "x>=1" in refusal("plan", graph, *cluster, "--nodes", "0")
     assert "x>0" in refusal("plan", graph, *cluster, "--budget-seconds", "0")
     assert "such as 1% or 0.01" in refusal("plan", graph, *cluster, "--gap", "small")
@@ -233,7 +236,7 @@ def test_planning_a_saved_graph_needs_no_oneflow(graph, plan, tmp_path):
 @pytest.mark.parametrize("command", ["trace", "train", "plan"])
 def test_what_needs_oneflow_says_so(tmp_path, command):
     options = ("-o", "g.json") if command == "trace" else ("--cluster", LAPTOP)
-    done = without_oneflow(tmp_path, command, "models.gpt:gpt_small", *options)
+    done = without_oneflow(tmp_path, command, "gpt_small", *options)
     assert done.returncode == 2
     assert "needs OneFlow" in done.stderr
     assert "autoddl doctor" in done.stderr
@@ -250,3 +253,9 @@ def test_memory_says_what_a_plan_keeps_and_when(plan):
     graph = json.loads(autoddl("memory", plan, "--runtime", "graph", "--json").stdout)
     assert found["total_bytes"] > graph["total_bytes"]
     assert "no such file" in refusal("memory", "nowhere.json").lower()
+
+
+@pytest.mark.parametrize(("command", "name"), [("machines", "gcp_a100"), ("models", "gpt_small")])
+def test_what_comes_with_autoddl_is_listed(command, name):
+    listed = autoddl(command)
+    assert listed.exit_code == 0 and f"\n{name} " in f"\n{listed.stdout}"

@@ -7,10 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from autoddl.tools.cli import main
-from tests.clusters import MACHINES
 from tests.graphs import mlp
 
-LAPTOP = str(MACHINES / "laptop.json")
+LAPTOP = "laptop"
 
 
 def autoddl(*words: str):

@@ -15,7 +15,7 @@ from autoddl.plans.figures import figures
 from autoddl.tools.cli import main
 from autoddl.tools.compare import OURS, compare
 from autoddl.tools.report.compare import comparison_report
-from tests.clusters import MACHINES, cluster
+from tests.clusters import cluster
 from tests.graphs import mlp, residual
 
 GRAPH = residual(3, 128, 256)
@@ -77,7 +77,7 @@ def test_a_scheme_that_cannot_run_is_told_of_without_times():
 
 def test_compare_prints_and_draws(files, tmp_path):
     bars = tmp_path / "bars.png"
-    words = ["compare", str(files / "graph.json"), "--cluster", str(MACHINES / "piz_daint.json"),
+    words = ["compare", str(files / "graph.json"), "--cluster", "piz_daint",
              "--nodes", "4", "--gpus-per-node", "2"]  # fmt: skip
     text = run(*words)
     assert "Megatron+ZeRO" in text and "the closest is" in text

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters import MACHINES
 from tests.plans.example import MLP, PLAN
 
 ROOT = Path(__file__).parents[2]
-LAPTOP = str(MACHINES / "laptop.json")
+LAPTOP = "laptop"
 ZOO = """
 import numpy
 

@@ -14,8 +14,8 @@ from autoddl.tools import train as job
 from autoddl.tools.cli import main
 
 ROOT = Path(__file__).parents[2]
-LAPTOP = str(ROOT / "calibration" / "machines" / "laptop.json")
-MODEL = "models.gpt:gpt_small"
+LAPTOP = "laptop"
+MODEL = "gpt_small"
 
 
 def run(*words: str, **added: str) -> subprocess.CompletedProcess[str]:
@@ -102,7 +102,7 @@ def test_a_launcher_may_start_the_ranks():
 def test_what_the_device_cannot_compute_is_refused_before_any_process_starts(refused, tmp_path):
     assert "no kernels on the CPU" in refused("--precision", "float16")
     file = str(tmp_path / "plan.json")
-    a100 = str(ROOT / "calibration" / "machines" / "gcp_a100.json")
+    a100 = "gcp_a100"
     shape = ("--nodes", "1", "--gpus-per-node", "2")
     plan("--cluster", a100, *shape, "--precision", "float16", "-o", file)
     assert "no kernels on the CPU" in refused(*shape, "--plan", file)
@@ -113,7 +113,7 @@ def test_a_plan_for_something_else_is_refused_before_any_process_starts(refused,
     plan("--cluster", LAPTOP, "-o", str(file))
     words = ("--plan", str(file))
     assert "the plan is for 2 x 2 devices" in refused("--nodes", "1", *words)
-    assert "the plan is for another model" in refused(*words, model="models.dlrm:dlrm_small")
+    assert "the plan is for another model" in refused(*words, model="dlrm_small")
     file.write_text(json.dumps({**json.loads(file.read_text()), "version": 99}))
     assert "plan version 99" in refused(*words)
 

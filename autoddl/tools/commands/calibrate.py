@@ -12,10 +12,10 @@ from .options import examples
 
 @click.command(
     epilog=examples(
-        "autoddl calibrate --gpus-per-node 4 --output calibration/machines/mine.json",
+        "autoddl calibrate --gpus-per-node 4 --output mine.json",
         "autoddl calibrate --gpus-per-node 2 --quick --output mine.json",
         "autoddl calibrate --refit --output mine.json",
-        "autoddl calibrate --gpus-per-node 4 --output mine.json --model models.gpt:gpt_small",
+        "autoddl calibrate --gpus-per-node 4 --output mine.json --model gpt_small",
         "python -m oneflow.distributed.launch --nnodes 2 --node_rank 0 --nproc_per_node 4 \\",
         "    --master_addr host0 --master_port 29500 -m autoddl calibrate --output mine.json",
     )

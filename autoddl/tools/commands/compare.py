@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog=examples(
-        "autoddl compare models.gpt:gpt_small --cluster laptop.json",
-        "autoddl compare models.gpt:gpt_6_8b --cluster piz_daint.json --nodes 64 --stages",
-        "autoddl compare vgg.json --cluster piz_daint.json --nodes 64 --plot bars.png",
+        "autoddl compare gpt_small --cluster laptop",
+        "autoddl compare gpt_6_8b --cluster piz_daint --nodes 64 --stages",
+        "autoddl compare vgg.json --cluster piz_daint --nodes 64 --plot bars.png",
     )
 )
 @MODEL

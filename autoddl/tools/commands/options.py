@@ -27,7 +27,11 @@ def examples(*lines: str) -> str:
 
 MODEL = click.argument("model")
 CLUSTER = click.option(
-    "--cluster", "cluster_file", required=True, metavar="FILE", help="The machine file (JSON)."
+    "--cluster",
+    "cluster_file",
+    required=True,
+    metavar="MACHINE",
+    help="A machine file (JSON), or a name that 'autoddl machines' lists.",
 )
 BATCH = click.option("--batch", type=click.IntRange(1), help="Rows of the global batch.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")

@@ -24,7 +24,7 @@ from autoddl.plans.stage_figures import stage_figures
 from autoddl.tools.cli import main
 from autoddl.tools.compare import MEGATRON_STAGES, OURS, compare
 from autoddl.tools.report.compare import comparison_report
-from tests.clusters import MACHINES, cluster
+from tests.clusters import cluster
 from tests.graphs import attention, mlp
 
 GRAPH = attention(4, 64, 16, 128, 4)
@@ -123,7 +123,7 @@ def test_compare_in_stages_is_never_behind_and_counts_the_transfers(gpus, tmp_pa
 
     monkeypatch.setattr("autoddl.tools.compare.compare", known)
     words = [
-        "compare", str(tmp_path / "graph.json"), "--cluster", str(MACHINES / "piz_daint.json"),
+        "compare", str(tmp_path / "graph.json"), "--cluster", "piz_daint",
         "--nodes", "4", "--gpus-per-node", str(gpus), "--stages", "--json",
         "--plot", str(tmp_path / "bars.png"),
     ]  # fmt: skip

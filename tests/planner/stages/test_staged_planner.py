@@ -115,7 +115,7 @@ def test_gpt3_on_a_thousand_devices():
     """The memory suffices with recomputation, and each stage is near the best for its layers."""
     from autoddl.runtime.oneflow.trace.entries import trace_entry
 
-    graph = trace_entry("models.gpt:gpt3_175b")
+    graph = trace_entry("gpt3_175b")
     machine = cluster("gcp_a100", 128, 8)
     plan = find_plan(graph, machine, PlanOptions(stages="auto", baselines=False))
     own = [stage_figures(stage) for stage in plan.stages]

@@ -135,9 +135,9 @@ def test_what_takes_too_long_is_left_out_and_the_rest_kept_when_time_is_over():
 
 
 def test_the_shipped_measurement_gives_the_shipped_machine():
-    machines = Path(__file__).parents[3] / "calibration" / "machines"
-    shipped = Cluster.load(machines / "two_cores.json")
-    record = Record.load(machines / "two_cores.measurements.json")
+    folder = Path(__file__).parents[3] / "calibration"
+    shipped = Cluster.load("two_cores")
+    record = Record.load(folder / "two_cores.measurements.json")
     made = machine_of(record, fit_record(record))
     assert made.calibration is not None and made.calibration.warnings == ()
     assert made.intra.beta_s_per_byte == pytest.approx(shipped.intra.beta_s_per_byte, rel=0.01)

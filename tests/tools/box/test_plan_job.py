@@ -20,9 +20,7 @@ from benchmarks.box.bytes import LAPTOP
 def plan_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     cluster = Cluster.load(LAPTOP).with_shape(2, 1)
-    find_plan(trace_entry("models.gpt:gpt_small", 4), cluster, PlanOptions(optimizer="sgd")).save(
-        path
-    )
+    find_plan(trace_entry("gpt_small", 4), cluster, PlanOptions(optimizer="sgd")).save(path)
     return str(path)
 
 

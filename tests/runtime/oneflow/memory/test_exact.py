@@ -67,7 +67,7 @@ def test_the_prediction_is_near_with_micro_batches(micro_batches):
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_the_prediction_is_near_with_recomputed_blocks(micro_batches):
     """LayerNorms of primitives, whose backward passes read blocks before any gradient is there."""
-    graph = trace_entry("models.gpt:gpt_small")
+    graph = trace_entry("gpt_small")
     options = {"space": data_parallel(graph), "micro_batches": micro_batches}
     plan = planned(graph, 1, 2, checkpointing="all", **options)
     assert len(plan.recomputed) > 1

@@ -6,11 +6,11 @@ import oneflow.nn as nn
 import oneflow.nn.functional as F
 import pytest
 
+from autoddl.runtime.oneflow.models.alexnet import alexnet_small
+from autoddl.runtime.oneflow.models.dlrm import dlrm_small
+from autoddl.runtime.oneflow.models.gpt import gpt_small
+from autoddl.runtime.oneflow.models.vgg import vgg13_small
 from autoddl.runtime.oneflow.trace.trace import trace
-from models.alexnet import alexnet_small
-from models.dlrm import dlrm_small
-from models.gpt import gpt_small
-from models.vgg import vgg13_small
 from tests.runtime.oneflow.trace import toys
 
 ENTRIES = [alexnet_small, dlrm_small, gpt_small, vgg13_small]

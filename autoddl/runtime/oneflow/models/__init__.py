@@ -1,0 +1,27 @@
+"""Plain single-device OneFlow models that come with autoddl.
+
+A builder makes a module; an entry function (`gpt_small`, `vgg13`, ...) returns
+`(model, example, loss)`, where the example is the model's inputs and the target for one global
+batch, of the right shapes but without data.
+"""
+
+from .alexnet import alexnet, alexnet_small
+from .dlrm import dlrm, dlrm_small
+from .gpt import gpt3_175b, gpt_0_35b, gpt_5_8b, gpt_6_8b, gpt_16b, gpt_36b, gpt_small
+from .vgg import vgg13, vgg13_small
+
+__all__ = [
+    "alexnet",
+    "alexnet_small",
+    "dlrm",
+    "dlrm_small",
+    "gpt3_175b",
+    "gpt_0_35b",
+    "gpt_16b",
+    "gpt_36b",
+    "gpt_5_8b",
+    "gpt_6_8b",
+    "gpt_small",
+    "vgg13",
+    "vgg13_small",
+]

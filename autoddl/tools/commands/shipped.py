@@ -1,0 +1,44 @@
+"""`autoddl machines` and `autoddl models`: what comes with autoddl, by name."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+
+import click
+
+from .options import examples
+
+
+@click.command(epilog=examples("autoddl machines", "autoddl plan gpt.json --cluster gcp_a100"))
+def machines() -> None:
+    """List the machines that come with autoddl, by the names that --cluster takes.
+
+    Each is a file that can be copied and changed, in which `sources` says of each number where it
+    comes from; the folder is printed, too.
+    """
+    from ...cluster import Cluster
+    from ...cluster.spec import MACHINES
+
+    for file in sorted(MACHINES.glob("*.json")):
+        found = Cluster.load(file)
+        device = found.device
+        origin = "measured" if found.calibration else "estimated"
+        click.echo(
+            f"{file.stem:10}  {found.nodes} x {found.gpus_per_node} {device.kind}, "
+            f"{device.memory_bytes / 1e9:g} GB each, {origin}"
+        )
+    click.echo(f"The files are in {MACHINES}.")
+
+
+@click.command(epilog=examples("autoddl models", "autoddl plan gpt_small --cluster laptop"))
+def models() -> None:
+    """List the models that come with autoddl, by the names that MODEL stands for."""
+    from ...runtime.entry import SHIPPED
+    from ...runtime.need import need_oneflow
+
+    need_oneflow("autoddl models")
+    module = importlib.import_module(SHIPPED)
+    for name in module.__all__:
+        summary = (inspect.getdoc(getattr(module, name)) or "").partition("\n")[0]
+        click.echo(f"{name:13}  {summary}")
