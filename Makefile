@@ -2,7 +2,7 @@
 export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 
-.PHONY: demo test test-all check bench bench-box bench-bytes bench-golden bench-memory bench-memory-seconds bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-search bench-table3 bench-truth setup clean
+.PHONY: demo test test-all check bench bench-box bench-bytes bench-golden bench-memory bench-memory-seconds bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-search bench-table3 bench-truth docs setup clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -18,6 +18,10 @@ check: setup
 	.venv/bin/ruff format --check .
 	.venv/bin/pyright --pythonpath $(PYTHON)
 	$(PYTHON) -m pytest -q tests/test_layers.py
+
+# The site, in docs/_build/html/docs; a warning or a dead link is an error.
+docs: setup
+	$(PYTHON) -m sphinx -qW --keep-going -c docs -b html . docs/_build/html
 
 # AutoDDL's evaluation: its figures and Table III predicted, its search, its ranking measured in the
 # box (the last needs root and more than an hour).
@@ -75,5 +79,5 @@ setup:
 	@scripts/setup
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis log
+	rm -rf .venv build dist docs/_build *.egg-info .pytest_cache .ruff_cache .hypothesis log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

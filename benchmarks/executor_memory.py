@@ -261,7 +261,9 @@ def main() -> None:
             print(json.dumps(row), flush=True)
             rows.append(row)
     write_atomically(arguments.output / "executor.json", json.dumps({"rows": rows}, indent=1))
-    write_atomically(arguments.output / "executor.md", markdown(rows))
+    write_atomically(
+        arguments.output / "executor.md", f"# The executor's memory\n\n{markdown(rows)}"
+    )
 
 
 if __name__ == "__main__":

@@ -176,7 +176,10 @@ def main() -> None:
     if not arguments.only:
         arguments.output.mkdir(parents=True, exist_ok=True)
         write_atomically(arguments.output / "memory.json", json.dumps(result, indent=1))
-        write_atomically(arguments.output / "memory.md", markdown(result))
+        write_atomically(
+            arguments.output / "memory.md",
+            f"# Memory of plans, and what OneFlow compiles\n\n{markdown(result)}",
+        )
         (arguments.output / "memory.png").write_bytes(plot(rows))
     if not holds(result["summary"]):
         raise SystemExit("the errors exceed their bounds")

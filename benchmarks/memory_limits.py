@@ -127,7 +127,9 @@ def main() -> None:
     result = {"date": datetime.now(timezone.utc).date().isoformat(), "rows": rows}
     output.mkdir(parents=True, exist_ok=True)
     write_atomically(output / "limits.json", json.dumps(result, indent=1))
-    write_atomically(output / "limits.md", markdown(result))
+    write_atomically(
+        output / "limits.md", f"# Memory limits lowered step by step\n\n{markdown(result)}"
+    )
     if any(row["of_limit"] and row["of_limit"] > 1 + MOST_OVER for row in rows):
         raise SystemExit("OneFlow's own plan exceeds a limit")
 

@@ -384,7 +384,7 @@ def main() -> None:
             f"Of {RUNS} runs the median counts. Cases that end in _gap_1 allow a gap of 1 %.\n\n"
         )
         text = note + _table(ordered) + _growth(ordered) + "\n"
-        write_atomically(path.with_suffix(".md"), text)
+        write_atomically(path.with_suffix(".md"), f"# Planning speed\n\n{text}")
         print(*_table({name: known[name] for name in names}).splitlines()[2:], sep="\n", flush=True)
 
 

@@ -161,7 +161,9 @@ def main() -> None:
     result = run(Cluster.load(args.cluster), args.dtype)
     args.out.mkdir(parents=True, exist_ok=True)
     write_atomically(args.out / "table2_priced.json", json.dumps(result, indent=1))
-    write_atomically(args.out / "table2_priced.md", markdown(result))
+    write_atomically(
+        args.out / "table2_priced.md", f"# AlpaComm's Table 2, priced\n\n{markdown(result)}"
+    )
     write_atomically(args.out / "table2_priced.png", picture(result))
     print(markdown(result))
 

@@ -261,7 +261,9 @@ def main() -> None:
     }
     arguments.output.mkdir(parents=True, exist_ok=True)
     write_atomically(arguments.output / "figure7.json", json.dumps(result, indent=1))
-    write_atomically(arguments.output / "figure7.md", markdown(result))
+    write_atomically(
+        arguments.output / "figure7.md", f"# AutoDDL's Fig. 7: the searches\n\n{markdown(result)}"
+    )
     write_atomically(arguments.output / "figure7.png", picture(result))
     print(markdown(result))
 

@@ -262,7 +262,9 @@ def main() -> None:
         }
         FOLDER.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(result, indent=1))
-    write_atomically(FOLDER / "table2_box.md", markdown(result))
+    write_atomically(
+        FOLDER / "table2_box.md", f"# AlpaComm's Table 2, carried out\n\n{markdown(result)}"
+    )
     write_atomically(FOLDER / "table2_box.png", picture(result))
     print(markdown(result))
 
