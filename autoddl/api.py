@@ -81,6 +81,7 @@ def parallelize(
     plan: Plan | None = None,
     stages: Stages | None = None,
     clip_grad_norm: float | None = None,
+    ema_decay: float | None = None,
     debug: bool = False,
     **options: Unpack[TrainKeywords],
 ) -> Trainer:
@@ -95,6 +96,9 @@ def parallelize(
     plan:      None for a new one; with stages, each rank trains its own stage's part of the model
     clip_grad_norm: the largest norm of the whole model's gradient; larger ones are scaled down
                before the optimizer steps. `trainer.grad_norm` is what it was
+    ema_decay: such as 0.999, to keep an average of the parameters beside them, updated after each
+               step and placed as they are: `with trainer.averaged():`, `trainer.ema_state_dict()`.
+               It takes as much memory as they do, which the plan's limit does not count
     options:   of the new plan, the fields of `PlanOptions`, such as stages="auto"; the seed is also
                dropout's, and float16 needs CUDA devices
     debug:     after each operator, assert the planned placements and equal replicas
@@ -109,6 +113,7 @@ def parallelize(
     from .runtime.oneflow.backend import OneFlow
     from .runtime.oneflow.trace.trace import trace_with_state
     from .runtime.oneflow.trainer import build_trainer
+    from .runtime.update.average import check_decay
     from .runtime.update.clip import check_norm
 
     chosen = PlanOptions.of(None, {**options, "stages": stages})
@@ -122,6 +127,7 @@ def parallelize(
     _check_runs(chosen if plan is None else plan, backend)
     check_world_size(cluster, backend.size)
     check_norm(clip_grad_norm)
+    check_decay(ema_decay)
     traced = trace_with_state(model, *example, loss=loss)
     if plan is None:
         chosen = dataclasses.replace(chosen, optimizer=optimizer_kind(optimizer, backend))
@@ -129,7 +135,9 @@ def parallelize(
     else:
         plan.check_model(traced.graph)
         plan.check_cluster(cluster)
-    return build_trainer(traced, plan, optimizer, debug=debug, clip_grad_norm=clip_grad_norm)
+    return build_trainer(
+        traced, plan, optimizer, debug=debug, clip_grad_norm=clip_grad_norm, ema_decay=ema_decay
+    )
 
 
 def _check_runs(asked: Plan | PlanOptions, backend: Backend) -> None:

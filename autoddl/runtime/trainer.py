@@ -11,7 +11,8 @@ All methods are called by all ranks of the job, in the same order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -59,6 +60,7 @@ class Trainer:
         signal: bool = False,
         scaler: LossScaler | None = None,
         clip_grad_norm: float | None = None,
+        ema_decay: float | None = None,
         ways: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
     ) -> None:
         """The trainer of this rank.
@@ -69,6 +71,7 @@ class Trainer:
         signal:  of every copy between stages only one element travels, to see what transfers cost
         scaler:  scales the loss; by default a plan in float16 has one and others have none
         clip_grad_norm: the largest norm of the gradients (`update/clip.py`)
+        ema_decay: of the averaged parameters, if any are kept (`update/average.py`)
         ways:    of `Groups`
         """
         self.plan = plan
@@ -98,7 +101,7 @@ class Trainer:
         self._locals = self._local_links()
         self._count_links()
         self._evaluator = Evaluator(job, self._parts, at)
-        self._update = Update(job, self._parts, world, optimizer, scaler, clip_grad_norm)
+        self._update = Update(job, self._parts, world, optimizer, scaler, clip_grad_norm, ema_decay)
         self._whole = WholeState(traced, job, self._parts, self._update)
 
     def _make_job(self, emulate: bool, beside: bool, ways: Mapping[str, Callable[..., Any]]) -> Job:
@@ -235,7 +238,7 @@ class Trainer:
             )
         for part in self._parts.values():
             part.take(batch)
-        self.roll_call("step")
+        self._call_training("step")
         if self.emulator:
             self.emulator.clock.start()
         for part in self._parts.values():
@@ -343,6 +346,26 @@ class Trainer:
         self.roll_call("eval_step")
         return put_tensors(self._traced.structure, whole())
 
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """`with trainer.averaged():` the parameters have their averaged values inside.
+
+        `eval_step` and `state_dict` then work with these; what trains is refused. Buffers, such as
+        BatchNorm's moving statistics, and frozen parameters are as they are. Raises ValueError if
+        `parallelize` was given no ema_decay.
+        """
+        average = self._update.average
+        if average is None:
+            raise ValueError("no averages are kept; give parallelize an ema_decay, such as 0.999")
+        self._call_training("averaged")
+        with average.in_place():
+            yield
+
+    def ema_state_dict(self) -> dict[str, Tensor]:
+        """`state_dict` with the averaged values of the parameters."""
+        with self.averaged():
+            return self.state_dict()
+
     def state_dict(self) -> dict[str, Tensor]:
         """The model's `state_dict`: whole values as local tensors, under the model's own names."""
         self.roll_call("state_dict")
@@ -355,23 +378,31 @@ class Trainer:
         Raises ValueError if a name is missing or unknown, or a shape is another.
         """
         self._whole.check_model(values)
-        self.roll_call("load_state_dict")
+        self._call_training("load_state_dict")
         self._whole.set_model(values)
 
     def train_state(self) -> dict[str, Any] | None:
         """All that training goes on from, on rank 0 as whole NumPy arrays; None on other ranks.
 
         The model's values, what the optimizer keeps of each parameter and its groups' options, the
-        number of steps, dropout's seed and the loss scale. It names no mesh: any other plan for the
-        model may go on from it.
+        averaged parameters, the number of steps, dropout's seed and the loss scale. It names no
+        mesh: any other plan for the model may go on from it.
         """
-        self.roll_call("train_state")
+        self._call_training("train_state")
         return self._whole.training()
 
     def load_train_state(self, state: Mapping[str, Any] | None) -> None:
         """Go on from rank 0's `train_state`; other ranks may give None.
 
-        Raises ValueError on every rank if it is another model's or another kind of optimizer's.
+        Averages that the state does not have begin at its values. Raises ValueError on every rank
+        if it is another model's or another kind of optimizer's, or has averages (`state["ema"]`)
+        and the trainer keeps none.
         """
-        self.roll_call("load_train_state")
+        self._call_training("load_train_state")
         self._whole.set_training(state)
+
+    def _call_training(self, call: str) -> None:
+        """A roll call for what needs the parameters as they are trained."""
+        if self._update.average is not None and self._update.average.is_in_place:
+            raise ValueError(f"{call} inside `with trainer.averaged()`: leave that block first")
+        self.roll_call(call)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ class WholeState:
 
     def __init__(self, traced: Traced, job: Job, parts: Mapping[int, Part], update: Update) -> None:
         self._keys = traced.keys
+        self._names = tuple(dict.fromkeys(traced.keys.values()))
         self._job = job
         self._parts = parts
         self._update = update
@@ -40,11 +41,17 @@ class WholeState:
                 if op.kind in ("param", "buffer"):
                     self._owner.setdefault(op.attrs["name"], n)
 
+    @property
+    def _trained(self) -> list[str]:
+        """The names of all parameters that get gradients, of the whole model."""
+        graph = self._job.plan.graph
+        return [op.attrs["name"] for op in graph.params if op.outputs[0] in graph.needs_grad]
+
     # ---- the model
 
     def model(self) -> Iterator[tuple[str, Tensor]]:
         """The model's tensors by name, whole on every rank; tied ones once."""
-        for name in dict.fromkeys(self._keys.values()):
+        for name in self._names:
             yield name, self._whole(name)
 
     def _whole(self, name: str) -> Tensor:
@@ -88,11 +95,15 @@ class WholeState:
 
     def set_model(self, values: Mapping[str, Any] | None) -> None:
         """Take over rank 0's values, tensors or arrays; the others' count for nothing."""
-        for key, name in self._keys.items():
-            if key == name:
-                value = self._from_first(values and values[key], name)
-                for part in self._parts.values():
-                    part.state.set(name, value)
+        self._set(values, self._names)
+        if self._update.average is not None:
+            self._update.average.restart()
+
+    def _set(self, values: Mapping[str, Any] | None, names: Iterable[str]) -> None:
+        for name in names:
+            value = self._from_first(values and values[name], name)
+            for part in self._parts.values():
+                part.state.set(name, value)
 
     def _from_first(self, value: Any, name: str, dtype: str | None = None) -> Tensor:
         """Rank 0's value, of the shape of the model's tensor `name`, on every rank."""
@@ -110,13 +121,14 @@ class WholeState:
         arrays = {}
         for name, value in self.model():
             arrays[name] = self._kept_array(value)
-        optimizer = self._optimizer()
+        optimizer, averages = self._optimizer(), self._averages()
         if self._backend.rank != 0:
             return None
         scaler, run = self._update.scaler, self._job.run_state
         return {
             "model": {key: arrays[name] for key, name in self._keys.items()},
             "optimizer": optimizer,
+            "ema": averages,
             "scaler": None if scaler is None else dataclasses.asdict(scaler),
             "steps": run.step,
             "seed": run.seed,
@@ -125,6 +137,14 @@ class WholeState:
     def _kept_array(self, value: Tensor) -> np.ndarray | None:
         """A copy on rank 0, whatever happens to the tensor; the others keep nothing."""
         return np.array(self._backend.to_numpy(value)) if self._backend.rank == 0 else None
+
+    def _averages(self) -> dict[str, np.ndarray | None] | None:
+        """Of the trained parameters; None if none are kept."""
+        average = self._update.average
+        if average is None:
+            return None
+        with average.in_place():
+            return {name: self._kept_array(self._whole(name)) for name in self._trained}
 
     def _optimizer(self) -> dict[str, Any]:
         """What the optimizers of all parts keep, by parameter."""
@@ -155,7 +175,12 @@ class WholeState:
     def set_training(self, state: Mapping[str, Any] | None) -> None:
         """Go on from rank 0's `training`. ValueError on every rank if it does not fit."""
         told = json.loads(share_text(lambda: json.dumps(self._described(state)), self._backend))
-        self.set_model(state and state["model"])
+        if told["averaged"] and self._update.average is not None:
+            self._set(state and state["ema"], told["averaged"])  # for a moment
+            self._update.average.restart()
+            self._set(state and state["model"], self._names)
+        else:
+            self.set_model(state and state["model"])
         optimizer = self._update.optimizer
         optimizer.steps = told["optimizer_steps"]
         for name, (dtypes, options) in told["kept"].items():
@@ -172,7 +197,8 @@ class WholeState:
 
     def _described(self, state: Mapping[str, Any] | None) -> dict[str, Any]:
         """What all ranks have to know of the state before its values come; rank 0 checks it."""
-        if state is None or not {"model", "optimizer", "scaler", "steps", "seed"} <= state.keys():
+        needed = {"model", "optimizer", "ema", "scaler", "steps", "seed"}
+        if state is None or not needed <= state.keys():
             raise ValueError("load_train_state takes what train_state has given, on rank 0")
         self.check_model(state["model"])
         optimizer, own = state["optimizer"], type(self._update.optimizer.own).__name__
@@ -181,9 +207,26 @@ class WholeState:
         for name, slots in optimizer["kept"].items():
             for slot, value in slots.items():
                 self._check_shape(f"{slot} of {name}", value, name)
+        self._check_averages(state["ema"])
         kept = {
             name: [{k: str(x.dtype) for k, x in slots.items()}, optimizer["options"][name]]
             for name, slots in optimizer["kept"].items()
         }
         told = {k: state[k] for k in ("scaler", "steps", "seed")}
-        return {**told, "kept": kept, "optimizer_steps": optimizer["steps"]}
+        averaged = list(state["ema"] or ())
+        return {
+            **told, "kept": kept, "averaged": averaged, "optimizer_steps": optimizer["steps"]
+        }  # fmt: skip
+
+    def _check_averages(self, averages: Mapping[str, Any] | None) -> None:
+        if averages is None:
+            return
+        if self._update.average is None:
+            raise ValueError(
+                "the state has averaged parameters, and this trainer keeps none: give parallelize "
+                "an ema_decay, or drop them with state['ema'] = None"
+            )
+        if averages.keys() != set(self._trained):
+            raise ValueError("the state's averages are those of other parameters")
+        for name, value in averages.items():
+            self._check_shape(f"the average of {name}", value, name)

@@ -16,12 +16,16 @@ def adam(parameters):
 
 
 def test_training_goes_on_by_other_plans(launch):
-    """AdamW with a schedule and groups, from 2x2 to 1x4 and in stages; dropout by the same plan."""
-    two, staged = {"optimizer": "groups", "steps": 2}, {"stages": 2, "micro_batches": 4}
+    """AdamW with a schedule and groups, from 2x2 to 1x4 and in stages; dropout by the same plan.
+
+    With averaged parameters, also of a tied weight.
+    """
+    ema, staged = {"ema": 0.7}, {"stages": 2, "micro_batches": 4}
+    two, tied = {"optimizer": "groups", "steps": 2, **ema}, {"clip": 0.3, **ema, **staged}
     one_axis = {"nodes": 1, "gpus": 4, "seed": 4}
     cases = [
         {"model": "perceptron", "seed": 0, **two, "then": [one_axis, {**staged, "seed": None}]},
-        {"model": "transformer", **staged, "optimizer": "sgd", "then": [one_axis], "clip": 0.3},
+        {"model": "transformer", **tied, "optimizer": "sgd", "then": [one_axis]},
         {"model": "dense", "zero": "mixed", **two, "then": [{}], "uninterrupted": True},
         {"model": "perceptron", **staged, **two, "frozen": ["first", "second"], "then": [{}]},
         {"model": "dropout", "seed": 3, **two, "then": [{}], "uninterrupted": True, "alone": False},

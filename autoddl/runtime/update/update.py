@@ -1,4 +1,4 @@
-"""From a step's gradients to new parameters: loss scale, clipping, the user's optimizer."""
+"""From a step's gradients to new parameters: loss scale, clipping, the optimizer, averages."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ...plans.figures import figures
 from ..backend import OptimizerFn
 from ..comm.groups import Group
 from ..part import Job, Part
+from .average import Average, check_decay
 from .clip import check_norm, clip_gradients
 from .loss_scale import LossScaler, check_stages
 from .parameters import Parameters, one_number
@@ -21,6 +22,7 @@ class Update:
     scaler:    None if the loss is not scaled
     grad_norm: of the last step's gradients, before they were clipped; infinite if a scaled one was
                not finite, None if none are clipped
+    average:   of the parameters; None if none is kept
     """
 
     def __init__(
@@ -31,10 +33,12 @@ class Update:
         optimizer: OptimizerFn,
         scaler: LossScaler | None,
         clip_grad_norm: float | None,
+        ema_decay: float | None,
     ) -> None:
         """`scaler`: None for one if the plan needs it; `world`: all ranks of the job."""
         plan, backend = job.plan, job.groups.backend
         check_norm(clip_grad_norm)
+        check_decay(ema_decay)
         if plan.num_stages > 1:
             check_stages(plan.precision)
         if scaler is None and plan.precision != "float32":
@@ -50,6 +54,10 @@ class Update:
             producers[tensor].attrs["name"]: holders[0]
             for tensor, holders in figures(plan).travel.shared_params.items()
         }
+        self.average: Average | None = None
+        if ema_decay is not None:
+            names = {v: part.trained for v, part in parts.items()}
+            self.average = Average(ema_decay, self._states, names, backend)
         trained = [pair for part in parts.values() for pair in part.trained.items()]
         # a rank whose parameters are all frozen has an optimizer too, for schedulers to drive
         self.optimizer = backend.optimizer(optimizer, Parameters(trained or [one_number(backend)]))
@@ -69,6 +77,8 @@ class Update:
             for state in self._states.values():
                 state.give_gradients()
             self.optimizer.step()
+            if self.average is not None:
+                self.average.update()
         if self._debug:
             for state in self._states.values():
                 state.check_parameters()

@@ -34,6 +34,7 @@ DEFAULTS = {
     "chunks": 1,
     "optimizer": "sgd",
     "clip": None,
+    "ema": None,
     "steps": 3,
     "then": [],  # other plans, by which training goes on, each for as many steps, from the state
     "frozen": [],  # modules whose parameters are not trained
@@ -75,6 +76,8 @@ class Run:
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
     state: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    averages: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    result: np.ndarray | None = field(default=None, repr=False)  # of evaluation with the averages
 
 
 def build(name, frozen):
@@ -102,6 +105,7 @@ def alone(case) -> Run:
     trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     made, run = OPTIMIZERS[case["optimizer"]](Parameters(trained)), Run()
     scheduler = schedule(made)
+    averages = {n: p.numpy().astype(float) for n, p in trained}
     for step in range(case["steps"] * (1 + len(case["then"]))):
         *inputs, target = batch(step, ROWS)
         value = loss(model(*inputs), target)
@@ -109,10 +113,17 @@ def alone(case) -> Run:
         if case["clip"] is not None:
             run.norms.append(clip(model, case["clip"]))
         made.step()
+        for n, p in trained:
+            averages[n] += (1 - (case["ema"] or 1)) * (p.numpy() - averages[n])
         scheduler.step()
         made.zero_grad()
         run.losses.append(float(value))
-    run.state = arrays(model)
+    run.state = {k: v.copy() for k, v in arrays(model).items()}
+    if case["ema"] is not None:
+        values = {n: flow.tensor(a.astype(np.float32)) for n, a in averages.items()}
+        model.load_state_dict({**model.state_dict(), **values})
+        model.eval()
+        run.averages, run.result = arrays(model), model(*batch(9, ROWS)[:-1]).numpy()
     return run
 
 
@@ -145,7 +156,7 @@ def together(case) -> Run:
         traced = trace_with_state(model, *batch(0, ROWS), loss=loss)
         trainer = build_trainer(
             traced, plan_of({**case, **then}, traced.graph), OPTIMIZERS[case["optimizer"]],
-            debug=True, clip_grad_norm=case["clip"],
+            debug=True, clip_grad_norm=case["clip"], ema_decay=case["ema"],
         )  # fmt: skip
         scheduler = schedule(trainer.optimizer)
         if progress is not None:
@@ -160,19 +171,33 @@ def together(case) -> Run:
         state, progress = trainer.train_state(), scheduler.state_dict()
         assert trainer.is_main == (rank() == 0) == (state is not None)
         run.state = arrays(trainer)
+        if case["ema"] is not None:
+            run.averages = {k: v.numpy() for k, v in trainer.ema_state_dict().items()}
+            with trainer.averaged():
+                run.result = trainer.eval_step(*batch(9, ROWS)[:-1]).numpy()
+            assert all(np.array_equal(v, run.state[k]) for k, v in arrays(trainer).items())
     return run
 
 
 def apart(found: Run, expected: Run) -> list[float]:
-    """The largest relative differences of losses and norms, and of the whole state."""
+    """Relative differences: the largest of losses and norms; of states, averages and results."""
     pairs = (found.losses, expected.losses), (found.norms, expected.norms)
     values = [max((abs(a / b - 1) for a, b in zip(*p, strict=True)), default=0.0) for p in pairs]
-    assert found.state.keys() == expected.state.keys()
+    values.append(distance(found.state, expected.state))
+    if expected.result is not None:
+        values.append(distance(found.averages, expected.averages))
+        values.append(distance({"result": found.result}, {"result": expected.result}))
+    return values
+
+
+def distance(found, expected) -> float:
+    """The norm of the difference of named arrays, relatively."""
+    assert found.keys() == expected.keys()
     ours, theirs = (
-        np.concatenate([run.state[k].astype(float).ravel() for k in sorted(run.state)])
-        for run in (found, expected)
+        np.concatenate([arrays[k].astype(float).ravel() for k in sorted(arrays)])
+        for arrays in (found, expected)
     )
-    return [*values, float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))]
+    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
 
 
 def main() -> None:
