@@ -113,21 +113,16 @@ def parallelize(
     from .runtime.oneflow.backend import OneFlow
     from .runtime.oneflow.trace.trace import trace_with_state
     from .runtime.oneflow.trainer import build_trainer
-    from .runtime.update.average import check_decay
-    from .runtime.update.clip import check_norm
+    from .runtime.update.update import check_update
 
     chosen = PlanOptions.of(None, {**options, "stages": stages})
-    if plan is not None and chosen.changed:
-        raise ValueError(
-            f"`plan` has its own {' and '.join(chosen.changed)}; leave "
-            f"{'it' if len(chosen.changed) == 1 else 'them'} out, or plan anew"
-        )
+    if plan is not None:
+        _check_given(chosen)
     install_guard()
     backend = OneFlow()
     _check_runs(chosen if plan is None else plan, backend)
     check_world_size(cluster, backend.size)
-    check_norm(clip_grad_norm)
-    check_decay(ema_decay)
+    check_update(clip_grad_norm, ema_decay)
     traced = trace_with_state(model, *example, loss=loss)
     if plan is None:
         chosen = dataclasses.replace(chosen, optimizer=optimizer_kind(optimizer, backend))
@@ -135,9 +130,17 @@ def parallelize(
     else:
         plan.check_model(traced.graph)
         plan.check_cluster(cluster)
-    return build_trainer(
-        traced, plan, optimizer, debug=debug, clip_grad_norm=clip_grad_norm, ema_decay=ema_decay
-    )
+    done = {"clip_grad_norm": clip_grad_norm, "ema_decay": ema_decay}
+    return build_trainer(traced, plan, optimizer, debug=debug, **done)
+
+
+def _check_given(options: PlanOptions) -> None:
+    """ValueError if options of a new plan stand beside a plan."""
+    if options.changed:
+        raise ValueError(
+            f"`plan` has its own {' and '.join(options.changed)}; leave "
+            f"{'it' if len(options.changed) == 1 else 'them'} out, or plan anew"
+        )
 
 
 def _check_runs(asked: Plan | PlanOptions, backend: Backend) -> None:

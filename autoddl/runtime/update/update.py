@@ -15,6 +15,12 @@ from .loss_scale import LossScaler, check_stages
 from .parameters import Parameters, one_number
 
 
+def check_update(clip_grad_norm: float | None, ema_decay: float | None) -> None:
+    """ValueError unless they can be what they are called."""
+    check_norm(clip_grad_norm)
+    check_decay(ema_decay)
+
+
 class Update:
     """Lets the user's optimizer change the parameters of `parts`, this rank's.
 
@@ -37,8 +43,7 @@ class Update:
     ) -> None:
         """`scaler`: None for one if the plan needs it; `world`: all ranks of the job."""
         plan, backend = job.plan, job.groups.backend
-        check_norm(clip_grad_norm)
-        check_decay(ema_decay)
+        check_update(clip_grad_norm, ema_decay)
         if plan.num_stages > 1:
             check_stages(plan.precision)
         if scaler is None and plan.precision != "float32":
