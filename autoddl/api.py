@@ -122,16 +122,15 @@ def parallelize(
     backend = OneFlow()
     _check_runs(chosen if plan is None else plan, backend)
     check_world_size(cluster, backend.size)
-    check_update(clip_grad_norm, ema_decay)
+    update = {"clip_grad_norm": clip_grad_norm, "ema_decay": ema_decay}
+    check_update(**update)
     traced = trace_with_state(model, *example, loss=loss)
     if plan is None:
         chosen = dataclasses.replace(chosen, optimizer=optimizer_kind(optimizer, backend))
         plan = _plan_together(traced.graph, cluster, chosen, backend)
-    else:
-        plan.check_model(traced.graph)
-        plan.check_cluster(cluster)
-    done = {"clip_grad_norm": clip_grad_norm, "ema_decay": ema_decay}
-    return build_trainer(traced, plan, optimizer, debug=debug, **done)
+    plan.check_model(traced.graph)
+    plan.check_cluster(cluster)
+    return build_trainer(traced, plan, optimizer, debug=debug, **update)
 
 
 def _check_given(options: PlanOptions) -> None:
