@@ -39,7 +39,7 @@ from ..sbp.signature import find_rule
 from .memory_rules import MemoryRules, OperatorMemory
 from .model import OPTIMIZER_SLOTS
 from .step_tensors import OpPullback, PlannedStep, StepTensors, view_strides
-from .tape import Peak, Tape
+from .tape import Moment, Peak, Tape
 
 STATE_BYTES = 4  # an element of the optimizer's state, float32 also where parameters are shorter
 Runtime = Literal["graph", "executor"]
@@ -56,6 +56,11 @@ def memory_peak(plan: PlannedStep, rules: MemoryRules, runtime: Runtime = "graph
     if runtime == "graph":
         return rules.compiled_peak(plan)
     return StepTape(plan, operators=rules.operators).build().sweep()
+
+
+def memory_course(plan: PlannedStep, rules: MemoryRules) -> list[Moment]:
+    """What one device holds at each operator of a step, as autoddl's executor runs it."""
+    return StepTape(plan, operators=rules.operators).build().course()
 
 
 def required_bytes(

@@ -61,6 +61,18 @@ class Peak:
     largest: tuple[tuple[int, str, str], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is held while the action `name` runs: bytes by cause."""
+
+    name: str
+    by_cause: Mapping[str, int]
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.by_cause.values())
+
+
 @dataclass
 class Tape:
     """Actions in order; `always` counts bytes that live through the step, by cause."""
@@ -102,13 +114,8 @@ class Tape:
 
         packed_bytes: what all places take if each has a fixed offset; what is lost to that counts
         """
-        last = self.last_reads()
         size, cause, made_at = self._sizes()
-        if any(action.over for action in self.actions):
-            place, death = self._places(last, size)
-            own = {key: number for key, number in made_at.items() if place[key] == key}
-        else:  # every tensor has a place of its own: quicker, as the planner sweeps many tapes
-            own, death = made_at, {key: last[key] for key in made_at}
+        own, death = self._lives(size, made_at)
         change = [0] * (len(self.actions) + 2)
         for key, number in own.items():
             change[number] += size[key]
@@ -136,6 +143,35 @@ class Tape:
             dict(self.always),
             tuple((size[k], cause[k], self.actions[made_at[k]].name) for k in largest),
         )
+
+    def course(self) -> list[Moment]:
+        """What is held at each action, in order: the fullest is the peak of `sweep`."""
+        size, cause, made_at = self._sizes()
+        own, death = self._lives(size, made_at)
+        changes: list[dict[str, int]] = [defaultdict(int) for _ in range(len(self.actions) + 2)]
+        for key, number in own.items():
+            changes[number][cause[key]] += size[key]
+            changes[death[key] + 1][cause[key]] -= size[key]
+        held, moments = dict(self.always), []
+        for action, change in zip(self.actions, changes, strict=False):
+            for why, count in change.items():
+                held[why] = held.get(why, 0) + count
+            now = {why: count for why, count in held.items() if count}
+            if action.workspace:
+                now["workspace"] = now.get("workspace", 0) + action.workspace
+            moments.append(Moment(action.name, now))
+        return moments
+
+    def _lives(
+        self, size: Mapping[str, int], made_at: Mapping[str, int]
+    ) -> tuple[Mapping[str, int], dict[str, int]]:
+        """The action that makes each place, and the last one that needs it."""
+        last = self.last_reads()
+        if any(action.over for action in self.actions):
+            place, death = self._places(last, size)
+            return {key: number for key, number in made_at.items() if place[key] == key}, death
+        # every tensor has a place of its own: quicker, as the planner sweeps many tapes
+        return made_at, {key: last[key] for key in made_at}
 
     def _lifetimes(
         self, size: Mapping[str, int], made_at: Mapping[str, int], death: Mapping[str, int]

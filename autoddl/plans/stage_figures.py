@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cost.account import Cost, account, operator_seconds, total
-from ..cost.liveness import Runtime, memory_peak, required_bytes
+from ..cost.liveness import Runtime, memory_course, memory_peak, required_bytes
 from ..cost.model import CostModel
 from ..cost.operators import Timed, timed_operators
 from ..cost.recompute import Recomputation
 from ..cost.step_tensors import PlannedStep
-from ..cost.tape import Peak
+from ..cost.tape import Moment, Peak
 from ..graph.graph import Graph
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..search.problem import relative_gap
@@ -159,6 +159,11 @@ class StageFigures:
     @cached_property
     def _executor_peak(self) -> Peak:
         return memory_peak(self.step, self.model.memory_rules, "executor")
+
+    @cached_property
+    def memory_course(self) -> list[Moment]:
+        """What the executor holds on one device at each operator, forward and backward."""
+        return memory_course(self.step, self.model.memory_rules)
 
     def required_bytes(self) -> int:
         """What a step needs of a device, which the memory limit is held against."""

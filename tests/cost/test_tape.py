@@ -90,3 +90,4 @@ def test_the_sweep_is_the_largest_of_all_moments(actions):
         ]
         moments.append(sum(actions[made][0] for made in alive) + workspace)
     assert tape.sweep().bytes == max(moments) * U
+    assert [moment.bytes for moment in tape.course()] == [count * U for count in moments]

@@ -34,10 +34,14 @@ class Column:
 
 @dataclass(frozen=True)
 class ShownRow:
-    """A row as it is shown, for `count` rows of the table: what these add up to, together."""
+    """A row as it is shown: what the rows `members` of the table add up to, together."""
 
     values: Row
-    count: int = 1
+    members: tuple[Row, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return max(len(self.members), 1)
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class Table:
             first, *others = (self.text(column, row) for column in self.columns)
             key = without_numbers(first), *map(self._alike, self.columns[1:], others)
             alike.setdefault(key, []).append(row)
-        return [ShownRow(self._together(rows), len(rows)) for rows in alike.values()]
+        return [ShownRow(self._together(rows), tuple(rows)) for rows in alike.values()]
 
     @staticmethod
     def _alike(column: Column, text: str) -> str:

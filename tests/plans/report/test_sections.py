@@ -137,8 +137,9 @@ def test_seconds_of_redistributions_are_those_of_their_layer(name):
     for number, part in enumerate(report(PLANS[name]).parts):
         (layers,) = (s for s in part.sections if isinstance(s, Table) and s.key == "layers")
         for row in layers.rows:
-            told = 0.0
-            for line in row["moves"]:
+            told, lines = 0.0, row["moves"]
+            assert isinstance(lines, tuple)
+            for line in lines:
                 count = re.search(r", (\d+) times a step$", line)
                 parts = re.findall(r"a device in ([\d.e+-]+) (\w?s)", line)
                 once = sum(float(seconds) * UNITS[unit] for seconds, unit in parts)
