@@ -52,6 +52,7 @@ class Calibration:
     errors:     collective -> median of |predicted / measured - 1|
     warnings:   reasons to distrust the fit, if any
     ranges:     the messages and groups that were measured
+    command:    that measured, and with which `software`; "" in files that do not say it
     """
 
     date: str
@@ -62,6 +63,8 @@ class Calibration:
     errors: Mapping[str, float]
     warnings: tuple[str, ...]
     ranges: tuple[Range, ...]
+    command: str = ""
+    software: str = ""
 
     def covers(self, kind: str, nodes: int, gpus: int, groups: float, local_bytes: float) -> bool:
         """False if nothing near the collective's shape and size was measured."""
@@ -78,6 +81,7 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` inverts it."""
+        told = {name: getattr(self, name) for name in ("command", "software")}
         return {
             "date": self.date,
             "samples": self.samples,
@@ -87,6 +91,7 @@ class Calibration:
             "errors": dict(self.errors),
             "warnings": list(self.warnings),
             "ranges": [dataclasses.asdict(r) for r in self.ranges],
+            **{name: text for name, text in told.items() if text},
         }
 
     @staticmethod
@@ -108,6 +113,7 @@ class Calibration:
                 _range(item, f"calibration.ranges[{index}]")
                 for index, item in enumerate(_list(fields.raw("ranges"), "calibration.ranges"))
             ),
+            **{name: fields.text(name) for name in ("command", "software") if name in data},
         )
 
 

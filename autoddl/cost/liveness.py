@@ -91,7 +91,7 @@ class StepTape(StepTensors):
     def build(self) -> Tape:
         for op in self.plan.graph.ops:
             self._forward(op)
-        turn = len(self.tape.actions)
+        self.tape.turn = len(self.tape.actions)
         made_again: set[int] = set()
         for op in reversed(self.plan.graph.ops):
             block = self.plan.again.block_of.get(op.name)
@@ -112,7 +112,7 @@ class StepTape(StepTensors):
         self._synchronise()
         others = self.plan.again.in_flight - 1
         if others:
-            self.tape.keep("in flight", others * self.tape.bytes_across(turn))
+            self.tape.keep("in flight", others * self.tape.bytes_across(self.tape.turn))
         return self.tape
 
     # ---- forward

@@ -63,9 +63,10 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What is held while the action `name` runs: bytes by cause."""
+    """What is held while the action `name` runs, of the backward pass or before it."""
 
     name: str
+    is_backward: bool
     by_cause: Mapping[str, int]
 
     @property
@@ -75,12 +76,16 @@ class Moment:
 
 @dataclass
 class Tape:
-    """Actions in order; `always` counts bytes that live through the step, by cause."""
+    """Actions in order; `always` counts bytes that live through the step, by cause.
+
+    turn: the first action of the backward pass
+    """
 
     actions: list[Action] = field(default_factory=list)
     views: dict[str, str] = field(default_factory=dict)  # name -> the root whose place it shares
     kept: set[str] = field(default_factory=set)  # names that live until the end
     always: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    turn: int = 0
 
     def act(
         self,
@@ -153,13 +158,13 @@ class Tape:
             changes[number][cause[key]] += size[key]
             changes[death[key] + 1][cause[key]] -= size[key]
         held, moments = dict(self.always), []
-        for action, change in zip(self.actions, changes, strict=False):
-            for why, count in change.items():
+        for number, action in enumerate(self.actions):
+            for why, count in changes[number].items():
                 held[why] = held.get(why, 0) + count
             now = {why: count for why, count in held.items() if count}
             if action.workspace:
                 now["workspace"] = now.get("workspace", 0) + action.workspace
-            moments.append(Moment(action.name, now))
+            moments.append(Moment(action.name, number >= self.turn, now))
         return moments
 
     def _lives(

@@ -14,6 +14,7 @@ from ..records import PlannedBaseline
 from ..schedule.schedule import Costs
 from ..schedule.simulate import simulate
 from .layers import layers_table
+from .machine import machine_sections
 from .sections import Column, Figure, Figures, Part, Report, Row, Section, Table
 from .stage_sections import stage_sections
 
@@ -41,7 +42,8 @@ def report(plan: Plan) -> Report:
     needed = [_needed_bytes(part) for part in parts]
     sections = (_heading(plan, needed), _cluster(plan), *(_pipeline(plan) if several else ()),
                 _stages(plan, needed), _transfers(plan))  # fmt: skip
-    return Report(*titles(plan), sections, parts, (_schemes(plan),), "stages")
+    closing = (_schemes(plan), *machine_sections(plan.cluster))
+    return Report(*titles(plan), sections, parts, closing, "stages")
 
 
 def titles(plan: Plan) -> tuple[str, str]:

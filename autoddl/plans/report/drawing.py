@@ -19,7 +19,7 @@ from ...sbp.layout import TensorSpec, local_slices
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp
 from ..figures import figures
-from ..format import format_bytes
+from ..format import format_bytes, format_seconds
 from ..plan import Plan
 from ..records import PlannedLayer
 from ..schedule.simulate import Span
@@ -28,6 +28,8 @@ from ..stage_figures import stage_figures
 
 MOST_DEVICES = 64  # that are drawn of a stage
 MOST_MOMENTS = 400  # points of a curve: more than it has pixels
+_MOST_TICKS = 5
+_IN_SIGHT = 3  # a limit so many times above a curve is drawn with it
 MOST_SPANS = 6000  # bars of a timeline that a browser still draws at once
 _NAMED_BY_WEIGHT = ("W", "b")
 
@@ -71,9 +73,7 @@ class _Layouts:
         return self._known[key]
 
 
-def _layout(
-    shape: tuple[int, ...], nd: NdSbp, mesh: Mesh, dims: tuple[int, int]
-) -> dict[str, Any]:
+def _layout(shape: tuple[int, ...], nd: NdSbp, mesh: Mesh, dims: tuple[int, int]) -> dict[str, Any]:
     """Which block of a tensor each device holds, drawn along two of its dims.
 
     copies:   devices that hold the same; summands: whose blocks have to be added up
@@ -175,10 +175,18 @@ def _course(stage: StagePlan) -> dict[str, Any]:
     chosen = [_fullest(every[n : n + width]) for n in range(0, len(every), width)]
     fullest, limit = _fullest(every), stage.memory_limit_bytes
     causes = sorted({cause for moment in chosen for cause in moment.by_cause}, key=_held_longest)
+    top = max(fullest.bytes * 1.05, 1.0)
+    if fullest.bytes < limit <= _IN_SIGHT * fullest.bytes:
+        top = 1.05 * limit
+    beyond = ", far above this picture" if limit > top else ""
     return {
-        "limit_bytes": limit if math.isfinite(limit) else None,
         "text": f"at most {format_bytes(fullest.bytes)}, at {fullest.name}; the limit is "
-        f"{format_bytes(limit)}",
+        f"{format_bytes(limit)}{beyond}",
+        "limit_bytes": limit if math.isfinite(limit) else None,
+        "top_bytes": top,
+        "ticks": [[tick, format_bytes(tick)] for tick in _ticks(top)],
+        "turn": sum(not moment.is_backward for moment in chosen),
+        "fullest": chosen.index(fullest),
         "causes": causes,
         "moments": [moment.name for moment in chosen],
         "bytes": [[moment.by_cause.get(cause, 0) for moment in chosen] for cause in causes],
@@ -199,11 +207,21 @@ def _held_longest(cause: str) -> tuple[int, str]:
     return (_ORDER.index(cause) if cause in _ORDER else len(_ORDER)), cause
 
 
+def _ticks(top: float) -> list[float]:
+    """Round numbers from 0 to `top`, five or fewer."""
+    if top <= 0:
+        return [0.0]
+    unit = 10.0 ** math.floor(math.log10(top))
+    step = next(s for s in (0.2 * unit, 0.25 * unit, 0.5 * unit, unit, 2 * unit, 5 * unit)
+                if top / s <= _MOST_TICKS)  # fmt: skip
+    return [n * step for n in range(math.floor(top / step) + 1)]
+
+
 # ---- the timeline
 
 
 def _timeline(plan: Plan) -> dict[str, Any]:
-    """Bars [stage, row, kind, start, end, text]: row 0 computes, row 1 travels; in seconds."""
+    """Bars [stage, whether it travels, kind, start, end, micro-batch, text], in seconds."""
     known = figures(plan)
     timeline, bars = known.timeline, []
     for span in timeline.spans:
@@ -215,15 +233,21 @@ def _timeline(plan: Plan) -> dict[str, Any]:
             part = timeline.schedule.part(span.stage, action.chunk)
             end_s += known.pass_costs.seconds("W", part)
         kind = action.kind if action.is_compute else f"{_link(plan, span)}-{action.kind[1].lower()}"
-        row, text = (0 if action.is_compute else 1), _text(plan, span)
-        bars.append([span.stage, row, kind, span.start_s, end_s, text])
+        travels, number = not action.is_compute, action.micro_batch
+        text = f"{_text(plan, span)}, {format_seconds(end_s - span.start_s)}"
+        bars.append([span.stage, travels, kind, span.start_s, end_s, number, text])
     for exchange in timeline.exchanges:
         mesh = plan.stages[exchange.part].mesh
         kind = "inter-g" if mesh.nodes > 1 else "intra-g"
-        bars.append([exchange.stage, 1, kind, exchange.start_s, exchange.end_s, exchange.what])
+        seconds = exchange.end_s - exchange.start_s
+        text = f"{exchange.what}, once a step, {format_seconds(seconds)}"
+        bars.append([exchange.stage, True, kind, exchange.start_s, exchange.end_s, None, text])
     return {
         "stages": timeline.schedule.stages,
         "seconds": timeline.iteration_s,
+        "text": f"{format_seconds(timeline.iteration_s)} a step: the last pass ends after "
+        f"{format_seconds(timeline.makespan_s)}; what each stage exchanges once a step follows",
+        "ticks": [[tick, format_seconds(tick)] for tick in _ticks(timeline.iteration_s)],
         "bars": bars if len(bars) <= MOST_SPANS else None,
     }
 

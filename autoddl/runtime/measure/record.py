@@ -151,6 +151,7 @@ class Record:
     confidence: of the medians' intervals
     skipped:    points left out, as text, with the reason
     operators:  `cost.operators.operator_key` -> points (work, forward and backward median seconds)
+    command:    that measured, and with which `software`; "" in records that do not say it
     """
 
     name: str
@@ -163,6 +164,8 @@ class Record:
     device: DeviceTimes | None = None
     skipped: dict[str, str] = field(default_factory=dict)
     operators: dict[str, list[OperatorPoint]] = field(default_factory=dict)
+    command: str = ""
+    software: str = ""
 
     def done(self) -> dict[Point, Timing]:
         """The finished points."""
@@ -185,6 +188,7 @@ class Record:
             "version": RECORD_VERSION,
             "name": self.name,
             "date": self.date,
+            **{key: text for key in ("command", "software") if (text := getattr(self, key))},
             "machine": {
                 "hosts": list(self.machine.hosts),
                 "processor": self.machine.processor,
@@ -251,6 +255,7 @@ class Record:
                 key: list(points_of(points, f"operators.{key}"))
                 for key, points in operators.items()
             },
+            **{name: fields.text(name) for name in ("command", "software") if name in data},
         )
 
     def dumps(self) -> str:

@@ -14,6 +14,7 @@ import platform
 import sys
 from dataclasses import dataclass, fields
 from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -170,7 +171,10 @@ def measured_record(job: CalibrateJob, mesh: Mesh, meeting: Meeting) -> Record:
             return record
         name = job.name or Path(job.output).name.removesuffix(".json")
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        return Record(name, now, machine, mesh.nodes, mesh.gpus_per_node, job.confidence)
+        return Record(
+            name, now, machine, mesh.nodes, mesh.gpus_per_node, job.confidence,
+            command=" ".join(["autoddl", *job.words()[2:]]), software=software(),
+        )  # fmt: skip
 
     with Reporter(sys.stdout, quiet=rank() != 0) as reporter:
         return run(
@@ -190,6 +194,15 @@ def measured_record(job: CalibrateJob, mesh: Mesh, meeting: Meeting) -> Record:
 def this_machine(hosts: tuple[str, ...]) -> Machine:
     """What a record must agree with to be continued."""
     return Machine(hosts, _processor(), os.cpu_count() or 1)
+
+
+def software() -> str:
+    """Names and versions of what measures; nothing of a package that is not installed."""
+    found: list[str] = []
+    for name in ("autoddl", "oneflow"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found.append(f"{name} {metadata.version(name)}")
+    return ", ".join(found)
 
 
 def write_machine(record: Record, job: CalibrateJob) -> Cluster:

@@ -78,6 +78,8 @@ def machine_of(record: Record, fit: Fit, device: Device | None = None) -> Cluste
             errors=fit.errors,
             warnings=fit.warnings,
             ranges=ranges_of(done),
+            command=record.command,
+            software=record.software,
         ),
         lines=fit_lines({p: t.median_s for p, t in done.items()}),
     )

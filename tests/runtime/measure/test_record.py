@@ -28,7 +28,18 @@ def whole() -> Record:
         "cpu", {"float32": [(1e6, 1e-3), (1e9, 5e-2)]}, [(1e6, 1e-4), (1e8, 2e-2)], 1e-5, 10**9
     )
     timings = {p: timing(s) for p, s in medians(2, 2, outliers=0.0).items()}
-    return Record("two", "2026-01-02T03:04:05+00:00", HERE, 2, 2, 0.95, timings, device)
+    return Record(
+        "two",
+        "2026-01-02T03:04:05+00:00",
+        HERE,
+        2,
+        2,
+        0.95,
+        timings,
+        device,
+        command="autoddl calibrate --output two.json",
+        software="autoddl 1, oneflow 2",
+    )
 
 
 def test_a_record_is_read_as_written(tmp_path):
