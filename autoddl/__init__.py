@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .plans.figures import figures
     from .plans.report import explain
 
+__version__ = "0.2.0"
+
 __all__ = [
     "BackendMissing",
     "Cluster",
