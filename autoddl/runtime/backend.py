@@ -148,6 +148,13 @@ class Tensors(Protocol):
         """[k, n] -> [n], the elementwise maximum of the rows."""
         ...
 
+    def held_bytes(self) -> int:
+        """Bytes that the device has given away, on a CPU to this process: with freed blocks that
+
+        the framework keeps for later tensors.
+        """
+        ...
+
     # ---- differentiation
 
     def no_grad(self) -> AbstractContextManager[Any]:

@@ -169,6 +169,9 @@ class NumPy:
     def max_of_rows(self, x: np.ndarray) -> np.ndarray:
         return x.max(axis=0)
 
+    def held_bytes(self) -> int:
+        return 0  # threads share what their process holds
+
     def no_grad(self) -> contextlib.nullcontext:
         return contextlib.nullcontext()
 

@@ -96,6 +96,15 @@ class Resharding:
             whole[at] = value
         return self._backend.cast(whole, self._dtype)
 
+    def rehearse(self) -> None:
+        """Issue this rank's moves on zeros, to see how long they take."""
+        source = self._plan.source
+        if self._device not in source.place.devices:
+            self.receive()
+            return
+        box = _box(self._plan, source.place, source.nd, self._device)
+        self.send(self._backend.zeros(tuple(s.stop - s.start for s in box), self._dtype))
+
     def _tasks(self) -> Iterator[UnitTask]:
         for item in self._plan.scheduled:
             if self._device in item.delivery.task.receivers:

@@ -15,8 +15,10 @@ instead (`exchange.py`), by an all-gather of the two, which sends both ways at o
 from __future__ import annotations
 
 import functools
+import resource
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -101,6 +103,12 @@ class OneFlow:
 
     def max_of_rows(self, x: flow.Tensor) -> flow.Tensor:
         return x.amax(dim=0)
+
+    def held_bytes(self) -> int:
+        if self.facts.device == "cuda":
+            return int(flow._oneflow_internal.GetCUDAMemoryUsed() * (1 << 20))
+        pages = Path("/proc/self/statm").read_text().split()[1]
+        return int(pages) * resource.getpagesize()
 
     def no_grad(self) -> AbstractContextManager[Any]:
         return flow.no_grad()

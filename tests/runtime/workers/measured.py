@@ -1,0 +1,106 @@
+"""Checks what a trainer measures in its first ten steps, on one mesh and in stages.
+
+Arguments: the number of stages.
+"""
+
+import logging
+import sys
+import time
+from collections import Counter
+
+import oneflow as flow
+
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
+from autoddl.runtime.jobs.guard import rank
+from autoddl.runtime.jobs.session import share_text
+from autoddl.runtime.measure.training import LAST
+from autoddl.runtime.oneflow.backend import OneFlow
+from autoddl.runtime.oneflow.kernels import KERNELS
+from autoddl.runtime.oneflow.trace.trace import trace_with_state
+from autoddl.runtime.oneflow.trainer import build_trainer
+from tests.runtime.random_plans import cluster_of, random_plan
+from tests.runtime.training import build
+
+SLEEP_S = 0.02
+ROWS = 8
+
+
+class Kept(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.texts = []
+
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+
+
+def slow(kernel):
+    def run(ctx, inputs, attrs):
+        time.sleep(SLEEP_S)
+        return kernel(ctx, inputs, attrs)
+
+    return run
+
+
+def plan_of(graph, stages):
+    if stages == 1:
+        return random_plan(graph, cluster_of(2, 2), 1)
+    options = PlanOptions(stages=stages, micro_batches=2)
+    return find_plan(graph, cluster_of(2, 2), options)
+
+
+def collectives_run_again(watch, between):
+    """Those of the step that are on this kind of link, in order, as often as each is timed."""
+    groups = watch._groups
+    groups.log = []
+    watch._collective_s(between)
+    found, groups.log = [t for t in groups.log if t.bytes], None
+    mesh = groups.mesh
+    own = [t for t in watch._log if (mesh.topology(t.axes)[0] > 1) == between]
+    ran = Counter((t.kind, t.axes, t.bytes) for t in found)
+    for traffic in own:
+        size = 4 * groups.along(traffic.axes).size
+        padded = -(-traffic.bytes // size) * size
+        assert ran[traffic.kind, traffic.axes, padded] >= 1, (traffic, ran)
+    return len(own)
+
+
+def main():
+    stages = int(sys.argv[1])
+    logger, kept = logging.getLogger("autoddl"), Kept()
+    logger.addHandler(kept)
+    logger.propagate = False
+    model, loss, batch = build("perceptron")
+    traced = trace_with_state(model, *batch(0, ROWS), loss=loss)
+    right, KERNELS["relu"] = KERNELS["relu"], slow(KERNELS["relu"])
+    plan = plan_of(traced.graph, stages)
+    trainer = build_trainer(traced, plan, lambda p: flow.optim.SGD(p, lr=0.1))
+    assert not trainer.measured and trainer.rows_per_second is None
+    for step in range(LAST + 2):
+        assert bool(trainer.measured) == (step >= LAST)
+        trainer.step(*batch(step, ROWS))
+    KERNELS["relu"] = right
+    logger.removeHandler(kept)
+    found = trainer.measured
+    alike = share_text(lambda: str(found), OneFlow())
+    assert alike == str(found)
+    computing = [one for name, one in found.items() if name.startswith("computation")]
+    assert len(computing) == stages
+    slept = SLEEP_S * sum(op.kind == "relu" for op in plan.graph.ops) * plan.micro_batches
+    assert slept and sum(one.measured for one in computing) >= slept, (slept, found)
+    assert found["step"].measured >= slept / stages
+    assert ROWS / found["step"].measured > 0.2 * trainer.rows_per_second > 0
+    if stages == 1:
+        counts = [collectives_run_again(trainer._watch, between) for between in (False, True)]
+        assert all(counts), counts
+        assert {"communication inside a host", "communication between hosts"} <= found.keys()
+    else:
+        assert found["transfers between stages between hosts"].measured > 0
+    assert len(kept.texts) == (1 if trainer.is_main else 0), kept.texts
+    if rank() == 0:
+        assert "computation" in kept.texts[0] and "calibrate --model" in kept.texts[0]
+        print("measured:", kept.texts[0])
+
+
+main()
