@@ -239,6 +239,10 @@ class Training(Protocol):
         """Give a parameter this rank's part of its gradient; None frees it."""
         ...
 
+    def gradient(self, parameter: Any) -> Tensor | None:
+        """This rank's part of the gradient that a parameter has; it may share memory."""
+        ...
+
     def optimizer(self, make: OptimizerFn, parameters: list[Any]) -> Optimizer:
         """The user's optimizer; ValueError if it is none."""
         ...

@@ -144,6 +144,14 @@ class ModelState:
             name, gradient = self.gradients.popitem()
             self.groups.backend.set_gradient(self.stored[name].parameter, gradient)
 
+    def take_gradients(self) -> None:
+        """Take back what `give_gradients` has handed over and others may have changed."""
+        for name, stored in self.stored.items():
+            if stored.parameter is not None:
+                gradient = self.groups.backend.gradient(stored.parameter)
+                if gradient is not None:
+                    self.gradients[name] = gradient
+
     def forget_gradients(self) -> None:
         """Free the last step's gradients, while this one's are not there yet."""
         self.gradients.clear()

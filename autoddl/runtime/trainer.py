@@ -42,7 +42,7 @@ from .nested import put_tensors
 from .part import Job, Outgoing, Part
 from .traced import Traced
 from .update.loss_scale import LossScaler
-from .update.update import Update
+from .update.update import Hook, Update
 from .whole_state import WholeState
 
 
@@ -248,6 +248,23 @@ class Trainer:
         return {name: p for part in self._parts.values() for name, p in part.parameters.items()}
 
     # ---- training
+
+    def after_backward(self, hook: Hook) -> Hook:
+        """Call `hook(named)` in each step between the backward pass and the update.
+
+        named: pairs (name, parameter) of this rank's trained parameters, as `named_parameters` of
+               the model gives them, with `parameter.grad`: the gradient of the step's whole batch,
+               exchanged between the ranks, and no longer scaled
+
+        On several devices they are the framework's global tensors, each placed as planned:
+        `parameter.grad.to_local()` is what this rank has of it, and every rank calls the hook. It
+        may change `grad` in place, replace it by one that is placed alike, or set it to None, with
+        which the optimizer passes the parameter over. Clipping comes after it. Hooks run in the
+        order in which they were given, and not in steps whose scaled gradients are not finite,
+        which update nothing. Gives `hook`, so that it can be a decorator.
+        """
+        self._update.hooks.append(hook)
+        return hook
 
     def step(self, *batch: Tensor) -> Tensor:
         """Train on one global batch: the model's inputs, then the target. Gives the loss.

@@ -228,6 +228,9 @@ class NumPy:
     def set_gradient(self, parameter: Parameter, gradient: np.ndarray | None) -> None:
         parameter.gradient = gradient
 
+    def gradient(self, parameter: Parameter) -> np.ndarray | None:
+        return parameter.gradient
+
     def optimizer(self, make: OptimizerFn, parameters: list[Any]) -> Optimizer:
         return make(parameters)
 

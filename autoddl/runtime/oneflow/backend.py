@@ -209,6 +209,9 @@ class OneFlow:
                 parameter.grad = flow.zeros_like(parameter)
             local_part(parameter.grad).copy_(gradient)
 
+    def gradient(self, parameter: Any) -> flow.Tensor | None:
+        return None if parameter.grad is None else local_part(parameter.grad)
+
     def optimizer(self, make: OptimizerFn, parameters: list[Any]) -> FlowOptimizer:
         made = make(parameters)
         if not isinstance(made, flow.optim.Optimizer):

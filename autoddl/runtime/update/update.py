@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from ...plans.figures import figures
 from ..backend import OptimizerFn
@@ -13,6 +14,8 @@ from .average import Average, check_decay
 from .clip import check_norm, clip_gradients
 from .loss_scale import LossScaler, check_stages
 from .parameters import Parameters, one_number
+
+Hook = Callable[[Iterator[tuple[str, Any]]], Any]
 
 
 def check_update(clip_grad_norm: float | None, ema_decay: float | None) -> None:
@@ -28,6 +31,7 @@ class Update:
     scaler:    None if the loss is not scaled
     grad_norm: of the last step's gradients, before they were clipped; infinite if a scaled one was
                not finite, None if none are clipped
+    hooks:     called with the parameters that have gradients, before these are clipped
     average:   of the parameters; None if none is kept
     """
 
@@ -63,9 +67,11 @@ class Update:
         if ema_decay is not None:
             names = {v: part.trained for v, part in parts.items()}
             self.average = Average(ema_decay, self._states, names, backend)
-        trained = [pair for part in parts.values() for pair in part.trained.items()]
+        self.hooks: list[Hook] = []
+        self._trained = Parameters(pair for part in parts.values() for pair in part.trained.items())
         # a rank whose parameters are all frozen has an optimizer too, for schedulers to drive
-        self.optimizer = backend.optimizer(optimizer, Parameters(trained or [one_number(backend)]))
+        given = self._trained or Parameters([one_number(backend)])
+        self.optimizer = backend.optimizer(optimizer, given)
 
     @property
     def scale(self) -> float:
@@ -76,6 +82,8 @@ class Update:
         """Change the parameters, unless a scaled gradient is not finite. Ranks call it together."""
         gradients = [state.gradients for state in self._states.values()]
         finite = self.scaler is None or self.scaler.unscale(gradients, self._world)
+        if finite and self.hooks:
+            self._call_hooks()
         if self._limit is not None:
             self.grad_norm = self._clip(self._limit) if finite else math.inf
         if finite:
@@ -87,6 +95,15 @@ class Update:
         if self._debug:
             for state in self._states.values():
                 state.check_parameters()
+
+    def _call_hooks(self) -> None:
+        for state in self._states.values():
+            state.give_gradients()
+        with self._world.backend.no_grad():
+            for hook in self.hooks:
+                hook(self._trained.named())
+        for state in self._states.values():
+            state.take_gradients()
 
     def _clip(self, limit: float) -> float:
         return clip_gradients(self._states, self._first_holders, limit, self._world)

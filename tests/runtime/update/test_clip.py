@@ -16,13 +16,16 @@ def test_a_limit_is_positive():
 
 
 def test_norms_and_clipped_training_are_those_of_one_process(launch):
-    """Mixed placements, parameters stored split, stages; the transformer ties two weights."""
+    """Mixed placements, parameters stored split, stages; the transformer ties two weights.
+
+    A hook changes the gradients before they are clipped.
+    """
     clipped = {"clip": 0.3}
     staged = {"stages": 2, "micro_batches": 4}
     cases = [
-        {"model": "transformer", "seed": 0},
+        {"model": "transformer", "seed": 0, "hook": True},
         {"model": "perceptron", "zero": "mixed", "micro_batches": 2},
-        {"model": "transformer", **staged},
+        {"model": "transformer", **staged, "hook": True},
         {"model": "transformer", **staged, "chunks": 2},
         {"model": "transformer", "clip": 1e6, "seed": 2},
     ]
