@@ -12,7 +12,7 @@ fits the memory is what the plan shows beside the layer.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,13 +20,15 @@ from numpy.typing import NDArray
 
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedOp
-from ..plans.records import PlannedLayer
+from ..plans.records import BATCH, COPIES, SUMMANDS, PlannedLayer, Split
 from ..sbp.mesh import Mesh
-from ..sbp.placement import NdSbp
+from ..sbp.placement import NdSbp, Placement
 from ..search.problem import Choice, Table
 from .tables.group_table import GroupTable
 from .tables.groups import Grouping, rule_of
 from .tables.tables import Tables
+
+Alternative = tuple[str, Split, float]  # a topology, its split, seconds that it adds
 
 
 def topology_letters(op: Op, ins: tuple[NdSbp, ...], outs: tuple[NdSbp, ...]) -> tuple[str, ...]:
@@ -43,6 +45,26 @@ def topology_letters(op: Op, ins: tuple[NdSbp, ...], outs: tuple[NdSbp, ...]) ->
         else:
             letters.append("B" if made.is_split else "R")
     return tuple(letters)
+
+
+def batch_dims_of(graph: Graph, op: Op) -> tuple[int, ...]:
+    """The dims of an operator's first output that grow with the batch."""
+    return graph.tensors[op.outputs[0]].batch_dims if op.outputs else ()
+
+
+def loop_of(graph: Graph, op: Op, ins: Sequence[Placement], outs: Sequence[Placement]) -> str:
+    """The loop of an operator that a mesh axis with these placements divides, in a word."""
+    made, rule = outs[0] if outs else None, rule_of(op)
+    names, summed = rule.loops(graph.spec(op)) if rule.loops else ((), "in")
+    if made is not None and made.is_split:
+        if made.dim in batch_dims_of(graph, op):
+            return BATCH
+        return names[made.dim] if made.dim < len(names) else f"dim{made.dim}"
+    if any(place.is_split for place in ins):
+        return summed
+    if any(place.is_partial for place in (*ins, *outs)):
+        return SUMMANDS
+    return COPIES
 
 
 def topology(letters: tuple[str, ...], mesh: Mesh) -> str:
@@ -100,19 +122,20 @@ def assign_layers(graph: Graph, grouping: Grouping, heavy: list[tuple[int, Op]])
 
 
 def describe_layers(
-    tables: Tables, ops: dict[str, PlannedOp], alternatives: dict[int, tuple[str, float]]
+    tables: Tables, ops: dict[str, PlannedOp], alternatives: Mapping[int, Alternative]
 ) -> tuple[PlannedLayer, ...]:
     """The plan's layers in graph order, as reports show them.
 
-    alternatives: heavy group -> (next best topology, extra seconds), see `alternatives.next_best`
+    alternatives: heavy group -> the next best topology, see `next_best`
     """
     graph, mesh = tables.grouping.graph, tables.model.cluster.mesh
     heavy = heavy_groups(tables)
     members = assign_layers(graph, tables.grouping, heavy)
     if not heavy:
-        return (PlannedLayer(graph.name, "light", tuple(members[0]), topology((), mesh), ""),)
+        members_of = tuple(members[0])
+        return (PlannedLayer(graph.name, "light", members_of, Split(), topology((), mesh), ""),)
     layers = []
-    known: dict[Hashable, tuple[str, str]] = {}  # topology and signature of equal layers
+    known: dict[Hashable, tuple[Split, str, str]] = {}  # split, topology, signature of equal layers
     taken: dict[str, int] = {}
     for (group, op), names in zip(heavy, members, strict=True):
         planned = ops[op.name]
@@ -120,12 +143,14 @@ def describe_layers(
         taken[name] = taken.get(name, 0) + 1
         if taken[name] > 1:
             name = f"{name}#{taken[name]}"
-        key = op.kind, planned.ins, planned.outs
+        key = graph.alike[op.name], planned.ins, planned.outs, batch_dims_of(graph, op)
         if key not in known:
             letters = topology_letters(op, planned.ins, planned.outs)
+            axes = zip(zip(*planned.ins, strict=True), zip(*planned.outs, strict=True), strict=True)
+            split = Split.of([loop_of(graph, op, *sides) for sides in axes], mesh)
             sides = (", ".join(map(str, side)) for side in (planned.ins, planned.outs))
-            known[key] = topology(letters, mesh), " -> ".join(sides)
-        alternative = alternatives.get(group, ("", 0.0))
+            known[key] = split, topology(letters, mesh), " -> ".join(sides)
+        alternative = alternatives.get(group, ("", Split(), 0.0))
         layers.append(PlannedLayer(name, op.kind, tuple(names), *known[key], *alternative))
     return tuple(layers)
 
@@ -143,15 +168,15 @@ class _Line:
     memory: Table
 
 
-def next_best(tables: Tables, choice: Choice, memory: float) -> dict[int, tuple[str, float]]:
-    """For each heavy group the cheapest other topology that fits: (topology, seconds more).
+def next_best(tables: Tables, choice: Choice, memory: float) -> dict[int, Alternative]:
+    """For each heavy group the cheapest other topology that fits.
 
     The tables may have few of a group's strategies; others are not considered. A group without
     another topology that fits is not in the result.
     """
     heavy = heavy_groups(tables)
     kinds: dict[tuple[int, int], _Topologies] = {}
-    known: dict[tuple[int, int], tuple[str, float] | None] = {}  # equal lines are compared once
+    known: dict[tuple[int, int], tuple[int, float] | None] = {}  # equal lines are compared once
     found = {}
     numbers = [
         [other.name for other in tables.grouping.groups[group].ops].index(op.name)
@@ -168,21 +193,30 @@ def next_best(tables: Tables, choice: Choice, memory: float) -> dict[int, tuple[
             known[which] = _best_other(line, kinds[key], fits)
         best = known[which]
         if best is not None:
-            found[group] = best
+            strategy, extra_s = best
+            split = _split(tables, line.table, number, op, strategy)
+            found[group] = kinds[key].name(strategy), split, extra_s
     return found
+
+
+def _split(tables: Tables, table: GroupTable, number: int, op: Op, strategy: int) -> Split:
+    """That operator `number` of the group has in a strategy."""
+    signatures = (table.composites[n].signatures[number] for n in table.assign[strategy])
+    graph = tables.grouping.graph
+    words = [loop_of(graph, op, signature.ins, signature.outs) for signature in signatures]
+    return Split.of(words, tables.model.cluster.mesh)
 
 
 def _best_other(
     line: _Line, topologies: _Topologies, fits: NDArray[np.bool_]
-) -> tuple[str, float] | None:
-    """The cheapest topology other than the plan's among what fits, and how much slower it is."""
+) -> tuple[int, float] | None:
+    """The cheapest strategy of another topology among what fits, and the seconds that it adds."""
     other = topologies.of_strategy != topologies.of_strategy[line.now]
     candidates = np.where(fits & other, line.cost, np.inf)
     best = int(np.argmin(candidates))
     if not np.isfinite(candidates[best]):
         return None
-    name = topologies.names[topologies.of_strategy[best]]
-    return name, float(candidates[best] - line.cost[line.now])
+    return best, float(candidates[best] - line.cost[line.now])
 
 
 @dataclass(frozen=True)
@@ -191,6 +225,9 @@ class _Topologies:
 
     names: list[str]
     of_strategy: NDArray[np.int64]
+
+    def name(self, strategy: int) -> str:
+        return self.names[self.of_strategy[strategy]]
 
     @staticmethod
     def of(table: GroupTable, number: int, op: Op, mesh: Mesh) -> _Topologies:

@@ -1,6 +1,6 @@
 """Where two plans of one model differ, layer by layer, and what each difference costs.
 
-A layer differs if its topology, the placements of its heavy operator, the steps of the
+A layer differs if the split of its heavy operator, that one's placements, the steps of the
 redistributions into it, or the placement of its stored parameters differ. What the difference costs
 is the layer's account in the second plan less that in the first (seconds, bytes, memory of one
 iteration on one device); the differences of all layers add up to that of the plans.
@@ -16,13 +16,16 @@ from ..plans.figures import figures
 from .plan import Plan
 from .records import PlannedLayer
 from .report.contents import titles
+from .report.notation import legend
 from .report.sections import Column, Figure, Figures, Report, Row, Table
 
 COLUMNS = (
     Column("name", "layer"),
     Column("differs_in", "differs in"),
-    Column("topology_a", "a", "topology"),
-    Column("topology_b", "b", "topology"),
+    Column("split_a", "a", "split", notation="words"),
+    Column("split_b", "b", "split", notation="words"),
+    Column("topology_a", "a", "topology", notation="sbp"),
+    Column("topology_b", "b", "topology", notation="sbp"),
     Column("seconds", "time", "more_seconds", adds=True),
     Column("compute_s", "comput.", "more_seconds", adds=True),
     Column("communication_s", "comm.", "more_seconds", adds=True),
@@ -36,7 +39,8 @@ COLUMNS = (
 class LayerDifference:
     """A layer in both plans.
 
-    what: "topology", "signature", "steps", "storage"; () if only the costs differ
+    what: "split" of the work, "placement" of the tensors on the axes of the mesh, "moves" between
+          placements, "storage" of parameters; () if only the costs differ
     """
 
     what: tuple[str, ...]
@@ -89,6 +93,8 @@ def report(first: Plan, second: Plan) -> Report:
         {
             "name": difference.first.name,
             "differs_in": ", ".join(difference.what) or "costs",
+            "split_a": difference.first.split,
+            "split_b": difference.second.split,
             "topology_a": difference.first.topology,
             "topology_b": difference.second.topology,
             "signature_a": difference.first.signature,
@@ -97,8 +103,10 @@ def report(first: Plan, second: Plan) -> Report:
         }
         for difference in found
     ]
+    told = (layer.split for d in found for layer in (d.first, d.second))
+    title = "Layers that differ: b less a"
     layers = Table(
-        "layers", "Layers that differ: b less a", COLUMNS, tuple(rows), total="all", folds=True
+        "layers", title, COLUMNS, tuple(rows), total="all", folds=True, legend=legend(told)
     )
     notes = () if found else ("the plans are alike",)
     heading = Figures("", "", (Figure("model", "", first.graph.name),))
@@ -135,12 +143,12 @@ def _totals(first: Plan, second: Plan, notes: tuple[str, ...]) -> Table:
 
 def _what(first: Plan, second: Plan, layer: PlannedLayer, other: PlannedLayer) -> tuple[str, ...]:
     what = []
-    if layer.topology != other.topology:
-        what.append("topology")
+    if layer.split != other.split:
+        what.append("split")
     if layer.signature != other.signature:
-        what.append("signature")
+        what.append("placement")
     if _steps(first, layer) != _steps(second, other):
-        what.append("steps")
+        what.append("moves")
     if _storage(first, layer) != _storage(second, other):
         what.append("storage")
     return tuple(what)

@@ -7,10 +7,12 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-Value = str | float | int | bool | None | tuple[str, ...]
+from .records import Split
+
+Value = str | float | int | bool | None | tuple[str, ...] | Split
 Unit = Literal[
     "text", "lines", "count", "seconds", "more_seconds", "bytes", "more_bytes", "share", "times",
-    "topology", "signature",
+    "split", "topology", "signature",
 ]  # fmt: skip
 
 
@@ -21,6 +23,8 @@ def written(value: Value, unit: Unit) -> str:
     """
     if value is None or value == "":
         return ""
+    if isinstance(value, Split):
+        return str(value)
     if isinstance(value, tuple):
         return "\n".join(value)
     if isinstance(value, str):

@@ -34,7 +34,7 @@ from .records import PlannedBaseline, PlannedLayer
 from .schedule.orders import in_flight
 from .stage import StagePlan
 
-PLAN_VERSION = 3
+PLAN_VERSION = 4
 # Of all stages alike
 _ASKED = ("micro_batches", "seed", "optimizer", "comm_rule", "precision", "back_end")
 

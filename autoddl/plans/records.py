@@ -2,27 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from ..sbp.mesh import Mesh
+
+COPIES, SUMMANDS, BATCH = "copies", "summands", "batch"
+# In the order in which they are told; other words (`dim1`) come after the first
+MEANINGS = {
+    BATCH: "rows of the batch",
+    "rows": "other rows of a product, such as the positions of a sequence",
+    "matrices": "products that are independent of each other, such as the heads of attention",
+    "out": "output features or channels",
+    "in": "input features or channels, which are summed over: parts of the sum are added up",
+    "vocabulary": "rows of the table that is looked up",
+    SUMMANDS: "each device has a part of a sum that is not added up yet",
+    COPIES: "so many devices have, or compute, the same",
+}
+
+
+@dataclass(frozen=True)
+class SplitPart:
+    """parts: into how many `word` is divided; hosts: over how many hosts (1: inside of each)."""
+
+    word: str
+    parts: int
+    hosts: int = 1
+
+
+@dataclass(frozen=True)
+class Split:
+    """How an operator's work, or a tensor, is divided over a mesh: `batch 4 × out 2`.
+
+    Every mesh axis divides one loop of an operator, or none, and one dim of a tensor, or none. Each
+    word has the number of its parts, whose product is all devices, and over how many hosts they are
+    spread, which `str` tells where it does not go without saying. On one device there are none.
+    """
+
+    parts: tuple[SplitPart, ...] = ()
+
+    @staticmethod
+    def of(words: Sequence[str], mesh: Mesh) -> Split:
+        """words: one for each mesh axis"""
+        known = list(MEANINGS)
+        found = []
+        for word in sorted(set(words), key=lambda w: (known.index(w) if w in known else 0.5, w)):
+            nodes, gpus = mesh.topology(a for a, at in enumerate(words) if at == word)
+            found.append(SplitPart(word, nodes * gpus, nodes))
+        return Split(tuple(found))
+
+    def __str__(self) -> str:
+        nodes = math.prod(part.hosts for part in self.parts)
+        devices = math.prod(part.parts for part in self.parts)
+        tells = len(self.parts) > 1 and 1 < nodes < devices
+        return " × ".join(
+            f"{part.word} {part.parts}"
+            + (f" over {part.hosts} hosts" if tells and part.hosts > 1 else "")
+            for part in self.parts
+        )
+
+    def count(self, word: str) -> int:
+        """The parts of a word; 1 if it is not divided."""
+        return math.prod(part.parts for part in self.parts if part.word == word)
+
+    def to_json(self) -> list[list[Any]]:
+        """What a plan's file holds of it; `from_json` inverts it."""
+        return [[part.word, part.parts, part.hosts] for part in self.parts]
+
+    @staticmethod
+    def from_json(data: Iterable[Sequence[Any]]) -> Split:
+        return Split(tuple(SplitPart(*part) for part in data))
 
 
 @dataclass(frozen=True)
 class PlannedLayer:
     """A layer of the plan's table: a heavy operator and the light ones around it.
 
-    topology:    the paper's (S0:(n,g), B:(n,g), S1:(n,g)), (nodes, GPUs) tuples
+    split:       how the heavy operator's work is divided
+    topology:    the same as the paper's (S0:(n,g), B:(n,g), S1:(n,g)), (nodes, GPUs) tuples
     signature:   the heavy operator's placements, inputs -> outputs
-    alternative: the next best topology with everything else as planned, and what it would add to
-                 the iteration (seconds); "" if there is none
+    alternative: the next best topology with everything else as planned, its split, and what it
+                 would add to the iteration (seconds); "" if there is none
     """
 
     name: str
     op: str
     ops: tuple[str, ...]
+    split: Split
     topology: str
     signature: str
     alternative: str = ""
+    alternative_split: Split = Split()
     alternative_extra_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -30,16 +102,19 @@ class PlannedLayer:
         return {
             "name": self.name,
             "op": self.op,
+            "split": self.split.to_json(),
             "topology": self.topology,
             "signature": self.signature,
             "alternative": self.alternative,
+            "alternative_split": self.alternative_split.to_json(),
             "alternative_extra_s": self.alternative_extra_s,
             "ops": list(self.ops),
         }
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> PlannedLayer:
-        return PlannedLayer(**{**data, "ops": tuple(data["ops"])})
+        splits = {name: Split.from_json(data[name]) for name in ("split", "alternative_split")}
+        return PlannedLayer(**{**data, **splits, "ops": tuple(data["ops"])})
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ stand the operator's facets: what its backward pass keeps, whether it is a view,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -117,6 +117,7 @@ LocalAttrsFn = Callable[[OpSpec, tuple[Shape, ...], tuple[Shape, ...]], Attrs]
 FlopsFn = Callable[[OpSpec], float]
 SharesFn = Callable[[OpSpec], tuple[float, float]]
 LimitFn = Callable[[OpSpec], int]
+LoopsFn = Callable[[OpSpec], tuple[Sequence[str], str]]
 # how an output shares its first input's memory: as it is, in another shape, in another order, as a
 # part, or with dims stretched; "" if it does not
 View = Literal["", "same", "reshape", "transpose", "narrow", "expand"]
@@ -149,6 +150,7 @@ class Rule:
                  operator runs on the shards (a reshape's target becomes local)
     flops:       floating-point operations of the forward pass on the tensors of the OpSpec
     heavy:       True for operators that head a layer in the plan's table (matmul, convolution, ...)
+    loops:       OpSpec -> what people call the dims of the first output, and the dim summed over
 
     Memory:
 
@@ -175,6 +177,7 @@ class Rule:
     local_attrs: LocalAttrsFn = keep_attrs
     flops: FlopsFn = one_flop_per_output
     heavy: bool = False
+    loops: LoopsFn | None = None
     view: View = ""
     in_place: bool = False
     saves: str | None = None

@@ -20,6 +20,7 @@ from .commands.options import (
     CLUSTER,
     JSON,
     MODEL,
+    NOTATION,
     examples,
     graph_of,
     load_cluster,
@@ -32,6 +33,7 @@ from .errors import Errors
 
 if TYPE_CHECKING:
     from ..plans import Plan
+    from ..plans.report.sections import Notation
 
 
 @click.group(cls=Errors, context_settings={"help_option_names": ["-h", "--help"]})
@@ -93,6 +95,7 @@ def trace(model: str, output: str, batch: int | None) -> None:
 @BATCH
 @plan_options()
 @click.option("-o", "--output", metavar="FILE", help="The plan file to write.")
+@NOTATION
 @JSON
 def plan(
     model: str,
@@ -101,6 +104,7 @@ def plan(
     gpus_per_node: int | None,
     batch: int | None,
     output: str | None,
+    notation: Notation,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -117,7 +121,7 @@ def plan(
         found = api.plan(graph, cluster, chosen)
     if output:
         found.save(output)
-    show(report(found), as_json, brief=True)
+    show(report(found), as_json, brief=True, notation=notation)
 
 
 @main.command(
@@ -135,6 +139,7 @@ def plan(
 @click.option("--png", metavar="FILE", help="Write a picture of that page; needs Chromium.")
 @click.option("--timeline", metavar="FILE", help="Write when each pass runs: a picture (PNG).")
 @click.option("--trace", metavar="FILE", help="Likewise, for Perfetto or Chrome (JSON).")
+@NOTATION
 @JSON
 def explain(
     plan_file: str,
@@ -143,6 +148,7 @@ def explain(
     png: str | None,
     timeline: str | None,
     trace: str | None,
+    notation: Notation,
     as_json: bool,
 ) -> None:
     """Say in words and numbers why the plan in PLAN is as it is.
@@ -158,7 +164,8 @@ def explain(
     if pictures and layer:
         raise ValueError("the pages and pictures show the whole plan; leave --layer out")
     if as_json or not pictures:
-        show(layer_report(found, layer) if layer else report(found), as_json)
+        shown = layer_report(found, layer) if layer else report(found)
+        show(shown, as_json, notation=notation)
     _write_pictures(found, timeline, trace)
     if html or png:
         _write_page(found, html, png)

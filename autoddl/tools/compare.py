@@ -28,7 +28,7 @@ from ..plans.records import PlannedBaseline
 from ..plans.report.contents import unfit_text
 
 OURS = "autoddl"
-OWN_TOPOLOGY = "a topology for each layer"
+OWN_TOPOLOGY = "each layer its own"
 MEGATRON_STAGES = "Megatron in stages"
 _log = logging.getLogger(__name__)
 RIVAL = "auto_parallel"  # nn.Graph's enable_auto_parallel

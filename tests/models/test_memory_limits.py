@@ -88,9 +88,9 @@ def test_weights_spread_over_the_groups_of_the_paper(size, nodes, least, checkpo
 @pytest.mark.parametrize(
     ("size", "nodes", "checkpointing", "summa"),
     [
-        ("6_8b", 64, "none", "rows:(8,1), columns:(8,1)"),
-        ("16b", 128, "auto", "rows:(16,1), columns:(8,1)"),
-        ("36b", 256, "auto", "rows:(16,1), columns:(16,1)"),
+        ("6_8b", 64, "none", "rows 8 × columns 8"),
+        ("16b", 128, "auto", "rows 16 × columns 8"),
+        ("36b", 256, "auto", "rows 16 × columns 16"),
     ],
 )
 def test_topologies_of_megatron_and_summa(size, nodes, checkpointing, summa):
@@ -108,7 +108,7 @@ def test_topologies_of_megatron_and_summa(size, nodes, checkpointing, summa):
     }
     again = "none" if checkpointing == "none" else "all"
     spread = next(2**n for n in range(10) if by_hand(graph, LAYERS[size], 2**n, again) <= P100)
-    assert topologies["Megatron"] == f"data:({nodes // spread},1), tensor:({spread},1)"
+    assert topologies["Megatron"] == f"data {nodes // spread} × tensor {spread}"
     assert topologies["SUMMA"] == summa
     assert "data parallel" not in topologies
     for name in ("Megatron", "SUMMA"):

@@ -1,5 +1,6 @@
 """The next best topologies, against each strategy priced by itself."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -54,6 +55,7 @@ def test_the_next_best_is_the_cheapest_of_all_others(graph, room):
     assert found.keys() == expected.keys()
     assert found or room < np.inf
     for group, extra_s in expected.items():
-        name, more_s = found[group]
+        name, split, more_s = found[group]
+        assert math.prod(part.parts for part in split.parts) == where.num_devices
         assert more_s == pytest.approx(extra_s[name], rel=1e-9)
         assert more_s == pytest.approx(min(extra_s.values()), rel=1e-9)

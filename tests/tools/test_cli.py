@@ -74,8 +74,10 @@ def test_importing_the_package_imports_nothing_heavy():
 def test_the_table_names_every_kind_of_layer(graph):
     result = autoddl("plan", graph, "--cluster", LAPTOP)
     assert result.exit_code == 0
-    for word in ("embedding", "qkv", "logits", "topology", "signature", "comm.", "memory"):
-        assert word in result.stdout
+    words = ("embedding", "qkv", "logits", "comm.", "memory")
+    assert all(word in result.stdout for word in (*words, "split", "batch 2"))
+    labels = autoddl("plan", graph, "--cluster", LAPTOP, "--notation", "sbp").stdout
+    assert all(word in labels for word in (*words, "topology", "signature", "S0:(1,2)"))
     assert "on laptop 2x2\nbatch 16, adam\n" in result.stdout
 
 
@@ -90,7 +92,7 @@ def test_json_is_one_object_with_the_promised_fields(graph):
         parts = found["link_bytes"][link]
         assert {"forward", "backward", "gradient_sync"} <= set(parts)
     assert found["memory_bytes"] > 0
-    assert {"name", "op", "topology", "signature"} <= set(found["layers"][0])
+    assert {"name", "op", "split", "topology", "signature"} <= set(found["layers"][0])
     assert re.search(
         r"S0:\(\d+,\d+\), B:\(\d+,\d+\), S1:\(\d+,\d+\)", found["layers"][0]["topology"]
     )

@@ -94,7 +94,7 @@ def test_differences_add_up_to_those_of_the_plans():
     for key, value in whole.items():
         parts = sum(cost_differences(*d.costs)[key] for d in found)
         assert parts == pytest.approx(value, rel=1e-9, abs=1e-15), key
-    assert any("topology" in d.what for d in found)
+    assert any("split" in d.what for d in found)
     assert list(found) == sorted(found, key=lambda d: -abs(d.seconds))
 
 

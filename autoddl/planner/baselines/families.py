@@ -34,6 +34,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ...graph.graph import SOURCE_KINDS, Graph, Op
+from ...plans.records import Split
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp, Placement
 from ..layers import topology_letters
@@ -143,11 +144,9 @@ class Variant:
         return tuple(a for a in range(mesh.num_axes) if a not in self.tensor_axes)
 
     def topology(self, mesh: Mesh) -> str:
-        """`data:(4,1), tensor:(16,1)`, extents in (nodes, GPUs)."""
-        data, tensor = mesh.topology(self.data_axes(mesh)), mesh.topology(self.tensor_axes)
-        extents = (data,) if self.family.letters is None else (data, tensor)
-        names = self.family.axes_names[: len(extents)]
-        return ", ".join(f"{n}:({e[0]},{e[1]})" for n, e in zip(names, extents, strict=True))
+        """`data 4 over 2 hosts × tensor 2`."""
+        axes = range(mesh.num_axes)
+        return str(Split.of([self.family.axes_names[a in self.tensor_axes] for a in axes], mesh))
 
 
 def variants(family: Family, mesh: Mesh) -> tuple[Variant, ...]:

@@ -11,11 +11,13 @@ from ...plans.figures import figures
 from ..format import format_bytes
 from ..plan import Plan
 from ..records import PlannedBaseline
+from ..reshard.plan import ReshardPlan
 from ..schedule.schedule import Costs
 from ..schedule.simulate import simulate
 from .layers import layers_table
 from .machine import machine_sections
-from .sections import Column, Figure, Figures, Part, Report, Row, Section, Table
+from .notation import placement
+from .sections import Column, Figure, Figures, Notation, Part, Report, Row, Section, Table
 from .stage_sections import stage_sections
 
 OURS = "this plan"
@@ -183,7 +185,8 @@ def _transfers(plan: Plan) -> Table:
             "long_skip": link.target > link.source + 1,
             "way": f"{link.source} -> {link.target}"
             + (" (long skip)" if link.target > link.source + 1 else ""),
-            "path": f"{forward.source.nd} -> {forward.target.nd}",
+            "path": _path(plan, link.tensor, forward, "words"),
+            "path_sbp": _path(plan, link.tensor, forward, "sbp"),
             "bytes": forward.spec.bytes,
             "strategy": forward.strategy,
             "forward_s": forward.seconds,
@@ -195,7 +198,8 @@ def _transfers(plan: Plan) -> Table:
     columns = (
         Column("tensor", "tensor"),
         Column("way", f"{_part_word(plan)}s"),
-        Column("path", "placements"),
+        Column("path", "placements", notation="words"),
+        Column("path_sbp", "placements", notation="sbp"),
         Column("bytes", "bytes", "bytes"),
         Column("strategy", "by"),
         Column("forward_s", "forward", "seconds"),
@@ -204,6 +208,13 @@ def _transfers(plan: Plan) -> Table:
     )
     title = f"Between {_part_word(plan)}s, each micro-batch" if rows else ""
     return Table("transfers", title, columns, tuple(rows))
+
+
+def _path(plan: Plan, tensor: str, way: ReshardPlan, notation: Notation) -> str:
+    """From which placement to which a tensor goes."""
+    dims = plan.graph.tensors[tensor].batch_dims
+    ends = (placement(end.nd, end.place.mesh, dims, notation) for end in (way.source, way.target))
+    return " -> ".join(ends)
 
 
 def _schemes(plan: Plan) -> Table:
@@ -235,7 +246,7 @@ def _schemes(plan: Plan) -> Table:
     ]
     columns = (
         Column("name", "scheme"),
-        Column("topology", "topology"),
+        Column("topology", "split"),
         Column("micro_batches", "rounds", "count"),
         Column("iteration_s", "a step", "seconds"),
         Column("times", "times as long", "times"),
@@ -243,7 +254,7 @@ def _schemes(plan: Plan) -> Table:
         Column("memory_bytes", "memory, summed", "bytes"),
         Column("why", "why not"),
     )
-    title = "Beside the known schemes, each on its best topology" if plan.baselines else ""
+    title = "Beside the known schemes, each as it is fastest" if plan.baselines else ""
     return Table("schemes", title, columns, tuple(rows))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...cost.sharded_storage import edge_times
 from ...graph.graph import Op
@@ -11,25 +11,29 @@ from ...plans.stage_figures import stage_figures
 from ...sbp.collectives import Step, path_bytes, work_of
 from ...sbp.placement import NdSbp
 from ...sbp.redistribute import path_cost
-from ..format import format_bytes, format_seconds, short_signature
+from ..format import format_bytes, format_seconds
 from ..records import PlannedLayer
 from ..stage import StagePlan
-from .sections import Column, Row, Table
+from .notation import legend, placement
+from .sections import NOTATIONS, Column, Notation, Row, Table
 
 COLUMNS = (
     Column("name", "layer"),
     Column("op", "operator"),
-    Column("topology", "topology", "topology"),
-    Column("signature", "signature", "signature"),
+    Column("split", "split", "split", notation="words"),
+    Column("topology", "topology", "topology", notation="sbp"),
+    Column("signature", "signature", "signature", notation="sbp"),
     Column("compute_s", "comput.", "seconds", adds=True),
     Column("communication_s", "comm.", "seconds", adds=True),
     Column("nic_bytes", "NIC", "bytes", adds=True),
     Column("intra_bytes", "in host", "bytes", adds=True),
     Column("memory_bytes", "memory", "bytes", adds=True),
-    Column("next_best", "next best topology", "topology", apart=True),
+    Column("next_best_split", "next best split", "split", apart=True, notation="words"),
+    Column("next_best", "next best topology", "topology", apart=True, notation="sbp"),
     Column("next_best_extra_s", "longer by", "more_seconds", apart=True),
     Column("storage", "parameters", apart=True),
-    Column("moves", "what moves into it", "lines", apart=True),
+    Column("moves", "what moves into it", "lines", apart=True, notation="words"),
+    Column("moves_sbp", "what moves into it", "lines", apart=True, notation="sbp"),
 )
 
 
@@ -49,14 +53,16 @@ def layers_table(stage: StagePlan, names: Sequence[str] | None = None) -> Table:
         folds=True,
         brief=True,
         notes=note if names is None else (),
+        legend=legend(layer.split for layer in chosen),
     )
 
 
 def _row(stage: StagePlan, layer: PlannedLayer) -> Row:
-    cost = stage_figures(stage).layer_cost(layer)
+    cost, moves = stage_figures(stage).layer_cost(layer), list(_moves(stage, layer))
     return {
         "name": layer.name,
         "op": layer.op,
+        "split": layer.split,
         "topology": layer.topology,
         "signature": layer.signature,
         "compute_s": cost.compute_s,
@@ -64,10 +70,12 @@ def _row(stage: StagePlan, layer: PlannedLayer) -> Row:
         "nic_bytes": cost.nic_bytes.total,
         "intra_bytes": cost.intra_bytes.total,
         "memory_bytes": cost.memory_bytes,
+        "next_best_split": layer.alternative_split,
         "next_best": layer.alternative,
         "next_best_extra_s": layer.alternative_extra_s if layer.alternative else None,
         "storage": _storage(stage, layer),
-        "moves": tuple(_moves(stage, layer)),
+        "moves": tuple(move["words"] for move in moves),
+        "moves_sbp": tuple(move["sbp"] for move in moves),
     }
 
 
@@ -83,7 +91,7 @@ def _storage(stage: StagePlan, layer: PlannedLayer) -> str:
     return f"split, ZeRO stage {named}: saves {format_bytes(every.saved_bytes)}"
 
 
-def _moves(stage: StagePlan, layer: PlannedLayer) -> Iterator[str]:
+def _moves(stage: StagePlan, layer: PlannedLayer) -> Iterator[Mapping[Notation, str]]:
     """The redistributions into a layer: from where to where, by which collectives.
 
     With the bytes and seconds of each, and how often they run in a step.
@@ -107,8 +115,14 @@ def _moves(stage: StagePlan, layer: PlannedLayer) -> Iterator[str]:
                 texts = list(_steps(stage, tensor, source, steps))
                 if texts:
                     count = f", {times} times a step" if times > 1 else ""
-                    path = short_signature(f"{source} -> {target}")
-                    yield f"{way}, {what}: {path} by {'; then '.join(texts)}{count}"
+                    dims = graph.tensors[tensor].batch_dims
+                    by = f"{'; then '.join(texts)}{count}"
+                    yield {
+                        notation: f"{way}, {what}: "
+                        f"{placement(source, stage.mesh, dims, notation)} -> "
+                        f"{placement(target, stage.mesh, dims, notation)} by {by}"
+                        for notation in NOTATIONS
+                    }
 
 
 def _ends(

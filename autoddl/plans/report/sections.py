@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from ..format import Unit, Value, shared_name, without_numbers, written
+from ..records import Split
 
 Row = Mapping[str, Value]
+Notation = Literal["words", "sbp"]  # `batch 4 × out 2`, or the labels of the AutoDDL paper
+NOTATIONS: tuple[Notation, ...] = ("words", "sbp")
 
 
 @dataclass(frozen=True)
 class Column:
     """A column of a table: its name in JSON and for people, and the unit of its values.
 
-    adds:  its total is the sum of the rows
-    apart: it is shown below the table (in the page: beside the row)
+    adds:     its total is the sum of the rows
+    apart:    it is shown below the table (in the page: beside the row)
+    notation: the only one in which it is shown; None for both
     """
 
     key: str
@@ -30,6 +34,7 @@ class Column:
     unit: Unit = "text"
     adds: bool = False
     apart: bool = False
+    notation: Notation | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ class Table:
     by_name: in JSON an object by the rows' "name" instead of a list
     brief:   it belongs into the short account of `autoddl plan`
     notes:   sentences about it
+    legend:  what its words, or its labels, mean
     """
 
     key: str
@@ -65,6 +71,14 @@ class Table:
     by_name: bool = False
     brief: bool = False
     notes: tuple[str, ...] = ()
+    legend: Mapping[Notation, str] = field(default_factory=dict)
+
+    def in_notation(self, notation: Notation) -> Table:
+        """For people, who read one notation; in JSON a row has all of them."""
+        columns = tuple(c for c in self.columns if c.notation in (None, notation))
+        legend = self.legend.get(notation, "")
+        notes = (*filter(None, (legend,)), *self.notes)
+        return replace(self, columns=columns, notes=notes, legend={})
 
     @property
     def given(self) -> tuple[Column, ...]:
@@ -147,6 +161,11 @@ class Figures:
         """Those for people."""
         return [figure for figure in self.figures if figure.title and figure.value is not None]
 
+    def in_notation(self, notation: Notation) -> Figures:
+        """As `Table` has it; figures are the same in both."""
+        del notation
+        return self
+
     def to_json(self) -> Any:
         return {figure.key: _plain(figure.value) for figure in self.figures}
 
@@ -178,6 +197,15 @@ class Report:
     parts: tuple[Part, ...] = ()
     closing: tuple[Section, ...] = ()
     parts_key: str = ""
+
+    def in_notation(self, notation: Notation) -> Report:
+        """For people, who read one notation."""
+
+        def told(sections: Sequence[Section]) -> tuple[Section, ...]:
+            return tuple(section.in_notation(notation) for section in sections)
+
+        parts = tuple(replace(part, sections=told(part.sections)) for part in self.parts)
+        return replace(self, sections=told(self.sections), parts=parts, closing=told(self.closing))
 
     def all_sections(self) -> Iterator[tuple[str, Section]]:
         """The sections for people with the title of their part, "" for the whole.
@@ -228,4 +256,6 @@ def _plain(value: Value) -> Any:
     """As JSON knows it."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
+    if isinstance(value, Split):
+        return str(value)
     return list(value) if isinstance(value, tuple) else value

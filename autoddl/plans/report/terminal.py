@@ -21,28 +21,52 @@ from rich.text import Text
 
 from ..plan import Plan
 from .contents import layer_report, report
-from .sections import Column, Figures, Report, Row, Section, ShownRow, Table
+from .sections import (
+    NOTATIONS,
+    Column,
+    Figures,
+    Notation,
+    Report,
+    Row,
+    Section,
+    ShownRow,
+    Table,
+)
 
 PIPE_WIDTH = 320  # columns where nobody sees where lines end: what the widest tables take
 WORDS_WIDTH = 34  # that a column of words takes before it is wrapped: two labels of a product
 BETWEEN = 3  # blanks between two columns, as rich has them
-_WORDS = ("text", "lines", "topology", "signature")
+_WORDS = ("text", "lines", "split", "topology", "signature")
 
 
-def explain(plan: Plan, layer: str | None = None, width: int | None = None) -> str:
+def explain(
+    plan: Plan,
+    layer: str | None = None,
+    width: int | None = None,
+    notation: Notation = "words",
+) -> str:
     """The plan in words and numbers; with `layer`, that layer alone, step by step.
 
     width: columns; None for those of COLUMNS, of the terminal, or as many as the tables take.
-    ValueError if no layer has that name.
+    notation: "words", or "sbp" for topologies and signatures as the AutoDDL paper writes them.
+    ValueError if no layer has that name, and for another notation.
     """
+    if notation not in NOTATIONS:
+        raise ValueError(f"unknown notation {notation!r}; use one of {', '.join(NOTATIONS)}")
     shown = report(plan) if layer is None else layer_report(plan, layer)
-    return text(shown, width=width)
+    return text(shown, width=width, notation=notation)
 
 
 def text(
-    shown: Report, *, width: int | None = None, brief: bool = False, styled: bool = False
+    shown: Report,
+    *,
+    width: int | None = None,
+    brief: bool = False,
+    styled: bool = False,
+    notation: Notation = "words",
 ) -> str:
     """A report as text. brief: its short account; styled: with a terminal's colours."""
+    shown = shown.in_notation(notation)
     out = Printer(width, styled)
     out.line(shown.title, "bold")
     out.line(shown.subtitle)

@@ -7,7 +7,7 @@ groups, and the extents that carry that signature must divide their number (`Sig
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..layout import Shape
 from ..placement import B, S
@@ -29,9 +29,15 @@ def _local_attrs(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) ->
     return {**op.attrs, "filters": filters, "groups": groups}
 
 
+def _loops(op: OpSpec) -> tuple[Sequence[str], str]:
+    del op
+    return ("batch", "out"), "in"
+
+
 @rule(
     "conv1d", "conv2d", "conv3d",
-    local_attrs=_local_attrs, flops=_flops, heavy=True, product="convolution", saves="other",
+    local_attrs=_local_attrs, flops=_flops, heavy=True, loops=_loops, product="convolution",
+    saves="other",
 )  # fmt: skip
 def conv(op: OpSpec) -> Iterator[Signature]:
     """(in [n, c, ...], weight [f, c / groups, ...]) -> out [n, f, ...].
@@ -75,7 +81,7 @@ def _transposed_attrs(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...
 
 @rule(
     "deconv1d", "deconv2d", "deconv3d",
-    local_attrs=_transposed_attrs, flops=_transposed_flops, heavy=True, saves="other",
+    local_attrs=_transposed_attrs, flops=_transposed_flops, heavy=True, loops=_loops, saves="other",
 )  # fmt: skip
 def transposed_conv(op: OpSpec) -> Iterator[Signature]:
     """(in [n, c, ...], weight [c, f / groups, ...]) -> out [n, f, ...].

@@ -7,7 +7,7 @@ devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..placement import P, S
 from ..signature import OpSpec, Signature, rule
@@ -19,7 +19,14 @@ def _rows(op: OpSpec) -> int:
     return op.inputs[0].shape[op.attrs.get("axis", 0)]
 
 
-@rule("gather", heavy=True, saves="x1", index_limit=_rows)
+def _loops(op: OpSpec) -> tuple[Sequence[str], str]:
+    before = op.attrs.get("axis", 0) % len(op.inputs[0].shape)
+    found = ("rows",) * len(op.inputs[1].shape)
+    after = ("out",) * (len(op.inputs[0].shape) - before - 1)
+    return (*("out",) * before, *found, *after), "vocabulary"
+
+
+@rule("gather", heavy=True, loops=_loops, saves="x1", index_limit=_rows)
 def gather(op: OpSpec) -> Iterator[Signature]:
     """(table, indices) -> out: dim `axis` of the table gives way to the dims of the indices."""
     table, indices = dims_of(op.inputs[0].shape), dims_of(op.inputs[1].shape)
@@ -30,7 +37,7 @@ def gather(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, (labels, found), (out,), linear=((0,),))
 
 
-@rule("embedding", heavy=True, saves="x1", index_limit=_rows)
+@rule("embedding", heavy=True, loops=_loops, saves="x1", index_limit=_rows)
 def embedding(op: OpSpec) -> Iterator[Signature]:
     """(weight [v, h], indices) -> out [..., h], with a padding row that gets no gradient.
 

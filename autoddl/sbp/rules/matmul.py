@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..signature import OpSpec, Signature, rule
 from .build import broadcast_labels, dims_of, drop, labelled
@@ -18,9 +18,13 @@ def product_flops(op: OpSpec) -> float:
     return 2.0 * op.outputs[0].numel * _summed_size(op)
 
 
+def _loops(op: OpSpec) -> tuple[Sequence[str], str]:
+    return (*("matrices",) * (len(op.outputs[0].shape) - 2), "rows", "out"), "in"
+
+
 @rule(
     "matmul", "broadcast_matmul", "batch_matmul",
-    flops=product_flops, heavy=True, product="matmul", saves="other",
+    flops=product_flops, heavy=True, loops=_loops, product="matmul", saves="other",
 )  # fmt: skip
 def matmul(op: OpSpec) -> Iterator[Signature]:
     """(a [..., m, k], b [..., k, n]) -> out [..., m, n]; batch dims broadcast."""

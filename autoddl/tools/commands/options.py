@@ -34,6 +34,10 @@ CLUSTER = click.option(
     help="A machine file (JSON), or a name that 'autoddl machines' lists.",
 )
 BATCH = click.option("--batch", type=click.IntRange(1), help="Rows of the global batch.")
+NOTATION = click.option(
+    "--notation", type=click.Choice(("words", "sbp")), default="words", show_default=True,
+    help="How splits are told; sbp: topologies and signatures as the AutoDDL paper writes them.",
+)  # fmt: skip
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 
 

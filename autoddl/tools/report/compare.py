@@ -20,7 +20,7 @@ PARTS = (
 )
 COLUMNS = (
     Column("name", "scheme"),
-    Column("topology", "topology"),
+    Column("topology", "split"),
     Column("micro_batches", "rounds", "count"),
     Column("iteration_s", "a step", "seconds"),
     Column("times", "x ours", "times"),

@@ -7,22 +7,15 @@ wide bars are. Bars are as wide as their values are large, per section.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...plans import Plan
 from ...plans.format import Value
+from ...plans.records import COPIES, MEANINGS, Split
 from ...plans.report import report
 from ...plans.report.sections import Figures, Report, Section, ShownRow, Table
-
-LETTERS = {
-    "S0": "rows split",
-    "B": "columns split",
-    "S1": "summed dim split",
-    "R": "repeated",
-}
 
 
 @dataclass(frozen=True)
@@ -57,6 +50,7 @@ def render(shown: Report) -> str:
 
 def view(shown: Report) -> dict[str, Any]:
     """What the template needs: the report, and the bars of its sections."""
+    shown = shown.in_notation("words")
     sections, told = [], set[str]()
     for part, section in shown.all_sections():
         sections.append(
@@ -77,8 +71,7 @@ def view(shown: Report) -> dict[str, Any]:
         "report": shown,
         "sections": sections,
         "same": same,
-        "letters": LETTERS,
-        "topology": topology_parts,
+        "splits": split_parts,
     }
 
 
@@ -131,28 +124,26 @@ def _number(value: Value) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
 
 
-def topology_parts(topology: str) -> list[dict[str, Any]]:
-    """The letters of `(S0:(4,1), B:(8,1), S1:(2,1))` with more than one device.
+def split_parts(split: Split) -> list[dict[str, Any]]:
+    """The words of a split, each as wide as the logarithm of its devices.
 
-    Each is as wide as the logarithm of its devices, so that widths add up to the whole mesh.
+    So widths add up to the whole mesh. Without words one device does the work.
     """
-    found = [
-        (letter, int(nodes), int(gpus))
-        for letter, nodes, gpus in re.findall(r"(\w+):\((\d+),(\d+)\)", topology)
-    ]
-    whole = sum(math.log2(nodes * gpus) for _, nodes, gpus in found)
+    whole = sum(math.log2(part.parts) for part in split.parts)
     return [
         {
-            "letter": letter,
-            "devices": nodes * gpus,
-            "text": f"{letter} {nodes}x{gpus}" if gpus > 1 and nodes > 1 else
-            f"{letter} {nodes * gpus}",
-            "title": f"{LETTERS[letter]} over {nodes} x {gpus} devices",
-            "percent": percent(math.log2(nodes * gpus), whole),
+            "style": style_of(part.word),
+            "text": f"{part.word} {part.parts}",
+            "title": f"{part.word} {part.parts}: {MEANINGS.get(part.word, 'of a tensor')}",
+            "percent": percent(math.log2(part.parts), whole),
         }
-        for letter, nodes, gpus in found
-        if nodes * gpus > 1
-    ]  # fmt: skip
+        for part in split.parts
+    ]
+
+
+def style_of(word: str) -> str:
+    """The class of the style sheet that colours a word."""
+    return f"word-{word if word in MEANINGS else COPIES}"
 
 
 def percent(part: Value, whole: float) -> float:

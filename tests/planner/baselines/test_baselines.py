@@ -48,13 +48,16 @@ MACHINES = ("laptop", "piz_daint", "gcp_a100")
 
 def test_topologies_fill_the_nodes_with_tensor_axes_first():
     found = {f.name: [v.topology(Mesh(4, 2)) for v in variants(f, Mesh(4, 2))] for f in FAMILIES}
-    assert found["data parallel"] == ["data:(4,2)"]
+    assert found["data parallel"] == ["data 8"]
     assert found["Megatron"] == [
-        "data:(1,1), tensor:(4,2)",
-        "data:(2,1), tensor:(2,2)",
-        "data:(4,1), tensor:(1,2)",
+        "tensor 8",
+        "data 2 over 2 hosts × tensor 4 over 2 hosts",
+        "data 4 over 4 hosts × tensor 2",
     ]
-    assert found["SUMMA"] == ["rows:(2,1), columns:(2,2)", "rows:(4,1), columns:(1,2)"]
+    assert found["SUMMA"] == [
+        "rows 2 over 2 hosts × columns 4 over 2 hosts",
+        "rows 4 over 4 hosts × columns 2",
+    ]
 
 
 @pytest.mark.parametrize("graph", GRAPHS[2:], ids=lambda g: g.name)
@@ -206,7 +209,7 @@ def test_one_row_at_a_time_is_no_hindrance_without_data_axes():
     record, plan = baseline_plans(graph, cluster("piz_daint", 4, 1), PlanOptions(micro_batches=4))[
         "Megatron"
     ]
-    assert record.topology == "data:(1,1), tensor:(4,1)" and plan is not None
+    assert record.topology == "tensor 4" and plan is not None
 
 
 def test_the_plan_records_them_and_survives_the_file():

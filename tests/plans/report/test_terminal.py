@@ -8,6 +8,7 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.figures import figures
 from autoddl.plans.format import short_signature, short_topology, written
+from autoddl.plans.records import MEANINGS
 from autoddl.plans.report import explain, report
 from autoddl.plans.report.sections import Column, Report, Table
 from autoddl.plans.report.terminal import text
@@ -39,8 +40,24 @@ def test_any_layer_is_explained_by_itself(plan):
 
 def test_a_layer_shows_what_moves_into_it():
     moved = [layer for layer in PLAN.layers if figures(PLAN).layer_cost(layer).communication_s > 0]
-    pattern = r"^(forward|backward), .*: \(.*\) -> \(.*\) by [a-z-]+ over .* [kM]?B a device"
-    assert moved and all(re.search(pattern, explain(PLAN, m.name), re.MULTILINE) for m in moved)
+    words = r"(whole|(batch|dim\d|summands) \d.*)"
+    ends = {"words": f"{words} -> {words}", "sbp": r"\(.*\) -> \(.*\)"}
+    for notation, pattern in ends.items():
+        line = rf"^(forward|backward), .*: {pattern} by [a-z-]+ over .* [kM]?B a device"
+        told = [explain(PLAN, m.name, notation=notation) for m in moved]
+        assert told and all(re.search(line, text, re.MULTILINE) for text in told)
+
+
+def test_words_are_explained_below_their_table_and_labels_below_theirs():
+    told = explain(PLAN)
+    words = {part.word for layer in PLAN.layers for part in layer.split.parts}
+    assert all(f"{word}: {MEANINGS[word]}" in told for word in words)
+    assert not any(f"{word}: {MEANINGS[word]}" in told for word in MEANINGS.keys() - words)
+    assert "S0" not in told and "topology" not in told
+    labels = explain(PLAN, notation="sbp")
+    assert "topology: S0 rows" in labels and "S0*2" in labels and "batch 2" not in labels
+    with pytest.raises(ValueError, match="words, sbp"):
+        explain(PLAN, notation="letters")  # type: ignore[arg-type]
 
 
 def test_a_pipeline_is_explained_before_its_stages():
@@ -64,7 +81,8 @@ def test_stages_with_one_plan_are_explained_once():
 def test_nothing_is_wider_than_the_terminal_and_nothing_is_left_out(plan, width):
     told = explain(plan, width=width)
     assert max(map(len, told.splitlines())) <= width
-    for column in (c for t in tables(report(plan)) for c in t.columns if c.unit != "lines"):
+    shown = tables(report(plan).in_notation("words"))
+    for column in (c for t in shown for c in t.columns if c.unit != "lines"):
         assert column.title in told or not any(column.key in row for row in column_rows(plan))
 
 

@@ -9,9 +9,10 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.figures import figures
 from autoddl.plans.format import format_bytes, format_seconds
+from autoddl.plans.records import Split, SplitPart
 from autoddl.plans.report import report
 from autoddl.tools.report.browser import ask, find_browser, screenshot
-from autoddl.tools.report.page import page, topology_parts, view
+from autoddl.tools.report.page import page, split_parts, view
 from tests.clusters import cluster
 from tests.graphs import mlp, residual
 from tests.plans.example import STAGED
@@ -73,13 +74,14 @@ def test_parts_of_the_time_add_up(plan):
     assert compute.percent == pytest.approx(100 * cost.compute_s / cost.iteration_s, abs=1e-3)
 
 
-def test_topology_widths_are_logarithms_of_devices():
-    parts = topology_parts("(S0:(4,1), B:(8,1), S1:(1,2))")
-    assert [(p["letter"], p["devices"]) for p in parts] == [("S0", 4), ("B", 8), ("S1", 2)]
+def test_widths_of_splits_are_logarithms_of_devices():
+    split = Split((SplitPart("batch", 4, 4), SplitPart("out", 8, 8), SplitPart("in", 2)))
+    parts = split_parts(split)
+    assert [p["text"] for p in parts] == ["batch 4", "out 8", "in 2"]
     assert [p["percent"] for p in parts] == pytest.approx(
         [100 * n / 6 for n in (2, 3, 1)], abs=0.01
     )
-    assert topology_parts("(S0:(1,1), B:(1,1), S1:(1,1))") == []
+    assert split_parts(Split()) == []
 
 
 def test_redistributions_are_named_with_their_bytes(plan, html):
