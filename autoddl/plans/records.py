@@ -44,9 +44,9 @@ class Split:
     parts: tuple[SplitPart, ...] = ()
 
     @staticmethod
-    def of(words: Sequence[str], mesh: Mesh) -> Split:
-        """words: one for each mesh axis"""
-        known = list(MEANINGS)
+    def of(words: Sequence[str], mesh: Mesh, order: Iterable[str] = MEANINGS) -> Split:
+        """words: one for each mesh axis; order: in which they are told"""
+        known = list(order)
         found = []
         for word in sorted(set(words), key=lambda w: (known.index(w) if w in known else 0.5, w)):
             nodes, gpus = mesh.topology(a for a, at in enumerate(words) if at == word)

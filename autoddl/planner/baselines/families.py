@@ -145,8 +145,9 @@ class Variant:
 
     def topology(self, mesh: Mesh) -> str:
         """`data 4 over 2 hosts × tensor 2`."""
-        axes = range(mesh.num_axes)
-        return str(Split.of([self.family.axes_names[a in self.tensor_axes] for a in axes], mesh))
+        names = self.family.axes_names
+        words = [names[axis in self.tensor_axes] for axis in range(mesh.num_axes)]
+        return str(Split.of(words, mesh, names))
 
 
 def variants(family: Family, mesh: Mesh) -> tuple[Variant, ...]:
