@@ -1,20 +1,35 @@
-"""Files that are written whole or not at all, read with errors that name them, and JSON's limits.
+"""JSON files: one declaration of each kind's fields checks it, writes it and gives its schema.
 
-`KINDS` are the JSON files of the package: one that is given in the place of another is named as
-what it is.
+The declarations are types, which pydantic checks; a `FileKind` reads and writes one. `KINDS` are
+the JSON files of the package: one that is given in the place of another is named as what it is.
+Files are written whole or not at all.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
+import functools
 import json
 import math
+import operator
 import os
+import reprlib
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Any, Generic, TypeVar, get_origin
+
+import pydantic
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import core_schema
+from typing_extensions import dataclass_transform
 
 Loaded = TypeVar("Loaded")
+Class = TypeVar("Class", bound=type)
 
 # Kind of file -> the fields by which it is known, and where such a file comes from
 KINDS: Mapping[str, tuple[frozenset[str], str]] = {
@@ -29,6 +44,161 @@ KINDS: Mapping[str, tuple[frozenset[str], str]] = {
         "'autoddl calibrate' writes one beside its machine file",
     ),
 }
+
+# ---- types of fields
+
+FIELDS = ConfigDict(extra="forbid", allow_inf_nan=False)
+OMIT = Field(exclude_if=operator.not_)  # not in the file where it is empty, zero or None
+Name = Annotated[str, Field(min_length=1)]
+Positive = Annotated[float, Field(strict=True, gt=0)]
+NotNegative = Annotated[float, Field(strict=True, ge=0)]
+Count = Annotated[
+    int,
+    Field(strict=True, gt=0),
+    BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n),  # 16e9
+]
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """A text among these."""
+
+    names: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.literal_schema(list(self.names))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """In a file as a value of the type `form`, of which `read` makes ours; `write` inverts it."""
+
+    form: Any
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        form, ours = handler.generate_schema(self.form), get_origin(source) or source
+
+        def validate(value: Any, inner: Callable[[Any], Any]) -> Any:
+            return value if isinstance(value, ours) else self.read(inner(value))
+
+        return core_schema.no_info_wrap_validator_function(
+            validate,
+            form,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                self.write, return_schema=form
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Version:
+    """The file's object has the field `version` as well."""
+
+    number: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(
+            self._checked,
+            handler(source),
+            serialization=core_schema.wrap_serializer_function_ser_schema(
+                lambda value, inner: {"version": self.number, **inner(value)}
+            ),
+        )
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        told = handler.resolve_ref_schema(whole := handler(schema))
+        told["properties"] = {"version": {"const": self.number}, **told["properties"]}
+        told["required"] = ["version", *told["required"]]
+        return whole
+
+    def _checked(self, data: Any) -> Any:
+        """The rest of the fields."""
+        if not isinstance(data, Mapping):
+            return data
+        version = data.get("version", "missing")
+        if version != self.number:
+            raise ValueError(f"'version' is {version!r}; this autoddl reads version {self.number}")
+        return {name: value for name, value in data.items() if name != "version"}
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def checked(cls: Class) -> Class:
+    """A frozen dataclass whose fields are checked when one is made; ValueError names the field."""
+    made: Any = pydantic.dataclasses.dataclass(frozen=True, config=FIELDS)(cls)
+    whole, names = made.__init__, [field.name for field in dataclasses.fields(made)]
+
+    @functools.wraps(whole)
+    def init(self: Any, *values: Any, **named: Any) -> None:
+        try:
+            whole(self, **dict(zip(names, values, strict=False)), **named)
+        except ValidationError as error:
+            raise ValueError(f"{cls.__name__}: {_told(error, TypeAdapter(made))}") from None
+
+    made.__init__ = init
+    return made
+
+
+# ---- kinds of files
+
+
+class _Schema(GenerateJsonSchema):
+    """Without titles that only repeat the names of fields."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+class FileKind(Generic[Loaded]):
+    """A file that holds a value of the type `form`; `mend` says what to do about a bad one."""
+
+    def __init__(self, name: str, form: Any, mend: str, indent: int = 1) -> None:
+        self.name, self._form, self._mend, self._indent = name, form, mend, indent
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        return TypeAdapter(self._form)
+
+    def from_json(self, data: Any) -> Loaded:
+        """The value of a JSON object. ValueError names the fields that are wrong."""
+        try:
+            return self._adapter.validate_python(data)
+        except ValidationError as error:
+            raise ValueError(f"{_told(error, self._adapter)}; {self._mend}") from None
+
+    def to_json(self, value: Loaded) -> dict[str, Any]:
+        """A JSON object; `from_json` inverts it."""
+        return self._adapter.dump_python(value, mode="json", by_alias=True)
+
+    def dumps(self, value: Loaded) -> str:
+        """A file's text; `loads` inverts it."""
+        return json.dumps(self.to_json(value), indent=self._indent)
+
+    def loads(self, text: str) -> Loaded:
+        """The value of a file's text. ValueError says what is wrong with it."""
+        try:
+            data = json.loads(text, object_pairs_hook=_unique)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"not valid JSON: {error}; {self._mend}") from error
+        return self.from_json(data)
+
+    def load(self, path: str | Path) -> Loaded:
+        """The value of a file, one of `KINDS`. ValueError names it and what is wrong."""
+        return load_file(path, self.name, self.loads)
+
+    def save(self, value: Loaded, path: str | Path) -> None:
+        """The file is replaced only when the new one is complete."""
+        write_atomically(path, self.dumps(value))
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of such files."""
+        told = self._adapter.json_schema(schema_generator=_Schema)
+        return {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": f"autoddl {self.name}",
+            **{name: part for name, part in told.items() if name != "title"},
+        }
 
 
 def load_file(path: str | Path, kind: str, loads: Callable[[str], Loaded]) -> Loaded:
@@ -64,6 +234,66 @@ def kind_of(text: str) -> str | None:
     if not isinstance(data, dict):
         return None
     return next((kind for kind, (fields, _) in KINDS.items() if fields <= data.keys()), None)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """ValueError on a field that is given twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"field {max(names, key=names.count)!r} is given twice")
+    return found
+
+
+# ---- what is wrong with a file, in words
+
+# By the kind of mistake, where pydantic's own words are those of Python
+_WORDS = {
+    **dict.fromkeys(("dataclass_type", "mapping_type", "dict_type"), "must be an object"),
+    **dict.fromkeys(("tuple_type", "list_type"), "must be a list"),
+    "too_short": "must have {min_length} or more items",
+    "too_long": "must have {max_length} items at most",
+    "string_too_short": "must not be empty",
+}
+
+
+def _told(error: ValidationError, adapter: TypeAdapter[Any], most: int = 3) -> str:
+    """The first mistakes, each with its field and what was found there."""
+    found = error.errors(include_url=False)
+    told = [_mistake(dict(one), adapter) for one in found[:most]]
+    more = [f"{len(found) - most} more"] if len(found) > most else []
+    return "; ".join(told + more)
+
+
+def _mistake(error: dict[str, Any], adapter: TypeAdapter[Any]) -> str:
+    kind, place = error["type"], [part for part in error["loc"] if part != "[key]"]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)[1:]
+    if kind in ("unexpected_keyword_argument", "extra_forbidden") or "[key]" in error["loc"]:
+        *home, name = place
+        known = _names(adapter.json_schema(), home)
+        near = difflib.get_close_matches(name, known, n=1) or [k for k in known if name in k]
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+        return f"unknown field {path!r}; {hint}"
+    where = f"field {path!r}" if path else "it"
+    if kind == "missing":
+        return f"{where} is missing"
+    if kind == "value_error":
+        return f"{where}: {error['ctx']['error']}" if path else str(error["ctx"]["error"])
+    theirs = error["msg"].replace("a valid integer", "a whole number").replace("a valid", "a")
+    what = _WORDS.get(kind, theirs.replace("Input should be", "must be"))
+    return f"{where} {what.format_map(error.get('ctx', {}))}, got {reprlib.repr(error['input'])}"
+
+
+def _names(schema: dict[str, Any], home: list[Any]) -> list[str]:
+    """The fields of the object at the place `home` in a file."""
+    part, parts = schema, schema.get("$defs", {})
+    for name in (*home, None):
+        part = next((p for p in part.get("anyOf", ()) if p.get("type") != "null"), part)
+        part = parts[part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+        if name is not None:
+            inner = part.get("items") or part.get("additionalProperties") or {}
+            part = part.get("properties", {}).get(name, inner)
+    return list(part.get("properties") or part.get("propertyNames", {}).get("enum", ()))
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:

@@ -21,13 +21,14 @@ is the better estimate, and `cost.collectives.CommModel` uses it instead of alph
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from .fields import Fields
+from pydantic import Field
+
+from .._files import OMIT, Count, Name, NotNegative, Positive, checked
 
 
-@dataclass(frozen=True, slots=True)
+@checked
 class Link:
     """What it costs to use a link, in one direction.
 
@@ -37,10 +38,17 @@ class Link:
     transfer_s:      latency of a point-to-point transfer, in seconds; None takes alpha_s
     """
 
-    alpha_s: float
-    beta_s_per_byte: float
-    call_s: float = 0.0
-    transfer_s: float | None = None
+    alpha_s: NotNegative
+    beta_s_per_byte: Positive
+    call_s: Annotated[NotNegative, OMIT] = 0.0
+    transfer_s: Annotated[NotNegative | None, Field(exclude_if=lambda s: s is None)] = None
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The fields that have a value."""
+        optional = {"call_s": self.call_s > 0, "transfer_s": self.transfer_s is not None}
+        names = (field.name for field in dataclasses.fields(self))
+        return tuple(name for name in names if optional.get(name, True))
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -59,37 +67,20 @@ class Link:
         return self.call_s + messages * self.alpha_s + volume_bytes * self.beta_s_per_byte
 
 
-@dataclass(frozen=True, slots=True)
+@checked
 class GroupLine:
     """The price of collective `kind` in groups of nodes x gpus devices, `groups` of them per host.
 
     s_per_byte: per byte of the larger of a device's tensors before and after the collective
     """
 
-    kind: str
-    nodes: int
-    gpus: int
-    groups: int
-    latency_s: float
-    s_per_byte: float
+    kind: Name
+    nodes: Count
+    gpus: Count
+    groups: Count
+    latency_s: NotNegative
+    s_per_byte: NotNegative
 
     @property
     def shape(self) -> tuple[str, int, int, float]:
         return self.kind, self.nodes, self.gpus, float(self.groups)
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object; `from_json` inverts it."""
-        return dataclasses.asdict(self)
-
-    @staticmethod
-    def from_json(data: Any, where: str) -> GroupLine:
-        """Read one line; a ValueError names the field that is missing, unknown or wrong."""
-        fields = Fields(data, where, (f.name for f in dataclasses.fields(GroupLine)))
-        return GroupLine(
-            fields.text("kind"),
-            fields.count("nodes"),
-            fields.count("gpus"),
-            fields.count("groups"),
-            fields.number("latency_s", zero=True),
-            fields.number("s_per_byte", zero=True),
-        )

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Annotated
 
-from .fields import checked_number
+from .._files import NotNegative, Positive, Stored
 
 # (work, forward seconds, backward seconds)
-Point = tuple[float, float, float]
+Point = tuple[Positive, Positive, NotNegative]
 
 
 @dataclass(frozen=True)
@@ -34,35 +35,8 @@ class OperatorTimes:
                     f"{[a, *before]}"
                 )
 
-    def to_json(self) -> list[list[float]]:
-        """A JSON list; `from_json` inverts it."""
-        return [list(point) for point in self.points]
 
-    @staticmethod
-    def from_json(data: Any, where: str) -> OperatorTimes:
-        """Read the list that `to_json` wrote; a ValueError names the point that is wrong."""
-        points = points_of(data, where)
-        try:
-            return OperatorTimes(points)
-        except ValueError as error:
-            raise ValueError(f"field {where!r}: {error}") from None
-
-
-def points_of(data: Any, where: str) -> tuple[Point, ...]:
-    """Read a JSON list of [work, forward seconds, backward seconds]; ValueError says what fails."""
-    if not isinstance(data, list | tuple) or not data:
-        raise ValueError(f"field {where!r} must be a list of points, one at least")
-    points: list[Point] = []
-    for index, point in enumerate(data):
-        path = f"{where}[{index}]"
-        if not isinstance(point, list | tuple) or len(point) != 3:
-            raise ValueError(f"field {path!r} must be [work, forward seconds, backward seconds]")
-        work, forward_s, backward_s = point
-        points.append(
-            (
-                checked_number(work, f"{path}[0]"),
-                checked_number(forward_s, f"{path}[1]"),
-                checked_number(backward_s, f"{path}[2]", zero=True),
-            )
-        )
-    return tuple(points)
+# In a file as the list of its points
+StoredTimes = Annotated[
+    OperatorTimes, Stored(tuple[Point, ...], OperatorTimes, attrgetter("points"))
+]

@@ -6,12 +6,12 @@ extrapolation; `Calibration.covers` decides whether it is.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from .fields import Fields, check_known, checked_number
+from pydantic import AfterValidator, Field
+
+from .._files import OMIT, Count, Name, NotNegative, OneOf, Positive, checked
 
 # A price counts as extrapolated for a message this many times larger than the largest measured one,
 # or a group this many times wider than the widest. One step of the measured message sizes is a
@@ -28,19 +28,28 @@ PARAMETERS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+def _in_order(pair: tuple[float, float]) -> tuple[float, float]:
+    if pair[0] > pair[1]:
+        raise ValueError(f"must be a pair [low, high], got {list(pair)}")
+    return pair
+
+
+Interval = Annotated[tuple[NotNegative, NotNegative], AfterValidator(_in_order)]
+
+
+@checked
 class Range:
     """Measured messages of one collective in groups of nodes x gpus devices, `groups` per host."""
 
-    kind: str
-    nodes: int
-    gpus: int
-    groups: int
-    min_bytes: int
-    max_bytes: int
+    kind: Name
+    nodes: Count
+    gpus: Count
+    groups: Count
+    min_bytes: Count
+    max_bytes: Count
 
 
-@dataclass(frozen=True)
+@checked
 class Calibration:
     """The record of a calibration in the machine file.
 
@@ -55,16 +64,16 @@ class Calibration:
     command:    that measured, and with which `software`; "" in files that do not say it
     """
 
-    date: str
-    samples: int
-    confidence: float
-    intervals: Mapping[str, tuple[float, float]]
-    r2: float
-    errors: Mapping[str, float]
+    date: Name
+    samples: Count
+    confidence: Positive
+    intervals: Mapping[Annotated[str, OneOf(PARAMETERS)], Interval]
+    r2: Annotated[float, Field(strict=True)]
+    errors: Mapping[str, NotNegative]
     warnings: tuple[str, ...]
     ranges: tuple[Range, ...]
-    command: str = ""
-    software: str = ""
+    command: Annotated[str, OMIT] = ""
+    software: Annotated[str, OMIT] = ""
 
     def covers(self, kind: str, nodes: int, gpus: int, groups: float, local_bytes: float) -> bool:
         """False if nothing near the collective's shape and size was measured."""
@@ -78,79 +87,3 @@ class Calibration:
             and (nodes == 1 or groups <= FAR_GROUP * r.groups)
         ]
         return any(local_bytes <= r.max_bytes * FAR_BYTES for r in near)
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object; `from_json` inverts it."""
-        told = {name: getattr(self, name) for name in ("command", "software")}
-        return {
-            "date": self.date,
-            "samples": self.samples,
-            "confidence": self.confidence,
-            "intervals": {name: list(pair) for name, pair in self.intervals.items()},
-            "r2": self.r2,
-            "errors": dict(self.errors),
-            "warnings": list(self.warnings),
-            "ranges": [dataclasses.asdict(r) for r in self.ranges],
-            **{name: text for name, text in told.items() if text},
-        }
-
-    @staticmethod
-    def from_json(data: Any) -> Calibration:
-        """Read what `to_json` wrote; a ValueError names the field that is wrong."""
-        fields = Fields(data, "calibration", (f.name for f in dataclasses.fields(Calibration)))
-        return Calibration(
-            date=fields.text("date"),
-            samples=fields.count("samples"),
-            confidence=fields.number("confidence"),
-            intervals=_intervals(fields.raw("intervals")),
-            r2=_finite(fields.raw("r2"), "calibration.r2"),
-            errors={
-                kind: checked_number(error, f"calibration.errors.{kind}", zero=True)
-                for kind, error in _object(fields.raw("errors"), "calibration.errors").items()
-            },
-            warnings=tuple(map(str, _list(fields.raw("warnings"), "calibration.warnings"))),
-            ranges=tuple(
-                _range(item, f"calibration.ranges[{index}]")
-                for index, item in enumerate(_list(fields.raw("ranges"), "calibration.ranges"))
-            ),
-            **{name: fields.text(name) for name in ("command", "software") if name in data},
-        )
-
-
-def _intervals(data: Any) -> dict[str, tuple[float, float]]:
-    where = "calibration.intervals"
-    check_known(_object(data, where), PARAMETERS, where)
-    found: dict[str, tuple[float, float]] = {}
-    for name, pair in data.items():
-        if len(_list(pair, f"{where}.{name}")) != 2:
-            raise ValueError(f"field '{where}.{name}' must be a pair [low, high]")
-        low, high = (checked_number(v, f"{where}.{name}", zero=True) for v in pair)
-        if low > high:
-            raise ValueError(f"field '{where}.{name}' must be a pair [low, high], got {pair}")
-        found[name] = (low, high)
-    return found
-
-
-def _range(data: Any, where: str) -> Range:
-    fields = Fields(data, where, (f.name for f in dataclasses.fields(Range)))
-    names = ("nodes", "gpus", "groups", "min_bytes", "max_bytes")
-    return Range(fields.text("kind"), *(fields.count(name) for name in names))
-
-
-def _finite(value: Any, where: str) -> float:
-    """A finite number of any sign (R2 of a fit worse than the mean is negative)."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and value < 0:
-        return -checked_number(-value, where)
-    return checked_number(value, where, zero=True)
-
-
-def _object(data: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(data, Mapping):
-        raise ValueError(f"field {where!r} must be an object")
-    return data
-
-
-def _list(data: Any, where: str) -> list[Any]:
-    if not isinstance(data, list):
-        raise ValueError(f"field {where!r} must be a list")
-    return data

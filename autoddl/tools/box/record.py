@@ -7,13 +7,12 @@ stays up until `autoddl box down`). A box whose owner is gone is stale: its owne
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..._files import write_atomically
+from ..._files import FIELDS, FileKind, write_atomically
 from .spec import BoxSpec
 
 FOLDER = Path("/run/autoddl-box")
@@ -42,6 +41,8 @@ class Record:
     spec: BoxSpec
     owner: Owner | None
 
+    __pydantic_config__ = FIELDS
+
     @property
     def is_stale(self) -> bool:
         return self.owner is not None and not self.owner.is_alive
@@ -68,23 +69,21 @@ class Record:
             FOLDER.rmdir()
 
     def _text(self) -> str:
-        owner = None if self.owner is None else asdict(self.owner)
-        return json.dumps({"spec": asdict(self.spec), "owner": owner}, indent=1)
+        return BOX_FILE.dumps(self)
+
+
+BOX_FILE: FileKind[Record] = FileKind("box", Record, "remove it and run 'autoddl box down'")
 
 
 def find_record(name: str) -> Record | None:
     """The record of a box; None if there is none. ValueError if the file is not whole."""
     path = FOLDER / f"{name}.json"
     try:
-        data = json.loads(path.read_text())
-        owner = data["owner"]
-        return Record(BoxSpec(**data["spec"]), None if owner is None else Owner(**owner))
+        return BOX_FILE.loads(path.read_text())
     except FileNotFoundError:
         return None
-    except (TypeError, KeyError, ValueError) as error:
-        raise ValueError(
-            f"{path} does not describe a box ({error}); remove it and run 'autoddl box down'"
-        ) from error
+    except ValueError as error:
+        raise ValueError(f"{path} does not describe a box: {error}") from error
 
 
 def all_records() -> list[Record]:

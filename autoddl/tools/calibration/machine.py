@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ...cluster.link import Link
 from ...cluster.operator_times import OperatorTimes
 from ...cluster.provenance import Calibration, Range
-from ...cluster.spec import Cluster, Curve, Device, link_json
+from ...cluster.spec import Cluster, Curve, Device
 from ...runtime.measure.record import DeviceTimes, Record, Timing
 from ...runtime.measure.schedule import Point
 from .fit import Fit, fit_links
@@ -99,7 +99,7 @@ def _links(fit: Fit, fitted: str) -> tuple[dict[str, Link], dict[str, str]]:
             why = "not measured, since there was one host only; set to the value of intra"
         else:
             why = "never used with one process per host; set to the value of inter"
-        sources.update({f"{name}.{field}": why for field in link_json(given)})
+        sources.update({f"{name}.{field}": why for field in given.numbers})
     return links, sources
 
 

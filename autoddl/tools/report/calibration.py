@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...cluster.link import GroupLine, Link
-from ...cluster.spec import Cluster, link_json
+from ...cluster.spec import Cluster
 from ...plans.format import format_bytes, format_seconds
 from ...plans.report.sections import Column, Figure, Figures, Report, Row, Table
 from ...runtime.measure.record import Record
@@ -34,7 +34,7 @@ def links_table(cluster: Cluster, fit: Fit) -> Table:
     """One row per fitted number, with its interval."""
     rows: list[Row] = []
     for name, link in (("intra", fit.intra), ("inter", fit.inter)):
-        for field in () if link is None else link_json(link):
+        for field in () if link is None else link.numbers:
             rows.append(_link_row(fit, name, field, _value(link, field) if link else ""))
     if SHUFFLE in fit.intervals:
         name, _, field = SHUFFLE.partition(".")

@@ -52,7 +52,7 @@ def test_lines_stand_in_the_machine_file():
     assert Cluster.from_json(where.to_json()) == where
     data = where.to_json()
     data["lines"].append(data["lines"][0])
-    with pytest.raises(ValueError, match=r"lines\[.*has a line already"):
+    with pytest.raises(ValueError, match="'lines'.*has a line already"):
         Cluster.from_json(data)
     data["lines"] = [{**data["lines"][0], "latency_s": -1}]
     with pytest.raises(ValueError, match=r"lines\[0\].latency_s"):
