@@ -49,6 +49,7 @@ OUTSIDE = {
     "plans.report.terminal": {"rich"},
     "api": {"typing_extensions"},  # for type checkers only
     "runtime": {"numpy"},
+    "runtime.measure.record": {"pydantic"},
     "runtime.oneflow": {"numpy", "oneflow"},
     "runtime.oneflow.rival": {"numpy", "oneflow", "google"},
     "runtime.need": {"oneflow"},  # says what to do where it is missing

@@ -11,7 +11,7 @@ import json
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, PlainSerializer
 
@@ -131,7 +131,7 @@ class DeviceTimes:
     memory_bytes: bytes that a process may use
     """
 
-    kind: Literal["cpu", "cuda"]
+    kind: Annotated[str, OneOf(("cpu", "cuda"))]
     matmul: Annotated[dict[FloatDtype, Points], AfterValidator(with_float32)]
     copy: Points
     launch_s: SecondsOrZero
