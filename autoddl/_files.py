@@ -35,13 +35,13 @@ Class = TypeVar("Class", bound=type)
 KINDS: Mapping[str, tuple[frozenset[str], str]] = {
     "plan": (frozenset({"cluster", "graph"}), "'autoddl plan -o FILE' writes one"),
     "graph": (frozenset({"ops", "tensors", "loss"}), "'autoddl trace -o FILE' writes one"),
-    "machine file": (
-        frozenset({"nodes", "gpus_per_node", "device"}),
-        "'autoddl calibrate' writes one, 'autoddl machines' lists some",
-    ),
     "calibration record": (
         frozenset({"machine", "collectives"}),
         "'autoddl calibrate' writes one beside its machine file",
+    ),
+    "machine file": (
+        frozenset({"nodes", "gpus_per_node", "device"}),
+        "'autoddl calibrate' writes one, 'autoddl machines' lists some",
     ),
 }
 
@@ -280,7 +280,7 @@ def _mistake(error: dict[str, Any], adapter: TypeAdapter[Any]) -> str:
     if kind == "value_error":
         return f"{where}: {error['ctx']['error']}" if path else str(error["ctx"]["error"])
     theirs = error["msg"].replace("a valid integer", "a whole number").replace("a valid", "a")
-    what = _WORDS.get(kind, theirs.replace("Input should be", "must be"))
+    what = _WORDS.get(kind) or theirs.replace("Input should be", "must be")
     return f"{where} {what.format_map(error.get('ctx', {}))}, got {reprlib.repr(error['input'])}"
 
 
