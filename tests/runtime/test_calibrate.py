@@ -98,7 +98,7 @@ def test_a_corrupt_record_stops_it_before_any_process_starts(tmp_path, text):
     done = start(calibration(tmp_path))
     output = done.communicate(timeout=60)[0]
     assert done.returncode == 2
-    assert "two.measurements.json: not a whole calibration record" in output
+    assert "remove it to measure anew" in output
     assert [p.name for p in tmp_path.iterdir()] == ["two.measurements.json"]
 
 
