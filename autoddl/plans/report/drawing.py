@@ -25,6 +25,7 @@ from ..records import PlannedLayer
 from ..schedule.simulate import Span
 from ..stage import StagePlan
 from ..stage_figures import stage_figures
+from .notation import placement
 
 MOST_DEVICES = 64  # that are drawn of a stage
 MOST_MOMENTS = 400  # points of a curve: more than it has pixels
@@ -134,7 +135,7 @@ def _layer(stage: StagePlan, layer: PlannedLayer, layouts: _Layouts) -> dict[str
                 "role": role,
                 "name": name.removesuffix(".fork"),
                 "shape": str(tensor.spec),
-                "placement": str(nd),
+                "placement": placement(nd, stage.mesh, tensor.batch_dims, "words"),
                 "layout": layouts.number(tensor.spec, nd, stage.mesh, dims),
             }
         )
@@ -220,6 +221,9 @@ def _ticks(top: float) -> list[float]:
 # ---- the timeline
 
 
+_COMPUTES = {"F": "compute", "B": "B", "W": "W"}
+
+
 def _timeline(plan: Plan) -> dict[str, Any]:
     """Bars [stage, whether it travels, kind, start, end, micro-batch, text], in seconds."""
     known = figures(plan)
@@ -232,13 +236,13 @@ def _timeline(plan: Plan) -> dict[str, Any]:
         if timeline.schedule.joint and action.kind == "B":  # both halves run as one
             part = timeline.schedule.part(span.stage, action.chunk)
             end_s += known.pass_costs.seconds("W", part)
-        kind = action.kind if action.is_compute else f"{_link(plan, span)}-{action.kind[1].lower()}"
+        kind = _COMPUTES[action.kind] if action.is_compute else _link(plan, span)
         travels, number = not action.is_compute, action.micro_batch
         text = f"{_text(plan, span)}, {format_seconds(end_s - span.start_s)}"
         bars.append([span.stage, travels, kind, span.start_s, end_s, number, text])
     for exchange in timeline.exchanges:
         mesh = plan.stages[exchange.part].mesh
-        kind = "inter-g" if mesh.nodes > 1 else "intra-g"
+        kind = "inter" if mesh.nodes > 1 else "intra"
         seconds = exchange.end_s - exchange.start_s
         text = f"{exchange.what}, once a step, {format_seconds(seconds)}"
         bars.append([exchange.stage, True, kind, exchange.start_s, exchange.end_s, None, text])

@@ -67,6 +67,8 @@ def _row(stage: StagePlan, layer: PlannedLayer) -> Row:
         "signature": layer.signature,
         "compute_s": cost.compute_s,
         "communication_s": cost.communication_s,
+        "between_hosts_s": cost.inter_s.total,
+        "inside_host_s": cost.intra_s.total,
         "nic_bytes": cost.nic_bytes.total,
         "intra_bytes": cost.intra_bytes.total,
         "memory_bytes": cost.memory_bytes,

@@ -16,7 +16,7 @@ from .sections import Column, Figure, Figures, Row, Section, Table
 
 _ENDS = {"done": "", "budget": " until its budget ended", "interrupted": " until interrupted"}
 _CAUSES = {"forward": "forward", "backward": "backward", "gradient_sync": "gradients"}
-_LINKS = {"between nodes": "inter_s", "inside a node": "intra_s"}
+_LINKS = {"between hosts": "inter_s", "inside a host": "intra_s"}
 
 
 def stage_sections(stage: StagePlan) -> tuple[Section, ...]:

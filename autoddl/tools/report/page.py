@@ -1,11 +1,13 @@
 """A report as one HTML page: with everything in it, nothing fetched from elsewhere.
 
-The template (`page.html.j2`) lays out the sections of `plans.report`; what this module adds is how
-wide bars are. Bars are as wide as their values are large, per section.
+The template (`page.html.j2`, `page.css`) lays out the sections of `plans.report`; what this module
+adds is how wide bars are, which is as their values are large, per section, and their colours.
+`page.js` draws what `plans.report.drawing` says: blocks of tensors, memory over a step, a timeline.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,19 @@ from ...plans import Plan
 from ...plans.format import Value
 from ...plans.records import COPIES, MEANINGS, Split
 from ...plans.report import report
+from ...plans.report.drawing import drawing
 from ...plans.report.sections import Figures, Report, Section, ShownRow, Table
+
+# what takes time -> the class of the style sheet that colours it
+TIMES = {
+    "computation": "compute",
+    "backward pass": "B",
+    "its half for the weights": "W",
+    "between hosts": "inter",
+    "inside a host": "intra",
+    "over either link": "communication",
+}
+WORDS = ("text", "lines", "split")  # units of columns that are read
 
 
 @dataclass(frozen=True)
@@ -30,11 +44,11 @@ class Segment:
 
 def page(plan: Plan) -> str:
     """The page's HTML."""
-    return render(report(plan))
+    return render(report(plan), drawing(plan))
 
 
-def render(shown: Report) -> str:
-    """A report's HTML."""
+def render(shown: Report, drawn: Mapping[str, Any] | None = None) -> str:
+    """A report's HTML; with what `plans.report.drawing` gives, the pictures as well."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -45,34 +59,67 @@ def render(shown: Report) -> str:
         lstrip_blocks=True,
     )
     template = environment.get_template("page.html.j2")
-    return template.render(view(shown))
+    return template.render(view(shown, drawn))
 
 
-def view(shown: Report) -> dict[str, Any]:
-    """What the template needs: the report, and the bars of its sections."""
+def view(shown: Report, drawn: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What the template needs: the report, the bars of its sections, and what scripts draw."""
     shown = shown.in_notation("words")
-    sections, told = [], set[str]()
+    sections: list[dict[str, Any]] = []
+    told = set[str]()
+    courses = {part["title"]: part["course"] for part in drawn["parts"]} if drawn else {}
     for part, section in shown.all_sections():
+        layers_before = any(item["section"].key == "layers" for item in sections)
         sections.append(
             {
                 "part": part,
                 "id": "-".join((section.key or "whole", *part.split()[-1:])),
                 "section": section,
                 "is_table": isinstance(section, Table),
+                "is_first_layers": section.key == "layers" and not layers_before,
                 "rows": section.shown() if isinstance(section, Table) else (),
                 "bar": bar(section),
                 "row_bars": row_bars(section),
                 "notes": [note for note in section.notes if note not in told],
+                "course": courses.get(part),
             }
         )
         told |= set(section.notes)
-    same = [(part.title, part.same_as) for part in shown.parts if part.same_as]
     return {
         "report": shown,
+        "several": len(shown.parts) > 1,
         "sections": sections,
-        "same": same,
+        "same": [(part.title, part.same_as) for part in shown.parts if part.same_as],
+        "legend": legend(sections, drawn),
         "splits": split_parts,
+        "words": WORDS,
+        "drawing": drawn,
     }
+
+
+def legend(
+    sections: Sequence[Mapping[str, Any]], drawn: Mapping[str, Any] | None
+) -> list[tuple[str, dict[str, str]]]:
+    """What each colour stands for, once: of time, and of memory; names and classes of the style."""
+    bars = [bar for item in sections for bar in (item["bar"], *item["row_bars"])]
+    styles = {piece.style for piece in itertools.chain.from_iterable(bars)}
+    if drawn and drawn["timeline"]:
+        styles |= {kind for _, _, kind, *_ in drawn["timeline"]["bars"] or ()}
+    time = {name: style for name, style in TIMES.items() if style in styles}
+    causes = [row.values["cause"] for item in sections if item["section"].key == "memory"
+              for row in item["rows"]]  # fmt: skip
+    causes += [cause for item in sections for cause in (item["course"] or {"causes": ()})["causes"]]
+    memory = {str(cause): cause_style(str(cause)) for cause in causes}
+    return [(name, found) for name, found in (("time", time), ("memory", memory)) if found]
+
+
+def cause_style(cause: str) -> str:
+    """The class of the style sheet that colours a cause of time or of memory."""
+    if cause == "computation":
+        return "compute"
+    if cause.startswith(("between ", "inside ")):
+        return "inter" if cause.startswith("between ") else "intra"
+    return f"held {cause.replace(' ', '-')}"
 
 
 def bar(section: Section) -> tuple[Segment, ...]:
@@ -85,11 +132,11 @@ def bar(section: Section) -> tuple[Segment, ...]:
     return tuple(
         Segment(
             section.text(first, row),
-            f"part{number}",
+            cause_style(str(row[first.key])),
             section.text(size, row),
             percent(row[field.key], whole),
         )
-        for number, row in enumerate(section.rows)
+        for row in section.rows
     )
 
 
@@ -101,23 +148,30 @@ def row_bars(section: Section) -> Sequence[tuple[Segment, ...]]:
     if "communication_s" not in units:
         return ()
     times = [_times(row) for row in section.shown()]
-    longest = max((sum(pair) for pair in times), default=0.0)
-    names = ("computation", "compute"), ("communication", "communication")
+    longest = max((sum(found.values()) for found in times), default=0.0)
     return [
         tuple(
-            Segment(name, style, "", percent(seconds, longest))
-            for (name, style), seconds in zip(names, pair, strict=True)
+            Segment(name, TIMES[name], "", percent(seconds, longest))
+            for name, seconds in found.items()
             if seconds > 0
         )
-        for pair in times
+        for found in times
     ]
 
 
-def _times(row: ShownRow) -> tuple[float, float]:
-    """Seconds of computation and of communication."""
+def _times(row: ShownRow) -> dict[str, float]:
+    """Seconds of computation, and of communication over each link where the row knows them."""
     values: Mapping[str, Value] = row.values
     whole, moved = values.get("iteration_s"), _number(values.get("communication_s"))
-    return _number(values.get("compute_s") if whole is None else _number(whole) - moved), moved
+    compute_s = _number(values.get("compute_s") if whole is None else _number(whole) - moved)
+    if "between_hosts_s" not in values:
+        return {"computation": compute_s, "over either link": moved}
+    of = row.members or (values,)
+    return {
+        "computation": compute_s,
+        "between hosts": sum(_number(member["between_hosts_s"]) for member in of),
+        "inside a host": sum(_number(member["inside_host_s"]) for member in of),
+    }
 
 
 def _number(value: Value) -> float:
@@ -132,18 +186,13 @@ def split_parts(split: Split) -> list[dict[str, Any]]:
     whole = sum(math.log2(part.parts) for part in split.parts)
     return [
         {
-            "style": style_of(part.word),
+            "style": f"word-{part.word if part.word in MEANINGS else COPIES}",
             "text": f"{part.word} {part.parts}",
             "title": f"{part.word} {part.parts}: {MEANINGS.get(part.word, 'of a tensor')}",
             "percent": percent(math.log2(part.parts), whole),
         }
         for part in split.parts
     ]
-
-
-def style_of(word: str) -> str:
-    """The class of the style sheet that colours a word."""
-    return f"word-{word if word in MEANINGS else COPIES}"
 
 
 def percent(part: Value, whole: float) -> float:

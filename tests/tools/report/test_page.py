@@ -44,7 +44,7 @@ def html(plan):
 
 def test_the_page_needs_nothing_else(html):
     assert html.lstrip().startswith("<!doctype html>")
-    assert not re.search(r"https?:|\bsrc=|<link|@import|url\(|<script", html)
+    assert not re.search(r"https?:|\bsrc=|<link|@import|url\((?!#)|fetch|import\(", html)
 
 
 def item(plan, key):
@@ -63,7 +63,7 @@ def test_each_stage_has_its_sections():
 def test_names_are_escaped():
     graph = mlp(8, (16, 16))
     object.__setattr__(graph, "name", "<script>alert(1)</script>")
-    assert "<script>" not in page(find_plan(graph, cluster("laptop", 1, 2)))
+    assert "<script>alert" not in page(find_plan(graph, cluster("laptop", 1, 2)))
 
 
 def test_parts_of_the_time_add_up(plan):
