@@ -27,7 +27,7 @@ function drawTensor(svg, tensor, device, left, size) {
   const [top, bottom, start, end] = layout.blocks[device];
   const style = "Wb".includes(tensor.role[0]) ? "parameters" : "activations";
   // wide tensors are drawn wide, but each can still be seen
-  const ratio = Math.min(2, Math.max(0.5, Math.sqrt(layout.columns / layout.rows)));
+  const ratio = Math.min(1.4, Math.max(0.7, Math.sqrt(layout.columns / layout.rows)));
   const width = size * Math.min(1, ratio), height = size * Math.min(1, 1 / ratio);
   const x = left + (size - width) / 2, y = 1 + (size - height) / 2;
   const block = {

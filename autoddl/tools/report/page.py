@@ -100,7 +100,7 @@ def view(shown: Report, drawn: Mapping[str, Any] | None = None) -> dict[str, Any
 def legend(
     sections: Sequence[Mapping[str, Any]], drawn: Mapping[str, Any] | None
 ) -> list[tuple[str, dict[str, str]]]:
-    """What each colour stands for, once: of time, and of memory; names and classes of the style."""
+    """What each colour stands for, once: of time, memory, splits; names and classes of the style."""
     bars = [bar for item in sections for bar in (item["bar"], *item["row_bars"])]
     styles = {piece.style for piece in itertools.chain.from_iterable(bars)}
     if drawn and drawn["timeline"]:
@@ -110,7 +110,12 @@ def legend(
               for row in item["rows"]]  # fmt: skip
     causes += [cause for item in sections for cause in (item["course"] or {"causes": ()})["causes"]]
     memory = {str(cause): cause_style(str(cause)) for cause in causes}
-    return [(name, found) for name, found in (("time", time), ("memory", memory)) if found]
+    splits = [row.values["split"] for item in sections if item["section"].key == "layers"
+              for row in item["rows"]]  # fmt: skip
+    words = {part.word for split in splits if isinstance(split, Split) for part in split.parts}
+    split = {word: f"word-{word}" for word in MEANINGS if word in words}
+    every = ("time", time), ("memory", memory), ("split", split)
+    return [(name, found) for name, found in every if found]
 
 
 def cause_style(cause: str) -> str:
