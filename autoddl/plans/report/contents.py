@@ -19,6 +19,7 @@ from .machine import machine_sections
 from .notation import placement
 from .sections import Column, Figure, Figures, Notation, Part, Report, Row, Section, Table
 from .stage_sections import stage_sections
+from .why import why
 
 OURS = "this plan"
 _PRECISION = {"float16": "float16 with float32 master weights in the optimizer, and loss scaling"}
@@ -42,8 +43,9 @@ def report(plan: Plan) -> Report:
         )
     )
     needed = [_needed_bytes(part) for part in parts]
-    sections = (_heading(plan, needed), _cluster(plan), *(_pipeline(plan) if several else ()),
-                _stages(plan, needed), _transfers(plan))  # fmt: skip
+    waiting = _pipeline(plan) if several else ()
+    sections = (_heading(plan, needed), why(plan), _cluster(plan), *waiting, _stages(plan, needed),
+                _transfers(plan))  # fmt: skip
     closing = (_schemes(plan), *machine_sections(plan.cluster))
     return Report(*titles(plan), sections, parts, closing, "stages")
 

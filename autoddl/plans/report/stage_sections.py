@@ -69,17 +69,12 @@ def memory_table(peak: Peak, limit_bytes: float, may_be_off: float = 0) -> Table
 
 def _cost(known: StageFigures) -> Figures:
     cost = known.cost
-    idle = known.stage.cluster.num_devices > 1 and cost.communication_s == 0
-    note = (
-        "every device does the whole work: by the prices of this machine any split of so small a "
-        "model costs more time than it saves"
-    )
     figures = (
         Figure("iteration_s", "a step", cost.iteration_s, "seconds"),
         Figure("compute_s", "computation", cost.compute_s, "seconds"),
         Figure("communication_s", "communication", cost.communication_s, "seconds"),
     )
-    return Figures("cost", "Predicted", figures, brief=True, notes=(note,) if idle else ())
+    return Figures("cost", "Predicted", figures, brief=True)
 
 
 def _time(known: StageFigures) -> Table:

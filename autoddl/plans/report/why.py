@@ -1,0 +1,187 @@
+"""Why a plan is as it is, in two sentences: what it splits and for what, and what that saves.
+
+They follow from the plan's figures and from the known schemes that were priced beside it. A third
+one says what is done to need less memory, where something is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..figures import figures
+from ..format import format_bytes, format_seconds
+from ..plan import Plan
+from ..records import BATCH, COPIES, PlannedBaseline, PlannedLayer, Split
+from ..savings import savings
+from ..stage import StagePlan
+from ..stage_figures import stage_figures
+from .sections import Figure, Figures
+
+_ALIKE = 0.005  # of a step: schemes that differ by less are as fast as each other
+_NAMED = 2  # splits that are told; the others are counted
+
+
+def why(plan: Plan) -> Figures:
+    """The sentences, which JSON has by name; "" for one that there is no reason for."""
+    several = len(plan.stages) > 1
+    sentences = {
+        "what": _stages(plan) if several else _splits(plan),
+        "memory": _memory(plan),
+        "saves": _saves(plan),
+    }
+    told = tuple(Figure(key, "", sentence) for key, sentence in sentences.items())
+    notes = tuple(sentence for sentence in sentences.values() if sentence)
+    return Figures("why", "Why this plan", told, brief=True, notes=notes)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Layers with one split, and their shares of computation and of the parameters' bytes."""
+
+    split: Split
+    layers: Sequence[PlannedLayer]
+    compute: float
+    parameters: float
+
+    @property
+    def is_alike(self) -> bool:
+        """Every device computes all of it."""
+        return all(part.word == COPIES for part in self.split.parts)
+
+    @property
+    def is_data_parallel(self) -> bool:
+        return all(part.word == BATCH for part in self.split.parts)
+
+    @property
+    def text(self) -> str:
+        """`10 layers such as features.2 by batch 4 (85% of the computation, ...)`."""
+        largest, others = self.layers[0].name, len(self.layers) - 1
+        which = f"{others + 1} layers such as {largest}" if others else largest
+        shares = f"{self.compute:.0%} of the computation, {self.parameters:.0%} of the parameters"
+        return f"{which} by {self.split} ({shares})"
+
+
+def _kinds(stage: StagePlan) -> list[_Kind]:
+    """By split, those with the most computation first."""
+    known, graph = stage_figures(stage), stage.graph
+    sizes = {op.name: graph.tensors[op.outputs[0]].spec.bytes for op in graph.params}
+    by_split: defaultdict[Split, list[PlannedLayer]] = defaultdict(list)
+    for layer in sorted(stage.layers, key=lambda layer: -known.layer_cost(layer).compute_s):
+        by_split[layer.split].append(layer)
+    compute_s, parameters = known.cost.compute_s or 1.0, sum(sizes.values()) or 1
+    found = [
+        _Kind(
+            split,
+            layers,
+            sum(known.layer_cost(layer).compute_s for layer in layers) / compute_s,
+            sum(sizes.get(name, 0) for layer in layers for name in layer.ops) / parameters,
+        )
+        for split, layers in by_split.items()
+    ]
+    return sorted(found, key=lambda kind: -kind.compute)
+
+
+def _splits(plan: Plan) -> str:
+    """Of a plan on one mesh: what is split, and what speaks against data parallelism."""
+    stage = plan.stage
+    if stage.mesh.size == 1:
+        return "One device does all the work."
+    kinds = _kinds(stage)
+    if all(kind.is_alike for kind in kinds):
+        return (
+            "Every device computes the whole model: by the prices of this machine any split costs "
+            "more time than it saves."
+        )
+    if len(kinds) == 1:
+        return f"Splits all layers by {kinds[0].split}{_because(plan, kinds)}."
+    told = " and ".join(kind.text for kind in kinds[:_NAMED])
+    others = sum(len(kind.layers) for kind in kinds[_NAMED:])
+    rest = f", and {others} otherwise" if others else ""
+    return f"Splits {told}{rest}{_because(plan, kinds)}."
+
+
+def _because(plan: Plan, kinds: Sequence[_Kind]) -> str:
+    """What data parallelism would take, or what the next best split would add to it."""
+    cost, size = figures(plan).cost, format_bytes(_gradient_bytes(plan))
+    if all(kind.is_data_parallel for kind in kinds):
+        exchange = format_seconds(cost.inter_s.gradient_sync + cost.intra_s.gradient_sync)
+        others = [layer.alternative_extra_s for layer in plan.layers if layer.alternative]
+        more = f", and another split of a layer adds {format_seconds(min(others))} or more"
+        return f": exchanging the gradients ({size}) takes {exchange}{more if others else ''}"
+    (data,) = [b for b in plan.baselines if b.name == "data parallel"] or [None]
+    if data is None:
+        return ""
+    if data.memory_bytes is None:
+        return (
+            f", as a batch of {plan.batch} does not divide over {plan.cluster.num_devices} devices"
+        )
+    if data.iteration_s is None or data.communication_s is None:
+        limit = format_bytes(plan.memory_limit_bytes)
+        needed = format_bytes(data.memory_bytes)
+        return f": data parallelism would need {needed} a device, which has {limit}"
+    theirs, ours = data.communication_s, cost.communication_s
+    if theirs > ours:
+        return (
+            f": data parallelism would exchange gradients ({size}) and more for "
+            f"{format_seconds(theirs)} a step, this plan communicates for {format_seconds(ours)}"
+        )
+    return f", where data parallelism would take {format_seconds(data.iteration_s)} a step"
+
+
+def _gradient_bytes(plan: Plan) -> int:
+    graph = plan.graph
+    return sum(graph.tensors[op.outputs[0]].spec.bytes for op in graph.params)
+
+
+def _stages(plan: Plan) -> str:
+    known = figures(plan)
+    received = format_bytes(known.received_bytes.total)
+    return (
+        f"Cuts the model into {plan.num_stages} stages, between which a host takes in {received} "
+        "of activations and their gradients a step, where the gradients of all parameters are "
+        f"{format_bytes(_gradient_bytes(plan))}; the stages wait for each other "
+        f"{known.timeline.bubble:.0%} of the time."
+    )
+
+
+def _memory(plan: Plan) -> str:
+    """What is done to need less of it."""
+    split = sum(sum(savings(stage).operators.values()) for stage in plan.stages)
+    again = len(plan.recomputed)
+    done = []
+    if plan.micro_batches > 1 and len(plan.stages) == 1:
+        done.append(f"trains the batch in {plan.micro_batches} micro-batches")
+    if again:
+        done.append(f"runs {again} block{'s' if again > 1 else ''} forward again")
+    if split:
+        done.append(f"stores parameters of {split} operator{'s' if split > 1 else ''} split (ZeRO)")
+    if not done:
+        return ""
+    text = " and ".join(done)
+    needed, limit = max(figures(plan).needed_bytes), plan.memory_limit_bytes
+    sizes = f"{format_bytes(needed)} of {format_bytes(limit)}"
+    return f"{text[0].upper()}{text[1:]}, and so needs {sizes} a device."
+
+
+def _saves(plan: Plan) -> str:
+    """Against the fastest known scheme."""
+    ours, closest = figures(plan).iteration_s, plan.closest_baseline
+    if not plan.baselines:
+        return "" if plan.cluster.num_devices == 1 else "No known scheme was priced beside it."
+    if closest is None or closest.iteration_s is None:
+        return "None of the known schemes fits the memory."
+    name = _named(closest)
+    saved = 1 - ours / closest.iteration_s
+    if all(stage.search.algorithm == f"baseline: {closest.name}" for stage in plan.stages):
+        return f"It is {name}: nothing faster was found."
+    if abs(saved) < _ALIKE:
+        return f"It takes as long as {name}, the fastest of the known schemes."
+    if saved < 0:
+        return f"{name} would take {-saved:.1%} less, but was excluded."
+    return f"It saves {saved:.1%} of a step of {name}, the fastest of the known schemes."
+
+
+def _named(scheme: PlannedBaseline) -> str:
+    return f"{scheme.name} ({scheme.topology})" if scheme.topology else scheme.name
