@@ -10,7 +10,6 @@ All methods are called by all ranks of the job, in the same order.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -23,23 +22,20 @@ from ..graph.graph import Graph
 from ..graph.rows import find_rows
 from ..plans import Plan
 from ..plans.figures import figures
-from ..plans.links import Link
 from ..plans.schedule.hoist import hoisted
 from ..plans.schedule.orders import Action
 from ..plans.stage_figures import stage_figures
 from .backend import Backend, OptimizerFn, Tensor, check_computes
 from .comm.groups import Groups
-from .comm.redistribute import LocalFn, prepare
+from .comm.passing import Passing
 from .comm.tied import exchange_gradients
-from .comm.transfers import Resharding
 from .emulate.emulate import Emulator
 from .evaluate import Evaluator, rows_of
-from .execution.executor import sent_key
 from .jobs.roll_call import RollCall
 from .kernel import RunState
 from .measure.training import Compared, StepWatch
 from .nested import put_tensors
-from .part import Job, Outgoing, Part
+from .part import Job, Part
 from .traced import Traced
 from .update.loss_scale import LossScaler
 from .update.update import Hook, Update
@@ -81,7 +77,6 @@ class Trainer:
         self._traced = traced
         self._backend = backend
         self._debug = debug
-        gpus = plan.cluster.gpus_per_node
         everyone = Groups(plan.cluster.mesh, backend.rank, backend)
         world = everyone.world
         self.roll_call = RollCall(world)
@@ -95,19 +90,11 @@ class Trainer:
         self._load()
         self._hoists = overlap and emulate
         # the framework would else go on computing, and transfer when nothing is left to compute
-        self._blocks = not overlap
-        at = (backend.rank // gpus, backend.rank % gpus)
-        self._reshards: dict[tuple[Link, str], Resharding] = {}
-        for link, plans in figures(plan).travel.reshards.items():
-            for direction, reshard in zip("FB", plans, strict=True):
-                if reshard is not None and {link.source, link.target} & self._parts.keys():
-                    self._reshards[link, direction] = Resharding(
-                        reshard, at, gpus, backend, beside=beside, signal=signal
-                    )
-        self._watch.reshards = self._reshards
-        self._locals = self._local_links()
-        self._count_links()
-        self._evaluator = Evaluator(job, self._parts, at)
+        self._passing = Passing(job, self._parts, blocks=not overlap, signal=signal)
+        self._watch.reshards = self._passing.reshards
+        self._evaluator = Evaluator(
+            job, self._parts, divmod(backend.rank, plan.cluster.gpus_per_node)
+        )
         self._update = Update(job, self._parts, world, optimizer, scaler, clip_grad_norm, ema_decay)
         self._whole = WholeState(traced, job, self._parts, self._update)
 
@@ -137,36 +124,6 @@ class Trainer:
                 whole = self._backend.broadcast(self._job.whole[name], 0)  # all ranks together
                 for part in self._parts.values():
                     part.hold(name, whole)
-
-    def _local_links(self) -> dict[Link, tuple[LocalFn, LocalFn | None]]:
-        """What redistributes each tensor that goes from one part of this stage to another."""
-        predicted = figures(self.plan)
-        found, groups = {}, self._job.groups
-        for link, (forward, backward) in predicted.travel.local_paths.items():
-            if link.source in self._parts:
-                shape = self.graph.tensors[link.tensor].spec.shape
-                out, into = predicted.travel.ends(link)
-                back = None
-                if backward is not None:
-                    assert into.grad_outs[0] is not None
-                    back = prepare(backward, shape, into.grad_outs[0], groups)
-                found[link] = prepare(forward, shape, out.ins[0], groups), back
-        return found
-
-    def _count_links(self) -> None:
-        """Tell the parts how many links take each tensor that goes out of them."""
-        forward: dict[int, Counter[str]] = {v: Counter() for v in self._parts}
-        backward: dict[int, Counter[str]] = {v: Counter() for v in self._parts}
-        taken = [(link, direction) for link, direction in self._reshards]
-        for link, (_, back) in self._locals.items():
-            taken += [(link, "F")] if back is None else [(link, "F"), (link, "B")]
-        for link, direction in taken:
-            if direction == "F" and link.source in self._parts:
-                forward[link.source][sent_key(link.tensor)] += 1
-            elif direction == "B" and link.target in self._parts:
-                backward[link.target][link.tensor] += 1
-        for v, part in self._parts.items():
-            part.sent, part.gradients = Outgoing(forward[v]), Outgoing(backward[v])
 
     @property
     def graph(self) -> Graph:
@@ -322,15 +279,12 @@ class Trainer:
         number = predicted.schedule.part(self.stage, action.chunk)
         part = self._parts[number]
         if not action.is_compute:
-            self._transfer(action, number)
+            self._passing.transfer(action, number)
         elif action.kind == "F":
             part.wait_for("F", m)
             part.sent.put(m, part.executor.forward_pass(m, part.inputs.pop(m), share))
             part.compute_ends()
-            for link, (forward, _) in self._locals.items():
-                if link.source == number:
-                    value = forward(part.sent.take(m, sent_key(link.tensor)))
-                    self._parts[link.target].inputs[m][link.tensor] = value
+            self._passing.forward(number, m)
         elif action.kind == "B":
             part.wait_for("B", m)
             delays = not predicted.schedule.joint
@@ -338,35 +292,10 @@ class Trainer:
             scaled = share * self._update.scale
             part.gradients.put(m, part.executor.backward_pass(m, returned, scaled, delays))
             part.compute_ends()
-            for link, (_, backward) in self._locals.items():
-                if link.target == number and backward is not None:
-                    value = backward(part.gradients.take(m, link.tensor))
-                    self._parts[link.source].give_back(m, link.tensor, value)
+            self._passing.backward(number, m)
         elif not predicted.schedule.joint:
             part.executor.weights_pass(m)
             part.compute_ends()
-
-    def _transfer(self, action: Action, number: int) -> None:
-        """The tensors between the action's two parts, as far as they travel at all."""
-        predicted = figures(self.plan)
-        m, part = action.micro_batch, self._parts[number]
-        peer = predicted.schedule.part(action.peer, action.peer_chunk)
-        ends = min(number, peer), max(number, peer)
-        direction = action.kind[1]
-        for link in predicted.travel.links:
-            run = self._reshards.get((link, direction))
-            if (link.source, link.target) != ends or run is None:
-                continue
-            if action.kind == "SF":
-                run.send(part.sent.take(m, sent_key(link.tensor)))
-            elif action.kind == "RF":
-                part.inputs[m][link.tensor] = part.receive("F", m, run)
-            elif action.kind == "SB":
-                run.send(part.gradients.take(m, link.tensor))
-            else:
-                part.give_back(m, link.tensor, part.receive("B", m, run))
-        if self._blocks:
-            part.wait_for_transfers()
 
     def _share_loss(self, loss: Tensor | None) -> Tensor:
         """The last part's loss, on every rank."""

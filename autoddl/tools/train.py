@@ -19,6 +19,7 @@ from ..cluster.spec import Cluster
 from ..planner.options import DEFAULTS, PlanOptions
 from ..plans import Plan
 from ..plans.figures import figures
+from ..plans.report.machine import estimates_notes
 from ..runtime.jobs.guard import install_guard, rank
 from ..runtime.jobs.launch import run_processes
 from ..runtime.need import need_oneflow
@@ -113,6 +114,8 @@ def train_rank(job: TrainJob) -> None:
     )
     made = trainer.plan
     _say(f"{job.model} on {job.cluster}: predicted {figures(made).iteration_s:.3g} s a step")
+    for note in estimates_notes(made.cluster):
+        _say(note)
     like = entries.to_arrays(example)
     batches = synthetic_batches(like, made.graph, job.steps, seed)
     for step, arrays in enumerate(batches, start=1):

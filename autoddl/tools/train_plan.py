@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from ..cost.operators import at_rate
 from ..plans import Plan
 from ..plans.figures import figures
+from ..plans.report.machine import estimates_notes
 from ..runtime.jobs.guard import install_guard, rank
 from ..runtime.need import need_oneflow
 from .synthetic import synthetic_batches
@@ -69,6 +70,8 @@ class PlanJob:
         self._say(
             f"{plan.graph.name}: predicted {figures(plan).cost.iteration_s:.3g} s a step{note}"
         )
+        for text in estimates_notes(plan.cluster):
+            self._say(text)
         seconds, losses = [], []
         batches = synthetic_batches(made_up_example(plan), plan.graph, self.steps, plan.seed)
         for step, arrays in enumerate(batches, start=1):

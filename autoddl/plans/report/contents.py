@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...cluster.spec import Cluster
 from ...graph import batch_norm
 from ...graph.graph import Graph
 from ...graph.rows import find_rows
@@ -15,7 +16,7 @@ from ..reshard.plan import ReshardPlan
 from ..schedule.schedule import Costs
 from ..schedule.simulate import simulate
 from .layers import layers_table
-from .machine import machine_sections
+from .machine import estimates, estimates_notes, machine_sections
 from .notation import placement
 from .sections import Column, Figure, Figures, Notation, Part, Report, Row, Section, Table
 from .stage_sections import stage_sections
@@ -44,8 +45,10 @@ def report(plan: Plan) -> Report:
     )
     needed = [_needed_bytes(part) for part in parts]
     waiting = _pipeline(plan) if several else ()
-    sections = (_heading(plan, needed), why(plan), _cluster(plan), *waiting, _stages(plan, needed),
-                _transfers(plan))  # fmt: skip
+    sections = (
+        _heading(plan, needed), why(plan), cluster_figures(plan.cluster), *waiting,
+        _stages(plan, needed), _transfers(plan),
+    )  # fmt: skip
     closing = (_schemes(plan), *machine_sections(plan.cluster))
     return Report(*titles(plan), sections, parts, closing, "stages")
 
@@ -106,14 +109,15 @@ def _heading(plan: Plan, needed_bytes: Sequence[float]) -> Figures:
         Figure("memory_bytes", "needs", max(of_stages), "bytes"),
         Figure("memory_limit_bytes", "of at most", plan.memory_limit_bytes, "bytes"),
     )  # fmt: skip
-    return Figures("", "A device", values, brief=True, notes=_rows_notes(plan.graph))
+    notes = (*_rows_notes(plan.graph), *estimates_notes(plan.cluster))
+    return Figures("", "A device", values, brief=True, notes=notes)
 
 
-def _cluster(plan: Plan) -> Figures:
+def cluster_figures(cluster: Cluster) -> Figures:
     """In the title for people."""
-    cluster = plan.cluster
     names = ("name", "nodes", "gpus_per_node")
-    return Figures("cluster", "", tuple(Figure(n, "", getattr(cluster, n)) for n in names))
+    values = [Figure(n, "", getattr(cluster, n)) for n in names]
+    return Figures("cluster", "", (*values, Figure("estimates", "", tuple(estimates(cluster)))))
 
 
 def _rows_notes(graph: Graph) -> tuple[str, ...]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ...cluster.spec import Cluster
 from ..format import format_bytes, format_seconds
 from .sections import Column, Figure, Figures, Row, Section, Table
+
+# how sources put it that nobody has measured a number; a data sheet's is none, if nothing is added
+_ESTIMATE = re.compile(r"estimate|assum|not measured|set to the value of", re.IGNORECASE)
 
 
 def machine_sections(cluster: Cluster) -> tuple[Section, ...]:
@@ -38,6 +42,37 @@ def machine_sections(cluster: Cluster) -> tuple[Section, ...]:
     )
     notes = tuple(f"calibration: {warning}" for warning in known.warnings)
     return table, Figures("calibration", "Measured", measured, notes=notes)
+
+
+def estimates(cluster: Cluster) -> dict[str, str]:
+    """Field -> name of each number that the cluster uses and whose source calls it an estimate."""
+    return {
+        field: number
+        for field, number, _ in _numbers(cluster)
+        if _ESTIMATE.search(cluster.sources.get(field, "")) and _is_used(cluster, field)
+    }
+
+
+def estimates_notes(cluster: Cluster) -> tuple[str, ...]:
+    """A sentence that names them, if there are any."""
+    found = estimates(cluster)
+    if not found:
+        return ()
+    known = [
+        number
+        for field, number, _ in _numbers(cluster)
+        if "." in field and _is_used(cluster, field) and field not in found
+    ]
+    what = ", ".join(found.values())
+    if len(known) < len(found):
+        what = f"all numbers{' but ' if known else ''}{', '.join(known)}"
+    return (f"estimates in {cluster.name} (`autoddl calibrate` measures them): {what}",)
+
+
+def _is_used(cluster: Cluster, field: str) -> bool:
+    if field.startswith("intra."):
+        return cluster.gpus_per_node > 1
+    return cluster.nodes > 1 or not field.startswith("inter.")
 
 
 def _numbers(cluster: Cluster) -> Iterator[tuple[str, str, str]]:

@@ -29,6 +29,7 @@ from ...plans import Plan
 from ...plans.figures import figures
 from ...plans.format import written
 from ...plans.links import Link
+from ...plans.report.machine import estimates_notes
 from ...plans.schedule.simulate import Deadlock, sorted_tasks
 from ...plans.stage_figures import stage_figures
 from ..comm.groups import Groups, Traffic
@@ -250,7 +251,7 @@ def _tell(plan: Plan, measured: Mapping[str, Compared]) -> None:
     lines = [f"after {LAST} steps, measured instead of predicted where that is off by over 30 %:"]
     lines += [f"  {name}: {one}" for name, one in off.items()]
     if any(one.unit == "seconds" for one in off.values()):
-        lines.append(_MEASURE)
+        lines += [*estimates_notes(plan.cluster), _MEASURE]
     if any(one.unit == "bytes" for one in off.values()):
         lines.append(_ROOM)
     _log.warning("\n".join(lines))

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from ...graph.batch_norm import batch_norm_of
 from ...plans.format import format_seconds
+from ...plans.report.contents import cluster_figures
+from ...plans.report.machine import estimates_notes
 from ...plans.report.sections import Column, Figure, Figures, Report, Row, Table
 from ..compare import Comparison, Scheme, causes
 
@@ -52,15 +54,11 @@ def comparison_report(found: Comparison) -> Report:
             Figure("closest", "", None if closest is None else closest.name),
         ),
     )
-    where = Figures(
-        "cluster",
-        "",
-        tuple(Figure(n, "", getattr(cluster, n)) for n in ("name", "nodes", "gpus_per_node")),
-    )
     rows = tuple(_row(s, found.ours) for s in sorted(found.schemes, key=lambda s: s.seconds))
     note = "none of the known schemes can run" if closest is None else _saved(found, closest)
-    schemes = Table("schemes", "Schemes", COLUMNS, rows, notes=(note,))
-    sections = (heading, where, schemes)
+    notes = (note, *estimates_notes(cluster))
+    schemes = Table("schemes", "Schemes", COLUMNS, rows, notes=notes)
+    sections = (heading, cluster_figures(cluster), schemes)
     if closest is not None:
         less = found.reductions(closest).items()
         sections += (Figures("less_than_closest", "", tuple(Figure(k, "", v) for k, v in less)),)

@@ -100,7 +100,7 @@ def view(shown: Report, drawn: Mapping[str, Any] | None = None) -> dict[str, Any
 def legend(
     sections: Sequence[Mapping[str, Any]], drawn: Mapping[str, Any] | None
 ) -> list[tuple[str, dict[str, str]]]:
-    """What each colour stands for, once: of time, memory, splits; names and classes of the style."""
+    """What each colour stands for, once: of time, memory, splits; name and class of the style."""
     bars = [bar for item in sections for bar in (item["bar"], *item["row_bars"])]
     styles = {piece.style for piece in itertools.chain.from_iterable(bars)}
     if drawn and drawn["timeline"]:
