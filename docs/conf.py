@@ -1,7 +1,7 @@
 """The site: `make docs` builds it in docs/_build, where a warning or a dead link is an error.
 
-Its source is the whole repository, so that links to results, which are pages too, are the same there
-and in a checkout.
+Its source is the whole repository, so that links to results, which are pages too, are the same
+there and in a checkout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ autodoc_typehints = "none"  # the signature has them
 ARGUMENT = re.compile(r"^([a-z_]\w*):\s+(\S.*)$")
 
 
-def argument_list(app: object, what: str, name: str, obj: object, opts: object, lines: list[str]):
+def argument_list(
+    app: object, what: str, name: str, obj: object, opts: object, lines: list[str]
+) -> None:
     """Our docstrings list arguments as `name: what it is`: make a field list of those lines."""
     del app, what, name, obj, opts
     written: list[str] = []

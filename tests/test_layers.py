@@ -28,12 +28,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "planner": ("plans", "search", "cost", "graph", "cluster", "sbp"),
     "runtime": ("plans", "cost", "graph", "cluster", "sbp", "_files"),
     "api": ("runtime", "planner", "plans", "cost", "graph", "cluster"),
+    "__init__": ("api", "planner", "plans", "graph", "cluster"),
     "tools": (
         "api", "runtime", "planner", "plans", "cost", "graph", "cluster", "sbp", "_files",
-        "_native",
+        "_native", "__init__",  # which has the version
     ),
     "__main__": ("tools",),
-    "__init__": ("api", "planner", "plans", "graph", "cluster"),
 }  # fmt: skip
 
 # Third-party packages, by the longest name of a module or package that may import them.
