@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import oneflow as flow
+from oneflow.utils.data import DataLoader, Dataset
 
 import autoddl
 from autoddl._files import write_atomically
 from autoddl.runtime.oneflow.models.gpt import gpt_small
 from autoddl.runtime.oneflow.models.vgg import vgg13_small
 
-from .data import Batch, digit_batches, text_batches
+from .data import Digits, Text, loader
 
 SEED = 7
 STEPS = 24
@@ -28,35 +29,38 @@ STEPS = 24
 
 @dataclass(frozen=True)
 class Task:
-    """`build` gives (model, example, loss), `batches` a batch of real data for each step.
+    """`build` gives (model, example, loss); each step takes the next `batch` rows of `data`.
 
     lr: Adam's; small enough that rounding does not grow much over the demo's steps
     """
 
     title: str
     build: Callable[[], tuple[Any, tuple[Any, ...], Callable[..., Any]]]
-    batches: Callable[[], Iterator[Batch]]
+    data: Callable[[], Dataset]
+    batch: int
     lr: float
 
     def optimizer(self, parameters: Any) -> Any:
         return flow.optim.Adam(parameters, lr=self.lr)
 
-    def steps(self) -> Iterator[tuple[flow.Tensor, flow.Tensor]]:
-        """The batches as OneFlow tensors."""
-        return ((flow.tensor(x), flow.tensor(y)) for x, y in self.batches())
+    def steps(self) -> DataLoader:
+        """The batch of each step."""
+        return loader(self.data(), self.batch, range(STEPS))
 
 
 TASKS = {
     "vgg": Task(
         "VGG13 (small) on handwritten digits",
         vgg13_small,
-        lambda: digit_batches(32, STEPS),
+        Digits,
+        32,
         1e-4,
     ),
     "gpt": Task(
         "GPT (small) on the source text of Python's library",
         gpt_small,
-        lambda: text_batches(16, 32, STEPS),
+        lambda: Text(32),
+        16,
         1e-3,
     ),
 }

@@ -1,0 +1,154 @@
+"""What README and docs show is run: programs and commands, and what they print is what is shown.
+
+A page is worked through from top to bottom in an empty folder. A ```python block whose first line
+names a file is saved as that file; the others are one program, run where the last of them stands.
+Each line of a ```bash block is run, and of a ```text block each line must stand in the output of
+what comes before it, in this order, but for `...` and white space. Comments in a page's source:
+`<!-- first: code -->` stands at the head of the program, and `<!-- not run: why -->` before a block
+whose commands are only parsed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from autoddl.runtime.jobs.launch import run_processes
+from autoddl.tools.cli import main
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+BLOCK = re.compile(
+    r"(?:^<!-- (?P<key>first|not run):\s(?P<note>.*?)\s-->\n)?"
+    r"^```(?P<language>python|bash|text)\n(?P<text>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
+LAUNCHER = "python -m oneflow.distributed.launch"
+FILE = re.compile(r"# (\w+\.py)\n")
+WIDTH = "80"
+SET_BY_ONEFLOW = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")  # when imported
+
+
+class Page:
+    """A page at work in `folder`. `output`: of the command or program run last."""
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        self.folder = folder
+        self.blocks = list(BLOCK.finditer(path.read_text()))
+        self.output = ""
+
+    def run(self) -> None:
+        program = [b for b in self.blocks if is_program(b)]
+        promised: list[str] = []  # what the page shows of its program's output
+        printed, of_program = "", False
+        for block in self.blocks:
+            text = block["text"]
+            if block["language"] == "text":
+                if of_program:
+                    promised.append(text)
+                else:
+                    check_shown(text, self.output)
+                continue
+            of_program = is_program(block)
+            if block["language"] == "bash":
+                for line in text.splitlines():
+                    self.command(line, only_parse=block["key"] == "not run")
+            elif file := FILE.match(text):
+                (self.folder / file[1]).write_text(text)
+            elif block["key"] == "not run":
+                compile(text, "block", "exec")
+            elif block is program[-1]:
+                self.program([b["note"] or "" for b in program[:1]] + [b["text"] for b in program])
+                printed = self.output
+        for text in promised:
+            check_shown(text, printed)
+
+    def program(self, parts: Sequence[str]) -> None:
+        env = {name: value for name, value in os.environ.items() if name not in SET_BY_ONEFLOW}
+        command = [sys.executable, "-c", "\n".join(parts)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        self.output = done.stdout
+
+    def command(self, line: str, only_parse: bool) -> None:
+        if only_parse:
+            check_parses(line)
+        elif line.startswith("autoddl train"):
+            self.program(["from autoddl.tools.cli import main", f"main({shlex.split(line)[1:]})"])
+        elif line.startswith("autoddl "):
+            result = CliRunner().invoke(main, shlex.split(line)[1:])
+            assert result.exit_code == 0, (line, result.output, result.exception)
+            self.output = result.stdout
+        else:
+            assert line.startswith(LAUNCHER), f"mark it as not run, or teach this test: {line}"
+            words = shlex.split(line.removeprefix(LAUNCHER))
+            given = dict(zip(words[:-1:2], words[1:-1:2], strict=True))
+            with (self.folder / "output").open("w+") as output:
+                count = int(given["--nproc_per_node"])
+                status = run_processes([words[-1]], count, output=output, prefix=False, timeout=200)
+                output.seek(0)
+                self.output = output.read()
+            assert status == 0, self.output
+
+
+def is_program(block: re.Match[str]) -> bool:
+    """Part of the page's one program."""
+    python = block["language"] == "python" and block["key"] != "not run"
+    return python and not FILE.match(block["text"])
+
+
+def check_parses(line: str) -> None:
+    """A command's options exist; what is started by another program is looked for in its words."""
+    words = shlex.split(line)
+    for inner in words:
+        if " " in inner and "autoddl" in inner:
+            check_parses(inner)
+    if "autoddl" not in words:
+        return
+    _, name, *words = words[words.index("autoddl") :]
+    command = main.commands[name]
+    while isinstance(command, click.Group):
+        name, *words = words
+        command = command.commands[name]
+    command.make_context(name, words)
+
+
+def check_shown(shown: str, output: str) -> None:
+    """Each line that is shown stands in the output, in this order; `...` stands for any lines."""
+    there = iter([" ".join(line.split()) for line in output.splitlines()])
+    for line in shown.splitlines():
+        wanted = " ".join(line.split())
+        if wanted not in ("", "..."):
+            assert wanted in there, f"not in the output, or not there: {line}\n{output}"
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in PAGES if BLOCK.search(p.read_text())], ids=lambda p: p.stem
+)
+def test_what_a_page_shows_runs(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    monkeypatch.setenv("COLUMNS", WIDTH)
+    Page(path, tmp_path).run()
+
+
+def test_every_command_is_shown():
+    text = "\n".join(path.read_text() for path in PAGES)
+    missing = [name for name in main.commands if f"autoddl {name}" not in text]
+    assert not missing
+
+
+def test_shown_output_that_is_not_there_is_found():
+    check_shown("a  1\n...\nb 2\n", "a 1\nx\nb   2\n")
+    for shown in ("a 2\n", "b 2\na 1\n"):
+        with pytest.raises(AssertionError, match="not in the output"):
+            check_shown(shown, "a 1\nb 2\n")
