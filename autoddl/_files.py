@@ -277,7 +277,7 @@ def _mistake(error: dict[str, Any], adapter: TypeAdapter[Any]) -> str:
     where = f"field {path!r}" if path else "it"
     if kind == "missing":
         return f"{where} is missing"
-    if kind == "value_error":
+    if kind in ("value_error", "assertion_error"):
         return f"{where}: {error['ctx']['error']}" if path else str(error["ctx"]["error"])
     theirs = error["msg"].replace("a valid integer", "a whole number").replace("a valid", "a")
     what = _WORDS.get(kind) or theirs.replace("Input should be", "must be")

@@ -23,7 +23,9 @@ class Builder:
     ) -> str:  # fmt: skip
         batch_dims = (0,) if kind != "param" and size and size[0] == self.batch else ()
         self.tensors[op_name] = Tensor(op_name, TensorSpec(size, dtype), batch_dims)
-        self.ops.append(Op(op_name, kind, inputs, (op_name,), attrs, module, batch_attrs or {}))
+        self.ops.append(
+            Op(op_name, kind, inputs, (op_name,), attrs, batch_attrs or {}, module=module)
+        )
         return op_name
 
     def input(self, index: int, shape: Shape, dtype: str = "float32") -> str:
@@ -56,7 +58,14 @@ class Builder:
         dims = tuple(range(len(self.shape(out))))
         self.op("sum", "reduce_sum", (out,), (), axis=dims, keepdims=False)
         self.ops.append(Op("loss", "loss", ("sum",), ()))
-        graph = Graph(tuple(self.ops), self.tensors, (out,), "sum", self.batch, name)
+        graph = Graph(
+            ops=tuple(self.ops),
+            tensors=self.tensors,
+            outputs=(out,),
+            loss="sum",
+            batch=self.batch,
+            name=name,
+        )
         graph.verify()
         return graph
 

@@ -42,6 +42,7 @@ OUTSIDE = {
     "sbp.shortest_paths": {"numpy", "scipy"},
     "_files": {"pydantic", "pydantic_core", "typing_extensions"},
     "cluster": {"pydantic"},
+    "graph": {"numpy", "pydantic"},
     "search": {"numpy", "scipy"},
     "planner": {"numpy", "scipy"},
     "plans.reshard": {"numpy", "scipy"},

@@ -176,7 +176,7 @@ class CutGraph:
         attrs = {"tensor": tensor, "gradient": any(n in readers for n in self.givers[tensor])}
         module = self.graph.producers[tensor].module
         ends = ((), (tensor,)) if kind == "stage_input" else ((tensor,), ())
-        return Op(f"{tensor}.{kind}", kind, *ends, attrs, module)
+        return Op(f"{tensor}.{kind}", kind, *ends, attrs, module=module)
 
 
 def cut_graph(graph: Graph, most_layers: int | None = None) -> CutGraph:

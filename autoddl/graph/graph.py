@@ -24,13 +24,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, compress, count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from .._files import load_file, write_atomically
-from ..sbp.layout import TensorSpec
+from pydantic import AfterValidator, Field, PlainSerializer
+
+from .._files import FIELDS, FileKind, Name, OneOf, Stored, Version
+from ..sbp.layout import ITEM_BYTES, TensorSpec
 from ..sbp.signature import OpSpec, Signature, find_rule, signatures_of
 
-GRAPH_VERSION = 1
 SOURCE_KINDS = ("input", "param", "buffer")
 
 
@@ -43,6 +44,34 @@ class Tensor:
     batch_dims: tuple[int, ...] = ()
 
 
+def _read_tensors(rows: list[_TensorRow]) -> dict[str, Tensor]:
+    return {name: Tensor(name, TensorSpec(shape, dtype), dims) for name, dtype, shape, dims in rows}
+
+
+def _tensor_rows(tensors: Mapping[str, Tensor]) -> list[_TensorRow]:
+    return [(t.name, t.spec.dtype, t.spec.shape, t.batch_dims) for t in tensors.values()]
+
+
+def _tupled(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in attrs.items()}
+
+
+def _listed(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(attrs.items())}
+
+
+# ---- as a file has them
+
+Size = Annotated[int, Field(strict=True, ge=0)]
+Exponents = tuple[Annotated[int, Field(strict=True)], ...]
+# name, dtype, shape, batch_dims
+_TensorRow = tuple[
+    Name, Annotated[str, OneOf(tuple(ITEM_BYTES))], tuple[Size, ...], tuple[Size, ...]
+]
+_Tensors = Annotated[Mapping[str, Tensor], Stored(list[_TensorRow], _read_tensors, _tensor_rows)]
+_Attrs = Annotated[Mapping[str, Any], AfterValidator(_tupled), PlainSerializer(_listed)]
+
+
 @dataclass(frozen=True)
 class Op:
     """An operator. `module` is the path of the submodule that issued it ("" for the model itself).
@@ -51,16 +80,20 @@ class Op:
     sizes that grow with the batch, -1 for factors such as 1/rows, 0 for the rest.
     """
 
-    name: str
-    kind: str
+    name: Name
+    kind: Name
+    module: str = dataclasses.field(default="", kw_only=True)
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    attrs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    module: str = ""
-    batch_attrs: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    attrs: _Attrs = dataclasses.field(default_factory=dict)
+    batch_attrs: Annotated[Mapping[str, Exponents], PlainSerializer(_listed)] = dataclasses.field(
+        default_factory=dict
+    )
+
+    __pydantic_config__ = FIELDS
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Graph:
     """Operators in topological order, and the tensors by name.
 
@@ -70,12 +103,14 @@ class Graph:
     loss:     name of the scalar loss tensor, which the `loss` op takes; "" if traced without a loss
     """
 
-    ops: tuple[Op, ...]
-    tensors: Mapping[str, Tensor]
-    outputs: tuple[str, ...]
-    loss: str
-    batch: int
     name: str = "model"
+    batch: Size
+    loss: str
+    outputs: tuple[str, ...]
+    tensors: _Tensors
+    ops: tuple[Op, ...]
+
+    __pydantic_config__ = FIELDS
 
     @cached_property
     def producers(self) -> dict[str, Op]:
@@ -318,82 +353,27 @@ class Graph:
                 if uses[out] > 1:
                     forked = f"{out}.fork"
                     tensors[forked] = Tensor(forked, tensors[out].spec, tensors[out].batch_dims)
-                    ops.append(Op(f"{op.name}.fork", "fork", (out,), (forked,), {}, op.module))
+                    ops.append(Op(f"{op.name}.fork", "fork", (out,), (forked,), module=op.module))
                     renamed[out] = forked
         return dataclasses.replace(self, ops=tuple(ops), tensors=tensors)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` inverts it."""
-        return {
-            "version": GRAPH_VERSION,
-            "name": self.name,
-            "batch": self.batch,
-            "loss": self.loss,
-            "outputs": list(self.outputs),
-            "tensors": [
-                [t.name, t.spec.dtype, list(t.spec.shape), list(t.batch_dims)]
-                for t in self.tensors.values()
-            ],
-            "ops": [
-                {
-                    "name": op.name,
-                    "kind": op.kind,
-                    "module": op.module,
-                    "inputs": list(op.inputs),
-                    "outputs": list(op.outputs),
-                    "attrs": {k: _listed(op.attrs[k]) for k in sorted(op.attrs)},
-                    "batch_attrs": {k: list(op.batch_attrs[k]) for k in sorted(op.batch_attrs)},
-                }
-                for op in self.ops
-            ],
-        }
+        return GRAPH_FILE.to_json(self)
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Graph:
-        """Raises ValueError on another version or a missing field."""
-        if not isinstance(data, Mapping):
-            raise ValueError("the JSON is no object")
-        if data.get("version") != GRAPH_VERSION:
-            raise ValueError(
-                f"graph version {data.get('version')!r} is not {GRAPH_VERSION}; "
-                "trace the model again"
-            )
-        try:
-            graph = Graph(
-                ops=tuple(
-                    Op(
-                        op["name"],
-                        op["kind"],
-                        tuple(op["inputs"]),
-                        tuple(op["outputs"]),
-                        {k: _tupled(v) for k, v in op["attrs"].items()},
-                        op["module"],
-                        {k: tuple(v) for k, v in op["batch_attrs"].items()},
-                    )
-                    for op in data["ops"]
-                ),
-                tensors={
-                    name: Tensor(name, TensorSpec(tuple(shape), dtype), tuple(batch_dims))
-                    for name, dtype, shape, batch_dims in data["tensors"]
-                },
-                outputs=tuple(data["outputs"]),
-                loss=data["loss"],
-                batch=data["batch"],
-                name=data["name"],
-            )
-            graph.verify()
-        except (KeyError, TypeError, AssertionError) as error:
-            raise ValueError(f"not a whole graph file: {error}; trace the model again") from error
-        return graph
+        """Raises ValueError on another version or a field that is missing or wrong."""
+        return GRAPH_FILE.from_json(data)
 
     def save(self, path: str | Path) -> None:
         """Write JSON; the file is replaced only when it is whole."""
-        write_atomically(path, json.dumps(self.to_json(), indent=1))
+        GRAPH_FILE.save(self, path)
 
     @staticmethod
     def load(path: str | Path) -> Graph:
         """Read what `save` wrote. ValueError names the file and what is wrong with it."""
-        return load_file(path, "graph", lambda text: Graph.from_json(json.loads(text)))
+        return GRAPH_FILE.load(path)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -429,9 +409,10 @@ def _seen_attrs(op: Op) -> Hashable:
     return tuple(sorted(op.attrs.items())), tuple(sorted(op.batch_attrs.items()))
 
 
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+def _verified(graph: Graph) -> Graph:
+    graph.verify()
+    return graph
 
 
-def _tupled(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+StoredGraph = Annotated[Graph, AfterValidator(_verified), Version(1)]
+GRAPH_FILE: FileKind[Graph] = FileKind("graph", StoredGraph, "trace the model again")

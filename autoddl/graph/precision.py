@@ -103,7 +103,7 @@ class _Halved:
             spec = TensorSpec(tensor.spec.shape, dtype)
             self.tensors[cast] = dataclasses.replace(tensor, name=cast, spec=spec)
             attrs = {"dtype": dtype, "pin_memory": False}
-            op = Op(cast, "cast", (name,), (cast,), attrs, reader.module)
+            op = Op(cast, "cast", (name,), (cast,), attrs, module=reader.module)
             source = self.graph.producers[name]
             if source.kind in SOURCE_KINDS:
                 # not where its first reader is: that block would be unlike the others

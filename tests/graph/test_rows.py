@@ -33,7 +33,9 @@ class Loss(Builder):
 
     def made(self, loss: str) -> Graph:
         ops = (*self.ops, Op("loss", "loss", (loss,), ()))
-        graph = Graph(ops, self.tensors, (self.out,), loss, ROWS, "loss")
+        graph = Graph(
+            ops=ops, tensors=self.tensors, outputs=(self.out,), loss=loss, batch=ROWS, name="loss"
+        )
         graph.verify()
         return graph
 

@@ -43,7 +43,7 @@ def emit(
         emitter.source(root)
     if lazy.loss:
         loss = emitter.names[simplified.roots[-1]]
-        emitter.ops.append(Op(emitter.unique("loss"), "loss", (loss,), (), {}, "loss"))
+        emitter.ops.append(Op(emitter.unique("loss"), "loss", (loss,), (), module="loss"))
     graph = Graph(
         ops=tuple(emitter.ops),
         tensors=emitter.tensors,
@@ -125,4 +125,4 @@ class _Emitter:
                 self.names[output], self.job.specs[output], self.scaling.dims.get(output, ())
             )
         makes = tuple(self.names[o] for o in outputs)
-        self.ops.append(Op(name, kind, reads, makes, dict(attrs), module, dict(batch or {})))
+        self.ops.append(Op(name, kind, reads, makes, dict(attrs), dict(batch or {}), module=module))
