@@ -49,7 +49,7 @@ def damaged(**changes):
         (damaged(ops=None), "ops"),
         (damaged(ops={}), "places no operator"),
         (damaged(edges=[["block0.fc2/matmul", 0, ["all_gather[0] S0->S1"], []]]), "not a step"),
-        (damaged(graph={"version": 1}), "graph"),
+        (damaged(graph={"version": 1}), "'batch' is missing"),
         (damaged(search={"algorithm": "x", "luck": 1}), "plan the model again"),
     ],
 )
