@@ -8,7 +8,6 @@ import pytest
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.figures import figures
-from autoddl.plans.format import format_bytes, format_seconds
 from autoddl.plans.records import Split, SplitPart
 from autoddl.plans.report import report
 from autoddl.tools.report.browser import ask, find_browser, screenshot
@@ -94,18 +93,6 @@ def test_redistributions_are_named_with_their_bytes(plan, html):
         re.search(r"over .*, [\d.]+ \w?B a device in [\d.]+ \w?s(, \d+ times a step)?$", move)
         for move in moves
     )
-
-
-@SHOWN
-def test_a_browser_shows_the_figures(plan, html):
-    text = ask(html, "document.body.innerText")
-    for shown in (
-        plan.graph.name, format_seconds(figures(plan).iteration_s),
-        format_bytes(plan.memory_limit_bytes), "this plan", *(b.name for b in plan.baselines),
-    ):  # fmt: skip
-        assert shown in text, shown
-    rows = item(plan, "layers")["rows"]
-    assert all(row.values["name"] in text for row in rows)
 
 
 @SHOWN
