@@ -64,7 +64,7 @@ class Numbers:
 
     def shares(self, whole: float, *parts: float) -> None:
         self.texts |= {f"{100 * part / whole:.3g} %" for part in parts}
-        self.texts |= {f"{part / whole:.1%}" for part in parts}
+        self.texts |= {f"{part / whole:.{digits}%}" for part in parts for digits in (0, 1)}
 
     def cost(self, cost: Cost) -> None:
         self.seconds(cost.iteration_s, cost.compute_s, cost.communication_s)
@@ -93,7 +93,10 @@ def numbers(plan: Plan, rows: list[list[str]]) -> set[str]:
     for scheme in plan.baselines:
         found.seconds(scheme.iteration_s, scheme.communication_s)
         found.bytes(scheme.memory_bytes)
-    found.bytes(*known.memory_bytes)
+        if scheme.iteration_s:
+            found.shares(1, 1 - known.iteration_s / scheme.iteration_s)
+    found.bytes(*known.memory_bytes, known.received_bytes.total)
+    found.bytes(sum(plan.graph.tensors[op.outputs[0]].spec.bytes for op in plan.graph.params))
     for stage in plan.stages:
         of_stage(found, stage, rows)
     of_machine(found, plan)
@@ -122,6 +125,12 @@ def of_stage(found: Numbers, stage: StagePlan, rows: list[list[str]]) -> None:
     for layer in stage.layers:
         found.cost(known.layer_cost(layer))
         found.seconds(layer.alternative_extra_s)
+    sizes = {op.name: stage.graph.tensors[op.outputs[0]].spec.bytes for op in stage.graph.params}
+    for split in {layer.split for layer in stage.layers}:
+        alike = [layer for layer in stage.layers if layer.split == split]
+        found.shares(cost.compute_s, sum(known.layer_cost(layer).compute_s for layer in alike))
+        parameters = (sizes.get(name, 0) for layer in alike for name in layer.ops)
+        found.shares(sum(sizes.values()), sum(parameters))
     for names in rows:
         if set(names) <= by_name.keys():
             found.cost(total(known.layer_cost(by_name[name]) for name in names))
