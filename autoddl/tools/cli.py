@@ -211,6 +211,7 @@ def _write_pictures(found: Plan, timeline: str | None, trace: str | None) -> Non
 @click.option("--plan", "plan_file", metavar="FILE", help="Run this plan instead of a new one.")
 @click.option("--steps", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--lr", type=float, default=1e-3, show_default=True, help="Learning rate.")
+@click.option("--yes", is_flag=True, help="Start more than 4 processes per core without asking.")
 @BATCH
 @plan_options(without=("chunks",))
 def train_command(
@@ -221,6 +222,7 @@ def train_command(
     plan_file: str | None,
     steps: int,
     lr: float,
+    yes: bool,
     batch: int | None,
     **options: Any,
 ) -> None:
@@ -233,7 +235,20 @@ def train_command(
 
     chosen = PlanOptions(**options)
     cluster = load_cluster(cluster_file, nodes, gpus_per_node)
-    sys.exit(train(TrainJob(model, cluster, plan_file, steps, lr, batch, chosen)))
+    job = TrainJob(model, cluster, plan_file, steps, lr, batch, chosen)
+    if not yes and (crowd := job.crowd()):
+        _ask(crowd)
+    sys.exit(train(job))
+
+
+def _ask(crowd: str) -> None:
+    """Go on only if somebody wants that."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ValueError(
+            f"{crowd} would take very long, and much memory; give --yes to start them all the "
+            "same, or fewer with --nodes and --gpus-per-node"
+        )
+    click.confirm(f"Start {crowd}?", abort=True, err=True)
 
 
 @main.command(epilog=examples("autoddl doctor", "autoddl doctor --json"))

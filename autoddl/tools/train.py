@@ -26,6 +26,8 @@ from ..runtime.need import need_oneflow
 from .at_work import at_work
 from .synthetic import synthetic_batches
 
+PROCESSES_PER_CORE = 4  # more of them mostly wait for each other, and may take all of the memory
+
 
 @dataclass(frozen=True)
 class TrainJob:
@@ -66,6 +68,18 @@ class TrainJob:
         words = [str(word) for option in options.items() for word in option]
         return ["-m", "autoddl", "train", self.model, *words]
 
+    def crowd(self) -> str:
+        """ "32 processes on 2 cores" if the job would start so many here that they crawl."""
+        count, cores = self.cluster.num_devices, len(os.sched_getaffinity(0))
+        if _is_launched() or count <= PROCESSES_PER_CORE * cores:
+            return ""
+        return f"{count} processes on {cores} core{'' if cores == 1 else 's'}"
+
+
+def _is_launched() -> bool:
+    """True if a launcher has started this process as a rank, or OneFlow has been imported."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
 
 def train(job: TrainJob) -> int:
     """Train, and give the exit status of the job.
@@ -73,8 +87,7 @@ def train(job: TrainJob) -> int:
     A process that a launcher has started as a rank is that rank. Any other makes sure that the plan
     fits the model and the cluster, and starts one process per device.
     """
-    # Asked first: OneFlow sets these itself when it is imported.
-    launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    launched = _is_launched()
     need_oneflow("autoddl train")
     if launched or job.cluster.num_devices == 1:
         train_rank(job)
@@ -122,6 +135,8 @@ def train_rank(job: TrainJob) -> None:
         started = time.perf_counter()
         value = float(trainer.step(*entries.to_tensors(arrays)))
         _say(f"step {step:3d}  loss {value:.6f}  {time.perf_counter() - started:.3f} s")
+    if trainer.rows_per_second is not None:
+        _say(f"{trainer.rows_per_second:.3g} rows of the batch a second")
 
 
 def _checked_plan(job: TrainJob) -> Plan:

@@ -1,7 +1,9 @@
 """`autoddl train` on real processes, and what it refuses before it starts any."""
 
+import contextlib
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -72,6 +74,9 @@ def test_four_processes_train_like_one(alone):
     together = train("--steps", "3")
     assert together.returncode == 0, together.stdout + together.stderr
     assert losses(together.stdout) == pytest.approx(alone, rel=1e-4)
+    assert "estimates in laptop" in together.stdout
+    assert "rows of the batch a second" in together.stdout
+    assert "libibverbs" not in together.stdout + together.stderr
 
 
 def test_a_pipeline_is_planned_and_trained_like_one_process(alone):
@@ -82,6 +87,33 @@ def test_a_pipeline_is_planned_and_trained_like_one_process(alone):
 
 def test_a_plan_has_its_own_stages(refused):
     assert "leave it or --plan out" in refused("--plan", "plan.json", "--stages", "2")
+
+
+def test_many_processes_are_started_only_if_somebody_wants_them(refused):
+    cores = len(os.sched_getaffinity(0))
+    many = str(2 * cores + 1)  # hosts of two
+    said = refused("--nodes", many)
+    assert f"{4 * cores + 2} processes on {cores} core" in said and "give --yes" in said
+    for words in (("--nodes", many, "--yes"), ("--nodes", str(2 * cores))):
+        assert "--yes" not in refused(*words, "--plan", "missing.json")
+
+
+@pytest.mark.parametrize(("answer", "text"), [("n", "Aborted!"), ("y", "missing.json")])
+def test_on_a_terminal_it_asks(answer, text):
+    many = str(2 * len(os.sched_getaffinity(0)) + 1)
+    words = ("train", MODEL, "--cluster", LAPTOP, "--nodes", many, "--plan", "missing.json")
+    command = [sys.executable, "-m", "autoddl", *words]
+    clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+    ours, theirs = pty.openpty()
+    asked = subprocess.Popen(command, cwd=ROOT, env=clean, stdin=theirs, stderr=theirs)
+    os.close(theirs)
+    os.write(ours, f"{answer}\n".encode())
+    told = b""
+    with contextlib.suppress(OSError):  # the end, as a terminal has it
+        while piece := os.read(ours, 1000):
+            told += piece
+    assert asked.wait(60) == (1 if answer == "n" else 2)
+    assert "Start " in told.decode() and text in told.decode(), told
 
 
 def test_a_launcher_may_start_the_ranks():

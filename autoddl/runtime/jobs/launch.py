@@ -33,6 +33,8 @@ TERM_SECONDS = 3.0  # a rank that ignores SIGTERM for so long is killed
 # OneFlow's other ranks wait many seconds before they try again if rank 0 does not listen when they
 # first connect, so they start after it does; but rank 0 may be a script without a framework
 LISTEN_SECONDS = 5.0
+# OneFlow says so at its start on every machine without InfiniBand, whatever its log's level
+NO_NEWS = "libibverbs not available, ibv_fork_init skipped"
 _LISTEN = "0A"  # the state in /proc/net/tcp
 
 
@@ -179,7 +181,7 @@ def _is_listening(pid: int, port: int) -> bool:
 
 
 class _Sink:
-    """Copies the lines of several processes to one stream, whole lines at a time."""
+    """Copies the lines of several processes to one stream, whole lines, and all but `NO_NEWS`."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -195,7 +197,8 @@ class _Sink:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
-                self.write(head + line.rstrip("\n"))
+                if line.rstrip("\n") != NO_NEWS:
+                    self.write(head + line.rstrip("\n"))
 
     def write(self, line: str) -> None:
         with self._lock, contextlib.suppress(ValueError, OSError):
