@@ -33,10 +33,14 @@ def check_precision(precision: str, device: Device) -> None:
 
 
 def in_precision(graph: Graph, precision: str) -> Graph:
-    """`graph`, traced in float32, for computation in `precision`. ValueError if it is unknown."""
+    """`graph`, traced in float32, for computation in `precision`; one that is so already as it is.
+
+    ValueError if the precision is unknown.
+    """
     if precision not in PRECISIONS:
         raise ValueError(f"unknown precision {precision!r}; use one of {', '.join(PRECISIONS)}")
-    return graph if precision == "float32" else _Halved(graph).build()
+    is_so = any(tensor.spec.dtype == precision for tensor in graph.tensors.values())
+    return graph if precision == "float32" or is_so else _Halved(graph).build()
 
 
 def _is_wide(op: Op) -> bool:

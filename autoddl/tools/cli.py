@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,6 +34,7 @@ from .errors import Errors
 
 if TYPE_CHECKING:
     from ..plans import Plan
+    from ..plans.report.changes import Change
     from ..plans.report.sections import Notation
 
 
@@ -128,6 +130,7 @@ def plan(
     epilog=examples(
         "autoddl explain plan.json",
         "autoddl explain plan.json --layer blocks.0.qkv",
+        "autoddl explain plan.json --suggest",
         "autoddl explain plan.json --json",
         "autoddl explain plan.json --html plan.html --png plan.png",
         "autoddl explain staged.json --timeline timeline.png --trace trace.json",
@@ -137,6 +140,9 @@ def plan(
 @click.option("--layer", help="Only the layer of this name.")
 @click.option("--html", metavar="FILE", help="Write the plan as one page that needs no other file.")
 @click.option("--png", metavar="FILE", help="Write a picture of that page; needs Chromium.")
+@click.option(
+    "--suggest", is_flag=True, help="Also plan anew for other links, batches, memory and devices."
+)
 @click.option("--timeline", metavar="FILE", help="Write when each pass runs: a picture (PNG).")
 @click.option("--trace", metavar="FILE", help="Likewise, for Perfetto or Chrome (JSON).")
 @NOTATION
@@ -144,6 +150,7 @@ def plan(
 def explain(
     plan_file: str,
     layer: str | None,
+    suggest: bool,
     html: str | None,
     png: str | None,
     timeline: str | None,
@@ -163,12 +170,25 @@ def explain(
     pictures = html or png or timeline or trace
     if pictures and layer:
         raise ValueError("the pages and pictures show the whole plan; leave --layer out")
+    if suggest and layer:
+        raise ValueError("changes are of the whole plan; leave --layer or --suggest out")
     if as_json or not pictures:
-        shown = layer_report(found, layer) if layer else report(found)
+        shown = layer_report(found, layer) if layer else report(found, _anew(found, suggest))
         show(shown, as_json, notation=notation)
     _write_pictures(found, timeline, trace)
     if html or png:
         _write_page(found, html, png)
+
+
+def _anew(plan: Plan, suggest: bool) -> Sequence[Change]:
+    """What other plans would bring, if that is asked for."""
+    from .at_work import at_work
+    from .suggest import planned_anew
+
+    if not suggest:
+        return ()
+    with at_work(f"planning {plan.graph.name} anew"):
+        return planned_anew(plan)
 
 
 def _write_page(found: Plan, html: str | None, png: str | None) -> None:

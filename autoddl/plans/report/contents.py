@@ -15,6 +15,7 @@ from ..records import PlannedBaseline
 from ..reshard.plan import ReshardPlan
 from ..schedule.schedule import Costs
 from ..schedule.simulate import simulate
+from .changes import Change, changes
 from .layers import layers_table
 from .machine import estimates, estimates_notes, machine_sections
 from .notation import placement
@@ -26,10 +27,10 @@ OURS = "this plan"
 _PRECISION = {"float16": "float16 with float32 master weights in the optimizer, and loss scaling"}
 
 
-def report(plan: Plan) -> Report:
-    """The whole plan: its cost, where time, bytes and memory go, each layer's choice, and how good
+def report(plan: Plan, anew: Sequence[Change] = ()) -> Report:
+    """The whole plan: its cost, where time, bytes and memory go, each layer's choice, how good it
 
-    it is.
+    is, and what would change it. anew: what was planned anew for a change
     """
     several = len(plan.stages) > 1
     word = _part_word(plan)
@@ -49,7 +50,7 @@ def report(plan: Plan) -> Report:
         _heading(plan, needed), why(plan), cluster_figures(plan.cluster), *waiting,
         _stages(plan, needed), _transfers(plan),
     )  # fmt: skip
-    closing = (_schemes(plan), *machine_sections(plan.cluster))
+    closing = (changes(plan, anew), _schemes(plan), *machine_sections(plan.cluster))
     return Report(*titles(plan), sections, parts, closing, "stages")
 
 

@@ -1,7 +1,7 @@
 """Why a plan is as it is, in two sentences: what it splits and for what, and what that saves.
 
-They follow from the plan's figures and from the known schemes that were priced beside it. A third
-one says what is done to need less memory, where something is.
+They follow from the plan's figures and from the known schemes that were priced beside it. Where
+something is done to need less memory, or several devices do the same work, one more says so.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from ..records import BATCH, COPIES, PlannedBaseline, PlannedLayer, Split
 from ..savings import savings
 from ..stage import StagePlan
 from ..stage_figures import stage_figures
+from .changes import repeated, repeated_layers
 from .sections import Figure, Figures
 
 _ALIKE = 0.005  # of a step: schemes that differ by less are as fast as each other
+_SOME = 0.01  # of all computation: less that is done again is not told
 _NAMED = 2  # splits that are told; the others are counted
 
 
@@ -30,6 +32,7 @@ def why(plan: Plan) -> Figures:
         "what": _stages(plan) if several else _splits(plan),
         "memory": _memory(plan),
         "saves": _saves(plan),
+        "repeated": _repeated(plan),
     }
     told = tuple(Figure(key, "", sentence) for key, sentence in sentences.items())
     notes = tuple(sentence for sentence in sentences.values() if sentence)
@@ -181,6 +184,20 @@ def _saves(plan: Plan) -> str:
     if saved < 0:
         return f"{name} would take {-saved:.1%} less, but was excluded."
     return f"It saves {saved:.1%} of a step of {name}, the fastest of the known schemes."
+
+
+def _repeated(plan: Plan) -> str:
+    """Which layers several devices compute alike, and what would use them."""
+    share, found = repeated(plan), repeated_layers(plan)
+    if share < _SOME:
+        return ""
+    first = found[0]
+    others = f" and {len(found) - 1} other layers" if len(found) > 1 else ""
+    return (
+        f"{first.name}{others}: {first.split.count(COPIES)} devices compute the same ({share:.0%} "
+        "of all computation is done again); a larger batch, wider layers or faster links would use "
+        "them, and 'autoddl explain --suggest' computes what fewer devices would do."
+    )
 
 
 def _named(scheme: PlannedBaseline) -> str:

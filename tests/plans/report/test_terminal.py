@@ -10,7 +10,7 @@ from autoddl.plans.figures import figures
 from autoddl.plans.format import short_signature, short_topology, written
 from autoddl.plans.records import MEANINGS
 from autoddl.plans.report import explain, report
-from autoddl.plans.report.sections import Column, Report, Table
+from autoddl.plans.report.sections import Column, Notation, Report, Table
 from autoddl.plans.report.terminal import text
 from tests.clusters import cluster
 from tests.graphs import attention
@@ -41,7 +41,7 @@ def test_any_layer_is_explained_by_itself(plan):
 def test_a_layer_shows_what_moves_into_it():
     moved = [layer for layer in PLAN.layers if figures(PLAN).layer_cost(layer).communication_s > 0]
     words = r"(whole|(batch|dim\d|summands) \d.*)"
-    ends = {"words": f"{words} -> {words}", "sbp": r"\(.*\) -> \(.*\)"}
+    ends: dict[Notation, str] = {"words": f"{words} -> {words}", "sbp": r"\(.*\) -> \(.*\)"}
     for notation, pattern in ends.items():
         line = rf"^(forward|backward), .*: {pattern} by [a-z-]+ over .* [kM]?B a device"
         told = [explain(PLAN, m.name, notation=notation) for m in moved]

@@ -1,0 +1,80 @@
+"""Plans for other links, batches, memory and devices, each planned anew."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
+from autoddl.plans.figures import figures
+from autoddl.tools.cli import main
+from autoddl.tools.suggest import planned_anew
+from tests.clusters import cluster
+from tests.graphs import mlp, residual
+from tests.plans.example import MLP, STAGED
+
+WHERE = cluster("gcp_a100", 2, 2)
+MODEL = residual(2, 512, 256)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return find_plan(MODEL, WHERE)
+
+
+def test_each_change_has_the_plan_that_planning_for_it_gives(plan):
+    found = {change.what: change.plan for change in planned_anew(plan)}
+    alone = PlanOptions(baselines=False)
+    memory = replace(alone, memory_limit_bytes=2 * plan.memory_limit_bytes)
+    expected = {
+        "twice the batch": find_plan(MODEL.with_batch(1024), WHERE, alone),
+        "twice the memory": find_plan(MODEL, WHERE, memory),
+        "half of the hosts": find_plan(MODEL, WHERE.with_shape(1, 2), alone),
+    }
+    for what, other in expected.items():
+        assert figures(found[what]).iteration_s <= figures(other).iteration_s
+        assert found[what].batch == other.batch
+        assert found[what].cluster.num_devices == other.cluster.num_devices
+    assert figures(found["half of the hosts"]).cost.inter_s.total == 0
+    for link in ("between hosts", "inside a host"):
+        faster = found[f"links {link} twice as fast"]
+        assert figures(faster).iteration_s <= figures(plan.on(faster.cluster)).iteration_s
+
+
+def test_what_cannot_be_planned_says_why():
+    graph = residual(1, 64, 512)
+    limit = 0.9 * figures(find_plan(graph, WHERE)).needed_bytes[0]
+    tight = find_plan(graph, WHERE, PlanOptions(memory_limit_bytes=limit))
+    (refused,) = [change for change in planned_anew(tight) if change.plan is None]
+    assert refused.what == "half of the hosts"
+    assert "no plan fits the memory limit" in refused.why_not
+
+
+@pytest.mark.parametrize(
+    "staged",
+    [STAGED, find_plan(MLP, cluster("gcp_a100", 2, 2), PlanOptions(precision="float16"))],
+    ids=["stages", "float16"],
+)
+def test_the_plan_s_own_choices_are_kept(staged):
+    for change in planned_anew(staged):
+        if change.plan is not None:
+            assert change.plan.num_stages == staged.num_stages
+            assert change.plan.precision == staged.precision
+            assert change.plan.optimizer == staged.optimizer
+    (same,) = [c.plan for c in planned_anew(staged) if c.what == "twice the memory"]
+    assert same is not None
+    assert figures(same).iteration_s <= figures(staged).iteration_s * (1 + 1e-6)
+
+
+def test_explain_suggests(tmp_path):
+    file = str(tmp_path / "plan.json")
+    find_plan(mlp(8, (16, 16)), cluster("laptop", 2, 2)).save(file)
+    done = CliRunner().invoke(main, ["explain", file, "--suggest", "--json"])
+    rows = {row["change"]: row for row in json.loads(done.stdout)["changes"]}
+    fewer = rows["half of the hosts"]
+    assert fewer["how"] == "a new plan" and fewer["repeated"] == pytest.approx(0.5)
+    assert fewer["speed"] == pytest.approx(1)
+    both = CliRunner().invoke(main, ["explain", file, "--suggest", "--layer", "fc0"])
+    assert both.exit_code == 2 and "leave --layer or --suggest out" in both.output
