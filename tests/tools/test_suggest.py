@@ -25,7 +25,7 @@ def plan():
 
 
 def test_each_change_has_the_plan_that_planning_for_it_gives(plan):
-    found = {change.what: change.plan for change in planned_anew(plan)}
+    found = {change.what: change.plan for change in planned_anew(plan) if change.plan}
     alone = PlanOptions(baselines=False)
     memory = replace(alone, memory_limit_bytes=2 * plan.memory_limit_bytes)
     expected = {
@@ -58,12 +58,13 @@ def test_what_cannot_be_planned_says_why():
     ids=["stages", "float16"],
 )
 def test_the_plan_s_own_choices_are_kept(staged):
-    for change in planned_anew(staged):
+    found = planned_anew(staged)
+    for change in found:
         if change.plan is not None:
             assert change.plan.num_stages == staged.num_stages
             assert change.plan.precision == staged.precision
             assert change.plan.optimizer == staged.optimizer
-    (same,) = [c.plan for c in planned_anew(staged) if c.what == "twice the memory"]
+    (same,) = [c.plan for c in found if c.what == "twice the memory"]
     assert same is not None
     assert figures(same).iteration_s <= figures(staged).iteration_s * (1 + 1e-6)
 

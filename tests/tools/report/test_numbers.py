@@ -12,6 +12,7 @@ from autoddl.plans import Plan
 from autoddl.plans.bounds import product_bytes
 from autoddl.plans.figures import figures
 from autoddl.plans.format import format_bytes, format_seconds
+from autoddl.plans.report.changes import repeated, same_plan
 from autoddl.plans.savings import savings
 from autoddl.plans.schedule.schedule import Costs
 from autoddl.plans.schedule.simulate import simulate
@@ -97,6 +98,10 @@ def numbers(plan: Plan, rows: list[list[str]]) -> set[str]:
             found.shares(1, 1 - known.iteration_s / scheme.iteration_s)
     found.bytes(*known.memory_bytes, known.received_bytes.total)
     found.bytes(sum(plan.graph.tensors[op.outputs[0]].spec.bytes for op in plan.graph.params))
+    for after in (plan, *(change.plan for change in same_plan(plan) if change.plan)):
+        found.seconds(figures(after).iteration_s)
+        found.bytes(*figures(after).needed_bytes)
+        found.shares(1, repeated(after))
     for stage in plan.stages:
         of_stage(found, stage, rows)
     of_machine(found, plan)
