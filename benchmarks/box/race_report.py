@@ -136,11 +136,9 @@ def draw(cases: Sequence[Case], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    columns = 4
+    columns = 2  # 1000 pixels wide, as wide as a page shows it
     rows = -(-len(cases) // columns)
-    figure, panels = pyplot.subplots(
-        rows, columns, figsize=(4.2 * columns, 3.6 * rows), squeeze=False
-    )
+    figure, panels = pyplot.subplots(rows, columns, figsize=(10, 2.4 * rows), squeeze=False)
     for panel in panels.flat[len(cases) :]:
         panel.axis("off")
     for panel, case in zip(panels.flat, cases, strict=False):
@@ -149,14 +147,14 @@ def draw(cases: Sequence[Case], path: Path) -> None:
         below = [m - min(r.samples_s) for m, r in zip(medians, case.racers, strict=True)]
         above = [max(r.samples_s) - m for m, r in zip(medians, case.racers, strict=True)]
         colours = ["tab:green"] + ["tab:gray"] * (len(case.racers) - 1)
-        panel.bar(at, medians, yerr=[below, above], color=colours, capsize=2)
+        panel.barh(at, medians, xerr=[below, above], color=colours, capsize=2)
         predicted = [r.predicted_s for r in case.racers]
-        panel.plot(at, predicted, "k_", markersize=16, label="predicted")
-        panel.legend(fontsize=7)
-        names = [r.name.replace(" = ", " =\n") for r in case.racers]
-        panel.set_xticks(list(at), names, rotation=35, ha="right", fontsize=7)
-        panel.set_title(case.label + (" (emulated compute)" if case.emulated else ""), fontsize=8)
-        panel.set_ylabel("seconds of a step")
+        (marks,) = panel.plot(predicted, at, "k|", markersize=14, markeredgewidth=2)
+        panel.set_yticks(list(at), [r.name.replace(" = ", " =\n") for r in case.racers])
+        panel.invert_yaxis()
+        panel.set_title(case.label + (" (emulated compute)" if case.emulated else ""), fontsize=11)
+    figure.legend([marks], ["predicted"], loc="lower right")
+    figure.supxlabel("seconds of a step: bars measured, with the least and the most", fontsize=11)
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=100)
     pyplot.close(figure)

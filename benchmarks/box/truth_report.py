@@ -157,7 +157,7 @@ def draw(cases: Sequence[Measured], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, panels = pyplot.subplots(1, 2, figsize=(11, 5.2), sharex=True, sharey=True)
+    figure, panels = pyplot.subplots(1, 2, figsize=(10, 5.2), sharex=True, sharey=True)
     markers = dict(zip(dict.fromkeys(c.model for c in cases), "os^vD", strict=False))
     colours = dict(
         zip(dict.fromkeys(c.rate for c in cases), ("tab:blue", "tab:orange"), strict=False)
@@ -181,12 +181,14 @@ def draw(cases: Sequence[Measured], path: Path) -> None:
         panel.plot(ends, ends, color="black", linewidth=0.8)
         panel.set(xscale="log", yscale="log", xlim=ends, xlabel="measured communication (s)")
         comm, _ = _agreements(cases, rule)
-        panel.set_title(f"{RULE_NAMES[rule]}: Spearman {comm.spearman:.3f}, error {comm.error:.0%}")
+        panel.set_title(
+            f"{RULE_NAMES[rule]}: Spearman {comm.spearman:.3f}, error {comm.error:.0%}", fontsize=11
+        )
     panels[0].set_ylabel("predicted communication (s)")
-    panels[0].legend(fontsize=8)
+    panels[0].legend()
     figure.suptitle("A step's communication by each plan, emulated compute, box of 4 x 2")
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=100)
     pyplot.close(figure)
 
 

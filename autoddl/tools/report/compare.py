@@ -121,7 +121,7 @@ def plot_comparison(found: Comparison, file: str | Path) -> None:
         ) from error
 
     schemes = [scheme for scheme in found.schemes if scheme.runs]
-    figure = Figure(figsize=(8, 1.2 + 0.5 * len(schemes)), layout="constrained")
+    figure = Figure(figsize=(10, 1.4 + 0.55 * len(schemes)), layout="constrained")
     axes = figure.subplots()
     names = [f"{scheme.name}\n{scheme.topology}" for scheme in schemes]
     left = [0.0] * len(schemes)
@@ -137,10 +137,9 @@ def plot_comparison(found: Comparison, file: str | Path) -> None:
     axes.margins(x=0.12)
     axes.set_xlabel("predicted seconds of an iteration")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(axis="y", labelsize=8)
     axes.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     figure.suptitle(f"{found.graph.name} on {found.model.cluster}, batch {found.graph.batch}")
-    figure.savefig(file, dpi=150)
+    figure.savefig(file, dpi=100)
 
 
 def part_seconds(scheme: Scheme) -> tuple[float, ...]:
