@@ -100,7 +100,8 @@ class PlanOptions:
         None, About("Per device, instead of all that it has; inf for no limit.", float, above=0)
     )
     search: str | Algorithm = _option(
-        "auto", About("Algorithm; see the README for what each proves.", choices=tuple(ALGORITHMS))
+        "auto",
+        About("Algorithm; docs/how-it-works.md says what each proves.", choices=tuple(ALGORITHMS)),
     )
     comm_rule: CommRule = _option(
         "shared_nic",
