@@ -53,7 +53,23 @@ class State:
 
 
 States = tuple[State | None, ...]  # None: rows have met on the way to that tensor
-Outcome = tuple[list[State], dict[int, int]]  # of outputs; input index -> exponent of its factor
+Key = tuple[str, int]  # an operator and the index of its input
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an operator makes of inputs in known states.
+
+    states:  of its outputs
+    factors: input index -> exponent e: it is multiplied by M^e
+    sizes:   input index -> exponent of its factor in a batch with padding (`padding.py`)
+    summed:  input index -> its state, if its rows are added up
+    """
+
+    states: list[State]
+    factors: dict[int, int]
+    sizes: dict[int, int]
+    summed: dict[int, State] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -107,18 +123,7 @@ def why_whole(op: Op, otherwise: str) -> str:
 
 def find_rows(graph: Graph) -> Rows:
     """How rows interact in training; `graph` is a whole model, not a pipeline stage."""
-    if graph.batch == 1:
-        graph = graph.with_batch(2)  # one row cannot be told from a dim of size 1
-    known: frozenset[str] = frozenset()
-    outcomes: dict[tuple[int, States], Outcome | None] = {}
-    ends = [graph.loss, *(out for op in graph.ops if is_training_norm(op) for out in op.outputs)]
-    ops = _computing(graph, ends)
-    while True:
-        walk = _Walk(graph, ops, known, evaluates=False, outcomes=outcomes)
-        needed = walk.run()
-        if not needed:
-            break
-        known |= needed
+    walk = walked(graph)
     norms = (op for op in walk.met.values() if is_training_norm(op))
     meeting = next(norms, None) or walk.met.get(graph.loss)
     state = walk.states.get(graph.loss, State(B))
@@ -128,6 +133,22 @@ def find_rows(graph: Graph) -> Rows:
         walk.sums,
         walk.factors,
     )
+
+
+def walked(graph: Graph, evaluates: bool = False) -> Walk:
+    """The pass over a graph in which all sums are known that have to be."""
+    if graph.batch == 1:
+        graph = graph.with_batch(2)  # one row cannot be told from a dim of size 1
+    known: frozenset[str] = frozenset()
+    outcomes: dict[tuple[int, States], Outcome | None] = {}
+    norms = [op for op in graph.ops if is_training_norm(op) and not evaluates]
+    ops = _computing(graph, [graph.loss, *(out for op in norms for out in op.outputs)])
+    while True:
+        walk = Walk(graph, ops, known, evaluates, outcomes=outcomes)
+        needed = walk.run()
+        if not needed:
+            return walk
+        known |= needed
 
 
 def in_several(graph: Graph, rows: Rows, layer_of: Mapping[str, int]) -> str | None:
@@ -141,7 +162,7 @@ def in_several(graph: Graph, rows: Rows, layer_of: Mapping[str, int]) -> str | N
 
 def rows_apart(graph: Graph) -> frozenset[str]:
     """The tensors that are concatenated rows when the model is evaluated in parts."""
-    walk = _Walk(graph, _computing(graph, graph.outputs), frozenset(), evaluates=True)
+    walk = Walk(graph, _computing(graph, graph.outputs), frozenset(), True, plain=True)
     walk.run()
     return frozenset(
         n for n, s in walk.states.items() if s.place.is_split and not s.power and s.runs == 1
@@ -180,17 +201,20 @@ def reads(op: Op, output: int) -> tuple[int, ...]:
 
 
 @dataclass
-class _Walk:
-    """A pass over `ops` of a graph. evaluates: in evaluation mode, without factors and sums."""
+class Walk:
+    """A pass over `ops` of a graph; plain: without factors and sums that are known."""
 
     graph: Graph
     ops: Sequence[Op]
     known: frozenset[str]
     evaluates: bool
+    plain: bool = False
     states: dict[str, State] = field(default_factory=dict)
     met: dict[str, Op] = field(default_factory=dict)
     sums: dict[str, int] = field(default_factory=dict)
-    factors: dict[tuple[str, int], int] = field(default_factory=dict)
+    factors: dict[Key, int] = field(default_factory=dict)
+    sizes: dict[Key, int] = field(default_factory=dict)
+    summed: dict[Key, State] = field(default_factory=dict)
     outcomes: dict[tuple[int, States], Outcome | None] = field(default_factory=dict)
 
     def run(self) -> frozenset[str]:
@@ -215,16 +239,17 @@ class _Walk:
             self.outcomes[asked] = self._outcome(op, ins)
         found = self.outcomes[asked]
         if found is None:
-            needed = frozenset() if self.evaluates else self._needed(op)
+            needed = frozenset() if self.plain else self._needed(op)
             if not needed:
                 self._meet(op)
             return needed
-        states, factors = found
-        if factors and self.evaluates:
+        if found.factors and self.plain:
             self._meet(op)
             return frozenset()
-        self.factors.update({(op.name, i): exponent for i, exponent in factors.items()})
-        for name, state in zip(op.outputs, states, strict=True):
+        self.factors.update({(op.name, i): e for i, e in found.factors.items()})
+        self.sizes.update({(op.name, i): e for i, e in found.sizes.items()})
+        self.summed.update({(op.name, i): state for i, state in found.summed.items()})
+        for name, state in zip(op.outputs, found.states, strict=True):
             if name in self.met:
                 continue
             if name in self.known:
@@ -263,7 +288,7 @@ class _Walk:
                     return None
                 power = scaled
             factors = {i: -s.power for i, s in enumerate(ins) if s and s.power}
-            return [State(B, power) for _ in outs], factors
+            return Outcome([State(B, power) for _ in outs], factors, factors)
         if op.kind in _RESHAPES and ins[0] is not None and ins[0].place.is_split:
             return self._reshaped(op, ins[0])
         signature = self._signature(op, ins, outs)
@@ -283,12 +308,16 @@ class _Walk:
             if s is not None
         }
         factors = {i: e for i, e in exponents.items() if e}
+        # a summand that all micro-batches have in common is there as often; with padding, once
+        often = {i: i in summands and s is not None and s.place == B for i, s in enumerate(ins)}
+        sizes = {i: e + often[i] for i, e in exponents.items() if e + often[i]}
         is_mean = not summands and "count" in local and "count" not in op.attrs
         states = [
             State(p, power + base + (p == P and is_mean), max(runs) if p.is_split else 1)
             for p in signature.outs
         ]
-        return states, factors
+        rows = {i: s for i, s in enumerate(ins) if s is not None and s.place.is_split}
+        return Outcome(states, factors, sizes, rows if P in signature.outs else {})
 
     def _reshaped(self, op: Op, rows: State) -> Outcome | None:
         """Rows remain rows after a reshape as long as they stay within one dim."""
@@ -300,7 +329,7 @@ class _Walk:
         runs, rest = divmod(before, math.prod(target.spec.shape[:dim]))
         if rest or not runs or target.spec.shape[dim] % (runs * self.graph.batch):
             return None
-        return [State(S(dim), rows.power, runs)], {}
+        return Outcome([State(S(dim), rows.power, runs)], {}, {})
 
     def _signature(self, op: Op, ins: States, outs: Sequence[tuple[int, ...]]) -> Signature | None:
         """The signature with these input and output states, and of several the fewest summands."""

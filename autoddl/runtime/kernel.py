@@ -24,12 +24,30 @@ from .comm.groups import Group
 OpaqueFn = Callable[[Sequence[Tensor], bool, int], Sequence[Tensor]]
 
 
+@dataclass(frozen=True)
+class Filled:
+    """A batch of `rows` rows that is filled up with padding, behind them, to `total` rows."""
+
+    rows: int
+    total: int
+
+    @property
+    def share(self) -> float:
+        """Of the rows that are none of padding."""
+        return self.rows / self.total
+
+    def rows_in(self, number: int, batch: int) -> int:
+        """How many of them are in micro-batch `number`, which has `batch` rows."""
+        return min(max(self.rows - number * batch, 0), batch)
+
+
 @dataclass
 class RunState:
     """What all operators of one run share.
 
     seed:        the plan's; with the step, the micro-batch, the operator and the shard it decides
                  what dropout drops
+    filled:      None for a batch that needs no padding
     training:    False turns dropout off and makes BatchNorm use its moving statistics
     """
 
@@ -37,6 +55,7 @@ class RunState:
     training: bool = True
     step: int = 0
     micro_batch: int = 0
+    filled: Filled | None = None
 
 
 @dataclass

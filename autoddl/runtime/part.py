@@ -67,6 +67,8 @@ class Job:
             graph, plan.ops, plan.edges, self.groups, self.run_state, self.opaque, wanted,
             plan.recomputed, by_input=not figures(self.plan).schedule.joint, scales=scales,
         )  # fmt: skip
+        if self.padding is not None:
+            skip_padding(program, self.padding, self.groups, self.run_state)
         if self.emulator:
             self.emulator.replace(program)
         rows = None if self.emulator else self.rows

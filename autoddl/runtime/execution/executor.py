@@ -88,7 +88,7 @@ class Executor:
         self._sent = {
             sent_key(n.op.attrs["tensor"]) for n in program.nodes if n.op.kind == "stage_output"
         }
-        self._known = KnownSums(program, self.rows, self._bring, groups.backend)
+        self._known = KnownSums(program, self.rows, self._bring, run_state, groups.backend)
 
     def begin(self, micro_batches: Sequence[Values]) -> None:
         """Start an iteration on the inputs of its micro-batches."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from ...graph.graph import Op
 from ...graph.rows import Rows, known_from, reads
 from ..backend import Backend, Tensor
+from ..kernel import RunState
 from .program import Edge, Key, Node, Program
 from .vjp import run_kernel
 
@@ -22,8 +23,16 @@ Receive = Callable[[Edge, Values, dict, Values], Tensor]
 class KnownSums:
     """This rank's parts of the sums, as they are placed by the program."""
 
-    def __init__(self, program: Program, rows: Rows, receive: Receive, backend: Backend) -> None:
+    def __init__(
+        self,
+        program: Program,
+        rows: Rows,
+        receive: Receive,
+        run_state: RunState,
+        backend: Backend,
+    ) -> None:
         self._backend = backend
+        self._run_state = run_state
         self._receive = receive
         graph = program.graph
         made = {name for node in program.nodes for name in node.op.outputs}
@@ -44,11 +53,13 @@ class KnownSums:
     def add_up(self, micro_batches: Sequence[Values]) -> None:
         """Find the sums of a batch, if it is in several parts."""
         self._values, self._received = {}, {}
-        if not self._powers or len(micro_batches) == 1:
+        filled = self._run_state.filled
+        if not self._powers or (len(micro_batches) == 1 and filled is None):
             return
         with self._backend.no_grad():
             for number, inputs in enumerate(micro_batches):
                 values: Values = {}
+                self._run_state.micro_batch = number
                 self._received[number] = {}
                 for node in self._nodes:
                     values.update(self._outputs(node, number, inputs, values))
@@ -58,7 +69,8 @@ class KnownSums:
                         self._values[name] = new if old is None else old + new
             for name, power in self._powers.items():
                 if power:
-                    self._values[name] = self._values[name] * float(len(micro_batches)) ** -power
+                    times = len(micro_batches) * (1.0 if filled is None else filled.share)
+                    self._values[name] = self._values[name] * times**-power
 
     def instead(self, op: Op, outputs: Sequence[Tensor]) -> list[Tensor]:
         """An operator's outputs, with those that are known in the place of its micro-batch's."""
