@@ -121,10 +121,13 @@ def why_whole(op: Op, otherwise: str) -> str:
     )
 
 
-def find_rows(graph: Graph) -> Rows:
-    """How rows interact in training; `graph` is a whole model, not a pipeline stage."""
-    walk = walked(graph)
-    norms = (op for op in walk.met.values() if is_training_norm(op))
+def find_rows(graph: Graph, evaluates: bool = False) -> Rows:
+    """How rows interact in training; `graph` is a whole model, not a pipeline stage.
+
+    evaluates: as in evaluation, where BatchNorm takes its moving statistics
+    """
+    walk = walked(graph, evaluates)
+    norms = (op for op in walk.met.values() if is_training_norm(op) and not evaluates)
     meeting = next(norms, None) or walk.met.get(graph.loss)
     state = walk.states.get(graph.loss, State(B))
     return Rows(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..cluster.submesh import Device
 from ..graph.graph import Graph
@@ -56,17 +55,6 @@ class Sized:
                 if not all(is_even(t.shape, nd, self.mesh) for t, nd in pairs):
                     return False
         return True
-
-
-def rows_of(graph: Graph, inputs: Sequence[Any], default: int) -> int:
-    """Rows of the batch that `inputs` are, by the first one that has a batch dim."""
-    for op in graph.ops:
-        if op.kind == "input" and op.attrs["index"] < len(inputs):
-            dims = graph.tensors[op.outputs[0]].batch_dims
-            value = inputs[op.attrs["index"]]
-            if dims and getattr(value, "ndim", 0) > dims[0]:
-                return value.shape[dims[0]]
-    return default
 
 
 def micro_batches_in(graph: Graph, batch: int) -> int | None:

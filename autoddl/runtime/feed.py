@@ -73,8 +73,12 @@ class Feed:
         """How many arguments a call has at least."""
         return max((x.index + 1 for x in self._inputs), default=0)
 
-    def take(self, arguments: Sequence[LocalTensor]) -> list[dict[str, LocalTensor]]:
+    def take(
+        self, arguments: Sequence[LocalTensor], rows: int | None = None
+    ) -> list[dict[str, LocalTensor]]:
         """For each micro-batch, tensor name -> this rank's part.
+
+        rows: fewer than the batch has, which the arguments have; padding is put behind them
 
         Raises ValueError if an argument is missing or has another dtype or shape.
         """
@@ -83,8 +87,11 @@ class Feed:
         parts: list[dict[str, LocalTensor]] = [{} for _ in range(self.micro_batches)]
         for x in self._inputs:
             value = arguments[x.index]
-            self._check(x, value)
+            self._check(x, value, rows)
             value = self._backend.cast(self._backend.detached(value), x.spec.dtype)
+            if rows is not None and x.batch_dim is not None:
+                again = self._backend.cat([value] * -(-self.batch // rows), x.batch_dim)
+                value = self._backend.narrow(again, x.batch_dim, 0, self.batch)
             for m, part in enumerate(parts):
                 part[x.name] = self._part(x, value, m)
         return parts
@@ -106,7 +113,7 @@ class Feed:
         piece = x.part[x.batch_dim]
         return m * self._micro + piece.start, m * self._micro + piece.stop
 
-    def _check(self, x: _Input, value: LocalTensor) -> None:
+    def _check(self, x: _Input, value: LocalTensor, rows: int | None) -> None:
         if not isinstance(value, self._backend.facts.tensor):
             raise ValueError(f"argument {x.index}: expected a tensor, got {type(value).__name__}")
         dtype = dtype_of(value)
@@ -117,7 +124,7 @@ class Feed:
         shape = list(x.spec.shape)
         allowed = [shape]
         if x.batch_dim is not None:
-            sizes = dict.fromkeys((self.batch, len(self._rows)))
+            sizes = dict.fromkeys((self.batch, len(self._rows)) if rows is None else (rows,))
             allowed = [[*shape[: x.batch_dim], n, *shape[x.batch_dim + 1 :]] for n in sizes]
         if list(value.shape) not in allowed:
             choices = " (the global batch) or ".join(str(tuple(s)) for s in allowed)

@@ -12,16 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..graph.graph import Graph, Op
-from ..graph.rows import Rows
 from ..plans import Plan, StagePlan
 from ..plans.figures import figures
 from .backend import Tensor
 from .comm.groups import Groups
 from .comm.transfers import Resharding
+from .counting import Counting
 from .emulate.arrival import Arrival
 from .emulate.emulate import Emulator
 from .execution.communicating import communicating_passes
 from .execution.executor import Executor, Values
+from .execution.filled import skip_padding
 from .execution.program import compile_program
 from .feed import Feed
 from .kernel import OpaqueFn, RunState
@@ -37,7 +38,7 @@ class Job:
     ranks:    the job's ranks of each part, in the order of its mesh
     stage:    this rank's
     groups:   of this rank's stage
-    rows:     how the micro-batches of the whole model add up
+    counting: how the micro-batches of the whole model add up in training
     whole:    the user's own parameters and buffers, by name
     emulator: waits in the place of kernels; results then mean nothing
     beside:   transfers between stages run beside computation
@@ -49,29 +50,36 @@ class Job:
     groups: Groups
     run_state: RunState
     opaque: Mapping[str, OpaqueFn]
-    rows: Rows
+    counting: Counting
     whole: Mapping[str, Tensor]
     emulator: Emulator | None = None
     beside: bool = False
     debug: bool = False
 
     def executor(
-        self, graph: Graph, plan: StagePlan, state: ModelState, wanted: frozenset[str] | None = None
+        self,
+        graph: Graph,
+        plan: StagePlan,
+        state: ModelState,
+        wanted: frozenset[str] | None = None,
+        counting: Counting | None = None,
     ) -> Executor:
         """Runs `graph`, which is the plan's or has another batch.
 
-        wanted: tensors (or operators) that an evaluation needs; None to train
+        wanted:   tensors (or operators) that an evaluation needs; None to train
+        counting: of an evaluation whose micro-batches add up
         """
-        scales = None if wanted is not None else self.rows.scales(self.plan.micro_batches)
+        counting = self.counting if wanted is None else counting
+        scales = None if counting is None else counting.scales()
         program = compile_program(
             graph, plan.ops, plan.edges, self.groups, self.run_state, self.opaque, wanted,
             plan.recomputed, by_input=not figures(self.plan).schedule.joint, scales=scales,
         )  # fmt: skip
-        if self.padding is not None:
-            skip_padding(program, self.padding, self.groups, self.run_state)
+        if counting is not None and counting.padding is not None:
+            skip_padding(program, counting.padding, self.groups, self.run_state)
         if self.emulator:
             self.emulator.replace(program)
-        rows = None if self.emulator else self.rows
+        rows = None if counting is None or self.emulator else counting.rows
         return Executor(program, state, self.run_state, self.groups, self.debug, rows)
 
 
@@ -145,9 +153,9 @@ class Part:
             if self._holds[name].outputs[0] in graph.needs_grad
         }  # fmt: skip
 
-    def take(self, batch: Sequence[Tensor]) -> None:
-        """Start an iteration on a global batch."""
-        self.inputs = dict(enumerate(self.feed.take(batch)))
+    def take(self, batch: Sequence[Tensor], rows: int | None = None) -> None:
+        """Start an iteration on a global batch, or on so few `rows`."""
+        self.inputs = dict(enumerate(self.feed.take(batch, rows)))
         self.returned = {m: {} for m in self.inputs}
 
     def give_back(self, number: int, tensor: str, gradient: Tensor) -> None:

@@ -31,3 +31,9 @@ class Traced:
     opaque: Mapping[str, Any] = field(default_factory=dict)
     structure: Any = None
     examples: tuple[TensorSpec, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Of the inputs with the target; those behind the last that is read are not known."""
+        read = (op.attrs["index"] for op in self.graph.ops if op.kind == "input")
+        return len(self.examples) or max(read, default=-1) + 1

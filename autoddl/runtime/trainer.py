@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from ..graph.graph import Graph
-from ..graph.rows import find_rows
 from ..plans import Plan
 from ..plans.figures import figures
 from ..plans.schedule.hoist import hoisted
@@ -29,8 +28,9 @@ from .backend import Backend, OptimizerFn, Tensor, check_computes
 from .comm.groups import Groups
 from .comm.passing import Passing
 from .comm.tied import exchange_gradients
+from .counting import Counting, Given, rows_of
 from .emulate.emulate import Emulator
-from .evaluate import Evaluator, rows_of
+from .evaluate import Evaluator
 from .jobs.roll_call import RollCall
 from .kernel import RunState
 from .measure.training import Compared, StepWatch
@@ -88,6 +88,8 @@ class Trainer:
         self._watch = StepWatch(plan, job.stage, job.groups, everyone, job.ranks, follows)
         self._parts = {v: Part(job, plan.stages[v]) for v in plan.parts_of(job.stage)}
         self._load()
+        own = np.arange(plan.batch)[self.rows]
+        self._given = Given(job.counting, plan.graph, traced.count, plan.batch, len(own))
         self._hoists = overlap and emulate
         # the framework would else go on computing, and transfer when nothing is left to compute
         self._passing = Passing(job, self._parts, blocks=not overlap, signal=signal)
@@ -106,14 +108,14 @@ class Trainer:
         assert ranks[stage] == tuple(range(first, first + len(ranks[stage])))
         mesh, one = plan.stages[stage].place.mesh, plan.stages[stage]
         groups = Groups(mesh, backend.rank - first, backend, first, ways)
-        rows = find_rows(plan.graph)
-        rows.check(plan.micro_batches)
+        counting = Counting.of(plan.graph, plan.micro_batches)
+        counting.rows.check(plan.micro_batches)
         opaque = {k: backend.kernels.opaque(call) for k, call in self._traced.opaque.items()}
         whole = {**self._traced.params, **self._traced.buffers}
         emulator = Emulator(stage_figures(one).model, groups) if emulate else None
         return Job(
-            plan, ranks, stage, groups, RunState(one.seed), opaque, rows, whole, emulator, beside,
-            self._debug,
+            plan, ranks, stage, groups, RunState(one.seed), opaque, counting, whole, emulator,
+            beside, self._debug,
         )  # fmt: skip
 
     def _load(self) -> None:
@@ -226,19 +228,16 @@ class Trainer:
     def step(self, *batch: Tensor) -> Tensor:
         """Train on one global batch: the model's inputs, then the target. Gives the loss.
 
-        The loss is a local scalar tensor, equal on all ranks. Raises ValueError if the number of
-        tensors, a dtype or a shape is not the example's.
+        The loss is a local scalar tensor, equal on all ranks. A batch may have fewer rows than the
+        example, as the last one of a data set, and then counts as it would on one device, if it is
+        given whole and the model takes each row by itself. Raises ValueError if it does not, or if
+        the number of tensors, a dtype or a shape is not the example's.
         """
-        read = (op.attrs["index"] for op in self.graph.ops if op.kind == "input")
-        count = len(self._traced.examples) or max(read, default=-1) + 1
-        if len(batch) != count:
-            raise ValueError(
-                f"step takes {count} tensors, as in the example: the model's inputs, then the "
-                f"target; got {len(batch)}"
-            )
+        filled = self._given.filled(batch)
         for part in self._parts.values():
-            part.take(batch)
-        self._call_training("step")
+            part.take(batch, filled and filled.rows)
+        self._call_training("step", filled.rows if filled else 0)
+        self._job.run_state.filled = filled
         work = self._watch.work
         self._watch.start()
         if self.emulator:
@@ -275,7 +274,7 @@ class Trainer:
 
     def _do(self, action: Action) -> None:
         predicted = figures(self.plan)
-        m, share = action.micro_batch, self._job.rows.share(self.plan.micro_batches)
+        m, share = action.micro_batch, self._job.counting.share(self._job.run_state.filled)
         number = predicted.schedule.part(self.stage, action.chunk)
         part = self._parts[number]
         if not action.is_compute:
@@ -381,8 +380,8 @@ class Trainer:
         self._call_training("load_train_state")
         self._whole.set_training(state)
 
-    def _call_training(self, call: str) -> None:
+    def _call_training(self, call: str, number: int = 0) -> None:
         """A roll call for what needs the parameters as they are trained."""
         if self._update.average is not None and self._update.average.is_in_place:
             raise ValueError(f"{call} inside `with trainer.averaged()`: leave that block first")
-        self.roll_call(call)
+        self.roll_call(call, number)

@@ -25,23 +25,30 @@ class RollCall:
         self._world = world
         self._count = 0
 
-    def __call__(self, call: str) -> None:
-        """Raise RuntimeError on all ranks if one of them makes another call now."""
-        message = self._differences(call)
+    def __call__(self, call: str, rows: int = 0) -> None:
+        """Raise RuntimeError on all ranks if one of them makes another call now.
+
+        rows: of a batch that is shorter than others, for all ranks to have the same
+        """
+        message = self._differences(call, rows)
         if message:
             raise RuntimeError(message)
 
-    def _differences(self, call: str) -> str:
+    def _differences(self, call: str, rows: int = 0) -> str:
         if self._world.size == 1:
             return ""
         self._count += 1
         backend = self._world.backend
-        mine = backend.from_numpy(np.array([CALLS.index(call)], dtype=np.int64))
+        mine = backend.from_numpy(np.array([rows * len(CALLS) + CALLS.index(call)], dtype=np.int64))
         said = backend.to_numpy(self._world.all_gather(mine))
         if (said == said[0]).all():
             return ""
-        who = {name: [r for r, c in enumerate(said) if CALLS[c] == name] for name in CALLS}
-        parts = [f"{name} on rank {', '.join(map(str, r))}" for name, r in who.items() if r]
+        who: dict[str, list[int]] = {}
+        for rank, code in sorted(enumerate(said), key=lambda x: (x[1] % len(CALLS), x[1])):
+            of, number = divmod(int(code), len(CALLS))
+            name = f"{CALLS[number]} with a batch of {of} rows" if of else CALLS[number]
+            who.setdefault(name, []).append(rank)
+        parts = [f"{name} on rank {', '.join(map(str, ranks))}" for name, ranks in who.items()]
         return (
             f"the ranks do different things in their call number {self._count}: "
             f"{'; '.join(parts)}. All ranks must make the same calls in the same order "

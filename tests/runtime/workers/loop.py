@@ -24,6 +24,7 @@ from tests.runtime.random_plans import cluster_of, random_plan, with_zero
 from tests.runtime.training import arrays
 from tests.runtime.training import build as build_as_it_is
 
+ROWS = 8
 DEFAULTS = {
     "nodes": 2,
     "gpus": 2,
@@ -36,13 +37,13 @@ DEFAULTS = {
     "clip": None,
     "ema": None,
     "hook": False,
+    "short": ROWS,  # rows of every third batch
     "steps": 3,
     "then": [],  # other plans, by which training goes on, each for as many steps, from the state
     "frozen": [],  # modules whose parameters are not trained
     "alone": True,  # compared with one device, which has other random numbers
     "uninterrupted": False,  # compared, to the bit, with the first plan for all steps
 }
-ROWS = 8
 LIMIT = 1e-6
 
 
@@ -91,6 +92,10 @@ class Run:
     result: np.ndarray | None = field(default=None, repr=False)  # of evaluation with the averages
 
 
+def rows(case, step):
+    return case["short"] if step % 3 == 2 else ROWS
+
+
 def build(name, frozen):
     """With small embeddings: large logits alone put 1e-6 of rounding into the gradients."""
     model, loss, batch = build_as_it_is(name)
@@ -118,7 +123,7 @@ def alone(case) -> Run:
     scheduler = schedule(made)
     averages = {n: p.numpy().astype(float) for n, p in trained}
     for step in range(case["steps"] * (1 + len(case["then"]))):
-        *inputs, target = batch(step, ROWS)
+        *inputs, target = batch(step, rows(case, step))
         value = loss(model(*inputs), target)
         value.backward()
         if case["hook"]:
@@ -180,7 +185,7 @@ def together(case) -> Run:
             scheduler.load_state_dict(progress)
         assert trainer.steps == len(run.losses)
         for _ in range(case["steps"]):
-            run.losses.append(float(trainer.step(*batch(trainer.steps, ROWS))))
+            run.losses.append(float(trainer.step(*batch(trainer.steps, rows(case, trainer.steps)))))
             scheduler.step()
             if trainer.grad_norm is not None:
                 run.norms.append(trainer.grad_norm)
