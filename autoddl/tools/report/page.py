@@ -29,6 +29,7 @@ TIMES = {
     "inside a host": "intra",
     "over either link": "communication",
 }
+DRAWN = {"stages", "time", "memory", "layers", "schemes"}  # sections with colours
 WORDS = ("text", "lines", "split")  # units of columns that are read
 
 
@@ -68,15 +69,16 @@ def view(shown: Report, drawn: Mapping[str, Any] | None = None) -> dict[str, Any
     sections: list[dict[str, Any]] = []
     told = set[str]()
     courses = {part["title"]: part["course"] for part in drawn["parts"]} if drawn else {}
+    seen = set[str]()
     for part, section in shown.all_sections():
-        layers_before = any(item["section"].key == "layers" for item in sections)
         sections.append(
             {
                 "part": part,
                 "id": "-".join((section.key or "whole", *part.split()[-1:])),
                 "section": section,
                 "is_table": isinstance(section, Table),
-                "is_first_layers": section.key == "layers" and not layers_before,
+                "is_first_layers": section.key == "layers" and section.key not in seen,
+                "is_first_drawn": section.key in DRAWN and not seen & DRAWN,
                 "rows": section.shown() if isinstance(section, Table) else (),
                 "bar": bar(section),
                 "row_bars": row_bars(section),
@@ -85,6 +87,7 @@ def view(shown: Report, drawn: Mapping[str, Any] | None = None) -> dict[str, Any
             }
         )
         told |= set(section.notes)
+        seen.add(section.key)
     return {
         "report": shown,
         "several": len(shown.parts) > 1,
