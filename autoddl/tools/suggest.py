@@ -32,7 +32,7 @@ def planned_anew(plan: Plan) -> list[Change]:
 
 def _asked(plan: Plan) -> Iterator[tuple[str, int, Cluster, PlanOptions]]:
     """What is changed, and the batch, cluster and options that it means."""
-    cluster, options = plan.cluster, _options(plan)
+    cluster, options = plan.cluster, own_options(plan)
     there = {"inter": cluster.nodes > 1, "intra": cluster.gpus_per_node > 1}
     for link, what in LINKS.items():
         if there[link]:
@@ -49,7 +49,8 @@ def _asked(plan: Plan) -> Iterator[tuple[str, int, Cluster, PlanOptions]]:
         yield "half of the devices", plan.batch, half, options
 
 
-def _options(plan: Plan) -> PlanOptions:
+def own_options(plan: Plan) -> PlanOptions:
+    """Those that it was planned with, as far as it records them; without the known schemes."""
     staged = len(plan.stages) > 1
     of_stages = {
         "stages": plan.num_stages, "schedule": plan.schedule_name, "delay": plan.delay,

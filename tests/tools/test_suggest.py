@@ -10,10 +10,10 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.figures import figures
 from autoddl.tools.cli import main
-from autoddl.tools.suggest import planned_anew
+from autoddl.tools.suggest import own_options, planned_anew
 from tests.clusters import cluster
 from tests.graphs import mlp, residual
-from tests.plans.example import MLP, STAGED
+from tests.plans.example import STAGED
 
 WHERE = cluster("gcp_a100", 2, 2)
 MODEL = residual(2, 512, 256)
@@ -52,21 +52,16 @@ def test_what_cannot_be_planned_says_why():
     assert "no plan fits the memory limit" in refused.why_not
 
 
-@pytest.mark.parametrize(
-    "staged",
-    [STAGED, find_plan(MLP, cluster("gcp_a100", 2, 2), PlanOptions(precision="float16"))],
-    ids=["stages", "float16"],
-)
-def test_the_plan_s_own_choices_are_kept(staged):
-    found = planned_anew(staged)
-    for change in found:
-        if change.plan is not None:
-            assert change.plan.num_stages == staged.num_stages
-            assert change.plan.precision == staged.precision
-            assert change.plan.optimizer == staged.optimizer
-    (same,) = [c.plan for c in found if c.what == "twice the memory"]
-    assert same is not None
-    assert figures(same).iteration_s <= figures(staged).iteration_s * (1 + 1e-6)
+def test_the_plan_s_own_choices_are_kept():
+    assert own_options(STAGED) == PlanOptions(
+        stages=2, memory_limit_bytes=STAGED.memory_limit_bytes, baselines=False
+    )
+    options = PlanOptions(precision="float16", optimizer="sgd", seed=3, baselines=False)
+    half = find_plan(mlp(16, (32, 32)), WHERE, options)
+    assert replace(own_options(half), memory_limit_bytes=None) == options
+    changed = [change.plan for change in planned_anew(half) if change.plan]
+    assert {(p.precision, p.optimizer, p.seed) for p in changed} == {("float16", "sgd", 3)}
+    assert all(figures(p).needed_bytes[0] < 2.1 * figures(half).needed_bytes[0] for p in changed)
 
 
 def test_explain_suggests(tmp_path):

@@ -111,8 +111,10 @@ def _because(plan: Plan, kinds: Sequence[_Kind]) -> str:
     if all(kind.is_data_parallel for kind in kinds):
         exchange = format_seconds(cost.inter_s.gradient_sync + cost.intra_s.gradient_sync)
         others = [layer.alternative_extra_s for layer in plan.layers if layer.alternative]
-        more = f", and another split of a layer adds {format_seconds(min(others))} or more"
-        return f": exchanging the gradients ({size}) takes {exchange}{more if others else ''}"
+        more = ""
+        if others:
+            more = f", and another split of a layer adds {format_seconds(min(others))} or more"
+        return f": exchanging the gradients ({size}) takes {exchange}{more}"
     (data,) = [b for b in plan.baselines if b.name == "data parallel"] or [None]
     if data is None:
         return ""

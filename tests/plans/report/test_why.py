@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan
+from autoddl.planner.planner import baseline_plans, find_plan
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.plans.format import format_bytes, format_seconds
@@ -72,10 +72,18 @@ def test_short_memory_is_named_with_what_is_done():
     )
 
 
+def zero_plan() -> Plan:
+    """Of a known scheme, which has no next best split to show."""
+    plan = baseline_plans(mlp(16, (32, 64, 32)), LAPTOP)["ZeRO"][1]
+    assert plan is not None and not any(layer.alternative for layer in plan.layers)
+    return plan
+
+
 @pytest.mark.parametrize(
     ("plan", "what", "saves"),
     [
         (STAGED, "Cuts the model into 2 stages", "of the known schemes"),
+        (zero_plan(), "Splits all layers by batch 4: exchanging the gradients", ""),
         (find_plan(MODEL, cluster("laptop", 1, 1)), "One device does all", ""),
         (find_plan(mlp(8, (16, 16)), LAPTOP), "Every device computes the whole", "known schemes"),
         (find_plan(MODEL, LAPTOP, PlanOptions(baselines=False)), "Splits ", "No known scheme was"),
@@ -85,7 +93,7 @@ def test_short_memory_is_named_with_what_is_done():
             "",
         ),
     ],
-    ids=["stages", "one device", "replicated", "without baselines", "odd batch"],
+    ids=["stages", "ZeRO", "one device", "replicated", "without baselines", "odd batch"],
 )
 def test_every_kind_of_plan_has_its_reason(plan, what, saves):
     told = sentences(plan)

@@ -1,0 +1,153 @@
+"""What people read in a table adds up to the total that they read, in fifty plans of all kinds."""
+
+import math
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from autoddl.graph.graph import Graph
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import baseline_plans, find_plan
+from autoddl.plans import Plan
+from autoddl.plans.figures import figures
+from autoddl.plans.report import report
+from autoddl.plans.report.sections import Report, Table
+from autoddl.plans.report.terminal import PIPE_WIDTH, text
+from autoddl.tools.compare import compare
+from autoddl.tools.report.compare import comparison_report
+from tests.clusters import cluster
+from tests.graphs import attention, mlp, residual
+
+UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "%": 0.01,
+         "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}  # fmt: skip
+SHAPES = ((1, 1), (2, 2), (4, 1), (1, 4), (2, 3), (2, 4))
+MACHINES = ("laptop", "piz_daint", "gcp_a100")
+KINDS = ("plain", "micro-batches", "tight", "ZeRO", "run again", "float16", "stages")
+NO_OTHERS = PlanOptions(baselines=False)
+SEVERAL = 50
+
+
+def some_graph(rng: random.Random) -> Graph:
+    batch, width = rng.choice((16, 24, 32)), rng.choice((16, 32, 64))
+    kind = rng.randrange(3)
+    if kind == 0:
+        return mlp(batch, tuple(rng.choice((16, 48, 128)) for _ in range(rng.randint(3, 6))))
+    if kind == 1:
+        return residual(rng.randint(1, 3), batch, 2 * width)
+    return attention(rng.randint(1, 2), batch, 8, width, 4)
+
+
+def some_plan(number: int) -> Plan:
+    """The plan of a random graph, made in the way whose turn it is."""
+    rng, kind = random.Random(number), KINDS[number % len(KINDS)]
+    where = cluster(rng.choice(MACHINES), *rng.choice(SHAPES))
+    if kind == "stages":
+        layers = mlp(16, (32, *(rng.choice((32, 64)) for _ in range(3)), 16))
+        where = cluster(rng.choice(MACHINES), 2, rng.choice((1, 2)))
+        return find_plan(layers, where, PlanOptions(stages=2, micro_batches=4))
+    if kind == "tight":
+        graph, where = residual(2, 256, rng.choice((48, 64))), cluster("laptop", 2, 2)
+        limit = 0.7 * figures(find_plan(graph, where, NO_OTHERS)).needed_bytes[0]
+        return find_plan(graph, where, replace(NO_OTHERS, memory_limit_bytes=limit))
+    if kind == "ZeRO":
+        plan = baseline_plans(mlp(16, (32, 64, 32)), where.with_shape(2, 2))["ZeRO"][1]
+        assert plan is not None
+        return plan
+    if kind == "run again":
+        return find_plan(residual(3, 32, 64), where, PlanOptions(checkpointing="all"))
+    if kind == "float16":
+        where = cluster("gcp_a100", where.nodes, where.gpus_per_node)
+        return find_plan(some_graph(rng), where, replace(NO_OTHERS, precision="float16"))
+    parts = rng.choice((2, 4)) if kind == "micro-batches" else None
+    options = PlanOptions(optimizer=rng.choice(("adam", "sgd", "momentum")), micro_batches=parts)
+    return find_plan(some_graph(rng), where, options)
+
+
+PLANS = [some_plan(number) for number in range(SEVERAL)]
+
+
+def number(cell: str) -> tuple[float, float]:
+    """The value of `2.34 ms`, and how far it may be off: half of its last digit."""
+    found = re.fullmatch(r"([+-]?[\d.]+(?:e[+-]\d+)?) ?(\w+|%)", cell)
+    assert found, cell
+    value, unit = float(found[1]), UNITS[found[2]]
+    off = 0.5 * 10.0 ** (math.floor(math.log10(abs(value))) - 2) if value else 0.0
+    return value * unit, max(off, 0.5 if found[2] == "B" else 0.0) * unit
+
+
+def read_tables(shown: Report) -> Iterator[tuple[Table, list[list[str]]]]:
+    """Each table with totals, and the cells of its rows as text, the totals last."""
+    lines = iter(text(shown, width=PIPE_WIDTH).splitlines())
+    for _, section in shown.in_notation("words").all_sections():
+        if not isinstance(section, Table) or not section.totals:
+            continue
+        for line in lines:
+            if line == section.title:
+                break
+        rows = []
+        for line in lines:
+            cells = re.split(r" {2,}", line.strip())
+            if len(cells) > sum(c.adds for c in section.columns):
+                rows.append(cells)
+            if cells[0] == section.total:
+                break
+        yield section, rows[1:]
+
+
+def test_they_are_of_all_kinds():
+    assert len({plan.cluster.mesh for plan in PLANS}) >= 6
+    assert len({plan.cluster.name for plan in PLANS}) == 3
+    assert {plan.num_stages for plan in PLANS} == {1, 2}
+    assert {plan.precision for plan in PLANS} == {"float32", "float16"}
+    assert sum(plan.micro_batches > 1 for plan in PLANS) >= 10
+    assert sum(bool(plan.recomputed) for plan in PLANS) >= 7
+    stored = [any(e.zero_stage for s in plan.stages for e in s.edges.values()) for plan in PLANS]
+    assert sum(stored) >= 5
+    assert len({str(layer.split) for plan in PLANS for layer in plan.layers}) > 12
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=[f"{n} {KINDS[n % 7]}" for n in range(SEVERAL)])
+def test_columns_that_are_read_add_up_to_their_totals(plan: Plan):
+    told, seen = report(plan).to_json(), 0
+    for table, rows in read_tables(report(plan)):
+        columns = [column for column in table.given if not column.apart and column.adds]
+        assert len(rows) == len(table.shown()) + 1 > 1
+        for place, column in enumerate(reversed(columns), start=1):
+            *parts, (whole, off) = (number(cells[-place]) for cells in rows)
+            allowed = off + sum(part[1] for part in parts)
+            assert sum(part[0] for part in parts) == pytest.approx(whole, abs=allowed), column
+        seen += 1
+    shown = len(set(figures(plan).same_as))
+    assert seen == 3 * shown  # time, memory, layers
+    for own in [told] if len(plan.stages) == 1 else [s["plan"] for s in told["stages"]]:
+        cost, layers = own["cost"], own["layers"]
+        for key in ("compute_s", "communication_s"):
+            assert sum(layer[key] for layer in layers) == pytest.approx(cost[key], rel=1e-9)
+        assert cost["compute_s"] + cost["communication_s"] == pytest.approx(cost["iteration_s"])
+        for link, key in (("per_nic", "nic_bytes"), ("per_device_intra", "intra_bytes")):
+            assert sum(layer[key] for layer in layers) == own["link_bytes"][link]["total"]
+
+
+@pytest.mark.parametrize("plan", PLANS[::10], ids=range(5))
+def test_what_is_read_of_each_scheme_adds_up(plan: Plan):
+    shown = comparison_report(compare(plan.graph, plan.cluster, PlanOptions(micro_batches=1)))
+    lines = [
+        re.split(r" {2,}", line.strip()) for line in text(shown, width=PIPE_WIDTH).splitlines()
+    ]
+    header = next(cells for cells in lines if cells[0] == "scheme")
+    names = [scheme["name"] for scheme in shown.to_json()["schemes"] if scheme["fits"]]
+    rows = [cells for cells in lines if cells[0] in names]
+    assert len(rows) == len(names) > 0
+    for cells in rows:
+        read = {title: cell for title, cell in zip(header, cells, strict=False)}
+        values = {t: number(c) for t, c in read.items() if t not in ("scheme", "split", "rounds")
+                  and t != "x ours"}  # fmt: skip
+        for whole, parts in (
+            ("a step", ("comput.", "comm.")),
+            ("comm.", ("forward", "backward", "gradients")),
+        ):
+            allowed = sum(values[t][1] for t in (whole, *parts))
+            assert sum(values[t][0] for t in parts) == pytest.approx(values[whole][0], abs=allowed)
