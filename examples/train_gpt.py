@@ -1,0 +1,78 @@
+"""A GPT on the source text of Python's library: a whole training loop.
+
+    python -m oneflow.distributed.launch --nproc_per_node 4 -m examples.train_gpt
+    python -m examples.train_gpt --mesh 1x1
+
+With --state FILE it goes on where the file's run stopped, on any mesh, and saves there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+import oneflow as flow
+
+import autoddl
+from autoddl.runtime.oneflow.models.gpt import Gpt, next_token_loss
+
+from .data import Text, loader
+from .log import logger
+
+LENGTH, BATCH, VALIDATION = 64, 32, 1_900_000  # the bytes from there on are not trained on
+
+
+def adamw(parameters: Any) -> flow.optim.Optimizer:
+    """Weight decay for matrices only. `parameters` are this rank's, with their names."""
+    named = parameters.named()
+    matrices = [p for _, p in named if p.ndim >= 2]
+    others = [p for _, p in named if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    return flow.optim.AdamW(groups, lr=1e-3)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("--mesh", default="2x2", help="hosts x devices of each")
+    options.add_argument("--steps", type=int, default=200)
+    options.add_argument("--every", type=int, default=50, help="steps between evaluations")
+    options.add_argument("--state", help="file to go on from and to save to")
+    options.add_argument("--logs", help="folder for TensorBoard")
+    given = options.parse_args()
+
+    flow.manual_seed(0)
+    model = Gpt(layers=2, width=64, heads=4, length=LENGTH, vocabulary=256, dropout=0.1)
+    training, held_out = Text(LENGTH, slice(VALIDATION)), Text(LENGTH, slice(VALIDATION, None))
+    nodes, gpus = map(int, given.mesh.split("x"))
+    trainer = autoddl.parallelize(
+        model,
+        autoddl.Cluster.load("laptop").with_shape(nodes, gpus),
+        example=next(iter(loader(training, BATCH))),
+        loss=next_token_loss,
+        optimizer=adamw,
+        clip_grad_norm=1.0,
+    )
+    schedule = flow.optim.lr_scheduler.CosineAnnealingLR(trainer.optimizer, T_max=given.steps)
+    if given.state and os.path.exists(given.state):
+        saved = flow.load(given.state)
+        trainer.load_train_state(saved["trainer"])
+        schedule.load_state_dict(saved["schedule"])
+    log = logger(trainer, given.steps, given.logs, items=LENGTH, unit="tokens")
+    steps = range(trainer.steps, given.steps)
+    for tokens, targets in loader(training, BATCH, steps, trainer.rows):
+        loss = trainer.step(tokens, targets)
+        schedule.step()
+        if trainer.steps % 10 == 0:
+            log({"loss": float(loss), "gradient norm": trainer.grad_norm})
+        if trainer.steps % given.every == 0 or trainer.steps == given.steps:
+            tests = loader(held_out, BATCH, range(4))
+            losses = [float(next_token_loss(trainer.eval_step(x), y)) for x, y in tests]
+            log({"held out": sum(losses) / len(losses)})
+            state = trainer.train_state()  # all ranks gather it, rank 0 gets it
+            if trainer.is_main and given.state:
+                flow.save({"trainer": state, "schedule": schedule.state_dict()}, given.state)
+
+
+if __name__ == "__main__":
+    main()

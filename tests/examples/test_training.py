@@ -1,0 +1,38 @@
+"""The examples train, evaluate, save, and go on from what they saved on another mesh."""
+
+import io
+import re
+
+import pytest
+
+from autoddl.runtime.jobs.launch import run_processes
+
+
+def lines(script, mesh, *options):
+    """What the example prints of its steps, by step: {name: value}."""
+    nodes, gpus = map(int, mesh.split("x"))
+    output = io.StringIO()
+    words = ["-m", f"examples.{script}", "--mesh", mesh, *options]
+    status = run_processes(words, nodes * gpus, output=output, prefix=False, timeout=250)
+    assert status == 0, output.getvalue()
+    told = {}
+    for step, text in re.findall(r"^step (\d+): (.*)$", output.getvalue(), re.MULTILINE):
+        values = re.findall(r"([a-z ]+) ([\d.e+-]+)(?:, |$)", text)
+        told.setdefault(int(step), {}).update((name.strip(), float(v)) for name, v in values)
+    return told
+
+
+def test_gpt_goes_on_with_one_device(tmp_path):
+    state = ("--state", str(tmp_path / "state"))
+    first = lines("train_gpt", "2x2", "--steps", "2", "--every", "2", *state)
+    later = lines("train_gpt", "1x1", "--steps", "4", "--every", "2", *state)
+    assert list(first) == [2]
+    assert list(later) == [4]
+    assert first[2]["held out"] == pytest.approx(5.5, abs=0.5)  # 256 bytes: log 256 at first
+    assert later[4]["held out"] < first[2]["held out"]
+
+
+def test_resnet(tmp_path):
+    told = lines("train_resnet", "1x2", "--steps", "2", "--every", "2", "--batch", "16")
+    assert list(told) == [2]
+    assert 0 <= told[2]["accuracy"] <= 1
