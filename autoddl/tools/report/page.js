@@ -77,16 +77,17 @@ function drawLayer(part, layer) {
   const more = part.nodes * part.gpus - devices;
   if (more > 0) element(hosts, "p", {class: "note"}, `and ${more} more devices`);
   told.textContent = told.dataset.hint;
-  describe(layer);
+  describe(layer, part.nodes * part.gpus);
 }
 
-function describe(layer) {
+function describe(layer, devices) {
   const list = mesh.querySelector("dl");
   list.replaceChildren();
   for (const tensor of layer.tensors) {
     const {copies, summands} = drawing.layouts[tensor.layout];
     const words = [tensor.name, tensor.shape, tensor.placement];
-    if (copies > 1) words.push(`${copies} devices hold the same block`);
+    if (copies === devices && copies > 1) words.push("each device holds all of it");
+    else if (copies > 1) words.push(`${copies} devices hold the same block`);
     if (summands > 1) words.push(`the blocks of ${summands} devices add up to it`);
     element(list, "dt", {}, tensor.role);
     element(list, "dd", {}, words.join(", "));
