@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from autoddl.runtime.trainer import Trainer
 
-Log = Callable[[Mapping[str, float]], None]
+Log = Callable[[Mapping[str, float | None]], None]
 
 
 def logger(trainer: Trainer, steps: int, folder: str | None, unit: str, items: int = 1) -> Log:
@@ -23,8 +23,8 @@ def logger(trainer: Trainer, steps: int, folder: str | None, unit: str, items: i
         return lambda values: None
     writer = importlib.import_module("tensorboardX").SummaryWriter(folder) if folder else None
 
-    def log(values: Mapping[str, float]) -> None:
-        told = dict(values)
+    def log(values: Mapping[str, float | None]) -> None:
+        told = {name: value for name, value in values.items() if value is not None}
         left = ""
         if rate := trainer.rows_per_second:
             told[f"{unit} a second"] = rate * items
