@@ -99,8 +99,7 @@ def parallelize(
     ema_decay: such as 0.999, to keep an average of the parameters beside them, updated after each
                step and placed as they are: `with trainer.averaged():`, `trainer.ema_state_dict()`.
                It takes as much memory as they do, which the plan's limit does not count
-    options:   of the new plan, the fields of `PlanOptions`, such as stages="auto"; the seed is also
-               dropout's, and float16 needs CUDA devices
+    options:   of the new plan, the fields of `PlanOptions`; the seed is also dropout's
     debug:     after each operator, assert the planned placements and equal replicas
 
     Raises TypeError for an unknown option, ValueError if the model cannot be traced, nothing fits,
@@ -108,6 +107,7 @@ def parallelize(
     BackendMissing without OneFlow.
     """
     need_oneflow("autoddl.parallelize")
+    from .runtime.backend import check_computes
     from .runtime.jobs.guard import install_guard
     from .runtime.jobs.session import check_world_size, optimizer_kind
     from .runtime.oneflow.backend import OneFlow
@@ -120,7 +120,7 @@ def parallelize(
         _check_given(chosen)
     install_guard()
     backend = OneFlow()
-    _check_runs(chosen if plan is None else plan, backend)
+    check_computes(chosen.precision if plan is None else plan.precision, backend.facts)
     check_world_size(cluster, backend.size)
     update = {"clip_grad_norm": clip_grad_norm, "ema_decay": ema_decay}
     check_update(**update)
@@ -140,16 +140,6 @@ def _check_given(options: PlanOptions) -> None:
             f"`plan` has its own {' and '.join(options.changed)}; leave "
             f"{'it' if len(options.changed) == 1 else 'them'} out, or plan anew"
         )
-
-
-def _check_runs(asked: Plan | PlanOptions, backend: Backend) -> None:
-    """ValueError if such a plan cannot run on this rank's device."""
-    from .runtime.backend import check_computes
-    from .runtime.update.loss_scale import check_stages
-
-    if asked.num_stages > 1 if isinstance(asked, Plan) else asked.stages is not None:
-        check_stages(asked.precision)
-    check_computes(asked.precision, backend.facts)
 
 
 def _plan_together(graph: Graph, cluster: Cluster, options: PlanOptions, backend: Backend) -> Plan:

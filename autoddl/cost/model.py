@@ -15,7 +15,7 @@ OPTIMIZER_SLOTS = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 def parameter_copies(optimizer: str, precision: str = "float32") -> int:
     """How many tensors of a parameter's bytes live on a device: weight, gradient, slots.
 
-    With float16 parameters the slots are float32 nonetheless, and there is a master copy.
+    With 16-bit parameters the slots are float32 nonetheless, and there is a master copy.
     """
     try:
         slots = OPTIMIZER_SLOTS[optimizer]
@@ -32,7 +32,7 @@ class CostModel:
     optimizer:          "sgd", "momentum", "adam" or "adamw": sets the memory of a parameter
     comm_rule:          "shared_nic" or the paper's "plain"
     memory_limit_bytes: per device; None takes the device's memory
-    precision:          of the parameters, "float32" or "float16"
+    precision:          of the parameters, "float32", "float16" or "bfloat16"
     back_end:           that runs the plan: its memory rules say what a step needs
     """
 

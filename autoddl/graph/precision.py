@@ -1,6 +1,7 @@
-"""Rewrites a graph for mixed precision: float16, but float32 where range or accuracy require it.
+"""Rewrites a graph for mixed precision: 16 bits, but float32 where range or accuracy require it.
 
-Parameters, and therefore their gradients, are float16; the float32 master copies that the optimizer
+The 16 bits are float16 or bfloat16, which has float32's range and fewer digits. Parameters, and
+therefore their gradients, have them; the float32 master copies that the optimizer
 updates belong to its state (`cost.memory`). Operators whose rule demands float32 (losses,
 variances), sums over all elements, and operators that only read results of these compute in
 float32. A `cast` is inserted wherever a tensor's precision differs from what its reader needs.
@@ -17,7 +18,7 @@ from ..sbp.layout import TensorSpec
 from ..sbp.signature import find_rule
 from .graph import SOURCE_KINDS, Graph, Op, Tensor
 
-PRECISIONS = ("float32", "float16")
+PRECISIONS = ("float32", "float16", "bfloat16")
 
 
 def check_precision(precision: str, device: Device) -> None:
@@ -40,7 +41,7 @@ def in_precision(graph: Graph, precision: str) -> Graph:
     if precision not in PRECISIONS:
         raise ValueError(f"unknown precision {precision!r}; use one of {', '.join(PRECISIONS)}")
     is_so = any(tensor.spec.dtype == precision for tensor in graph.tensors.values())
-    return graph if precision == "float32" or is_so else _Halved(graph).build()
+    return graph if precision == "float32" or is_so else _Halved(graph, precision).build()
 
 
 def _is_wide(op: Op) -> bool:
@@ -51,6 +52,7 @@ def _is_wide(op: Op) -> bool:
 @dataclass
 class _Halved:
     graph: Graph
+    precision: str
     ops: list[Op] = field(default_factory=list)
     first: list[Op] = field(default_factory=list)  # sources that are cast, each with its cast
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -84,7 +86,7 @@ class _Halved:
         followed = len(floats) == 1 and self.graph.producers[floats[0]].kind not in (
             "input", "buffer", "param",
         )  # fmt: skip
-        return self.tensors[floats[0]].spec.dtype if followed else "float16"
+        return self.tensors[floats[0]].spec.dtype if followed else self.precision
 
     def _is_total(self, op: Op) -> bool:
         """True for a sum over everything, which is a loss rather than an activation."""

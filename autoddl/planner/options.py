@@ -75,7 +75,7 @@ class PlanOptions:
     checkpointing:      which of the model's repeated blocks keep only their inputs and run forward
                         again before their backward pass: "none", "all", or "auto" for as few as
                         make the fastest plan that fits
-    precision:          "float32", or "float16" for mixed precision
+    precision:          "float32", or "float16" or "bfloat16" for mixed precision
     back_end:           that runs the plan: what it keeps of an operator decides what fits
     batch_norm:         the rows that BatchNorm takes its statistics of: the whole "batch", which is
                         then not cut into micro-batches, each "micro_batch", or each device's
@@ -146,8 +146,8 @@ class PlanOptions:
     precision: str = _option(
         "float32",
         About(
-            "float16: mixed precision, with master weights and loss scaling.",
-            choices=("float32", "float16"),
+            "float16, bfloat16: mixed precision, with master weights; loss scaling for float16.",
+            choices=("float32", "float16", "bfloat16"),
         ),
     )
     back_end: str = _option(

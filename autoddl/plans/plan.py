@@ -95,7 +95,7 @@ class Plan(Once):
 
     @property
     def precision(self) -> str:
-        """ "float16" if the model computes in mixed precision."""
+        """ "float16" or "bfloat16" if the model computes in mixed precision."""
         return self.stages[0].precision
 
     @property

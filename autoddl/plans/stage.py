@@ -31,7 +31,7 @@ class StagePlan(Once):
     recomputed: blocks of operators of which only the inputs are kept for the backward pass; their
                 forward pass is run again before it
     in_flight:  the most micro-batches whose forward pass is kept at once
-    precision:  "float16" if `graph` is in mixed precision
+    precision:  "float16" or "bfloat16" if `graph` is in mixed precision
     back_end:   whose memory rules say what a step needs
     """
 

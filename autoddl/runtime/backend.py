@@ -267,6 +267,6 @@ def check_computes(precision: str, facts: Facts) -> None:
     if precision not in facts.precisions:
         raise ValueError(
             f"the plan computes in {precision}, for which {facts.framework} has no kernels on the "
-            f"{facts.device.upper()} of this machine; run the plan where the devices compute in "
-            f"it, or plan with precision={facts.precisions[0]!r}"
+            f"{facts.device.upper()} of this machine, not even of matmul; run the plan where the "
+            f"devices compute in it, or plan with precision={facts.precisions[0]!r}"
         )

@@ -24,6 +24,7 @@ from .execution.communicating import communicating_passes
 from .execution.executor import Executor, Values
 from .execution.filled import skip_padding
 from .execution.program import compile_program
+from .execution.trial import check_kernels
 from .feed import Feed
 from .kernel import OpaqueFn, RunState
 from .state import ModelState
@@ -75,6 +76,8 @@ class Job:
             graph, plan.ops, plan.edges, self.groups, self.run_state, self.opaque, wanted,
             plan.recomputed, by_input=not figures(self.plan).schedule.joint, scales=scales,
         )  # fmt: skip
+        if wanted is None and plan.precision != "float32" and not self.emulator:
+            check_kernels(program, plan.precision, self.groups.backend)
         if counting is not None and counting.padding is not None:
             skip_padding(program, counting.padding, self.groups, self.run_state)
         if self.emulator:

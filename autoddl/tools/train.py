@@ -143,13 +143,9 @@ def _checked_plan(job: TrainJob) -> Plan:
     from ..runtime.backend import check_computes
     from ..runtime.oneflow.backend import OneFlow
     from ..runtime.oneflow.trace.entries import trace_entry
-    from ..runtime.update.loss_scale import check_stages
 
     plan = None if job.plan_file is None else Plan.load(job.plan_file)
-    in_stages = job.options.stages is not None if plan is None else plan.num_stages > 1
     precision = job.options.precision if plan is None else plan.precision
-    if in_stages:
-        check_stages(precision)
     check_computes(precision, OneFlow().facts)
     graph = trace_entry(job.model, job.batch)
     if plan is None:

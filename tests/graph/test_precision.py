@@ -18,51 +18,58 @@ ROWS, WIDTH = 1024, 256
 GRAPH = mlp(ROWS, (WIDTH,) * 4)
 PARAMETERS = 3 * (WIDTH * WIDTH + WIDTH)
 WHERE = cluster("gcp_a100", 1, 1)
+HALVES = pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 
 
 def found(precision, where=WHERE, graph=GRAPH, space=None, **options) -> StageFigures:
     return planned(graph, where, space, precision=precision, checkpointing="none", **options)
 
 
-def test_parameters_and_activations_are_halved_and_the_loss_is_not():
-    half = in_precision(GRAPH, "float16")
+@HALVES
+def test_parameters_and_activations_are_halved_and_the_loss_is_not(precision):
+    half = in_precision(GRAPH, precision)
     half.verify()
     dtypes = {name: t.spec.dtype for name, t in half.tensors.items()}
-    assert dtypes["fc0.weight"] == dtypes["relu2"] == "float16"
+    assert dtypes["fc0.weight"] == dtypes["relu2"] == precision
     assert dtypes["input.0"] == dtypes["sum"] == dtypes[half.loss] == "float32"
     casts = [(op.inputs[0], op.outputs[0]) for op in half.ops if op.kind == "cast"]
-    assert casts == [("input.0", "input.0.float16"), ("relu2", "relu2.float32")]
+    assert casts == [("input.0", f"input.0.{precision}"), ("relu2", "relu2.float32")]
     assert in_precision(GRAPH, "float32") is GRAPH
 
 
+@HALVES
 @pytest.mark.parametrize(("optimizer", "slots"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
-def test_state_is_in_float32_with_a_master_copy(optimizer, slots):
-    always = found("float16", optimizer=optimizer).memory_peak().always
+def test_state_is_in_float32_with_a_master_copy(optimizer, slots, precision):
+    always = found(precision, optimizer=optimizer).memory_peak().always
     assert always["parameters"] == pytest.approx(2 * PARAMETERS, rel=0.01)
     assert always["optimizer"] == pytest.approx(4 * (1 + slots) * PARAMETERS, rel=0.01)
-    halved, whole = (found(p, optimizer=optimizer).costs for p in ("float16", "float32"))
+    halved, whole = (found(p, optimizer=optimizer).costs for p in (precision, "float32"))
     weight = WIDTH * WIDTH
     assert halved["fc0.weight"].memory_bytes == weight * (2 + 2 + 4 * (1 + slots))
     assert whole["fc0.weight"].memory_bytes == weight * (4 + 4 + 4 * slots)
 
 
-def test_gradients_travel_in_float16():
+@HALVES
+def test_gradients_travel_in_half_precision(precision):
     where = cluster("gcp_a100", 2, 1)
     halved, whole = (
         found(p, where, space=data_parallel(in_precision(GRAPH, p))).cost.nic_bytes
-        for p in ("float16", "float32")
+        for p in (precision, "float32")
     )
     assert halved.gradient_sync == whole.gradient_sync / 2
 
 
-def test_products_run_at_the_rate_of_float16():
-    device = dataclasses.replace(WHERE.device, launch_s=0.0, memory_bandwidth_bytes_per_s=1e18)
+@HALVES
+def test_products_run_at_the_rate_of_their_precision(precision):
+    rates = {**WHERE.device.flops_per_s, "bfloat16": 1.25e14}
+    device = dataclasses.replace(
+        WHERE.device, flops_per_s=rates, launch_s=0.0, memory_bandwidth_bytes_per_s=1e18
+    )
     where = dataclasses.replace(WHERE, device=device)
     graph = mlp(4096, (1024, 1024))
-    both = (found(p, where, graph) for p in ("float32", "float16"))
+    both = (found(p, where, graph) for p in ("float32", precision))
     seconds = [one.costs["fc0/matmul"].compute_s for one in both]
-    rates = device.flops_per_s
-    assert seconds[0] / seconds[1] == pytest.approx(rates["float16"] / rates["float32"])
+    assert seconds[0] / seconds[1] == pytest.approx(rates[precision] / rates["float32"])
 
 
 def test_with_recomputation_and_micro_batches():
@@ -86,12 +93,13 @@ def test_a_source_that_all_blocks_read_is_cast_before_them():
     assert [len(block) for block in repeated_blocks(half)] == [2, 2, 2]
 
 
-def test_the_file_keeps_the_precision_and_the_model_is_the_traced_one():
-    half = found("float16")
+@HALVES
+def test_the_file_keeps_the_precision_and_the_model_is_the_traced_one(precision):
+    half = found(precision)
     plan = Plan.loads(Plan.on_one_mesh(half.stage).dumps())
-    assert plan.precision == "float16" and stage_figures(plan.stage).cost == half.cost
+    assert plan.precision == precision and stage_figures(plan.stage).cost == half.cost
     plan.check_model(GRAPH)
-    assert "float16 with float32 master weights" in explain(plan)
+    assert f"{precision} with float32 master weights" in explain(plan)
     with pytest.raises(ValueError, match="another model"):
         plan.check_model(mlp(ROWS, (WIDTH,) * 3))
 
@@ -100,5 +108,6 @@ def test_wrong_precisions():
     with pytest.raises(ValueError, match="unknown precision 'int8'"):
         found("int8")
     slow = dataclasses.replace(WHERE.device, flops_per_s={"float32": 1e12})
-    with pytest.raises(ValueError, match="no float16 rate"):
-        found("float16", dataclasses.replace(WHERE, device=slow))
+    for precision in ("float16", "bfloat16"):
+        with pytest.raises(ValueError, match=f"no {precision} rate"):
+            found(precision, dataclasses.replace(WHERE, device=slow))

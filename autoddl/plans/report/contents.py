@@ -24,7 +24,11 @@ from .stage_sections import stage_sections
 from .why import why
 
 OURS = "this plan"
-_PRECISION = {"float16": "float16 with float32 master weights in the optimizer, and loss scaling"}
+_MASTERS = "with float32 master weights in the optimizer"
+_PRECISION = {
+    "float16": f"float16 {_MASTERS}, and loss scaling",
+    "bfloat16": f"bfloat16 {_MASTERS}",
+}
 
 
 def report(plan: Plan, anew: Sequence[Change] = ()) -> Report:

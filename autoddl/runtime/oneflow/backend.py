@@ -25,6 +25,7 @@ import numpy as np
 import oneflow as flow
 import oneflow.asyncs as asyncs
 
+from ...graph.precision import PRECISIONS
 from ...sbp.layout import Shape
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp
@@ -47,8 +48,6 @@ _CPU_CARRIERS = {**_CARRIERS, flow.float16: flow.float32, flow.bfloat16: flow.fl
 # the same of `flow.comm.send` and `flow.comm.broadcast`
 _SENT_AS = {"float16": "float32", "bfloat16": "float32", "bool": "int32", "uint8": "int32",
             "int8": "int32"}  # fmt: skip
-# there are no kernels for others on the CPU, matmul among them
-_PRECISIONS = {"cpu": ("float32",), "cuda": ("float32", "float16")}
 
 _SPLIT_ROWS = flow.sbp.split(0)
 _SPLIT_COLUMNS = flow.sbp.split(1)
@@ -64,7 +63,7 @@ class OneFlow:
         self.size = world_size()
         device = device or ("cuda" if flow.cuda.is_available() else "cpu")
         self.facts = Facts(
-            f"OneFlow {flow.__version__}", device, flow.Tensor, _PRECISIONS[device], _SENT_AS
+            f"OneFlow {flow.__version__}", device, flow.Tensor, _precisions(device), _SENT_AS
         )
         self.kernels = Kernels(
             {**KERNELS, **LEAN}, BY_INPUT, OUTPUT_KERNELS, as_kernel, product_gradient
@@ -220,6 +219,21 @@ class OneFlow:
                 f"e.g. lambda p: flow.optim.SGD(p, lr=0.1); it gave {type(made).__name__}"
             )
         return FlowOptimizer(made)
+
+
+@functools.cache
+def _precisions(device: str) -> tuple[str, ...]:
+    """Those that have a kernel for the product of matrices: without it no model runs."""
+    return tuple(precision for precision in PRECISIONS if _multiplies(precision, device))
+
+
+def _multiplies(precision: str, device: str) -> bool:
+    x = flow.zeros((2, 2), dtype=getattr(flow, precision), device=device)
+    try:
+        flow.matmul(x, x)
+    except RuntimeError:
+        return False
+    return True
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from ..comm.groups import Group
 from ..part import Job, Part
 from .average import Average, check_decay
 from .clip import check_norm, clip_gradients
-from .loss_scale import LossScaler, check_stages
+from .loss_scale import LossScaler
 from .parameters import Parameters, one_number
 
 Hook = Callable[[Iterator[tuple[str, Any]]], Any]
@@ -48,9 +48,7 @@ class Update:
         """`scaler`: None for one if the plan needs it; `world`: all ranks of the job."""
         plan, backend = job.plan, job.groups.backend
         check_update(clip_grad_norm, ema_decay)
-        if plan.num_stages > 1:
-            check_stages(plan.precision)
-        if scaler is None and plan.precision != "float32":
+        if scaler is None and plan.precision == "float16":
             scaler = LossScaler()
         self.scaler = scaler
         self.grad_norm: float | None = None

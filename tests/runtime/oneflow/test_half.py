@@ -5,8 +5,9 @@ import pytest
 
 import autoddl
 from autoddl.runtime.comm.groups import Groups
+from autoddl.runtime.oneflow import backend
 from autoddl.runtime.oneflow.backend import OneFlow
-from autoddl.runtime.update.loss_scale import LossScaler, check_stages
+from autoddl.runtime.update.loss_scale import LossScaler
 from tests.clusters import cluster
 from tests.runtime.conftest import run_worker
 from tests.runtime.small_models import OPTIMIZERS
@@ -22,19 +23,29 @@ def test_four_processes():
 
 
 @pytest.mark.skipif(flow.cuda.is_available(), reason="says what a host without a GPU says")
-def test_the_cpu_refuses_and_says_why():
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_the_cpu_refuses_and_says_why(precision):
     model, loss, batch = build("stack")
-    with pytest.raises(ValueError, match="no kernels on the CPU .* plan with precision='float32'"):
+    with pytest.raises(ValueError, match="no kernels on the CPU .* matmul; .* precision='float32'"):
         autoddl.parallelize(
             model, cluster("gcp_a100", 1, 1), example=batch(0, 8), loss=loss,
-            optimizer=OPTIMIZERS["adam"], precision="float16",
+            optimizer=OPTIMIZERS["adam"], precision=precision,
         )  # fmt: skip
 
 
-def test_stages_in_float16_are_refused_on_any_device():
-    with pytest.raises(ValueError, match="has stages, whose losses autoddl does not scale"):
-        check_stages("float16")
-    check_stages("float32")
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_an_operator_without_a_kernel_is_named(monkeypatch, precision):
+    """As on a device that multiplies in half precision and cannot do all else."""
+    monkeypatch.setattr(backend, "_multiplies", lambda *asked: True)
+    backend._precisions.cache_clear()
+    model, loss, batch = build("stack")
+    with pytest.raises(ValueError, match=rf"cannot run .* \(\w+\) in {precision} on the CPU"):
+        autoddl.parallelize(
+            model, cluster("gcp_a100", 1, 1), example=batch(0, 8), loss=loss,
+            optimizer=OPTIMIZERS["adam"], precision=precision,
+        )  # fmt: skip
+    monkeypatch.undo()
+    backend._precisions.cache_clear()
 
 
 def test_the_scale_falls_at_once_and_grows_slowly():
