@@ -21,6 +21,8 @@ from .schedule.verify import verify
 from .stage import StagePlan
 from .stage_figures import stage_figures
 
+SHARED = "gradients of shared parameters"  # what stages exchange with each other once a step
+
 
 def figures(plan: Plan) -> PlanFigures:
     """The figures of a plan, kept with it once they are computed."""
@@ -103,7 +105,7 @@ class PlanFigures:
             for part, price in enumerate(self.prices)
             for what, seconds in (
                 ("gradients and parameters", price.once_s),
-                ("gradients of shared parameters", self.travel.exchange_s[part]),
+                (SHARED, self.travel.exchange_s[part]),
             )
         ]
         return simulate(self.schedule, self.pass_costs).then(once)

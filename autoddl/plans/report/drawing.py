@@ -18,7 +18,7 @@ from ...graph.graph import Op
 from ...sbp.layout import TensorSpec, local_slices
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp
-from ..figures import figures
+from ..figures import SHARED, figures
 from ..format import format_bytes, format_seconds
 from ..plan import Plan
 from ..records import PlannedLayer
@@ -241,8 +241,8 @@ def _timeline(plan: Plan) -> dict[str, Any]:
         text = f"{_text(plan, span)}, {format_seconds(end_s - span.start_s)}"
         bars.append([span.stage, travels, kind, span.start_s, end_s, number, text])
     for exchange in timeline.exchanges:
-        mesh = plan.stages[exchange.part].mesh
-        kind = "inter" if mesh.nodes > 1 else "intra"
+        where = plan.cluster if exchange.what == SHARED else plan.stages[exchange.part].mesh
+        kind = "inter" if where.nodes > 1 else "intra"
         seconds = exchange.end_s - exchange.start_s
         text = f"{exchange.what}, once a step, {format_seconds(seconds)}"
         bars.append([exchange.stage, True, kind, exchange.start_s, exchange.end_s, None, text])

@@ -228,9 +228,10 @@ function drawTimeline(figure, timeline) {
     });
     shape(drawn, "title", {}, `stage ${stage}: ${text}`);
     drawn.addEventListener("pointerenter", () => { told.textContent = `stage ${stage}: ${text}`; });
-    if (place.width > 14 && number !== null) {
+    if (place.width > 14 && !travels) {
       const middle = place.x + place.width / 2;
-      shape(svg, "text", {x: middle, y: stage * row + 19, "text-anchor": "middle", class: "on"},
+      const style = kind === "W" ? "on pale" : "on";
+      shape(svg, "text", {x: middle, y: stage * row + 19, "text-anchor": "middle", class: style},
         number);
     }
   }
