@@ -17,6 +17,7 @@ include_patterns = ["README.md", "docs/*.md", "calibration/*.md", "benchmarks/re
 include_patterns += ["benchmarks/results/**/*.md"]
 exclude_patterns = [".*", "docs/_build"]
 default_role = "code"
+smartquotes = False  # options have two dashes
 myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the signature has them

@@ -12,7 +12,7 @@ from .options import JSON, examples
 
 UP = examples(
     "autoddl box up 4 --gpus-per-node 2 --rate 200mbit",
-    "autoddl box run examples/train.py",
+    "autoddl box run train.py",
     "autoddl box run plan.json --steps 5",
     "autoddl box status",
     "autoddl box down",
