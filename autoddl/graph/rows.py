@@ -187,6 +187,21 @@ def known_from(graph: Graph, tensor: str) -> tuple[str, ...] | None:
     return tuple(reversed(found))
 
 
+def divisor(graph: Graph, rows: Rows) -> str | None:
+    """The tensor by which a loss divides a sum over rows, such as the sum of their weights.
+
+    None if it divides by none that depends on the data.
+    """
+    op = graph.producers[graph.loss]
+    while op.kind in ("fork", "identity", "cast", "squeeze", "reshape"):
+        op = graph.producers[op.inputs[0]]
+    if op.kind != "broadcast_div" or not rows.known:
+        return None
+    below = {out for made in _computing(graph, op.inputs[1:]) for out in made.outputs}
+    above = {out for made in _computing(graph, op.inputs[:1]) for out in made.outputs}
+    return op.inputs[1] if below >= rows.known.keys() and not above & rows.known.keys() else None
+
+
 def _computing(graph: Graph, tensors: Iterable[str]) -> Sequence[Op]:
     """The operators that compute the tensors, in graph order."""
     wanted, found = set(tensors), []

@@ -57,6 +57,15 @@ def rows_of(graph: Graph, inputs: Sequence[Any], default: int) -> int:
     return default
 
 
+def check_count(call: str, tensors: Sequence[Any], count: int) -> None:
+    """ValueError unless a batch has as many tensors as the example."""
+    if len(tensors) != count:
+        raise ValueError(
+            f"{call} takes {count} tensors, as in the example: the model's inputs, then the "
+            f"target; got {len(tensors)}"
+        )
+
+
 class Given:
     """What the user gives to a step: a batch, this rank's rows of one, or a shorter batch.
 
@@ -74,11 +83,7 @@ class Given:
 
     def filled(self, tensors: Sequence[Tensor]) -> Filled | None:
         """How a shorter batch is filled up. ValueError if there are too many or few tensors."""
-        if len(tensors) != self._count:
-            raise ValueError(
-                f"step takes {self._count} tensors, as in the example: the model's inputs, then "
-                f"the target; got {len(tensors)}"
-            )
+        check_count("step", tensors, self._count)
         rows = rows_of(self._graph, tensors, self._batch)
         if rows >= self._batch or (rows == self._own and not self._whole):
             if self._own < self._batch:

@@ -7,7 +7,7 @@ of another size than in training runs in parts like the micro-batches, or else a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..cluster.submesh import Device
@@ -19,14 +19,17 @@ from ..plans.figures import figures
 from ..plans.links import Link
 from ..sbp.layout import TensorSpec, is_even
 from ..sbp.mesh import Mesh
+from ..sbp.placement import NdSbp
 from .backend import Tensor
 from .comm.redistribute import LocalFn, prepare, to_broadcast
 from .comm.transfers import Resharding
+from .counting import Counting
 from .execution.executor import Executor, Values, sent_key
 from .execution.program import needed_ops
 from .feed import Feed
 from .part import Job, Part
 
+Fed = Mapping[int, Sequence[Values]]  # of each of this rank's parts, of each micro-batch
 LARGEST_BATCH_HINT = 4096  # rows: an error looks no further for sizes that would do
 
 
@@ -79,59 +82,90 @@ def check_divides(plans: Sequence[Sized], batch: int) -> None:
 
 
 @dataclass(frozen=True)
-class _Run:
-    """What this rank needs for batches of one size."""
+class Run:
+    """What this rank needs for batches of one size.
 
-    graphs: tuple[Graph, ...]  # of every part
+    graphs:   of every part
+    counting: how the micro-batches add up; None if there is but one, or nothing to add up
+    """
+
+    graphs: tuple[Graph, ...]
     feeds: Mapping[int, Feed]
     executors: Mapping[int, Executor]
     reshards: Mapping[Link, Resharding]
     locals: Mapping[Link, LocalFn]
     micro_batches: int
+    counting: Counting | None
 
 
 class Evaluator:
-    """Evaluates with the parameters of `parts`, this rank's, which is `device` of the cluster."""
+    """Evaluates with the parameters of `parts`, this rank's, which is `device` of the cluster.
 
-    def __init__(self, job: Job, parts: Mapping[int, Part], device: Device) -> None:
+    sums: tensors that are wanted beside the model's results, and add up over micro-batches; a batch
+          of any size is filled up with padding then, if the model allows it
+    """
+
+    def __init__(
+        self, job: Job, parts: Mapping[int, Part], device: Device, sums: Sequence[str] = ()
+    ) -> None:
+        self.names = (*job.plan.graph.outputs, *sums)
+        self._adds_up = bool(sums)
         self._job = job
         self._plan = job.plan
         self._groups = job.groups
         self._parts = parts
         self._device = device
-        self._links, self._wanted = _needed(job.plan)
-        self._runs: dict[int, _Run] = {}
+        self._links, self._wanted = _needed(job.plan, self.names)
+        self._runs: dict[int, Run] = {}
 
     def prepared(self, rows: int, inputs: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
         """A call that all ranks make together, and gives the model's results, whole.
 
         Raises ValueError if the inputs or their size do not fit.
         """
+        run, fed = self.fed(rows, inputs)
+        return lambda: self._evaluate(run, fed)
+
+    def fed(self, rows: int, inputs: Sequence[Tensor]) -> tuple[Run, Fed]:
+        """What batches of so many rows need, and this rank's parts of the inputs of one."""
         if rows not in self._runs:
             self._runs[rows] = self._make(rows)
         run = self._runs[rows]
-        fed = {v: feed.take(inputs) for v, feed in run.feeds.items()}
-        return lambda: self._evaluate(run, fed)
+        short = rows if run.counting is not None else None
+        return run, {
+            v: feed.take(inputs, None if rows == feed.batch else short)
+            for v, feed in run.feeds.items()
+        }
 
-    def _make(self, rows: int) -> _Run:
-        predicted = figures(self._plan)
-        stages = self._plan.stages
+    def _cut(self, rows: int) -> tuple[tuple[Graph, ...], int, Counting | None]:
+        """The graphs of all parts, how often they run on so many rows, and how that adds up."""
+        stages, whole = self._plan.stages, self._plan.graph
         graphs = tuple(stage.graph for stage in stages)
-        parts = micro_batches_in(self._plan.graph, rows)
-        if parts is None:
-            check_divides(
-                [
-                    Sized(s.graph, s.ops, s.place.mesh, wanted)
-                    for s, wanted in zip(stages, self._wanted, strict=True)
-                ],
-                rows,
-            )
-            graphs, parts = tuple(graph.with_batch(rows) for graph in graphs), 1
+        if self._adds_up and whole.batch:
+            parts = -(-rows // whole.batch)
+            counting = Counting.of(whole, parts, evaluates=True)
+            if counting.padding is not None:
+                return graphs, parts, counting
+        parts = 1 if whole.batch in (0, rows) else None
+        if not self._adds_up:
+            parts = micro_batches_in(whole, rows)
+        if parts is not None:
+            return graphs, parts, None
+        sized = [
+            Sized(s.graph, s.ops, s.place.mesh, wanted)
+            for s, wanted in zip(stages, self._wanted, strict=True)
+        ]
+        check_divides(sized, rows)
+        return tuple(graph.with_batch(rows) for graph in graphs), 1, None
+
+    def _make(self, rows: int) -> Run:
+        predicted = figures(self._plan)
+        graphs, parts, counting = self._cut(rows)
         feeds, executors = {}, {}
         for v, part in self._parts.items():
             graph, wanted = graphs[v], self._wanted[v]
             feeds[v] = Feed(graph, part.plan.ops, parts, self._groups, needed_ops(graph, wanted))
-            executors[v] = self._job.executor(graph, part.plan, part.state, wanted)
+            executors[v] = self._job.executor(graph, part.plan, part.state, wanted, counting)
         reshards, local = {}, {}
         for link in self._links:
             if not {link.source, link.target} & self._parts.keys():
@@ -147,23 +181,28 @@ class Evaluator:
             else:
                 out, _ = predicted.travel.ends(link)
                 local[link] = prepare(paths[0], spec.shape, out.ins[0], self._groups)
-        return _Run(graphs, feeds, executors, reshards, local, parts)
+        return Run(graphs, feeds, executors, reshards, local, parts, counting)
 
-    def _evaluate(self, run: _Run, fed: Mapping[int, list[Values]]) -> list[Tensor]:
+    def _evaluate(self, run: Run, fed: Fed) -> list[Tensor]:
         chunks = [
-            self._one(run, {v: x[m] for v, x in fed.items()}) for m in range(run.micro_batches)
+            [self.share(run, name, found.get(name)) for name in self.names]
+            for found in self.passes(run, fed)
         ]
-        dims = [t.batch_dims for t in map(self._plan.graph.tensors.get, self._names) if t]
+        dims = [t.batch_dims for t in map(self._plan.graph.tensors.get, self.names) if t]
         return [
             chunk[0] if len(chunk) == 1 else self._groups.backend.cat(chunk, dims[i][0])
             for i, chunk in enumerate(zip(*chunks, strict=True))
         ]
 
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return self._plan.graph.outputs
+    def passes(self, run: Run, fed: Fed) -> Iterator[Values]:
+        """This rank's parts of the results of each micro-batch, as they are placed."""
+        if run.counting is not None:
+            for v, executor in run.executors.items():
+                executor.add_up(fed[v])
+        for m in range(run.micro_batches):
+            yield self._one(run, {v: x[m] for v, x in fed.items()}, m)
 
-    def _one(self, run: _Run, inputs: dict[int, Values]) -> list[Tensor]:
+    def _one(self, run: Run, inputs: dict[int, Values], number: int) -> Values:
         """One micro-batch through all parts."""
         sent: dict[int, Values] = {}
         found: dict[str, Tensor] = {}
@@ -172,13 +211,17 @@ class Evaluator:
                 if link.target == v:
                     self._pass_on(run, link, sent, inputs)
             if v in self._parts:
-                names = [n for n in self._names if n in run.graphs[v].outputs]
-                sent[v], values = run.executors[v].evaluate(inputs[v], names)
+                names = [n for n in self.names if self.maker(n) == v]
+                sent[v], values = run.executors[v].evaluate(inputs[v], names, number)
                 found.update(zip(names, values, strict=True))
-        return [self._share(run, name, found.get(name)) for name in self._names]
+        return found
+
+    def maker(self, name: str) -> int:
+        """The part that gives a result."""
+        return _maker(self._plan, name)
 
     def _pass_on(
-        self, run: _Run, link: Link, sent: Mapping[int, Values], inputs: Mapping[int, Values]
+        self, run: Run, link: Link, sent: Mapping[int, Values], inputs: Mapping[int, Values]
     ) -> None:
         key = sent_key(link.tensor)
         if link in run.locals:
@@ -188,32 +231,46 @@ class Evaluator:
         elif link.target in self._parts:
             inputs[link.target][link.tensor] = run.reshards[link].receive()
 
-    def _share(self, run: _Run, name: str, part: Tensor | None) -> Tensor:
+    def share(self, run: Run, name: str, part: Tensor | None) -> Tensor:
         """A result, whole, on every rank: from the part that has computed it."""
-        v = next(v for v, graph in enumerate(run.graphs) if name in graph.outputs)
+        v = self.maker(name)
         spec: TensorSpec = run.graphs[v].tensors[name].spec
         backend = self._groups.backend
         if part is None:
             whole = backend.zeros(spec.shape, spec.dtype)
         else:
-            op = run.graphs[v].producers[name]
-            nd = self._plan.stages[v].ops[op.name].outs[op.outputs.index(name)]
+            nd = self.placed(name)
             whole = prepare(to_broadcast(nd), spec.shape, nd, self._groups)(part)
         if self._plan.num_stages == 1:
             return whole
         return backend.broadcast(whole, self._job.ranks[v][0])
 
+    def placed(self, name: str) -> NdSbp:
+        """Where the part that gives a result has it."""
+        stage = self._plan.stages[self.maker(name)]
+        op = stage.graph.producers[name]
+        return stage.ops[op.name].outs[op.outputs.index(name)]
 
-def _needed(plan: Plan) -> tuple[list[Link], list[frozenset[str]]]:
+
+def _maker(plan: Plan, name: str) -> int:
+    """The part of a plan that gives a result: the one that lists it, or that computes it."""
+    graphs = [stage.graph for stage in plan.stages]
+    listed = [v for v, graph in enumerate(graphs) if name in graph.outputs]
+    return (listed or [v for v, graph in enumerate(graphs) if name in graph.producers])[0]
+
+
+def _needed(plan: Plan, names: Sequence[str]) -> tuple[list[Link], list[frozenset[str]]]:
     """The links that the model's results depend on; of every part its results and sending ends."""
     predicted = figures(plan)
-    wanted: list[set[str]] = [set(stage.graph.outputs) for stage in plan.stages]
+    wanted: list[set[str]] = [set() for _ in plan.stages]
+    for name in names:
+        wanted[_maker(plan, name)].add(name)
     links: list[Link] = []
     for v in reversed(range(len(plan.stages))):
-        names = needed_ops(plan.stages[v].graph, frozenset(wanted[v]))
+        needed = needed_ops(plan.stages[v].graph, frozenset(wanted[v]))
         for link in predicted.travel.links:
             out, into = predicted.travel.ends(link)
-            if link.target == v and into.name in names:
+            if link.target == v and into.name in needed:
                 links.append(link)
                 wanted[link.source].add(out.name)
     order = {link: n for n, link in enumerate(predicted.travel.links)}

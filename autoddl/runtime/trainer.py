@@ -10,9 +10,9 @@ All methods are called by all ranks of the job, in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -36,6 +36,7 @@ from .kernel import RunState
 from .measure.training import Compared, StepWatch
 from .nested import put_tensors
 from .part import Job, Part
+from .scores import Metric, Scores
 from .traced import Traced
 from .update.loss_scale import LossScaler
 from .update.update import Hook, Update
@@ -94,9 +95,8 @@ class Trainer:
         # the framework would else go on computing, and transfer when nothing is left to compute
         self._passing = Passing(job, self._parts, blocks=not overlap, signal=signal)
         self._watch.reshards = self._passing.reshards
-        self._evaluator = Evaluator(
-            job, self._parts, divmod(backend.rank, plan.cluster.gpus_per_node)
-        )
+        self._at, self._world = divmod(backend.rank, plan.cluster.gpus_per_node), world
+        self._evaluator = Evaluator(job, self._parts, self._at)
         self._update = Update(job, self._parts, world, optimizer, scaler, clip_grad_norm, ema_decay)
         self._whole = WholeState(traced, job, self._parts, self._update)
 
@@ -324,6 +324,29 @@ class Trainer:
         whole = self._evaluator.prepared(rows, inputs)
         self.roll_call("eval_step")
         return put_tensors(self._traced.structure, whole())
+
+    def evaluate(
+        self, batches: Iterable[Sequence[Tensor]], metrics: Mapping[str, Metric] | None = None
+    ) -> dict[str, float]:
+        """The loss ("loss") and metrics by name on a whole data set, in evaluation mode.
+
+        batches: as `step` takes them, such as a DataLoader's: whole, the same on every rank, and of
+                 any size
+        metrics: name -> (output, target) -> a number, or a tensor of numbers such as
+                 `output.argmax(-1) == target`: its mean counts as often as it has rows; or a pair
+                 (sum, count), whose sums are divided in the end
+
+        A loss that is a mean over rows is that of the whole data set, one that is divided by a sum
+        of weights counts with these, and a sum is added up; any other counts with its rows. No rank
+        has all results: those that compute them call the metrics on local tensors, each with its
+        rows. Raises ValueError if a batch does not fit the example, if there is none, or if rows of
+        the batch meet in evaluation too and the plan's splits do not divide it.
+        """
+        return self._scores.of(batches, metrics or {}, self.roll_call)
+
+    @cached_property
+    def _scores(self) -> Scores:
+        return Scores(self._traced, self._job, self._parts, self._at, self._world)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

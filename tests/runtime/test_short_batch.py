@@ -50,13 +50,17 @@ def test_rows_that_meet_are_refused(name):
 
 
 def test_short_batches_on_several_devices_are_those_of_one_process(launch):
-    """Mixed placements, micro-batches, a shorter batch than ranks, stages; sums of weights."""
+    """Mixed placements, micro-batches, a shorter batch than ranks, stages; sums of weights.
+
+    What they have learned is evaluated on batches of other sizes.
+    """
+    scored = {"scored": [8, 11, 3]}
     cases = [
         {"model": "ignoring words", "seed": 0, "micro_batches": 2, "short": 5},
         {"model": "weighted", "seed": 3, "short": 1},
         {"model": "masked", "stages": 2, "micro_batches": 4, "short": 3, "clip": 0.3},
     ]
-    out = launch("loop", 4, json.dumps(cases))
+    out = launch("loop", 4, json.dumps([{**case, **scored} for case in cases]))
     assert out.count("equal: ") == len(cases), out
 
 

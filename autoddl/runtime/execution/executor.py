@@ -147,13 +147,20 @@ class Executor:
             total = loss if total is None else total + loss
         return total
 
-    def evaluate(self, inputs: Values, outputs: Sequence[str]) -> tuple[Values, list[Tensor]]:
+    def add_up(self, micro_batches: Sequence[Values]) -> None:
+        """Before an evaluation whose micro-batches add up: the sums that it needs whole."""
+        self._known.add_up(micro_batches)
+
+    def evaluate(
+        self, inputs: Values, outputs: Sequence[str], number: int = 0
+    ) -> tuple[Values, list[Tensor]]:
         """Forward as in evaluation: what the part sends on, and this rank's parts of `outputs`."""
-        self._run_state.training = False
+        self._run_state.training, self._run_state.micro_batch = False, number
         self._state.settle()
         with self._backend.no_grad():
             done = self._forward(inputs, self._fetch_parameters(), with_gradient=False)
             results = [self._output(name, inputs, done.values) for name in outputs]
+            self._known.forget(number)
             return self._sent_of(done.values), results
 
     def _sent_of(self, values: Values) -> Values:
@@ -229,7 +236,7 @@ class Executor:
         done: Pass,
     ) -> None:
         """One operator; nothing but `done` holds a tensor of it afterwards."""
-        known = self._known.made_by(node) if with_gradient else None
+        known = self._known.made_by(node)
         if known is not None:
             done.records.append(None)
             done.values.update(known)

@@ -14,7 +14,7 @@ from .guard import leave, leave_if_failed
 
 CALLS = (
     "exit", "step", "eval_step", "state_dict", "load_state_dict", "train_state", "load_train_state",
-    "averaged",
+    "averaged", "evaluate",
 )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ DEFAULTS = {
     "ema": None,
     "hook": False,
     "short": ROWS,  # rows of every third batch
+    "scored": [],  # rows of each batch of a data set that is evaluated
     "steps": 3,
     "then": [],  # other plans, by which training goes on, each for as many steps, from the state
     "frozen": [],  # modules whose parameters are not trained
@@ -89,7 +90,20 @@ class Run:
     norms: list[float] = field(default_factory=list)
     state: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
     averages: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    scores: dict[str, float] = field(default_factory=dict)
     result: np.ndarray | None = field(default=None, repr=False)  # of evaluation with the averages
+
+
+def above(out, target):
+    return out > 0.1
+
+
+def squares(out, target):
+    return (out**2).sum(), (out * 0 + 1).sum()
+
+
+def data_set(case, batch):
+    return [batch(step + 20, count) for step, count in enumerate(case["scored"])]
 
 
 def rows(case, step):
@@ -138,6 +152,15 @@ def alone(case) -> Run:
         made.zero_grad()
         run.losses.append(float(value))
     run.state = {k: v.copy() for k, v in arrays(model).items()}
+    if case["scored"]:
+        columns = zip(*data_set(case, batch), strict=True)
+        *inputs, target = (flow.cat(list(parts), dim=0) for parts in columns)
+        output = model.eval()(*inputs)
+        run.scores = {
+            "loss": float(loss(output, target)),
+            "above": float((output.numpy() > 0.1).mean()),
+            "squares": float((output.numpy() ** 2).mean()),
+        }
     if case["ema"] is not None:
         values = {n: flow.tensor(a.astype(np.float32)) for n, a in averages.items()}
         model.load_state_dict({**model.state_dict(), **values})
@@ -192,6 +215,9 @@ def together(case) -> Run:
         state, progress = trainer.train_state(), scheduler.state_dict()
         assert trainer.is_main == (rank() == 0) == (state is not None)
         run.state = arrays(trainer)
+        if case["scored"]:
+            metrics = {"above": above, "squares": squares}
+            run.scores = trainer.evaluate(data_set(case, batch), metrics)
         if case["ema"] is not None:
             run.averages = {k: v.numpy() for k, v in trainer.ema_state_dict().items()}
             with trainer.averaged():
@@ -205,6 +231,8 @@ def apart(found: Run, expected: Run) -> list[float]:
     pairs = (found.losses, expected.losses), (found.norms, expected.norms)
     values = [max((abs(a / b - 1) for a, b in zip(*p, strict=True)), default=0.0) for p in pairs]
     values.append(distance(found.state, expected.state))
+    assert found.scores.keys() == expected.scores.keys()
+    values += [abs(found.scores[k] / v - 1) for k, v in expected.scores.items()]
     if expected.result is not None:
         values.append(distance(found.averages, expected.averages))
         values.append(distance({"result": found.result}, {"result": expected.result}))
