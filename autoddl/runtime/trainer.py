@@ -30,13 +30,13 @@ from .comm.passing import Passing
 from .comm.tied import exchange_gradients
 from .counting import Counting, Given, rows_of
 from .emulate.emulate import Emulator
-from .evaluate import Evaluator
+from .evaluation.evaluate import Evaluator
+from .evaluation.scores import Metric, Scores
 from .jobs.roll_call import RollCall
 from .kernel import RunState
 from .measure.training import Compared, StepWatch
 from .nested import put_tensors
 from .part import Job, Part
-from .scores import Metric, Scores
 from .traced import Traced
 from .update.loss_scale import LossScaler
 from .update.update import Hook, Update

@@ -12,21 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from ..cluster.submesh import Device
-from ..graph.rows import divisor, rows_apart
-from ..sbp.layout import local_slices
-from ..sbp.placement import B, NdSbp, S
-from .backend import Tensor
-from .comm.groups import Group
-from .comm.redistribute import prepare, to_broadcast
-from .counting import Counting, check_count, rows_of
+from ...cluster.submesh import Device
+from ...graph.rows import divisor, rows_apart
+from ...sbp.layout import local_slices
+from ...sbp.placement import B, NdSbp, S
+from ..backend import Tensor
+from ..comm.groups import Group
+from ..comm.redistribute import prepare, to_broadcast
+from ..counting import Counting, check_count, rows_of
+from ..execution.executor import Values
+from ..jobs.roll_call import RollCall
+from ..kernel import Filled
+from ..nested import map_leaves, put_tensors
+from ..part import Job, Part
+from ..traced import Traced
 from .evaluate import Evaluator, Fed, Run
-from .execution.executor import Values
-from .jobs.roll_call import RollCall
-from .kernel import Filled
-from .nested import map_leaves, put_tensors
-from .part import Job, Part
-from .traced import Traced
 
 Metric = Callable[[Any, Any], Any]
 

@@ -10,24 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..cluster.submesh import Device
-from ..graph.graph import Graph
-from ..graph.placed import PlannedOp
-from ..graph.rows import rows_apart
-from ..plans import Plan
-from ..plans.figures import figures
-from ..plans.links import Link
-from ..sbp.layout import TensorSpec, is_even
-from ..sbp.mesh import Mesh
-from ..sbp.placement import NdSbp
-from .backend import Tensor
-from .comm.redistribute import LocalFn, prepare, to_broadcast
-from .comm.transfers import Resharding
-from .counting import Counting
-from .execution.executor import Executor, Values, sent_key
-from .execution.program import needed_ops
-from .feed import Feed
-from .part import Job, Part
+from ...cluster.submesh import Device
+from ...graph.graph import Graph
+from ...graph.placed import PlannedOp
+from ...graph.rows import rows_apart
+from ...plans import Plan
+from ...plans.figures import figures
+from ...plans.links import Link
+from ...sbp.layout import TensorSpec, is_even
+from ...sbp.mesh import Mesh
+from ...sbp.placement import NdSbp
+from ..backend import Tensor
+from ..comm.redistribute import LocalFn, prepare, to_broadcast
+from ..comm.transfers import Resharding
+from ..counting import Counting
+from ..execution.executor import Executor, Values, sent_key
+from ..execution.program import needed_ops
+from ..feed import Feed
+from ..part import Job, Part
 
 Fed = Mapping[int, Sequence[Values]]  # of each of this rank's parts, of each micro-batch
 LARGEST_BATCH_HINT = 4096  # rows: an error looks no further for sizes that would do

@@ -1,0 +1,1 @@
+"""Models in evaluation: their results on batches of any size, their scores on data sets."""
