@@ -55,7 +55,7 @@ class Algorithm:
 
 
 ALGORITHMS: Mapping[str, Algorithm] = {
-    "auto": Algorithm("auto:auto", proves_bound=True, has_restarts=True),
+    "auto": Algorithm("auto:auto", proves_bound=True),
     "coordinate_descent": Algorithm(
         "heuristics.coordinate_descent:coordinate_descent", has_restarts=True
     ),

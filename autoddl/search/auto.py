@@ -1,8 +1,8 @@
-"""The default search: what proves optimality if it may be had, else the best that was found.
+"""The default search: `exact`, but for how long it may take where a proof is hard.
 
-Elimination reaches most networks, and then `exact` does all. Where it leaves too much over,
-coordinate descent at a few prices of memory looks for a good choice, and the integer program
-decides if it is small. The result's `algorithm` says which of them found the choice.
+Where elimination and messages leave a gap, the integer program is solved only if it is small,
+unless a gap was asked for: then it is worked on until the gap is reached or the budget ends. The
+result's `algorithm` says what found the choice.
 """
 
 from __future__ import annotations
@@ -13,31 +13,20 @@ import numpy as np
 
 from .budget import Budget, Progress
 from .elimination import eliminate
-from .exact import prove, solve_if_small
-from .heuristics.coordinate_descent import offer_descents
+from .exact import MOST_COLUMNS, prove
 from .problem import Problem, SearchResult
 
 _PROGRAM_COLUMNS = 3_000
 _PROGRAM_NODES = 100  # of the solver's tree
 
 
-def auto(
-    problem: Problem, rng: np.random.Generator, budget: Budget, restarts: int = 32
-) -> SearchResult | None:
-    """None if no choice fits the memory limit (or none was found within the budget).
-
-    restarts: starts of descents at each price of memory, where elimination does not reach
-    """
+def auto(problem: Problem, rng: np.random.Generator, budget: Budget) -> SearchResult | None:
+    """None if no choice fits the memory limit (or none was found within the budget)."""
+    is_asked = budget.gap > 0.0
+    columns = MOST_COLUMNS if is_asked else _PROGRAM_COLUMNS
     name = "elimination"
     with Progress(problem, budget) as run:
-        if not prove(problem, run) and not run.is_done:
-            before, name = run.cost, "coordinate_descent"
-            offer_descents(problem, rng, run, frozenset(), restarts)
-            name = name if run.cost < before else "elimination"
-            before = run.cost
-            if not run.is_done:
-                solve_if_small(problem, run, _PROGRAM_COLUMNS, _PROGRAM_NODES)
-            name = "integer" if run.cost < before else name
+        name = prove(problem, run, columns, math.inf if is_asked else _PROGRAM_NODES)
     if run.best is None and run.end == "budget":  # it was too small for any other choice
         run.offer(eliminate(problem, math.inf, frozenset()).expand_greedily())
     return run.result(name)

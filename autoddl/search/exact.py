@@ -10,9 +10,9 @@ Without a memory limit that binds, elimination alone finds the optimum (`elimina
 4. what gap is left is closed by elimination with sets of Pareto-optimal (cost, memory) below rising
    ceilings on the cost (`pareto_elimination`), after dominated strategies have gone.
 
-Where elimination leaves more variables over than wider tables can take in, descents at a few prices
-of memory give good choices, the least entries of what is left a bound, and an integer program
-decides if it is small enough.
+Where elimination leaves more variables over than wider tables can take in, messages among these
+(`messages`) give a good choice, a bound and the reduced costs; in place of 4. an integer program
+decides about the strategies that are left, if it is small enough.
 """
 
 from __future__ import annotations
@@ -23,14 +23,8 @@ import numpy as np
 
 from .budget import Budget, Progress
 from .dominance import prune
-from .elimination import (
-    best_choice,
-    eliminate,
-    eliminated_along_chains,
-    free_bound,
-)
+from .elimination import eliminate, eliminated_along_chains
 from .elimination_order import without_fixed_cycles
-from .heuristics.coordinate_descent import offer_descents
 from .integer_program import program_columns, solve_program
 from .lagrangian import Dual, best_price, score_bound
 from .local_search import crossover, descend
@@ -39,7 +33,7 @@ from .problem import ROUNDING, Choice, Problem, SearchResult
 from .reduced_costs import ReducedCosts, Restricted
 
 # Of the integer program: a GPT with one layer of experts on four devices has 120,000 (9 s).
-_MOST_COLUMNS = 200_000
+MOST_COLUMNS = 200_000
 # Gap from which on strategies are dropped, and at which a search ends that may leave a larger one:
 # where 1 % is allowed, the first choice within that may be 1 % above the optimum (GPT of 32 blocks
 # on 256 devices), and saves ten eliminations. 2e-4 and 1e-3 find the same on five GPTs, as fast.
@@ -66,67 +60,57 @@ def exact(problem: Problem, rng: np.random.Generator, budget: Budget) -> SearchR
     None if no choice fits the memory limit (or none was found within the budget).
     """
     with Progress(problem, budget) as run:
-        if not prove(problem, run) and not run.is_done:
-            offer_descents(problem, rng, run, frozenset())
-            if not run.is_done:
-                solve_if_small(problem, run, _MOST_COLUMNS)
+        prove(problem, run, MOST_COLUMNS)
     return run.result("exact")
 
 
-def prove(problem: Problem, run: Progress) -> bool:
-    """Offer the optimum to `run` and raise its bound; whether that is all that can be done.
+def prove(problem: Problem, run: Progress, columns: int, nodes: float = math.inf) -> str:
+    """Offer the optimum to `run` and raise its bound, as far as that may be done; what found it.
 
-    False where elimination leaves too much over; then the bound is one of what it leaves.
+    columns, nodes: of the integer program and of its solver's tree, at most
     """
     run.spend()
-    free = best_choice(eliminate(problem, 0.0, frozenset()))
-    if free is None:
-        run.raise_bound(free_bound(problem))
-        return False
-    run.raise_bound(score_bound(problem, free, 0.0))
-    if run.bound >= problem.cost_limit or run.offer(free):
-        return True
-    return prove_within_memory(problem, run, free)
+    view = Restricted.of(problem)
+    free = view.solved(0.0, run)
+    name = "elimination" if free.messages is None else "messages"
+    run.raise_bound(score_bound(problem, free.choice, 0.0, free.short))
+    if run.bound >= problem.cost_limit or (run.offer(free.choice) and free.short == 0.0):
+        return name
+    best = Dual(0.0, run.bound)
+    gap = min(run.budget.gap, _NEAR)
+    for near in (_NEAR, 0.0):
+        best = max(best, approach(view, run, near), key=lambda dual: dual.bound)
+        if run.best is None and math.isfinite(run.bound):  # messages do not tell what fits
+            least = view.original(view.solved(math.inf, run).choice)
+            run.offer(descend(problem, least, spend=run.check)[0])
+        if run.best is None or run.bound >= problem.cost_limit or run.is_good(gap):
+            return name
+        smaller = view.below(best.price, run.cost / (1 + gap), run)
+        if smaller is None:  # nothing can be better than the best
+            return name
+        view = smaller
+    before = run.cost
+    if run.is_done:
+        pass
+    elif view.solved(best.price, run).state.node:
+        solve_if_small(view, run, columns, nodes)
+    else:
+        _close(view, run, best)
+        return name
+    return name if run.cost == before else "integer"
 
 
-def solve_if_small(problem: Problem, run: Progress, columns: int, nodes: float = math.inf) -> None:
-    """Solve the integer program of a problem if it has no more than so many columns.
-
-    nodes: of the solver's tree, at most
-    """
-    if sum(problem.sizes()) > columns:
-        return
-    smaller = Restricted(problem, prune(problem))
+def solve_if_small(view: Restricted, run: Progress, columns: int, nodes: float) -> None:
+    """Solve the integer program of what is left of a problem, if it has no more columns."""
+    smaller = view.among(prune(view.problem))
     if program_columns(smaller.problem) <= columns:
-        run.raise_bound(solve_program(smaller, run, nodes))
+        run.raise_bound(min(solve_program(smaller, run, nodes), view.ceiling))
 
 
 def may_fit(problem: Problem) -> bool:
     """Whether the least memory of all choices keeps to the limit; true if that is not known."""
     state = eliminate(problem, math.inf, frozenset())
     return bool(state.node) or state.constant <= problem.memory_limit * (1 + 2 * ROUNDING)
-
-
-def prove_within_memory(problem: Problem, run: Progress, free: Choice) -> bool:
-    """Offer the optimum and prove it, if it may be had; whether that is all that can be done.
-
-    free: the choice of least cost, which exceeds the limit
-    """
-    view, best = Restricted.of(problem), Dual(0.0, score_bound(problem, free, 0.0))
-    gap = min(run.budget.gap, _NEAR)
-    for near in (_NEAR, 0.0):
-        best = max(best, approach(view, run, near), key=lambda dual: dual.bound)
-        if run.best is None or run.bound >= problem.cost_limit or run.is_good(gap):
-            return True
-        if view.eliminated(best.price).node:  # reduced costs need a complete elimination
-            return False
-        smaller = view.below(best.price, run.cost / (1 + gap), run)
-        if smaller is None:  # nothing can be better than the best
-            return True
-        view = smaller
-    if not run.is_done:
-        _close(view, run, best)
-    return True
 
 
 def approach(view: Restricted, run: Progress, near: float) -> Dual:
@@ -139,9 +123,10 @@ def approach(view: Restricted, run: Progress, near: float) -> Dual:
 
     def solve(price: float) -> Choice:
         run.spend()
-        choice = best_choice(view.eliminated(price))
-        assert choice is not None, "whether tables are too large depends on no price"
-        return view.original(choice)
+        return view.original(view.solved(price, run).choice)
+
+    def short(price: float) -> float:
+        return view.solved(price, run).short
 
     def done(choice: Choice, bound: float) -> bool:
         fits = whole.evaluate(choice)[1] <= whole.memory_limit
@@ -156,7 +141,7 @@ def approach(view: Restricted, run: Progress, near: float) -> Dual:
         run.raise_bound(min(bound, view.ceiling))
         return bound >= whole.cost_limit or run.is_good(near, bound)
 
-    found = best_price(whole, solve, solve(0.0), start=view.price, done=done)
+    found = best_price(whole, solve, solve(0.0), start=view.price, short=short, done=done)
     view.price = found.price
     run.raise_bound(min(found.bound, view.ceiling))
     return Dual(found.price, min(found.bound, view.ceiling))

@@ -37,12 +37,14 @@ class Dual:
     bound: float
 
 
-def score_bound(problem: Problem, choice: Choice, price: float) -> float:
-    """L(price), less rounding, given the choice of least score at that price."""
+def score_bound(problem: Problem, choice: Choice, price: float, short: float = 0.0) -> float:
+    """L(price), less rounding, given a choice that scores no more than `short` above the least."""
+    if short == math.inf:
+        return -math.inf
     cost, memory = problem.evaluate(choice)
     if price == 0.0:
-        return cost * (1 - ROUNDING)
-    return (cost + price * memory) * (1 - ROUNDING) - price * problem.memory_limit
+        return cost * (1 - ROUNDING) - short
+    return (cost + price * memory) * (1 - ROUNDING) - short - price * problem.memory_limit
 
 
 def best_price(
@@ -52,6 +54,7 @@ def best_price(
     *,
     start: float = 0.0,
     near: float = 0.0,
+    short: Callable[[float], float] = lambda price: 0.0,
     done: Callable[[Choice, float], bool] = lambda choice, bound: False,
 ) -> Dual:
     """The price of the largest bound, by solutions at a few prices; a bound of inf: none fits.
@@ -59,11 +62,12 @@ def best_price(
     solve: price -> the choice of least cost + price * memory; at an infinite price, of least memory
     free:  the choice at price 0
     start: the price to begin at, if it is not 0
+    short: price -> so much less than the choice of `solve` another one may score
     near:  so little may the bound fall short of the largest, relative to itself
     done:  told of each solution and of the best bound so far, ends the search if true
     """
     limit = problem.memory_limit
-    best = Dual(0.0, score_bound(problem, free, 0.0))
+    best = Dual(0.0, score_bound(problem, free, 0.0, short(0.0)))
     large = problem.evaluate(free)
     if done(free, best.bound) or large[1] <= limit:
         return best
@@ -80,7 +84,8 @@ def best_price(
                 break
         choice = solve(price)
         found = problem.evaluate(choice)
-        best = max(best, Dual(price, score_bound(problem, choice, price)), key=lambda d: d.bound)
+        bound = score_bound(problem, choice, price, short(price))
+        best = max(best, Dual(price, bound), key=lambda dual: dual.bound)
         if done(choice, best.bound):
             break
         if fits is not None and _score(found, price) >= _score(large, price) * (1 - ROUNDING):
@@ -90,8 +95,10 @@ def best_price(
         elif fits is None and price == _HIGHEST * unit:
             choice = solve(math.inf)
             fits = problem.evaluate(choice)
-            if fits[1] > limit or math.isinf(fits[0]):
+            if fits[1] - short(math.inf) > limit or math.isinf(fits[0]):
                 return Dual(price, math.inf)
+            if fits[1] > limit:  # though another one may fit
+                return best
             done(choice, best.bound)
         else:
             large = found

@@ -28,17 +28,23 @@ from numpy.typing import NDArray
 
 from .budget import Progress
 from .elimination import Elimination, eliminate, min_plus
+from .messages import Messages, Solved, solve
 from .problem import ROUNDING, Choice, Problem, Table
 
 
 class ReducedCosts:
-    """Context of each table of an elimination in which every variable disappeared.
+    """Context of each table of an elimination.
 
+    Where it left variables over, contexts are bounds, from the messages among these.
+
+    messages:   between the variables that are left
     nodes_only: none of the problem's edge tables, which takes about half of the products
     """
 
-    def __init__(self, state: Elimination, *, nodes_only: bool = False) -> None:
-        assert not state.node, "variables are left"
+    def __init__(
+        self, state: Elimination, messages: Messages | None = None, *, nodes_only: bool = False
+    ) -> None:
+        assert messages is not None or not state.node, "variables are left"
         self._tables = state.tables
         self._of: dict[int, Table] = {}  # by slot
         order = state.order
@@ -46,9 +52,15 @@ class ReducedCosts:
         for step in order.steps:
             if not self._wanted.isdisjoint(step.args):
                 self._wanted.add(step.out)
+        bound, through = (0.0, iter(())) if messages is None else messages.through()
+        for slot, scores in through:
+            table = state.tables[slot]
+            possible = np.isfinite(table)
+            others = np.subtract(scores, table, where=possible, out=np.full(table.shape, np.inf))
+            self._give(slot, state.constant + others)
         for root in order.roots:
             table = state.tables[root]
-            self._give(root, np.full(len(table), state.constant - table.min()))
+            self._give(root, np.full(len(table), state.constant + bound - table.min()))
         for step in reversed(order.steps):
             context = self._of.get(step.out)
             if context is None:
@@ -113,7 +125,7 @@ class Restricted:
 
     def __post_init__(self) -> None:
         self.problem = self.whole.restricted(self.kept)
-        self._last: tuple[float, Elimination] | None = None
+        self._last: tuple[float, Solved] | None = None
 
     @staticmethod
     def of(problem: Problem) -> Restricted:
@@ -125,10 +137,11 @@ class Restricted:
         """Number of strategies."""
         return sum(map(len, self.kept))
 
-    def eliminated(self, price: float) -> Elimination:
-        """The elimination at a price; the last one is remembered."""
+    def solved(self, price: float, run: Progress) -> Solved:
+        """The best choice at a price that is found; the last one is remembered."""
         if self._last is None or self._last[0] != price:
-            self._last = price, eliminate(self.problem, price, frozenset())
+            state = eliminate(self.problem, price, frozenset())
+            self._last = price, solve(state, run.spend)
         return self._last[1]
 
     def among(self, chosen: Sequence[NDArray[np.int64] | NDArray[np.bool_]]) -> Restricted:
@@ -142,8 +155,9 @@ class Restricted:
         None if nothing can; the bound of the run is then raised to that.
         """
         run.spend()
-        reduced = ReducedCosts(self.eliminated(price))
-        most = cost + price * self.whole.memory_limit
+        solved = self.solved(price, run)
+        reduced = ReducedCosts(solved.state, solved.rest if solved.state.node else None)
+        most = cost + (price * self.whole.memory_limit if price else 0.0)  # the limit may be inf
         most += ROUNDING * abs(most)
         masks = [reduced.through(table) <= most for table in range(len(self.kept))]
         if any(not masks[table].any() for table in set(self.whole.nodes)):

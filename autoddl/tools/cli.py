@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import __version__
 from ..planner.options import PlanOptions
 from .commands.box import box
 from .commands.calibrate import calibrate
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Errors, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@click.version_option(__version__, prog_name="autoddl")
+@click.version_option(package_name="autoddl")
 def main(debug: bool) -> None:
     """Plan and run parallel training of OneFlow models.
 

@@ -8,7 +8,8 @@ import pytest
 
 flow = pytest.importorskip("oneflow", reason="needs OneFlow")
 
-from autoddl.runtime.oneflow.models import alexnet, dlrm, gpt, vgg  # noqa: E402
+from autoddl.runtime.oneflow import models as shipped  # noqa: E402
+from autoddl.runtime.oneflow.models.gpt import Gpt  # noqa: E402
 from autoddl.runtime.oneflow.trace.job.meta import storage_free  # noqa: E402
 from autoddl.runtime.oneflow.trace.trace import trace  # noqa: E402
 
@@ -18,15 +19,15 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     "entry, billions, shape",
     [
-        (gpt.gpt_6_8b, 6.8, (1024, 1024)),
-        (gpt.gpt_16b, 16.5, (1024, 1024)),
-        (gpt.gpt_36b, 35.8, (1024, 1024)),
-        (gpt.gpt_0_35b, 0.35, (2048, 1024)),
-        (gpt.gpt_5_8b, 5.8, (2048, 1024)),
-        (gpt.gpt3_175b, 175.0, (1536, 2048)),
-        (vgg.vgg13, 0.133, (128, 3, 224, 224)),
-        (alexnet.alexnet, 0.0611, (128, 3, 224, 224)),
-        (dlrm.dlrm, 3.33, (2048, 13)),
+        (shipped.gpt_6_8b, 6.8, (1024, 1024)),
+        (shipped.gpt_16b, 16.5, (1024, 1024)),
+        (shipped.gpt_36b, 35.8, (1024, 1024)),
+        (shipped.gpt_0_35b, 0.35, (2048, 1024)),
+        (shipped.gpt_5_8b, 5.8, (2048, 1024)),
+        (shipped.gpt3_175b, 175.0, (1536, 2048)),
+        (shipped.vgg13, 0.133, (128, 3, 224, 224)),
+        (shipped.alexnet, 0.0611, (128, 3, 224, 224)),
+        (shipped.dlrm, 3.33, (2048, 13)),
     ],
 )
 def test_parameters_and_batches(entry, billions, shape):
@@ -38,7 +39,7 @@ def test_parameters_and_batches(entry, billions, shape):
 
 
 def test_gpt_names_and_column_order():
-    model, example, loss = gpt.gpt_small()
+    model, example, loss = shipped.gpt_small()
     graph = trace(model, *example, loss=loss)
     names = {op.attrs["name"] for op in graph.params}
     for part in ("attention.qkv", "attention.proj", "mlp.fc1", "mlp.fc2"):
@@ -50,13 +51,13 @@ def test_gpt_names_and_column_order():
 
 
 def test_gpt_untied_has_its_own_logits():
-    tied, untied = (gpt.Gpt(1, 16, 2, 8, vocabulary=32, tied=tied) for tied in (True, False))
+    tied, untied = (Gpt(1, 16, 2, 8, vocabulary=32, tied=tied) for tied in (True, False))
     count = [sum(p.numel() for p in model.parameters()) for model in (tied, untied)]
     assert count[1] - count[0] == 32 * 16
 
 
 def test_gpt_does_not_look_ahead():
-    model, _, _ = gpt.gpt_small()
+    model, _, _ = shipped.gpt_small()
     tokens = flow.arange(32).reshape(1, 32)
     changed = flow.cat([tokens[:, :20], tokens[:, 20:] + 100], dim=1)
     difference = (model(tokens) - model(changed)).abs().sum(dim=-1).reshape(-1).numpy()
@@ -64,7 +65,7 @@ def test_gpt_does_not_look_ahead():
 
 
 @pytest.mark.parametrize(
-    "entry", [gpt.gpt_small, vgg.vgg13_small, alexnet.alexnet_small, dlrm.dlrm_small]
+    "entry", [shipped.gpt_small, shipped.vgg13_small, shipped.alexnet_small, shipped.dlrm_small]
 )
 def test_small_models_train(entry):
     flow.manual_seed(0)
@@ -73,7 +74,7 @@ def test_small_models_train(entry):
         flow.randn(*t.shape) if t.dtype == flow.float32 else flow.randint(0, 10, tuple(t.shape))
         for t in example
     ]
-    if entry is dlrm.dlrm_small:
+    if entry is shipped.dlrm_small:
         batch[-1] = flow.tensor([0.0, 1.0] * 4)
     optimizer = flow.optim.Adam(model.parameters(), lr=1e-2)
     losses = []
@@ -87,7 +88,7 @@ def test_small_models_train(entry):
 
 
 def test_dropout_is_an_option():
-    for entry in (gpt.gpt_small, vgg.vgg13_small, alexnet.alexnet_small):
+    for entry in (shipped.gpt_small, shipped.vgg13_small, shipped.alexnet_small):
         found = {}
         for rate in (0.0, 0.3):
             model, example, loss = entry(batch=2, dropout=rate)

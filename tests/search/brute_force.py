@@ -26,15 +26,35 @@ def random_problem(
     )
 
 
+def k_tree(rng: np.random.Generator, variables: int, width: int) -> list[tuple[int, int]]:
+    """Edges of a random graph of that tree-width: each new variable joins a clique of `width`."""
+    edges = [(a, b) for b in range(width + 1) for a in range(b)]
+    cliques = [tuple(v for v in range(width + 1) if v != out) for out in range(width + 1)]
+    for new in range(width + 1, variables):
+        clique = cliques[rng.integers(len(cliques))]
+        edges += [(old, new) for old in clique]
+        cliques += [(*(v for v in clique if v != out), new) for out in clique]
+    return edges
+
+
+def priced(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All choices, their costs and their memories."""
+    choices = np.array(list(itertools.product(*map(range, problem.sizes()))))
+    cost, memory = np.zeros(len(choices)), np.zeros(len(choices))
+    for variable, table in enumerate(problem.nodes):
+        cost += problem.node_cost[table][choices[:, variable]]
+        memory += problem.node_memory[table][choices[:, variable]]
+    for first, second, table in problem.edges:
+        at = choices[:, first], choices[:, second]
+        cost += problem.edge_cost[table][at]
+        memory += problem.edge_memory[table][at]
+    return choices, cost, memory
+
+
 def optimum(problem: Problem) -> tuple[float, float]:
     """(least cost within the limit, least memory of all); inf if nothing fits."""
-    best, least = np.inf, np.inf
-    for choice in itertools.product(*map(range, problem.sizes())):
-        cost, memory = problem.evaluate(np.array(choice))
-        least = min(least, memory)
-        if memory <= problem.memory_limit:
-            best = min(best, cost)
-    return best, least
+    _, cost, memory = priced(problem)
+    return float(cost.min(where=memory <= problem.memory_limit, initial=np.inf)), memory.min()
 
 
 CHAIN = [(0, 1), (1, 2), (2, 3), (3, 4)]
