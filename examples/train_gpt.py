@@ -66,9 +66,8 @@ def main() -> None:
         if trainer.steps % 10 == 0:
             log({"loss": float(loss), "gradient norm": trainer.grad_norm})
         if trainer.steps % given.every == 0 or trainer.steps == given.steps:
-            tests = loader(held_out, BATCH, range(4))
-            losses = [float(next_token_loss(trainer.eval_step(x), y)) for x, y in tests]
-            log({"held out": sum(losses) / len(losses)})
+            told = trainer.evaluate(loader(held_out, BATCH, range(4)))
+            log({f"held out {name}": value for name, value in told.items()})
             state = trainer.train_state()  # all ranks gather it, rank 0 gets it
             if trainer.is_main and given.state:
                 flow.save({"trainer": state, "schedule": schedule.state_dict()}, given.state)

@@ -50,6 +50,7 @@ def main() -> None:
         trainer.load_train_state(saved["trainer"])
         schedule.load_state_dict(saved["schedule"])
     log = logger(trainer, given.steps, given.logs, unit="images")
+    correct = {"accuracy": lambda output, label: output.argmax(-1) == label}
     steps = range(trainer.steps, given.steps)
     for images, labels in loader(training, given.batch, steps, trainer.rows):
         loss = trainer.step(images, labels)
@@ -58,9 +59,8 @@ def main() -> None:
             log({"loss": float(loss), "gradient norm": trainer.grad_norm})
         if trainer.steps % given.every == 0 or trainer.steps == given.steps:
             with trainer.averaged():
-                tests = loader(held_out, given.batch)
-                right = [float((trainer.eval_step(x).argmax(-1) == y).sum()) for x, y in tests]
-            log({"accuracy": sum(right) / len(right) / given.batch})
+                told = trainer.evaluate(loader(held_out, given.batch), metrics=correct)
+            log({f"held out {name}": value for name, value in told.items()})
             state = trainer.train_state()  # all ranks gather it, rank 0 gets it
             if trainer.is_main and given.state:
                 flow.save({"trainer": state, "schedule": schedule.state_dict()}, given.state)

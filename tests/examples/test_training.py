@@ -28,11 +28,11 @@ def test_gpt_goes_on_with_one_device(tmp_path):
     later = lines("train_gpt", "1x1", "--steps", "4", "--every", "2", *state)
     assert list(first) == [2]
     assert list(later) == [4]
-    assert first[2]["held out"] == pytest.approx(5.5, abs=0.5)  # 256 bytes: log 256 at first
-    assert later[4]["held out"] < first[2]["held out"]
+    assert first[2]["held out loss"] == pytest.approx(5.5, abs=0.5)  # 256 bytes: log 256 at first
+    assert later[4]["held out loss"] < first[2]["held out loss"]
 
 
 def test_resnet(tmp_path):
     told = lines("train_resnet", "1x2", "--steps", "2", "--every", "2", "--batch", "16")
     assert list(told) == [2]
-    assert 0 <= told[2]["accuracy"] <= 1
+    assert 0 <= told[2]["held out accuracy"] <= 1
