@@ -10,6 +10,7 @@ whose commands are only parsed.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -145,6 +147,32 @@ def test_every_command_is_shown():
     text = "\n".join(path.read_text() for path in PAGES)
     missing = [name for name in main.commands if f"autoddl {name}" not in text]
     assert not missing
+
+
+def test_the_readmes_claims_are_those_of_the_results():
+    claims = " ".join((ROOT / "README.md").read_text().split())
+    planned = result("planning_speed.json")["cases"]
+    large, huge = planned["gpt_36b_256"], planned["gpt3_175b_1024x8"]
+    assert large["gap"] < 1e-5
+    assert f"the proven optimum in {large['wall_s']:.1f} s on two cores" in claims
+    assert f"to within {huge['gap']:.3%} in {huge['wall_s']:.1f} s".replace("%", " %") in claims
+    links = [
+        payload / case["expected_payload"] - 1
+        for cases in result("box/bytes.json")["cases"].values()
+        for case in cases
+        if case["expected_payload"]  # and the others stay silent
+        for payload in case["payloads"]
+    ]
+    assert f"On {len(links):,} links" in claims
+    assert f"to {max(map(abs, links)):.2%} at worst".replace("%", " %") in claims
+    runs = result("pipeline/exactness.json")
+    assert f"In {len(runs)} cases" in claims
+    worst = max(max(run["loss"], run["state"]) for run in runs)
+    assert f"by at most {worst:.0e}".replace("e-0", "e-") in claims
+
+
+def result(name: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / "results" / name).read_text())
 
 
 def test_shown_output_that_is_not_there_is_found():
