@@ -86,7 +86,7 @@ class Trainer:
         self._job = job = self._make_job(emulate, beside, ways)
         # debugging communicates more than was planned
         follows = overlap and not (emulate or signal or debug)
-        self._watch = StepWatch(plan, job.stage, job.groups, everyone, job.ranks, follows)
+        self._watch = StepWatch(plan, job.groups, everyone, job.ranks, follows)
         self._parts = {v: Part(job, plan.stages[v]) for v in plan.parts_of(job.stage)}
         self._load()
         own = np.arange(plan.batch)[self.rows]

@@ -40,7 +40,7 @@ FIRST, APART, LAST = 4, (5, 7, 9), 10  # steps that are timed, of which these ar
 FAR = 1.3  # that many times more or less than planned is off
 SHARE = 0.05  # of a step: what is off by less seconds changes nothing
 LEAST_BYTES = 100e6  # what libraries and the allocator's blocks may take beside a step
-QUICK_S, AGAIN = 0.1, 4  # collectives that take less in all are timed so often again
+QUICK_S, AGAIN = 0.1, 2  # what takes less is timed so often again
 RECENT = 20  # steps whose median gives the pace
 ITEM_BYTES = 4
 
@@ -83,7 +83,7 @@ class StepWatch:
 
     measured: by name what the first steps took, the same on every rank; empty before they are over
     groups:   of this rank's stage; world: of all ranks
-    ranks:    the job's ranks of each stage
+    ranks:    the job's ranks of each part of the model
     reshards: this rank's transfers
     active:   False only counts the pace: where a step is not what was planned
     """
@@ -91,7 +91,6 @@ class StepWatch:
     def __init__(
         self,
         plan: Plan,
-        stage: int,
         groups: Groups,
         world: Groups,
         ranks: Sequence[Sequence[int]],
@@ -99,7 +98,7 @@ class StepWatch:
     ) -> None:
         self.measured: Mapping[str, Compared] = {}
         self.reshards: Reshards = {}
-        self._plan, self._stage, self._ranks = plan, stage, ranks
+        self._plan, self._ranks = plan, ranks[: plan.num_stages]
         self._groups, self._world = groups, Stopwatch(world)
         self._backend = groups.backend
         self._count = 0 if active and _can_block(plan) else LAST
@@ -123,7 +122,7 @@ class StepWatch:
         """A step begins."""
         self._count += 1
         if self._count in APART:
-            self._groups.log = self._log = []
+            self._log = []
             self._busy_s.append(0.0)
             self._backend.wait()
         self._starts.append(time.perf_counter())
@@ -133,9 +132,11 @@ class StepWatch:
         if self._count not in APART:
             return call()
         self._backend.wait()
+        self._groups.log = self._log
         started = time.perf_counter()
         result = call()
         self._backend.wait()
+        self._groups.log = None
         self._busy_s[-1] += time.perf_counter() - started
         return result
 
@@ -145,7 +146,6 @@ class StepWatch:
             self._backend.wait()
             seconds = time.perf_counter() - self._starts[-1]
             (self._apart_s if self._count in APART else self._seconds).append(seconds)
-            self._groups.log = None
         if self._count == LAST:
             self._compare()
 
@@ -173,7 +173,7 @@ class StepWatch:
                 group = self._groups.along(traffic.axes)
                 getattr(group, traffic.kind)(self._backend.narrow(zeros, 0, 0, count))
 
-        return _median(watch, again) if mine else 0.0
+        return _least_s(watch, again) if mine else 0.0
 
     def _items(self, traffic: Traffic) -> int:
         """Elements of float32 that take the bytes, a whole number for each rank of the group."""
@@ -181,17 +181,31 @@ class StepWatch:
         return -(-traffic.bytes // (ITEM_BYTES * size)) * size
 
     def _transfer_seconds(self) -> dict[bool, float]:
-        """Between hosts or not -> seconds of all transfers between stages in a step."""
+        """Between hosts or not -> seconds of all transfers between stages in a step, done again.
+
+        Each begins when the one before has ended, as each has a stage in common with that.
+        """
         found: dict[bool, float] = {}
-        for link, plans in figures(self._plan).travel.reshards.items():
-            for direction, reshard in zip("FB", plans, strict=True):
-                if reshard is None:
-                    continue
-                run = self.reshards.get((link, direction))
-                seconds = _median(self._world, run.rehearse if run else None)
-                between = bool(reshard.nic_bytes[0])
-                found[between] = found.get(between, 0.0) + seconds * self._plan.micro_batches
+        for between, ends in _transfers(self._plan).items():
+            mine = [self.reshards[end] for end, _ in ends if end in self.reshards]
+
+            def again(mine: Sequence[Resharding] = mine) -> None:
+                for run in mine:
+                    run.rehearse()
+
+            found[between] = _least_s(self._world, again) * self._plan.micro_batches
         return found
+
+
+def _transfers(plan: Plan) -> dict[bool, list[tuple[tuple[Link, str], float]]]:
+    """Between hosts or not -> each link and direction, and its seconds in a micro-batch."""
+    found: dict[bool, list[tuple[tuple[Link, str], float]]] = {}
+    for link, plans in figures(plan).travel.reshards.items():
+        for direction, reshard in zip("FB", plans, strict=True):
+            if reshard is not None:
+                ends = found.setdefault(bool(reshard.nic_bytes[0]), [])
+                ends.append(((link, direction), reshard.seconds))
+    return found
 
 
 def _can_block(plan: Plan) -> bool:
@@ -203,9 +217,10 @@ def _can_block(plan: Plan) -> bool:
     return True
 
 
-def _median(watch: Stopwatch, call: Callable[[], Any] | None) -> float:
+def _least_s(watch: Stopwatch, call: Callable[[], Any]) -> float:
+    """Seconds of the least disturbed of a few calls, of one if that takes long."""
     (first,) = watch.seconds(call, 1, 1)
-    return statistics.median(watch.seconds(call, 1, AGAIN)) if first < QUICK_S else first
+    return min(first, *watch.seconds(call, 1, AGAIN)) if first < QUICK_S else first
 
 
 def _compared(
@@ -230,14 +245,9 @@ def _compared(
             ),
             f"memory{of}": Compared(known.needed_bytes[number], held, "bytes"),
         }
-    planned = dict.fromkeys(transfers, 0.0)
-    for forward, backward in known.travel.reshards.values():
-        for reshard in filter(None, (forward, backward)):
-            planned[bool(reshard.nic_bytes[0])] += reshard.seconds * plan.micro_batches
-    found |= {
-        f"{_TRANSFERS} {_HOSTS[between]}": Compared(planned[between], seconds)
-        for between, seconds in transfers.items()
-    }
+    for between, ends in _transfers(plan).items():
+        planned_s = plan.micro_batches * sum(seconds for _, seconds in ends)
+        found[f"{_TRANSFERS} {_HOSTS[between]}"] = Compared(planned_s, transfers[between])
     return {name: one for name, one in found.items() if one.predicted or one.measured}
 
 

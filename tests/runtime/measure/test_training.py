@@ -5,11 +5,11 @@ import pytest
 from autoddl.runtime.measure.training import Compared
 
 
-@pytest.mark.parametrize("stages", [1, 2])
-def test_what_is_slow_is_named_once(launch, stages):
-    """A kernel sleeps: computation is off. What was communicated is timed again."""
+@pytest.mark.parametrize(("stages", "chunks"), [(1, 1), (2, 1), (2, 2)])
+def test_what_is_slow_is_named_once(launch, stages, chunks):
+    """A kernel sleeps, which the step and its parts show. What was communicated is timed again."""
     pytest.importorskip("oneflow", reason="needs OneFlow")
-    assert "computation" in launch("measured", 4, str(stages))
+    assert "measured: after 10 steps" in launch("measured", 4, str(stages), str(chunks))
 
 
 def test_off_is_far_in_ratio_and_in_size():
