@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar, get_origin
+from typing import Annotated, Any, Generic, TypeVar
 
 import pydantic
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
@@ -52,6 +52,7 @@ OMIT = Field(exclude_if=operator.not_)  # not in the file where it is empty, zer
 Name = Annotated[str, Field(min_length=1)]
 Positive = Annotated[float, Field(strict=True, gt=0)]
 NotNegative = Annotated[float, Field(strict=True, ge=0)]
+Size = Annotated[int, Field(strict=True, ge=0)]
 Count = Annotated[
     int,
     Field(strict=True, gt=0),
@@ -78,10 +79,11 @@ class Stored:
     write: Callable[[Any], Any]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
-        form, ours = handler.generate_schema(self.form), get_origin(source) or source
+        form = handler.generate_schema(self.form)
+        made: Any = source if dataclasses.is_dataclass(source) else ()  # by hand, not from a file
 
         def validate(value: Any, inner: Callable[[Any], Any]) -> Any:
-            return value if isinstance(value, ours) else self.read(inner(value))
+            return value if isinstance(value, made) else self.read(inner(value))
 
         return core_schema.no_info_wrap_validator_function(
             validate,
@@ -92,35 +94,27 @@ class Stored:
         )
 
 
-@dataclass(frozen=True)
-class Version:
-    """The file's object has the field `version` as well."""
-
-    number: int
+class Versioned:
+    """The file's object has the field `version` as well: its class says which, as `VERSION`."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        def unversioned(data: Any) -> Any:
+            if not isinstance(data, Mapping):
+                return data
+            version = data.get("version", "missing")
+            if version != source.VERSION:
+                raise ValueError(
+                    f"'version' is {version!r}; this autoddl reads version {source.VERSION}"
+                )
+            return {name: value for name, value in data.items() if name != "version"}
+
         return core_schema.no_info_before_validator_function(
-            self._checked,
+            unversioned,
             handler(source),
             serialization=core_schema.wrap_serializer_function_ser_schema(
-                lambda value, inner: {"version": self.number, **inner(value)}
+                lambda value, inner: {"version": source.VERSION, **inner(value)}
             ),
         )
-
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        told = handler.resolve_ref_schema(whole := handler(schema))
-        told["properties"] = {"version": {"const": self.number}, **told["properties"]}
-        told["required"] = ["version", *told["required"]]
-        return whole
-
-    def _checked(self, data: Any) -> Any:
-        """The rest of the fields."""
-        if not isinstance(data, Mapping):
-            return data
-        version = data.get("version", "missing")
-        if version != self.number:
-            raise ValueError(f"'version' is {version!r}; this autoddl reads version {self.number}")
-        return {name: value for name, value in data.items() if name != "version"}
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
@@ -144,7 +138,14 @@ def checked(cls: Class) -> Class:
 
 
 class _Schema(GenerateJsonSchema):
-    """Without titles that only repeat the names of fields."""
+    """With versions, without titles that only repeat the names of fields."""
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> dict[str, Any]:
+        told = super().dataclass_schema(schema)
+        if version := getattr(schema["cls"], "VERSION", None):
+            told["properties"] = {"version": {"const": version}, **told["properties"]}
+            told["required"] = ["version", *told["required"]]
+        return told
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

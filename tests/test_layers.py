@@ -45,6 +45,7 @@ OUTSIDE = {
     "graph": {"numpy", "pydantic"},
     "search": {"numpy", "scipy"},
     "planner": {"numpy", "scipy"},
+    "plans": {"numpy", "pydantic"},
     "plans.reshard": {"numpy", "scipy"},
     "plans.schedule.timeline": {"matplotlib"},
     "plans.report.terminal": {"rich"},

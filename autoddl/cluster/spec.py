@@ -13,12 +13,12 @@ import itertools
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, InstanceOf
 from pydantic.json_schema import SkipJsonSchema
 
-from .._files import OMIT, Count, FileKind, Name, NotNegative, OneOf, Positive, Version, checked
+from .._files import OMIT, Count, FileKind, Name, NotNegative, OneOf, Positive, Versioned, checked
 from ..sbp.collectives import COLLECTIVES, Collectives
 from ..sbp.mesh import Mesh
 from .link import GroupLine, Link
@@ -113,6 +113,8 @@ class Cluster:
     collectives: the algorithms of the machine's communication library; not written to a file
     """
 
+    VERSION: ClassVar[int] = 1
+
     name: Name
     nodes: Count
     gpus_per_node: Count
@@ -174,7 +176,7 @@ class Cluster:
         return f"{self.name} {self.nodes}x{self.gpus_per_node}"
 
 
-StoredCluster = Annotated[Cluster, Version(1)]
+StoredCluster = Annotated[Cluster, Versioned()]
 MACHINE_FILE: FileKind[Cluster] = FileKind(
-    "machine file", StoredCluster, "docs/schemas/machine_file.json has all fields", indent=2
+    "machine file", StoredCluster, "'autoddl schema machine-file' has all fields", indent=2
 )

@@ -216,7 +216,7 @@ def _add_input(
         own.memory_bytes += copy
         own.fixed_bytes += copy if is_param else 0.0
         within += 0.0 if is_param else copy
-    if edge.zero_stage == 3 and placed.name in again.last_products:  # it is gathered again
+    if edge.zero_stage == 3 and edge.op in again.last_products:  # it is gathered again
         copy = even_bytes(spec, placed.ins[index], mesh)
         own.memory_bytes += copy
         within += copy

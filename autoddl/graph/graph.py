@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, compress, count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, PlainSerializer
 
-from .._files import FIELDS, FileKind, Name, OneOf, Stored, Version
+from .._files import FIELDS, FileKind, Name, OneOf, Size, Stored, Versioned
 from ..sbp.layout import ITEM_BYTES, TensorSpec
 from ..sbp.signature import OpSpec, Signature, find_rule, signatures_of
 
@@ -62,7 +62,6 @@ def _listed(attrs: Mapping[str, Any]) -> dict[str, Any]:
 
 # ---- as a file has them
 
-Size = Annotated[int, Field(strict=True, ge=0)]
 Exponents = tuple[Annotated[int, Field(strict=True)], ...]
 # name, dtype, shape, batch_dims
 _TensorRow = tuple[
@@ -102,6 +101,8 @@ class Graph:
     outputs:  names of the tensors that the model (not the loss) returned
     loss:     name of the scalar loss tensor, which the `loss` op takes; "" if traced without a loss
     """
+
+    VERSION: ClassVar[int] = 1
 
     name: str = "model"
     batch: Size
@@ -414,5 +415,5 @@ def _verified(graph: Graph) -> Graph:
     return graph
 
 
-StoredGraph = Annotated[Graph, AfterValidator(_verified), Version(1)]
+StoredGraph = Annotated[Graph, AfterValidator(_verified), Versioned()]
 GRAPH_FILE: FileKind[Graph] = FileKind("graph", StoredGraph, "trace the model again")

@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Annotated, NamedTuple
 
+from pydantic import PlainSerializer
+
+from .._files import FIELDS, OMIT, Name, Size, Stored
 from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
+
+# In a file as their texts, of which few differ
+StoredPlacement = Annotated[NdSbp, Stored(str, lru_cache(4096)(NdSbp.parse), str)]
+StoredStep = Annotated[Step, Stored(str, lru_cache(4096)(Step.parse), str)]
 
 
 @dataclass(frozen=True)
 class PlannedOp:
-    """The placements of an operator's tensors and gradients; None where there is no gradient."""
+    """The placements of an operator's tensors and gradients; None where there is no gradient.
 
-    name: str
-    ins: tuple[NdSbp, ...]
-    outs: tuple[NdSbp, ...]
-    grad_outs: tuple[NdSbp | None, ...]
-    grad_ins: tuple[NdSbp | None, ...]
-    inner_axes: tuple[int, ...] = ()  # axes along which the operator runs its own collectives
+    inner_axes: the axes along which the operator runs its own collectives
+    """
 
-    def to_json(self) -> dict[str, Any]:
-        """Without its name; `from_json` inverts it."""
-        return {
-            "ins": _texts(self.ins),
-            "outs": _texts(self.outs),
-            "grad_outs": _texts(self.grad_outs),
-            "grad_ins": _texts(self.grad_ins),
-            **({"inner_axes": list(self.inner_axes)} if self.inner_axes else {}),
-        }
+    ins: tuple[StoredPlacement, ...]
+    outs: tuple[StoredPlacement, ...]
+    grad_outs: tuple[StoredPlacement | None, ...]
+    grad_ins: tuple[StoredPlacement | None, ...]
+    inner_axes: Annotated[tuple[Size, ...], OMIT] = ()
 
-    @staticmethod
-    def from_json(name: str, data: Mapping[str, Any]) -> PlannedOp:
-        return PlannedOp(
-            name,
-            tuple(map(NdSbp.parse, data["ins"])),
-            tuple(map(NdSbp.parse, data["outs"])),
-            tuple(None if t is None else NdSbp.parse(t) for t in data["grad_outs"]),
-            tuple(None if t is None else NdSbp.parse(t) for t in data["grad_ins"]),
-            tuple(data.get("inner_axes", ())),
-        )
+    __pydantic_config__ = FIELDS
 
 
 @dataclass(frozen=True)
@@ -59,27 +50,36 @@ class PlannedEdge:
     backward: tuple[Step, ...] = ()
     zero_stage: int = 0
 
-    def to_json(self) -> list[Any]:
-        """Its fields in order; `from_json` inverts it."""
-        return [
-            self.op,
-            self.index,
-            [str(s) for s in self.forward],
-            [str(s) for s in self.backward],
-            *([self.zero_stage] if self.zero_stage else []),
+
+class _EdgeRow(NamedTuple):
+    op: Name
+    number: Size  # of the input
+    forward: tuple[StoredStep, ...]
+    backward: tuple[StoredStep, ...]
+    zero_stage: Size = 0
+
+
+Edges = Mapping[tuple[str, int], PlannedEdge]  # by operator and input
+
+
+def _read_edges(rows: list[_EdgeRow]) -> Edges:
+    return {(row.op, row.number): PlannedEdge(*row) for row in rows}
+
+
+def _edge_rows(edges: Edges) -> list[list[str | int | list[str]]]:
+    """Without the stage where it is 0."""
+    return [
+        [
+            e.op,
+            e.index,
+            [*map(str, e.forward)],
+            [*map(str, e.backward)],
+            *[e.zero_stage][: e.zero_stage],
         ]
-
-    @staticmethod
-    def from_json(data: Sequence[Any]) -> PlannedEdge:
-        op, index, forward, backward, *zero_stage = data
-        return PlannedEdge(
-            op,
-            index,
-            tuple(map(Step.parse, forward)),
-            tuple(map(Step.parse, backward)),
-            *zero_stage,
-        )
+        for e in edges.values()
+    ]
 
 
-def _texts(placements: tuple[NdSbp | None, ...]) -> list[str | None]:
-    return [None if nd is None else str(nd) for nd in placements]
+StoredEdges = Annotated[
+    Edges, Stored(list[_EdgeRow], _read_edges, _edge_rows), PlainSerializer(_edge_rows)
+]

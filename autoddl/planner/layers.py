@@ -133,7 +133,8 @@ def describe_layers(
     members = assign_layers(graph, tables.grouping, heavy)
     if not heavy:
         members_of = tuple(members[0])
-        return (PlannedLayer(graph.name, "light", members_of, Split(), topology((), mesh), ""),)
+        shape = topology((), mesh)
+        return (PlannedLayer(graph.name, "light", Split(), shape, "", ops=members_of),)
     layers = []
     known: dict[Hashable, tuple[Split, str, str]] = {}  # split, topology, signature of equal layers
     taken: dict[str, int] = {}
@@ -151,7 +152,7 @@ def describe_layers(
             sides = (", ".join(map(str, side)) for side in (planned.ins, planned.outs))
             known[key] = split, topology(letters, mesh), " -> ".join(sides)
         alternative = alternatives.get(group, ("", Split(), 0.0))
-        layers.append(PlannedLayer(name, op.kind, tuple(names), *known[key], *alternative))
+        layers.append(PlannedLayer(name, op.kind, *known[key], *alternative, ops=tuple(names)))
     return tuple(layers)
 
 

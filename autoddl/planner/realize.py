@@ -69,12 +69,8 @@ def place(
             stored = tables.storage(choice, owner)
             storage.update((port.tensor, stored) for port in group.sources)
     _place_sources(graph, mesh, paths, patterns)
-    ops = {op.name: _named(op.name, patterns[op.name]) for op in graph.ops}
+    ops = {op.name: patterns[op.name] for op in graph.ops}
     return split_storage(graph, tables.model.comm, storage, ops, _edges(graph, paths, patterns))
-
-
-def _named(name: str, like: PlannedOp) -> PlannedOp:
-    return PlannedOp(name, like.ins, like.outs, like.grad_outs, like.grad_ins, like.inner_axes)
 
 
 def _place_sources(
@@ -156,7 +152,7 @@ def split_storage(
         (stored, forward, backward), stage = splits[key]
         if stored == ops[op.name].outs[0]:
             continue
-        placed[op.name] = PlannedOp(op.name, (), (stored,), (stored,), ())
+        placed[op.name] = PlannedOp((), (stored,), (stored,), ())
         steps[user.name, index] = PlannedEdge(user.name, index, forward, backward, stage)
     return placed, steps
 
@@ -177,7 +173,6 @@ def _place_op(graph: Graph, op: Op, signatures: list[Signature]) -> PlannedOp:
         return NdSbp(tuple([getattr(s, side)[index] for s in signatures]))
 
     return PlannedOp(
-        op.name,
         ins=tuple(column("ins", i) for i in range(len(op.inputs))),
         outs=tuple(column("outs", i) for i in range(len(op.outputs))),
         grad_outs=tuple(
@@ -211,7 +206,7 @@ def _place_source(
         if tensor in graph.needs_grad:
             grads[number] = outs[number]
     ins = tuple(whole for _ in op.inputs)
-    return PlannedOp(op.name, ins, tuple(outs), tuple(grads), tuple(None for _ in op.inputs))
+    return PlannedOp(ins, tuple(outs), tuple(grads), tuple(None for _ in op.inputs))
 
 
 def _common(graph: Graph, paths: PathTable, tensor: str, uses: list[NdSbp], whole: NdSbp) -> NdSbp:

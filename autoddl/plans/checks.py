@@ -55,24 +55,19 @@ def verify_layers(cut: CutGraph, stages: Sequence[StagePlan]) -> None:
     bounds = [(s.first, s.last) for s in stages]
     expected = [0, *(last for _, last in bounds)]
     if [first for first, _ in bounds] != expected[:-1] or expected[-1] != len(cut.layers):
-        raise ValueError(
-            f"the stages {bounds} are not the {len(cut.layers)} layers in order; "
-            "plan the model again"
-        )
+        raise ValueError(f"the stages {bounds} are not the {len(cut.layers)} layers in order")
 
 
 def verify_places(cluster: Cluster, parts: Sequence[StagePlan], chunks: int) -> None:
     """ValueError unless the parts, `chunks` on each stage, lie on all devices."""
     if chunks < 1 or len(parts) % chunks:
-        raise ValueError(f"{len(parts)} parts are not {chunks} on each stage; plan the model again")
+        raise ValueError(f"{len(parts)} parts are not {chunks} on each stage")
     first = parts[: len(parts) // chunks]
     devices = sorted(d for s in first for d in s.place.devices)
     if any(s.place != first[v % len(first)].place for v, s in enumerate(parts)):
-        raise ValueError("the parts of a stage lie on different devices; plan the model again")
+        raise ValueError("the parts of a stage lie on different devices")
     if devices != [(n, g) for n in range(cluster.nodes) for g in range(cluster.gpus_per_node)]:
-        raise ValueError(
-            f"the stages do not lie on every device of {cluster} once; plan the model again"
-        )
+        raise ValueError(f"the stages do not lie on every device of {cluster} once")
 
 
 def verify_in_flight(held: Sequence[int], parts: Sequence[StagePlan]) -> None:
@@ -80,8 +75,7 @@ def verify_in_flight(held: Sequence[int], parts: Sequence[StagePlan]) -> None:
     said = tuple(part.in_flight for part in parts)
     if said != tuple(held):
         raise ValueError(
-            f"the plan says that {said} micro-batches are in flight, its schedule has {held}; "
-            "plan the model again"
+            f"the plan says that {said} micro-batches are in flight, its schedule has {held}"
         )
 
 

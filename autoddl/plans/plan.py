@@ -15,26 +15,26 @@ of its layers, and its cluster the shape of its place.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from .._files import load_file, write_atomically
-from ..cluster.spec import Cluster
+from pydantic import Field
+
+from .._files import FIELDS, Count, FileKind, Name, OneOf, Size, Stored, Versioned
+from ..cluster.spec import Cluster, StoredCluster
 from ..graph.batch_norm import BatchNorm, batch_norm_of
 from ..graph.cut import CutGraph
-from ..graph.graph import Graph
+from ..graph.graph import Graph, StoredGraph
 from ..graph.regions import Blocks
 from . import checks
 from .once import Once
 from .records import PlannedBaseline, PlannedLayer
-from .schedule.orders import in_flight
-from .stage import StagePlan
+from .schedule.orders import SCHEDULES, in_flight
+from .stage import StageFile, StagePlan
 
-PLAN_VERSION = 4
 # Of all stages alike
 _ASKED = ("micro_batches", "seed", "optimizer", "comm_rule", "precision", "back_end")
 
@@ -205,66 +205,87 @@ class Plan(Once):
 
     def to_json(self) -> dict[str, Any]:
         """What the file holds; `from_json` inverts it."""
-        return {
-            "version": PLAN_VERSION,
-            **{name: getattr(self, name) for name in _ASKED},
-            "batch_norm": self.batch_norm,
-            "schedule": self.schedule_name,
-            "delay": self.delay,
-            "chunks": self.chunks,
-            "baselines": [dataclasses.asdict(baseline) for baseline in self.baselines],
-            "cluster": self.cluster.to_json(),
-            "stages": [stage.to_json() for stage in self.stages],
-            "cut": [list(layer) for layer in self.cut.layers],
-            "graph": self.graph.to_json(),
-        }
+        return PLAN_FILE.to_json(self)
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Plan:
         """Verified. Raises ValueError on another version, and on a file that is not whole."""
-        version = data.get("version")
-        if version != PLAN_VERSION:
-            raise ValueError(
-                f"plan version {version!r} is not {PLAN_VERSION}, which this autoddl reads; "
-                "plan the model again"
-            )
-        try:
-            cut = CutGraph(Graph.from_json(data["graph"]), tuple(map(tuple, data["cut"])))
-            cluster = Cluster.from_json(data["cluster"])
-            asked = {name: data[name] for name in _ASKED}
-            plan = Plan(
-                cut=cut,
-                cluster=cluster,
-                stages=tuple(StagePlan.from_json(s, cut, cluster, asked) for s in data["stages"]),
-                baselines=tuple(PlannedBaseline(**b) for b in data["baselines"]),
-                schedule_name=data["schedule"],
-                delay=data["delay"],
-                chunks=data["chunks"],
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"not a whole plan file ({type(error).__name__}: {error}); plan the model again"
-            ) from error
-        plan.verify()
-        return plan
+        return PLAN_FILE.from_json(data)
 
     def save(self, path: str | Path) -> None:
         """Write JSON; the file is replaced only when it is whole."""
-        write_atomically(path, self.dumps())
+        PLAN_FILE.save(self, path)
 
     def dumps(self) -> str:
         """The file's text; `loads` inverts it."""
-        return json.dumps(self.to_json(), indent=1)
+        return PLAN_FILE.dumps(self)
 
     @staticmethod
     def loads(text: str) -> Plan:
         """Read what `dumps` wrote. Raises ValueError if it is not a whole plan of this version."""
-        data = json.loads(text)
-        if not isinstance(data, dict):
-            raise ValueError("not a plan file: the JSON is no object")
-        return Plan.from_json(data)
+        return PLAN_FILE.loads(text)
 
     @staticmethod
     def load(path: str | Path) -> Plan:
         """Read what `save` wrote. ValueError names the file and what is wrong with it."""
-        return load_file(path, "plan", Plan.loads)
+        return PLAN_FILE.load(path)
+
+
+@dataclass(frozen=True)
+class _PlanFile:
+    """A plan as its file holds it."""
+
+    VERSION: ClassVar[int] = 4
+
+    micro_batches: Count
+    seed: Size
+    optimizer: Name
+    comm_rule: Name
+    precision: Name
+    back_end: Name
+    batch_norm: BatchNorm
+    schedule: Annotated[str, OneOf(SCHEDULES)]
+    delay: Size | None
+    chunks: Count
+    baselines: tuple[PlannedBaseline, ...]
+    cluster: StoredCluster
+    stages: Annotated[tuple[StageFile, ...], Field(min_length=1)]
+    cut: tuple[tuple[str, ...], ...]
+    graph: StoredGraph
+
+    __pydantic_config__ = FIELDS
+
+
+def _written(plan: Plan) -> _PlanFile:
+    return _PlanFile(
+        **{name: getattr(plan, name) for name in _ASKED},
+        batch_norm=plan.batch_norm,
+        schedule=plan.schedule_name,
+        delay=plan.delay,
+        chunks=plan.chunks,
+        baselines=plan.baselines,
+        cluster=plan.cluster,
+        stages=plan.stages,
+        cut=plan.cut.layers,
+        graph=plan.graph,
+    )
+
+
+def _read(file: _PlanFile) -> Plan:
+    """Verified."""
+    cut = CutGraph(file.graph, file.cut)
+    asked = {name: getattr(file, name) for name in _ASKED}
+    unknown = {name for layer in file.cut for name in layer} - {op.name for op in file.graph.ops}
+    if unknown:
+        raise ValueError(f"the layers have an operator {min(unknown)!r} that the graph lacks")
+    stages = tuple(stage.on(cut, file.cluster, asked) for stage in file.stages)
+    plan = Plan(cut, file.cluster, stages, file.baselines, file.schedule, file.delay, file.chunks)
+    plan.verify()
+    return plan
+
+
+PLAN_FILE: FileKind[Plan] = FileKind(
+    "plan",
+    Annotated[Plan, Stored(Annotated[_PlanFile, Versioned()], _read, _written)],
+    "plan the model again",
+)

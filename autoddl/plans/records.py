@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from operator import attrgetter
+from typing import Annotated, NamedTuple
 
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
+
+from .._files import FIELDS, Count, Name, NotNegative, OneOf, Positive, Size, Stored
 from ..sbp.mesh import Mesh
 
 COPIES, SUMMANDS, BATCH = "copies", "summands", "batch"
@@ -23,13 +28,12 @@ MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
-class SplitPart:
+class SplitPart(NamedTuple):
     """parts: into how many `word` is divided; hosts: over how many hosts (1: inside of each)."""
 
-    word: str
-    parts: int
-    hosts: int = 1
+    word: Name
+    parts: Count
+    hosts: Count = 1
 
 
 @dataclass(frozen=True)
@@ -67,13 +71,8 @@ class Split:
         """The parts of a word; 1 if it is not divided."""
         return math.prod(part.parts for part in self.parts if part.word == word)
 
-    def to_json(self) -> list[list[Any]]:
-        """What a plan's file holds of it; `from_json` inverts it."""
-        return [[part.word, part.parts, part.hosts] for part in self.parts]
 
-    @staticmethod
-    def from_json(data: Iterable[Sequence[Any]]) -> Split:
-        return Split(tuple(SplitPart(*part) for part in data))
+StoredSplit = Annotated[Split, Stored(tuple[SplitPart, ...], Split, attrgetter("parts"))]
 
 
 @dataclass(frozen=True)
@@ -87,34 +86,17 @@ class PlannedLayer:
                  would add to the iteration (seconds); "" if there is none
     """
 
-    name: str
-    op: str
-    ops: tuple[str, ...]
-    split: Split
+    name: Name
+    op: Name
+    split: StoredSplit
     topology: str
     signature: str
     alternative: str = ""
-    alternative_split: Split = Split()
+    alternative_split: StoredSplit = Split()
     alternative_extra_s: float = 0.0
+    ops: tuple[str, ...] = field(kw_only=True)
 
-    def to_json(self) -> dict[str, Any]:
-        """What a plan's file holds of it; `from_json` inverts it."""
-        return {
-            "name": self.name,
-            "op": self.op,
-            "split": self.split.to_json(),
-            "topology": self.topology,
-            "signature": self.signature,
-            "alternative": self.alternative,
-            "alternative_split": self.alternative_split.to_json(),
-            "alternative_extra_s": self.alternative_extra_s,
-            "ops": list(self.ops),
-        }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> PlannedLayer:
-        splits = {name: Split.from_json(data[name]) for name in ("split", "alternative_split")}
-        return PlannedLayer(**{**data, **splits, "ops": tuple(data["ops"])})
+    __pydantic_config__ = FIELDS
 
 
 @dataclass(frozen=True)
@@ -126,12 +108,14 @@ class PlannedBaseline:
                   does not divide the batch
     """
 
-    name: str
+    name: Name
     topology: str
-    micro_batches: int
-    memory_bytes: float | None
-    iteration_s: float | None = None
-    communication_s: float | None = None
+    micro_batches: Count
+    memory_bytes: NotNegative | None
+    iteration_s: Positive | None = None
+    communication_s: NotNegative | None = None
+
+    __pydantic_config__ = FIELDS
 
     @property
     def fits(self) -> bool:
@@ -147,20 +131,15 @@ class SearchRecord:
     end:           "done", or what stopped the search: "budget" or "interrupted"
     """
 
-    algorithm: str
-    evaluations: int
-    lower_bound_s: float | None = None
-    end: str = "done"
-    seconds: float = field(default=0.0, compare=False)
+    algorithm: Name
+    evaluations: Size
+    lower_bound_s: NotNegative | None = None
+    end: Annotated[str, OneOf(("done", "budget", "interrupted"))] = "done"
+    seconds: Annotated[SkipJsonSchema[float], Field(exclude=True)] = field(
+        default=0.0, compare=False
+    )
 
-    def to_json(self) -> dict[str, Any]:
-        """What a plan's file holds of it: the fields of `SearchRecord` but for `seconds`."""
-        return {
-            "algorithm": self.algorithm,
-            "evaluations": self.evaluations,
-            "lower_bound_s": self.lower_bound_s,
-            "end": self.end,
-        }
+    __pydantic_config__ = FIELDS
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from .._files import json_number
+from .._files import FIELDS, Count, Positive, Size, Stored, json_number
 from ..cluster.spec import Cluster
 from ..cluster.submesh import SubMesh
 from ..graph.cut import CutGraph
 from ..graph.graph import Graph, Op
-from ..graph.placed import PlannedEdge, PlannedOp
+from ..graph.placed import PlannedEdge, PlannedOp, StoredEdges
 from ..graph.regions import Blocks
 from ..sbp.mesh import Mesh
 from .once import Once
@@ -22,8 +22,43 @@ from .records import PlannedLayer, SearchRecord
 _NAMES = ("name", "tensor")  # attributes that hold a name
 
 
-@dataclass(frozen=True)
-class StagePlan(Once):
+def _place(numbers: tuple[int, int, int, int]) -> SubMesh:
+    return SubMesh(*numbers)
+
+
+def _limit(limit: float | None) -> float:
+    return math.inf if limit is None else limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageFile:
+    """What a plan's file holds of a stage, beside what all stages share."""
+
+    first: Size = 0
+    last: Count = 1
+    place: Annotated[SubMesh, Stored(tuple[Size, Size, Size, Size], _place, dataclasses.astuple)]
+    memory_limit_bytes: Annotated[float, Stored(Positive | None, _limit, json_number)]
+    recomputed: Blocks = ()
+    in_flight: Count = 1
+    search: SearchRecord
+    layers: tuple[PlannedLayer, ...]
+    ops: Mapping[str, PlannedOp]
+    edges: StoredEdges
+
+    __pydantic_config__ = FIELDS
+
+    def on(self, cut: CutGraph, cluster: Cluster, asked: Mapping[str, Any]) -> StagePlan:
+        """The stage of a plan for the model `cut` on `cluster`; `asked` is what all share."""
+        graph = cut.stage(self.first, self.last).with_forks()
+        missing = [op.name for op in graph.ops if op.name not in self.ops]
+        if missing:
+            raise ValueError(f"the plan places no operator {missing[0]!r}")
+        own = cluster.with_shape(*self.place.shape)
+        return StagePlan(graph=graph, cluster=own, **asked, **vars(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagePlan(StageFile, Once):
     """Placements for training layers [first, last) of a cut model on one mesh.
 
     graph:      of these layers, with forks, at the size of a micro-batch
@@ -41,16 +76,6 @@ class StagePlan(Once):
     seed: int
     optimizer: str
     comm_rule: str
-    memory_limit_bytes: float
-    ops: Mapping[str, PlannedOp]
-    edges: Mapping[tuple[str, int], PlannedEdge]
-    layers: tuple[PlannedLayer, ...]
-    search: SearchRecord
-    place: SubMesh
-    first: int = 0
-    last: int = 1
-    recomputed: Blocks = ()
-    in_flight: int = 1
     precision: str = "float32"
     back_end: str = "oneflow"
 
@@ -80,9 +105,6 @@ class StagePlan(Once):
         if ops is None:
             return None
 
-        def op(planned: PlannedOp) -> PlannedOp:
-            return dataclasses.replace(planned, name=ops[planned.name].name)
-
         def edge(planned: PlannedEdge) -> PlannedEdge:
             return dataclasses.replace(planned, op=ops[planned.op].name)
 
@@ -99,55 +121,10 @@ class StagePlan(Once):
         return dataclasses.replace(
             self,
             graph=graph,
-            ops={ops[name].name: op(planned) for name, planned in self.ops.items()},
+            ops={ops[name].name: planned for name, planned in self.ops.items()},
             edges={(ops[n].name, i): edge(planned) for (n, i), planned in self.edges.items()},
             layers=tuple(map(layer, self.layers)),
             recomputed=tuple(tuple(ops[name].name for name in block) for block in self.recomputed),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """What a plan's file holds of it, beside what all stages share; `from_json` inverts it."""
-        place = self.place
-        return {
-            "first": self.first,
-            "last": self.last,
-            "place": [place.first_node, place.nodes, place.first_gpu, place.gpus],
-            "memory_limit_bytes": json_number(self.memory_limit_bytes),
-            "recomputed": [list(block) for block in self.recomputed],
-            "in_flight": self.in_flight,
-            "search": self.search.to_json(),
-            "layers": [layer.to_json() for layer in self.layers],
-            "ops": {op.name: op.to_json() for op in self.ops.values()},
-            "edges": [edge.to_json() for edge in self.edges.values()],
-        }
-
-    @staticmethod
-    def from_json(
-        data: Mapping[str, Any], cut: CutGraph, cluster: Cluster, asked: Mapping[str, Any]
-    ) -> StagePlan:
-        """Of a plan for the model `cut` on `cluster`; `asked` is what all of its stages share."""
-        ops = {name: PlannedOp.from_json(name, op) for name, op in data["ops"].items()}
-        edges = map(PlannedEdge.from_json, data["edges"])
-        first, last, limit = data["first"], data["last"], data["memory_limit_bytes"]
-        place = SubMesh(*data["place"])
-        graph = cut.stage(first, last).with_forks()
-        missing = [op.name for op in graph.ops if op.name not in ops]
-        if missing:
-            raise ValueError(f"the plan places no operator {missing[0]!r}; plan the model again")
-        return StagePlan(
-            graph=graph,
-            cluster=cluster.with_shape(*place.shape),
-            ops=ops,
-            edges={(edge.op, edge.index): edge for edge in edges},
-            layers=tuple(map(PlannedLayer.from_json, data["layers"])),
-            search=SearchRecord(**data["search"]),
-            place=place,
-            first=first,
-            last=last,
-            recomputed=tuple(map(tuple, data["recomputed"])),
-            in_flight=data["in_flight"],
-            memory_limit_bytes=math.inf if limit is None else limit,
-            **asked,
         )
 
 

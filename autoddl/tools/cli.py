@@ -28,6 +28,7 @@ from .commands.options import (
     shape_options,
     traced,
 )
+from .commands.schema import schema
 from .commands.shipped import machines, models
 from .errors import Errors
 
@@ -58,6 +59,7 @@ main.add_command(diff)
 main.add_command(machines)
 main.add_command(memory)
 main.add_command(models)
+main.add_command(schema)
 
 
 @main.command(

@@ -43,14 +43,14 @@ def damaged(**changes):
     ("text", "words"),
     [
         ("{", "Expecting"),
-        ("[]", "no object"),
-        (damaged(version=99), "version 99"),
+        ("[]", "must be an object"),
+        (damaged(version=99), "'version' is 99; this autoddl reads version 4; plan the model again"),
         (damaged(version=1), "plan the model again"),
         (damaged(ops=None), "ops"),
         (damaged(ops={}), "places no operator"),
         (damaged(edges=[["block0.fc2/matmul", 0, ["all_gather[0] S0->S1"], []]]), "not a step"),
-        (damaged(graph={"version": 1}), "'batch' is missing"),
-        (damaged(search={"algorithm": "x", "luck": 1}), "plan the model again"),
+        (damaged(graph={"version": 1}), "'graph.batch' is missing"),
+        (damaged(search={"algorithm": "x", "luck": 1}), "unknown field 'stages.0..search.luck'"),
     ],
 )
 def test_a_damaged_file_is_named_and_explained(tmp_path, text, words):

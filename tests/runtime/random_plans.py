@@ -91,7 +91,6 @@ def random_plan(
 
 def planned_op(graph: Graph, op: Op, chosen: Sequence[Signature]) -> PlannedOp:
     return PlannedOp(
-        op.name,
         tuple(present(chosen, "ins", i) for i in range(len(op.inputs))),
         tuple(present(chosen, "outs", i) for i in range(len(op.outputs))),
         tuple(

@@ -72,7 +72,7 @@ def _matmul(groups: Groups, dtype: str, size: int) -> Call:
     attrs = {"transpose_a": False, "transpose_b": False, "alpha": 1.0}
     spec = OpSpec("matmul", attrs, (square, square), (square,))
     whole = NdSbp.broadcast(groups.mesh.num_axes)
-    planned = PlannedOp("matmul", (whole, whole), (whole,), (), ())
+    planned = PlannedOp((whole, whole), (whole,), (), ())
     context = Context("matmul", spec, planned, groups.mesh, groups.rank, RunState(0))
     kernel, backend = groups.backend.kernels.operators["matmul"], groups.backend
     a = backend.cast(backend.from_numpy(np.ones(square.shape)), dtype)

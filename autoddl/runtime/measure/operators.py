@@ -135,7 +135,7 @@ def _replicated(graph: Graph, op: Op, mesh: Mesh) -> PlannedOp:
     ins, outs, grad_outs, grad_ins = map(
         all_axes, (signature.ins, signature.outs, signature.grad_outs, signature.grad_ins)
     )
-    return PlannedOp(op.name, ins, outs, grad_outs, grad_ins)  # type: ignore[arg-type]
+    return PlannedOp(ins, outs, grad_outs, grad_ins)  # type: ignore[arg-type]
 
 
 def _is_whole(signature: Signature) -> bool:

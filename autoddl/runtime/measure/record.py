@@ -11,7 +11,7 @@ import json
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, PlainSerializer
 
@@ -25,7 +25,7 @@ from ..._files import (
     OneOf,
     Positive,
     Stored,
-    Version,
+    Versioned,
     write_atomically,
 )
 from ...cluster.spec import FloatDtype, with_float32
@@ -165,6 +165,8 @@ class Record:
     command:    that measured, and with which `software`; "" in records that do not say it
     """
 
+    VERSION: ClassVar[int] = 1
+
     name: Name
     date: Name
     machine: Machine
@@ -224,5 +226,5 @@ class Record:
 
 
 RECORD_FILE: FileKind[Record] = FileKind(
-    "calibration record", Annotated[Record, Version(1)], "remove it to measure anew"
+    "calibration record", Annotated[Record, Versioned()], "remove it to measure anew"
 )

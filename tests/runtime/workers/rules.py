@@ -50,7 +50,7 @@ class Runner:
         """Outputs, updates and gradients of this rank, from its parts of inputs and slopes."""
         ins, outs, grad_outs, grad_ins, inner = nds
         op = case.op
-        planned = PlannedOp("op", ins, outs, grad_outs, grad_ins, inner)
+        planned = PlannedOp(ins, outs, grad_outs, grad_ins, inner)
         group = self.groups.along(inner) if inner else None
         state = RunState(seed=0)
         context = Context("op", op, planned, self.mesh, self.rank, state, group)

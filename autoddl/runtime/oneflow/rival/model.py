@@ -73,9 +73,7 @@ class Whole(nn.Module):
             received = [values[name] for name in op.inputs]
             if op.kind == "loss":
                 return received[0]
-            placed = PlannedOp(
-                op.name, (whole,) * len(op.inputs), (whole,) * len(op.outputs), (), ()
-            )
+            placed = PlannedOp((whole,) * len(op.inputs), (whole,) * len(op.outputs), (), ())
             with name_scope(f"o{number}"):
                 if op.kind == "constant":
                     made = [constant(op, self.placement, self.sbp)]

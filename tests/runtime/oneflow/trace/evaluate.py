@@ -20,7 +20,7 @@ WHOLE = NdSbp(())
 def context(kind, attrs, *shapes, out=(), mesh=None, nd=WHOLE, rank=0, state=None) -> Context:
     """Of an operator of one output, by default whole on one device."""
     spec = OpSpec(kind, attrs, tuple(map(TensorSpec, shapes)), (TensorSpec(out),))
-    planned = PlannedOp("op", (nd,) * len(shapes), (nd,), (nd,), (nd,) * len(shapes))
+    planned = PlannedOp((nd,) * len(shapes), (nd,), (nd,), (nd,) * len(shapes))
     return Context("op", spec, planned, mesh or Mesh(1, 1), rank, state or RunState(seed=3))
 
 
@@ -56,7 +56,7 @@ def _run(op, spec, inputs, state) -> Sequence[flow.Tensor]:
     assert rule is not None
     attrs = rule.local_attrs(spec, *shapes)
     ins, outs = ((WHOLE,) * len(tensors) for tensors in (op.inputs, op.outputs))
-    planned = PlannedOp(op.name, ins, outs, outs, ins)
+    planned = PlannedOp(ins, outs, outs, ins)
     result = KERNELS[op.kind](Context(op.name, spec, planned, Mesh(1, 1), 0, state), inputs, attrs)
     return result.outputs if isinstance(result, Explicit | ByInput) else result
 

@@ -65,8 +65,8 @@ def test_what_stays_partial_needs_a_collective_along_the_other_axis(source, targ
 
 
 def test_axes_that_all_tensors_label_alike_are_one():
-    alike = PlannedOp("a", (parse("(S0, S0, B)"),), (parse("(S0, S0, P)"),), (None,), (None,))
+    alike = PlannedOp((parse("(S0, S0, B)"),), (parse("(S0, S0, P)"),), (None,), (None,))
     assert merged_axes([alike], 3) == ((0, 1), (2,))
-    other = PlannedOp("b", (), (parse("(S0, B, B)"),), (), ())
+    other = PlannedOp((), (parse("(S0, B, B)"),), (), ())
     assert merged_axes([alike, other], 3) == ((0,), (1,), (2,))
     assert merged_axes([], 0) == ((),)

@@ -1,0 +1,25 @@
+"""`autoddl schema`: what stands in the JSON files that autoddl reads and writes."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from ..._files import KINDS
+from .options import examples
+
+NAMES = {kind.replace(" ", "-"): kind for kind in KINDS}
+
+
+@click.command(epilog=examples("autoddl schema machine-file", "autoddl schema plan > plan.json"))
+@click.argument("kind", type=click.Choice(list(NAMES)))
+def schema(kind: str) -> None:
+    """Print the JSON schema of a KIND of file: each field, what it may be and what it means."""
+    from ...cluster.spec import MACHINE_FILE
+    from ...graph.graph import GRAPH_FILE
+    from ...plans.plan import PLAN_FILE
+    from ...runtime.measure.record import RECORD_FILE
+
+    files = {file.name: file for file in (MACHINE_FILE, GRAPH_FILE, PLAN_FILE, RECORD_FILE)}
+    click.echo(json.dumps(files[NAMES[kind]].schema(), indent=1))
