@@ -89,15 +89,16 @@ class StageLinks:
         return forward, backward
 
     def ends(self, link: Link) -> tuple[PlannedOp, PlannedOp]:
-        """What gives the link's tensor in its source's plan, and takes it in its target's."""
+        """The placements of its `end_ops`."""
+        given, taken = self.end_ops(link)
+        return self.stages[link.source].ops[given.name], self.stages[link.target].ops[taken.name]
+
+    def end_ops(self, link: Link) -> tuple[Op, Op]:
+        """What gives the link's tensor in its source's graph, and takes it in its target's."""
         given = self._end(link.source, "stage_output", link.tensor)
         taken = self._end(link.target, "stage_input", link.tensor)
         assert given is not None and taken is not None
-        stages = self.stages
-        return (
-            stages[link.source].ops[given.name],
-            stages[link.target].ops[taken.name],
-        )
+        return given, taken
 
     def is_local(self, link: Link) -> bool:
         return link.source % self.num_stages == link.target % self.num_stages

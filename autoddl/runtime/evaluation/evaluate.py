@@ -269,7 +269,7 @@ def _needed(plan: Plan, names: Sequence[str]) -> tuple[list[Link], list[frozense
     for v in reversed(range(len(plan.stages))):
         needed = needed_ops(plan.stages[v].graph, frozenset(wanted[v]))
         for link in predicted.travel.links:
-            out, into = predicted.travel.ends(link)
+            out, into = predicted.travel.end_ops(link)
             if link.target == v and into.name in needed:
                 links.append(link)
                 wanted[link.source].add(out.name)
