@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from autoddl.cluster.spec import MACHINES
 from tests.plans.example import MLP, PLAN
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +61,10 @@ def test_a_mistake_that_we_find_has_no_frames(files):
     ("words", "told"),
     [
         (("plan", "plan.json", "--cluster", LAPTOP), "plan.json is a plan; a graph is needed here"),
-        (("plan", LAPTOP, "--cluster", LAPTOP), "laptop.json is a machine file; a graph is"),
+        (
+            ("plan", f"{MACHINES}/laptop.json", "--cluster", LAPTOP),
+            "laptop.json is a machine file; a graph is",
+        ),
         (("plan", "graph.json", "--cluster", "plan.json"), "is a plan; a machine file is needed"),
         (("explain", "graph.json"), "graph.json is a graph; a plan is needed here ('autoddl plan"),
         (("diff", "plan.json", "graph.json"), "graph.json is a graph"),
