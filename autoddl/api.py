@@ -7,7 +7,7 @@ without it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from .cluster.spec import Cluster
@@ -31,7 +31,8 @@ def trace(
 ) -> Graph:
     """The graph of a single-device `oneflow.nn.Module`.
 
-    example: the model's positional inputs, followed by the target if `loss` is given
+    example: the model's positional inputs, followed by the target if `loss` is given; or one dict,
+             of which the model gets by name what its `forward` takes, and `loss` gets all
     loss:    (output, target) -> scalar; planning a training run needs it
 
     Raises ValueError if the model cannot be traced, BackendMissing without OneFlow.
@@ -75,7 +76,7 @@ def parallelize(
     model: Any,
     cluster: Cluster,
     *,
-    example: Sequence[Any],
+    example: Sequence[Any] | Mapping[str, Any],
     loss: Callable[..., Any],
     optimizer: Callable[[list[Any]], Any],
     plan: Plan | None = None,
@@ -89,7 +90,9 @@ def parallelize(
 
     Every rank of the job makes this call; on one device no launcher is needed.
 
-    example:   the model's positional inputs of one global batch, then the target
+    example:   the model's positional inputs of one global batch, then the target; each a tensor or
+               nested tuples, lists and dicts of tensors. Or one dict: the model gets by name what
+               its `forward` takes of it, and the loss gets all of it
     loss:      (output, target) -> scalar
     optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`; they
                are this rank's, and `p.named()` gives them with their names for parameter groups
@@ -107,10 +110,8 @@ def parallelize(
     BackendMissing without OneFlow.
     """
     need_oneflow("autoddl.parallelize")
-    from .runtime.backend import check_computes
-    from .runtime.jobs.guard import install_guard
-    from .runtime.jobs.session import check_world_size, optimizer_kind
-    from .runtime.oneflow.backend import OneFlow
+    from .runtime.calling import as_arguments
+    from .runtime.jobs.session import optimizer_kind
     from .runtime.oneflow.trace.trace import trace_with_state
     from .runtime.oneflow.trainer import build_trainer
     from .runtime.update.update import check_update
@@ -118,19 +119,30 @@ def parallelize(
     chosen = PlanOptions.of(None, {**options, "stages": stages})
     if plan is not None:
         _check_given(chosen)
-    install_guard()
-    backend = OneFlow()
-    check_computes(chosen.precision if plan is None else plan.precision, backend.facts)
-    check_world_size(cluster, backend.size)
+    backend = _backend_for(cluster, chosen.precision if plan is None else plan.precision)
     update = {"clip_grad_norm": clip_grad_norm, "ema_decay": ema_decay}
     check_update(**update)
-    traced = trace_with_state(model, *example, loss=loss)
+    traced = trace_with_state(model, *as_arguments(example), loss=loss)
     if plan is None:
         chosen = dataclasses.replace(chosen, optimizer=optimizer_kind(optimizer, backend))
         plan = _plan_together(traced.graph, cluster, chosen, backend)
     plan.check_model(traced.graph)
     plan.check_cluster(cluster)
     return build_trainer(traced, plan, optimizer, debug=debug, **update)
+
+
+def _backend_for(cluster: Cluster, precision: str) -> Backend:
+    """This rank's. ValueError unless it computes so, and the job has as many as the cluster."""
+    from .runtime.backend import check_computes
+    from .runtime.jobs.guard import install_guard
+    from .runtime.jobs.session import check_world_size
+    from .runtime.oneflow.backend import OneFlow
+
+    install_guard()
+    backend = OneFlow()
+    check_computes(precision, backend.facts)
+    check_world_size(cluster, backend.size)
+    return backend
 
 
 def _check_given(options: PlanOptions) -> None:

@@ -57,33 +57,21 @@ def rows_of(graph: Graph, inputs: Sequence[Any], default: int) -> int:
     return default
 
 
-def check_count(call: str, tensors: Sequence[Any], count: int) -> None:
-    """ValueError unless a batch has as many tensors as the example."""
-    if len(tensors) != count:
-        raise ValueError(
-            f"{call} takes {count} tensors, as in the example: the model's inputs, then the "
-            f"target; got {len(tensors)}"
-        )
-
-
 class Given:
     """What the user gives to a step: a batch, this rank's rows of one, or a shorter batch.
 
-    count: of the tensors
-    own:   how many rows of a batch this rank reads
+    own: how many rows of a batch this rank reads
     """
 
-    def __init__(self, counting: Counting, graph: Graph, count: int, batch: int, own: int) -> None:
+    def __init__(self, counting: Counting, graph: Graph, batch: int, own: int) -> None:
         self._counting = counting
-        self._count = count
         self._graph = graph
         self._batch = batch
         self._own = own
         self._whole: bool | None = None  # what the last batch of full size was, if it can be told
 
     def filled(self, tensors: Sequence[Tensor]) -> Filled | None:
-        """How a shorter batch is filled up. ValueError if there are too many or few tensors."""
-        check_count("step", tensors, self._count)
+        """How a shorter batch is filled up. ValueError if the model does not allow it."""
         rows = rows_of(self._graph, tensors, self._batch)
         if rows >= self._batch or (rows == self._own and not self._whole):
             if self._own < self._batch:

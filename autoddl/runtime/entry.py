@@ -2,7 +2,8 @@
 
 A name without a colon is one of the models that come with autoddl (`oneflow/models`).
 
-`example` is the model's positional inputs followed by the target, `loss(output, target)` a scalar.
+`example` is the model's positional inputs followed by the target, `loss(output, target)` a scalar;
+or `example` is a dict (`calling.py`).
 The module is searched for in the current directory first.
 """
 
@@ -18,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 SHIPPED = f"{__package__}.oneflow.models"
-Entry = tuple[Any, tuple[Any, ...], Callable[..., Any]]
+Entry = tuple[Any, Any, Callable[..., Any]]
 
 
 def call_entry(name: str, batch: int | None = None) -> Entry:
@@ -40,10 +41,10 @@ def call_entry(name: str, batch: int | None = None) -> Entry:
             f"but it returned {describe(result)}"
         )
     model, example, loss = result
-    if not isinstance(example, tuple) or len(example) < 2:
+    if not isinstance(example, dict) and (not isinstance(example, tuple) or len(example) < 2):
         raise ValueError(
             f"the example that {name} returned must be a tuple of the model's inputs followed by "
-            f"the target, but it is {describe(example)}"
+            f"the target, or a dict of them by name, but it is {describe(example)}"
         )
     return model, example, loss
 

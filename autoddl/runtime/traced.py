@@ -9,6 +9,8 @@ from typing import Any
 from ..graph.graph import Graph
 from ..sbp.layout import TensorSpec
 from .backend import Tensor
+from .calling import Calling
+from .nested import Slot
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class Traced:
     keys:      of the model's `state_dict` -> the name of that tensor; tied ones share it
     opaque:    operator name -> how to run it, for each operator of kind `opaque` (`Kernels.opaque`)
     structure: the model's result with `Slot(i)` in the place of `graph.outputs[i]`
-    examples:  the specs of the inputs and, with a loss, of the target
+    examples:  the specs of all tensors of the example, in the order of `calling`
+    calling:   how the model is called with a batch; None if only its tensors are known
     """
 
     graph: Graph
@@ -31,9 +34,10 @@ class Traced:
     opaque: Mapping[str, Any] = field(default_factory=dict)
     structure: Any = None
     examples: tuple[TensorSpec, ...] = ()
+    calling: Calling | None = None
 
     @property
-    def count(self) -> int:
-        """Of the inputs with the target; those behind the last that is read are not known."""
+    def batches(self) -> Calling:
+        """How batches are given: as the example, or else as all tensors that the graph reads."""
         read = (op.attrs["index"] for op in self.graph.ops if op.kind == "input")
-        return len(self.examples) or max(read, default=-1) + 1
+        return self.calling or Calling(tuple(map(Slot, range(max(read, default=-1) + 1))))

@@ -90,7 +90,7 @@ class Trainer:
         self._parts = {v: Part(job, plan.stages[v]) for v in plan.parts_of(job.stage)}
         self._load()
         own = np.arange(plan.batch)[self.rows]
-        self._given = Given(job.counting, plan.graph, traced.count, plan.batch, len(own))
+        self._given = Given(job.counting, plan.graph, plan.batch, len(own))
         self._hoists = overlap and emulate
         # the framework would else go on computing, and transfer when nothing is left to compute
         self._passing = Passing(job, self._parts, blocks=not overlap, signal=signal)
@@ -225,17 +225,20 @@ class Trainer:
         self._update.hooks.append(hook)
         return hook
 
-    def step(self, *batch: Tensor) -> Tensor:
+    def step(self, *batch: Any) -> Tensor:
         """Train on one global batch: the model's inputs, then the target. Gives the loss.
+
+        Each is as in the example, a tensor or nested; a batch that is a dict is given as it is.
 
         The loss is a local scalar tensor, equal on all ranks. A batch may have fewer rows than the
         example, as the last one of a data set, and then counts as it would on one device, if it is
         given whole and the model takes each row by itself. Raises ValueError if it does not, or if
         the number of tensors, a dtype or a shape is not the example's.
         """
-        filled = self._given.filled(batch)
+        tensors = self._traced.batches.flat("step", batch)
+        filled = self._given.filled(tensors)
         for part in self._parts.values():
-            part.take(batch, filled and filled.rows)
+            part.take(tensors, filled and filled.rows)
         self._call_training("step", filled.rows if filled else 0)
         self._job.run_state.filled = filled
         work = self._watch.work
@@ -308,25 +311,26 @@ class Trainer:
 
     # ---- evaluation and state
 
-    def eval_step(self, *inputs: Tensor) -> Any:
+    def eval_step(self, *inputs: Any) -> Any:
         """The model's result, whole on every rank, in evaluation mode.
 
-        inputs: the model's inputs for a whole batch, the same on every rank
+        inputs: the model's inputs for a whole batch, the same on every rank; a dict, if the example
+                is one, needs no more than the model takes
 
         Dropout is off, BatchNorm uses its moving statistics and nothing is learned. The batch may
         have another size than in training, as long as the planned splits divide it. Raises
         ValueError if they do not, or if the inputs do not fit the example's.
         """
-        limit = max(len(self._traced.examples) - 1, 0)
-        if limit and len(inputs) > limit:
-            raise ValueError(f"eval_step takes the model's {limit} inputs, got {len(inputs)}")
-        rows = rows_of(self.graph, inputs, self.plan.batch)
-        whole = self._evaluator.prepared(rows, inputs)
+        tensors: Sequence[Any] = inputs
+        if self._traced.calling is not None:
+            tensors = self._traced.calling.inputs("eval_step", inputs)
+        rows = rows_of(self.graph, tensors, self.plan.batch)
+        whole = self._evaluator.prepared(rows, tensors)
         self.roll_call("eval_step")
         return put_tensors(self._traced.structure, whole())
 
     def evaluate(
-        self, batches: Iterable[Sequence[Tensor]], metrics: Mapping[str, Metric] | None = None
+        self, batches: Iterable[Any], metrics: Mapping[str, Metric] | None = None
     ) -> dict[str, float]:
         """The loss ("loss") and metrics by name on a whole data set, in evaluation mode.
 

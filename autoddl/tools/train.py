@@ -133,7 +133,7 @@ def train_rank(job: TrainJob) -> None:
     batches = synthetic_batches(like, made.graph, job.steps, seed)
     for step, arrays in enumerate(batches, start=1):
         started = time.perf_counter()
-        value = float(trainer.step(*entries.to_tensors(arrays)))
+        value = float(trainer.step(*entries.to_arguments(arrays, example)))
         _say(f"step {step:3d}  loss {value:.6f}  {time.perf_counter() - started:.3f} s")
     if trainer.rows_per_second is not None:
         _say(f"{trainer.rows_per_second:.3g} rows of the batch a second")

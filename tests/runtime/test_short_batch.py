@@ -52,13 +52,15 @@ def test_rows_that_meet_are_refused(name):
 def test_short_batches_on_several_devices_are_those_of_one_process(launch):
     """Mixed placements, micro-batches, a shorter batch than ranks, stages; sums of weights.
 
-    What they have learned is evaluated on batches of other sizes.
+    What they have learned is evaluated on batches of other sizes. Batches and results are dicts in
+    some.
     """
     scored = {"scored": [8, 11, 3]}
     cases = [
         {"model": "ignoring words", "seed": 0, "micro_batches": 2, "short": 5},
-        {"model": "weighted", "seed": 3, "short": 1},
         {"model": "masked", "stages": 2, "micro_batches": 4, "short": 3, "clip": 0.3},
+        {"model": "by name", "seed": 1, "short": 1},
+        {"model": "by name", "stages": 2, "micro_batches": 2, "short": 5},
     ]
     out = launch("loop", 4, json.dumps([{**case, **scored} for case in cases]))
     assert out.count("equal: ") == len(cases), out
@@ -68,7 +70,7 @@ def test_whole_batches_and_a_ranks_own_rows_are_told_apart():
     """A rank that reads 4 of 8 rows: what it gave before says what 4 rows are."""
     model, loss, batch = build("perceptron")
     graph = trainer_of(model, loss, batch(0, 8)).graph
-    own, whole = (Given(Counting.of(graph, 1), graph, 2, 8, 4) for _ in range(2))
+    own, whole = (Given(Counting.of(graph, 1), graph, 8, 4) for _ in range(2))
     assert own.filled(batch(0, 4)) is None and whole.filled(batch(0, 8)) is None
     assert whole.filled(batch(0, 4)) == Filled(4, 8)
     assert own.filled(batch(0, 4)) is None

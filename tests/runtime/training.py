@@ -6,6 +6,7 @@ import numpy as np
 import oneflow as flow
 
 from tests.exactness.losses import LOSSES
+from tests.runtime.dict_models import DICTS
 from tests.runtime.random_models import RandomModel
 from tests.runtime.small_models import MODELS, OPTIMIZERS, floats, mean_square
 
@@ -35,7 +36,7 @@ def build(name):
             lambda rng, rows: (floats(rng, rows, *shape), floats(rng, rows, 4)),
         )
     else:
-        make, loss, batch = {**MODELS, **LOSSES}[name]
+        make, loss, batch = {**MODELS, **LOSSES, **DICTS}[name]
         model = make()
     return model, loss, lambda step, rows: batch(np.random.default_rng(step), rows)
 

@@ -17,9 +17,10 @@ from ...graph.rows import divisor, rows_apart
 from ...sbp.layout import local_slices
 from ...sbp.placement import B, NdSbp, S
 from ..backend import Tensor
+from ..calling import as_arguments
 from ..comm.groups import Group
 from ..comm.redistribute import prepare, to_broadcast
-from ..counting import Counting, check_count, rows_of
+from ..counting import Counting, rows_of
 from ..execution.executor import Values
 from ..jobs.roll_call import RollCall
 from ..kernel import Filled
@@ -58,17 +59,19 @@ class Scores:
         self._last = max((self._evaluator.maker(name) for name in graph.outputs), default=0)
 
     def of(
-        self, batches: Iterable[Sequence[Tensor]], metrics: Mapping[str, Metric], call: RollCall
+        self, batches: Iterable[Any], metrics: Mapping[str, Metric], call: RollCall
     ) -> dict[str, float]:
         """The scores by name. ValueError if a batch does not fit, or there is none."""
         totals, graph, empty = np.zeros((1 + len(metrics), 2)), self._job.plan.graph, True
         for batch in batches:
-            check_count("evaluate", batch, self._traced.count)
+            given, empty = as_arguments(batch), False
+            tensors = self._traced.batches.flat("evaluate", given)
             # one row, if the graph has no batch dim
-            rows, empty = max(rows_of(graph, batch, self._job.plan.batch), 1), False
-            run, fed = self._evaluator.fed(rows, batch)
+            rows = max(rows_of(graph, tensors, self._job.plan.batch), 1)
+            run, fed = self._evaluator.fed(rows, tensors)
             call("evaluate", rows)
-            totals += self._scored(rows, run, fed, batch[-1], metrics)
+            target = self._traced.batches.target(given)
+            totals += self._scored(rows, run, fed, target, metrics)
         call("evaluate")
         if empty:
             raise ValueError("evaluate got no batch; a generator gives its batches only once")

@@ -14,12 +14,14 @@ from autoddl.planner import baselines
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
+from autoddl.runtime.calling import as_arguments
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
 from autoddl.runtime.update.parameters import Parameters
+from tests.runtime.dict_models import called, joined
 from tests.runtime.random_plans import cluster_of, random_plan, with_zero
 from tests.runtime.training import arrays
 from tests.runtime.training import build as build_as_it_is
@@ -95,10 +97,11 @@ class Run:
 
 
 def above(out, target):
-    return out > 0.1
+    return (out["logits"] if isinstance(out, dict) else out) > 0.1
 
 
 def squares(out, target):
+    out = out["hidden"] if isinstance(out, dict) else out
     return (out**2).sum(), (out * 0 + 1).sum()
 
 
@@ -137,8 +140,7 @@ def alone(case) -> Run:
     scheduler = schedule(made)
     averages = {n: p.numpy().astype(float) for n, p in trained}
     for step in range(case["steps"] * (1 + len(case["then"]))):
-        *inputs, target = batch(step, rows(case, step))
-        value = loss(model(*inputs), target)
+        _, value = called(model, loss, batch(step, rows(case, step)))
         value.backward()
         if case["hook"]:
             with flow.no_grad():
@@ -153,13 +155,12 @@ def alone(case) -> Run:
         run.losses.append(float(value))
     run.state = {k: v.copy() for k, v in arrays(model).items()}
     if case["scored"]:
-        columns = zip(*data_set(case, batch), strict=True)
-        *inputs, target = (flow.cat(list(parts), dim=0) for parts in columns)
-        output = model.eval()(*inputs)
+        output, value = called(model.eval(), loss, joined(data_set(case, batch)))
+        total, count = squares(output, None)
         run.scores = {
-            "loss": float(loss(output, target)),
-            "above": float((output.numpy() > 0.1).mean()),
-            "squares": float((output.numpy() ** 2).mean()),
+            "loss": float(value),
+            "above": float(above(output, None).numpy().mean()),
+            "squares": float(total) / float(count),
         }
     if case["ema"] is not None:
         values = {n: flow.tensor(a.astype(np.float32)) for n, a in averages.items()}
@@ -195,7 +196,7 @@ def together(case) -> Run:
     run, state, progress = Run(), None, None
     for then in ({}, *case["then"]):
         model, loss, batch = build(case["model"], case["frozen"])
-        traced = trace_with_state(model, *batch(0, ROWS), loss=loss)
+        traced = trace_with_state(model, *as_arguments(batch(0, ROWS)), loss=loss)
         trainer = build_trainer(
             traced, plan_of({**case, **then}, traced.graph), OPTIMIZERS[case["optimizer"]],
             debug=True, clip_grad_norm=case["clip"], ema_decay=case["ema"],
@@ -208,7 +209,8 @@ def together(case) -> Run:
             scheduler.load_state_dict(progress)
         assert trainer.steps == len(run.losses)
         for _ in range(case["steps"]):
-            run.losses.append(float(trainer.step(*batch(trainer.steps, rows(case, trainer.steps)))))
+            given = batch(trainer.steps, rows(case, trainer.steps))
+            run.losses.append(float(trainer.step(*as_arguments(given))))
             scheduler.step()
             if trainer.grad_norm is not None:
                 run.norms.append(trainer.grad_norm)

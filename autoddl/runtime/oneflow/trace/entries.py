@@ -9,7 +9,9 @@ import numpy as np
 import oneflow as flow
 
 from ....graph.graph import Graph
+from ...calling import as_arguments
 from ...entry import Entry, call_entry
+from ...nested import put_tensors, take_tensors
 from .job.meta import storage_free
 from .trace import trace
 
@@ -20,7 +22,7 @@ def trace_entry(model: str, batch: int | None = None) -> Graph:
     """The graph of `model` (module:function), built without memory for its parameters."""
     with storage_free():
         built, example, loss = call_entry(model, batch)
-    return trace(built, *example, loss=loss)
+    return trace(built, *as_arguments(example), loss=loss)
 
 
 def build_entry(model: str, batch: int | None, seed: int) -> Entry:
@@ -38,9 +40,15 @@ def optimizer_maker(name: str, lr: float) -> Callable[[Any], Any]:
     return lambda params: flow.optim.SGD(params, lr=lr, momentum=momentum)
 
 
-def to_arrays(tensors: Sequence[Any]) -> list[np.ndarray]:
-    """The values of OneFlow tensors."""
-    return [tensor.numpy() for tensor in tensors]
+def to_arrays(example: Any) -> list[np.ndarray]:
+    """The values of an example's tensors."""
+    return [tensor.numpy() for tensor in take_tensors(example, flow.Tensor)[1]]
+
+
+def to_arguments(arrays: Sequence[np.ndarray], example: Any) -> tuple[Any, ...]:
+    """A batch like `example`, of these values, as `Trainer.step` takes it."""
+    structure, _ = take_tensors(example, flow.Tensor)
+    return as_arguments(put_tensors(structure, to_tensors(arrays)))
 
 
 def to_tensors(arrays: Sequence[np.ndarray]) -> list[Any]:

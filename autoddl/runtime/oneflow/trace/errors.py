@@ -23,20 +23,9 @@ _SCOPED_NAME = re.compile(r"\b[cnb]\d+-(\w+)-\d+\b")
 _NOISE = ("Error Type:", "Traceback", "Stack trace")
 
 
-def check_example(example: Sequence[Any], has_loss: bool) -> None:
-    """Raise ValueError unless the example is tensors, and enough of them."""
-    needed = 2 if has_loss else 1
-    if len(example) < needed:
-        raise ValueError(
-            f"the example has {len(example)} tensors; expected the model's positional inputs"
-            + (" followed by the target" if has_loss else "")
-        )
-    for index, item in enumerate(example):
-        if not isinstance(item, flow.Tensor):
-            raise ValueError(
-                f"example[{index}] is a {type(item).__name__}; every input and the target must be "
-                "a oneflow.Tensor. Fix other arguments in the model, e.g. in its __init__"
-            )
+def check_local(tensors: Sequence[flow.Tensor]) -> None:
+    """Raise ValueError if one of the example's tensors is global."""
+    for index, item in enumerate(tensors):
         if item.is_global:
             raise ValueError(
                 f"example[{index}] is a global tensor; pass plain local tensors of the global batch"

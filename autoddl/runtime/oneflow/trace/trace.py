@@ -21,11 +21,12 @@ import oneflow.nn as nn
 
 from ....graph.graph import Graph
 from ....graph.hints import is_batchwise
+from ...calling import Calling
 from ...jobs.guard import rank
 from ...traced import Traced
 from .batch import Scaling, compare, same_values
 from .emit import emit
-from .errors import check_example, check_loss, check_model, check_trainable, explain_failure
+from .errors import check_local, check_loss, check_model, check_trainable, explain_failure
 from .job.job import LazyJob, build_job
 from .job.meta import shape_only
 from .job.raw import RawJob, RawOp, read_job
@@ -36,12 +37,12 @@ from .simplify import Simplified, gradient_tensors, simplify
 from .unknown import path_of, rewriting_modules, unknown_operators
 
 Known = Callable[[str], bool]
-LossFn = Callable[[Any, flow.Tensor], flow.Tensor]
+LossFn = Callable[[Any, Any], flow.Tensor]
 
 
 def trace(
     model: nn.Module,
-    *example: flow.Tensor,
+    *example: Any,
     loss: LossFn | None = None,
     name: str | None = None,
     known: Known | None = None,
@@ -52,13 +53,14 @@ def trace(
 
 def trace_with_state(
     model: nn.Module,
-    *example: flow.Tensor,
+    *example: Any,
     loss: LossFn | None = None,
     name: str | None = None,
     known: Known | None = None,
 ) -> Traced:
     """Trace `loss(model(*example[:-1]), example[-1])`, or `model(*example)` without a loss.
 
+    The example's items may be nested, or it may be one dict; see `runtime.calling`.
     Only the example's shapes and dtypes matter. The model is left as it was. It is traced in
     training mode: a model in evaluation mode is put into training mode for the trace, in one that
     trains already, submodules in evaluation mode (a frozen BatchNorm) stay in it. As in every lazy
@@ -68,8 +70,9 @@ def trace_with_state(
     Raises ValueError if the model cannot be traced, saying which submodule failed and why.
     """
     check_model(model)
-    check_example(example, loss is not None)
-    source = _Source(model, example, loss)
+    calling, tensors = Calling.of(example, model.forward, flow.Tensor, loss is not None)
+    check_local(tensors)
+    source = _Source(model, tuple(tensors), loss, calling)
     known = known or is_known
     attempt, reasons = _settle(source, known)
     scaling = _scaling(source, attempt)
@@ -100,6 +103,7 @@ def trace_with_state(
         opaque,
         attempt.lazy.structure,
         tuple(attempt.raw.specs[name] for name in attempt.lazy.inputs),
+        calling,
     )
 
 
@@ -124,6 +128,7 @@ class _Source:
     model: nn.Module
     example: tuple[flow.Tensor, ...]
     loss: LossFn | None
+    calling: Calling
 
     @property
     def batch(self) -> int:
@@ -132,8 +137,7 @@ class _Source:
         return sizes.pop() if len(sizes) == 1 else 0
 
     def job(self, boundaries: frozenset[str], example: tuple[flow.Tensor, ...]) -> LazyJob:
-        inputs, target = (example[:-1], example[-1]) if self.loss is not None else (example, None)
-        return build_job(self.model, inputs, self.loss, target, boundaries)
+        return build_job(self.model, example, self.calling, self.loss, boundaries)
 
 
 @dataclass(frozen=True)

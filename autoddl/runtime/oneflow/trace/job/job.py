@@ -23,6 +23,7 @@ import oneflow.nn as nn
 from oneflow.framework import graph_build_util, session_context
 from oneflow.nn.graph.graph_config import GraphConfig
 
+from ....calling import Calling
 from ....nested import take_tensors
 from .device_guard import devices_checked
 from .recorder import LOSS, Call, Recorder
@@ -57,12 +58,12 @@ class LazyJob:
 
 def build_job(
     model: nn.Module,
-    inputs: tuple[flow.Tensor, ...],
+    example: tuple[flow.Tensor, ...],
+    calling: Calling,
     loss: Callable[..., flow.Tensor] | None,
-    target: flow.Tensor | None,
     boundaries: frozenset[str] = frozenset(),
 ) -> LazyJob:
-    """The job of `loss(model(*inputs), target)`.
+    """The job of a model and its loss, called with the tensors of an example.
 
     boundaries: paths of submodules ("" the model, LOSS the loss) whose tensor arguments and results
                 go through `identity` operators in the scope `b<k>`
@@ -76,8 +77,7 @@ def build_job(
     config.flag_name2flag_value["__is_user_function__"].at_bool = False
     _clear_tensor_names()
     with graph_build_util.graph_build_context(config, session), _restored(model):
-        examples = (*inputs, target) if loss is not None else inputs
-        lazy = [graph_build_util.build_graph_input_arg(f"in{i}", t) for i, t in enumerate(examples)]
+        lazy = [graph_build_util.build_graph_input_arg(f"in{i}", t) for i, t in enumerate(example)]
         if not model.training:
             for module in model.modules():
                 module.training = True
@@ -85,9 +85,10 @@ def build_job(
         _feed_state(model, job)
         recorder = Recorder(model, job.calls, boundaries)
         with recorder.recording(), shapes_checked(), devices_checked():
-            result = recorder.run("", model, lazy[: len(inputs)], {})
+            arguments, named, target = calling.called(lazy, loss is not None)
+            result = recorder.run("", model, arguments, named)
             if loss is not None:
-                value = recorder.run(LOSS, loss, [result, lazy[-1]], {})
+                value = recorder.run(LOSS, loss, [result, target], {})
                 if not isinstance(value, flow.Tensor):
                     raise ValueError(
                         f"loss(output, target) gave a {type(value).__name__}; it must give a "
