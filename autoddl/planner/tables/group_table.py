@@ -148,6 +148,8 @@ class GroupTables:
             if _takes_partial(c) or (rule_of(group.head).heavy and not c.divides_work)
         )
         leading = frozenset(n for n, c in enumerate(composites) if _splits_batch(c))
+        copies = frozenset(n for n, c in enumerate(composites) if not c.divides_work)
+        copies -= dispensable
 
         even = self._even(group, composites)
         min_shards = self.space.min_weight_shards
@@ -173,9 +175,9 @@ class GroupTables:
             else []
         )
         kinds = len(composites), leading, dispensable, self.mesh
-        assign = assignments(*kinds, feasible if usable else divides, cap)
+        assign = assignments(*kinds, feasible if usable else divides, cap, copies)
         if not len(assign) and not self.space.strict:
-            assign = assignments(*kinds, divides, cap)
+            assign = assignments(*kinds, divides, cap, copies)
         if not len(assign):
             raise NoStrategy(
                 f"no strategy is left for {group.head.name!r} ({group.head.kind}) on the mesh "
