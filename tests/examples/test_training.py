@@ -33,6 +33,6 @@ def test_gpt_goes_on_with_one_device(tmp_path):
 
 
 def test_resnet(tmp_path):
-    told = lines("train_resnet", "1x2", "--steps", "2", "--every", "2", "--batch", "16")
+    told = lines("train_resnet", "1x1", "--steps", "2", "--every", "2", "--batch", "16")
     assert list(told) == [2]
     assert 0 <= told[2]["held out accuracy"] <= 1
