@@ -24,6 +24,7 @@ from ..cost.account import Cost, account, total
 from ..cost.recompute import Checkpointing
 from ..graph.regions import Blocks, repeated_blocks
 from ..plans.format import format_seconds
+from ..search.budget import Ended
 from .estimate import WORTH_ESTIMATE, Estimate, Estimator
 from .fit_in_memory import FittedSearch
 from .realize import NEAR_FREE, Candidate
@@ -37,6 +38,7 @@ _REFINEMENTS = 3  # searches with ever fewer blocks run again
 # a GPT, a VGG, a ViT and an AlexNet within 30 to 60 % of the memory that they would take.
 _WORTH_SEARCH = 1.15
 _WORTH_FAMILY = 1.5  # times the cost of the best estimate of all
+_ROOMY = 0.1  # of the room beside parameters, by the least bytes: it probably fits at once
 _WORTH_IT = 0.003  # of the cost: so much faster must another plan be able to be
 
 
@@ -51,7 +53,7 @@ class Batches:
     counts: Sequence[int]
     one: FittedSearch
     _failed: set[tuple[int, Blocks]] = field(default_factory=set)
-    _first_fits: dict[Blocks, int] = field(default_factory=dict)
+    _first_fits: dict[tuple[Blocks, float], int] = field(default_factory=dict)
     _best: Candidate | None = None
 
     @property
@@ -61,14 +63,40 @@ class Batches:
     def best(self, checkpointing: Checkpointing) -> Candidate | None:
         """None if nothing fits. ValueError if all blocks are to be recomputed and there are none.
 
-        Ctrl-C ends the search with the best so far, if there is one.
+        Ctrl-C ends the search with the best so far, if there is one. So does a budget of seconds,
+        for which some plan is found first and then better ones.
         """
         try:
+            if self.one.budget.seconds < math.inf:
+                self._first(checkpointing)
+                self.estimator.check = self._check
             return self._best_of_all(checkpointing)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Ended) as ended:
             if self._best is None:
                 raise
-            return replace(self._best, result=replace(self._best.result, end="interrupted"))
+            end = "budget" if isinstance(ended, Ended) else "interrupted"
+            return replace(self._best, result=replace(self._best.result, end=end))
+
+    def _check(self) -> None:
+        """Raises Ended if there is a plan and no time for another."""
+        if self._best is not None and self.one.is_over:
+            raise Ended
+
+    def _first(self, checkpointing: Checkpointing) -> None:
+        """Some plan that fits, soon: in so many micro-batches that there is room, if that helps.
+
+        Blocks are run again only where nothing else seems to fit one micro-batch.
+        """
+        families: list[Blocks] = [()] if checkpointing == "none" else [self.blocks]
+        if checkpointing == "auto" and self._first_fit(()) == 0:
+            families.insert(0, ())
+        whole, self.one = self.one, self.one.rough()
+        try:
+            for blocks in dict.fromkeys(families):
+                if self._first_found(blocks, self._first_fit(blocks, _ROOMY)) is not None:
+                    return
+        finally:
+            self.one = whole
 
     def _best_of_all(self, checkpointing: Checkpointing) -> Candidate | None:
         if checkpointing == "all" and not self.blocks:
@@ -98,7 +126,7 @@ class Batches:
                 return best
         if best is not None:
             return best
-        found = [self._first_found(blocks) for blocks in families]
+        found = [self._first_found(blocks, self._first_fit(blocks)) for blocks in families]
         return min(filter(None, found), key=lambda f: f.seconds, default=None)
 
     def _fastest(
@@ -179,9 +207,9 @@ class Batches:
         least = min(k.seconds for k in others)
         return estimate.seconds <= min(same * _WORTH_SEARCH, least * _WORTH_FAMILY)
 
-    def _first_found(self, blocks: Blocks) -> Candidate | None:
-        """The plan of the fewest micro-batches that fit."""
-        for parts in self.counts[self._first_fit(blocks) :]:
+    def _first_found(self, blocks: Blocks, first: int) -> Candidate | None:
+        """The plan of the fewest micro-batches that fit, from this position of `counts` on."""
+        for parts in self.counts[first:]:
             if (parts, blocks) in self._failed:
                 continue
             found = self._search(parts, math.inf, blocks)
@@ -199,6 +227,7 @@ class Batches:
 
     def _search(self, parts: int, beat_s: float, blocks: Blocks) -> Candidate | None:
         """A search, if the micro-batches can be divided as the space asks, or there is one only."""
+        self._check()
         try:
             found = self.one.plan(parts, beat_s, blocks)
         except NoStrategy:
@@ -212,16 +241,20 @@ class Batches:
             _log.info("best so far %s with %d micro-batches%s", seconds, parts, again)
         return found
 
-    def _first_fit(self, blocks: Blocks) -> int:
+    def _first_fit(self, blocks: Blocks, share: float = 1.0) -> int:
         """Position of the first of `counts` whose memory may fit, by bisection.
 
-        Whether it does fit, the attempt itself finds out.
+        Whether it does fit, the attempt itself finds out. share: of what the most micro-batches
+        leave of the limit, that these may take
         """
-        if blocks in self._first_fits:
-            return self._first_fits[blocks]
+        if (blocks, share) in self._first_fits:
+            return self._first_fits[blocks, share]
 
         def may_fit(position: int) -> bool:
             limit = self.estimator.model.limit_bytes
+            if share < 1 and limit < math.inf:
+                least = self.estimator.least_bytes(self.counts[-1], blocks)
+                limit = least + share * max(limit - least, 0.0)
             return limit == math.inf or (
                 self.estimator.least_bytes(self.counts[position], blocks) <= limit
             )
@@ -232,17 +265,19 @@ class Batches:
         while low + 1 < high:
             middle = (low + high) // 2
             low, high = (low, middle) if may_fit(middle) else (middle, high)
-        return self._first_fits.setdefault(blocks, min(high, len(self.counts) - 1))
+        return self._first_fits.setdefault((blocks, share), min(high, len(self.counts) - 1))
 
     def _with_fewer(self, found: Candidate) -> Candidate:
         """As few of the first blocks as fit, at the placements found and by another search."""
         for _ in range(_REFINEMENTS):
+            self._check()
             again = found.tables.again
             blocks = again.blocks
             if not blocks or not found.fits_with(replace(again, blocks=blocks[:-1])):
                 return found
             low, high = 0, len(blocks) - 1
             while low < high:
+                self._check()
                 middle = (low + high) // 2
                 if found.fits_with(replace(again, blocks=blocks[:middle])):
                     high = middle

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..cost.model import CostModel
@@ -63,13 +63,17 @@ class Estimate:
 
 @dataclass
 class Estimator:
-    """corrections: seconds that a search found where estimates were wrong."""
+    """corrections: seconds that a search found where estimates were wrong.
+
+    check: asked before each estimate, raises what ends the planning
+    """
 
     micro: MicroBatches
     model: CostModel
     space: Space
     prices: PairPrices
     corrections: dict[tuple[int, Blocks], float] = field(default_factory=dict)
+    check: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         comm = self.model.comm
@@ -87,6 +91,7 @@ class Estimator:
         """
         known = self._known.get((parts, blocks))
         if known is None:
+            self.check()
             known = self._estimate(parts, blocks, enough)
         elif known.bounds is not None:
             known = self._bounded(known.bounds.raised(enough, _NEAR), blocks)

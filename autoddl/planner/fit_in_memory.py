@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -31,10 +32,12 @@ from .tables.tables import Tables, build_tables
 # Half and twice the narrowings, loosenings and repair, and 0.5 and 1 of the excess, gave the
 # same plans of VGG13 on 64, GPT-36B on 256 and GPT-0.35B on 2x16 devices, in times within noise.
 _NARROWINGS = 8  # times that the limit is lowered
+_FEW_NARROWINGS = 2  # of a plan that is wanted soon
 _LOOSENINGS = 5  # times that a limit in between is tried
 _QUICK = 5_000  # strategies of all variables: a search takes a fraction of a second
 _REPAIR = 0.005  # more seconds than without lowering the limit: not worth a search
 _ROUGH = 0.01  # gap of a rough search
+_LEAST_S = 1e-6  # that a search gets
 _THOROUGH = 1e-4  # gap of a thorough search
 _CROWDED = 0.95  # of the limit
 _SURE = 0.9  # of the excess of a rough search, by which a limit that admits nothing is lowered
@@ -49,7 +52,9 @@ class FittedSearch:
     """The searches for one plan; they share a budget.
 
     estimator: whose graphs, model, space, prices and bounds are searched
-    budget: its gap is that of a plan among the strategies of its micro-batches and blocks, too
+    budget: its gap is that of a plan among the strategies of its micro-batches and blocks, too; its
+            seconds count from when the planning `started`, whatever they are spent on
+    is_rough: some plan that fits is wanted soon, not the best
     """
 
     estimator: Estimator
@@ -58,6 +63,8 @@ class FittedSearch:
     seed: int
     restarts: int = RESTARTS
     results: list[SearchResult] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
+    is_rough: bool = False
     _last: Candidate | None = field(default=None, init=False, repr=False)
 
     def plan(self, parts: int, beat_s: float, blocks: Blocks) -> Candidate | None:
@@ -77,7 +84,7 @@ class FittedSearch:
         if tables is None:
             return None
         first = self.search(tables.problem, beat_s)
-        return None if first is None else self.within_limit(tables, first)
+        return None if first is None else self.within_limit(tables, first, not self.is_rough)
 
     def within_limit(
         self, tables: Tables, first: SearchResult, is_thorough: bool = True
@@ -98,13 +105,13 @@ class FittedSearch:
     def _among_few(self, bounds: ClassBounds, beat_s: float) -> Candidate | None:
         """A search among the strategies that the bounds leave."""
         bounds = bounds.raised(beat_s, max(CLOSE, self.budget.gap * _BOUNDS_SHARE))
-        if self._is_too_full(bounds, beat_s):
+        if not self.is_rough and self._is_too_full(bounds, beat_s):
             return None
         searched = self._search_few(bounds, beat_s)
         if searched is None:
             return None
         gap = self.budget.gap
-        if gap > _THOROUGH and self._found(*searched).excess_bytes > 0:
+        if gap > _THOROUGH and not self.is_rough and self._found(*searched).excess_bytes > 0:
             # blocks are planned less alike, the earlier a search ends, and the fullest is fuller
             if self._is_crowded(bounds) and self._leaves_nothing(bounds, searched):
                 return None
@@ -121,7 +128,7 @@ class FittedSearch:
                 return tables, found
             return self._search_few(bounds.within(limit), math.inf)
 
-        return self._fitting(searched, lowered)
+        return self._fitting(searched, lowered, not self.is_rough)
 
     def _is_too_full(self, bounds: ClassBounds, beat_s: float) -> bool:
         """Whether even a rough search's fullest moment leaves a limit that admits nothing.
@@ -196,7 +203,7 @@ class FittedSearch:
             return self._found(tables, dataclasses.replace(result, lower_bound=bound))
 
         limit = self.estimator.model.limit_bytes
-        for tries in range(_NARROWINGS):
+        for tries in range(_FEW_NARROWINGS if self.is_rough else _NARROWINGS):
             fits = found(last)
             if fits.excess_bytes <= 0:
                 break
@@ -263,6 +270,24 @@ class FittedSearch:
             slack = max(2 * slack, wanted / bounds.bound - 1 + 1e-6)
         return None
 
+    @property
+    def left(self) -> Budget:
+        """What is left of the budget."""
+        left = self.budget.less(self.results)
+        seconds = max(_LEAST_S, self.budget.seconds - (time.perf_counter() - self.started))
+        return dataclasses.replace(left, seconds=seconds)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no second of the budget is left."""
+        return time.perf_counter() - self.started > self.budget.seconds
+
+    def rough(self) -> FittedSearch:
+        """The same for a plan that is wanted soon, however long that takes."""
+        gap = max(self.budget.gap, _ROUGH)
+        budget = dataclasses.replace(self.budget, seconds=math.inf, gap=gap)
+        return dataclasses.replace(self, budget=budget, is_rough=True)
+
     def enough(self, bound: float) -> float:
         """Seconds that are good enough, as nothing takes less than `bound`."""
         return bound * (1 + self.budget.gap)
@@ -276,7 +301,7 @@ class FittedSearch:
     ) -> SearchResult | None:
         """known_bound: no choice within the limit costs less; gap: that may be left, if not ours"""
         rng = np.random.default_rng(self.seed)
-        budget = self.budget.less(self.results)
+        budget = self.left
         budget = budget if gap is None else dataclasses.replace(budget, gap=gap)
         problem = dataclasses.replace(problem, cost_limit=beat_s, known_bound=known_bound)
         result = self.algorithm(problem, rng, budget, self.restarts)

@@ -93,13 +93,15 @@ def plan_mesh(
     prices = prices or PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
     estimator = Estimator(micro, model, space, prices)
     budget = _budget(options, budget_share)
-    batches = Batches(counts, FittedSearch(estimator, algorithm, budget, seed, options.restarts))
+    one = FittedSearch(estimator, algorithm, budget, seed, options.restarts)
+    batches = Batches(counts, one)
     best = batches.best(options.checkpointing)
     pricer: BaselinePricer | None = None
     if options.baselines and space.allowed is None and space.min_weight_shards == 1:
         again = tried_again(batches.blocks, options.checkpointing)
         pricer = BaselinePricer(micro, counts, model, seed, again)
-    rivals = () if pricer is None else pricer.all()
+    is_late = best is not None and one.is_over
+    rivals = () if pricer is None or is_late else pricer.all()
     allowed = [rival for rival in rivals if options.zero or "ZeRO" not in rival.record.name]
     nearest = min(allowed, key=lambda rival: rival.seconds, default=None)
     if nearest is not None and nearest.seconds < _cost_to_beat(best):

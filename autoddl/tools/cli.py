@@ -124,7 +124,7 @@ def plan(
         found = api.plan(graph, cluster, chosen)
     if output:
         found.save(output)
-    show(report(found), as_json, brief=True, notation=notation)
+    show(report(found, brief=not as_json), as_json, brief=True, notation=notation)
 
 
 @main.command(

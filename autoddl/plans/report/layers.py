@@ -37,8 +37,10 @@ COLUMNS = (
 )
 
 
-def layers_table(stage: StagePlan, names: Sequence[str] | None = None) -> Table:
-    """One row a layer; `names` are the layers, None for all."""
+def layers_table(
+    stage: StagePlan, names: Sequence[str] | None = None, *, brief: bool = False
+) -> Table:
+    """One row a layer; `names` are the layers, None for all. brief: without what stands apart."""
     chosen = [layer for layer in stage.layers if names is None or layer.name in names]
     note = (
         "memory: all that a layer keeps in a step; not all of it is there at the fullest moment, "
@@ -47,8 +49,8 @@ def layers_table(stage: StagePlan, names: Sequence[str] | None = None) -> Table:
     return Table(
         "layers",
         "Layers",
-        COLUMNS,
-        tuple(_row(stage, layer) for layer in chosen),
+        tuple(column for column in COLUMNS if not (brief and column.apart)),
+        tuple(_row(stage, layer, brief) for layer in chosen),
         total="all layers" if names is None else "",
         folds=True,
         brief=True,
@@ -57,9 +59,9 @@ def layers_table(stage: StagePlan, names: Sequence[str] | None = None) -> Table:
     )
 
 
-def _row(stage: StagePlan, layer: PlannedLayer) -> Row:
-    cost, moves = stage_figures(stage).layer_cost(layer), list(_moves(stage, layer))
-    return {
+def _row(stage: StagePlan, layer: PlannedLayer, brief: bool) -> Row:
+    cost = stage_figures(stage).layer_cost(layer)
+    told: Row = {
         "name": layer.name,
         "op": layer.op,
         "split": layer.split,
@@ -72,6 +74,12 @@ def _row(stage: StagePlan, layer: PlannedLayer) -> Row:
         "nic_bytes": cost.nic_bytes.total,
         "intra_bytes": cost.intra_bytes.total,
         "memory_bytes": cost.memory_bytes,
+    }
+    if brief:
+        return told
+    moves = list(_moves(stage, layer))
+    return {
+        **told,
         "next_best_split": layer.alternative_split,
         "next_best": layer.alternative,
         "next_best_extra_s": layer.alternative_extra_s if layer.alternative else None,

@@ -19,18 +19,21 @@ _CAUSES = {"forward": "forward", "backward": "backward", "gradient_sync": "gradi
 _LINKS = {"between hosts": "inter_s", "inside a host": "intra_s"}
 
 
-def stage_sections(stage: StagePlan) -> tuple[Section, ...]:
-    """All sections of a stage, in the order in which they are shown."""
+def stage_sections(stage: StagePlan, brief: bool = False) -> tuple[Section, ...]:
+    """All sections of a stage, in the order in which they are shown; brief: of its short account.
+
+    That has what a device needs, too.
+    """
     known = stage_figures(stage)
     sections = (
         _cost(known),
-        _time(known),
+        None if brief else _time(known),
         _memory(known),
-        _savings(known),
-        _link_bytes(known),
-        layers_table(stage),
+        None if brief else _savings(known),
+        None if brief else _link_bytes(known),
+        layers_table(stage, brief=brief),
         _search(known),
-        _bounds(known),
+        None if brief else _bounds(known),
         _timed(known),
         _extrapolated(known),
     )
@@ -141,7 +144,7 @@ def _savings(known: StageFigures) -> Table | None:
         Column("extra_s", "costs", "more_seconds"),
     )
     title = "What saves memory"
-    return Table("savings", title, columns, tuple(rows), by_name=True, brief=True, notes=notes)
+    return Table("savings", title, columns, tuple(rows), by_name=True, notes=notes)
 
 
 def _saving(name: str, how: str, saved_bytes: float, extra_s: float) -> Row:

@@ -14,7 +14,6 @@ from ..figures import figures
 from ..format import format_bytes, format_seconds
 from ..plan import Plan
 from ..records import BATCH, COPIES, PlannedBaseline, PlannedLayer, Split
-from ..savings import savings
 from ..stage import StagePlan
 from ..stage_figures import stage_figures
 from .changes import repeated, repeated_layers
@@ -153,7 +152,8 @@ def _stages(plan: Plan) -> str:
 
 def _memory(plan: Plan) -> str:
     """What is done to need less of it."""
-    split = sum(sum(savings(stage).operators.values()) for stage in plan.stages)
+    edges = (edge for stage in plan.stages for edge in stage.edges.values())
+    split = len({edge.op for edge in edges if edge.zero_stage})
     again = len(plan.recomputed)
     done = []
     if plan.micro_batches > 1 and len(plan.stages) == 1:
