@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..graph.graph import Graph
 from ..graph.padding import Padding, find_padding
-from ..graph.rows import Rows, find_rows
+from ..graph.rows import Rows, find_rows, known_from
 from .backend import Tensor
 from .kernel import Filled
 
@@ -26,9 +26,15 @@ class Counting:
     why: str = ""
 
     @staticmethod
-    def of(graph: Graph, parts: int, evaluates: bool = False) -> Counting:
-        """Of a whole model's graph, in training or evaluation."""
+    def of(
+        graph: Graph, parts: int, evaluates: bool = False, stages: Sequence[Graph] = ()
+    ) -> Counting:
+        """Of a whole model's graph, which is cut into `stages`, in training or evaluation."""
         rows = find_rows(graph, evaluates)
+        spread = [name for name in rows.known for stage in stages if _is_spread(stage, name)]
+        if spread:
+            why = f"{spread[0]}, a sum over all rows, is computed in several stages; drop_last=True"
+            return Counting(rows if parts > 1 else replace(rows, known={}), None, parts, why)
         try:
             return Counting(rows, find_padding(graph, evaluates), parts)
         except ValueError as error:
@@ -44,6 +50,13 @@ class Counting:
     def scales(self) -> dict[tuple[str, int], float]:
         """(Operator, input index) -> the factor by which that input is multiplied."""
         return self.rows.scales(self.parts)
+
+
+def _is_spread(stage: Graph, name: str) -> bool:
+    """True if a stage adds up what others compute; it cannot do so before they have begun."""
+    maker = stage.producers.get(name)
+    is_here = maker is not None and maker.kind != "stage_input"
+    return is_here and known_from(stage, name) is None
 
 
 def rows_of(graph: Graph, inputs: Sequence[Any], default: int) -> int:

@@ -108,7 +108,8 @@ class Trainer:
         assert ranks[stage] == tuple(range(first, first + len(ranks[stage])))
         mesh, one = plan.stages[stage].place.mesh, plan.stages[stage]
         groups = Groups(mesh, backend.rank - first, backend, first, ways)
-        counting = Counting.of(plan.graph, plan.micro_batches)
+        graphs = [part.graph for part in plan.stages]
+        counting = Counting.of(plan.graph, plan.micro_batches, stages=graphs)
         counting.rows.check(plan.micro_batches)
         opaque = {k: backend.kernels.opaque(call) for k, call in self._traced.opaque.items()}
         whole = {**self._traced.params, **self._traced.buffers}

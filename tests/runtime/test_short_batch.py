@@ -61,8 +61,10 @@ def test_short_batches_on_several_devices_are_those_of_one_process(launch):
         {"model": "masked", "stages": 2, "micro_batches": 4, "short": 3, "clip": 0.3},
         {"model": "by name", "seed": 1, "short": 1},
         {"model": "by name", "stages": 2, "micro_batches": 2, "short": 5},
+        # sums that are computed in several stages, which then take whole batches only
+        {"model": "weighing", "stages": 2, "scored": [], "steps": 2},
     ]
-    out = launch("loop", 4, json.dumps([{**case, **scored} for case in cases]))
+    out = launch("loop", 4, json.dumps([{**scored, **case} for case in cases]))
     assert out.count("equal: ") == len(cases), out
 
 

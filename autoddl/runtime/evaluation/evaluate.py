@@ -143,7 +143,7 @@ class Evaluator:
         graphs = tuple(stage.graph for stage in stages)
         if self._adds_up and whole.batch:
             parts = -(-rows // whole.batch)
-            counting = Counting.of(whole, parts, evaluates=True)
+            counting = Counting.of(whole, parts, evaluates=True, stages=graphs)
             if counting.padding is not None:
                 return graphs, parts, counting
         parts = 1 if whole.batch in (0, rows) else None
