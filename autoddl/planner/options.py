@@ -59,8 +59,10 @@ class PlanOptions:
     search:             an algorithm of `search.algorithms` by name, or one of your own
     comm_rule:          "shared_nic", or "plain" for the prices of the AutoDDL paper
     restarts:           random starts of a heuristic search
-    budget_seconds:     of the search, which then returns the best plan so far; the plan depends on
-                        the machine if they run out. Each of several stages gets an even share
+    budget_seconds:     of planning, which then returns the best plan so far: some plan that fits
+                        comes first, however long that takes, and known schemes are not priced if
+                        time is over. The plan depends on the machine then. Each of several stages
+                        gets an even share; cutting the model into stages has no such end
     budget_evaluations: of the search, likewise; the plan does not depend on the machine
     gap:                at which the search may end, such as 0.01 for at most 1 % above the lower
                         bound; 0 proves what it can. None: 0.01 %. Only for a search that proves
@@ -112,7 +114,7 @@ class PlanOptions:
     )
     restarts: int = _option(RESTARTS, About("Random starts of a heuristic search.", int, least=1))
     budget_seconds: float | None = _option(
-        None, About("Of the search, which then gives the best plan so far.", float, above=0)
+        None, About("Of planning, which then gives the best plan so far.", float, above=0)
     )
     budget_evaluations: int | None = _option(
         None, About("Likewise; unlike seconds, the same on every machine.", int, least=1)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 LAPTOP = "laptop"
 COMMANDS = (
     "box", "calibrate", "compare", "diff", "doctor", "explain", "machines", "memory", "models",
-    "plan", "trace", "train",
+    "plan", "schema", "trace", "train",
 )  # fmt: skip
 
 
