@@ -10,24 +10,20 @@ from autoddl.planner.planner import find_plan
 from autoddl.plans.figures import figures
 from autoddl.plans.report import report
 from tests.clusters import cluster
-from tests.graphs import attention, mlp, residual
+from tests.graphs import attention, residual
 
 AT_ONCE = 1e-6
-GRAPHS = (mlp(64, (256, 512, 64)), residual(4, 256, 256), attention(3, 32, 16, 64, 4))
-PLACES = (("laptop", 2, 2), ("gcp_a100", 4, 8))  # with few axes, and with classes of strategies
+GRAPHS = (residual(3, 256, 256), attention(2, 32, 16, 64, 4))
+PLACES = (("laptop", 2, 2), ("gcp_a100", 32, 1))  # with few axes, and with classes of strategies
 
 
 @pytest.mark.parametrize("where", PLACES, ids=lambda w: w[0])
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda g: g.name)
-@pytest.mark.parametrize("room", [1.0, 0.7])
-def test_no_time_gives_a_plan_that_fits_and_says_what_it_proves(graph, where, room):
+def test_no_time_gives_a_plan_that_fits_and_says_what_it_proves(graph, where):
     free = find_plan(graph, cluster(*where), PlanOptions(baselines=False))
-    limit = max(room * figures(free).needed_bytes[0], 1.0)
+    limit = 0.8 * figures(free).needed_bytes[0]
     asked = PlanOptions(memory_limit_bytes=limit)
-    try:
-        best = find_plan(graph, cluster(*where), asked)
-    except ValueError:
-        pytest.skip("nothing fits")
+    best = find_plan(graph, cluster(*where), replace(asked, baselines=False))
     plan = find_plan(graph, cluster(*where), replace(asked, budget_seconds=AT_ONCE))
     plan.verify()
     assert figures(plan).needed_bytes[0] <= limit
@@ -40,7 +36,7 @@ def test_no_time_gives_a_plan_that_fits_and_says_what_it_proves(graph, where, ro
 
 
 def test_time_enough_gives_the_plan_of_all_time():
-    graph, where = residual(4, 256, 256), cluster("gcp_a100", 2, 2)
+    graph, where = residual(2, 256, 256), cluster("gcp_a100", 2, 2)
     limit = 0.8 * figures(find_plan(graph, where)).needed_bytes[0]
     asked = PlanOptions(memory_limit_bytes=limit)
     whole, timed = (
@@ -52,7 +48,7 @@ def test_time_enough_gives_the_plan_of_all_time():
 
 def test_no_time_is_spent_once_there_is_a_plan():
     """Of a model in stages of many micro-batches and blocks, whose planning takes much longer."""
-    graph, where = attention(8, 256, 16, 256, 8), cluster("piz_daint", 32, 1)
+    graph, where = attention(3, 64, 8, 128, 8), cluster("piz_daint", 32, 1)
     limit = 0.5 * figures(find_plan(graph, where, PlanOptions(baselines=False))).needed_bytes[0]
     spent = []
     for options in (PlanOptions(), PlanOptions(budget_seconds=AT_ONCE)):

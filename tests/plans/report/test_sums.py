@@ -53,7 +53,7 @@ def some_plan(number: int) -> Plan:
         limit = 0.7 * figures(find_plan(graph, where, NO_OTHERS)).needed_bytes[0]
         return find_plan(graph, where, replace(NO_OTHERS, memory_limit_bytes=limit))
     if kind == "ZeRO":
-        plan = baseline_plans(mlp(16, (32, 64, 32)), where.with_shape(2, 2))["ZeRO"][1]
+        plan = baseline_plans(mlp(16, (32, 64)), where.with_shape(2, 2))["ZeRO"][1]
         assert plan is not None
         return plan
     if kind == "run again":
