@@ -20,6 +20,6 @@ def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
             results[-1].raise_error()
     printed = capsys.readouterr().out
     assert "lower bound" in printed
-    assert "1 GB: a step takes" in printed
+    assert "55 MB: a step takes" in printed
     assert "</html>" in (tmp_path / "plan.html").read_text()
     assert any("plan.html" in getattr(r.result, "src", "") for r in results)
