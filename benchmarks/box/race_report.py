@@ -149,11 +149,11 @@ def draw(cases: Sequence[Case], path: Path) -> None:
         colours = ["tab:green"] + ["tab:gray"] * (len(case.racers) - 1)
         panel.barh(at, medians, xerr=[below, above], color=colours, capsize=2)
         predicted = [r.predicted_s for r in case.racers]
-        (marks,) = panel.plot(predicted, at, "k|", markersize=14, markeredgewidth=2)
+        panel.plot(predicted, at, "k|", markersize=14, markeredgewidth=2, label="predicted")
         panel.set_yticks(list(at), [r.name.replace(" = ", " =\n") for r in case.racers])
         panel.invert_yaxis()
         panel.set_title(case.label + (" (emulated compute)" if case.emulated else ""), fontsize=11)
-    figure.legend([marks], ["predicted"], loc="lower right")
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="lower right")
     figure.supxlabel("seconds of a step: bars measured, with the least and the most", fontsize=11)
     figure.tight_layout()
     figure.savefig(path, dpi=100)

@@ -93,7 +93,8 @@ def main():
     talking = [one for name, one in found.items() if name.startswith("communication")]
     assert slept and sum(one.measured for one in (*computing, *talking)) >= slept, (slept, found)
     assert found["step"].measured >= slept / stages
-    assert ROWS / found["step"].measured > 0.2 * trainer.rows_per_second > 0
+    rate = trainer.rows_per_second
+    assert rate is not None and ROWS / found["step"].measured > 0.2 * rate > 0
     if stages == 1:
         counts = [collectives_run_again(trainer._watch, between) for between in (False, True)]
         assert all(counts), counts
