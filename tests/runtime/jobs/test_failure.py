@@ -51,7 +51,7 @@ OURS = [
     ("kill", ""),
     ("leave", "exit on rank 1"),
     ("alone", "state_dict on rank 1"),
-    ("shape", "expected shape (8, 8)"),
+    ("shape", "step with a batch of 4 rows on rank 1"),
     ("early", "before anything was shared"),
 ]
 # starting a job with OneFlow's launcher takes long

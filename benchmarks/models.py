@@ -1,0 +1,146 @@
+"""Every family of flowvision's image models, and the models that come with autoddl, planned.
+
+python -m benchmarks.models [--only densenet121,gpt_small] [--output benchmarks/results/models.md]
+
+Of each family one model at its default size, batch 32, on 2x8 and 8x8 devices of `gcp_a100`: how
+many operators it has and how many of them run undivided for want of a rule (opaque), CPU seconds of
+tracing and of planning, the gap that is proven, and the closest known scheme. Each model is a
+process of its own. A model that cannot be traced or planned says why in its row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from autoddl._files import write_atomically
+
+FAMILIES = (
+    "alexnet", "cait_S24_224", "convmixer_768_32_relu", "convnext_tiny_224",
+    "crossformer_tiny_patch4_group7_224", "cswin_base_224", "deit_small_patch16_LS_224",
+    "densenet121",
+    "dla34", "efficientnet_b0", "fan_tiny_12_p16_224", "genet_small", "ghostnet", "googlenet",
+    "hrnet_w18", "inception_v3", "levit_128", "mlp_mixer_b16_224", "mnasnet0_5", "mobilenet_v2",
+    "mobilenet_v3_large", "mobilevit_small", "poolformer_s12", "pvt_large", "regionvit_tiny_224",
+    "regnet_y_400mf", "res2net101_26w_4s", "resmlp_12_distilled_224", "resnest50", "resnet50",
+    "rexnetv1_1_0", "se_resnet50", "shufflenet_v2_x1_0", "squeezenet1_0",
+    "swin_tiny_patch4_window7_224", "uniformer_base", "van_tiny", "vgg13", "vit_small_patch16_224",
+)  # fmt: skip
+SHIPPED = ("alexnet", "dlrm", "gpt_small", "gpt_0_35b", "vgg13")
+OWN = "autoddl:"
+SHAPES = ((2, 8), (8, 8))
+BATCH = 32  # of flowvision's models
+
+
+def measured(name: str) -> dict[str, Any]:
+    """Trace and plan one model in this process; `error` says what failed."""
+    import autoddl
+    from autoddl.plans.figures import figures
+    from benchmarks.golden import Case, graph_of
+
+    found: dict[str, Any] = {"model": name}
+    if name.startswith(OWN):
+        case = Case(name.removeprefix(OWN), "gcp_a100", 1, 1)
+    else:
+        case = Case(f"flowvision:{name}", "gcp_a100", 1, 1, BATCH)
+    try:
+        started = time.process_time()
+        graph = graph_of(case)
+        found["trace_s"] = time.process_time() - started
+        found["operators"] = len(graph.ops)
+        found["opaque"] = sum(op.kind == "opaque" for op in graph.ops)
+        for nodes, gpus in SHAPES:
+            cluster = autoddl.Cluster.load("gcp_a100").with_shape(nodes, gpus)
+            started = time.process_time()
+            plan = autoddl.plan(graph, cluster)
+            spent_s = time.process_time() - started
+            seconds = figures(plan).cost.iteration_s
+            rivals = [b for b in plan.baselines if b.iteration_s is not None]
+            closest = min(rivals, key=lambda b: b.iteration_s or 0.0, default=None)
+            bound = plan.stage.search.lower_bound_s
+            found[f"{nodes}x{gpus}"] = {
+                "plan_s": spent_s,
+                "seconds": seconds,
+                "gap": None if bound is None else max(0.0, seconds / bound - 1),
+                "found_by": plan.stage.search.algorithm,
+                "closest": None if closest is None else [closest.name, closest.iteration_s],
+            }
+    except Exception as error:  # a row of the table: which models fail, and why
+        found["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
+    return found
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown of what was measured."""
+    shapes = [f"{nodes}x{gpus}" for nodes, gpus in SHAPES]
+    plans = [row[shape] for row in rows for shape in shapes if shape in row]
+    proven = sum(p["gap"] is not None and p["gap"] <= 1e-4 for p in plans)
+    head = ["model", "operators", "opaque", "trace s"]
+    for shape in shapes:
+        head += [f"{shape}: plan s", "gap", "a step ms", "closest scheme"]
+    lines = [
+        "# Models, planned",
+        "",
+        f"One model of each of flowvision's families, batch {BATCH}, and autoddl's at their own",
+        f"batches, on `gcp_a100` (`make bench-models`, {datetime.now(timezone.utc):%Y-%m-%d}).",
+        "CPU seconds; the gap to the lower bound of the search space; of the closest known scheme",
+        "how many times our step it takes. Planning takes "
+        f"{median(p['plan_s'] for p in plans):.1f} s in the median, at most",
+        f"{max(p['plan_s'] for p in plans):.1f} s; {proven} of {len(plans)} plans have a gap of at "
+        "most 0.01 %.",
+        "",
+        "| " + " | ".join(head) + " |",
+        "| --- |" + " ---: |" * (len(head) - 1),
+    ]
+    for row in rows:
+        cells = [row["model"], row.get("operators", ""), row.get("opaque", "")]
+        cells.append(f"{row['trace_s']:.1f}" if "trace_s" in row else "")
+        for shape in shapes:
+            cells += _cells(row.get(shape), row.get("error", ""))
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def _cells(plan: dict[str, Any] | None, error: str) -> list[str]:
+    if plan is None:
+        return [error, "", "", ""]
+    gap = "none" if plan["gap"] is None else f"{plan['gap']:.2%}"
+    closest = plan["closest"]
+    told = "" if closest is None else f"{closest[0]} {closest[1] / plan['seconds']:.2f}"
+    return [f"{plan['plan_s']:.1f}", gap, f"{plan['seconds'] * 1e3:.2f}", told]
+
+
+def main() -> None:
+    names = [*FAMILIES, *(OWN + name for name in SHIPPED)]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default=",".join(names), help="names of models")
+    parser.add_argument(
+        "--output", type=Path, default=Path(__file__).parent / "results" / "models.md"
+    )
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one:
+        print(json.dumps(measured(asked.one)))
+        return
+    rows = []
+    for name in asked.only.split(","):
+        command = [sys.executable, "-m", "benchmarks.models", "--one", name]
+        done = subprocess.run(command, capture_output=True, text=True)
+        last = done.stdout.splitlines()[-1:] or [""]
+        try:
+            rows.append(json.loads(last[0]))
+        except ValueError:
+            rows.append({"model": name, "error": (done.stderr.splitlines() or ["failed"])[-1]})
+        print(rows[-1], flush=True)
+    write_atomically(asked.output, table(rows))
+
+
+if __name__ == "__main__":
+    main()
