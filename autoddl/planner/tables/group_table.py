@@ -149,7 +149,6 @@ class GroupTables:
         )
         leading = frozenset(n for n, c in enumerate(composites) if _splits_batch(c))
         copies = frozenset(n for n, c in enumerate(composites) if not c.divides_work)
-        copies -= dispensable
 
         even = self._even(group, composites)
         min_shards = self.space.min_weight_shards

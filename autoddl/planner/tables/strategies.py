@@ -239,9 +239,9 @@ def assignments(
     dispensable: signatures left out of restricted spaces if anything else remains
     feasible:    mask of the assignments whose splits divide the tensors evenly; of an `Even` the
                  result is kept, as many groups divide alike
-    copies:      signatures that split nothing and stay, the last of them beside the first two
-                 others, where the space would lose them: without copies of light operators plans
-                 of ResNet-50, DenseNet and HRNet on 2x8 devices take twice as long
+    copies:      signatures that split nothing. Where the space would lose them, the last one stays
+                 beside the first two others: on 8x8 devices plans of ResNet-50, ViT-S and HRNet with
+                 a batch of 32 take 3.0, 2.4 and 1.5 times as long without
     """
     find = _even_assignments if isinstance(feasible, Even) else _assignments
     found = find(num_symbols, leading, dispensable, mesh, feasible, cap, copies)

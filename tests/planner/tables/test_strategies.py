@@ -92,15 +92,18 @@ def test_a_large_mesh_keeps_within_the_cap_and_has_the_simple_ones():
     assert (0, 0, 1, 1, 1, 2, 2, 2) in rows
 
 
+@pytest.mark.parametrize("is_heavy", [False, True])
 @pytest.mark.parametrize("mesh", [Mesh(2, 8), Mesh(64, 4), Mesh(128, 8)])
-def test_copies_are_in_every_space(mesh):
-    """Of an image's light operators, four of whose signatures split a dim."""
+def test_copies_are_in_every_space(mesh, is_heavy):
+    """Of an image's light operators, four of whose signatures split a dim, and of heavy ones."""
     copies = frozenset({4, 5})
-    found = assignments(6, frozenset({0}), NOTHING, mesh, anything, cap=450, copies=copies)
+    asked = 6, frozenset({0}), copies if is_heavy else NOTHING, mesh, anything
+    found = assignments(*asked, cap=450, copies=copies)
     rows = set(map(tuple, found.tolist()))
     axes, inside = mesh.num_axes, runs(mesh)[-1]
     assert (5,) * axes in rows and (0,) * axes in rows
     assert (0,) * (axes - inside) + (5,) * inside in rows, "a batch over hosts"
+    assert (5,) * (axes - inside) + (0,) * inside in rows, "the same on every host"
 
 
 def test_no_axes_leave_one_empty_assignment():
