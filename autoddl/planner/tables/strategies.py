@@ -240,8 +240,8 @@ def assignments(
     feasible:    mask of the assignments whose splits divide the tensors evenly; of an `Even` the
                  result is kept, as many groups divide alike
     copies:      signatures that split nothing. Where the space would lose them, the last one stays
-                 beside the first two others: on 8x8 devices plans of ResNet-50, ViT-S and HRNet with
-                 a batch of 32 take 3.0, 2.4 and 1.5 times as long without
+                 beside the first two others: without, plans of ResNet-50, ViT-S and HRNet with a
+                 batch of 32 take 3.0, 2.4 and 1.5 times as long on 8x8 devices
     """
     find = _even_assignments if isinstance(feasible, Even) else _assignments
     found = find(num_symbols, leading, dispensable, mesh, feasible, cap, copies)
