@@ -103,8 +103,15 @@ def graph_of(case: Case) -> Any:
     assert case.batch is not None
     with storage_free():
         model = getattr(models, name)()
-    images, labels = blank(case.batch, 3, 224, 224), blank(case.batch, dtype=oneflow.int64)
-    return trace(model, images, labels, loss=oneflow.nn.CrossEntropyLoss())
+    side = 299 if name.startswith("inception") else 224
+    images, labels = blank(case.batch, 3, side, side), blank(case.batch, dtype=oneflow.int64)
+
+    def loss(output: Any, labels: Any) -> Any:
+        """Of the first output, where a model has auxiliary ones."""
+        first = output[0] if isinstance(output, (tuple, list)) else output
+        return oneflow.nn.functional.cross_entropy(first, labels)
+
+    return trace(model, images, labels, loss=loss)
 
 
 def measured(name: str, graphs: Path | None) -> dict[str, Any]:
