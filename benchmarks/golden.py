@@ -72,6 +72,7 @@ def _cases() -> dict[str, Case]:
     cases["gpt_small_delay"] = Case(*small, None, {"stages": 2, "delay": 1})
     cases["gpt_small_auto"] = Case(*small, None, {"stages": "auto"})
     few = {"stages": 2, "micro_batches": 8}
+    cases["gpt_0_35b_2x8"] = Case("gpt_0_35b", "gcp_a100", 2, 8)
     cases["gpt_0_35b_2_stages"] = Case("gpt_0_35b", "gcp_a100", 2, 16, 256, few)
     cases["gpt_0_35b_4_stages"] = Case(
         "gpt_0_35b", "gcp_a100", 2, 16, 256, {"stages": 4, "micro_batches": 16}

@@ -222,7 +222,7 @@ def _common(graph: Graph, paths: PathTable, tensor: str, uses: list[NdSbp], whol
     return common if local else whole
 
 
-NEAR_FREE = 0.05  # relative: hardly anything is lost to the memory limit
+NEAR_FREE = 0.003
 _WORKED_OUT = ("placed", "excess_bytes", "needed_bytes")
 
 
