@@ -154,7 +154,8 @@ def test_products_that_everyone_computes_prove_nothing():
 
 def test_no_bound_is_made_of_rounding():
     """The products of this plan could be had where they are used: the least is nothing."""
-    plan = find_plan(mlp(32, (2048, 1000)), cluster("gcp_a100", 2, 8), PlanOptions(baselines=False))
+    graph = mlp(1024, (4096, 1000))
+    plan = find_plan(graph, cluster("gcp_a100", 2, 8), PlanOptions(baselines=False))
     bytes_ = product_bytes(plan.stage)
     assert bytes_.divided == 1 and bytes_.moved > 0
     assert bytes_.least == 0 and bytes_.ratio is None
