@@ -28,6 +28,9 @@ ROOT = Path(__file__).parents[2]
         (shipped.vgg13, 0.133, (128, 3, 224, 224)),
         (shipped.alexnet, 0.0611, (128, 3, 224, 224)),
         (shipped.dlrm, 3.33, (2048, 13)),
+        # HiDup's BERT-SGMoE, section 6: 89 million and 19 million an expert
+        (shipped.bert_moe_8, 0.089 + 8 * 0.019, (256, 128)),
+        (shipped.bert_moe_64, 0.089 + 64 * 0.019, (2048, 128)),
     ],
 )
 def test_parameters_and_batches(entry, billions, shape):
@@ -65,7 +68,14 @@ def test_gpt_does_not_look_ahead():
 
 
 @pytest.mark.parametrize(
-    "entry", [shipped.gpt_small, shipped.vgg13_small, shipped.alexnet_small, shipped.dlrm_small]
+    "entry",
+    [
+        shipped.gpt_small,
+        shipped.vgg13_small,
+        shipped.alexnet_small,
+        shipped.dlrm_small,
+        shipped.gpt_moe_small,
+    ],
 )
 def test_small_models_train(entry):
     flow.manual_seed(0)

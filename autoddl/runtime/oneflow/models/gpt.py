@@ -22,8 +22,13 @@ VOCABULARY = 51200
 _MASKED = -1e4
 
 
+def causal_mask(length: int) -> flow.Tensor:
+    """[length, length] to be added to scores: no token sees a later one."""
+    return flow.triu(flow.full((length, length), _MASKED), 1)
+
+
 class Attention(nn.Module):
-    """Causal self-attention of [batch, length, width]."""
+    """Self-attention of [batch, length, width]."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -32,13 +37,15 @@ class Attention(nn.Module):
         self.proj = nn.Linear(width, width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: flow.Tensor, mask: flow.Tensor) -> flow.Tensor:
-        """`mask` [length, length] is added to the scores."""
+    def forward(self, x: flow.Tensor, mask: flow.Tensor | None) -> flow.Tensor:
+        """`mask` [length, length], if given, is added to the scores."""
         batch, length, width = x.shape
         size = width // self.heads
         heads = self.qkv(x).reshape(batch, length, self.heads, 3 * size).permute(0, 2, 1, 3)
         q, k, v = flow.chunk(heads, 3, dim=-1)
-        scores = flow.matmul(q * (1 / math.sqrt(size)), k.transpose(-1, -2)) + mask
+        scores = flow.matmul(q * (1 / math.sqrt(size)), k.transpose(-1, -2))
+        if mask is not None:
+            scores = scores + mask
         mixed = flow.matmul(self.dropout(flow.softmax(scores, dim=-1)), v)
         return self.proj(mixed.permute(0, 2, 1, 3).reshape(batch, length, width))
 
@@ -66,7 +73,7 @@ class Block(nn.Module):
         self.mlp = Mlp(width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: flow.Tensor, mask: flow.Tensor) -> flow.Tensor:
+    def forward(self, x: flow.Tensor, mask: flow.Tensor | None) -> flow.Tensor:
         x = x + self.dropout(self.attention(self.norm1(x), mask))
         return x + self.dropout(self.mlp(self.norm2(x)))
 
@@ -96,7 +103,7 @@ class Gpt(nn.Module):
         self.logits = nn.Linear(width, vocabulary, bias=False)
         if tied:
             self.logits.weight = self.embedding.weight
-        self.register_buffer("mask", flow.triu(flow.full((length, length), _MASKED), 1))
+        self.register_buffer("mask", causal_mask(length))
         self._initialise(layers)
 
     def _initialise(self, layers: int) -> None:
