@@ -8,7 +8,7 @@ devices of a host follow `sbp.redistribute` (design: the NIC is shared); memory 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ..sbp.layout import TensorSpec, even_bytes
 from ..sbp.placement import B, NdSbp, P
 from ..sbp.redistribute import path_cost
 from ..sbp.signature import Inner, find_rule, signatures_of
+from .exchange import Buckets, exchanges, sharers
 from .memory import Held, held_bytes
 from .model import CostModel
 from .operators import compute_seconds, inner_count, inner_seconds, reduced_spec, times_of
@@ -45,7 +46,10 @@ class Traffic:
 
 @dataclass
 class Cost:
-    """Cost of an operator, a layer or a plan: one iteration (all micro-batches) on one device."""
+    """Cost of an operator, a layer or a plan: one iteration (all micro-batches) on one device.
+
+    hidden_s: of the seconds of communication, those that run beside computation; of a whole plan
+    """
 
     compute_s: float = 0.0
     inter_s: Traffic = field(default_factory=Traffic)  # seconds of collectives between nodes
@@ -54,6 +58,7 @@ class Cost:
     intra_bytes: Traffic = field(default_factory=Traffic)
     held: Held = field(default_factory=Held)
     nic_messages: float = 0.0  # in which the NIC's bytes travel
+    hidden_s: float = 0.0
 
     @property
     def memory_bytes(self) -> float:
@@ -65,7 +70,7 @@ class Cost:
 
     @property
     def iteration_s(self) -> float:
-        return self.compute_s + self.communication_s
+        return self.compute_s + self.communication_s - self.hidden_s
 
     def add(self, other: Cost) -> None:
         self.compute_s += other.compute_s
@@ -75,6 +80,7 @@ class Cost:
         self.nic_messages += other.nic_messages
         self.nic_bytes.add(other.nic_bytes)
         self.intra_bytes.add(other.intra_bytes)
+        self.hidden_s += other.hidden_s
 
 
 def account(
@@ -84,17 +90,20 @@ def account(
     ops: Mapping[str, PlannedOp],
     edges: Mapping[tuple[str, int], PlannedEdge],
     again: Recomputation | None = None,
+    buckets: Buckets = (),
 ) -> dict[str, Cost]:
     """Operator name -> its cost; a redistribution counts for the operator that reads its result.
 
-    again: which blocks are run again before their backward pass
+    again:   which blocks are run again before their backward pass
+    buckets: gradients that travel together, and share their latencies evenly
     """
     again = again or Recomputation(graph)
+    together = sharers(exchanges(graph, ops, edges), buckets) if buckets else {}
     costs = {
         name: Cost(held=held)
         for name, held in held_bytes(graph, model, micro_batches, ops, edges, again).items()
     }
-    trips = _Trips(model)
+    trips = Trips(model)
     for op in graph.ops:
         cost, passes = costs[op.name], again.passes(op.name)
         _add_operator(cost, graph, trips, micro_batches, passes, op, ops[op.name])
@@ -111,7 +120,8 @@ def account(
             back = ops[op.name].grad_ins[index]
             if edge.backward and back is not None:
                 cause = "gradient_sync" if is_param else "backward"
-                _add_path(cost, trips.along(spec, back, edge.backward), backward, cause)
+                trip = trips.along(spec, back, edge.backward)
+                _add_path(cost, trip.among(together.get((op.name, index), 1)), backward, cause)
     return costs
 
 
@@ -123,7 +133,7 @@ def total(costs: Iterable[Cost]) -> Cost:
 
 
 def _add_operator(
-    cost: Cost, graph: Graph, trips: _Trips, times: int, passes: int, op: Op, placed: PlannedOp
+    cost: Cost, graph: Graph, trips: Trips, times: int, passes: int, op: Op, placed: PlannedOp
 ) -> None:
     model, mesh = trips.model, trips.model.cluster.mesh
     spec, rule = graph.spec(op), find_rule(op.kind)
@@ -135,22 +145,32 @@ def _add_operator(
         forward_s, backward_s = trips.seconds(graph, op, placed)
         cost.compute_s += times * (passes * forward_s + backward_s)
     if placed.inner_axes:
-        inner = inner_of(graph, op)
+        inner, axes = inner_of(graph, op), placed.inner_axes
+        trip = inner_trip(graph, trips, op, placed)
         reduced = reduced_spec(spec, inner)
-        source = placed.ins[inner.tensor]
-        nd = NdSbp(tuple(B if p.is_split and p.dim in inner.dims else p for p in source))
-        local = np.array([even_bytes(reduced, nd, mesh)])
-        axes = placed.inner_axes
+        local = np.array([even_bytes(reduced, _reduced_nd(inner, placed), mesh)])
         seconds = times * float(inner_seconds(model.comm, inner, axes, local, has_grad)[0])
         both = inner_count(inner, has_grad)
-        partial = nd.replace(placed.inner_axes, P)
-        steps = (Step.between(P, B, placed.inner_axes),)
         counts = ("forward", passes * inner.forward), ("backward", inner.backward)
         for cause, count in counts:
             if cause == "forward" or has_grad:
                 link = cost.inter_s if mesh.topology(axes)[0] > 1 else cost.intra_s
                 _add(link, cause, seconds * count / both)
-                _add_bytes(cost, trips.along(reduced, partial, steps), times * count, cause)
+                _add_bytes(cost, trip, times * count, cause)
+
+
+def inner_trip(graph: Graph, trips: Trips, op: Op, placed: PlannedOp) -> Trip:
+    """One of the collectives inside `op`."""
+    inner = inner_of(graph, op)
+    partial = _reduced_nd(inner, placed).replace(placed.inner_axes, P)
+    steps = (Step.between(P, B, placed.inner_axes),)
+    return trips.along(reduced_spec(graph.spec(op), inner), partial, steps)
+
+
+def _reduced_nd(inner: Inner, placed: PlannedOp) -> NdSbp:
+    """How what the collectives inside an operator reduce is placed before and after."""
+    source = placed.ins[inner.tensor]
+    return NdSbp(tuple(B if p.is_split and p.dim in inner.dims else p for p in source))
 
 
 def operator_seconds(
@@ -185,23 +205,48 @@ def inner_of(graph: Graph, op: Op) -> Inner:
 
 
 @dataclass(frozen=True)
-class _Trip:
-    """What one trip along steps takes: seconds between nodes and inside one, bytes, messages."""
+class Trip:
+    """What one trip along steps takes: seconds between nodes and inside one, bytes, messages.
+
+    inter_alpha_s, intra_alpha_s: of the seconds, those of latency
+    """
 
     inter_s: float
     intra_s: float
     nic_bytes: float
     intra_bytes: float
     nic_messages: float
+    inter_alpha_s: float
+    intra_alpha_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.inter_s + self.intra_s
+
+    @property
+    def alpha_s(self) -> float:
+        return self.inter_alpha_s + self.intra_alpha_s
+
+    def among(self, sharers: int) -> Trip:
+        """The part of one of so many tensors that make this trip together."""
+        if sharers == 1:
+            return self
+        saved = 1 - 1 / sharers
+        return replace(
+            self,
+            inter_s=self.inter_s - saved * self.inter_alpha_s,
+            intra_s=self.intra_s - saved * self.intra_alpha_s,
+            nic_messages=self.nic_messages / sharers,
+        )
 
 
 @dataclass
-class _Trips:
+class Trips:
     """Trips and computations on one machine, each once: equal blocks make the same ones."""
 
     model: CostModel
     _seconds: dict[Hashable, tuple[float, float]] = field(default_factory=dict)
-    _known: dict[tuple[TensorSpec, NdSbp, tuple[Step, ...]], _Trip] = field(default_factory=dict)
+    _known: dict[tuple[TensorSpec, NdSbp, tuple[Step, ...]], Trip] = field(default_factory=dict)
 
     def seconds(self, graph: Graph, op: Op, placed: PlannedOp) -> tuple[float, float]:
         """`operator_seconds`."""
@@ -215,30 +260,34 @@ class _Trips:
             self._seconds[key] = operator_seconds(graph, self.model, op, placed)
         return self._seconds[key]
 
-    def along(self, spec: TensorSpec, source: NdSbp, steps: tuple[Step, ...]) -> _Trip:
+    def along(self, spec: TensorSpec, source: NdSbp, steps: tuple[Step, ...]) -> Trip:
         key = spec, source, steps
         if key not in self._known:
             self._known[key] = self._trip(*key)
         return self._known[key]
 
-    def _trip(self, spec: TensorSpec, source: NdSbp, steps: tuple[Step, ...]) -> _Trip:
+    def _trip(self, spec: TensorSpec, source: NdSbp, steps: tuple[Step, ...]) -> Trip:
         mesh, table, nd = self.model.cluster.mesh, self.model.comm.collectives, source
         seconds = {True: 0.0, False: 0.0}  # between nodes, inside one
+        alphas = {True: 0.0, False: 0.0}
         for step in steps:
             if not step.is_free:
                 between = mesh.topology(step.axes)[0] > 1
                 seconds[between] += path_cost(spec, nd, (step,), mesh, self.model.comm.price)
+                alphas[between] += self.model.comm.price(step.way, step.axes)[0]
             nd = step.apply(nd)
-        return _Trip(
+        return Trip(
             seconds[True],
             seconds[False],
             nic_bytes(spec, source, steps, mesh, table),
             device_intra_bytes(spec, source, steps, mesh, table),
             nic_messages(steps, mesh, table),
+            alphas[True],
+            alphas[False],
         )
 
 
-def _add_path(cost: Cost, trip: _Trip, times: int, cause: str) -> None:
+def _add_path(cost: Cost, trip: Trip, times: int, cause: str) -> None:
     if not times:
         return
     _add(cost.inter_s, cause, times * trip.inter_s)
@@ -246,7 +295,7 @@ def _add_path(cost: Cost, trip: _Trip, times: int, cause: str) -> None:
     _add_bytes(cost, trip, times, cause)
 
 
-def _add_bytes(cost: Cost, trip: _Trip, times: int, cause: str) -> None:
+def _add_bytes(cost: Cost, trip: Trip, times: int, cause: str) -> None:
     cost.nic_messages += times * trip.nic_messages
     _add(cost.nic_bytes, cause, times * trip.nic_bytes)
     _add(cost.intra_bytes, cause, times * trip.intra_bytes)

@@ -34,6 +34,7 @@ class CostModel:
     memory_limit_bytes: per device; None takes the device's memory
     precision:          of the parameters, "float32", "float16" or "bfloat16"
     back_end:           that runs the plan: its memory rules say what a step needs
+    overlap:            gradients may travel beside the backward pass
     """
 
     cluster: Cluster
@@ -42,6 +43,7 @@ class CostModel:
     memory_limit_bytes: float | None = None
     precision: str = "float32"
     back_end: str = "oneflow"
+    overlap: bool = False
 
     def __post_init__(self) -> None:
         parameter_copies(self.optimizer)

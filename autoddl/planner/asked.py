@@ -20,6 +20,7 @@ def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:
         options.memory_limit_bytes,
         options.precision,
         options.back_end,
+        options.overlap,
     )
 
 

@@ -140,7 +140,7 @@ def _budget(options: PlanOptions, share: float) -> Budget:
 
 def _cost_to_beat(found: Candidate | None) -> float:
     """What a baseline must cost less than; tables in single precision leave a relative error."""
-    return float("inf") if found is None else found.result.cost * (1 - 1e-6)
+    return float("inf") if found is None else found.step_s * (1 - 1e-6)
 
 
 def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -> StagePlan:
@@ -158,6 +158,7 @@ def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -
         alternatives = next_best(tables, result.choice, result.memory)
         bound = result.lower_bound
         bound = bound if np.isfinite(bound) else free_bound(tables.problem)
+        bound = None if model.overlap else bound  # of steps without overlap
         search = SearchRecord(result.algorithm, result.evaluations, bound, result.end, seconds)
     return StagePlan(
         graph=tables.grouping.graph,
@@ -176,6 +177,7 @@ def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -
         in_flight=tables.again.in_flight,
         precision=model.precision,
         back_end=model.back_end,
+        buckets=found.buckets,
     )
 
 

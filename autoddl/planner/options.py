@@ -72,6 +72,8 @@ class PlanOptions:
     zero:               store parameters, gradients and the optimizer's state split (ZeRO) where it
                         pays; False as in AutoDDL's own space. The schemes named ZeRO are priced
                         all the same, and not taken
+    overlap:            gradients travel beside the backward pass, in buckets that prices choose; so
+                        in the known schemes, too, but not in pipeline stages
     baselines:          price the known schemes too, and return the best of them if it is faster
                         than what was found; in stages each is priced in the same stages
     checkpointing:      which of the model's repeated blocks keep only their inputs and run forward
@@ -134,6 +136,9 @@ class PlanOptions:
             "Split parameters, gradients and the optimizer's state (ZeRO 1 to 3) where it pays.",
             bool,
         ),
+    )
+    overlap: bool = _option(
+        False, About("Exchange gradients in buckets, beside the backward pass.", bool)
     )
     baselines: bool = _option(
         True, About("Price the known schemes too; the plan is the best of all.", bool)
@@ -258,6 +263,7 @@ class TrainKeywords(TypedDict, total=False):
     gap: float | None
     split_channels: bool
     zero: bool
+    overlap: bool
     baselines: bool
     checkpointing: Checkpointing
     precision: str

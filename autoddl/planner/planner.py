@@ -115,6 +115,7 @@ def _on_one_mesh(
 
 def _in_stages(graph: Graph, model: CostModel, options: PlanOptions) -> Plan:
     """The best of the ranked partitions of several stages whose stages all fit the memory."""
+    model = replace(model, overlap=False)
     blocks = len(repeated_blocks(graph))
     most = min(MOST_LAYERS, blocks) if blocks >= _MANY * MOST_STAGES else MOST_LAYERS
     cut = cut_graph(graph, most)

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..cost.collectives import CommModel
+from ..cost.exchange import Buckets
 from ..cost.liveness import required_bytes
 from ..cost.memory import held_bytes
 from ..cost.recompute import Recomputation
@@ -29,6 +31,7 @@ from ..cost.step_tensors import PlannedStep
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..graph.regions import Blocks
+from ..plans.schedule.step import StepMaker
 from ..sbp.collectives import Step
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
@@ -222,13 +225,87 @@ def _common(graph: Graph, paths: PathTable, tensor: str, uses: list[NdSbp], whol
     return common if local else whole
 
 
+# ---- buckets
+
+_LATE = 1e-3  # of the end: so much later is as good, if fewer collectives do
+
+
+def best_buckets(maker: StepMaker) -> Buckets:
+    """The buckets with which the step ends first; () if nothing travels."""
+    every = maker.exchanges
+    if not every:
+        return ()
+    ready = _ready(maker)
+    order = sorted(range(len(every)), key=lambda n: (ready[n], -n))
+    companies = [exchange.company for exchange in every]
+    runs = earliest_runs(order, ready, maker.prices, companies)
+    tried = {runs, _together(companies, order, [len(order)])}
+    return min(sorted(tried), key=lambda buckets: maker.step(buckets).end_s)
+
+
+def _ready(maker: StepMaker) -> list[float]:
+    """When each gradient is there in a backward pass, if no exchange delays it."""
+    tasks = maker.step(tuple((n,) for n in range(len(maker.exchanges))), 1).tasks
+    ends = np.cumsum([0.0 if task.cause == "exchange" else task.seconds for task in tasks])
+    made = {task.members[0]: max(task.needs) for task in tasks if task.cause == "exchange"}
+    return [float(ends[made[n]]) for n in range(len(made))]
+
+
+def earliest_runs(
+    order: Sequence[int],
+    ready: Sequence[float],
+    prices: Sequence[tuple[float, float]],
+    companies: Sequence[Hashable],
+) -> Buckets:
+    """The dynamic program of the module's docstring, in O(n^2) steps on arrays.
+
+    order: the gradients as they are ready, at `ready`; prices: (seconds of latency, further ones)
+    companies: equal for those that may travel together
+    """
+    last_of: dict[Hashable, int] = {}
+    own_s = np.zeros(len(order))  # of those before j: own bytes, and the latency if last of a kind
+    end_s = np.zeros(len(order) + 1)
+    runs_s: list[NDArray[np.float64]] = []  # [j][i] of the run i .. j
+    for j, number in enumerate(order):
+        before = last_of.get(companies[number])
+        if before is not None:
+            own_s[before] -= prices[order[before]][0]
+        last_of[companies[number]] = j
+        own_s[j] = sum(prices[number])
+        runs_s.append(np.cumsum(own_s[j::-1])[::-1])
+        end_s[j + 1] = (np.maximum(end_s[: j + 1], ready[number]) + runs_s[j]).min()
+    cuts, at, latest_s = [], len(order), end_s[-1] * (1 + _LATE)
+    while at:
+        cuts.append(at)
+        run_s = runs_s[at - 1]
+        starts = np.maximum(end_s[:at], ready[order[at - 1]])
+        at = int((starts + run_s <= latest_s).argmax())
+        latest_s -= run_s[at]
+    return _together(companies, order, cuts[::-1])
+
+
+def _together(companies: Sequence[Hashable], order: Sequence[int], cuts: Sequence[int]) -> Buckets:
+    """Of each run, up to a cut, the gradients that may travel together as a bucket."""
+    found: list[tuple[int, ...]] = []
+    start = 0
+    for cut in cuts:
+        run: dict[Hashable, list[int]] = {}
+        for number in order[start:cut]:
+            run.setdefault(companies[number], []).append(number)
+        found += [tuple(members) for members in run.values()]
+        start = cut
+    return tuple(found)
+
+
+# ---- plans
+
 NEAR_FREE = 0.003
-_WORKED_OUT = ("placed", "excess_bytes", "needed_bytes")
+_WORKED_OUT = ("placed", "maker", "buckets", "hidden_s", "excess_bytes", "needed_bytes")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A choice and the tables that it is of; `seconds` of an iteration.
+    """A choice and the tables that it is of; `seconds` of an iteration, one task after the other.
 
     paths: of the tables' mesh and prices
     """
@@ -254,6 +331,30 @@ class Candidate:
     def placed(self) -> tuple[dict[str, PlannedOp], dict[tuple[str, int], PlannedEdge]]:
         """Placements and steps."""
         return place(self.tables, self.result.choice, self.paths)
+
+    @cached_property
+    def maker(self) -> StepMaker:
+        """Of the tasks of its step."""
+        tables = self.tables
+        sizes = tables.grouping.graph, tables.model, tables.micro_batches
+        return StepMaker(*sizes, *self.placed, tables.again)
+
+    @cached_property
+    def buckets(self) -> Buckets:
+        """In which its gradients travel beside the backward pass; () if they do not."""
+        return best_buckets(self.maker) if self.tables.model.overlap else ()
+
+    @cached_property
+    def hidden_s(self) -> float:
+        """Seconds of communication that run beside computation."""
+        return self.maker.hidden_s(self.buckets) if self.buckets else 0.0
+
+    @cached_property
+    def step_s(self) -> float:
+        """Of an iteration with what overlaps; `seconds` is that of the serial step."""
+        if not self.buckets:
+            return self.seconds
+        return self.seconds - self.maker.latency_s(self.buckets) - self.hidden_s
 
     @cached_property
     def excess_bytes(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..cluster.spec import Cluster
+from ..cost.exchange import check_buckets
 from ..graph.batch_norm import batch_norm_of, with_batch_norm
 from ..graph.cut import CutGraph
 from ..graph.graph import SOURCE_KINDS, Graph
@@ -80,7 +81,10 @@ def verify_in_flight(held: Sequence[int], parts: Sequence[StagePlan]) -> None:
 
 
 def verify_stage(stage: StagePlan) -> None:
-    """ValueError unless every path leads where it says and blocks of operators are recomputed."""
+    """ValueError unless every path leads where it says and blocks of operators are recomputed.
+
+    And unless each gradient that travels is in one bucket, if there are any.
+    """
     _verify_blocks(stage.graph, stage.recomputed)
     for op in stage.graph.ops:
         for index, name in enumerate(op.inputs):
@@ -96,6 +100,7 @@ def verify_stage(stage: StagePlan) -> None:
             )
             if name in stage.graph.needs_grad and given is not None and wanted is not None:
                 _verify_path(given, edge.backward, wanted, f"gradient of {where}")
+    check_buckets(stage.exchanges, stage.buckets)
 
 
 def _verify_blocks(graph: Graph, recomputed: Blocks) -> None:

@@ -30,10 +30,9 @@ from ..graph.cut import CutGraph
 from ..graph.graph import Graph, StoredGraph
 from ..graph.regions import Blocks
 from . import checks
-from .once import Once
 from .records import PlannedBaseline, PlannedLayer
 from .schedule.orders import SCHEDULES, in_flight
-from .stage import StageFile, StagePlan
+from .stage import Once, StageFile, StagePlan
 
 # Of all stages alike
 _ASKED = ("micro_batches", "seed", "optimizer", "comm_rule", "precision", "back_end")

@@ -4,22 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import cached_property
+from typing import Annotated, Any, TypeVar
 
-from .._files import FIELDS, Count, Positive, Size, Stored, json_number
+from .._files import FIELDS, OMIT, Count, Positive, Size, Stored, json_number
 from ..cluster.spec import Cluster
 from ..cluster.submesh import SubMesh
+from ..cost.exchange import Exchange, exchanges
 from ..graph.cut import CutGraph
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp, StoredEdges
 from ..graph.regions import Blocks
 from ..sbp.mesh import Mesh
-from .once import Once
 from .records import PlannedLayer, SearchRecord
 
+Result = TypeVar("Result")
 _NAMES = ("name", "tensor")  # attributes that hold a name
+
+
+class Once:
+    """A base of frozen values, of which functions outside of their class keep what follows.
+
+    What they keep here is no part of them and is not compared.
+    """
+
+    def once(self, compute: Callable[[Any], Result]) -> Result:
+        """`compute(self)`, computed when it is first asked for."""
+        if compute not in self._known:
+            self._known[compute] = compute(self)
+        return self._known[compute]
+
+    @cached_property
+    def _known(self) -> dict[Callable[[Any], Any], Any]:
+        return {}
 
 
 def _place(numbers: tuple[int, int, int, int]) -> SubMesh:
@@ -44,6 +63,7 @@ class StageFile:
     layers: tuple[PlannedLayer, ...]
     ops: Mapping[str, PlannedOp]
     edges: StoredEdges
+    buckets: Annotated[tuple[tuple[Size, ...], ...], OMIT] = ()
 
     __pydantic_config__ = FIELDS
 
@@ -66,6 +86,8 @@ class StagePlan(StageFile, Once):
     recomputed: blocks of operators of which only the inputs are kept for the backward pass; their
                 forward pass is run again before it
     in_flight:  the most micro-batches whose forward pass is kept at once
+    buckets:    gradients that travel together beside the backward pass, in the order in which they
+                leave, by their numbers in `exchanges`; () if each travels by itself after it
     precision:  "float16" or "bfloat16" if `graph` is in mixed precision
     back_end:   whose memory rules say what a step needs
     """
@@ -87,6 +109,11 @@ class StagePlan(StageFile, Once):
     def batch(self) -> int:
         """Rows of the global batch of one iteration."""
         return self.graph.batch * self.micro_batches
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The gradients of parameters that travel between devices."""
+        return exchanges(self.graph, self.ops, self.edges)
 
     def keeping_all(self) -> StagePlan:
         """The same without recomputation."""

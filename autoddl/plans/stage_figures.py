@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cost.account import Cost, account, operator_seconds, total
+from ..cost.exchange import Buckets
 from ..cost.liveness import Runtime, memory_course, memory_peak, required_bytes
 from ..cost.model import CostModel
 from ..cost.operators import Timed, timed_operators
@@ -32,6 +33,7 @@ from ..graph.graph import Graph
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..search.problem import relative_gap
 from .records import PlannedLayer, StagePrice
+from .schedule.step import Step, StepMaker
 from .stage import StagePlan
 
 _SEVERAL = 2  # micro-batches in flight: with more of them memory grows by equal steps
@@ -44,15 +46,17 @@ def columns(
     ops: Mapping[str, PlannedOp],
     edges: Mapping[tuple[str, int], PlannedEdge],
     again: Recomputation | None = None,
+    buckets: Buckets = (),
 ) -> Columns:
     """Per operator: forward_s, backward_s, once_s, fixed_bytes, stash_bytes, work_bytes.
 
     again: what is run again, in the backward pass; what a block holds meanwhile is `work_bytes` of
            its operators, also if another block holds more
+    buckets: gradients that travel together
     """
     again = replace(again or Recomputation(graph), in_flight=_SEVERAL)
-    one = account(graph, model, 1, ops, edges, again)
-    two = account(graph, model, 2, ops, edges, again)
+    one = account(graph, model, 1, ops, edges, again, buckets)
+    two = account(graph, model, 2, ops, edges, again, buckets)
     found = {}
     for op in graph.ops:
         placed = ops[op.name]
@@ -115,13 +119,31 @@ class StageFigures:
         """Operator name -> its cost in one iteration."""
         stage = self.stage
         return account(
-            stage.graph, self.model, stage.micro_batches, stage.ops, stage.edges, self.again
-        )
+            stage.graph, self.model, stage.micro_batches, stage.ops, stage.edges, self.again,
+            stage.buckets,
+        )  # fmt: skip
 
     @cached_property
     def cost(self) -> Cost:
         """The cost of one iteration on one device."""
-        return total(self.costs.values())
+        whole = total(self.costs.values())
+        stage = self.stage
+        if stage.buckets:
+            whole.hidden_s = self.maker.hidden_s(stage.buckets)
+        return whole
+
+    @cached_property
+    def maker(self) -> StepMaker:
+        """Makes the tasks of a step."""
+        stage = self.stage
+        return StepMaker(
+            stage.graph, self.model, stage.micro_batches, stage.ops, stage.edges, self.again
+        )
+
+    @cached_property
+    def tasks(self) -> Step:
+        """The tasks of a step, in order."""
+        return self.maker.step(self.stage.buckets)
 
     def layer_cost(self, layer: PlannedLayer) -> Cost:
         return total(self.costs[name] for name in layer.ops)
@@ -144,7 +166,8 @@ class StageFigures:
     def price(self) -> StagePrice:
         """What the stage costs per micro-batch and once an iteration, and what it holds."""
         stage = self.stage
-        parts = columns(stage.graph, self.model, stage.ops, stage.edges, self.again)
+        steps = stage.ops, stage.edges, self.again, stage.buckets
+        parts = columns(stage.graph, self.model, *steps)
         whole = np.sum(list(parts.values()), axis=0)
         blocks = (sum(float(parts[name][5]) for name in block) for block in self.again.blocks)
         whole[5] = max(blocks, default=0.0)

@@ -60,7 +60,7 @@ class Baseline:
     @property
     def seconds(self) -> float:
         """Of an iteration; inf if the baseline does not fit."""
-        return math.inf if self.found is None else self.found.seconds
+        return math.inf if self.found is None else self.found.step_s
 
 
 def tried_again(blocks: Blocks, checkpointing: Checkpointing) -> tuple[Blocks, ...]:
@@ -189,9 +189,10 @@ class BaselinePricer:
             float(tables.table_of(group).compute_s[tables.strategy(result.choice, group)])
             for group in range(len(tables.grouping.groups))
         )
-        name, seconds = way.variant.family.name, result.cost
+        name, step_s = way.variant.family.name, found.step_s
+        moved_s = step_s + found.hidden_s - compute_s
         record = PlannedBaseline(
-            name, self._topology(way), way.parts, result.memory, seconds, seconds - compute_s
+            name, self._topology(way), way.parts, result.memory, step_s, moved_s
         )
         return Baseline(record, found)
 

@@ -1,12 +1,14 @@
 """Simulates a schedule: start and end of every action, idle time and peak memory of each stage.
 
-A stage has one computation stream and one communication queue, both in the order of its list. With
-overlap the two run in parallel; otherwise the list is one stream. A transfer blocks the queues of
-both its stages while it lasts, as a blocking send and receive do. So everything starts at
+`run` is the one simulator, of pipelines and of the step of a mesh (`step`). Every device, or stage,
+has a queue for its computation and one for its communication. A task holds one or several of them
+while it lasts, in the order in which the tasks are given, and starts at
 
-    start(x) = max of the ends of what x depends on and of what precedes x in its streams
+    start(x) = max of the ends of what x needs and of what precedes x in its queues
 
-which one pass over the tasks in a valid order computes: `simulate`.
+A stage of a pipeline has one computation stream and one communication queue, both in the order of
+its list. With overlap the two run in parallel; otherwise the list is one stream. A transfer blocks
+the queues of both its stages while it lasts, as a blocking send and receive do.
 
 For equal stages and free transfers (s stages, m micro-batches, passes of f, b and w seconds):
 
@@ -26,12 +28,47 @@ for
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from .orders import Action, peak_stash
 from .schedule import Costs, Flow, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A task as its queues know it.
+
+    needs: numbers of tasks that must have ended, beside those before it in its `queues`
+    """
+
+    seconds: float
+    queues: tuple[int, ...]
+    needs: tuple[int, ...] = ()
+
+
+def run(tasks: Sequence[Queued]) -> tuple[list[float], list[float]]:
+    """The start and end of each task, in seconds; in the queues they stand in the order given.
+
+    ValueError if a task needs one that comes after it, which no order of the queues allows for.
+    """
+    free: dict[int, float] = {}
+    starts: list[float] = []
+    ends: list[float] = []
+    for number, task in enumerate(tasks):
+        if any(need >= number for need in task.needs):
+            raise ValueError(f"task {number} needs {max(task.needs)}, which does not come before")
+        start = max(
+            *(free.get(queue, 0.0) for queue in task.queues),
+            *(ends[need] for need in task.needs),
+            0.0,
+        )
+        starts.append(start)
+        ends.append(start + task.seconds)
+        for queue in task.queues:
+            free[queue] = ends[-1]
+    return starts, ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,26 +250,24 @@ class Timeline:
 
 def simulate(schedule: Schedule, costs: Costs, overlap: bool = True) -> Timeline:
     """Run `schedule` with `costs`. Raises ValueError if its stages deadlock."""
-    ends: dict[Task, float] = {}
-    free: dict[tuple[int, bool], float] = defaultdict(float)
-    spans: list[Span] = []
-    for task in sorted_tasks(schedule, overlap):
-        is_pass = isinstance(task, Pass)
-        who = list(actions_of(schedule, task))
-        streams = [(stage, is_pass or not overlap) for stage, _ in who]
-        start = max(
-            *(free[stream] for stream in streams),
-            *(ends[need] for need in needs(schedule, task)),
-            0.0,
-        )
+    order = sorted_tasks(schedule, overlap)
+    number_of = {task: number for number, task in enumerate(order)}
+    ends = [list(actions_of(schedule, task)) for task in order]
+    tasks: list[Queued] = []
+    for task, who in zip(order, ends, strict=True):
         if isinstance(task, Pass):
-            end = start + costs.seconds(task.kind, task.part)
+            seconds = costs.seconds(task.kind, task.part)
         else:
-            end = start + costs.transfer_s(task.direction, task.flow)
-        ends[task] = end
-        for stream in streams:
-            free[stream] = end
-        spans += [Span(stage, action, start, end) for stage, action in who]
+            seconds = costs.transfer_s(task.direction, task.flow)
+        kind = overlap and not isinstance(task, Pass)
+        held = tuple(2 * stage + kind for stage, _ in who)
+        wanted = tuple(number_of[need] for need in needs(schedule, task))
+        tasks.append(Queued(seconds, held, wanted))
+    spans = [
+        Span(stage, action, start, end)
+        for who, start, end in zip(ends, *run(tasks), strict=True)
+        for stage, action in who
+    ]
     return Timeline(schedule, tuple(sorted(spans, key=lambda s: (s.start_s, s.end_s, s.stage))))
 
 

@@ -1,0 +1,109 @@
+"""The exchange of gradients: which of them travel, and which may travel together, in a bucket.
+
+The gradient of one use of a trained parameter travels back along the steps of its edge. Gradients
+that take equal steps in the same groups of devices can travel as one tensor, if these steps are an
+all-reduce, at once or in several steps: from Partial to Broadcast on every axis that they touch.
+Then each local tensor may be laid out flat, one behind the other. Together they pay the latencies
+of the steps once:
+
+    seconds(bucket) = sum over steps of  alpha + beta (bytes of all its gradients)
+
+A plan's `buckets` number the uses in the order of `exchanges`, and stand in the order in which they
+leave: each as soon as the gradients of its members are there and the buckets before it have left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..graph.graph import Graph
+from ..graph.placed import PlannedEdge, PlannedOp
+from ..sbp.collectives import Step
+from ..sbp.layout import TensorSpec
+from ..sbp.placement import B, NdSbp
+
+Key = tuple[str, int]
+Buckets = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The way of the gradient of one use of a parameter, input `index` of operator `op`.
+
+    given:    how the operator's backward pass leaves it
+    is_often: it travels for each micro-batch (ZeRO's stages 2 and 3), not once an iteration
+    """
+
+    op: str
+    index: int
+    spec: TensorSpec
+    given: NdSbp
+    steps: tuple[Step, ...]
+    is_often: bool
+
+    @property
+    def key(self) -> Key:
+        return self.op, self.index
+
+    @property
+    def is_all_reduce(self) -> bool:
+        """Whether its steps lead from Partial to Broadcast on every axis that they touch."""
+        nd, touched = self.given, {axis for step in self.steps for axis in step.axes}
+        for step in self.steps:
+            nd = step.apply(nd)
+        return all(self.given[axis].is_partial and nd[axis] == B for axis in touched)
+
+    @property
+    def company(self) -> Hashable:
+        """Equal for gradients that may travel in one bucket."""
+        if not self.is_all_reduce:
+            return self.key
+        return self.spec.dtype, self.is_often, tuple((s.way, s.axes) for s in self.steps)
+
+
+def exchanges(
+    graph: Graph, ops: Mapping[str, PlannedOp], edges: Mapping[Key, PlannedEdge]
+) -> tuple[Exchange, ...]:
+    """The uses of trained parameters whose gradients travel between devices, in graph order."""
+    found: list[Exchange] = []
+    for op in graph.ops:
+        for index, tensor in enumerate(op.inputs):
+            edge, given = edges.get((op.name, index)), ops[op.name].grad_ins[index]
+            is_param = graph.producers[tensor].kind == "param" and tensor in graph.needs_grad
+            if not is_param or edge is None or given is None:
+                continue
+            if any(not step.is_free for step in edge.backward):
+                spec, is_often = graph.tensors[tensor].spec, edge.zero_stage > 1
+                found.append(Exchange(op.name, index, spec, given, edge.backward, is_often))
+    return tuple(found)
+
+
+def check_buckets(every: Sequence[Exchange], buckets: Buckets) -> None:
+    """ValueError unless each gradient is in one bucket, beside such as may travel with it.
+
+    No buckets are right, too: then each travels by itself once the last pass is done.
+    """
+    if not buckets:
+        return
+    found = Counter(number for bucket in buckets for number in bucket)
+    numbers = range(len(every))
+    wrong = [n for n in sorted({*found, *numbers}) if found[n] != 1 or n not in numbers]
+    if wrong or not all(buckets):
+        told = f"gradient {wrong[0]} is in {found[wrong[0]]} of them" if wrong else "one is empty"
+        raise ValueError(
+            f"the plan's buckets are not the {len(every)} gradients that travel, each once: {told}"
+        )
+    for number, bucket in enumerate(buckets):
+        if len({every[n].company for n in bucket}) > 1:
+            one, other = (every[n] for n in bucket[:2])
+            raise ValueError(
+                f"bucket {number} of the plan has gradients that cannot travel together, "
+                f"such as those of input {one.index} of {one.op} and {other.index} of {other.op}"
+            )
+
+
+def sharers(every: Sequence[Exchange], buckets: Buckets) -> dict[Key, int]:
+    """Use of a parameter -> how many gradients its bucket has."""
+    return {every[n].key: len(bucket) for bucket in buckets for n in bucket}

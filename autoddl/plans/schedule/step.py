@@ -1,0 +1,302 @@
+"""The step of one mesh as a schedule: its tasks, in the one order that all its devices share.
+
+The tasks follow from what a plan says: computation of each operator, forward and backward; the
+collectives between operators and inside them; gathers of parameters that are stored split; and the
+exchange of gradients, each by itself or in buckets (`cost.exchange`). A device has a queue for
+computation and one for communication, both in the order of the list:
+
+    computation        holds the queue of computation
+    collective         both, as the next operator waits for it: none runs beside computation
+    exchange           without buckets both, after the last pass. In a bucket the queue of
+                       communication, from when its members' gradients are there and earlier
+                       buckets have left; the next collective waits for it, computation does not
+
+Every device runs the same list, and no task needs one after it, so that nothing can deadlock:
+`simulate.run` refuses any other list. The serial step is the same list on one queue. What overlaps
+is
+
+    hidden = seconds of all tasks, one after the other  -  end of the last one
+
+and is nothing without buckets. From the third micro-batch on, passes are like the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from ...cost.account import Trips, inner_of, inner_trip
+from ...cost.exchange import Buckets, Exchange, exchanges
+from ...cost.model import CostModel
+from ...cost.recompute import Recomputation
+from ...graph.graph import SOURCE_KINDS, Graph, Op
+from ...graph.placed import PlannedEdge, PlannedOp
+from .simulate import Queued, run
+
+Cause = Literal["forward", "backward", "collective", "gather", "exchange"]
+COMPUTING: tuple[Cause, ...] = ("forward", "backward")
+_COMPUTE, _COMMUNICATE = 0, 1
+_ALIKE = 3  # micro-batches: any further one takes as long as the last of these
+
+
+@dataclass(frozen=True, slots=True)
+class StepTask:
+    """A task of a step; `operator`: which it is of, or the last one before a bucket leaves.
+
+    members: of an exchange, the numbers of the gradients
+    needs:   of a bucket, the numbers of the tasks that make its gradients
+    """
+
+    cause: Cause
+    operator: str
+    seconds: float
+    micro_batch: int
+    members: tuple[int, ...] = ()
+    needs: tuple[int, ...] = ()
+
+    @property
+    def queues(self) -> tuple[int, ...]:
+        if self.cause in COMPUTING:
+            return (_COMPUTE,)
+        return (_COMMUNICATE,) if self.needs else (_COMPUTE, _COMMUNICATE)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The tasks of a step, in order; of more than three micro-batches those of three."""
+
+    tasks: tuple[StepTask, ...]
+    buckets: Buckets
+    exchanges: tuple[Exchange, ...]
+
+    @cached_property
+    def times(self) -> tuple[list[float], list[float]]:
+        """The start and end of each task."""
+        return run([Queued(t.seconds, t.queues, t.needs) for t in self.tasks])
+
+    @cached_property
+    def end_s(self) -> float:
+        """Of the last task."""
+        return max(self.times[1], default=0.0)
+
+    @cached_property
+    def hidden_s(self) -> float:
+        """Seconds of communication that run beside computation."""
+        if not self.buckets:
+            return 0.0
+        return sum(task.seconds for task in self.tasks) - self.end_s
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """What an operator does in a pass of one micro-batch, in seconds.
+
+    first:   its parameters' gathers, once an iteration; `again`: before each pass (ZeRO's stage 3)
+    arrive:  collectives of its other inputs; `inner`: its own, forward and backward
+    return_: collectives of its inputs' gradients; exchanged: numbers of its parameters' gradients
+    """
+
+    op: Op
+    forward_s: float
+    backward_s: float
+    first: tuple[float, ...]
+    again: tuple[float, ...]
+    arrive: tuple[float, ...]
+    inner: tuple[float, float]
+    return_: tuple[float, ...]
+    exchanged: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StepMaker:
+    """Makes the step of a mesh's plan, with one choice of buckets or another.
+
+    again: which blocks are run again before their backward pass
+    """
+
+    graph: Graph
+    model: CostModel
+    micro_batches: int
+    ops: Mapping[str, PlannedOp]
+    edges: Mapping[tuple[str, int], PlannedEdge]
+    again: Recomputation
+
+    @cached_property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        return exchanges(self.graph, self.ops, self.edges)
+
+    @cached_property
+    def prices(self) -> tuple[tuple[float, float], ...]:
+        """Of each exchange (seconds of latency, further seconds), once."""
+        trips = [self._trips.along(e.spec, e.given, e.steps) for e in self.exchanges]
+        return tuple((trip.alpha_s, trip.seconds - trip.alpha_s) for trip in trips)
+
+    def bucket_s(self, members: Sequence[int]) -> float:
+        """Seconds of the exchange of a bucket."""
+        return self.prices[members[0]][0] + sum(self.prices[n][1] for n in members)
+
+    def step(self, buckets: Buckets, micro_batches: int | None = None) -> Step:
+        """With the gradients in `buckets`; () for each by itself after the last pass.
+
+        micro_batches: so many instead of those of the plan; three at most are put down
+        """
+        made = _Making(self, buckets)
+        count = min(micro_batches or self.micro_batches, _ALIKE)
+        made.start()
+        for number in range(count):
+            made.forward(number)
+            made.backward(number, number == count - 1)
+        made.finish(count - 1)
+        return Step(tuple(made.tasks), buckets, self.exchanges)
+
+    def hidden_s(self, buckets: Buckets) -> float:
+        """Seconds of communication that run beside computation, in the whole step."""
+        found = self.step(buckets).hidden_s
+        if not buckets or self.micro_batches <= _ALIKE:
+            return found
+        one_less = self.step(buckets, _ALIKE - 1).hidden_s
+        return found + (self.micro_batches - _ALIKE) * (found - one_less)
+
+    def latency_s(self, buckets: Buckets) -> float:
+        """Seconds that the gradients in `buckets` save as they pay their latencies together."""
+        found = 0.0
+        for bucket in buckets:
+            times = self.micro_batches if self.exchanges[bucket[0]].is_often else 1
+            found += times * (len(bucket) - 1) * self.prices[bucket[0]][0]
+        return found
+
+    @cached_property
+    def _trips(self) -> Trips:
+        return Trips(self.model)
+
+    @cached_property
+    def operators(self) -> tuple[_Operator, ...]:
+        """Those that run, in graph order."""
+        number_of = {e.key: number for number, e in enumerate(self.exchanges)}
+        return tuple(
+            self._operator(op, number_of) for op in self.graph.ops if op.kind not in SOURCE_KINDS
+        )
+
+    def _operator(self, op: Op, number_of: Mapping[tuple[str, int], int]) -> _Operator:
+        graph, trips, placed = self.graph, self._trips, self.ops[op.name]
+        forward_s = backward_s = 0.0
+        if op.name not in graph.free_ops:
+            forward_s, backward_s = trips.seconds(graph, op, placed)
+        first, again, arrive, back = [], [], [], []
+        exchanged: list[int] = []
+        for index, tensor in enumerate(op.inputs):
+            edge = self.edges.get((op.name, index))
+            if edge is None:
+                continue
+            producer, spec = graph.producers[tensor], graph.tensors[tensor].spec
+            given = self.ops[producer.name].outs[producer.outputs.index(tensor)]
+            is_param, returned = producer.kind == "param", placed.grad_ins[index]
+            kind = arrive if not is_param else again if edge.zero_stage == 3 else first
+            kind.append(trips.along(spec, given, edge.forward).seconds)
+            if (op.name, index) in number_of:
+                exchanged.append(number_of[op.name, index])
+            elif edge.backward and returned is not None:
+                back.append(trips.along(spec, returned, edge.backward).seconds)
+        inner = 0.0, 0.0
+        if placed.inner_axes:
+            one, counts = inner_trip(graph, trips, op, placed).seconds, inner_of(graph, op)
+            has_grad = any(o in graph.needs_grad for o in op.outputs)
+            inner = counts.forward * one, counts.backward * one * has_grad
+        first, again, arrive, back = (
+            tuple(seconds for seconds in found if seconds) for found in (first, again, arrive, back)
+        )
+        own = forward_s, backward_s, first, again, arrive, inner, back
+        return _Operator(op, *own, tuple(exchanged))
+
+
+@dataclass
+class _Making:
+    """A step that is being put down, task by task.
+
+    ready: exchange -> the number of the task that has made its gradient
+    left:  how many buckets have left
+    """
+
+    maker: StepMaker
+    buckets: Buckets
+    tasks: list[StepTask] = field(default_factory=list)
+    ready: dict[int, int] = field(default_factory=dict)
+    left: int = 0
+    last: int = -1  # number of the last task that computes
+
+    def start(self) -> None:
+        for own in self.maker.operators:
+            self._collectives("gather", own.op, own.first, 0)
+
+    def forward(self, micro_batch: int) -> None:
+        for own in self.maker.operators:
+            self._run(own, micro_batch)
+
+    def backward(self, micro_batch: int, is_last: bool) -> None:
+        again, rerun = self.maker.again.block_of, set[int]()
+        self.left = 0
+        self.ready.clear()
+        for own in reversed(self.maker.operators):
+            block = again.get(own.op.name)
+            if block is not None and block not in rerun:
+                rerun.add(block)
+                for inside in self.maker.operators:
+                    if again.get(inside.op.name) == block:
+                        self._run(inside, micro_batch)
+            self._collectives("gather", own.op, own.again, micro_batch)
+            self._compute("backward", own.op, own.backward_s, micro_batch)
+            self._collectives("collective", own.op, own.inner[1:], micro_batch)
+            self._collectives("collective", own.op, own.return_, micro_batch)
+            self._made(own, micro_batch, is_last)
+
+    def finish(self, micro_batch: int) -> None:
+        """What has not left: all that travels once, if there are no buckets."""
+        assert self.left in (0, len(self.buckets)), "the buckets have all gradients, each once"
+        for number, exchange in enumerate(self.maker.exchanges if not self.buckets else ()):
+            if not exchange.is_often:
+                self._exchange(exchange.op, (number,), micro_batch)
+
+    def _run(self, own: _Operator, micro_batch: int) -> None:
+        """The forward pass of an operator."""
+        self._collectives("gather", own.op, own.again, micro_batch)
+        self._collectives("collective", own.op, own.arrive, micro_batch)
+        self._compute("forward", own.op, own.forward_s, micro_batch)
+        self._collectives("collective", own.op, own.inner[:1], micro_batch)
+
+    def _made(self, own: _Operator, micro_batch: int, is_last: bool) -> None:
+        """Its parameters' gradients are there: buckets may leave."""
+        every = self.maker.exchanges
+        for number in own.exchanged:
+            if not self.buckets and every[number].is_often:
+                self._exchange(own.op.name, (number,), micro_batch)
+            self.ready[number] = self.last
+        while self.left < len(self.buckets):
+            members = self.buckets[self.left]
+            if every[members[0]].is_often or is_last:
+                if not all(number in self.ready for number in members):
+                    return
+                needs = (max(self.ready[number] for number in members),) if self.last >= 0 else ()
+                self._exchange(own.op.name, members, micro_batch, needs)
+            self.left += 1
+
+    def _exchange(
+        self,
+        operator: str,
+        members: tuple[int, ...],
+        micro_batch: int,
+        needs: tuple[int, ...] = (),
+    ) -> None:
+        seconds = self.maker.bucket_s(members)
+        self.tasks.append(StepTask("exchange", operator, seconds, micro_batch, members, needs))
+
+    def _compute(self, cause: Cause, op: Op, seconds: float, micro_batch: int) -> None:
+        if seconds:
+            self.last = len(self.tasks)
+            self.tasks.append(StepTask(cause, op.name, seconds, micro_batch))
+
+    def _collectives(
+        self, cause: Cause, op: Op, seconds: Sequence[float], micro_batch: int
+    ) -> None:
+        self.tasks += [StepTask(cause, op.name, s, micro_batch) for s in seconds if s]

@@ -1,0 +1,75 @@
+"""Buckets by dynamic programming end a step as early as the best of all choices."""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from autoddl.cost.exchange import Buckets
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
+from autoddl.planner.realize import best_buckets, earliest_runs
+from autoddl.plans.figures import figures
+from autoddl.plans.stage_figures import stage_figures
+from tests.clusters import cluster
+from tests.graphs import residual
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """When each is there, its (latency, further seconds), and with which it may travel."""
+
+    ready: list[float]
+    prices: list[tuple[float, float]]
+    companies: list[int]
+
+    def end_s(self, buckets: Buckets) -> float:
+        end = 0.0
+        for bucket in buckets:
+            start = max(end, *(self.ready[n] for n in bucket))
+            end = start + self.prices[bucket[0]][0] + sum(self.prices[n][1] for n in bucket)
+        return end
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_runs_end_no_later_than_any_other(seed: int):
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 9))
+    ready = sorted(rng.uniform(0, 1, count).tolist())
+    latency = float(rng.uniform(0, 0.4))
+    prices = [(latency, float(s)) for s in rng.uniform(0, 0.3, count)]
+    found = Gradients(ready, prices, [0] * count)
+    best = min(
+        found.end_s(runs)
+        for cuts in itertools.product((False, True), repeat=count - 1)
+        for runs in [_cut(cuts, count)]
+    )
+    runs = earliest_runs(range(count), ready, prices, found.companies)
+    assert sorted(n for run in runs for n in run) == list(range(count))
+    assert found.end_s(runs) <= best * (1 + 1.1e-3)
+
+
+def _cut(cuts: tuple[bool, ...], count: int) -> Buckets:
+    edges = [0, *(n + 1 for n, cut in enumerate(cuts) if cut), count]
+    return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(edges))
+
+
+def test_gradients_that_may_not_travel_together_do_not():
+    runs = earliest_runs(range(4), [0.0] * 4, [(1.0, 0.1)] * 4, ["a", "b", "a", "b"])
+    assert runs == ((0, 2), (1, 3))
+
+
+def test_an_overlapped_plan_is_priced_with_what_it_hides_and_so_are_its_rivals():
+    graph, machine = residual(3, 4096, 256), cluster("piz_daint", 2, 2)
+    serial = find_plan(graph, machine)
+    plan = find_plan(graph, machine, PlanOptions(overlap=True))
+    known = figures(plan)
+    assert plan.stage.buckets == best_buckets(stage_figures(plan.stage).maker)
+    assert known.cost.hidden_s > 0
+    assert known.iteration_s < figures(serial).iteration_s
+    before = {b.name: b.iteration_s or 0.0 for b in serial.baselines}
+    after = {b.name: b.iteration_s or 0.0 for b in plan.baselines}
+    assert known.iteration_s <= min(filter(None, after.values())) * (1 + 1e-6)
+    assert all(after[name] <= seconds for name, seconds in before.items())
+    assert any(after[name] < seconds for name, seconds in before.items())

@@ -1,0 +1,125 @@
+"""A step as a schedule: its tasks are those of the account, and full buckets leave."""
+
+import dataclasses
+
+import pytest
+
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
+from autoddl.planner.realize import best_buckets
+from autoddl.plans import Plan
+from autoddl.plans.schedule.simulate import Queued, run
+from autoddl.plans.stage import StagePlan
+from autoddl.plans.stage_figures import stage_figures
+from tests.clusters import cluster
+from tests.graphs import attention, residual
+
+PLANS = {
+    "two ways": find_plan(residual(3, 4096, 256), cluster("piz_daint", 2, 2)),
+    "attention": find_plan(attention(2, 64, 32, 64, 4), cluster("laptop", 2, 2)),
+    "micro-batches": find_plan(
+        residual(4, 256, 512), cluster("gcp_a100", 2, 4), PlanOptions(micro_batches=4)
+    ),
+    "run again": find_plan(
+        residual(4, 256, 512),
+        cluster("gcp_a100", 2, 4),
+        PlanOptions(micro_batches=2, checkpointing="all"),
+    ),
+    "split storage": find_plan(
+        residual(4, 4096, 512),
+        cluster("gcp_a100", 2, 2),
+        PlanOptions(micro_batches=2, memory_limit_bytes=90e6),
+    ),
+}
+
+
+def bucketed(stage: StagePlan) -> StagePlan:
+    return dataclasses.replace(stage, buckets=best_buckets(stage_figures(stage).maker))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_serial_step_takes_what_the_account_adds_up(name: str):
+    known = stage_figures(PLANS[name].stage)
+    tasks = known.maker.step((), 3).tasks
+    three = stage_figures(dataclasses.replace(known.stage, micro_batches=3)).cost
+    assert known.cost.hidden_s == 0
+    assert known.tasks.hidden_s == 0
+    assert known.maker.step((), 3).end_s == pytest.approx(three.iteration_s, rel=1e-9)
+    computed = sum(t.seconds for t in tasks if t.cause in ("forward", "backward"))
+    assert computed == pytest.approx(three.compute_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_buckets_hide_their_exchange_and_no_more(name: str):
+    stage = bucketed(PLANS[name].stage)
+    serial, known = stage_figures(PLANS[name].stage), stage_figures(stage)
+    sync_s = sum(getattr(known.cost, link).gradient_sync for link in ("inter_s", "intra_s"))
+    assert stage.buckets
+    assert 0 < known.cost.hidden_s <= sync_s * (1 + 1e-9)
+    assert known.cost.iteration_s < serial.cost.iteration_s
+    if stage.micro_batches <= 3:
+        assert known.tasks.end_s == pytest.approx(known.cost.iteration_s, rel=1e-9)
+    saved = serial.cost.iteration_s - known.cost.iteration_s
+    told = known.maker.latency_s(stage.buckets) + known.cost.hidden_s
+    assert saved == pytest.approx(told, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_bucket_leaves_when_its_last_gradient_is_there(name: str):
+    step = stage_figures(bucketed(PLANS[name].stage)).tasks
+    starts, ends = step.times
+    free = 0.0  # the queue of communication
+    for number, task in enumerate(step.tasks):
+        if task.cause == "exchange":
+            made = {step.exchanges[n].op for n in task.members}
+            behind = [
+                n
+                for n, other in enumerate(step.tasks)
+                if other.cause == "backward"
+                and other.operator in made
+                and other.micro_batch == task.micro_batch
+            ]
+            assert behind and max(behind) < number
+            assert starts[number] == max(free, ends[max(behind)])
+        if task.cause not in ("forward", "backward"):
+            free = ends[number]
+
+
+def test_more_micro_batches_hide_the_same_of_what_travels_once():
+    stage = PLANS["micro-batches"].stage
+    made = [
+        stage_figures(bucketed(dataclasses.replace(stage, micro_batches=n))).cost.hidden_s
+        for n in (2, 3, 4, 9)
+    ]
+    assert made == pytest.approx([made[0]] * 4)
+
+
+def test_a_plan_with_buckets_is_stored_and_one_with_wrong_buckets_refused():
+    stage = bucketed(PLANS["two ways"].stage)
+    plan = Plan.on_one_mesh(stage)
+    assert Plan.loads(plan.dumps()).stage.buckets == stage.buckets
+    assert "buckets" not in PLANS["two ways"].to_json()["stages"][0]
+    data, count = plan.to_json(), len(stage.exchanges)
+    for buckets, message in (
+        (stage.buckets[:-1], "each once"),
+        ((*stage.buckets, (0,)), "gradient 0 is in 2"),
+        ((*stage.buckets, (count,)), f"gradient {count}"),
+        ((*stage.buckets, ()), "empty"),
+    ):
+        data["stages"][0]["buckets"] = [list(bucket) for bucket in buckets]
+        with pytest.raises(ValueError, match=message):
+            Plan.from_json(data)
+
+
+def test_gradients_of_unlike_collectives_may_not_travel_together():
+    stage = PLANS["split storage"].stage
+    companies = [exchange.company for exchange in stage.exchanges]
+    other = next(n for n, company in enumerate(companies) if company != companies[0])
+    rest = tuple((n,) for n in range(len(companies)) if n not in (0, other))
+    with pytest.raises(ValueError, match="cannot travel together"):
+        Plan.on_one_mesh(dataclasses.replace(stage, buckets=((0, other), *rest))).verify()
+
+
+def test_what_needs_a_later_task_is_refused():
+    with pytest.raises(ValueError, match="does not come before"):
+        run([Queued(1.0, (0,), (1,)), Queued(1.0, (1,))])
