@@ -30,7 +30,7 @@ Buckets = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Exchange:
-    """The way of the gradient of one use of a parameter, input `index` of operator `op`.
+    """The way of the gradient of one use of a parameter `tensor`, input `index` of operator `op`.
 
     given:    how the operator's backward pass leaves it
     is_often: it travels for each micro-batch (ZeRO's stages 2 and 3), not once an iteration
@@ -38,6 +38,7 @@ class Exchange:
 
     op: str
     index: int
+    tensor: str
     spec: TensorSpec
     given: NdSbp
     steps: tuple[Step, ...]
@@ -76,7 +77,7 @@ def exchanges(
                 continue
             if any(not step.is_free for step in edge.backward):
                 spec, is_often = graph.tensors[tensor].spec, edge.zero_stage > 1
-                found.append(Exchange(op.name, index, spec, given, edge.backward, is_often))
+                found.append(Exchange(op.name, index, tensor, spec, given, edge.backward, is_often))
     return tuple(found)
 
 

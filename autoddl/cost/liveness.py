@@ -14,7 +14,8 @@
 are kept until its backward pass, and gradients of parameters until the end of the step; views and
 slices are free. A parameter that is stored split is gathered before the step and kept; in ZeRO's
 stage 3 it is gathered before each pass of its one reader, which is then the only one alive. From
-stage 2 on its gradient is reduced as soon as it is there.
+stage 2 on its gradient is reduced as soon as it is there. Of a bucket the gradients are laid out as
+one tensor, which takes their place once it is whole, and then travels; others travel at the end.
 
 What an operator keeps beside its inputs and outputs, and what it needs meanwhile, is told by the
 rules of the back end (`memory_rules.MemoryRules`). If the back end can also compile the step, the
@@ -26,7 +27,7 @@ memory of the compiled step counts as well:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -36,9 +37,10 @@ from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
 from ..sbp.signature import find_rule
+from .exchange import Exchange, exchanges
 from .memory_rules import MemoryRules, OperatorMemory
 from .model import OPTIMIZER_SLOTS
-from .step_tensors import OpPullback, PlannedStep, StepTensors, view_strides
+from .step_tensors import Key, OpPullback, PlannedStep, StepTensors, view_strides
 from .tape import Moment, Peak, Tape
 
 STATE_BYTES = 4  # an element of the optimizer's state, float32 also where parameters are shorter
@@ -85,6 +87,7 @@ class StepTape(StepTensors):
     """
 
     operators: OperatorMemory = field(kw_only=True)
+    _filled: dict[Key, str] = field(default_factory=dict)
     # operator -> local bytes of its inputs and outputs
     _local: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
 
@@ -319,10 +322,48 @@ class StepTape(StepTensors):
             gradient = self.travel(what, tensor, gradient, nd, steps)
             nd = self.placed_after(nd, steps)
         self.tape.act(f"accumulation of {tensor}", [gradient])
-        if self.plan.micro_batches == 1:
+        if (op.name, index) in self._bucket_of:
+            self._fill((op.name, index), gradient)
+        elif self.plan.micro_batches == 1:
             self.tape.kept.add(gradient)
-        else:
+        if self.plan.micro_batches > 1:
             self.tape.keep("gradients", self.bytes_of(tensor, nd))
+
+    @cached_property
+    def _every(self) -> tuple[Exchange, ...]:
+        return exchanges(self.plan.graph, self.plan.ops, self.plan.edges)
+
+    @cached_property
+    def _bucket_of(self) -> dict[Key, tuple[int, ...]]:
+        """Use of a parameter -> its bucket, if that travels once an iteration."""
+        buckets = self.plan.buckets
+        every = self._every if buckets else ()
+        return {every[n].key: b for b in buckets for n in b if not every[n].is_often}
+
+    def _fill(self, key: Key, gradient: str) -> None:
+        """Lay a gradient into its bucket, which travels when it is full."""
+        self._filled[key] = gradient
+        members = [self._every[n] for n in self._bucket_of[key]]
+        if any(member.key not in self._filled for member in members):
+            return
+        own, what = [self._filled[m.key] for m in members], f"bucket of {len(members)} gradients"
+
+        def bytes_at(placements: Iterable[NdSbp]) -> float:
+            pairs = zip(members, placements, strict=True)
+            return sum(self.bytes_of(member.tensor, nd) for member, nd in pairs)
+
+        name, is_once = own[0], self.plan.micro_batches == 1
+        if len(members) > 1 or not is_once:
+            # sums over micro-batches are counted all the time: the bucket takes their place
+            size = bytes_at(m.given for m in members) if is_once else 0.0
+            name = self.new(what, own, size, "gradients")
+        for ways in zip(*(self._route(m.given, m.steps) for m in members), strict=True):
+            if ways[0][0] != "slice":
+                size = bytes_at(nd for *_, nd in ways)
+                moved = f"{ways[0][0]} of {what}"
+                name = self.new(moved, [name], size, "gradients", transfer="planned")
+        if is_once:
+            self.tape.kept.add(name)
 
     def _update(self, op: Op) -> None:
         """The executor updates parameters after the step, when all of its gradients are there."""
@@ -340,6 +381,8 @@ class StepTape(StepTensors):
             for user, index in uses:
                 edge, nd = plan.edges.get((user.name, index)), plan.ops[user.name].grad_ins[index]
                 if edge is None or nd is None or edge.zero_stage > 1:
+                    continue
+                if (user.name, index) in self._bucket_of:
                     continue
                 alike = graph.tensors[tensor].spec.bytes, nd, edge.backward
                 if alike not in seen:

@@ -20,6 +20,7 @@ from ..sbp.layout import num_shards
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
 from ..sbp.signature import OpSpec, View, find_rule
+from .exchange import Buckets
 from .recompute import Recomputation
 from .tape import Tape, Transfer
 
@@ -33,6 +34,7 @@ class PlannedStep:
     """graph: of one micro-batch, with placements `ops` and, by reader and input, steps `edges`.
 
     again: which blocks are run again before their backward pass
+    buckets: in which gradients travel beside the backward pass (`exchange`)
     """
 
     graph: Graph
@@ -42,6 +44,7 @@ class PlannedStep:
     ops: Mapping[str, PlannedOp]
     edges: Mapping[Key, PlannedEdge]
     again: Recomputation
+    buckets: Buckets = ()
 
 
 def contiguous(shape: Sequence[int]) -> Strides:

@@ -341,8 +341,18 @@ class Candidate:
 
     @cached_property
     def buckets(self) -> Buckets:
-        """In which its gradients travel beside the backward pass; () if they do not."""
-        return best_buckets(self.maker) if self.tables.model.overlap else ()
+        """In which its gradients travel beside the backward pass; () if they do not.
+
+        Also if the copies that buckets are do not fit, nor each gradient by itself.
+        """
+        if not self.tables.model.overlap:
+            return ()
+        found, limit = best_buckets(self.maker), self.tables.model.limit_bytes
+        each = tuple((number,) for bucket in found for number in bucket)
+        for buckets in dict.fromkeys((found, each)):
+            if limit == math.inf or self._fullest(self.tables.again, limit, buckets) <= limit:
+                return buckets
+        return ()
 
     @cached_property
     def hidden_s(self) -> float:
@@ -384,7 +394,7 @@ class Candidate:
         held = held_bytes(graph, tables.model, parts, *self.placed, again)
         return sum(own.memory_bytes for own in held.values())
 
-    def _fullest(self, again: Recomputation, limit_bytes: float) -> float:
+    def _fullest(self, again: Recomputation, limit_bytes: float, buckets: Buckets = ()) -> float:
         """Bytes of a step at its fullest moment, which may be more than what adds up.
 
         Above the limit perhaps of autoddl's executor alone.
@@ -392,7 +402,7 @@ class Candidate:
         tables = self.tables
         graph, model = tables.grouping.graph, tables.model
         mesh, optimizer, parts = model.cluster.mesh, model.optimizer, tables.micro_batches
-        step = PlannedStep(graph, mesh, parts, optimizer, *self.placed, again)
+        step = PlannedStep(graph, mesh, parts, optimizer, *self.placed, again, buckets)
         return required_bytes(step, model.memory_rules, limit_bytes)
 
     @property

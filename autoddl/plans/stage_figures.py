@@ -111,7 +111,7 @@ class StageFigures:
         stage = self.stage
         return PlannedStep(
             stage.graph, stage.mesh, stage.micro_batches, stage.optimizer, stage.ops, stage.edges,
-            self.again,
+            self.again, stage.buckets,
         )  # fmt: skip
 
     @cached_property

@@ -284,3 +284,21 @@ def test_the_rules_of_oneflow_need_no_oneflow():
     code = "import sys; sys.modules['oneflow'] = None\n"
     code += "from autoddl.cost.memory_rules import rules_of; assert rules_of('oneflow').operators"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_bucket_takes_the_place_of_its_gradients_beside_what_comes_back(parts: int):
+    graph = mlp(2 * ROWS, (WIDTH, WIDTH, WIDTH))
+    found = predicted(graph, 1, 2, space=data_parallel(graph), micro_batches=parts)
+    count = len(found.stage.exchanges)
+    assert count == 4 and len({e.company for e in found.stage.exchanges}) == 1
+
+    def last_bytes(*buckets: tuple[int, ...]) -> int:
+        stage = dataclasses.replace(found.stage, buckets=buckets)
+        return stage_figures(stage).memory_course[-1].bytes
+
+    # after the last pass: the gradients, and what one of them becomes, or all of them
+    serial, bucketed = last_bytes(), last_bytes(tuple(range(count)))
+    assert bucketed - serial == 2 * (WEIGHT + BIAS) - WEIGHT
+    # each by itself has come back by then, but for the last one, a weight
+    assert last_bytes(*((n,) for n in reversed(range(count)))) == serial
