@@ -83,6 +83,11 @@ class Context:
         shape = self.spec.inputs[index].shape
         return local_slices(shape, self.planned.ins[index], self.mesh, self.rank)[dim].start
 
+    def output_offset(self, index: int, dim: int) -> int:
+        """Where this rank's shard of output `index` starts along `dim` of the whole."""
+        shape = self.spec.outputs[index].shape
+        return local_slices(shape, self.planned.outs[index], self.mesh, self.rank)[dim].start
+
     def is_split(self, index: int, dim: int) -> bool:
         """True if `dim` of input `index` is split."""
         return dim in self.planned.ins[index].split_dims()

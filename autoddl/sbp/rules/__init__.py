@@ -3,6 +3,7 @@
 from . import (
     conv,
     elementwise,
+    experts,
     gather,
     loss,
     matmul,
@@ -17,6 +18,7 @@ from . import (
 __all__ = [
     "conv",
     "elementwise",
+    "experts",
     "gather",
     "loss",
     "matmul",

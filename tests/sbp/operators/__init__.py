@@ -12,6 +12,7 @@ begin: a lookup in a part of a table needs it. `kernel(kind)` is the form that t
 from . import (
     conv,
     elementwise,
+    experts,
     gather,
     loss,
     matmul,
@@ -26,6 +27,7 @@ from .reference import FORWARD as FORWARD
 from .reference import kernel as kernel
 
 FAMILIES = (
-    matmul, conv, pooling, elementwise, reduce, softmax, loss, normalize, gather, shape, source
+    matmul, conv, pooling, elementwise, reduce, softmax, loss, normalize, gather, shape, source,
+    experts,
 )  # fmt: skip
 CASES = tuple(case for family in FAMILIES for case in family.CASES)

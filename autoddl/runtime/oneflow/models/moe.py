@@ -20,6 +20,7 @@ import oneflow as flow
 import oneflow.nn as nn
 import oneflow.nn.functional as F
 
+from ..experts import moe_combine, moe_dispatch
 from .blank import blank
 from .gpt import Block, causal_mask, next_token_loss
 
@@ -30,8 +31,8 @@ CAPACITY_FACTOR = 1.25
 BALANCE = 0.01
 
 
-class Choice(NamedTuple):
-    """Where one choice of every token goes; all [batch, length].
+class Choices(NamedTuple):
+    """Where the choices of every token go; all [batch, length, top].
 
     expert:   its number, int64
     position: its place among the tokens that chose this expert, from 0, int64
@@ -48,7 +49,7 @@ def capacity(top: int, length: int, experts: int, factor: float = CAPACITY_FACTO
     return math.ceil(top * length / experts * factor)
 
 
-def route(logits: flow.Tensor, top: int, room: int) -> tuple[list[Choice], flow.Tensor]:
+def route(logits: flow.Tensor, top: int, room: int) -> tuple[Choices, flow.Tensor]:
     """The `top` choices of tokens with `logits` [batch, length, experts], and the balance [batch].
 
     room: the capacity of an expert
@@ -68,15 +69,11 @@ def route(logits: flow.Tensor, top: int, room: int) -> tuple[list[Choice], flow.
         left = left - 2 * mask  # below all others, which are at least 0
         masks.append(mask)
         found.append((expert, (place * mask).sum(dim=-1), (share * mask).sum(dim=-1)))
-    total = sum(weight for _, _, weight in found[1:]) + found[0][2] if top > 1 else None
-    choices = [
-        Choice(
-            expert,
-            place.to(flow.int64),
-            (weight if total is None else weight / total) * (place < room).to(share.dtype),
-        )
-        for expert, place, weight in found
-    ]
+    expert, place, weight = (flow.stack(parts, dim=-1) for parts in zip(*found, strict=True))
+    if top > 1:
+        weight = weight / weight.sum(dim=-1, keepdim=True)
+    kept = (place < room).to(share.dtype)
+    choices = Choices(expert, place.to(flow.int64), weight * kept)
     balance = experts * (masks[0].mean(dim=1) * share.mean(dim=1)).sum(dim=-1)
     return choices, balance
 
@@ -111,19 +108,12 @@ class Experts(nn.Module):
         experts = self.up.shape[0]
         room = capacity(self.top, length, experts, self.factor)
         choices, balance = route(self.gate(x), self.top, room)
-        parts = []  # of each choice, [batch, length, experts, room]
-        for choice in choices:
-            to = F.one_hot(choice.expert, experts).to(x.dtype) * choice.weight.unsqueeze(-1)
-            at = F.one_hot(choice.position.clamp(max=room - 1), room).to(x.dtype)
-            parts.append(to.unsqueeze(-1) * at.unsqueeze(2))
-        combine = sum(parts[1:], parts[0]).reshape(batch, length, experts * room)
-        dispatch = (combine > 0).to(x.dtype)
-        sent = flow.matmul(dispatch.transpose(1, 2), x).reshape(batch, experts, room, width)
-        sent = sent.transpose(0, 1).reshape(experts, batch * room, width)
+        sent = moe_dispatch(x, choices.expert, choices.position, experts=experts, capacity=room)
+        sent = sent.reshape(experts, batch * room, width)
         inner = F.gelu(flow.matmul(sent, self.up) + self.up_bias)
         back = flow.matmul(inner, self.down) + self.down_bias
-        back = back.reshape(experts, batch, room, width).transpose(0, 1)
-        return flow.matmul(combine, back.reshape(batch, experts * room, width)), balance
+        back = back.reshape(experts, batch, room, width)
+        return moe_combine(back, *choices), balance
 
 
 class MixedBlock(Block):

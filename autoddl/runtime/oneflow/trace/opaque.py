@@ -131,7 +131,7 @@ def _boundary_calls(calls: Sequence[Call]) -> dict[int, int]:
     """Call index -> the boundary call that it is or lies in."""
     owner: dict[int, int] = {}
     for index, call in enumerate(calls):
-        if call.is_boundary:
+        if call.is_boundary and call.operator is None:
             owner[index] = index
         elif call.parent in owner:
             owner[index] = owner[call.parent]

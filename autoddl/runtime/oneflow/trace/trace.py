@@ -31,6 +31,7 @@ from .job.job import LazyJob, build_job
 from .job.meta import shape_only
 from .job.raw import RawJob, RawOp, read_job
 from .job.recorder import CallError
+from .one_operator import with_operators
 from .opaque import Collapsed, OpaqueWarning, collapse
 from .rows import keeps_rows_apart
 from .simplify import Simplified, gradient_tensors, simplify
@@ -156,7 +157,7 @@ class _Attempt:
             lazy = source.job(boundaries, source.example)
         except CallError as error:
             raise explain_failure(error, source.model) from error.__cause__
-        raw = read_job(lazy.proto)
+        raw = with_operators(read_job(lazy.proto), lazy.calls)
         check_loss(raw, lazy)
         collapsed = collapse(raw, lazy, source.model, source.loss)
         parameters = dict(source.model.named_parameters())
@@ -224,7 +225,7 @@ def _scaling(source: _Source, attempt: _Attempt) -> Scaling:
         return Scaling()
     if not same_values(attempt.lazy.captured, twice.captured):
         return Scaling()
-    return compare(attempt.raw, read_job(twice.proto))
+    return compare(attempt.raw, with_operators(read_job(twice.proto), twice.calls))
 
 
 def _warn(graph: Graph, reasons: Mapping[str, str]) -> None:

@@ -8,6 +8,8 @@ import numpy as np
 import oneflow as flow
 import oneflow.nn.functional as F
 
+from autoddl.runtime.oneflow.experts import moe_combine, moe_dispatch
+
 _C = flow._C
 
 
@@ -297,6 +299,37 @@ LOOKUPS = [
 ]
 
 
+TOKENS, PLACES = real(2, 6, 4), real(3, 2, 8, 4)
+EXPERT, POSITION = (
+    index(3, 2, 6, 2),
+    np.random.default_rng(0).permuted(np.tile(np.arange(12), (2, 1)), axis=1).reshape(2, 6, 2),
+)
+EXPERTS = [
+    _one(
+        "moe_dispatch",
+        lambda x, e, p: moe_dispatch(x, e, p, experts=3, capacity=8),
+        TOKENS,
+        EXPERT,
+        POSITION,
+    ),
+    _one(
+        "moe_dispatch",
+        lambda x, e, p: moe_dispatch(x, e[..., :1], p[..., :1], experts=3, capacity=8),
+        TOKENS,
+        EXPERT,
+        POSITION,
+    ),
+    _one(
+        "moe_combine",
+        lambda y, w, e, p: moe_combine(y, e, p, w),
+        PLACES,
+        real(2, 6, 2),
+        EXPERT,
+        POSITION,
+    ),
+]
+
+
 def _nll(x: flow.Tensor, t: flow.Tensor) -> flow.Tensor:
     return F.cross_entropy(x, t, ignore_index=2)
 
@@ -339,5 +372,5 @@ NORMS = [
 
 CASES = [
     *UNARY, *ATTRIBUTES, *BINARY, *PRODUCTS, *POOLS, *REDUCTIONS, *SHAPES, *LOOKUPS, *LOSSES,
-    *NORMS,
+    *NORMS, *EXPERTS,
 ]  # fmt: skip

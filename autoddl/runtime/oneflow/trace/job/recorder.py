@@ -19,6 +19,7 @@ from oneflow.autograd import autograd_mode
 from oneflow.framework import graph_build_util
 
 from ....nested import put_tensors, take_tensors
+from ..one_operator import OneOperator
 
 LOSS = "loss"
 
@@ -29,6 +30,7 @@ class Call:
 
     A call at a boundary (see `build_job`) also keeps its arguments, (args, kwargs), and its result,
     both with a `Slot` in the place of each tensor, and how many tensors those are.
+    operator: the module called, if its call is one operator; it is at a boundary
     """
 
     parent: int
@@ -38,6 +40,7 @@ class Call:
     result: Any = None
     num_arguments: int = 0
     num_results: int = 0
+    operator: OneOperator | None = None
 
 
 class CallError(Exception):
@@ -73,6 +76,8 @@ class Recorder:
         scope_before = internal.GetCurrentScope()
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(module, OneOperator) and not self.is_inside_boundary:
+                return self.run(self.path, partial(_call_module, module), args, kwargs, module)
             path = self.paths.get(module)
             # modules made on the fly belong to their caller, and the root's scope is open already
             if not path:
@@ -111,14 +116,25 @@ class Recorder:
             while internal.GetCurrentScope() is not scope_before:
                 internal.GlobalScopeStackPop()
 
+    @property
+    def path(self) -> str:
+        """Of the module in whose call the program is."""
+        return self.calls[self.current].path
+
     def run(
-        self, path: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+        self,
+        path: str,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        operator: OneOperator | None = None,
     ) -> Any:
-        """`function(*args, **kwargs)` as a new call of the module at `path`."""
+        """`function(*args, **kwargs)` as a new call of the module at `path`, or of an operator."""
         outer, self.current = self.current, len(self.calls)
-        call = Call(outer, path)
+        call = Call(outer, path, operator=operator)
         self.calls.append(call)
-        call.is_boundary = path in self.boundaries and not self.is_inside_boundary
+        is_boundary = operator is not None or path in self.boundaries
+        call.is_boundary = is_boundary and not self.is_inside_boundary
         try:
             with self.scope():
                 if not call.is_boundary:

@@ -1,0 +1,93 @@
+"""The gates send tokens as GShard and the Switch Transformer say, and as published codes do not."""
+
+import numpy as np
+import pytest
+
+flow = pytest.importorskip("oneflow", reason="needs OneFlow")
+
+from autoddl.runtime.oneflow.models.moe import capacity, route  # noqa: E402
+
+
+def softmax(logits):
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def gshard(logits, top, room):
+    """One group's tokens [length, experts], one after the other (GShard, Algorithm 1).
+
+    With top = 1 that is the Switch Transformer. Gives the experts, positions and weights
+    [top, length], and the loss of the balance in Switch's scale (equation 4, without its factor).
+    """
+    length, experts = logits.shape
+    share = softmax(logits.astype(np.float64))
+    ranked = np.argsort(-logits, axis=-1, kind="stable")[:, :top]
+    taken = np.zeros(experts, np.int64)
+    expert, position = np.zeros((2, top, length), np.int64)
+    weight, balance = np.zeros((top, length)), 0.0
+    for choice in range(top):
+        for token in range(length):
+            e = ranked[token, choice]
+            expert[choice, token], position[choice, token] = e, taken[e]
+            if taken[e] < room:
+                every = share[token, ranked[token]].sum() if top > 1 else 1.0
+                weight[choice, token] = share[token, e] / every
+            taken[e] += 1
+        if choice == 0:
+            balance = experts * float((taken / length * share.mean(axis=0)).sum())
+    return expert, position, weight, balance
+
+
+def published(logits, room):
+    """Which first and second choices the published codes of HiDup and HAP keep, of one group.
+
+    Positions count from 1 and must be below the capacity; those of second choices start after the
+    sum of the first choices' positions, where their number is meant.
+    """
+    experts = logits.shape[-1]
+    first, second = np.argsort(-logits, axis=-1, kind="stable")[:, :2].T
+    first, second = np.eye(experts)[first], np.eye(experts)[second]
+    place = np.cumsum(first, axis=0) * first
+    after = (np.cumsum(second, axis=0) + place.sum(axis=0)) * second
+    return tuple(((p > 0) & (p < room)).any(axis=-1) for p in (place, after))
+
+
+def random_case(rng):
+    batch, length, experts = rng.integers(1, 4), rng.integers(1, 25), rng.integers(2, 10)
+    logits = rng.standard_normal((batch, length, experts)) * rng.choice([0.1, 1, 5])
+    if rng.random() < 0.3:
+        logits = np.round(logits)  # of equal shares the first expert comes first
+    top = int(rng.integers(1, 3))
+    factor = rng.choice([0.5, 1.0, 1.25, 2.0])
+    return logits.astype(np.float32), top, capacity(top, int(length), int(experts), factor)
+
+
+def test_gating_is_gshards_in_a_thousand_random_cases():
+    rng = np.random.default_rng(0)
+    dropped = 0
+    for _ in range(1000):
+        logits, top, room = random_case(rng)
+        choices, balance = route(flow.tensor(logits), top, room)
+        for row, group in enumerate(logits):
+            expert, position, weight, even = gshard(group, top, room)
+            assert np.array_equal(choices.expert.numpy()[row].T, expert)
+            assert np.array_equal(choices.position.numpy()[row].T, position)
+            assert pytest.approx(weight, abs=1e-6) == choices.weight.numpy()[row].T
+            assert balance.numpy()[row] == pytest.approx(even, rel=1e-5)
+            dropped += int((weight == 0).sum())
+    assert dropped > 1000
+
+
+@pytest.mark.parametrize(
+    "experts, length, kept_by_us, kept_by_them",
+    [(8, 128, (1.0, 0.989), (1.0, 0.006)), (64, 128, (0.991, 0.821), (0.968, 0.500))],
+)
+def test_the_published_gating_drops_second_choices(experts, length, kept_by_us, kept_by_them):
+    rng = np.random.default_rng(0)
+    room = capacity(2, length, experts)
+    logits = rng.standard_normal((200, length, experts)).astype(np.float32)
+    choices, _ = route(flow.tensor(logits), 2, room)
+    ours = (choices.weight.numpy() > 0).mean(axis=(0, 1))
+    theirs = np.mean([published(group, room) for group in logits], axis=(0, 2))
+    assert ours == pytest.approx(kept_by_us, abs=0.01)
+    assert theirs == pytest.approx(kept_by_them, abs=0.01)
