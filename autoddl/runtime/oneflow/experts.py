@@ -18,7 +18,7 @@ from typing import Any
 import oneflow as flow
 from oneflow import _C, Tensor
 
-from .trace.one_operator import OneOperator
+from .trace.job.one_operator import OneOperator
 
 
 def moe_dispatch(

@@ -4,7 +4,6 @@
 """
 
 from . import elementwise as elementwise
-from . import experts as experts
 from . import lookup as lookup
 from . import loss as loss
 from . import normalize as normalize

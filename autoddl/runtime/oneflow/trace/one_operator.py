@@ -1,31 +1,11 @@
-"""Modules whose call is one operator of the graph, though it issues several of OneFlow's."""
+"""Puts operators in the place of what the calls of `OneOperator`s issued."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import oneflow.nn as nn
+from collections.abc import Sequence
 
 from .job.raw import RawJob, RawOp
-
-if TYPE_CHECKING:
-    from .job.recorder import Call
-
-
-class OneOperator(nn.Module):
-    """A module without parameters, called with tensors, that gives one tensor.
-
-    Traced, its call is one operator of `kind`, which needs a rule and a kernel, with `attrs`; run
-    as it is, its forward computes the same on one device. A function makes one and calls it: it
-    belongs to the module that the function is called in.
-    """
-
-    kind: str
-
-    def attrs(self) -> Mapping[str, Any]:
-        """The operator's attributes, none of which depends on the batch."""
-        return {}
+from .job.recorder import Call
 
 
 def with_operators(raw: RawJob, calls: Sequence[Call]) -> RawJob:

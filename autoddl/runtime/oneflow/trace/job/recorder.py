@@ -19,7 +19,7 @@ from oneflow.autograd import autograd_mode
 from oneflow.framework import graph_build_util
 
 from ....nested import put_tensors, take_tensors
-from ..one_operator import OneOperator
+from .one_operator import OneOperator
 
 LOSS = "loss"
 
