@@ -69,6 +69,11 @@ class Cost:
         return self.inter_s.total + self.intra_s.total
 
     @property
+    def exposed_s(self) -> float:
+        """Seconds of communication that nothing hides."""
+        return self.communication_s - self.hidden_s
+
+    @property
     def iteration_s(self) -> float:
         return self.compute_s + self.communication_s - self.hidden_s
 

@@ -228,7 +228,7 @@ def _rivals(
                 record,
                 memory_bytes=max(figures(plan).memory_bytes),
                 iteration_s=figures(plan).iteration_s,
-                communication_s=figures(plan).cost.communication_s,
+                communication_s=figures(plan).cost.exposed_s,
             )
         found.append((record, plan))
     return found

@@ -125,7 +125,7 @@ def _totals(first: Plan, second: Plan, notes: tuple[str, ...]) -> Table:
             "plan": " ".join(titles(known.plan)),
             "seconds": known.iteration_s,
             "compute_s": known.cost.compute_s,
-            "communication_s": known.cost.communication_s,
+            "communication_s": known.cost.exposed_s,
             "nic_bytes": known.cost.nic_bytes.total,
             "intra_bytes": known.cost.intra_bytes.total,
             "memory_bytes": known.cost.memory_bytes,

@@ -17,6 +17,7 @@ from .records import PlannedLayer, StagePrice
 from .schedule.make import make_schedule
 from .schedule.schedule import Costs, Schedule
 from .schedule.simulate import Timeline, simulate
+from .schedule.step import of_step
 from .schedule.verify import verify
 from .stage import StagePlan
 from .stage_figures import stage_figures
@@ -100,6 +101,8 @@ class PlanFigures:
     @cached_property
     def timeline(self) -> Timeline:
         """When each pass runs, and what its stage exchanges once an iteration after the last."""
+        if len(self.plan.stages) == 1 and self.plan.stage.buckets:
+            return of_step(self.schedule, stage_figures(self.plan.stage).whole)
         once = [
             (part, what, seconds)
             for part, price in enumerate(self.prices)

@@ -103,7 +103,8 @@ class PlannedLayer:
 class PlannedBaseline:
     """A known scheme on its best topology, as the planner priced it beside the plan.
 
-    iteration_s, communication_s: seconds; None if the scheme fits on no topology
+    iteration_s, communication_s: seconds; None if the scheme fits on no topology. Communication
+                              that runs beside computation does not count
     memory_bytes: of one device; the least that was found if the scheme does not fit, None if it
                   does not divide the batch
     """

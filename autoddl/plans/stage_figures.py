@@ -142,8 +142,13 @@ class StageFigures:
 
     @cached_property
     def tasks(self) -> Step:
-        """The tasks of a step, in order."""
+        """The tasks of a step, in order; of more than three micro-batches those of three."""
         return self.maker.step(self.stage.buckets)
+
+    @cached_property
+    def whole(self) -> Step:
+        """The tasks of all micro-batches."""
+        return self.maker.step(self.stage.buckets, self.stage.micro_batches)
 
     def layer_cost(self, layer: PlannedLayer) -> Cost:
         return total(self.costs[name] for name in layer.ops)

@@ -190,9 +190,8 @@ class BaselinePricer:
             for group in range(len(tables.grouping.groups))
         )
         name, step_s = way.variant.family.name, found.step_s
-        moved_s = step_s + found.hidden_s - compute_s
         record = PlannedBaseline(
-            name, self._topology(way), way.parts, result.memory, step_s, moved_s
+            name, self._topology(way), way.parts, result.memory, step_s, step_s - compute_s
         )
         return Baseline(record, found)
 

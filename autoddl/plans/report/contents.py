@@ -240,7 +240,7 @@ def _schemes(plan: Plan) -> Table:
         plan.micro_batches,
         max(known.memory_bytes),
         known.iteration_s,
-        known.cost.communication_s,
+        known.cost.exposed_s,
     )
     able = sorted((ours, *filter(_fits, plan.baselines)), key=lambda b: b.iteration_s or 0.0)
     unable = [baseline for baseline in plan.baselines if not baseline.fits]

@@ -52,7 +52,7 @@ def drawing(plan: Plan) -> dict[str, Any]:
         "parts": parts,
         "layouts": layouts.found,
         "most_devices": MOST_DEVICES,
-        "timeline": _timeline(plan) if several else None,
+        "timeline": _timeline(plan) if several or plan.stage.buckets else None,
     }
 
 

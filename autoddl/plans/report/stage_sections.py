@@ -15,6 +15,7 @@ from .layers import layers_table
 from .sections import Column, Figure, Figures, Row, Section, Table
 
 _ENDS = {"done": "", "budget": " until its budget ended", "interrupted": " until interrupted"}
+BESIDE = "less what runs beside computation"
 _CAUSES = {"forward": "forward", "backward": "backward", "gradient_sync": "gradients"}
 _LINKS = {"between hosts": "inter_s", "inside a host": "intra_s"}
 
@@ -77,6 +78,9 @@ def _cost(known: StageFigures) -> Figures:
         Figure("compute_s", "computation", cost.compute_s, "seconds"),
         Figure("communication_s", "communication", cost.communication_s, "seconds"),
     )
+    if cost.hidden_s:
+        hidden = Figure("hidden_s", "of it beside computation", cost.hidden_s, "seconds")
+        figures = (*figures, hidden)
     return Figures("cost", "Predicted", figures, brief=True)
 
 
@@ -86,10 +90,11 @@ def _time(known: StageFigures) -> Table:
     for link, field in _LINKS.items():
         for cause, name in _CAUSES.items():
             parts[f"{link}, {name}"] = getattr(getattr(cost, field), cause)
+    parts[BESIDE] = -cost.hidden_s
     rows: list[Row] = [
         {"cause": cause, "seconds": seconds, "share": seconds / cost.iteration_s}
         for cause, seconds in parts.items()
-        if seconds > 0
+        if seconds
     ]
     columns = (
         Column("cause", "cause"),

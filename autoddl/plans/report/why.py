@@ -125,7 +125,7 @@ def _because(plan: Plan, kinds: Sequence[_Kind]) -> str:
         limit = format_bytes(plan.memory_limit_bytes)
         needed = format_bytes(data.memory_bytes)
         return f": data parallelism would need {needed} a device, which has {limit}"
-    theirs, ours = data.communication_s, cost.communication_s
+    theirs, ours = data.communication_s, cost.exposed_s
     if theirs > ours:
         return (
             f": data parallelism would exchange gradients ({size}) and more for "

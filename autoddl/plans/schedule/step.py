@@ -22,6 +22,7 @@ and is nothing without buckets. From the third micro-batch on, passes are like t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,7 +34,9 @@ from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
 from ...graph.graph import SOURCE_KINDS, Graph, Op
 from ...graph.placed import PlannedEdge, PlannedOp
-from .simulate import Queued, run
+from .schedule import Schedule
+from .simulate import Exchange as Exchanged
+from .simulate import Queued, Span, Timeline, run
 
 Cause = Literal["forward", "backward", "collective", "gather", "exchange"]
 COMPUTING: tuple[Cause, ...] = ("forward", "backward")
@@ -65,7 +68,7 @@ class StepTask:
 
 @dataclass(frozen=True)
 class Step:
-    """The tasks of a step, in order; of more than three micro-batches those of three."""
+    """The tasks of a step, in order."""
 
     tasks: tuple[StepTask, ...]
     buckets: Buckets
@@ -140,10 +143,10 @@ class StepMaker:
     def step(self, buckets: Buckets, micro_batches: int | None = None) -> Step:
         """With the gradients in `buckets`; () for each by itself after the last pass.
 
-        micro_batches: so many instead of those of the plan; three at most are put down
+        micro_batches: so many; None for those of the plan, but three at most
         """
         made = _Making(self, buckets)
-        count = min(micro_batches or self.micro_batches, _ALIKE)
+        count = micro_batches or min(self.micro_batches, _ALIKE)
         made.start()
         for number in range(count):
             made.forward(number)
@@ -300,3 +303,30 @@ class _Making:
         self, cause: Cause, op: Op, seconds: Sequence[float], micro_batch: int
     ) -> None:
         self.tasks += [StepTask(cause, op.name, s, micro_batch) for s in seconds if s]
+
+
+def of_step(schedule: Schedule, step: Step) -> Timeline:
+    """The passes and exchanges of a step of one stage, whose micro-batches are all put down.
+
+    A pass lasts from its first task to its last one; half of a backward pass is that of weights.
+    """
+    starts, ends = step.times
+    passes: dict[tuple[str, int], list[int]] = defaultdict(list)
+    exchanges: list[Exchanged] = []
+    for number, task in enumerate(step.tasks):
+        if task.cause == "exchange":
+            which = f"gradients of {len(task.members)} parameters, from {task.operator} on"
+            exchanges.append(Exchanged(0, 0, which, starts[number], ends[number]))
+        elif task.cause in COMPUTING:
+            passes[task.cause, task.micro_batch].append(number)
+    spans: list[Span] = []
+    for action in schedule.compute(0):
+        cause = "forward" if action.kind == "F" else "backward"
+        tasks = passes[cause, action.micro_batch]
+        start, end = starts[tasks[0]], ends[tasks[-1]]
+        if action.kind == "B":
+            end = (start + end) / 2
+        elif action.kind == "W":
+            start = (start + end) / 2
+        spans.append(Span(0, action, start, end))
+    return Timeline(schedule, tuple(spans), tuple(exchanges))

@@ -100,7 +100,7 @@ def _row(scheme: Scheme, ours: Scheme) -> Row:
         "iteration_s": scheme.seconds,
         "times": scheme.seconds / ours.seconds if ours.seconds else 1.0,
         "compute_s": cost.compute_s,
-        "communication_s": cost.communication_s,
+        "communication_s": cost.exposed_s,
         **{f"{cause}_s": s for cause, s in causes(cost.inter_s, cost.intra_s).items()},
         "between_nodes_s": cost.inter_s.total,
         "inside_a_node_s": cost.intra_s.total,

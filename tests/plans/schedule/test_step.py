@@ -8,6 +8,8 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.realize import best_buckets
 from autoddl.plans import Plan
+from autoddl.plans.figures import figures
+from autoddl.plans.report.terminal import explain
 from autoddl.plans.schedule.simulate import Queued, run
 from autoddl.plans.stage import StagePlan
 from autoddl.plans.stage_figures import stage_figures
@@ -123,3 +125,16 @@ def test_gradients_of_unlike_collectives_may_not_travel_together():
 def test_what_needs_a_later_task_is_refused():
     with pytest.raises(ValueError, match="does not come before"):
         run([Queued(1.0, (0,), (1,)), Queued(1.0, (1,))])
+
+
+def test_a_timeline_has_the_exchanges_beside_the_passes():
+    plan = Plan.on_one_mesh(bucketed(PLANS["micro-batches"].stage))
+    known = figures(plan)
+    assert known.timeline.iteration_s == pytest.approx(known.iteration_s)
+    backward = [s for s in known.timeline.spans if s.action.kind in "BW"]
+    assert len(backward) == 2 * plan.micro_batches
+    last = max(backward, key=lambda span: span.end_s)
+    assert len(known.timeline.exchanges) == len(plan.stage.buckets)
+    assert known.timeline.exchanges[0].start_s < last.end_s
+    text = explain(plan)
+    assert "beside computation" in text
