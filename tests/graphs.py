@@ -1,6 +1,6 @@
 """Graphs built by hand, as a trace would give them: planning is tested without OneFlow."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoddl.graph.graph import Graph, Op, Tensor
@@ -109,6 +109,32 @@ def attention(layers: int, batch: int, length: int, width: int, heads: int) -> G
                  shape=(batch, length, width), batch_attrs={"shape": (1, 0, 0)})  # fmt: skip
         x = b.linear(f"{name}.proj", y, width, bias=False)
     return b.graph(x, "attention")
+
+
+def mixture(batch: int, length: int, width: int, experts: int, room: int, hidden: int) -> Graph:
+    """A linear layer, then experts of two layers each; where tokens go is given.
+
+    Before and after the experts a softmax keeps the width of a token together.
+    """
+    b = Builder(batch)
+    index = (batch, length, 1)
+    x = b.linear("first", b.input(0, (batch, length, width)), width)
+    x = b.unary("softmax", x, "before")
+    where = b.input(1, index, "int64"), b.input(2, index, "int64")
+    y = b.op("sent", "moe_dispatch", (x, *where), (experts, batch, room, width),
+             experts=experts, capacity=room)  # fmt: skip
+    y = b.op("rows", "reshape", (y,), (experts, batch * room, width),
+             shape=(experts, batch * room, width), batch_attrs={"shape": (0, 1, 0)})  # fmt: skip
+    for name, size in (("up", hidden), ("down", width)):
+        weight = b.param(name, (experts, b.shape(y)[-1], size))
+        y = b.op(f"{name}/product", "batch_matmul", (y, weight), (experts, batch * room, size),
+                 module=name, transpose_a=False, transpose_b=False, alpha=1.0)  # fmt: skip
+    y = b.op("places", "reshape", (y,), (experts, batch, room, width),
+             shape=(experts, batch, room, width), batch_attrs={"shape": (0, 1, 0, 0)})  # fmt: skip
+    out = b.op("back", "moe_combine", (y, *where, b.input(3, index)), (batch, length, width))
+    for name in ("sent", "rows", "up/product", "down/product", "places"):  # not their dim 0
+        b.tensors[name] = replace(b.tensors[name], batch_dims=(1,))
+    return b.graph(b.unary("softmax", out, "after"), "mixture")
 
 
 def residual(blocks: int, batch: int, width: int) -> Graph:

@@ -8,6 +8,11 @@ The mesh's axes are divided in two: *data* axes split the batch, *tensor* axes t
     Megatron        columns, rows in turn  whole
     Megatron+ZeRO   columns, rows in turn  split over the data axes, gathered at use
     SUMMA           columns everywhere     split over the data axes, gathered at use
+    experts         experts                whole
+
+Expert parallelism with data parallelism around it is DeepSpeed-MoE's: all axes split the batch, but
+on the last ones the products of experts split the experts, with all-to-alls before and after. It is
+tried on models that have such products, weights [experts, in, out].
 
 SUMMA in SBP: on a grid of r x c devices X, W and Y are stored as (S0, S1), in blocks. A device
 needs the block row of X and the block column of W, which SUMMA broadcasts block by block along the
@@ -37,10 +42,12 @@ from ...graph.graph import SOURCE_KINDS, Graph, Op
 from ...plans.records import Split
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp, Placement
+from ...sbp.signature import is_matmul
 from ..layers import topology_letters
 from ..tables.groups import CompositeSignature, Group, rule_of
 
 ANY = ""  # the letter of an operator that a scheme leaves open
+EXPERTS = "E"
 
 
 def alternating(graph: Graph) -> dict[str, str]:
@@ -58,6 +65,19 @@ def columns(graph: Graph) -> dict[str, str]:
     letters = _data_parallel_convolutions(graph)
     products = [op for op in graph.ops if reads_weight(graph, op)]
     return {op.name: letters.get(op.name, "B") for op in products}
+
+
+def experts(graph: Graph) -> dict[str, str]:
+    """Expert parallel: products of experts E, all others S0; nothing in a model without experts."""
+    mixed = {op.name for op in graph.ops if _is_of_experts(graph, op)}
+    products = [op for op in graph.ops if mixed and reads_weight(graph, op)]
+    return {op.name: EXPERTS if op.name in mixed else "S0" for op in products}
+
+
+def _is_of_experts(graph: Graph, op: Op) -> bool:
+    """True for products with as many weights as a trained tensor of three dims has matrices."""
+    weights = (graph.tensors[i].spec for i in op.inputs if graph.producers[i].kind == "param")
+    return is_matmul(op.kind) and any(len(w.shape) > 2 and w.shape[0] > 1 for w in weights)
 
 
 def _data_parallel_convolutions(graph: Graph) -> dict[str, str]:
@@ -83,15 +103,20 @@ def deciding(group: Group) -> int:
 
 
 def letter_of(group: Group, composite: CompositeSignature) -> str:
-    """The topology letter of the group's heavy operator (its head's, if it has none)."""
+    """The topology letter of the group's heavy operator (its head's, if it has none).
+
+    E in the place of S0 if a weight is split as the rows are: each device has its own experts.
+    """
     number = deciding(group)
-    signature = composite.signatures[number]
+    op, signature = group.ops[number], composite.signatures[number]
 
     def one_axis(placements: tuple[Placement, ...]) -> tuple[NdSbp, ...]:
         return tuple(NdSbp((p,)) for p in placements)
 
     ins, outs = one_axis(signature.ins), one_axis(signature.outs)
-    return topology_letters(group.ops[number], ins, outs)[0]
+    letter = topology_letters(op, ins, outs)[0]
+    both = is_matmul(op.kind) and all(p.is_split for p in signature.ins)
+    return EXPERTS if letter == "S0" and both else letter
 
 
 def splits_only_batch(graph: Graph, group: Group, composite: CompositeSignature) -> bool:
@@ -131,6 +156,13 @@ FAMILIES = (
     Family("Megatron+ZeRO", alternating, True),
     Family("SUMMA", columns, True, ("rows", "columns")),
 )
+EXPERT_PARALLEL = Family("expert parallel", experts, False, ("data", "experts"))
+
+
+def families_of(graph: Graph) -> tuple[Family, ...]:
+    """Those that are tried on a model."""
+    has_experts = any(_is_of_experts(graph, op) for op in graph.ops)
+    return (*FAMILIES, EXPERT_PARALLEL) if has_experts else FAMILIES
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from ..tables.groups import MicroBatches
 from ..tables.pair_prices import PairPrices
 from ..tables.tables import Tables
 from .coarse import CoarsePrices
-from .families import FAMILIES, Family, Variant, variants
+from .families import Family, Variant, families_of, variants
 from .tables import GroupRows, SchemeTables, least_memories
 
 _GAP = 5e-4  # above a scheme's optimum at most: a difference that no measurement would show
@@ -88,7 +88,7 @@ class BaselinePricer:
 
     counts: numbers of micro-batches to try, ascending
     again: what is run again, one or the other; the names are the same at any number
-    families: what to try
+    families: what to try; () for all that are known for such a model
     """
 
     micro: MicroBatches
@@ -96,13 +96,13 @@ class BaselinePricer:
     model: CostModel
     seed: int = 0
     again: Sequence[Blocks] = ((),)
-    families: Sequence[Family] = FAMILIES
+    families: Sequence[Family] = ()
 
     def all(self) -> tuple[Baseline, ...]:
         """Every family at its best, in their order; none on one device."""
         if self._mesh.num_axes == 0:
             return ()
-        tried = {family: variants(family, self._mesh) for family in self.families}
+        tried = {family: variants(family, self._mesh) for family in self._tried}
         return tuple(self._best(family, found) for family, found in tried.items() if found)
 
     def smallest(self, below_bytes: float) -> Baseline | None:
@@ -110,7 +110,7 @@ class BaselinePricer:
 
         Only of schemes that store parameters whole: the others' storages the search has, too.
         """
-        families = [family for family in self.families if not family.split_stored]
+        families = [family for family in self._tried if not family.split_stored]
         least: Baseline | None = None
         while True:
             model = replace(self.model, memory_limit_bytes=below_bytes * (1 - _CLEARLY))
@@ -259,8 +259,12 @@ class BaselinePricer:
         return FittedSearch(self._looker, find_algorithm("auto"), Budget(gap=_GAP), self.seed)
 
     @cached_property
+    def _tried(self) -> tuple[Family, ...]:
+        return tuple(self.families) or families_of(self.micro.whole)
+
+    @cached_property
     def _topologies(self) -> tuple[tuple[int, ...], ...]:
-        every = (variant for family in self.families for variant in variants(family, self._mesh))
+        every = (variant for family in self._tried for variant in variants(family, self._mesh))
         return tuple(dict.fromkeys(variant.tensor_axes for variant in every))
 
     @cached_property
@@ -270,7 +274,7 @@ class BaselinePricer:
     @cached_property
     def _letters(self) -> dict[str, Mapping[str, str]]:
         graph = self.micro.graph(self.counts[0])
-        return {f.name: {} if f.letters is None else f.letters(graph) for f in self.families}
+        return {f.name: {} if f.letters is None else f.letters(graph) for f in self._tried}
 
     @cached_property
     def _restricted(self) -> dict[_Way, Tables]:

@@ -26,7 +26,7 @@ from ..tables.groups import CompositeSignature, Group, Grouping, Port
 from ..tables.strategies import Assignments
 from ..tables.tables import TableBuilder, Tables
 from .coarse import CoarsePrices
-from .families import ANY, Variant, has_weight, letter_of, splits_only_batch
+from .families import ANY, EXPERTS, Variant, has_weight, letter_of, splits_only_batch
 
 Rows = NDArray[np.int64]
 Axes = tuple[int, ...]
@@ -157,10 +157,10 @@ class UnionTables(GroupTables):
                 stored = [Storage(stage, data_axes) for stage in stages]
                 storages = stored if is_split and group.sources else [WHOLE]
                 for letter, numbered in by_letter.items():
-                    # A product that its letter does not divide is planned freely, a parameter
-                    # that does not divide is stored whole.
+                    # A product that its letter does not divide is planned freely (experts
+                    # are not: another topology divides them), a parameter is stored whole.
                     tries = [(split if is_split else batch, numbered), (batch, numbered)]
-                    tries.append((batch, free))
+                    tries += [(batch, free)] if letter != EXPERTS else []
                     made = (pairs(d, t) for d, t in tries)
                     found = next((m for m in made if len(m)), _NO_ROWS)
                     rows.add(Section(tensor_axes, letter, is_split), found, storages)
