@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from pydantic import AfterValidator, Field, PlainSerializer
 
 from .._files import FIELDS, FileKind, Name, OneOf, Size, Stored, Versioned
 from ..sbp.layout import ITEM_BYTES, TensorSpec
-from ..sbp.signature import OpSpec, Signature, find_rule, signatures_of
+from ..sbp.signature import OpSpec, Signature, find_rule, is_random, signatures_of
 
 SOURCE_KINDS = ("input", "param", "buffer")
 
@@ -53,11 +54,26 @@ def _tensor_rows(tensors: Mapping[str, Tensor]) -> list[_TensorRow]:
 
 
 def _tupled(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in attrs.items()}
+    return {k: _read(v) for k, v in attrs.items()}
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_read, value))
+    return float(value) if value in _NO_JSON else value
 
 
 def _listed(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(attrs.items())}
+    return {k: _written(v) for k, v in sorted(attrs.items())}
+
+
+def _written(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(map(_written, value))
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+_NO_JSON = ("inf", "-inf", "nan")  # floats that JSON has not: written as text
 
 
 # ---- as a file has them
@@ -212,7 +228,11 @@ class Graph:
         for op in self.ops:
             if op.kind == "input":
                 free.add(op.name)
-            elif op.kind not in ("param", "dropout", "stage_input") and set(op.inputs) <= constant:
+            elif (
+                op.kind not in ("param", "stage_input")
+                and not is_random(op.kind)
+                and set(op.inputs) <= constant
+            ):
                 free.add(op.name)
                 constant.update(op.outputs)
         return frozenset(free)

@@ -28,14 +28,14 @@ from dataclasses import dataclass, field
 
 from ..sbp.layout import TensorSpec
 from ..sbp.placement import B, P, Placement, S
-from ..sbp.signature import OpSpec, Signature, find_rule, signatures_of
+from ..sbp.signature import OpSpec, Signature, find_rule, is_random, signatures_of
 from .batch_norm import is_training_norm, statistics_of
 from .graph import Graph, Op
 
 # Outputs that depend on some of the inputs only.
 READS = {("nll", 1): (1, 2)}
 # What these give does not follow from the data alone.
-_NOT_DATA = ("param", "stage_input", "dropout", "opaque", "normalization")
+_NOT_DATA = ("param", "stage_input", "opaque", "normalization")
 _RESHAPES = ("reshape", "squeeze", "expand_dims")
 _FACTORS = {"scalar_mul": 1, "scalar_div": -1}  # attribute `operand` multiplies, divides
 
@@ -179,7 +179,7 @@ def known_from(graph: Graph, tensor: str) -> tuple[str, ...] | None:
         made = [n for n, name in enumerate(op.outputs) if name in wanted]
         if not made:
             continue
-        if op.kind in _NOT_DATA:
+        if op.kind in _NOT_DATA or is_random(op.kind):
             return None
         found.append(op.name)
         for n in made:

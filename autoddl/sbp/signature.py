@@ -171,6 +171,7 @@ class Rule:
     product:     which product of matrices it is, if lower bounds on communication are known for it
     nonlinear:   needs the complete value of its input elementwise: a summand is not enough
     mixes:       adds or multiplies all of its inputs elementwise
+    random:      draws numbers: each shard its own, replicas of a shard the same
     """
 
     signatures: SignatureFn
@@ -188,6 +189,7 @@ class Rule:
     product: Product = ""
     nonlinear: bool = False
     mixes: bool = False
+    random: bool = False
 
     @property
     def is_view(self) -> bool:
@@ -213,6 +215,12 @@ def rule(*kinds: str, **facets: Any) -> Callable[[SignatureFn], SignatureFn]:
 def find_rule(kind: str) -> Rule | None:
     """The rule of an operator kind, None if it has none."""
     return RULES.get(kind)
+
+
+def is_random(kind: str) -> bool:
+    """True for an operator that draws numbers."""
+    rule = RULES.get(kind)
+    return rule is not None and rule.random
 
 
 def is_matmul(kind: str) -> bool:

@@ -29,7 +29,7 @@ is the same in whatever order they are compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -203,6 +203,14 @@ class _Factor:
         rest = (*self.variables[:axis], *self.variables[axis + 1 :])
         return _Factor(rest, np.asarray(self.table.take(strategy, axis=axis)))
 
+    def given(self, chosen: Mapping[int, int]) -> _Factor:
+        """What is left with those of its variables chosen that have a strategy there."""
+        factor = self
+        for variable in self.variables:
+            if variable in chosen:
+                factor = factor.at(variable, chosen[variable])
+        return factor
+
 
 def best_choice(state: Elimination) -> Choice | None:
     """The choice of least score of all variables; None if the tables would become too large."""
@@ -211,24 +219,23 @@ def best_choice(state: Elimination) -> Choice | None:
     order = _order(state)
     if order is None:
         return None
+    # NumPy has tables of 32 dims at most: those of one strategy are none
+    chosen = {variable: 0 for variable, scores in state.node.items() if len(scores) == 1}
     factors = [_Factor((variable,), table) for variable, table in state.node.items()]
     for variable, edges in state.edges.items():
         pairs = ((other, table) for other, table in edges.items() if variable < other)
         factors += [_Factor((variable, other), table) for other, table in pairs]
+    factors = [factor.given(chosen) for factor in factors]
     buckets: list[tuple[int, list[_Factor]]] = []
     for variable in order:
         own = [factor for factor in factors if variable in factor.variables]
         factors = [factor for factor in factors if variable not in factor.variables]
         buckets.append((variable, own))
         factors.append(_eliminated(variable, own))
-    chosen: dict[int, int] = {}
     for variable, own in reversed(buckets):
         scores = np.zeros(len(state.node[variable]))
         for factor in own:
-            for other in factor.variables:
-                if other != variable:
-                    factor = factor.at(other, chosen[other])
-            scores = scores + factor.table
+            scores = scores + factor.given(chosen).table
         chosen[variable] = int(scores.argmin())
     return state.expand(chosen)
 
@@ -248,9 +255,9 @@ def _eliminated(variable: int, own: Sequence[_Factor]) -> _Factor:
 
 
 def _order(state: Elimination) -> list[int] | None:
-    """Variables in the order of the smallest tables; None if one is too large."""
-    sizes = {variable: len(scores) for variable, scores in state.node.items()}
-    near = {variable: set(others) for variable, others in state.edges.items()}
+    """Variables of several strategies, the smallest tables first; None if one is too large."""
+    sizes = {v: len(scores) for v, scores in state.node.items() if len(scores) > 1}
+    near = {v: sizes.keys() & others for v, others in state.edges.items() if v in sizes}
     order, sums = [], 0.0
     while near:
         entries = {v: math.prod(float(sizes[w]) for w in others) for v, others in near.items()}

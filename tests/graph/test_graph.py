@@ -1,10 +1,13 @@
 """Which operators are alike, and where gradients flow."""
 
+import json
+import math
 from dataclasses import replace
 
 import pytest
 
-from autoddl.graph.graph import Graph, Op
+from autoddl.graph.graph import Graph, Op, Tensor
+from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.signature import signatures_of
 from tests.graphs import Builder, alike, attention, gated, mlp, residual, tied
 
@@ -94,3 +97,14 @@ def test_gradients_flow_from_the_loss_to_the_parameters(name):
             giving |= {(op.name, n) for n in given if op.inputs[n] in towards}
     assert graph.needs_grad == towards & useful
     assert graph.gives_grad == giving
+
+
+def test_attributes_that_json_has_no_numbers_for_survive_a_file():
+    values = {"operand": -math.inf, "many": (math.inf, 0.5), "dtype": "float32", "shape": (2, 3)}
+    made = Op("a", "arange", (), ("a",), values)
+    tensors = {"a": Tensor("a", TensorSpec((2,)), ())}
+    graph = Graph(ops=(made,), tensors=tensors, outputs=("a",), loss="", batch=0, name="m")
+    (read,) = Graph.from_json(json.loads(json.dumps(graph.to_json(), allow_nan=False))).ops
+    assert read == made
+    (text,) = (op["attrs"] for op in graph.to_json()["ops"])
+    assert text == {"dtype": "float32", "many": ["inf", 0.5], "operand": "-inf", "shape": [2, 3]}

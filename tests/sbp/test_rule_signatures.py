@@ -183,5 +183,6 @@ def test_layers_and_views():
     }  # fmt: skip
     views = {kind for kind, rule in RULES.items() if rule.is_view}
     assert views == {
-        "reshape", "transpose", "narrow", "expand", "expand_dims", "squeeze", "fork", "identity"
+        "reshape", "transpose", "narrow", "expand", "expand_dims", "squeeze", "fork", "identity",
+        "stop_gradient", "by_mode",
     }  # fmt: skip

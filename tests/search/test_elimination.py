@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 
@@ -74,3 +76,19 @@ def test_tables_that_would_be_too_large_are_not_made():
         (0,) * len(sizes), tuple(Edge(b, a, 0) for a, b in crossing),
     )  # fmt: skip
     assert best_choice(eliminate(problem, 0.0, frozenset())) is None
+
+
+def test_variables_of_one_strategy_are_no_dims_of_tables():
+    """Each of 34 is a neighbour of all others: NumPy's tables have 32 dims at most."""
+    rng = np.random.default_rng(0)
+    sizes = [1] * 32 + [2, 3]
+    edges = [Edge(a, b, n) for n, (a, b) in enumerate(itertools.combinations(range(34), 2))]
+    costs = tuple(rng.random((sizes[e.first], sizes[e.second])) for e in edges)
+    nodes = tuple(rng.random(n) for n in sizes)
+    problem = Problem(
+        nodes, tuple(map(np.zeros_like, nodes)), costs, tuple(map(np.zeros_like, costs)),
+        tuple(range(34)), tuple(edges),
+    )  # fmt: skip
+    choice = best_choice(eliminate(problem, 0.0, frozenset()))
+    assert choice is not None
+    assert problem.evaluate(choice)[0] == pytest.approx(optimum(problem)[0], rel=2e-6)

@@ -40,7 +40,7 @@ from .kernels.product import product_gradient
 from .kernels.registry import OUTPUT_KERNELS
 from .optimizer import FlowOptimizer
 from .parameters import local_part, new_parameter
-from .trace.submodule import as_kernel
+from .trace.opaque import as_kernel
 
 # what a collective cannot carry travels as a type that it can
 _CARRIERS = {flow.uint8: flow.int32}

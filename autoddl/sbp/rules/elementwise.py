@@ -63,7 +63,7 @@ def _mask(op: OpSpec) -> tuple[float, float]:
 @rule(*CURVES, *STEPS, *OF_TWO, saves="all")
 @rule(*TESTS, *COMPARISONS, "where_scalar_xy", saves="")
 @rule("scalar_add", saves="", in_place=True)
-@rule("dropout", saves="beside", beside=_mask)
+@rule("dropout", saves="beside", beside=_mask, random=True)
 def nonlinear(op: OpSpec) -> Iterator[Signature]:
     """Elementwise without a linear input."""
     yield from broadcasting(op)

@@ -1,11 +1,15 @@
-"""Sources, the graph's own operators (`fork`, `loss`, ends of stages) and opaque submodules."""
+"""Sources, the graph's own operators (`fork`, `loss`, ends of stages) and opaque submodules.
+
+Random draws are sources without a gradient: each shard draws its own numbers, replicas the same.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..layout import Shape
 from ..placement import B, P, S
-from ..signature import OpSpec, Signature, rule
+from ..signature import Attrs, OpSpec, Signature, rule
 from .build import dims_of, labelled, natural, replicated, shape_of_shard, splits
 from .shape import no_flops
 
@@ -39,6 +43,34 @@ def whole_source(op: OpSpec) -> Iterator[Signature]:
     yield replicated(op)
 
 
+def _out_shape(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -> Attrs:
+    del ins
+    return {**op.attrs, "out_shape": outs[0]}
+
+
+@rule(
+    "uniform", "uniform_int", "normal",
+    local_attrs=shape_of_shard, saves="", float32=True, random=True,
+)  # fmt: skip
+@rule("exponential", local_attrs=_out_shape, saves="", float32=True, random=True)
+def draws(op: OpSpec) -> Iterator[Signature]:
+    """-> out, independent numbers; any dim may be split."""
+    yield from labelled(op, (), (dims_of(op.outputs[0].shape),))
+
+
+@rule("bernoulli", saves="", float32=True, random=True)
+def bernoulli(op: OpSpec) -> Iterator[Signature]:
+    """probabilities -> out, ones and zeros; attr p, unless it is -1, is the probability of all."""
+    dims = dims_of(op.inputs[0].shape)
+    yield from labelled(op, (dims,), (dims,), frozen_ins=(0,), frozen_outs=(0,))
+
+
+@rule("randperm", saves="", random=True)
+def permutation(op: OpSpec) -> Iterator[Signature]:
+    """-> out [n], a permutation, which every device draws whole."""
+    yield replicated(op)
+
+
 @rule("fork", flops=no_flops, view="same", saves="")
 def fork(op: OpSpec) -> Iterator[Signature]:
     """in -> out, identity for several consumers, whose gradients may also stay Partial."""
@@ -48,6 +80,20 @@ def fork(op: OpSpec) -> Iterator[Signature]:
         yield Signature((P,), (P,), (B,), (B,))
         yield Signature((B,), (B,), (P,), (P,))
     yield replicated(op)
+
+
+@rule("stop_gradient", flops=no_flops, view="same", saves="")
+def stop_gradient(op: OpSpec) -> Iterator[Signature]:
+    """in -> out, identity without a gradient."""
+    dims = dims_of(op.inputs[0].shape)
+    yield from labelled(op, (dims,), (dims,), linear=((0,),), frozen_ins=(0,), frozen_outs=(0,))
+
+
+@rule("by_mode", flops=no_flops, view="same", saves="")
+def by_mode(op: OpSpec) -> Iterator[Signature]:
+    """(in training, in evaluation) -> out, one of them; only the first gets a gradient."""
+    dims = dims_of(op.outputs[0].shape)
+    yield from labelled(op, (dims, dims), (dims,), linear=((0, 1),), frozen_ins=(1,))
 
 
 @rule("loss", flops=no_flops, saves="", float32=True)

@@ -24,7 +24,7 @@ from autoddl.runtime.oneflow.kernels.lean import LEAN
 from autoddl.sbp.layout import is_even, local_shape
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
-from autoddl.sbp.signature import find_rule, signatures_of
+from autoddl.sbp.signature import find_rule, is_random, signatures_of
 from tests.runtime.shards import cut, joined
 from tests.sbp.operators import CASES
 from tests.sbp.operators.case import f, out
@@ -32,7 +32,6 @@ from tests.sbp.operators.conv import conv_case
 from tests.sbp.operators.matmul import product_case
 
 WITHOUT_KERNEL = ("loss", "opaque")
-RANDOM = ("dropout",)
 PRODUCTS = (
     product_case("large", "matmul", f(16, 24), f(24, 8), out(16, 8)),
     conv_case("large", f(8, 8, 6, 6), f(8, 8, 3, 3), out(8, 8, 4, 4)),
@@ -161,7 +160,8 @@ def main() -> None:
     checked = 0
     cases = PRODUCTS if "products" in sys.argv else CASES
     for case in cases:
-        if case.op.kind in (*WITHOUT_KERNEL, *RANDOM) or case.op.kind not in KERNELS:
+        kind = case.op.kind
+        if kind in WITHOUT_KERNEL or is_random(kind) or kind not in KERNELS:
             continue
         choices = signatures_of(case.op)
         total = math.prod([len(choices)] * mesh.num_axes)

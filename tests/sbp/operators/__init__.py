@@ -18,6 +18,7 @@ from . import (
     matmul,
     normalize,
     pooling,
+    random,
     reduce,
     shape,
     softmax,
@@ -28,6 +29,6 @@ from .reference import kernel as kernel
 
 FAMILIES = (
     matmul, conv, pooling, elementwise, reduce, softmax, loss, normalize, gather, shape, source,
-    experts,
+    experts, random,
 )  # fmt: skip
 CASES = tuple(case for family in FAMILIES for case in family.CASES)

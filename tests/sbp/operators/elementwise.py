@@ -9,6 +9,7 @@ from autoddl.sbp.rules.elementwise import COMPARISONS, OF_TWO, nonlinear
 from autoddl.sbp.signature import RULES
 
 from .case import Case, case, f, flags, index, out, positive, unit
+from .random import hashed
 from .reference import op, table
 
 UNARY_ATTRS: dict[str, dict[str, Any]] = {
@@ -243,10 +244,5 @@ def _prelu(inputs, attrs, shard):
 def _dropout(inputs, attrs, shard):
     """A mask of the global position, so that every shard sees its part of one mask."""
     (x,) = inputs
-    grids = np.meshgrid(
-        *(start + np.arange(n) for start, n in zip(shard.in_starts[0], x.shape, strict=True)),
-        indexing="ij",
-    )
-    position = np.ravel_multi_index(grids, shard.op.inputs[0].shape)
-    keep = (position * 7919) % 101 / 101 >= attrs["rate"]
+    keep = hashed(shard.in_starts[0], x.shape, shard.op.inputs[0].shape) >= attrs["rate"]
     return (x * keep / (1 - attrs["rate"]),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .job.raw import RawJob, RawOp
+from .job.raw import RawJob, RawOp, role_of
 from .job.recorder import Call
 
 
@@ -34,7 +34,7 @@ def _merged(ops: Sequence[RawOp], record: Call) -> RawOp:
         f"c{call}-{operator.kind}",
         operator.kind,
         call,
-        "c",
+        role_of(ops),
         {"args": tuple(name for op in arguments for name in op.reads)},
         {"results": results[0].makes},
         operator.attrs(),

@@ -16,9 +16,10 @@ import oneflow as flow
 import oneflow.nn as nn
 
 from ....graph.hints import is_batchwise
+from ...kernel import OpaqueFn
 from ...nested import put_tensors, take_tensors
 from .job.job import LazyJob
-from .job.raw import RawJob, RawOp
+from .job.raw import RawJob, RawOp, role_of
 from .job.recorder import Call
 
 
@@ -156,7 +157,7 @@ def _merge(
         f"c{call}-opaque",
         "opaque",
         call,
-        "c",
+        role_of(ops),
         {"args": tuple(n for op in arguments for n in op.reads), "params": params},
         {"results": tuple(name for op in results for name in op.makes)},
         {"num_args": record.num_arguments, "batchwise": batchwise},
@@ -194,3 +195,42 @@ class _ParameterFinder:
 
     def slots(self, name: str) -> tuple[tuple[nn.Module, str], ...]:
         return tuple(self.places[self.by_name[name]])
+
+
+def as_kernel(call: OpaqueCall) -> OpaqueFn:
+    """Run `call` in training or evaluation mode; what is random in it comes from the seed."""
+
+    def run(tensors: Sequence[flow.Tensor], training: bool, seed: int) -> list[flow.Tensor]:
+        with _mode(call.function, training), _seeded(seed if training else None):
+            return call.call(tensors)
+
+    return run
+
+
+@contextmanager
+def _mode(function: Any, training: bool) -> Iterator[None]:
+    """A module in evaluation mode unless `training`; then as the user has left it."""
+    modules = list(function.modules()) if isinstance(function, flow.nn.Module) else []
+    flags = [module.training for module in modules]
+    try:
+        for module in modules:
+            module.training = module.training and training
+        yield
+    finally:
+        for module, flag in zip(modules, flags, strict=True):
+            module.training = flag
+
+
+@contextmanager
+def _seeded(seed: int | None) -> Iterator[None]:
+    """OneFlow's random numbers from `seed`; the program's own sequence goes on afterwards."""
+    if seed is None:
+        yield
+        return
+    generator = flow.default_generator
+    before = generator.get_state()
+    try:
+        generator.manual_seed(seed)
+        yield
+    finally:
+        generator.set_state(before)

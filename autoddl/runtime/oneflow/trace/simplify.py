@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .batch import Scaling
 from .canonical import is_no_op
@@ -18,29 +18,40 @@ class Simplified:
     roots: tuple[str, ...]
 
 
-def gradient_tensors(job: RawJob, trainable: Collection[str]) -> frozenset[str]:
-    """Float tensors computed from the variables `trainable`: a gradient could flow through them."""
-    found = set(trainable)
+def stop_gradients(job: RawJob, trainable: Collection[str]) -> tuple[RawJob, dict[str, str]]:
+    """`job` with `stop_gradient` where gradients of the variables `trainable` are to end.
+
+    OneFlow's lazy mode has no such operator; the recorder marks what runs in a gradient-free region
+    (`detach`, `no_grad`) by its scope. Also gives the new tensors, each with what it equals.
+    """
+    if all(op.role != "n" for op in job.ops):
+        return job, {}
+    flows, stopped = set(trainable), dict[str, str]()
+    ops: list[RawOp] = []
+    specs = dict(job.specs)
     for op in job.ops:
-        if any(name in found for name in op.reads):
-            found.update(name for name in op.makes if job.specs[name].is_float)
-    return frozenset(found)
+        if op.role == "n":
+            for name in op.reads:
+                if name not in flows or name in stopped:
+                    continue
+                new = stopped[name] = f"{name}/stopped"
+                specs[new] = specs[name]
+                reads, makes = {"in": (name,)}, {"out": (new,)}
+                ops.append(RawOp(new, "stop_gradient", op.call, "n", reads, makes))
+            op = op.renamed(stopped)
+        elif not flows.isdisjoint(op.reads):
+            flows.update(name for name in op.makes if specs[name].is_float)
+        ops.append(op)
+    return RawJob(tuple(ops), specs), {new: name for name, new in stopped.items()}
 
 
-def stops_gradient(op: RawOp, differentiable: Collection[str]) -> bool:
-    """True if `op` is in a gradient-free region and a gradient would flow through it elsewhere."""
-    return op.role == "n" and any(name in differentiable for name in op.reads)
-
-
-def simplify(
-    job: RawJob, roots: Sequence[str], scaling: Scaling, differentiable: Collection[str]
-) -> Simplified:
+def simplify(job: RawJob, roots: Sequence[str], scaling: Scaling) -> Simplified:
     """The operators of `job` that `roots` need or that change a buffer, no-ops bypassed."""
     bypassed: dict[str, str] = {}
     ops: list[RawOp] = []
     for op in job.ops:
-        op = _renamed(op, bypassed)
-        if op.reads and op.makes and not stops_gradient(op, differentiable):
+        op = op.renamed(bypassed)
+        if op.reads and op.makes:
             source, result = op.reads[0], op.makes[0]
             same_batch = scaling.dims.get(source) == scaling.dims.get(result)
             if same_batch and is_no_op(op, job.specs[source], job.specs[result]):
@@ -49,13 +60,6 @@ def simplify(
         ops.append(op)
     roots = tuple(bypassed.get(name, name) for name in roots)
     return Simplified(_live(ops, roots), roots)
-
-
-def _renamed(op: RawOp, names: dict[str, str]) -> RawOp:
-    if not any(name in names for name in op.reads):
-        return op
-    inputs = {key: tuple(names.get(n, n) for n in value) for key, value in op.inputs.items()}
-    return replace(op, inputs=inputs)
 
 
 def _changes_a_buffer(op: RawOp) -> bool:

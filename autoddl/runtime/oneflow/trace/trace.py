@@ -21,12 +21,14 @@ import oneflow.nn as nn
 
 from ....graph.graph import Graph
 from ....graph.hints import is_batchwise
+from ....sbp.signature import find_rule, is_random
 from ...calling import Calling
 from ...jobs.guard import rank
 from ...traced import Traced
 from .batch import Scaling, compare, same_values
 from .emit import emit
 from .errors import check_local, check_loss, check_model, check_trainable, explain_failure
+from .evaluation import Joined, Side, join
 from .job.job import LazyJob, build_job
 from .job.meta import shape_only
 from .job.raw import RawJob, RawOp, read_job
@@ -34,7 +36,7 @@ from .job.recorder import CallError
 from .one_operator import with_operators
 from .opaque import Collapsed, OpaqueWarning, collapse
 from .rows import keeps_rows_apart
-from .simplify import Simplified, gradient_tensors, simplify
+from .simplify import Simplified, simplify, stop_gradients
 from .unknown import path_of, rewriting_modules, unknown_operators
 
 Known = Callable[[str], bool]
@@ -75,8 +77,7 @@ def trace_with_state(
     check_local(tensors)
     source = _Source(model, tuple(tensors), loss, calling)
     known = known or is_known
-    attempt, reasons = _settle(source, known)
-    scaling = _scaling(source, attempt)
+    attempt, scaling, reasons = _in_training_and_evaluation(source, known)
     simplified = attempt.simplify(scaling, known)
     named = dict(model.named_parameters())
     emitted = emit(
@@ -116,7 +117,6 @@ def state_keys(model: nn.Module) -> dict[str, str]:
 
 def is_known(kind: str) -> bool:
     """True if an operator kind has a rule, to be planned by, and a kernel, to be run by."""
-    from ....sbp.signature import find_rule
     from ..kernels import KERNELS
 
     return find_rule(kind) is not None and kind in KERNELS
@@ -137,24 +137,30 @@ class _Source:
         sizes = {t.shape[0] if t.ndim else 0 for t in self.example}
         return sizes.pop() if len(sizes) == 1 else 0
 
-    def job(self, boundaries: frozenset[str], example: tuple[flow.Tensor, ...]) -> LazyJob:
-        return build_job(self.model, example, self.calling, self.loss, boundaries)
+    def job(
+        self, boundaries: frozenset[str], example: tuple[flow.Tensor, ...], training: bool
+    ) -> LazyJob:
+        return build_job(self.model, example, self.calling, self.loss, boundaries, training)
 
 
 @dataclass(frozen=True)
 class _Attempt:
-    """A trace in which the calls at `boundaries` are opaque."""
+    """A trace in which the calls at `boundaries` are opaque.
+
+    like: tensors that the job got afterwards -> those whose batch dims they have
+    """
 
     boundaries: frozenset[str]
+    training: bool
     lazy: LazyJob
     raw: RawJob
     collapsed: Collapsed
-    differentiable: frozenset[str]
+    like: Mapping[str, str]
 
     @staticmethod
-    def of(source: _Source, boundaries: frozenset[str]) -> _Attempt:
+    def of(source: _Source, boundaries: frozenset[str], training: bool = True) -> _Attempt:
         try:
-            lazy = source.job(boundaries, source.example)
+            lazy = source.job(boundaries, source.example, training)
         except CallError as error:
             raise explain_failure(error, source.model) from error.__cause__
         raw = with_operators(read_job(lazy.proto), lazy.calls)
@@ -162,16 +168,23 @@ class _Attempt:
         collapsed = collapse(raw, lazy, source.model, source.loss)
         parameters = dict(source.model.named_parameters())
         trainable = [v for v, path in lazy.params.items() if parameters[path].requires_grad]
-        return _Attempt(
-            boundaries, lazy, raw, collapsed, gradient_tensors(collapsed.job, trainable)
-        )
+        job, stopped = stop_gradients(collapsed.job, trainable)
+        return _Attempt(boundaries, training, lazy, raw, replace(collapsed, job=job), stopped)
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The outputs, then the loss if there is one."""
+        return (*self.lazy.outputs, *((self.lazy.loss,) if self.lazy.loss else ()))
+
+    @property
+    def side(self) -> Side:
+        return Side(self.collapsed.job, [call.path for call in self.lazy.calls], self.roots)
 
     def simplify(self, scaling: Scaling, known: Known) -> Simplified:
         """The operators that are needed; opaque ones are batch-wise if the rules say so."""
-        roots = (*self.lazy.outputs, *((self.lazy.loss,) if self.lazy.loss else ()))
         ops = tuple(self._by_rows(op, scaling, known) for op in self.collapsed.job.ops)
         job = RawJob(ops, self.collapsed.job.specs)
-        return simplify(job, roots, scaling, self.differentiable)
+        return simplify(job, self.roots, scaling)
 
     def _by_rows(self, op: RawOp, scaling: Scaling, known: Known) -> RawOp:
         inside, rewritten = self.collapsed.inside.get(op.name), self.lazy.rewritten.values()
@@ -191,9 +204,7 @@ def _settle(source: _Source, known: Known) -> tuple[_Attempt, dict[str, str]]:
         attempt = _Attempt.of(source, declared | reasons.keys())
         calls = attempt.lazy.calls
         simplified = attempt.simplify(Scaling(), known)
-        found = unknown_operators(
-            simplified.ops, calls, simplified.roots, known, attempt.differentiable
-        )
+        found = unknown_operators(simplified.ops, calls, simplified.roots, known)
         ops = attempt.collapsed.job.ops
         found |= rewriting_modules(ops, calls, attempt.lazy.rewritten)
         for call in attempt.collapsed.leaking:
@@ -220,12 +231,74 @@ def _scaling(source: _Source, attempt: _Attempt) -> Scaling:
         return Scaling()
     doubled = tuple(shape_only((2 * t.shape[0], *t.shape[1:]), t.dtype) for t in source.example)
     try:
-        twice = source.job(attempt.boundaries, doubled)
+        twice = source.job(attempt.boundaries, doubled, attempt.training)
     except CallError:
         return Scaling()
     if not same_values(attempt.lazy.captured, twice.captured):
         return Scaling()
-    return compare(attempt.raw, with_operators(read_job(twice.proto), twice.calls))
+    found = compare(attempt.raw, with_operators(read_job(twice.proto), twice.calls))
+    if not found.holds:
+        return found
+    dims = dict(found.dims)
+    dims |= {new: dims.get(name, ()) for new, name in attempt.like.items()}
+    return replace(found, dims=dims)
+
+
+def _in_training_and_evaluation(
+    source: _Source, known: Known
+) -> tuple[_Attempt, Scaling, dict[str, str]]:
+    """The settled trace, of both modes if numbers are drawn in it, and why parts are opaque.
+
+    Drawing is unknown, and so opaque, where the two cannot be joined.
+    """
+    attempt, reasons = _settle(source, known)
+    scaling = _scaling(source, attempt)
+    if any(is_random(op.kind) and op.kind != "dropout" for op in attempt.collapsed.job.ops):
+        joined = _joined(source, attempt, scaling, known)
+        if joined is not None:
+            return *joined, reasons
+        attempt, reasons = _settle(source, lambda kind: known(kind) and not is_random(kind))
+        scaling = _scaling(source, attempt)
+    return attempt, scaling, reasons
+
+
+def _joined(
+    source: _Source, attempt: _Attempt, scaling: Scaling, known: Known
+) -> tuple[_Attempt, Scaling] | None:
+    """The trace that computes in training and in evaluation what the model does in each.
+
+    None if the model in evaluation cannot be planned, or its results are others.
+    """
+    try:
+        other = _Attempt.of(source, attempt.boundaries, training=False)
+    except ValueError:
+        return None
+    captured, names = dict(attempt.lazy.captured), {}
+    for name, tensor in other.lazy.captured.items():
+        if name not in captured or not same_values({name: captured[name]}, {name: tensor}):
+            names[name] = f"evaluation/{name}"
+            captured[names[name]] = tensor
+    joined = join(attempt.side, other.side, names)
+    if joined is None:
+        return None
+    new = [op for op in joined.ops if op.name in joined.alone.values()]
+    if any(op.kind == "opaque" or not known(op.kind) for op in new):
+        return None
+    count = len(attempt.lazy.outputs)
+    loss = joined.roots[-1] if attempt.lazy.loss else ""
+    lazy = replace(attempt.lazy, outputs=list(joined.roots[:count]), loss=loss, captured=captured)
+    both = replace(attempt, lazy=lazy, collapsed=replace(attempt.collapsed, job=joined.job))
+    return both, _joined_scaling(scaling, _scaling(source, other), joined)
+
+
+def _joined_scaling(training: Scaling, evaluation: Scaling, joined: Joined) -> Scaling:
+    if not (training.holds and evaluation.holds):
+        return Scaling()
+    dims = {joined.names.get(n, n): dims for n, dims in evaluation.dims.items()}
+    dims.update(training.dims)
+    dims |= {new: dims[name] for new, name in joined.like.items()}
+    attrs = {n: evaluation.attrs[old] for old, n in joined.alone.items() if old in evaluation.attrs}
+    return Scaling(True, dims, {**training.attrs, **attrs})
 
 
 def _warn(graph: Graph, reasons: Mapping[str, str]) -> None:

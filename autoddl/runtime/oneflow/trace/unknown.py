@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from .canonical import kept_outputs
 from .job.raw import RawOp
 from .job.recorder import LOSS, Call
-from .simplify import stops_gradient
 
 SOURCES = ("input_conf", "variable_conf")
 
@@ -25,7 +24,6 @@ def unknown_operators(
     calls: Sequence[Call],
     roots: Collection[str],
     known: Callable[[str], bool],
-    differentiable: Collection[str],
 ) -> dict[str, str]:
     """Path of the smallest submodule -> what in it cannot be planned."""
     read = {name for op in ops for name in op.reads} | set(roots)
@@ -36,8 +34,6 @@ def unknown_operators(
         surplus = set(op.makes) - set(kept_outputs(op))
         if not known(op.kind):
             reason = f"operator {op.kind}"
-        elif stops_gradient(op, differentiable):
-            reason = "a gradient that is stopped (detach or no_grad)"
         elif surplus & read:
             reason = f"a secondary output of operator {op.kind}"
         else:

@@ -17,7 +17,8 @@ SOURCES = {"input", "param", "buffer", "loss", "stage_input", "stage_output"}
 # proven elsewhere: they need a module's state, or randomness
 ELSEWHERE = {
     "normalization", "dropout", "opaque", "fork", "identity", "layer_norm", "rms_norm",
-    "reduce_mean",
+    "reduce_mean", "by_mode", "stop_gradient", "uniform", "uniform_int", "normal", "exponential",
+    "bernoulli", "randperm",
 }  # fmt: skip
 
 

@@ -154,11 +154,27 @@ def test_batchwise_modules_are_opaque_without_a_warning():
     assert traced.graph.with_batch(8).fingerprint == larger.graph.fingerprint
 
 
-def test_stopped_gradients_stay_stopped():
-    model = toys.Stopped()
-    with pytest.warns(OpaqueWarning, match="a gradient that is stopped"):
-        traced = trace_with_state(model, *toys.example(), loss=F.cross_entropy)
-    assert_same_training(traced, model, toys.example(), F.cross_entropy)
+def test_a_stopped_gradient_around_an_opaque_module_stays_stopped():
+    """In a no_grad block a module that is one operator gets no gradient either."""
+
+    class Around(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = toys.Mlp(), toys.Mlp()
+
+        def forward(self, x):
+            with flow.no_grad():
+                frozen = self.head(x * self.body.first.weight)
+            return self.body(x) * frozen
+
+    model = Around()
+    batchwise(model.head)
+    example = toys.example(8)
+    traced = trace_with_state(model, *example, loss=F.cross_entropy)
+    assert opaque_of(traced).keys() == {"head/opaque"}
+    assert {op.kind for op in traced.graph.ops} >= {"stop_gradient"}
+    assert not any(name.startswith("head") for name in traced.graph.needs_grad)
+    assert_same_training(traced, model, example, F.cross_entropy)
 
 
 def test_a_module_that_changes_its_buffers_goes_on_doing_so():

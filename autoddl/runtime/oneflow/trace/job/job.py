@@ -62,11 +62,13 @@ def build_job(
     calling: Calling,
     loss: Callable[..., flow.Tensor] | None,
     boundaries: frozenset[str] = frozenset(),
+    training: bool = True,
 ) -> LazyJob:
     """The job of a model and its loss, called with the tensors of an example.
 
     boundaries: paths of submodules ("" the model, LOSS the loss) whose tensor arguments and results
                 go through `identity` operators in the scope `b<k>`
+    training:   False: as in evaluation mode
     Raises CallError naming the submodule that failed.
     """
     session = session_context.GetDefaultSession()
@@ -78,9 +80,9 @@ def build_job(
     _clear_tensor_names()
     with graph_build_util.graph_build_context(config, session), _restored(model):
         lazy = [graph_build_util.build_graph_input_arg(f"in{i}", t) for i, t in enumerate(example)]
-        if not model.training:
+        if model.training != training:
             for module in model.modules():
-                module.training = True
+                module.training = training
         job = LazyJob(job_pb.Job(), [], {}, {}, [f"in{i}/out" for i in range(len(lazy))])
         _feed_state(model, job)
         recorder = Recorder(model, job.calls, boundaries)

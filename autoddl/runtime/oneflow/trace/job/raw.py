@@ -5,8 +5,8 @@ Names are still the job's own, so that two jobs of one model can be compared ope
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,13 @@ class RawOp:
         """All output tensors in order."""
         return tuple(name for names in self.outputs.values() for name in names)
 
+    def renamed(self, names: Mapping[str, str]) -> RawOp:
+        """The operator that reads other tensors: old name -> new."""
+        if names.keys().isdisjoint(self.reads):
+            return self
+        inputs = {key: tuple(names.get(n, n) for n in value) for key, value in self.inputs.items()}
+        return replace(self, inputs=inputs)
+
 
 @dataclass(frozen=True)
 class RawJob:
@@ -56,6 +63,11 @@ class RawJob:
 
     ops: tuple[RawOp, ...]
     specs: Mapping[str, TensorSpec]
+
+
+def role_of(ops: Iterable[RawOp]) -> str:
+    """Of one operator in the place of a call's."""
+    return "n" if {op.role for op in ops} - {"b"} == {"n"} else "c"
 
 
 def dtype_name(code: int) -> str:

@@ -1,0 +1,114 @@
+"""Models that draw numbers: planned operator by operator, and in evaluation what the model says."""
+
+import numpy as np
+import oneflow as flow
+import oneflow.nn as nn
+import oneflow.nn.functional as F
+import pytest
+
+from autoddl.runtime.oneflow.trace.trace import trace_with_state
+from tests.runtime.oneflow.trace import toys
+from tests.runtime.test_trainer import trainer_of
+
+DRAWS = {"uniform", "normal", "bernoulli", "uniform_int", "exponential", "randperm"}
+
+
+class Dropped(nn.Module):
+    """Stochastic depth, with dropout on the way."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 5)
+        self.norm, self.dropout, self.path = nn.BatchNorm1d(8), nn.Dropout(0.5), Path()
+
+    def forward(self, x):
+        x = x + self.path(self.dropout(F.relu(self.norm(self.first(x)))))
+        return self.last(self.dropout(x))
+
+
+class Path(nn.Module):
+    def forward(self, x):
+        if not self.training:
+            return x
+        return x * flow.floor(flow.rand(x.shape[0], 1) + 0.5) / 0.5
+
+
+class Sampling(nn.Module):
+    """A variational autoencoder: a code is drawn, in evaluation it is the mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean, self.spread, self.last = nn.Linear(8, 4), nn.Linear(8, 4), nn.Linear(4, 5)
+
+    def forward(self, x):
+        code, spread = self.mean(x), self.spread(x)
+        if self.training:
+            code = code + flow.randn_like(code) * flow.exp(0.5 * spread)
+        else:
+            code = code * 2 + flow.tensor([0.5, 0.0, 0.0, 1.0])
+        return self.last(code)
+
+
+class Aside(nn.Module):
+    """Adds noise to its input, and in evaluation gives another head's result."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 5), nn.Linear(8, 5)
+
+    def forward(self, x):
+        noisy = x + flow.bernoulli(flow.ones(*x.shape) * 0.5)
+        return self.first(noisy) if self.training else self.last(x)
+
+
+@pytest.mark.parametrize("make", [Dropped, Sampling, Aside])
+@pytest.mark.filterwarnings("error::autoddl.runtime.oneflow.trace.opaque.OpaqueWarning")
+def test_evaluation_is_the_models_own(make):
+    flow.manual_seed(0)
+    model = make()
+    trainer = trainer_of(model, F.cross_entropy, toys.example(8))
+    graph = trainer.graph
+    kinds = {op.kind for op in graph.ops}
+    assert kinds & DRAWS and "by_mode" in kinds and "opaque" not in kinds
+    first = float(trainer.step(*toys.example(8)))
+    assert float(trainer.step(*toys.example(8))) != first
+    same = make()
+    same.load_state_dict(trainer.state_dict())
+    same.eval()
+    found = trainer.eval_step(toys.rows(8)).numpy()
+    np.testing.assert_allclose(found, same(toys.rows(8)).numpy(), rtol=1e-5, atol=1e-6)
+    expected = float(F.cross_entropy(same(toys.rows(8)), toys.labels(8)))
+    assert trainer.evaluate([toys.example(8)])["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("make", [Dropped, Sampling, Aside])
+def test_graphs_of_both_modes_follow_the_batch(make):
+    model = make()
+    graph = trace_with_state(model, *toys.example(), loss=F.cross_entropy).graph
+    larger = trace_with_state(model, *toys.example(8), loss=F.cross_entropy).graph
+    assert graph.with_batch(8).fingerprint == larger.fingerprint
+
+
+def test_what_both_modes_have_stands_there_once():
+    graph = trace_with_state(Dropped(), *toys.example(), loss=F.cross_entropy).graph
+    kinds = [op.kind for op in graph.ops]
+    assert kinds.count("by_mode") == 1 and kinds.count("matmul") == 2
+    (choice,) = (op for op in graph.ops if op.kind == "by_mode")
+    assert choice.inputs == ("path/scalar_div", "relu")
+
+
+def test_a_model_whose_result_is_another_in_evaluation_draws_inside_an_opaque_part():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.path, self.last = Path(), nn.Linear(8, 5)
+
+        def forward(self, x):
+            y = self.last(self.path(x))
+            return (y, y) if self.training else y
+
+    def loss(output, target):
+        return F.cross_entropy(output[0] if isinstance(output, tuple) else output, target)
+
+    graph = trace_with_state(Two(), *toys.example(), loss=loss).graph
+    assert [op.module for op in graph.ops if op.kind == "opaque"] == ["path"]
