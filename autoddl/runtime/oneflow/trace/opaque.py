@@ -74,14 +74,12 @@ class Collapsed:
     """A job in which the opaque calls are single operators.
 
     calls:   operator name -> what the runtime repeats
-    inside:  operator name -> the operators that it stands for
     leaking: calls that share tensors with their surroundings past their arguments and results;
              the call around each must be opaque instead
     """
 
     job: RawJob
     calls: Mapping[str, OpaqueCall] = field(default_factory=dict)
-    inside: Mapping[str, tuple[RawOp, ...]] = field(default_factory=dict)
     leaking: tuple[int, ...] = ()
 
 
@@ -100,7 +98,6 @@ def collapse(
     finder = _ParameterFinder(model)
     kept: list[RawOp] = []
     calls: dict[str, OpaqueCall] = {}
-    inside: dict[str, tuple[RawOp, ...]] = {}
     leaking: list[int] = []
     for op in raw.ops:
         if op.call not in owner:
@@ -113,7 +110,6 @@ def collapse(
             kept.append(merged)
             if not is_closed:
                 leaking.append(call)
-            inside[merged.name] = tuple(inner[call])
             names = tuple(lazy.params[name] for name in params)
             calls[merged.name] = OpaqueCall(
                 record.path,
@@ -125,7 +121,7 @@ def collapse(
             )
     leaking += _read_from_outside(kept, inner)
     job = RawJob(tuple(kept), raw.specs)
-    return Collapsed(job, calls, inside, tuple(dict.fromkeys(leaking)))
+    return Collapsed(job, calls, tuple(dict.fromkeys(leaking)))
 
 
 def _boundary_calls(calls: Sequence[Call]) -> dict[int, int]:

@@ -31,11 +31,10 @@ from .errors import check_local, check_loss, check_model, check_trainable, expla
 from .evaluation import Joined, Side, join
 from .job.job import LazyJob, build_job
 from .job.meta import shape_only
-from .job.raw import RawJob, RawOp, read_job
+from .job.raw import RawJob, read_job
 from .job.recorder import CallError
 from .one_operator import with_operators
 from .opaque import Collapsed, OpaqueWarning, collapse
-from .rows import keeps_rows_apart
 from .simplify import Simplified, simplify, stop_gradients
 from .unknown import path_of, rewriting_modules, unknown_operators
 
@@ -78,7 +77,7 @@ def trace_with_state(
     source = _Source(model, tuple(tensors), loss, calling)
     known = known or is_known
     attempt, scaling, reasons = _in_training_and_evaluation(source, known)
-    simplified = attempt.simplify(scaling, known)
+    simplified = attempt.simplify(scaling)
     named = dict(model.named_parameters())
     emitted = emit(
         simplified,
@@ -180,17 +179,9 @@ class _Attempt:
     def side(self) -> Side:
         return Side(self.collapsed.job, [call.path for call in self.lazy.calls], self.roots)
 
-    def simplify(self, scaling: Scaling, known: Known) -> Simplified:
-        """The operators that are needed; opaque ones are batch-wise if the rules say so."""
-        ops = tuple(self._by_rows(op, scaling, known) for op in self.collapsed.job.ops)
-        job = RawJob(ops, self.collapsed.job.specs)
-        return simplify(job, self.roots, scaling)
-
-    def _by_rows(self, op: RawOp, scaling: Scaling, known: Known) -> RawOp:
-        inside, rewritten = self.collapsed.inside.get(op.name), self.lazy.rewritten.values()
-        if inside is None or not keeps_rows_apart(op, inside, self.raw, scaling, known, rewritten):
-            return op
-        return replace(op, attrs={**op.attrs, "batchwise": True})
+    def simplify(self, scaling: Scaling) -> Simplified:
+        """The operators that are needed."""
+        return simplify(self.collapsed.job, self.roots, scaling)
 
 
 def _settle(source: _Source, known: Known) -> tuple[_Attempt, dict[str, str]]:
@@ -203,7 +194,7 @@ def _settle(source: _Source, known: Known) -> tuple[_Attempt, dict[str, str]]:
     while True:
         attempt = _Attempt.of(source, declared | reasons.keys())
         calls = attempt.lazy.calls
-        simplified = attempt.simplify(Scaling(), known)
+        simplified = attempt.simplify(Scaling())
         found = unknown_operators(simplified.ops, calls, simplified.roots, known)
         ops = attempt.collapsed.job.ops
         found |= rewriting_modules(ops, calls, attempt.lazy.rewritten)
@@ -302,29 +293,21 @@ def _joined_scaling(training: Scaling, evaluation: Scaling, joined: Joined) -> S
 
 
 def _warn(graph: Graph, reasons: Mapping[str, str]) -> None:
-    """Once in a job, by its first rank. Not of what is split and has no parameters."""
+    """Of opaque parts that nobody declared, once in a job, by its first rank."""
     if rank() != 0:
         return
     for op in graph.ops:
         if op.kind != "opaque" or op.module not in reasons:
             continue
         what, why = op.module or "the model", reasons[op.module]
-        if not op.attrs["batchwise"]:
-            moved = sum(graph.tensors[name].spec.numel for name in (*op.inputs, *op.outputs))
-            warnings.warn(
-                f"{what} runs as one replicated operator, because of {why}: each device computes "
-                f"it whole, on {moved:,} elements of arguments, parameters and results; "
-                "autoddl.batchwise(module) declares that it may be split along the batch",
-                OpaqueWarning,
-                stacklevel=_levels_to_caller(),
-            )
-        elif len(op.inputs) > op.attrs["num_args"]:
-            warnings.warn(
-                f"{what} runs as one operator, because of {why}: it is split along the batch, and "
-                "each device holds all of its parameters",
-                OpaqueWarning,
-                stacklevel=_levels_to_caller(),
-            )
+        moved = sum(graph.tensors[name].spec.numel for name in (*op.inputs, *op.outputs))
+        warnings.warn(
+            f"{what} runs as one replicated operator, because of {why}: each device computes "
+            f"it whole, on {moved:,} elements of arguments, parameters and results; "
+            "autoddl.batchwise(module) declares that it may be split along the batch",
+            OpaqueWarning,
+            stacklevel=_levels_to_caller(),
+        )
 
 
 def _levels_to_caller() -> int:

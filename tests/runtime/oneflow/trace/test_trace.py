@@ -207,3 +207,13 @@ def test_a_loss_module_is_the_loss():
     assert kinds(graph, "loss")[-2:] == ["broadcast_div", "loss"]
     (nll,) = [op for op in graph.ops if op.kind == "nll"]
     assert len(nll.outputs) == 2
+
+
+def test_numbers_repeated_keep_their_dtype():
+    class Repeated(nn.Module):
+        def forward(self, x):
+            return x.repeat_interleave(2, dim=1)
+
+    x = flow.randn(4, 3)
+    result, _ = run_graph(trace_with_state(Repeated(), x), (x,))
+    assert result.tolist() == x.repeat_interleave(2, dim=1).tolist()
