@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from ..cluster.spec import Cluster
 from ..cost.exchange import check_buckets
 from ..graph.batch_norm import batch_norm_of, with_batch_norm
 from ..graph.cut import CutGraph
-from ..graph.graph import SOURCE_KINDS, Graph
-from ..graph.placed import PlannedEdge
+from ..graph.graph import SOURCE_KINDS, Graph, Op
+from ..graph.placed import PlannedEdge, PlannedOp
 from ..graph.precision import in_precision
 from ..graph.regions import Blocks
 from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
+from ..sbp.signature import Signature
 from .stage import StagePlan
 
 NOT_RECOMPUTED = (*SOURCE_KINDS, "stage_input", "stage_output", "loss")
@@ -81,11 +82,22 @@ def verify_in_flight(held: Sequence[int], parts: Sequence[StagePlan]) -> None:
 
 
 def verify_stage(stage: StagePlan) -> None:
-    """ValueError unless every path leads where it says and blocks of operators are recomputed.
+    """ValueError unless it places its operators as their rules allow, and all paths lead there.
 
-    And unless each gradient that travels is in one bucket, if there are any.
+    And unless what is recomputed are blocks of its operators, and each gradient that travels is in
+    one bucket, if there are any.
     """
     _verify_blocks(stage.graph, stage.recomputed)
+    _verify_names(stage)
+    known: dict[Hashable, str] = {}
+    for op in stage.graph.ops:
+        placed = stage.ops[op.name]
+        grads = _with_gradient(stage.graph, op)
+        key = stage.graph.alike[op.name], grads, placed
+        if key not in known:
+            known[key] = _unlike_its_rule(stage, op, placed, grads)
+        if known[key]:
+            raise ValueError(f"the plan places {op.name} ({op.kind}) wrongly: {known[key]}")
     for op in stage.graph.ops:
         for index, name in enumerate(op.inputs):
             producer = stage.graph.producers[name]
@@ -101,6 +113,83 @@ def verify_stage(stage: StagePlan) -> None:
             if name in stage.graph.needs_grad and given is not None and wanted is not None:
                 _verify_path(given, edge.backward, wanted, f"gradient of {where}")
     check_buckets(stage.exchanges, stage.buckets)
+
+
+def _verify_names(stage: StagePlan) -> None:
+    """ValueError on placements and steps of what is no operator, or no input, of the stage."""
+    ops = {op.name: op for op in stage.graph.ops}
+    unknown = [name for name in stage.ops if name not in ops]
+    if unknown:
+        raise ValueError(f"the plan places {unknown[0]!r}, which is no operator of its stage")
+    for (name, index), edge in stage.edges.items():
+        if name not in ops or index >= len(ops[name].inputs):
+            raise ValueError(f"the plan has steps to input {index} of {name!r}: there is none")
+        producer = stage.graph.producers[ops[name].inputs[index]]
+        if edge.zero_stage > (3 if producer.kind == "param" else 0):
+            raise ValueError(
+                f"the plan stores input {index} of {name!r} split as in ZeRO "
+                f"{edge.zero_stage}: 1 to 3 are known, for parameters"
+            )
+        if edge.backward and stage.ops[name].grad_ins[index] is None:
+            raise ValueError(f"the plan sends a gradient from input {index} of {name!r}: none is")
+
+
+def _with_gradient(graph: Graph, op: Op) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+    """Of its outputs and its inputs, which have a gradient."""
+    return (
+        tuple(tensor in graph.needs_grad for tensor in op.outputs),
+        tuple((op.name, index) in graph.gives_grad for index in range(len(op.inputs))),
+    )
+
+
+def _unlike_its_rule(
+    stage: StagePlan, op: Op, placed: PlannedOp, grads: tuple[tuple[bool, ...], tuple[bool, ...]]
+) -> str:
+    """What no signature of the operator allows of its placements; "" if there is nothing.
+
+    grads: which of its outputs and inputs have a gradient
+    """
+    sides: tuple[tuple[NdSbp | None, ...], ...] = (
+        placed.ins,
+        placed.outs,
+        placed.grad_outs,
+        placed.grad_ins,
+    )
+    numbers = len(op.inputs), len(op.outputs), len(op.outputs), len(op.inputs)
+    if tuple(map(len, sides)) != numbers:
+        return f"it has {numbers[0]} inputs and {numbers[1]} outputs"
+    if tuple(tuple(nd is not None for nd in side) for side in sides[2:]) != grads:
+        return "its gradients are not those that flow from the loss to the parameters"
+    axes = stage.mesh.num_axes
+    wrong = next((nd for side in sides for nd in side if nd and len(nd) != axes), None)
+    if wrong is not None:
+        return f"{wrong} is not for {axes} axes"
+    carried: dict[Signature, int] = {}
+    for axis, extent in enumerate(stage.mesh.extents):
+        said = Signature(
+            tuple(nd[axis] for nd in placed.ins),
+            tuple(nd[axis] for nd in placed.outs),
+            tuple(nd[axis] if nd is not None else None for nd in placed.grad_outs),
+            tuple(nd[axis] if nd is not None else None for nd in placed.grad_ins),
+        )
+        found = next((s for s in stage.graph.signatures(op) if _agree(said, s)), None)
+        if found is None or (found.inner is not None) != (axis in placed.inner_axes):
+            return f"on axis {axis} it has no signature {said}"
+        carried[found] = carried.get(found, 1) * extent
+    for signature, parts in carried.items():
+        if signature.limit is not None and signature.limit % parts:
+            return f"{signature} on {parts} devices: they do not divide {signature.limit}"
+    return ""
+
+
+def _agree(said: Signature, signature: Signature) -> bool:
+    """Whether they place all alike that has a placement in the first."""
+    sides = ("ins", "outs", "grad_outs", "grad_ins")
+    return all(
+        place is None or place == other
+        for side in sides
+        for place, other in zip(getattr(said, side), getattr(signature, side), strict=True)
+    )
 
 
 def _verify_blocks(graph: Graph, recomputed: Blocks) -> None:

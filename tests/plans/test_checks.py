@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from autoddl.plans import Plan
@@ -19,6 +22,38 @@ def test_a_path_that_leads_elsewhere_is_found():
     edge[2] = []
     with pytest.raises(ValueError, match="inconsistent"):
         Plan.from_json(data)
+
+
+def edited(edit: Callable[[dict[str, Any], list[Any]], Any]):
+    """The file's object with the first stage's first matmul and edges edited."""
+    data = PLAN.to_json()
+    stage = data["stages"][0]
+    edit(stage["ops"]["block0.fc1/matmul"], stage["edges"])
+    return data
+
+
+def all_of(op: dict[str, Any], placement: str) -> None:
+    for side in ("ins", "outs", "grad_outs", "grad_ins"):
+        op[side] = [nd and placement for nd in op[side]]
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (lambda op, _: all_of(op, "(P, P)"), "has no signature P, P -> P ; P -> -, P"),
+        (lambda op, _: all_of(op, "(S0, S0)"), "has no signature S0, S0 -> S0"),
+        (lambda op, _: op["grad_ins"].__setitem__(1, None), "gradients are not those"),
+        (lambda op, _: op["ins"].pop(), "it has 2 inputs and 1 outputs"),
+        (lambda op, _: op["ins"].__setitem__(0, "(B, B, B)"), "is not for 2 axes"),
+        (lambda op, _: op.__setitem__("inner_axes", [0]), "on axis 0 it has no signature"),
+        (lambda _, edges: edges.append(["block0.fc1/matmul", 7, [], []]), "there is none"),
+        (lambda _, edges: edges.append(["nothing", 0, [], []]), "there is none"),
+        (lambda _, edges: edges[0].__setitem__(slice(4, 5), [9]), "split as in ZeRO 9"),
+    ],
+)
+def test_placements_that_no_rule_allows_are_refused(edit, reason):
+    with pytest.raises(ValueError, match=reason):
+        Plan.from_json(edited(edit))
 
 
 @pytest.mark.parametrize(("plan", "graph"), [(PLAN, MODEL), (STAGED, MLP)])
