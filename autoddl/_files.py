@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import hashlib
 import json
 import math
 import operator
@@ -95,26 +96,44 @@ class Stored:
 
 
 class Versioned:
-    """The file's object has the field `version` as well: its class says which, as `VERSION`."""
+    """The file's object has the field `version` as well: its class says which, as `VERSION`.
+
+    Where the class is `SEALED` the object also has `fingerprint`, a hash of all else: one that was
+    changed by hand is refused. One without that field is read.
+    """
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
-        def unversioned(data: Any) -> Any:
+        is_sealed = getattr(source, "SEALED", False)
+
+        def read(data: Any, inner: Callable[[Any], Any]) -> Any:
             if not isinstance(data, Mapping):
-                return data
+                return inner(data)
             version = data.get("version", "missing")
             if version != source.VERSION:
                 raise ValueError(
                     f"'version' is {version!r}; this autoddl reads version {source.VERSION}"
                 )
-            return {name: value for name, value in data.items() if name != "version"}
+            ours = {"version", "fingerprint"} if is_sealed else {"version"}
+            value = inner({name: part for name, part in data.items() if name not in ours})
+            if is_sealed and data.get("fingerprint") not in (None, fingerprint(data)):
+                raise ValueError("it was changed after it was written: its fingerprint is another")
+            return value
 
-        return core_schema.no_info_before_validator_function(
-            unversioned,
+        def stored(value: Any, inner: Callable[[Any], Any]) -> dict[str, Any]:
+            data = {"version": source.VERSION, **inner(value)}
+            return {**data, "fingerprint": fingerprint(data)} if is_sealed else data
+
+        return core_schema.no_info_wrap_validator_function(
+            read,
             handler(source),
-            serialization=core_schema.wrap_serializer_function_ser_schema(
-                lambda value, inner: {"version": source.VERSION, **inner(value)}
-            ),
+            serialization=core_schema.wrap_serializer_function_ser_schema(stored),
         )
+
+
+def fingerprint(data: Mapping[str, Any]) -> str:
+    """A hash of a JSON object without its field of this name: equal for equal ones."""
+    rest = {name: part for name, part in data.items() if name != "fingerprint"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
@@ -145,6 +164,8 @@ class _Schema(GenerateJsonSchema):
         if version := getattr(schema["cls"], "VERSION", None):
             told["properties"] = {"version": {"const": version}, **told["properties"]}
             told["required"] = ["version", *told["required"]]
+        if getattr(schema["cls"], "SEALED", False):
+            told["properties"]["fingerprint"] = {"type": "string"}
         return told
 
     def field_title_should_be_set(self, schema: Any) -> bool:

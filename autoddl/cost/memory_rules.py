@@ -70,8 +70,12 @@ def rules_of(back_end: str) -> MemoryRules:
 
     ValueError if there is no such back end.
     """
-    home = f"autoddl.runtime.{back_end}"
-    if not back_end.isidentifier() or importlib.util.find_spec(home) is None:
+    home = f"autoddl.runtime.{back_end}.memory"
+    try:
+        known = back_end.isidentifier() and importlib.util.find_spec(home) is not None
+    except ModuleNotFoundError:
+        known = False
+    if not known:
         raise ValueError(f"unknown back end {back_end!r}; autoddl comes with 'oneflow'")
-    found: Any = importlib.import_module(f"{home}.memory.rules")
+    found: Any = importlib.import_module(f"{home}.rules")
     return found

@@ -34,6 +34,18 @@ class CutGraph:
     graph: Graph
     layers: tuple[tuple[str, ...], ...]
 
+    def verify(self) -> None:
+        """ValueError unless every operator that has a place is in one layer, in graph order."""
+        placed = [name for layer in self.layers for name in layer]
+        body = {op.name: n for n, op in enumerate(_body(self.graph))}
+        ours = [body[name] for name in placed if name in body]
+        if ours != list(range(len(body))) or len(set(placed)) < len(placed):
+            missing = [name for name in body if name not in placed]
+            what = f"lack {missing[0]!r}" if missing else "have one twice, or in another order"
+            raise ValueError(f"the layers are not the graph's operators in order: they {what}")
+        if unknown := set(placed) - self._ops.keys():
+            raise ValueError(f"the layers have an operator {min(unknown)!r} that the graph lacks")
+
     @cached_property
     def layer_of(self) -> dict[str, int]:
         """Operator name -> its layer; sources and constants are in none."""
@@ -188,7 +200,7 @@ def cut_graph(graph: Graph, most_layers: int | None = None) -> CutGraph:
     """
     if most_layers is not None and most_layers < 1:
         raise ValueError(f"most_layers must be at least 1, got {most_layers}")
-    body = [op for op in graph.ops if op.kind != "param" and op.name not in graph.free_ops]
+    body = _body(graph)
     crossing = crossing_bytes(graph, body).tolist()
     heavy = [n for n, op in enumerate(body) if _is_heavy(op)]
     cuts = [
@@ -209,6 +221,11 @@ def cut_graph(graph: Graph, most_layers: int | None = None) -> CutGraph:
     bounds = [0, *cuts, len(body)]
     layers = (body[a:b] for a, b in zip(bounds, bounds[1:], strict=False))
     return CutGraph(graph, tuple(tuple(op.name for op in layer) for layer in layers))
+
+
+def _body(graph: Graph) -> list[Op]:
+    """The operators that have a place: neither sources nor computed from constants alone."""
+    return [op for op in graph.ops if op.kind != "param" and op.name not in graph.free_ops]
 
 
 def block_starts(graph: Graph, body: Sequence[Op]) -> frozenset[int]:

@@ -16,8 +16,6 @@ Batch scaling: a tensor dim marked in `Tensor.batch_dims` and an attribute liste
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping
@@ -119,6 +117,7 @@ class Graph:
     """
 
     VERSION: ClassVar[int] = 1
+    SEALED: ClassVar[bool] = True
 
     name: str = "model"
     batch: Size
@@ -287,6 +286,10 @@ class Graph:
         """Check the invariants; AssertionError names the op that breaks one."""
         seen: set[str] = set()
         names: set[str] = set()
+        for name, tensor in self.tensors.items():
+            for dim in tensor.batch_dims:
+                rank = len(tensor.spec.shape)
+                assert dim < rank, f"dim {dim} of {name} is the batch's: it has {rank} dims"
         for op in self.ops:
             assert op.name not in names, f"two operators are named {op.name}"
             names.add(op.name)
@@ -399,8 +402,7 @@ class Graph:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the operators, shapes and attributes: two traces of one model agree."""
-        text = json.dumps(self.to_json(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return self.to_json()["fingerprint"]
 
 
 def _is_trainable(op: Op) -> bool:

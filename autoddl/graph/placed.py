@@ -63,7 +63,10 @@ Edges = Mapping[tuple[str, int], PlannedEdge]  # by operator and input
 
 
 def _read_edges(rows: list[_EdgeRow]) -> Edges:
-    return {(row.op, row.number): PlannedEdge(*row) for row in rows}
+    edges = {(row.op, row.number): PlannedEdge(*row) for row in rows}
+    if len(edges) < len(rows):
+        raise ValueError("the steps to an input are given twice")
+    return edges
 
 
 def _edge_rows(edges: Edges) -> list[list[str | int | list[str]]]:

@@ -14,7 +14,7 @@ from ..graph.precision import in_precision
 from ..graph.regions import Blocks
 from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
-from ..sbp.signature import Signature
+from ..sbp.signature import Signature, partial_gradient
 from .stage import StagePlan
 
 NOT_RECOMPUTED = (*SOURCE_KINDS, "stage_input", "stage_output", "loss")
@@ -121,6 +121,11 @@ def _verify_names(stage: StagePlan) -> None:
     unknown = [name for name in stage.ops if name not in ops]
     if unknown:
         raise ValueError(f"the plan places {unknown[0]!r}, which is no operator of its stage")
+    shown = [name for layer in stage.layers for name in layer.ops]
+    unknown = [name for name in shown if name not in ops]
+    if unknown or len(set(shown)) < len(shown):
+        what = f"{unknown[0]!r}, which its stage lacks" if unknown else "an operator twice"
+        raise ValueError(f"the plan's layers have {what}")
     for (name, index), edge in stage.edges.items():
         if name not in ops or index >= len(ops[name].inputs):
             raise ValueError(f"the plan has steps to input {index} of {name!r}: there is none")
@@ -164,6 +169,8 @@ def _unlike_its_rule(
     wrong = next((nd for side in sides for nd in side if nd and len(nd) != axes), None)
     if wrong is not None:
         return f"{wrong} is not for {axes} axes"
+    signatures = stage.graph.signatures(op)
+    allowed = (*signatures, *filter(None, map(partial_gradient, signatures)))
     carried: dict[Signature, int] = {}
     for axis, extent in enumerate(stage.mesh.extents):
         said = Signature(
@@ -172,7 +179,7 @@ def _unlike_its_rule(
             tuple(nd[axis] if nd is not None else None for nd in placed.grad_outs),
             tuple(nd[axis] if nd is not None else None for nd in placed.grad_ins),
         )
-        found = next((s for s in stage.graph.signatures(op) if _agree(said, s)), None)
+        found = next((s for s in allowed if _agree(said, s)), None)
         if found is None or (found.inner is not None) != (axis in placed.inner_axes):
             return f"on axis {axis} it has no signature {said}"
         carried[found] = carried.get(found, 1) * extent

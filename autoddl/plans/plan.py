@@ -239,7 +239,7 @@ class _PlanFile:
     micro_batches: Count
     seed: Size
     optimizer: Name
-    comm_rule: Name
+    comm_rule: Annotated[str, OneOf(("shared_nic", "plain"))]
     precision: Name
     back_end: Name
     batch_norm: BatchNorm
@@ -274,9 +274,7 @@ def _read(file: _PlanFile) -> Plan:
     """Verified."""
     cut = CutGraph(file.graph, file.cut)
     asked = {name: getattr(file, name) for name in _ASKED}
-    unknown = {name for layer in file.cut for name in layer} - {op.name for op in file.graph.ops}
-    if unknown:
-        raise ValueError(f"the layers have an operator {min(unknown)!r} that the graph lacks")
+    cut.verify()
     stages = tuple(stage.on(cut, file.cluster, asked) for stage in file.stages)
     plan = Plan(cut, file.cluster, stages, file.baselines, file.schedule, file.delay, file.chunks)
     plan.verify()

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from .layout import Shape, TensorSpec
-from .placement import Placement
+from .placement import B, P, Placement
 
 Attrs = Mapping[str, Any]
 
@@ -241,6 +241,23 @@ def signatures_of(op: OpSpec) -> tuple[Signature, ...]:
             "or let its submodule run as one opaque operator"
         )
     return tuple(dict.fromkeys(s for s in rule.signatures(op) if _splittable(op, s)))
+
+
+def partial_gradient(signature: Signature) -> Signature | None:
+    """A replicated computation whose gradient arrives Partial, and so leaves: it is linear in it.
+
+    None if the signature does not replicate the computation.
+    """
+    given = (*signature.ins, *signature.outs)
+    grads = [g for g in (*signature.grad_outs, *signature.grad_ins) if g is not None]
+    if signature.inner or not grads or any(p != B for p in (*given, *grads)):
+        return None
+    return Signature(
+        signature.ins,
+        signature.outs,
+        tuple(None if g is None else P for g in signature.grad_outs),
+        tuple(None if g is None else P for g in signature.grad_ins),
+    )
 
 
 def _splittable(op: OpSpec, signature: Signature) -> bool:

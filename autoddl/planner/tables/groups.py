@@ -20,8 +20,8 @@ from functools import cached_property
 from ...cost.recompute import Recomputation
 from ...graph.graph import Graph, Op
 from ...graph.regions import Blocks
-from ...sbp.placement import B, P, Placement
-from ...sbp.signature import Rule, Signature, find_rule
+from ...sbp.placement import Placement
+from ...sbp.signature import Rule, Signature, find_rule, partial_gradient
 
 # Of a group. 32 and 128 gave the same plans of VGG13, ResNet-50 and two GPTs, in the same time.
 MAX_COMPOSITES = 64
@@ -231,23 +231,6 @@ def composite_signatures(graph: Graph, group: Group) -> tuple[CompositeSignature
     composites = tuple(unique.values())[:MAX_COMPOSITES]
     assert composites, f"no joint signature for {[op.name for op in group.ops]}"
     return composites
-
-
-def partial_gradient(signature: Signature) -> Signature | None:
-    """A replicated computation whose gradient arrives Partial, and so leaves: it is linear in it.
-
-    None if the signature does not replicate the computation.
-    """
-    given = (*signature.ins, *signature.outs)
-    grads = [g for g in (*signature.grad_outs, *signature.grad_ins) if g is not None]
-    if signature.inner or not grads or any(p != B for p in (*given, *grads)):
-        return None
-    return Signature(
-        signature.ins,
-        signature.outs,
-        tuple(None if g is None else P for g in signature.grad_outs),
-        tuple(None if g is None else P for g in signature.grad_ins),
-    )
 
 
 def _outside(
