@@ -7,6 +7,7 @@ Files are written whole or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -16,10 +17,12 @@ import math
 import operator
 import os
 import reprlib
+import stat
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -201,7 +204,7 @@ class FileKind(Generic[Loaded]):
         """The value of a file's text. ValueError says what is wrong with it."""
         try:
             data = json.loads(text, object_pairs_hook=_unique)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise ValueError(f"not valid JSON: {error}; {self._mend}") from error
         return self.from_json(data)
 
@@ -229,6 +232,8 @@ def load_file(path: str | Path, kind: str, loads: Callable[[str], Loaded]) -> Lo
     ValueError names the file and what is wrong: also if there is none, or if it is of another kind.
     """
     try:
+        if not (os.path.isfile(path) or os.path.samestat(os.stat(path), os.fstat(0))):
+            raise ValueError(f"{path}: not a file")
         text = Path(path).read_text()
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file") from error
@@ -251,7 +256,7 @@ def kind_of(text: str) -> str | None:
     """Which of `KINDS` the text of a file is; None for any other."""
     try:
         data = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(data, dict):
         return None
@@ -319,21 +324,38 @@ def _names(schema: dict[str, Any], home: list[Any]) -> list[str]:
 
 
 def write_atomically(path: str | Path, content: str | bytes) -> None:
-    """Write beside `path` and rename, so that a good file is never lost to a partial one.
+    """Write beside the file and rename, so that a good file is never lost to a partial one.
 
-    A text gets a newline at its end.
+    A text gets a newline at its end. A link's file is replaced, not the link, and keeps its mode; a
+    pipe or device (`/dev/stdout`) is written to. OSError names what cannot be written.
     """
-    path = Path(path)
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    data = content if isinstance(content, bytes) else f"{content}\n".encode()
+    file = Path(os.path.realpath(path))
+    with contextlib.suppress(FileNotFoundError):
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode):
+            # a pipe that nobody reads is an error, not waited for
+            handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            os.set_blocking(handle, True)
+            with os.fdopen(handle, "wb") as opened:
+                opened.write(data)
+            return
+    handle, partial = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
-        data = content if isinstance(content, bytes) else f"{content}\n".encode()
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(partial, 0o644)
-        os.replace(partial, path)
+        with os.fdopen(handle, "wb") as opened:
+            opened.write(data)
+        os.chmod(partial, stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o644)
+        os.replace(partial, file)
     except BaseException:
         Path(partial).unlink(missing_ok=True)
         raise
+
+
+def write_figure(figure: Any, path: str | Path) -> None:
+    """A figure of matplotlib as a PNG. Equal ones give equal bytes: it has no date, no version."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=100, metadata={"Software": None})
+    write_atomically(path, buffer.getvalue())
 
 
 def json_number(number: float) -> float | None:

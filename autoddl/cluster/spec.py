@@ -95,6 +95,9 @@ def _one_each(lines: tuple[GroupLine, ...]) -> tuple[GroupLine, ...]:
     return lines
 
 
+MOST_NODES, MOST_GPUS = 65_536, 1_024  # more is a slip: no machine has them, no plan is found
+
+
 def _numbers() -> tuple[str, ...]:
     """The dotted names of what may have a source."""
     parts = (("device", Device), ("intra", Link), ("inter", Link))
@@ -116,8 +119,8 @@ class Cluster:
     VERSION: ClassVar[int] = 1
 
     name: Name
-    nodes: Count
-    gpus_per_node: Count
+    nodes: Annotated[Count, Field(le=MOST_NODES)]
+    gpus_per_node: Annotated[Count, Field(le=MOST_GPUS)]
     device: Device
     intra: Link
     inter: Link

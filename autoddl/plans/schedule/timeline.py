@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from ..._files import write_atomically
+from ..._files import write_atomically, write_figure
 from .orders import Action
 from .simulate import Exchange, Span, Timeline
 
@@ -106,10 +105,7 @@ def save_picture(timeline: Timeline, path: str | Path, title: str = "") -> None:
         frameon=False,
     )
     figure.tight_layout(rect=(0, 0.02 + 0.5 / figure.get_figheight(), 1, 1))
-    buffer = BytesIO()
-    # no date and no version in the file: the same timeline gives the same bytes
-    figure.savefig(buffer, format="png", dpi=100, metadata={"Software": None})
-    write_atomically(path, buffer.getvalue())
+    write_figure(figure, path)
 
 
 def _draw_stage(axes: Any, timeline: Timeline, stage: int, unit_s: float) -> dict[str, Any]:

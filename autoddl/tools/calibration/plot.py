@@ -13,6 +13,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
 
+from ..._files import write_figure  # noqa: E402
 from ...cluster.spec import Cluster  # noqa: E402
 from .fit import Fit  # noqa: E402
 
@@ -55,5 +56,5 @@ def save_plot(fit: Fit, cluster: Cluster, path: str | Path) -> None:
     date = "" if cluster.calibration is None else f", {cluster.calibration.date}"
     figure.suptitle(f"{cluster}: measured against predicted{date}; R2 {fit.r2:.3f}")
     figure.tight_layout()
-    figure.savefig(path, dpi=100, metadata={"Software": None})
+    write_figure(figure, path)
     pyplot.close(figure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..._files import write_figure
 from ...graph.batch_norm import batch_norm_of
 from ...plans.format import format_seconds
 from ...plans.report.contents import cluster_figures
@@ -139,7 +140,7 @@ def plot_comparison(found: Comparison, file: str | Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     figure.suptitle(f"{found.graph.name} on {found.model.cluster}, batch {found.graph.batch}")
-    figure.savefig(file, dpi=100)
+    write_figure(figure, file)
 
 
 def part_seconds(scheme: Scheme) -> tuple[float, ...]:

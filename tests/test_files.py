@@ -1,0 +1,79 @@
+"""Files are read only where they are files, and written whole, where their reader looks."""
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from autoddl._files import write_atomically
+from autoddl.cluster.spec import Cluster
+from tests.clusters import cluster
+
+
+def test_the_file_of_a_link_is_replaced_and_keeps_its_mode(tmp_path: Path):
+    (tmp_path / "here").mkdir()
+    file, link = tmp_path / "here" / "plan.json", tmp_path / "link.json"
+    file.write_text("old")
+    file.chmod(0o600)
+    link.symlink_to(file)
+    write_atomically(link, "new")
+    assert link.is_symlink() and file.read_text() == "new\n"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert os.listdir(file.parent) == [file.name]
+
+
+def test_a_link_to_no_file_yet_gets_one(tmp_path: Path):
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_atomically(tmp_path / "link", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+def test_a_pipe_is_written_to(tmp_path: Path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="pipe"):  # nobody reads it
+        write_atomically(pipe, "lost")
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    while reader.is_alive():
+        try:
+            write_atomically(pipe, "x" * 100_000)
+            break
+        except OSError:
+            continue
+    reader.join()
+    assert read == ["x" * 100_000 + "\n"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_device_stays_a_device():
+    code = (
+        "import os, stat; from autoddl._files import write_atomically\n"
+        "write_atomically('/dev/stdout', 'seen'); write_atomically('/dev/null', 'gone')\n"
+        "assert stat.S_ISCHR(os.stat('/dev/null').st_mode)\n"
+        "write_atomically('/dev/full', 'x')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "seen\n"
+    assert "No space left" in done.stderr and Path("/dev/full").is_char_device()
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(ValueError, match="not a file"):
+        Cluster.load(tmp_path / "pipe.json")
+    with pytest.raises(ValueError, match="not a file"):
+        Cluster.load("/dev/zero")
+
+
+def test_a_machine_beyond_all_machines_and_endless_nesting_are_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match="nodes"):
+        cluster("laptop", 2**40, 1)
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="deep.json: not valid JSON"):
+        Cluster.load(tmp_path / "deep.json")
