@@ -27,7 +27,14 @@ from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
 import pydantic
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
 from typing_extensions import dataclass_transform
@@ -53,7 +60,7 @@ KINDS: Mapping[str, tuple[frozenset[str], str]] = {
 
 FIELDS = ConfigDict(extra="forbid", allow_inf_nan=False)
 OMIT = Field(exclude_if=operator.not_)  # not in the file where it is empty, zero or None
-Name = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, Field(min_length=1), AfterValidator(lambda name: printable(name))]
 Positive = Annotated[float, Field(strict=True, gt=0)]
 NotNegative = Annotated[float, Field(strict=True, ge=0)]
 Size = Annotated[int, Field(strict=True, ge=0)]
@@ -96,6 +103,13 @@ class Stored:
                 self.write, return_schema=form
             ),
         )
+
+
+def printable(name: str) -> str:
+    """The name. ValueError if a terminal would take a part of it for a command."""
+    if not name.isprintable():
+        raise ValueError(f"the name {name!r} has characters that are not text")
+    return name
 
 
 class Versioned:
@@ -352,7 +366,12 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
 
 
 def write_figure(figure: Any, path: str | Path) -> None:
-    """A figure of matplotlib as a PNG. Equal ones give equal bytes: it has no date, no version."""
+    """A figure of matplotlib as a PNG. Equal ones give equal bytes: it has no date, no version.
+
+    Names in it are text, whatever they look like: only matplotlib's own numbers are formulas.
+    """
+    for text in figure.findobj(lambda artist: "$" in getattr(artist, "get_text", str)()):
+        text.set_parse_math("mathdefault" in text.get_text())
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=100, metadata={"Software": None})
     write_atomically(path, buffer.getvalue())

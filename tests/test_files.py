@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from autoddl._files import write_atomically
-from autoddl.cluster.spec import Cluster
+from autoddl._files import write_atomically, write_figure
+from autoddl.cluster.spec import MACHINE_FILE, Cluster
+from autoddl.graph.graph import GRAPH_FILE
 from tests.clusters import cluster
+from tests.graphs import mlp
 
 
 def test_the_file_of_a_link_is_replaced_and_keeps_its_mode(tmp_path: Path):
@@ -77,3 +79,23 @@ def test_a_machine_beyond_all_machines_and_endless_nesting_are_refused(tmp_path:
     (tmp_path / "deep.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match="deep.json: not valid JSON"):
         Cluster.load(tmp_path / "deep.json")
+
+
+def test_a_name_in_a_figure_is_no_formula(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    figure.subplots().loglog([1, 1000], [1, 1000])
+    figure.suptitle(r"a name $\frac{$")
+    write_figure(figure, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_name_that_a_terminal_would_obey_is_refused():
+    named = {**GRAPH_FILE.to_json(mlp(16, (32, 32))), "name": "model \x1b[2J"}
+    with pytest.raises(ValueError, match=r"the name 'model \\x1b\[2J' has characters"):
+        GRAPH_FILE.from_json(named)
+    machine = {**MACHINE_FILE.to_json(cluster("laptop", 1, 1)), "name": "a\nb"}
+    with pytest.raises(ValueError, match="field 'name': the name"):
+        MACHINE_FILE.from_json(machine)

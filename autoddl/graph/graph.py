@@ -27,7 +27,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, PlainSerializer
 
-from .._files import FIELDS, FileKind, Name, OneOf, Size, Stored, Versioned
+from .._files import FIELDS, FileKind, Name, OneOf, Size, Stored, Versioned, printable
 from ..sbp.layout import ITEM_BYTES, TensorSpec
 from ..sbp.signature import OpSpec, Signature, find_rule, is_random, signatures_of
 
@@ -283,7 +283,12 @@ class Graph:
         return {}
 
     def verify(self) -> None:
-        """Check the invariants; AssertionError names the op that breaks one."""
+        """Check the invariants; AssertionError names the op that breaks one.
+
+        ValueError on a name that is no text.
+        """
+        for name in dict.fromkeys((self.name, *(op.module for op in self.ops), *self.tensors)):
+            printable(name)
         seen: set[str] = set()
         names: set[str] = set()
         for name, tensor in self.tensors.items():
