@@ -104,7 +104,8 @@ class FittedSearch:
 
     def _among_few(self, bounds: ClassBounds, beat_s: float) -> Candidate | None:
         """A search among the strategies that the bounds leave."""
-        bounds = bounds.raised(beat_s, max(CLOSE, self.budget.gap * _BOUNDS_SHARE))
+        if not self.is_rough:
+            bounds = bounds.raised(beat_s, max(CLOSE, self.budget.gap * _BOUNDS_SHARE))
         if not self.is_rough and self._is_too_full(bounds, beat_s):
             return None
         searched = self._search_few(bounds, beat_s)
@@ -124,7 +125,7 @@ class FittedSearch:
             problem = dataclasses.replace(tables.problem, memory_limit=limit)
             found = _repaired(problem, result, self.enough(first.lower_bound))
             found = found or self.search(problem, math.inf, first.lower_bound)
-            if found is not None and found.cost <= first.cost * (1 + _REPAIR):
+            if found is not None and (self.is_rough or found.cost <= first.cost * (1 + _REPAIR)):
                 return tables, found
             return self._search_few(bounds.within(limit), math.inf)
 
