@@ -76,13 +76,11 @@ def plan_mesh(
     options: PlanOptions,
     space: Space | None = None,
     prices: PairPrices | None = None,
-    budget_share: float = 1.0,
 ) -> MeshPlan:
     """The best plan found for a graph, or a stage's part of it, on `model`'s mesh.
 
     counts:       numbers of micro-batches to try, ascending
     space, prices: as `find_plan` has them; redistributions that have been priced on the mesh
-    budget_share: of the options' budget
     Raises ValueError if nothing fits the memory, with what is missing.
     """
     started = time.perf_counter()
@@ -92,7 +90,7 @@ def plan_mesh(
     algorithm, seed = find_algorithm(options.search), options.seed
     prices = prices or PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
     estimator = Estimator(micro, model, space, prices)
-    budget = _budget(options, budget_share)
+    budget = _budget(options)
     one = FittedSearch(estimator, algorithm, budget, seed, options.restarts)
     batches = Batches(counts, one)
     best = batches.best(options.checkpointing)
@@ -100,7 +98,7 @@ def plan_mesh(
     if options.baselines and space.allowed is None and space.min_weight_shards == 1:
         again = tried_again(batches.blocks, options.checkpointing)
         pricer = BaselinePricer(micro, counts, model, seed, again)
-    is_late = best is not None and one.is_over
+    is_late = best is not None and (one.is_over or best.result.end == "interrupted")
     rivals = () if pricer is None or is_late else pricer.all()
     allowed = [rival for rival in rivals if options.zero or "ZeRO" not in rival.record.name]
     nearest = min(allowed, key=lambda rival: rival.seconds, default=None)
@@ -129,11 +127,11 @@ def _with(rivals: tuple[Baseline, ...], rival: Baseline) -> tuple[Baseline, ...]
     return tuple(rival if other.record.name == rival.record.name else other for other in rivals)
 
 
-def _budget(options: PlanOptions, share: float) -> Budget:
+def _budget(options: PlanOptions) -> Budget:
     seconds, evaluations = options.budget_seconds, options.budget_evaluations
     return Budget(
-        math.inf if seconds is None else seconds * share,
-        math.inf if evaluations is None else max(1, round(evaluations * share)),
+        math.inf if seconds is None else seconds,
+        math.inf if evaluations is None else evaluations,
         _GAP if options.gap is None else options.gap,
     )
 

@@ -61,8 +61,9 @@ class PlanOptions:
     restarts:           random starts of a heuristic search
     budget_seconds:     of planning, which then returns the best plan so far: some plan that fits
                         comes first, however long that takes, and known schemes are not priced if
-                        time is over. The plan depends on the machine then. Each of several stages
-                        gets an even share; cutting the model into stages has no such end
+                        time is over. The plan depends on the machine then. Of a model in stages,
+                        half is for the cuts, and each stage gets an even share of the rest; with
+                        stages="auto", one mesh comes first and takes half
     budget_evaluations: of the search, likewise; the plan does not depend on the machine
     gap:                at which the search may end, such as 0.01 for at most 1 % above the lower
                         bound; 0 proves what it can. None: 0.01 %. Only for a search that proves

@@ -26,8 +26,10 @@ from ..plans.plan import Plan
 from ..plans.records import PlannedBaseline
 from ..plans.schedule.orders import in_flight
 from ..plans.stage import StagePlan
+from ..search.budget import Ended
 from .asked import cost_model, micro_batch_counts, prepared, stage_counts
 from .baselines.pricing import BaselinePricer, tried_again
+from .deadline import Deadline
 from .mesh import MeshPlan, plan_mesh, write_stage
 from .options import DEFAULTS, PlanOptions
 from .stages.choice import MOST_STAGES, ranked_partitions
@@ -43,6 +45,7 @@ _MANY = 2
 _CANDIDATES = (
     4  # partitions that are planned until one fits the memory, which are a plan's work each
 )
+_ONE_MESH = 0.5  # of the seconds, before stages are tried: chosen, not measured
 
 
 @contextmanager
@@ -88,18 +91,25 @@ def find_plan(
     if options.stages in (None, 1):
         return _on_one_mesh(graph, model, options, space)
     assert space is None, "stages are searched among all strategies"
+    deadline = Deadline.of(options)
     if options.stages != "auto":
-        return _in_stages(graph, model, options)
+        return _in_stages(graph, model, options, deadline)
     found: list[Plan] = []
     failed: list[ValueError] = []
-    for attempt in (_on_one_mesh, _in_stages):
-        try:
-            found.append(attempt(graph, model, options))
-        except ValueError as error:
-            failed.append(error)
-        except KeyboardInterrupt:
-            if not found:
-                raise
+    try:
+        one = replace(options, budget_seconds=deadline.budget_s(_ONE_MESH))
+        found.append(_on_one_mesh(graph, model, one))
+    except ValueError as error:
+        failed.append(error)
+    if found and (deadline.is_over or found[0].stage.search.end == "interrupted"):
+        return found[0]
+    try:
+        found.append(_in_stages(graph, model, options, deadline, gives_up=bool(found)))
+    except ValueError as error:
+        failed.append(error)
+    except (KeyboardInterrupt, Ended):
+        if not found:
+            raise
     if not found:
         raise failed[0]
     return min(found, key=lambda plan: figures(plan).iteration_s)
@@ -113,27 +123,44 @@ def _on_one_mesh(
     return Plan.on_one_mesh(found.stage, tuple(rival.record for rival in found.rivals))
 
 
-def _in_stages(graph: Graph, model: CostModel, options: PlanOptions) -> Plan:
-    """The best of the ranked partitions of several stages whose stages all fit the memory."""
+def _in_stages(
+    graph: Graph,
+    model: CostModel,
+    options: PlanOptions,
+    deadline: Deadline,
+    gives_up: bool = False,
+) -> Plan:
+    """The best of the ranked partitions of several stages whose stages all fit the memory.
+
+    gives_up: Ended at the deadline, instead of some plan soon after it
+    """
     model = replace(model, overlap=False)
     blocks = len(repeated_blocks(graph))
     most = min(MOST_LAYERS, blocks) if blocks >= _MANY * MOST_STAGES else MOST_LAYERS
     cut = cut_graph(graph, most)
     counts = stage_counts(cut, options.micro_batches)
-    prices, ranked = ranked_partitions(cut, model, counts, options)
-    several = [chosen for chosen in ranked if len(chosen.stages) > 1]
-    if several[:1] != ranked[:1]:
-        raise ValueError("one mesh is faster than any number of stages")
-    failed: list[ValueError] = []
-    for chosen in several[:_CANDIDATES]:
-        try:
-            return _on_partition(prices, chosen, options)
-        except ValueError as error:
-            failed.append(error)
-    raise failed[0]
+    while True:
+        prices, ranked = ranked_partitions(cut, model, counts, options, deadline)
+        if gives_up and deadline.is_over:
+            raise Ended
+        several = [chosen for chosen in ranked if len(chosen.stages) > 1]
+        if several[:1] != ranked[:1]:
+            raise ValueError("one mesh is faster than any number of stages")
+        failed: list[ValueError] = []
+        for chosen in several[:_CANDIDATES]:
+            try:
+                return _on_partition(prices, chosen, options, deadline)
+            except ValueError as error:
+                failed.append(error)
+        counts = tuple(n for n in counts if n > several[0].micro_batches)
+        if options.budget_seconds is None or not counts:
+            raise failed[0]
+        # what was searched in time does not fit; smaller micro-batches may
 
 
-def _on_partition(prices: StagePrices, chosen: Partition, options: PlanOptions) -> Plan:
+def _on_partition(
+    prices: StagePrices, chosen: Partition, options: PlanOptions, deadline: Deadline
+) -> Plan:
     """The stages of a partition, each planned by itself; or the known scheme that is faster there.
 
     Raises ValueError if one of them does not fit the memory, which the parts of a stage share
@@ -143,6 +170,8 @@ def _on_partition(prices: StagePrices, chosen: Partition, options: PlanOptions) 
     model = replace(model, memory_limit_bytes=model.limit_bytes / options.chunks)
     count = len(chosen.stages) // options.chunks
     held_by = in_flight(options.schedule, count, parts, options.chunks, options.delay)
+    evaluations = options.budget_evaluations
+    evaluations = evaluations and max(1, round(evaluations / len(chosen.stages)))
     planned: list[MeshPlan] = []
     for n, (stage, held) in enumerate(zip(chosen.stages, held_by, strict=True)):
         micro = MicroBatches.of(cut.stage(stage.first, stage.last), held)
@@ -156,10 +185,16 @@ def _on_partition(prices: StagePrices, chosen: Partition, options: PlanOptions) 
                     micro,
                     (parts,),
                     replace(model, cluster=model.cluster.with_shape(*stage.shape)),
-                    replace(options, checkpointing=again),
+                    replace(
+                        options,
+                        checkpointing=again,
+                        budget_seconds=deadline.budget_s(1 / (len(chosen.stages) - n)),
+                        budget_evaluations=evaluations,
+                    ),
                     prices=prices.pair_prices(stage.shape),
-                    budget_share=1 / len(chosen.stages),
                 )
+                if found.stage.search.end == "interrupted":
+                    deadline.end()
             except ValueError as error:
                 layers = f"layers {stage.first}-{stage.last - 1} on {stage.place}"
                 raise ValueError(f"stage {n} ({layers}): {error}") from error
@@ -201,8 +236,11 @@ def _rivals(
 ) -> list[tuple[PlannedBaseline, Plan | None]]:
     """Each known scheme in the stages of `whole`: its record, and its plan if it fits.
 
-    On one device there is nothing to choose, so such a stage is as in `whole`.
+    On one device there is nothing to choose, so such a stage is as in `whole`. None where there was
+    no time to price them for each stage.
     """
+    if any(not own.rivals and own.stage.cluster.num_devices > 1 for own in planned):
+        return []
     found: list[tuple[PlannedBaseline, Plan | None]] = []
     for number, first in enumerate(next((own.rivals for own in planned if own.rivals), ())):
         stages: list[StagePlan] = []

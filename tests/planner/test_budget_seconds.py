@@ -1,5 +1,6 @@
 """A budget of seconds: some plan that fits comes first, then better ones as long as it lasts."""
 
+import logging
 import time
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from tests.graphs import attention, residual
 
 AT_ONCE = 1e-6
 GRAPHS = (residual(3, 256, 256), attention(2, 32, 16, 64, 4))
+MACHINE = cluster("piz_daint", 4, 1)
 PLACES = (("laptop", 2, 2), ("gcp_a100", 32, 1))  # with few axes, and with classes of strategies
 
 
@@ -56,3 +58,48 @@ def test_no_time_is_spent_once_there_is_a_plan():
         find_plan(graph, where, replace(options, memory_limit_bytes=limit))
         spent.append(time.process_time() - started)
     assert spent[1] < spent[0] / 3
+
+
+@pytest.mark.parametrize("stages", [2, "auto"])
+def test_cutting_into_stages_ends_soon_once_time_is_over(stages):
+    graph, spent = attention(3, 64, 8, 128, 8), []
+    for seconds in (None, AT_ONCE):
+        started = time.process_time()
+        plan = find_plan(graph, MACHINE, PlanOptions(stages=stages, budget_seconds=seconds))
+        spent.append(time.process_time() - started)
+        plan.verify()
+        assert stages == "auto" or len(plan.stages) == stages
+    assert spent[1] < spent[0] / 3
+
+
+def test_stages_that_do_not_fit_in_what_was_searched_in_time_get_smaller_micro_batches():
+    graph, asked = attention(2, 64, 8, 128, 8), PlanOptions(stages=2, baselines=False)
+    few = find_plan(graph, MACHINE, replace(asked, micro_batches=2))
+    limit = 0.6 * max(figures(few).needed_bytes)
+    asked = replace(asked, memory_limit_bytes=limit, budget_seconds=AT_ONCE)
+    plan = find_plan(graph, MACHINE, asked)
+    assert max(figures(plan).needed_bytes) <= limit
+
+
+@pytest.mark.parametrize("when", ["stages.choice", "batches"])
+def test_ctrl_c_gives_the_stages_found_so_far(when):
+    """Pressed once there is a first partition, or a plan of the first stage, it ends the rest."""
+    pressed = []
+
+    class CtrlC(logging.Handler):
+        def emit(self, record):
+            if record.name.endswith(when):
+                pressed.append(record.getMessage())
+                raise KeyboardInterrupt
+
+    planner, handler = logging.getLogger("autoddl.planner"), CtrlC()
+    planner.addHandler(handler)
+    planner.setLevel(logging.INFO)
+    try:
+        plan = find_plan(attention(3, 64, 8, 128, 8), MACHINE, PlanOptions(stages=2))
+    finally:
+        planner.removeHandler(handler)
+        planner.setLevel(logging.NOTSET)
+    plan.verify()
+    assert len(plan.stages) == 2 and plan.baselines == ()
+    assert "best so far" in pressed[0]

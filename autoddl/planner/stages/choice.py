@@ -25,23 +25,23 @@ from ...graph.cut import CutGraph
 from ...graph.rows import find_rows, why_whole
 from ...plans.format import format_seconds
 from ...plans.records import StagePrice
+from ..deadline import Deadline
 from ..options import INTERLEAVED, PlanOptions
 from .partition import Partition, PriceFn, Shape, Stage, Task, partitions
-from .stage_prices import LARGE, StagePrices
+from .stage_prices import LARGE, StagePrices, equal_shape
 
 _log = logging.getLogger(__name__)
 
 
 def equal_shapes(nodes: int, gpus: int, stages: int) -> Shape:
     """Hosts and devices of each of `stages` equal parts. ValueError if there are none such."""
-    if nodes % stages == 0:
-        return nodes // stages, gpus
-    if stages % nodes == 0 and gpus % (stages // nodes) == 0:
-        return 1, gpus * nodes // stages
-    raise ValueError(
-        f"an interleaved pipeline has equal stages: {nodes} x {gpus} devices do not divide into "
-        f"{stages} parts; ask for another number of stages"
-    )
+    shape = equal_shape(nodes, gpus, stages)
+    if shape is None:
+        raise ValueError(
+            f"an interleaved pipeline has equal stages: {nodes} x {gpus} devices do not divide "
+            f"into {stages} parts; ask for another number of stages"
+        )
+    return shape
 
 
 def interleaved_partition(
@@ -104,24 +104,34 @@ MOST_STAGES = 16  # that are looked at where as many as pay are asked for
 # refinements the same plans.
 _TOLERANCE = 0.01
 _REFINEMENTS = 6
+_CUTTING = 0.5  # of the seconds that are left; the stages take the others: chosen, not measured
 
 
 def ranked_partitions(
-    cut: CutGraph, model: CostModel, counts: Sequence[int], options: PlanOptions
+    cut: CutGraph,
+    model: CostModel,
+    counts: Sequence[int],
+    options: PlanOptions,
+    deadline: Deadline,
 ) -> tuple[StagePrices, list[Partition]]:
     """The prices of runs of layers, and the partitions found, the best first.
 
     counts: numbers of micro-batches to try, ascending
+    deadline: half of the time until then is taken; afterwards nothing is searched that is not
+              needed for a first partition
 
     Raises ValueError if there are more stages than layers or devices, or nothing fits.
     """
     schedule, delay = options.schedule, options.delay
     # a delayed weight gradient keeps what a block that is run again would have forgotten
     recomputes = delay is None and schedule != "zb-h1" and options.checkpointing != "none"
+    cutting = deadline.part(_CUTTING)
     if schedule == INTERLEAVED:
-        prices = StagePrices(cut, model, counts, recompute=recomputes, zero=options.zero)
+        prices = StagePrices(
+            cut, model, counts, recompute=recomputes, zero=options.zero, deadline=cutting
+        )
         return prices, _interleaved(prices, counts, options)
-    prices = StagePrices(cut, model, counts, schedule, recomputes, options.zero)
+    prices = StagePrices(cut, model, counts, schedule, recomputes, options.zero, cutting)
     cluster = model.cluster
     stages = None if options.stages == "auto" else options.stages
     most = stages or min(MOST_STAGES, len(cut.layers), cluster.num_devices)
@@ -138,12 +148,24 @@ def ranked_partitions(
         tolerance=_TOLERANCE,
         times=prices.times,
         transfers=prices.transfers,
+        is_over=lambda: cutting.is_over,
     )
     few = counts
     if cluster.num_devices <= LARGE:
         # each is searched; with more there are fewer than an eighth of the bubbles
         few = tuple(n for n in counts if n <= 8 * most) or counts
-    return prices, _ranked(task, prices, few, counts)
+    if stages is not None and deadline.seconds < math.inf:
+        prices.refine_equal(stages)
+    try:
+        found = _ranked(task, prices, few, counts)
+    except ValueError:
+        if not cutting.is_over:
+            raise
+        cutting.seconds = math.inf  # nothing that was searched in time fits
+        found = _ranked(task, prices, few, counts)
+    if cutting.was_ended:
+        deadline.end()
+    return prices, found
 
 
 def _ranked(
@@ -153,7 +175,8 @@ def _ranked(
 
     Those searched in more do not show how well fewer, larger ones would do, nor those in fewer
     anything of more, so of the best its neighbours are searched as well, and if it runs blocks
-    again, also as many as might do without. Ctrl-C ends it with the partitions so far.
+    again, also as many as might do without. Ctrl-C ends it with the partitions so far, and a
+    deadline with those of what was searched before it.
     """
     ranked: list[Partition] = []
     try:
@@ -161,6 +184,7 @@ def _ranked(
     except KeyboardInterrupt:
         if not ranked:
             raise
+        prices.deadline.end()
         return ranked
 
 
@@ -178,6 +202,8 @@ def _refined(
         best, stages = ranked[0].micro_batches, len(ranked[0].stages)
         seconds = format_seconds(ranked[0].seconds)
         _log.info("best so far %s in %d stages with %d micro-batches", seconds, stages, best)
+        if prices.deadline.is_over:
+            return ranked
         shapes = sorted({stage.shape for stage in ranked[0].stages})
         near = [n for n in others if n != best and best / 2 <= n <= best * 2]
         if any(stage.price.work_bytes > 0 for stage in ranked[0].stages):

@@ -82,6 +82,7 @@ class Task:
     tolerance: the best T is found but for this part of it
     times:    gives the prices of all runs at once; None asks `price` for each
     transfers: gives all transfers at once; None asks `transfer` for each
+    is_over: whether a partition that has been found will do
     """
 
     layers: int
@@ -97,6 +98,7 @@ class Task:
     tolerance: float = 0.0
     times: TimesFn | None = None
     transfers: TransfersFn | None = None
+    is_over: Callable[[], bool] = lambda: False
 
 
 def in_flight(schedule: str, behind: int, stages: int, micro_batches: int) -> int:
@@ -149,8 +151,9 @@ def partitions(task: Task, micro_batch_counts: Sequence[int]) -> list[Partition]
                 found += [p for p in search.run() if len(p.stages) == stages]
         else:
             found += _Search(task, micro_batches, most, most).run()
-    if task.stages is not None:
-        found = [p for p in found if len(p.stages) == task.stages]
+        found = [p for p in found if task.stages in (None, len(p.stages))]
+        if found and task.is_over():
+            break
     if not found:
         raise ValueError(_nothing_fits(task, micro_batch_counts))
     return found

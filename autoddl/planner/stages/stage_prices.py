@@ -31,6 +31,7 @@ from ...graph.cut import CutGraph
 from ...graph.regions import repeated_blocks
 from ...plans.records import StagePrice
 from ..asked import micro_graph
+from ..deadline import Deadline
 from ..tables.group_table import Space
 from ..tables.memory import least_bytes
 from ..tables.pair_prices import PairPrices
@@ -50,6 +51,7 @@ class StagePrices:
     schedule:  for what a stage holds, see `partition.in_flight`
     recompute: repeated blocks may be run again in the backward pass
     zero:      parameters may be stored split
+    deadline:  after which no more is searched, if anything has been
     """
 
     def __init__(
@@ -60,8 +62,10 @@ class StagePrices:
         schedule: str = "1f1b",
         recompute: bool = True,
         zero: bool = True,
+        deadline: Deadline | None = None,
     ) -> None:
         self.cut = cut
+        self.deadline = deadline or Deadline(np.inf)
         self.model = model
         self._counts = tuple(counts)
         self._schedule = schedule
@@ -103,7 +107,7 @@ class StagePrices:
     def _runs_of(self, shape: Shape, micro_batches: int) -> list[Array]:
         """[first, last, 6] of each answer."""
         key = shape, micro_batches
-        if key not in self._runs:
+        if not self._runs.get(key):
             exchange = self._exchange_s_per_byte(shape)
             self._runs[key] = [a.runs(exchange) for a in self.answers(shape, micro_batches)]
         return self._runs[key]
@@ -153,7 +157,9 @@ class StagePrices:
     def answers(self, shape: Shape, micro_batches: int) -> list[Answer]:
         """What has been found for a sub-mesh, at a number of micro-batches."""
         searched = self._searched.setdefault(shape, {})
-        if shape[0] * shape[1] <= LARGE or len(self._counts) < 3:
+        if self.deadline.is_over and any(self._searched.values()):
+            pass
+        elif shape[0] * shape[1] <= LARGE or len(self._counts) < 3:
             self.refine(shape, micro_batches)
         elif not searched and not self._is_hopeless(shape):
             self.refine(shape, self._first_count(shape))
@@ -196,6 +202,13 @@ class StagePrices:
                     self._free_s[shape] = min(self._free_s.get(shape, np.inf), whole_s)
         return True
 
+    def refine_equal(self, stages: int) -> None:
+        """Search the sub-mesh of so many equal stages, if there are such."""
+        cluster = self.model.cluster
+        shape = equal_shape(cluster.nodes, cluster.gpus_per_node, stages)
+        if shape is not None:
+            self.refine(shape, self._first_count(shape))
+
     def keeping_count(self, shape: Shape) -> int | None:
         """The least number of micro-batches in which no block may have to be run again."""
         stages, run = self._stages(shape), self._middle(shape)
@@ -210,7 +223,7 @@ class StagePrices:
         if shape not in self._searches:
             model = dataclasses.replace(self.model, cluster=self.model.cluster.with_shape(*shape))
             self._searches[shape] = StageSearch(
-                self.cut, self._short, model, self.recomputes, self._space
+                self.cut, self._short, model, self.recomputes, self._space, self.deadline
             )
         return self._searches[shape]
 
@@ -255,6 +268,15 @@ class StagePrices:
         again = Recomputation(graph, repeated_blocks(graph))
         least = least_bytes(graph, self.model, again)
         return max(least - self._parameter_bytes, 0.0) * self._counts[-1]
+
+
+def equal_shape(nodes: int, gpus: int, stages: int) -> Shape | None:
+    """Hosts and devices of each of `stages` equal parts of a cluster, if there are such."""
+    if nodes % stages == 0:
+        return nodes // stages, gpus
+    if stages % nodes == 0 and gpus % (stages // nodes) == 0:
+        return 1, gpus * nodes // stages
+    return None
 
 
 def _fastest(answers: Sequence[Array], micro_batches: int, held: int, limit: float) -> Array:

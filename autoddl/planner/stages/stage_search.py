@@ -42,6 +42,7 @@ from ...sbp.mesh import Mesh
 from ...search.elimination import eliminate
 from ...search.problem import Choice, Problem
 from ..asked import micro_graph
+from ..deadline import Deadline
 from ..realize import place
 from ..tables.group_table import Space
 from ..tables.memory import least_bytes
@@ -180,16 +181,24 @@ class StageSearch:
     """FittedSearch on one sub-mesh, `model`'s cluster, for numbers of micro-batches.
 
     recompute: repeated blocks may be run again
+    deadline:  after which two prices of memory will do
     """
 
     def __init__(
-        self, cut: CutGraph, short: Short, model: CostModel, recompute: bool, space: Space
+        self,
+        cut: CutGraph,
+        short: Short,
+        model: CostModel,
+        recompute: bool,
+        space: Space,
+        deadline: Deadline,
     ) -> None:
         self.cut = cut
         self.short = short
         self.model = model
         self._recompute = recompute
         self._space = space
+        self._deadline = deadline
         self.limit_bytes = model.limit_bytes
         self._free = dataclasses.replace(model, memory_limit_bytes=math.inf)
         self.pair_prices = PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
@@ -251,7 +260,7 @@ class StageSearch:
             hopeless = price.forward_s + price.backward_s >= beat_s
             return fits or hopeless
 
-        sweep(tables.problem, offer)
+        sweep(tables.problem, offer, self._deadline)
         return found
 
     def _again_at(self, again: Recomputation, parts: int) -> Recomputation:
@@ -311,17 +320,21 @@ class StageSearch:
         return self.cut.layer_of.get(name, self.cut.layer_of.get(base, 0))
 
 
-def sweep(problem: Problem, offer: Callable[[Choice], bool]) -> None:
+def sweep(problem: Problem, offer: Callable[[Choice], bool], deadline: Deadline) -> None:
     """Offer choices at rising prices of memory until one will do.
 
     offer: whether a choice will do
+    deadline: after which the highest price comes next
     """
     choice = eliminate(problem, 0.0, frozenset()).expand_greedily()
     seconds, memory = problem.evaluate(choice)
     for price in _PRICES:
         if offer(choice):
             return
+        price = _PRICES[-1] if deadline.is_over else price
         choice = eliminate(problem, price * seconds / memory, frozenset()).expand_greedily()
+        if price == _PRICES[-1]:
+            break
     offer(choice)
 
 
