@@ -26,10 +26,9 @@ from ..plans.plan import Plan
 from ..plans.records import PlannedBaseline
 from ..plans.schedule.orders import in_flight
 from ..plans.stage import StagePlan
-from ..search.budget import Ended
+from ..search.budget import Deadline, Ended
 from .asked import cost_model, micro_batch_counts, prepared, stage_counts
 from .baselines.pricing import BaselinePricer, tried_again
-from .deadline import Deadline
 from .mesh import MeshPlan, plan_mesh, write_stage
 from .options import DEFAULTS, PlanOptions
 from .stages.choice import MOST_STAGES, ranked_partitions
@@ -91,7 +90,7 @@ def find_plan(
     if options.stages in (None, 1):
         return _on_one_mesh(graph, model, options, space)
     assert space is None, "stages are searched among all strategies"
-    deadline = Deadline.of(options)
+    deadline = Deadline.after(options.budget_seconds)
     if options.stages != "auto":
         return _in_stages(graph, model, options, deadline)
     found: list[Plan] = []

@@ -22,6 +22,7 @@ from typing import Protocol
 
 from .problem import Choice, CurvePoint, Problem, SearchEnd, SearchResult, relative_gap
 
+_LEAST_S = 1e-6  # that a search gets: some plan is found all the same
 _EARLIER = 2  # choices that are remembered
 
 
@@ -65,13 +66,54 @@ class Budget:
         return replace(
             self,
             evaluations=max(1.0, self.evaluations - sum(s.evaluations for s in spent)),
-            seconds=max(1e-6, self.seconds - sum(s.seconds for s in spent)),
+            seconds=max(_LEAST_S, self.seconds - sum(s.seconds for s in spent)),
         )
 
     @property
     def is_finite(self) -> bool:
         """Whether evaluations or seconds are limited."""
         return math.isfinite(self.evaluations) or math.isfinite(self.seconds)
+
+
+@dataclass
+class Deadline:
+    """When planning in parts is to end, after a budget of seconds, or at once after Ctrl-C.
+
+    seconds: from when it `started`; 0 once Ctrl-C was pressed
+    """
+
+    seconds: float
+    started: float = field(default_factory=time.perf_counter)
+
+    @staticmethod
+    def after(seconds: float | None) -> Deadline:
+        """From now on; None for no end."""
+        return Deadline(math.inf if seconds is None else seconds)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until then, at least some."""
+        return max(_LEAST_S, self.started + self.seconds - time.perf_counter())
+
+    @property
+    def is_over(self) -> bool:
+        return self.left_s == _LEAST_S
+
+    def part(self, share: float) -> Deadline:
+        """Of what may take this share of the time that is left."""
+        return Deadline(self.left_s * share)
+
+    def budget_s(self, share: float) -> float | None:
+        """The seconds of the same, None without an end."""
+        return None if self.seconds == math.inf else max(_LEAST_S, self.left_s * share)
+
+    def end(self) -> None:
+        """Nothing more is looked for, as after Ctrl-C."""
+        self.seconds = 0.0
+
+    @property
+    def was_ended(self) -> bool:
+        return self.seconds == 0.0
 
 
 class Ended(Exception):

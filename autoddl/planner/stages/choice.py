@@ -25,7 +25,7 @@ from ...graph.cut import CutGraph
 from ...graph.rows import find_rows, why_whole
 from ...plans.format import format_seconds
 from ...plans.records import StagePrice
-from ..deadline import Deadline
+from ...search.budget import Deadline
 from ..options import INTERLEAVED, PlanOptions
 from .partition import Partition, PriceFn, Shape, Stage, Task, partitions
 from .stage_prices import LARGE, StagePrices, equal_shape

@@ -30,8 +30,8 @@ from ...cost.recompute import Recomputation
 from ...graph.cut import CutGraph
 from ...graph.regions import repeated_blocks
 from ...plans.records import StagePrice
+from ...search.budget import Deadline
 from ..asked import micro_graph
-from ..deadline import Deadline
 from ..tables.group_table import Space
 from ..tables.memory import least_bytes
 from ..tables.pair_prices import PairPrices

@@ -39,10 +39,10 @@ from ...plans.records import StagePrice
 from ...plans.stage_figures import Columns, columns
 from ...sbp.layout import parts_of_dim
 from ...sbp.mesh import Mesh
+from ...search.budget import Deadline
 from ...search.elimination import eliminate
 from ...search.problem import Choice, Problem
 from ..asked import micro_graph
-from ..deadline import Deadline
 from ..realize import place
 from ..tables.group_table import Space
 from ..tables.memory import least_bytes
