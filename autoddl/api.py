@@ -101,7 +101,7 @@ def parallelize(
                before the optimizer steps. `trainer.grad_norm` is what it was
     ema_decay: such as 0.999, to keep an average of the parameters beside them, updated after each
                step and placed as they are: `with trainer.averaged():`, `trainer.ema_state_dict()`.
-               It takes as much memory as they do, which the plan's limit does not count
+               It takes as much memory as they do, which a new plan counts (`ema=True` of `plan`)
     options:   of the new plan, the fields of `PlanOptions`; the seed is also dropout's
     debug:     after each operator, assert the planned placements and equal replicas
 
@@ -124,7 +124,8 @@ def parallelize(
     check_update(**update)
     traced = trace_with_state(model, *as_arguments(example), loss=loss)
     if plan is None:
-        chosen = dataclasses.replace(chosen, optimizer=optimizer_kind(optimizer, backend))
+        kind = optimizer_kind(optimizer, backend)
+        chosen = dataclasses.replace(chosen, optimizer=kind, ema=ema_decay is not None)
         plan = _plan_together(traced.graph, cluster, chosen, backend)
     plan.check_model(traced.graph)
     plan.check_cluster(cluster)

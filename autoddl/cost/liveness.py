@@ -252,6 +252,8 @@ class StepTape(StepTensors):
         self.tape.keep("parameters", size)
         if tensor in self.plan.graph.needs_grad:
             self._keep_state(tensor, size)
+            if self.plan.ema:
+                self.tape.keep("average", size)
 
     def _keep_state(self, tensor: str, size: float) -> None:
         spec = self.plan.graph.tensors[tensor].spec

@@ -12,14 +12,14 @@ from .memory_rules import MemoryRules, rules_of
 OPTIMIZER_SLOTS = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 
 
-def parameter_copies(optimizer: str, precision: str = "float32") -> int:
-    """How many tensors of a parameter's bytes live on a device: weight, gradient, slots.
+def parameter_copies(optimizer: str, precision: str = "float32", ema: bool = False) -> int:
+    """How many tensors of a parameter's bytes live on a device: weight, gradient, slots, average.
 
     With 16-bit parameters the slots are float32 nonetheless, and there is a master copy.
     """
     try:
         slots = OPTIMIZER_SLOTS[optimizer]
-        return 2 + (slots if precision == "float32" else 2 * (slots + 1))
+        return 2 + ema + (slots if precision == "float32" else 2 * (slots + 1))
     except KeyError:
         known = ", ".join(OPTIMIZER_SLOTS)
         raise ValueError(f"unknown optimizer {optimizer!r} for planning; known: {known}") from None
@@ -35,6 +35,7 @@ class CostModel:
     precision:          of the parameters, "float32", "float16" or "bfloat16"
     back_end:           that runs the plan: its memory rules say what a step needs
     overlap:            gradients may travel beside the backward pass
+    ema:                an average of the parameters is kept beside them
     """
 
     cluster: Cluster
@@ -44,6 +45,7 @@ class CostModel:
     precision: str = "float32"
     back_end: str = "oneflow"
     overlap: bool = False
+    ema: bool = False
 
     def __post_init__(self) -> None:
         parameter_copies(self.optimizer)
@@ -57,7 +59,7 @@ class CostModel:
 
     @property
     def parameter_copies(self) -> int:
-        return parameter_copies(self.optimizer, self.precision)
+        return parameter_copies(self.optimizer, self.precision, self.ema)
 
     @cached_property
     def memory_rules(self) -> MemoryRules:

@@ -35,6 +35,7 @@ class PlannedStep:
 
     again: which blocks are run again before their backward pass
     buckets: in which gradients travel beside the backward pass (`exchange`)
+    ema: an average of the parameters is kept beside them
     """
 
     graph: Graph
@@ -45,6 +46,7 @@ class PlannedStep:
     edges: Mapping[Key, PlannedEdge]
     again: Recomputation
     buckets: Buckets = ()
+    ema: bool = False
 
 
 def contiguous(shape: Sequence[int]) -> Strides:

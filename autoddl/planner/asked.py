@@ -21,6 +21,7 @@ def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:
         options.precision,
         options.back_end,
         options.overlap,
+        options.ema,
     )
 
 

@@ -176,6 +176,7 @@ def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -
         precision=model.precision,
         back_end=model.back_end,
         buckets=found.buckets,
+        ema=model.ema,
     )
 
 

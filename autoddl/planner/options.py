@@ -53,6 +53,7 @@ class PlanOptions:
 
     seed:               of the search; equal inputs and seeds give byte-identical plans
     optimizer:          whose state takes memory
+    ema:                an average of the parameters is kept beside them, and takes as much memory
     micro_batches:      parts of the batch whose gradients are accumulated; None chooses, 1 where
                         rows of the batch meet, in a contrastive loss for instance
     memory_limit_bytes: per device; None takes the device's memory, and inf sets no limit
@@ -98,6 +99,7 @@ class PlanOptions:
     optimizer: str = _option(
         "adam", About("Its state takes memory.", choices=("adam", "adamw", "momentum", "sgd"))
     )
+    ema: bool = _option(False, About("An average of the parameters takes memory, too.", bool))
     micro_batches: int | None = _option(
         None, About("Instead of what memory asks for.", int, least=1)
     )
@@ -279,6 +281,7 @@ class PlanKeywords(TrainKeywords, total=False):
     """The options of `autoddl.plan`, likewise."""
 
     optimizer: str
+    ema: bool
 
 
 def about(option: dataclasses.Field[Any]) -> About:

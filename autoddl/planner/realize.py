@@ -402,7 +402,7 @@ class Candidate:
         tables = self.tables
         graph, model = tables.grouping.graph, tables.model
         mesh, optimizer, parts = model.cluster.mesh, model.optimizer, tables.micro_batches
-        step = PlannedStep(graph, mesh, parts, optimizer, *self.placed, again, buckets)
+        step = PlannedStep(graph, mesh, parts, optimizer, *self.placed, again, buckets, model.ema)
         return required_bytes(step, model.memory_rules, limit_bytes)
 
     @property

@@ -23,7 +23,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from .._files import FIELDS, Count, FileKind, Name, OneOf, Size, Stored, Versioned
+from .._files import FIELDS, OMIT, Count, FileKind, Name, OneOf, Size, Stored, Versioned
 from ..cluster.spec import Cluster, StoredCluster
 from ..graph.batch_norm import BatchNorm, batch_norm_of
 from ..graph.cut import CutGraph
@@ -35,7 +35,7 @@ from .schedule.orders import SCHEDULES, in_flight
 from .stage import Once, StageFile, StagePlan
 
 # Of all stages alike
-_ASKED = ("micro_batches", "seed", "optimizer", "comm_rule", "precision", "back_end")
+_ASKED = ("micro_batches", "seed", "optimizer", "comm_rule", "precision", "back_end", "ema")
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,11 @@ class Plan(Once):
     def back_end(self) -> str:
         """Whose memory rules say what a step needs."""
         return self.stages[0].back_end
+
+    @property
+    def ema(self) -> bool:
+        """Whether an average of the parameters is kept beside them."""
+        return self.stages[0].ema
 
     @property
     def batch_norm(self) -> BatchNorm:
@@ -251,6 +256,7 @@ class _PlanFile:
     stages: Annotated[tuple[StageFile, ...], Field(min_length=1)]
     cut: tuple[tuple[str, ...], ...]
     graph: StoredGraph
+    ema: Annotated[bool, OMIT] = False
 
     __pydantic_config__ = FIELDS
 

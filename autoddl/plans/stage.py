@@ -90,6 +90,7 @@ class StagePlan(StageFile, Once):
                 leave, by their numbers in `exchanges`; () if each travels by itself after it
     precision:  "float16" or "bfloat16" if `graph` is in mixed precision
     back_end:   whose memory rules say what a step needs
+    ema:        an average of the parameters is kept beside them, and counts in their memory
     """
 
     graph: Graph
@@ -100,6 +101,7 @@ class StagePlan(StageFile, Once):
     comm_rule: str
     precision: str = "float32"
     back_end: str = "oneflow"
+    ema: bool = False
 
     @property
     def mesh(self) -> Mesh:

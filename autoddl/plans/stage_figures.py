@@ -97,7 +97,7 @@ class StageFigures:
         assert stage.comm_rule in ("shared_nic", "plain")
         return CostModel(
             stage.cluster, stage.optimizer, stage.comm_rule, stage.memory_limit_bytes,
-            stage.precision, stage.back_end,
+            stage.precision, stage.back_end, ema=stage.ema,
         )  # fmt: skip
 
     @cached_property
@@ -111,7 +111,7 @@ class StageFigures:
         stage = self.stage
         return PlannedStep(
             stage.graph, stage.mesh, stage.micro_batches, stage.optimizer, stage.ops, stage.edges,
-            self.again, stage.buckets,
+            self.again, stage.buckets, stage.ema,
         )  # fmt: skip
 
     @cached_property

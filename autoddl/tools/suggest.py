@@ -64,6 +64,7 @@ def own_options(plan: Plan) -> PlanOptions:
         baselines=False,
         precision=plan.precision,
         back_end=plan.back_end,
+        ema=plan.ema,
         batch_norm=plan.batch_norm,
         **(of_stages if staged else {}),  # type: ignore[arg-type]
     )

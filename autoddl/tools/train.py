@@ -26,6 +26,7 @@ from ..runtime.need import need_oneflow
 from .at_work import at_work
 from .synthetic import synthetic_batches
 
+_EMA_DECAY = 0.999  # of `--ema`, common in training loops: chosen, not measured
 PROCESSES_PER_CORE = 4  # more of them mostly wait for each other, and may take all of the memory
 
 
@@ -113,7 +114,8 @@ def train_rank(job: TrainJob) -> None:
     if job.plan_file is not None:  # making or checking the plan has said it
         warnings.simplefilter("ignore", OpaqueWarning)
     plan = None if job.plan_file is None else Plan.load(job.plan_file)
-    options: dict[str, Any] = {} if plan is not None else job.options.keywords("optimizer")
+    options: dict[str, Any] = {} if plan is not None else job.options.keywords("optimizer", "ema")
+    average = job.options.ema if plan is None else plan.ema
     seed, optimizer = job.options.seed, job.options.optimizer
     model, example, loss = entries.build_entry(job.model, job.batch, seed)
     trainer = parallelize(
@@ -123,6 +125,7 @@ def train_rank(job: TrainJob) -> None:
         loss=loss,
         optimizer=entries.optimizer_maker(optimizer, job.lr),
         plan=plan,
+        ema_decay=_EMA_DECAY if average else None,
         **options,
     )
     made = trainer.plan

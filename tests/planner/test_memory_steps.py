@@ -1,5 +1,6 @@
 """The memory limit lowered step by step: plans until none exists, and then what is missing."""
 
+import math
 import re
 
 import pytest
@@ -75,3 +76,22 @@ def test_what_fits_a_lower_limit_is_found_at_a_higher_one():
         for limit in (4.8e6, 4.69e6, 4.41e6, 4.2e6)
     ]
     assert seconds == sorted(seconds) and seconds[0] < seconds[-1]
+
+
+@pytest.mark.parametrize("runtime", ["executor", "graph"])
+def test_an_average_of_the_parameters_counts_as_they_are_stored(runtime):
+    graph, where = CASES["mlp"][0], cluster("gcp_a100", 2, 2)
+    plain = planned(graph, where, baselines=False, memory_limit_bytes=math.inf)
+    kept = planned(graph, where, baselines=False, memory_limit_bytes=math.inf, ema=True)
+    assert kept.stage.ops == plain.stage.ops and kept.stage.ema
+    before, after = (own.memory_peak(runtime) for own in (plain, kept))
+    assert after.always["average"] == before.always["parameters"] > 0
+    assert after.bytes == before.bytes + before.always["parameters"]
+    assert kept.cost.memory_bytes > plain.cost.memory_bytes
+
+
+def test_the_limit_holds_with_an_average():
+    graph, where = CASES["mlp"][0], cluster("gcp_a100", 2, 2)
+    limit = planned(graph, where, baselines=False).memory_peak("executor").bytes
+    kept = planned(graph, where, baselines=False, memory_limit_bytes=limit, ema=True)
+    assert keeps_to(kept, limit)

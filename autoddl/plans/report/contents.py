@@ -65,6 +65,8 @@ def titles(plan: Plan) -> tuple[str, str]:
     """What is planned, and how."""
     rounds = f" in {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
     words = [f"batch {plan.batch}{rounds}", plan.optimizer]
+    if plan.ema:
+        words.append("average of the parameters")
     if len(plan.stages) > 1:
         chunks = "" if plan.chunks == 1 else f" of {plan.chunks} parts"
         words += [f"{plan.num_stages} stages{chunks}", plan.schedule_name]
@@ -109,6 +111,7 @@ def _heading(plan: Plan, needed_bytes: Sequence[float]) -> Figures:
         Figure("precision", "", plan.precision),
         Figure("batch_norm", "", plan.batch_norm),
         Figure("optimizer", "", plan.optimizer),
+        Figure("ema", "", plan.ema),
         Figure("schedule", "", plan.schedule_name),
         Figure("delay", "", plan.delay),
         Figure("chunks", "", plan.chunks),

@@ -199,8 +199,8 @@ def _fullest(moments: Sequence[Moment]) -> Moment:
     return max(moments, key=lambda moment: moment.bytes)
 
 
-_ORDER = ("parameters", "optimizer", "inputs", "redistribution", "in flight", "gradients",
-          "activations")  # fmt: skip
+_ORDER = ("parameters", "optimizer", "average", "inputs", "redistribution", "in flight",
+          "gradients", "activations")  # fmt: skip
 
 
 def _held_longest(cause: str) -> tuple[int, str]:
