@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from autoddl.planner import baselines
 from autoddl.planner.tables.group_table import WHOLE_SPACE, Space
 from autoddl.runtime.oneflow.models.dlrm import dlrm_small
 from autoddl.runtime.oneflow.models.gpt import gpt_small
+from autoddl.runtime.oneflow.models.moe import gpt_moe_small
 from autoddl.runtime.oneflow.models.vgg import vgg13_small
 from autoddl.sbp.mesh import Mesh
 from tests.runtime import training
@@ -126,6 +128,10 @@ def vit() -> nn.Module:
     )
 
 
+def mixture(experts: int, top: int) -> Callable[[int], Built]:
+    return of_papers(partial(gpt_moe_small, experts=experts, top=top), 256, 256)
+
+
 BASELINES = ("ZeRO", "Megatron", "Megatron+ZeRO", "SUMMA")
 
 CASES = {
@@ -138,6 +144,11 @@ CASES = {
     "vit": Case(8, classifier(vit, 32, 10)),
     # a whole ResNet-18 is chaotic from its start
     "convnet": Case(16, small("convnet")),
+}
+CASES |= {
+    f"moe-{experts}-top-{top}": Case(16, mixture(experts, top))
+    for experts in (4, 5, 6, 7, 8)
+    for top in (1, 2)
 }
 
 

@@ -3,6 +3,7 @@
 The whole matrix runs with `make test-all`; the representative part of it in every run.
 """
 
+import itertools
 import json
 import os
 from functools import cache
@@ -85,7 +86,7 @@ def compare(run, alone):
 def matrix():
     """Every case with all schemes, and what runs every time, with two."""
     for model in CASES:
-        if model in ("wide", "convnet"):
+        if model in ("wide", "convnet") or model.startswith("moe"):
             continue
         for mesh, schemes in SCHEMES.items():
             for optimizer in LOSS_TOLERANCE:
@@ -149,6 +150,34 @@ def test_stored_split_accumulated_and_run_again(compare, optimizer):
 @pytest.mark.parametrize("mesh", [(2, 2), pytest.param((2, 4), marks=pytest.mark.full)])
 def test_batch_norm_is_exact_over_the_whole_batch(compare, mesh):
     compare("convnet", mesh, "momentum", STEPS, 1, SCHEMES[mesh])
+
+
+# Number of experts -> expert and tensor parallelism that divide them, on 2x2 and on 4x2.
+MIXED = {
+    4: (("E-E", "E-B"), ("S0-E-E", "E-S0-B")),
+    8: (("E-E", "E-B"), ("E-E-E", "E-E-B")),
+    6: (("S0-E", "E-B"), ("S0-S0-E", "E-S0-B")),
+    5: (("S0-B",), ("S0-S0-B",)),
+    7: (("S0-B",), ("S0-S0-B",)),
+}
+
+
+def mixtures():
+    """One case in every run."""
+    yield pytest.param(6, 2, (2, 2), ("searched", "E-B"), id="6-top-2-2x2")
+    for (experts, both), top in itertools.product(MIXED.items(), (1, 2)):
+        for mesh, forced in zip(((2, 2), (4, 2)), both, strict=True):
+            schemes = ("searched", "data_parallel", *forced)
+            name = f"{experts}-top-{top}-{mesh[0]}x{mesh[1]}-all"
+            yield pytest.param(experts, top, mesh, schemes, marks=pytest.mark.full, id=name)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("experts", "top", "mesh", "schemes"), list(mixtures()))
+def test_experts_equal_one_process(compare, experts, top, mesh, schemes):
+    """Also where their number does not divide by the devices."""
+    found = compare(f"moe-{experts}-top-{top}", mesh, "momentum", 4, 1, schemes)
+    assert all(result["losses"] <= 1e-6 for result in found.values()), found
 
 
 @pytest.mark.timeout(1800)

@@ -5,7 +5,13 @@ import pytest
 
 flow = pytest.importorskip("oneflow", reason="needs OneFlow")
 
-from autoddl.runtime.oneflow.models.moe import capacity, route  # noqa: E402
+import oneflow.nn.functional as F  # noqa: E402
+
+from autoddl.runtime.oneflow.models.moe import Experts, capacity, route  # noqa: E402
+from autoddl.runtime.oneflow.trace.trace import trace  # noqa: E402
+from tests.clusters import cluster  # noqa: E402
+from tests.models.einsum_experts import EinsumExperts  # noqa: E402
+from tests.planned import planned  # noqa: E402
 
 
 def softmax(logits):
@@ -91,3 +97,37 @@ def test_the_published_gating_drops_second_choices(experts, length, kept_by_us, 
     theirs = np.mean([published(group, room) for group in logits], axis=(0, 2))
     assert ours == pytest.approx(kept_by_us, abs=0.01)
     assert theirs == pytest.approx(kept_by_them, abs=0.01)
+
+
+def of_layer(kind, *sizes):
+    flow.manual_seed(0)
+    layer = kind(*sizes)
+    for parameter in layer.parameters():
+        flow.nn.init.normal_(parameter, 0.0, 0.3)
+    return layer
+
+
+@pytest.mark.parametrize("top", [1, 2])
+def test_experts_equal_the_products_with_one_hot_tensors(top):
+    x = np.random.default_rng(0).standard_normal((3, 12, 8)).astype(np.float32)
+    found = []
+    for kind in (Experts, EinsumExperts):
+        layer, given = of_layer(kind, 8, 5, top), flow.tensor(x, requires_grad=True)
+        y, _ = layer(given)
+        (y * y).sum().backward()
+        found.append([y, given.grad, *(p.grad for p in layer.parameters())])
+    for one, other in zip(*found, strict=True):
+        scale = abs(other.numpy()).max()
+        assert scale > 0
+        assert one.numpy() / scale == pytest.approx(other.numpy() / scale, abs=1e-6)
+
+
+def test_experts_need_less_than_a_tenth_of_the_memory_of_one_hot_tensors():
+    """At 1,024 tokens and 64 experts, of a layer so narrow that little else takes memory."""
+    peaks = []
+    for kind in (Experts, EinsumExperts):
+        layer, x = kind(32, 64, 2, hidden=32), flow.zeros(8, 1024, 32)
+        graph = trace(flow.nn.Sequential(layer), x, x, loss=lambda y, t: F.mse_loss(y[0], t))
+        options = {"micro_batches": 1, "checkpointing": "none", "optimizer": "sgd"}
+        peaks.append(planned(graph, cluster("gcp_a100", 1, 1), **options).peak_bytes)
+    assert peaks[0] <= peaks[1] / 10

@@ -69,12 +69,12 @@ def columns(graph: Graph) -> dict[str, str]:
 
 def experts(graph: Graph) -> dict[str, str]:
     """Expert parallel: products of experts E, all others S0; nothing in a model without experts."""
-    mixed = {op.name for op in graph.ops if _is_of_experts(graph, op)}
+    mixed = {op.name for op in graph.ops if is_of_experts(graph, op)}
     products = [op for op in graph.ops if mixed and reads_weight(graph, op)]
     return {op.name: EXPERTS if op.name in mixed else "S0" for op in products}
 
 
-def _is_of_experts(graph: Graph, op: Op) -> bool:
+def is_of_experts(graph: Graph, op: Op) -> bool:
     """True for products with as many weights as a trained tensor of three dims has matrices."""
     weights = (graph.tensors[i].spec for i in op.inputs if graph.producers[i].kind == "param")
     return is_matmul(op.kind) and any(len(w.shape) > 2 and w.shape[0] > 1 for w in weights)
@@ -161,7 +161,7 @@ EXPERT_PARALLEL = Family("expert parallel", experts, False, ("data", "experts"))
 
 def families_of(graph: Graph) -> tuple[Family, ...]:
     """Those that are tried on a model."""
-    has_experts = any(_is_of_experts(graph, op) for op in graph.ops)
+    has_experts = any(is_of_experts(graph, op) for op in graph.ops)
     return (*FAMILIES, EXPERT_PARALLEL) if has_experts else FAMILIES
 
 

@@ -5,7 +5,8 @@
                     turn
     chosen          what another planner chose for each operator
     forced          each axis has one kind of product: rows (S0), columns (B) or summed dim (S1)
-                    of every heavy operator, so that (S0, B, S1) is a 3D scheme and (B, S1) a 2D one
+                    of every heavy operator, so that (S0, B, S1) is a 3D scheme and (B, S1) a 2D
+                    one; or experts (E), with rows of all products that are not of experts
 
 AutoDDL section 4.2 names the special cases. A `Space` from here goes to `planner.find_plan`; what
 the scheme leaves open (where light operators run, which redistributions) is searched.
@@ -20,10 +21,18 @@ from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp
 from ..tables.group_table import Space
 from ..tables.groups import CompositeSignature, Group, composite_signatures, make_groups
-from .families import alternating, deciding, has_weight, letter_of, splits_only_batch
+from .families import (
+    EXPERTS,
+    alternating,
+    deciding,
+    has_weight,
+    is_of_experts,
+    letter_of,
+    splits_only_batch,
+)
 
 Chosen = Mapping[str, tuple[tuple[NdSbp, ...], tuple[NdSbp, ...]]]
-LETTERS = ("S0", "B", "S1", "R")
+LETTERS = ("S0", "B", "S1", "R", EXPERTS)
 
 
 def data_parallel(graph: Graph) -> Space:
@@ -91,8 +100,8 @@ def chosen(graph: Graph, placements: Chosen) -> tuple[Space, dict[str, bool]]:
 def forced(graph: Graph, mesh: Mesh, letters: Sequence[str]) -> Space:
     """One kind of product per mesh axis for every heavy operator that has a weight.
 
-    letters: "S0", "B", "S1" or "R" for each axis of `mesh`. An operator whose sizes the scheme does
-    not divide is planned freely. Raises ValueError on a wrong number or an unknown letter.
+    letters: "S0", "B", "S1", "R" or "E" for each axis of `mesh`. An operator whose sizes the scheme
+    does not divide is planned freely. Raises ValueError on a wrong number or an unknown letter.
     """
     if len(letters) != mesh.num_axes or any(letter not in LETTERS for letter in letters):
         raise ValueError(
@@ -103,6 +112,9 @@ def forced(graph: Graph, mesh: Mesh, letters: Sequence[str]) -> Space:
     graph = graph.with_forks()
 
     def allowed(group: Group, composite: CompositeSignature, axis: int) -> bool:
-        return not has_weight(graph, group) or letter_of(group, composite) == letters[axis]
+        if not has_weight(graph, group):
+            return True
+        rows = letters[axis] == EXPERTS and not any(is_of_experts(graph, o) for o in group.ops)
+        return letter_of(group, composite) == ("S0" if rows else letters[axis])
 
     return Space(allowed=allowed, strict=False, split_channels=True)

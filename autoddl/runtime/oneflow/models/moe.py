@@ -104,16 +104,23 @@ class Experts(nn.Module):
         self.down_bias = nn.Parameter(flow.zeros(experts, 1, width))
 
     def forward(self, x: flow.Tensor) -> Output:
-        batch, length, width = x.shape
-        experts = self.up.shape[0]
-        room = capacity(self.top, length, experts, self.factor)
+        room = capacity(self.top, x.shape[1], self.up.shape[0], self.factor)
         choices, balance = route(self.gate(x), self.top, room)
-        sent = moe_dispatch(x, choices.expert, choices.position, experts=experts, capacity=room)
-        sent = sent.reshape(experts, batch * room, width)
-        inner = F.gelu(flow.matmul(sent, self.up) + self.up_bias)
+        return self.mixed(x, choices, room), balance
+
+    def mixed(self, x: flow.Tensor, choices: Choices, room: int) -> flow.Tensor:
+        """What the experts make of the tokens x, in places [experts, batch, room, width]."""
+        where = choices.expert, choices.position
+        sent = moe_dispatch(x, *where, experts=self.up.shape[0], capacity=room)
+        return moe_combine(self.applied(sent), *choices)
+
+    def applied(self, sent: flow.Tensor) -> flow.Tensor:
+        """Each expert's MLP on its places [experts, batch, room, width]."""
+        experts, batch, room, width = sent.shape
+        rows = sent.reshape(experts, batch * room, width)
+        inner = F.gelu(flow.matmul(rows, self.up) + self.up_bias)
         back = flow.matmul(inner, self.down) + self.down_bias
-        back = back.reshape(experts, batch, room, width)
-        return moe_combine(back, *choices), balance
+        return back.reshape(experts, batch, room, width)
 
 
 class MixedBlock(Block):
