@@ -33,8 +33,9 @@ from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
 from ..sbp.path_bounds import PathBounds
 from ..search.elimination import eliminate
-from ..search.lagrangian import Dual, best_price, score_bound
-from ..search.problem import ROUNDING, Choice, Problem, Table
+from ..search.lagrangian import Dual, Found, best_price, score_bound
+from ..search.messages import Solved, solve
+from ..search.problem import ROUNDING, Problem, Table
 from ..search.reduced_costs import ReducedCosts
 from .tables.group_table import GroupTable, Space
 from .tables.groups import Grouping
@@ -80,7 +81,7 @@ def counted(codes: Codes, axes: Sequence[tuple[int, ...]]) -> Codes:
 
 @dataclass
 class ClassBounds:
-    """builder: of all strategies, prepared; problem: of the classes; free: its cheapest choice.
+    """builder: of all strategies, prepared; problem: of the classes; free: a cheap choice of it.
 
     whole: the problem without storages; groups: of all strategies, with bounds of their own seconds
     dual: a price of memory and a bound; near: how far the bound may be from the best, relative
@@ -92,7 +93,7 @@ class ClassBounds:
     whole: Problem
     groups: tuple[GroupTable, ...]
     problem: Problem
-    free: Choice
+    free: Found
     dual: Dual
     near: float = np.inf
     built: dict[bytes, Tables] = field(default_factory=dict)
@@ -105,7 +106,7 @@ class ClassBounds:
     @cached_property
     def free_s(self) -> float:
         """No plan costs less, whatever its memory."""
-        return self.problem.evaluate(self.free)[0] * (1 - ROUNDING)
+        return score_bound(self.problem, self.free, 0.0)
 
     @property
     def size(self) -> int:
@@ -113,20 +114,22 @@ class ClassBounds:
         return sum(len(c.of) for c in self.classes)
 
     @cached_property
-    def _scores(self) -> tuple[float, list[Table]]:
-        state = eliminate(self.problem, self.dual.price, frozenset())
-        contexts = ReducedCosts(state, nodes_only=True)
-        return state.constant, [contexts.through(n) for n in range(len(self.classes))]
+    def _scores(self) -> list[Table]:
+        found = _solved(self.problem, self.dual.price)
+        contexts = ReducedCosts(found.state, found.rest, nodes_only=True)
+        return [contexts.through(n) for n in range(len(self.classes))]
 
-    def _solve(self, price: float) -> Choice:
-        return eliminate(self.problem, price, frozenset()).expand({})
+    def _found(self, price: float) -> Found:
+        found = _solved(self.problem, price)
+        return found.choice, found.short
 
     def kept(self, slack: float) -> list[NDArray[np.int64]]:
         """Of each node table the strategies that choices below `ceiling(slack)` may have."""
-        least, scores = self._scores
-        highest = least + (self.ceiling(slack) - self.bound)
-        highest += ROUNDING * abs(highest)
-        return [c.members(score, highest) for c, score in zip(self.classes, scores, strict=True)]
+        price = self.dual.price
+        highest = self.ceiling(slack) + (price * self.problem.memory_limit if price else 0.0)
+        highest += 2 * ROUNDING * abs(highest)
+        pairs = zip(self.classes, self._scores, strict=True)
+        return [classes.members(scores, highest) for classes, scores in pairs]
 
     def first_slack(self) -> float:
         """The largest of a few that leaves few strategies."""
@@ -182,7 +185,7 @@ class ClassBounds:
         if self.bound >= enough or self.near <= near:
             return self
         found = best_price(
-            self.problem, self._solve, self.free, start=self.dual.price, near=near,
+            self.problem, self._found, self.free, start=self.dual.price, near=near,
             done=lambda _, bound: bound >= enough,
         )  # fmt: skip
         dual = max(self.dual, found, key=lambda dual: dual.bound)
@@ -198,7 +201,7 @@ def class_bounds(
     again: Recomputation,
     price: float = 0.0,
 ) -> ClassBounds | None:
-    """Bounds with memory ignored, to be `raised`; None if elimination leaves classes over.
+    """Bounds with memory ignored, to be `raised`; None if the graph's tensors have too many dims.
 
     price: of memory, where to begin if it is not 0; the others are those of `build_tables`
     Raises NoStrategy.
@@ -211,12 +214,14 @@ def class_bounds(
     classes = tuple(AxisClasses.of_rows(t.assign, least.classes) for t in builder.group_tables)
     whole, groups = _class_problem(builder, classes, least)
     problem = _stored(whole, groups, classes)
-    state = eliminate(problem, 0.0, frozenset())
-    if state.node:
-        return None
-    free = state.expand({})
+    found = _solved(problem, 0.0)
+    free = found.choice, found.short
     start = Dual(price, score_bound(problem, free, 0.0))
     return ClassBounds(builder, classes, whole, tuple(groups), problem, free, start)
+
+
+def _solved(problem: Problem, price: float) -> Solved:
+    return solve(eliminate(problem, price, frozenset()))
 
 
 def _class_problem(

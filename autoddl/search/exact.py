@@ -26,7 +26,7 @@ from .dominance import prune
 from .elimination import eliminate, eliminated_along_chains
 from .elimination_order import without_fixed_cycles
 from .integer_program import program_columns, solve_program
-from .lagrangian import Dual, best_price, score_bound
+from .lagrangian import Dual, Found, best_price, score_bound
 from .local_search import crossover, descend
 from .pareto_elimination import AtPrice, Least, TooMany, least_within
 from .problem import ROUNDING, Choice, Problem, SearchResult
@@ -73,7 +73,7 @@ def prove(problem: Problem, run: Progress, columns: int, nodes: float = math.inf
     view = Restricted.of(problem)
     free = view.solved(0.0, run)
     name = "elimination" if free.messages is None else "messages"
-    run.raise_bound(score_bound(problem, free.choice, 0.0, free.short))
+    run.raise_bound(score_bound(problem, (free.choice, free.short), 0.0))
     if run.bound >= problem.cost_limit or (run.offer(free.choice) and free.short == 0.0):
         return name
     best = Dual(0.0, run.bound)
@@ -121,12 +121,10 @@ def approach(view: Restricted, run: Progress, near: float) -> Dual:
     whole = view.whole
     sides: dict[bool, Choice] = {}  # the last choice that fits, and the last that does not
 
-    def solve(price: float) -> Choice:
+    def solve(price: float) -> Found:
         run.spend()
-        return view.original(view.solved(price, run).choice)
-
-    def short(price: float) -> float:
-        return view.solved(price, run).short
+        solved = view.solved(price, run)
+        return view.original(solved.choice), solved.short
 
     def done(choice: Choice, bound: float) -> bool:
         fits = whole.evaluate(choice)[1] <= whole.memory_limit
@@ -141,7 +139,7 @@ def approach(view: Restricted, run: Progress, near: float) -> Dual:
         run.raise_bound(min(bound, view.ceiling))
         return bound >= whole.cost_limit or run.is_good(near, bound)
 
-    found = best_price(whole, solve, solve(0.0), start=view.price, short=short, done=done)
+    found = best_price(whole, solve, solve(0.0), start=view.price, done=done)
     view.price = found.price
     run.raise_bound(min(found.bound, view.ceiling))
     return Dual(found.price, min(found.bound, view.ceiling))

@@ -27,6 +27,7 @@ _RISE = 8.0
 _RISES = 2
 _HIGHEST = 1e6  # times the cost for the whole limit: memory outweighs any time
 _WORTH = 2.0  # times the cost: of all bytes
+Found = tuple[Choice, float]  # a choice, and how much less another one may score at most
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,9 @@ class Dual:
     bound: float
 
 
-def score_bound(problem: Problem, choice: Choice, price: float, short: float = 0.0) -> float:
-    """L(price), less rounding, given a choice that scores no more than `short` above the least."""
+def score_bound(problem: Problem, found: Found, price: float) -> float:
+    """L(price), less rounding, given a choice and how much less another one may score at most."""
+    choice, short = found
     if short == math.inf:
         return -math.inf
     cost, memory = problem.evaluate(choice)
@@ -49,27 +51,26 @@ def score_bound(problem: Problem, choice: Choice, price: float, short: float = 0
 
 def best_price(
     problem: Problem,
-    solve: Callable[[float], Choice],
-    free: Choice,
+    solve: Callable[[float], Found],
+    free: Found,
     *,
     start: float = 0.0,
     near: float = 0.0,
-    short: Callable[[float], float] = lambda price: 0.0,
     done: Callable[[Choice, float], bool] = lambda choice, bound: False,
 ) -> Dual:
     """The price of the largest bound, by solutions at a few prices; a bound of inf: none fits.
 
-    solve: price -> the choice of least cost + price * memory; at an infinite price, of least memory
-    free:  the choice at price 0
+    solve: price -> a choice of little cost + price * memory, at an infinite price of little memory,
+           and how much less another one may score at most
+    free:  that at price 0
     start: the price to begin at, if it is not 0
-    short: price -> so much less than the choice of `solve` another one may score
     near:  so little may the bound fall short of the largest, relative to itself
     done:  told of each solution and of the best bound so far, ends the search if true
     """
     limit = problem.memory_limit
-    best = Dual(0.0, score_bound(problem, free, 0.0, short(0.0)))
-    large = problem.evaluate(free)
-    if done(free, best.bound) or large[1] <= limit:
+    best = Dual(0.0, score_bound(problem, free, 0.0))
+    large = problem.evaluate(free[0])
+    if done(free[0], best.bound) or large[1] <= limit:
         return best
     unit = large[0] / limit if limit > 0 else 1.0
     fits: tuple[float, float] | None = None
@@ -82,9 +83,9 @@ def best_price(
             line = large[0] + price * (large[1] - limit)
             if line <= best.bound + (near + ROUNDING) * abs(best.bound):
                 break
-        choice = solve(price)
+        choice, short = solve(price)
         found = problem.evaluate(choice)
-        bound = score_bound(problem, choice, price, short(price))
+        bound = score_bound(problem, (choice, short), price)
         best = max(best, Dual(price, bound), key=lambda dual: dual.bound)
         if done(choice, best.bound):
             break
@@ -93,9 +94,9 @@ def best_price(
         if found[1] <= limit:
             fits = found
         elif fits is None and price == _HIGHEST * unit:
-            choice = solve(math.inf)
+            choice, short = solve(math.inf)
             fits = problem.evaluate(choice)
-            if fits[1] - short(math.inf) > limit or math.isinf(fits[0]):
+            if fits[1] - short > limit or math.isinf(fits[0]):
                 return Dual(price, math.inf)
             if fits[1] > limit:  # though another one may fit
                 return best
@@ -142,5 +143,5 @@ def within_limit(problem: Problem, solve: Callable[[float], Choice]) -> Choice |
             best = choice
         return False
 
-    best_price(problem, solve, solve(0.0), done=offer)
+    best_price(problem, lambda price: (solve(price), 0.0), (solve(0.0), 0.0), done=offer)
     return None if best is None else descend(problem, best)[0]

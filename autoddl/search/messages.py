@@ -55,9 +55,9 @@ class Solved:
     messages: Messages | None = None
 
     @cached_property
-    def rest(self) -> Messages:
-        """Messages among the variables that elimination left."""
-        if self.messages is not None:
+    def rest(self) -> Messages | None:
+        """Messages among the variables that elimination left, if it left any."""
+        if self.messages is not None or not self.state.node:
             return self.messages
         messages = Messages(self.state)
         for _ in range(_PATIENCE):
