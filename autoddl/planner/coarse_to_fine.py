@@ -116,7 +116,7 @@ class ClassBounds:
     @cached_property
     def _scores(self) -> list[Table]:
         found = _solved(self.problem, self.dual.price)
-        contexts = ReducedCosts(found.state, found.rest, nodes_only=True)
+        contexts = ReducedCosts(found.state, found.messages, nodes_only=True)
         return [contexts.through(n) for n in range(len(self.classes))]
 
     def _found(self, price: float) -> Found:

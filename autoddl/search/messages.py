@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -46,7 +45,8 @@ _DESCENT = 20  # sweeps of a descent at most
 class Solved:
     """The best choice that was found of an elimination, and what is proven of it.
 
-    short: so much less than this choice another one may score, at most
+    short:    so much less than this choice another one may score, at most
+    messages: among the variables that elimination left, if it left any
     """
 
     state: Elimination
@@ -54,25 +54,14 @@ class Solved:
     short: float
     messages: Messages | None = None
 
-    @cached_property
-    def rest(self) -> Messages | None:
-        """Messages among the variables that elimination left, if it left any."""
-        if self.messages is not None or not self.state.node:
-            return self.messages
-        messages = Messages(self.state)
-        for _ in range(_PATIENCE):
-            messages.sweep()
-        return messages
-
 
 def solve(state: Elimination, spend: Callable[[], None] = lambda: None) -> Solved:
     """The best choice of all variables and its proof, or a good one and a bound.
 
     spend: called before each sweep, may raise to end the search
     """
-    exact = best_choice(state)
-    if exact is not None:
-        return Solved(state, exact, 0.0)
+    if not state.node:
+        return Solved(state, state.expand({}), 0.0)
     messages = Messages(state)
     best: dict[int, int] = {}
     least, bounds = np.inf, []
@@ -88,7 +77,12 @@ def solve(state: Elimination, spend: Callable[[], None] = lambda: None) -> Solve
             break
         if len(bounds) > _PATIENCE and bounds[-1] - bounds[-1 - _PATIENCE] < _LEAST_RISE * missing:
             break
-    return Solved(state, state.expand(best), max(0.0, least - max(bounds)), messages)
+    short = max(0.0, least - max(bounds))
+    if short > ROUNDING * abs(least + state.constant):
+        exact = best_choice(state)
+        if exact is not None:
+            return Solved(state, exact, 0.0, messages)
+    return Solved(state, state.expand(best), short, messages)
 
 
 @dataclass(frozen=True)

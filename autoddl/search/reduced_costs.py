@@ -156,7 +156,7 @@ class Restricted:
         """
         run.spend()
         solved = self.solved(price, run)
-        reduced = ReducedCosts(solved.state, solved.rest)
+        reduced = ReducedCosts(solved.state, solved.messages)
         most = cost + (price * self.whole.memory_limit if price else 0.0)  # the limit may be inf
         most += ROUNDING * abs(most)
         masks = [reduced.through(table) <= most for table in range(len(self.kept))]
