@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 from ..cost.model import CostModel
 from ..graph.regions import Blocks
 from ..search.budget import Budget, Progress
-from ..search.elimination import eliminate
 from ..search.exact import approach
-from ..search.local_search import descend
 from ..search.reduced_costs import Restricted
 from .coarse_to_fine import ClassBounds, class_bounds
 from .tables.group_table import NoStrategy, Space
@@ -136,13 +134,7 @@ class Estimator:
             return Estimate(parts, blocks, math.inf, math.inf)
         problem = tables.problem
         with Progress(problem, Budget()) as run:
-            state = eliminate(problem, 0.0, frozenset())
-            free = state.expand_greedily()
-            if not run.offer(free):
-                if state.node:
-                    run.offer(descend(problem, free)[0])
-                else:
-                    approach(Restricted.of(problem), run, _NEAR)
+            approach(Restricted.of(problem), run, _NEAR)
         return Estimate(parts, blocks, run.cost, run.free_cost)
 
     @property
