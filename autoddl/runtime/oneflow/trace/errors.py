@@ -20,6 +20,9 @@ _KEPT_LINES = 3  # OneFlow's messages end with the cause; lines before are its C
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OPERATOR_FILE = re.compile(r"/user/ops/(\w+?)(?:_op)?\.cpp")
 _SCOPED_NAME = re.compile(r"\b[cnb]\d+-(\w+)-\d+\b")
+# what gives as many elements as values say, and how OneFlow tells that a value is read
+_SHAPED_BY_VALUES = frozenset({"nonzero", "masked_select", "argwhere", "unique", "bincount"})
+_READS = ("GetItem", ".numpy() is not allowed", "eager tensors supported only")
 _NOISE = ("Error Type:", "Traceback", "Stack trace")
 
 
@@ -78,22 +81,50 @@ def explain_failure(error: CallError, model: nn.Module) -> ValueError:
     else:
         what = f"the model's own forward ({type(model).__name__})"
     shapes = ", ".join(map(str, error.shapes)) or "none"
+    user, below = _frames(cause)
+    where = f", at {user.filename}:{user.lineno}" if user else ""
     return ValueError(
         f"the trace failed in {what}, called with tensors of shapes {shapes}"
-        f"{_user_line(cause)}: {type(cause).__name__}: {essence(str(cause))}\n"
-        "If the message is about shapes, model(*inputs) does not run on the example either. A "
-        "model is traced on tensors without values: its forward must not read them (float(x), "
-        "x.item(), x.numpy(), if x > 0)"
+        f"{where}: {type(cause).__name__}: {essence(str(cause))}\n{_way_out(cause, user, below)}"
     )
 
 
-def _user_line(error: BaseException) -> str:
-    """Where in the user's code `error` arose, if anywhere."""
+def _frames(error: BaseException) -> tuple[traceback.FrameSummary | None, list[str]]:
+    """Where in the user's code `error` arose, if anywhere, and the functions called from there."""
     ours = (os.path.dirname(flow.__file__), os.path.dirname(__file__))
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)
-    ]
-    return f", at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    user, below = None, list[str]()
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename.startswith(ours):
+            below.append(frame.name)
+        else:
+            user, below = frame, []
+    return user, below
+
+
+def _way_out(
+    error: BaseException, user: traceback.FrameSummary | None, below: Sequence[str]
+) -> str:
+    """What the user can do about it."""
+    text = str(error)
+    called = {name for word in below for name in (word, word.removesuffix("_op"))}
+    called |= set(re.findall(r"\w+", user.line or "")) if user else set()
+    if called & _SHAPED_BY_VALUES or "boolean(mask)" in text:
+        return (
+            "The shape of the result depends on values there, and a plan needs all shapes before: "
+            "keep every element and weigh it, e.g. x * mask or flow.where(mask, x, 0) for x[mask] "
+            "and a mean by mask.sum(), or choose a fixed number of elements with flow.topk"
+        )
+    if any(sign in text for sign in _READS) or "_index" in below:
+        return (
+            "A value of a tensor is read there, and a model is traced on tensors without values: "
+            "its forward must not read them (float(x), x.item(), x.numpy(), if x > 0). Compute "
+            "with the tensor, e.g. flow.where(x > 0, a, b) for the if, or decide in __init__, or "
+            "before the step and pass the result as an input"
+        )
+    return (
+        "If the message is about shapes, model(*inputs) does not run on the example either. A "
+        "model is traced on tensors without values: its forward must not read them"
+    )
 
 
 def essence(message: str) -> str:

@@ -279,17 +279,25 @@ def _joined(
     loss = joined.roots[-1] if attempt.lazy.loss else ""
     lazy = replace(attempt.lazy, outputs=list(joined.roots[:count]), loss=loss, captured=captured)
     both = replace(attempt, lazy=lazy, collapsed=replace(attempt.collapsed, job=joined.job))
-    return both, _joined_scaling(scaling, _scaling(source, other), joined)
+    scaling = _joined_scaling(scaling, joined, other, source)
+    return both, scaling
 
 
-def _joined_scaling(training: Scaling, evaluation: Scaling, joined: Joined) -> Scaling:
-    if not (training.holds and evaluation.holds):
-        return Scaling()
-    dims = {joined.names.get(n, n): dims for n, dims in evaluation.dims.items()}
+def _joined_scaling(training: Scaling, joined: Joined, other: _Attempt, source: _Source) -> Scaling:
+    """How the joined job depends on the batch, from its two sides."""
+    dims, attrs = dict[str, tuple[int, ...]](), dict(training.attrs)
+    if not training.holds:
+        return training
+    if joined.alone:
+        evaluation = _scaling(source, other)
+        if not evaluation.holds:
+            return evaluation
+        dims = {joined.names.get(n, n): found for n, found in evaluation.dims.items()}
+        found = evaluation.attrs.items()
+        attrs.update((joined.alone[old], value) for old, value in found if old in joined.alone)
     dims.update(training.dims)
-    dims |= {new: dims[name] for new, name in joined.like.items()}
-    attrs = {n: evaluation.attrs[old] for old, n in joined.alone.items() if old in evaluation.attrs}
-    return Scaling(True, dims, {**training.attrs, **attrs})
+    dims.update((new, dims[name]) for new, name in joined.like.items())
+    return Scaling(True, dims, attrs)
 
 
 def _warn(graph: Graph, reasons: Mapping[str, str]) -> None:

@@ -10,6 +10,9 @@ from autoddl.runtime.oneflow.trace.job.raw import dtype_name
 from autoddl.runtime.oneflow.trace.trace import trace
 from tests.runtime.oneflow.trace import toys
 
+VALUE_IS_READ = "A value of a tensor is read there"
+SHAPE_BY_VALUES = "The shape of the result depends on values there"
+
 
 class Failing(nn.Module):
     """A submodule `part` that runs `function`."""
@@ -37,8 +40,6 @@ class _Part(nn.Module):
     [
         (lambda x: flow.matmul(x, x), r"\(8 vs 4\) in operator matmul"),
         (lambda x: x.reshape(5, 5), r"shape '\(5,5\)' is invalid for input of size 32"),
-        (lambda x: x * x.sum().item(), "scalar tensor"),
-        (lambda x: x if x.sum() > 0 else -x, r"must not read them .*if x > 0"),
         (lambda x: 1 / 0, "ZeroDivisionError: division by zero"),
         (lambda x: x + flow.ones(3, 8), r"shapes \(4, 8\) and \(3, 8\) do not broadcast"),
         (lambda x: F.mse_loss(x, flow.ones(4, 9)), r"\(4, 8\) and \(4, 9\) do not broadcast"),
@@ -68,6 +69,29 @@ def test_a_failing_submodule_is_named(function, message):
     assert "\x1b" not in text and len(text) < 700
     assert caught.value.__cause__ is not None
     assert model.part.linear.weight is weight and nn.Linear(8, 8)(toys.rows()).is_eager
+
+
+@pytest.mark.parametrize(
+    "function, advice",
+    [
+        (lambda x: x * x.sum().item(), VALUE_IS_READ),
+        (lambda x: x if x.sum() > 0 else -x, VALUE_IS_READ),
+        (lambda x: x[: int(x.sum())], VALUE_IS_READ),
+        (lambda x: x * x.sum().numpy(), VALUE_IS_READ),
+        (lambda x: sum(x for _ in range(x.sum())), VALUE_IS_READ),
+        (lambda x: flow.masked_select(x, x > 0), SHAPE_BY_VALUES),
+        (lambda x: flow.nonzero(x > 0), SHAPE_BY_VALUES),
+        (lambda x: x[x > 0], SHAPE_BY_VALUES),
+        (lambda x: flow.unique(x), SHAPE_BY_VALUES),
+        (lambda x: flow.bincount(x.argmax(-1)), SHAPE_BY_VALUES),
+    ],
+)
+def test_what_depends_on_values_is_refused_with_a_way_out(function, advice):
+    with pytest.raises(ValueError) as caught:
+        trace(Failing(function), toys.rows())
+    told, way_out = str(caught.value).split("\n")
+    assert "submodule 'part' (_Part), called with" in told and "test_errors.py:" in told
+    assert way_out.startswith(advice)
 
 
 def test_an_error_under_no_grad_is_not_hidden():
