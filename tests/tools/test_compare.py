@@ -81,6 +81,12 @@ def test_compare_prints_and_draws(files, tmp_path):
              "--nodes", "4", "--gpus-per-node", "2"]  # fmt: skip
     text = run(*words)
     assert "Megatron+ZeRO" in text and "the closest is" in text
+    assert (
+        "tensor" in text
+        and "S0:(" not in text
+        and "tensor" not in (paper := run(*words, "--notation", "sbp"))
+    )
+    assert "(S0:(4,2))" in paper and "topology: S0 rows, B columns" in paper
     told = json.loads(run(*words, "--json", "--plot", str(bars)))
     assert told["schemes"][0]["name"] == OURS
     assert told["schemes"][0]["iteration_s"] == figures(find_plan(GRAPH, WHERE)).cost.iteration_s

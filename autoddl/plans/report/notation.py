@@ -10,9 +10,12 @@ from ..format import short_signature
 from ..records import BATCH, COPIES, MEANINGS, SUMMANDS, Split
 from .sections import Notation
 
-_LABELS = (
+TOPOLOGY = (
     "topology: S0 rows, B columns and S1 the summed dim are split, R repeats, each over (hosts, "
-    "devices of each); signature: S<dim> splits it, B is the whole, P a part of a sum, one for "
+    "devices of each)"
+)
+_LABELS = (
+    f"{TOPOLOGY}; signature: S<dim> splits it, B is the whole, P a part of a sum, one for "
     "each axis of the mesh, S0*2 for two"
 )
 

@@ -12,6 +12,7 @@ from .options import (
     CLUSTER,
     JSON,
     MODEL,
+    NOTATION,
     examples,
     graph_of,
     load_cluster,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ...cluster import Cluster
     from ...graph.graph import Graph
     from ...planner.baselines import Chosen
+    from ...plans.report.sections import Notation
 
 
 @click.command(
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     "--stages", is_flag=True, help="Also in pipeline stages: our plan, and Megatron; takes longer."
 )
 @click.option("--plot", metavar="FILE", help="Draw the bars (PNG, SVG or PDF); needs matplotlib.")
+@NOTATION
 @JSON
 def compare(
     model: str,
@@ -60,6 +63,7 @@ def compare(
     rival_seconds: float,
     stages: bool,
     plot: str | None,
+    notation: Notation,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -84,7 +88,7 @@ def compare(
         plot_comparison(found, plot)
     from ..report.compare import comparison_report
 
-    show(comparison_report(found), as_json)
+    show(comparison_report(found), as_json, notation=notation)
 
 
 def _rival(graph: Graph, cluster: Cluster, optimizer: str, seconds: float) -> Chosen | str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from ..._files import write_figure
 from ...graph.batch_norm import batch_norm_of
-from ...plans.format import format_seconds
+from ...plans.format import format_seconds, short_topology
 from ...plans.report.contents import cluster_figures
 from ...plans.report.machine import estimates_notes
+from ...plans.report.notation import TOPOLOGY
 from ...plans.report.sections import Column, Figure, Figures, Report, Row, Table
 from ..compare import Comparison, Scheme, causes
 
@@ -21,9 +23,11 @@ PARTS = (
     ("gradient sync", "#e07a5f"),
     (BUBBLE, "#e9e4d8"),
 )
+_TOPOLOGIES = 2  # of a scheme that are told: Megatron's columns and rows; chosen, not measured
 COLUMNS = (
     Column("name", "scheme"),
-    Column("topology", "split"),
+    Column("topology", "split", notation="words"),
+    Column("topologies", "topologies", notation="sbp"),
     Column("micro_batches", "rounds", "count"),
     Column("iteration_s", "a step", "seconds"),
     Column("times", "x ours", "times"),
@@ -58,7 +62,7 @@ def comparison_report(found: Comparison) -> Report:
     rows = tuple(_row(s, found.ours) for s in sorted(found.schemes, key=lambda s: s.seconds))
     note = "none of the known schemes can run" if closest is None else _saved(found, closest)
     notes = (note, *estimates_notes(cluster))
-    schemes = Table("schemes", "Schemes", COLUMNS, rows, notes=notes)
+    schemes = Table("schemes", "Schemes", COLUMNS, rows, notes=notes, legend={"sbp": TOPOLOGY})
     sections = (heading, cluster_figures(cluster), schemes)
     if closest is not None:
         less = found.reductions(closest).items()
@@ -86,6 +90,7 @@ def _row(scheme: Scheme, ours: Scheme) -> Row:
     told: Row = {
         "name": scheme.name,
         "topology": scheme.topology,
+        "topologies": _topologies(scheme),
         "fits": scheme.runs,
         "why_not": scheme.why,
         "memory_bytes": scheme.memory_bytes,
@@ -110,6 +115,15 @@ def _row(scheme: Scheme, ours: Scheme) -> Row:
         "intra_bytes": cost.intra_bytes.total,
         **{f"intra_{cause}_bytes": size for cause, size in causes(cost.intra_bytes).items()},
     }
+
+
+def _topologies(scheme: Scheme) -> str:
+    """Those of most layers, as the paper writes them; "" of what cannot run."""
+    stages = () if scheme.plan is None else scheme.plan.stages
+    counts = Counter(layer.topology for stage in stages for layer in stage.layers)
+    most = [short_topology(topology) for topology, _ in counts.most_common(_TOPOLOGIES)]
+    others = len(counts) - len(most)
+    return " and ".join(most) + (f", {others} more" if others else "")
 
 
 def plot_comparison(found: Comparison, file: str | Path) -> None:
