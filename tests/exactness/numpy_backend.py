@@ -10,6 +10,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Queue
 from types import GeneratorType
 from typing import Any
@@ -306,5 +307,11 @@ def _driven(work: Any, ctx: Context) -> Any:
             request = work.send(answer)
         except StopIteration as stop:
             return stop.value
-        reduce = ctx.inner.all_max if request.how == "max" else ctx.inner.all_reduce
+        group = ctx.inner
+        reduce = {
+            "sum": group.all_reduce,
+            "max": group.all_max,
+            "before": group.sum_before,
+            "after": partial(group.sum_before, after=True),
+        }[request.how]
         answer = reduce(request.value)

@@ -71,6 +71,18 @@ def var(inputs, attrs, shard):
     return (y if attrs["keepdim"] else y.squeeze(axis),), pullback
 
 
+def cumsum(inputs, attrs, shard):
+    (x,), dim = inputs, attrs["dim"]
+    before = yield AllReduce(x.sum(dim, keepdims=True), "before")
+
+    def pullback(grads):
+        (dy,) = grads
+        after = yield AllReduce(dy.sum(dim, keepdims=True), "after")
+        return (np.flip(np.cumsum(np.flip(dy, dim), dim), dim) + after,)
+
+    return (np.cumsum(x, dim) + before,), pullback
+
+
 def _standardised(x, axis, count, epsilon):
     """The normal x, and the pullback from its gradient to that of x."""
     mean, squares = yield from _moments(x, axis, count)
@@ -117,5 +129,13 @@ def layer_norm(inputs, attrs, shard):
 
 KERNELS = {
     f.__name__: f
-    for f in (softmax, log_softmax, sparse_softmax_cross_entropy, var, normalization, layer_norm)
+    for f in (
+        softmax,
+        log_softmax,
+        sparse_softmax_cross_entropy,
+        var,
+        cumsum,
+        normalization,
+        layer_norm,
+    )
 }

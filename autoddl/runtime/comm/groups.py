@@ -83,6 +83,24 @@ class Group:
         piece = self.backend.max_of_rows(self.all_to_all(flat.reshape(self.size, -1)))
         return self.backend.narrow(self.all_gather(piece), 0, 0, n).reshape(x.shape)
 
+    def sum_before(self, x: Tensor, *, after: bool = False) -> Tensor:
+        """[...] on each rank -> the sum [...] of the ranks before it, or after it.
+
+        It moves an all-reduce's bytes: each rank adds up one piece for all.
+        """
+        flat = x.reshape(-1)
+        (n,) = flat.shape
+        missing = -n % self.size
+        if missing:
+            flat = self.backend.cat([flat, *[self.backend.narrow(flat, 0, 0, 1)] * missing], 0)
+        rows = self.all_to_all(flat.reshape(self.size, -1))
+        given = [self.backend.narrow(rows, 0, i, 1) for i in range(self.size)]
+        sums = [given[0] * 0]
+        for row in given[:0:-1] if after else given[:-1]:
+            sums.append(sums[-1] + row)
+        pieces = self.all_to_all(self.backend.cat(sums[::-1] if after else sums, 0))
+        return self.backend.narrow(pieces.reshape(-1), 0, 0, n).reshape(x.shape)
+
     def _run(self, kind: str, collective: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
         if self.size == 1:
             return x

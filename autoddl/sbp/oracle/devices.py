@@ -25,10 +25,13 @@ class Disproved(ValueError):
 
 @dataclass(frozen=True)
 class AllReduce:
-    """What a communicating function yields; it is sent the result."""
+    """What a communicating function yields; it is sent the result.
+
+    how: the sum or the largest of all ranks; or the sum of those before, or after, each
+    """
 
     value: Array
-    how: Literal["sum", "max"] = "sum"
+    how: Literal["sum", "max", "before", "after"] = "sum"
 
 
 Lockstep = Generator[AllReduce, Array, T]
@@ -118,6 +121,8 @@ def run_in_lockstep(
 def _reduce(asked: Sequence[AllReduce]) -> list[Array]:
     if len({(a.how, np.shape(a.value)) for a in asked}) > 1:
         raise Disproved("the ranks of a group all-reduce different things")
-    values = np.stack([a.value for a in asked])
-    result = values.sum(0) if asked[0].how == "sum" else values.max(0)
-    return [result] * len(asked)
+    values, how = np.stack([a.value for a in asked]), asked[0].how
+    if how in ("sum", "max"):
+        return [values.sum(0) if how == "sum" else values.max(0)] * len(asked)
+    ranks = range(len(asked))
+    return [values[:n].sum(0) if how == "before" else values[n + 1 :].sum(0) for n in ranks]

@@ -1,7 +1,8 @@
 """Reductions: kept dims are split; a sum over a split dim is Partial.
 
 A mean over a split dim is Partial as well, if every device divides by the size of the whole: the
-local attributes of `reduce_mean` carry it as `count`. `var` all-reduces its statistics.
+local attributes of `reduce_mean` carry it as `count`. `var` all-reduces its statistics; a running
+sum adds that of the shards before, which moves as much as an all-reduce of the shards' sums.
 """
 
 from __future__ import annotations
@@ -96,10 +97,12 @@ def var(op: OpSpec) -> Iterator[Signature]:
 
 @rule("cumsum", flops=per_input_element, saves="")
 def cumsum(op: OpSpec) -> Iterator[Signature]:
-    """x -> y, running sums along attr dim."""
+    """x -> y, running sums along attr dim. If that is split: the sums of the shards before."""
     dims = dims_of(op.inputs[0].shape)
-    labels = drop(dims, *canonical(op.attrs["dim"], len(dims)))
+    (along,) = canonical(op.attrs["dim"], len(dims))
+    labels = drop(dims, along)
     yield from splits(op, (labels,), (labels,))
+    yield inner_split(op, (dims,), (dims,), along, Inner(0, (along,), forward=1, backward=1))
     yield from partials(op, (0,))
     yield replicated(op)
 

@@ -69,6 +69,10 @@ def main() -> None:
     ranks = range(mesh.size)
     expected = np.max([np.roll(np.arange(5) - 9, r) for r in ranks], axis=0)
     np.testing.assert_array_equal(biggest, expected)
+    whole = np.stack([np.roll(np.arange(5, dtype=np.float32), r) for r in ranks])
+    for after, others in ((False, whole[:rank]), (True, whole[rank + 1 :])):
+        found = groups.along(range(mesh.num_axes)).sum_before(flow.tensor(whole[rank]), after=after)
+        np.testing.assert_array_equal(found.numpy(), others.sum(axis=0))
     if rank == 0:
         print(f"checked {len(cases[::every])} steps")
 

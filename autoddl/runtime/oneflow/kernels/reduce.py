@@ -66,9 +66,26 @@ def argmax(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]
 
 
 @kernel("cumsum")
-def cumsum(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
-    """x -> running sums along `dim`, of x's dtype, where the function widens integers first."""
-    return [flow.cumsum(inputs[0], attrs["dim"]).to(inputs[0].dtype)]
+def cumsum(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor] | Explicit:
+    """x -> running sums along `dim`, of x's dtype, where the function widens integers first.
+
+    If `dim` is split, those of a shard go on where the shards before it end.
+    """
+    (x,), dim = inputs, attrs["dim"]
+    group = ctx.inner
+    if group is None:
+        return [flow.cumsum(x, dim).to(x.dtype)]
+    with flow.no_grad():
+        before = group.sum_before(x.sum(dim=dim, keepdim=True).to(x.dtype))
+        y = flow.cumsum(x, dim).to(x.dtype) + before
+
+    def vjp(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+        (dy,) = grads
+        assert dy is not None
+        after = group.sum_before(dy.sum(dim=dim, keepdim=True), after=True)
+        return [flow.flip(flow.cumsum(flow.flip(dy, [dim]), dim), [dim]) + after]
+
+    return Explicit([y], vjp)
 
 
 @kernel("median_with_indices")
