@@ -65,7 +65,7 @@ def _operators(graph: Graph, job: Any) -> Iterator[tuple[Op, Any]]:
     """Operators of the graph, each with the job's operator of the same kind in its name scope."""
     taken: set[int] = set()
     for found in job.net.op:
-        scope = re.match(r"o(\d+)-", found.name)
+        scope = re.match(r"(?:.*-)?o(\d+)-", found.name)  # behind the names of modules
         if scope is None or found.WhichOneof("op_type") != "user_conf":
             continue
         number = int(scope[1])

@@ -202,6 +202,19 @@ def test_a_loss_of_one_element_and_several_outputs():
     assert loss is not None and loss.shape == ()
 
 
+def test_a_result_may_be_a_tensor_that_the_model_keeps():
+    class Kept(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.scale = nn.Linear(4, 4), flow.ones(4)
+
+        def forward(self, x):
+            return self.linear(x), self.scale
+
+    graph = trace(Kept(), flow.randn(8, 4), flow.randn(8, 4), loss=lambda y, t: (y[0] - t).mean())
+    assert [graph.producers[name].kind for name in graph.outputs] == ["broadcast_add", "buffer"]
+
+
 def test_a_loss_module_is_the_loss():
     graph = trace(toys.Mlp(), *toys.example(), loss=nn.CrossEntropyLoss())
     assert kinds(graph, "loss")[-2:] == ["broadcast_div", "loss"]

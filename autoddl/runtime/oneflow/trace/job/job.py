@@ -26,7 +26,7 @@ from oneflow.nn.graph.graph_config import GraphConfig
 from ....calling import Calling
 from ....nested import take_tensors
 from .device_guard import devices_checked
-from .recorder import LOSS, Call, Recorder
+from .recorder import LOSS, Call, Recorder, name_scope
 from .shape_guard import shapes_checked
 
 _job_numbers = itertools.count()
@@ -77,7 +77,8 @@ def build_job(
     config.job_name = f"autoddl_trace_{next(_job_numbers)}"
     # completing the job then only writes its shapes, and runs no pass that rewrites operators
     config.flag_name2flag_value["__is_user_function__"].at_bool = False
-    _clear_tensor_names()
+    names = _TensorNames()
+    names.clear()
     with graph_build_util.graph_build_context(config, session), _restored(model):
         lazy = [graph_build_util.build_graph_input_arg(f"in{i}", t) for i, t in enumerate(example)]
         if model.training != training:
@@ -96,35 +97,43 @@ def build_job(
                         f"loss(output, target) gave a {type(value).__name__}; it must give a "
                         "scalar oneflow.Tensor"
                     )
-                _fetch(value, "loss")
+                job.loss = names.of(_in_job(value))
         job.structure, returned = take_tensors(result, flow.Tensor)
-        for index, tensor in enumerate(returned):
-            _fetch(tensor, f"out{index}")
-        states = _fetch_state(model, job)
+        job.outputs = [names.of(_in_job(tensor)) for tensor in returned]
+        job.rewritten = _rewritten(model, job, names)
         internal.CurJobBuildAndInferCtx_Complete()
         job.proto.ParseFromString(internal.GetSerializedCurrentJob())
         job_id = internal.JobBuildAndInferCtx_GetCurrentJobId()
-    taken = {
-        op.name: getattr(op.output_conf, "in")
-        for op in job.proto.net.op
-        if op.WhichOneof("op_type") == "output_conf"
-    }
-    job.outputs = [taken[f"out{index}"] for index in range(len(returned))]
-    job.loss = taken.get("loss", "")
-    job.rewritten = {
-        path: taken[output] for output, (path, fed) in states.items() if taken[output] != fed
-    }
     job.captured = _captured_tensors(job.proto, config.job_name, job_id, session)
     return job
 
 
-def _clear_tensor_names() -> None:
-    library = ctypes.CDLL(internal.__file__)
-    scope = library._ZN7oneflow3one15TensorNameScope6GlobalEv
-    scope.restype = ctypes.c_void_p
-    clear = library._ZN7oneflow3one15TensorNameScope5ClearEv
-    clear.argtypes, clear.restype = [ctypes.c_void_p], None
-    clear(scope())
+class _TensorNames:
+    """OneFlow's table of the names that tensors have in the current job, which Python lacks."""
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(internal.__file__)
+        found = library._ZN7oneflow3one15TensorNameScope6GlobalEv
+        found.restype = ctypes.c_void_p
+        self._clear = library._ZN7oneflow3one15TensorNameScope5ClearEv
+        self._clear.argtypes, self._clear.restype = [ctypes.c_void_p], None
+        self._look_up = (
+            library._ZNK7oneflow3one15TensorNameScope6LookupERKSt10shared_ptrINS0_6TensorEE
+        )
+        self._look_up.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        self._look_up.restype = ctypes.POINTER(ctypes.c_char_p)
+        self._table = found()
+
+    def clear(self) -> None:
+        """Forget the tensors of earlier jobs."""
+        self._clear(self._table)
+
+    def of(self, tensor: flow.Tensor) -> str:
+        """The name of the last value of a lazy tensor of the job."""
+        # behind its header, a Python tensor is a std::shared_ptr<Tensor>
+        name = self._look_up(self._table, id(tensor) + object.__basicsize__)[0].decode()
+        assert name, "a tensor that is not of the job"
+        return name
 
 
 @contextmanager
@@ -161,28 +170,29 @@ def _feed_state(model: nn.Module, job: LazyJob) -> None:
                 slots[key] = fed[tensor]
 
 
-def _fetch_state(model: nn.Module, job: LazyJob) -> dict[str, tuple[str, str]]:
-    """Fetch the last value of each parameter and buffer: output name -> (dotted name, job name).
+def _rewritten(model: nn.Module, job: LazyJob, names: _TensorNames) -> dict[str, str]:
+    """Dotted name of a changed parameter or buffer -> its last value's name in the job.
 
     BatchNorm's counters, which count at each forward pass, are left out.
     """
-    fed = {path: name for names in (job.params, job.buffers) for name, path in names.items()}
-    states: dict[str, tuple[str, str]] = {}
+    fed = {path: name for found in (job.params, job.buffers) for name, path in found.items()}
+    changed: dict[str, str] = {}
     for path, module in model.named_modules():
         for key, tensor in (*module._parameters.items(), *module._buffers.items()):
             name = f"{path}.{key}" if path else key
             if name in fed and tensor is not None and key != "num_batches_tracked":
-                output = f"state{len(states)}"
-                states[output] = name, fed[name]
-                _fetch(tensor, output)
-    return states
+                last = names.of(_in_job(tensor))
+                if last != fed[name]:
+                    changed[name] = last
+    return changed
 
 
-def _fetch(tensor: flow.Tensor, name: str) -> None:
-    """End the job's branch of `tensor` with the output operator `name`."""
-    graph_build_util.build_graph_output(
-        name, tensor if tensor.is_lazy else flow._C.identity(tensor)
-    )
+def _in_job(tensor: flow.Tensor) -> flow.Tensor:
+    """A tensor of the job with the values of `tensor`, which may be one that the model made."""
+    if tensor.is_lazy:
+        return tensor
+    with name_scope("c0"):  # an operator of the model's own call
+        return flow._C.identity(tensor)
 
 
 def _captured_tensors(

@@ -80,16 +80,15 @@ def dtype_name(code: int) -> str:
 
 
 def read_job(job: job_pb.Job) -> RawJob:
-    """The operators and specs of `job`, without its output operators."""
+    """The operators and specs of `job`."""
     ops = []
     for op in job.net.op:
         kind = op.WhichOneof("op_type")
         if kind == "user_conf":
             ops.append(_read_user_op(op))
-        elif kind in ("input_conf", "variable_conf"):
-            ops.append(RawOp(op.name, kind, -1, "c", {}, {"out": (f"{op.name}/out",)}))
         else:
-            assert kind == "output_conf", f"{op.name} is of an unexpected type {kind}"
+            assert kind in ("input_conf", "variable_conf"), f"{op.name} is of the type {kind}"
+            ops.append(RawOp(op.name, kind, -1, "c", {}, {"out": (f"{op.name}/out",)}))
     blobs = job.helper.lbn2logical_blob_desc
     specs = {}
     for op in ops:

@@ -16,7 +16,6 @@ import oneflow as flow
 import oneflow._oneflow_internal as internal
 import oneflow.nn as nn
 from oneflow.autograd import autograd_mode
-from oneflow.framework import graph_build_util
 
 from ....nested import put_tensors, take_tensors
 from .one_operator import OneOperator
@@ -66,6 +65,7 @@ class Recorder:
         self.current = -1
         self.is_inside_boundary = False
         self.gradient_free = 0
+        self.outside = internal.GetCurrentScope()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -73,7 +73,6 @@ class Recorder:
         recorder = self
         call_before, mode_before = nn.Module.__call__, autograd_mode.AutoGradMode
         detach_before, data_before = flow.Tensor.detach, flow.Tensor.data
-        scope_before = internal.GetCurrentScope()
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if isinstance(module, OneOperator) and not self.is_inside_boundary:
@@ -113,7 +112,7 @@ class Recorder:
             flow.Tensor.detach, flow.Tensor.data = detach_before, data_before
             autograd_mode.AutoGradMode = mode_before
             # an error can leave gradient-free scopes open, which would hide it behind an assertion
-            while internal.GetCurrentScope() is not scope_before:
+            while internal.GetCurrentScope() is not self.outside:
                 internal.GlobalScopeStackPop()
 
     @property
@@ -160,12 +159,12 @@ class Recorder:
     def marked(self, tree: Any) -> tuple[Any, list[flow.Tensor]]:
         """`take_tensors(tree)` with the tensors behind boundary operators."""
         structure, tensors = take_tensors(tree, flow.Tensor)
-        with name_scope(f"b{self.current}"):
+        with name_scope(f"b{self.current}", self.outside):
             return structure, [flow._C.identity(tensor) for tensor in tensors]
 
     def scope(self) -> AbstractContextManager[None]:
         """The name scope of the current call."""
-        return name_scope(f"{'n' if self.gradient_free else 'c'}{self.current}")
+        return name_scope(f"{'n' if self.gradient_free else 'c'}{self.current}", self.outside)
 
     @contextmanager
     def without_gradient(self) -> Iterator[None]:
@@ -179,14 +178,22 @@ class Recorder:
 
 
 @contextmanager
-def name_scope(name: str) -> Iterator[None]:
-    """Operators made inside get the prefix `name`."""
-    scope = graph_build_util.make_new_name_scope(internal.GetCurrentScope(), name)
-    internal.GlobalScopeStackPush(scope)
+def name_scope(name: str, around: Any = None) -> Iterator[None]:
+    """Operators made inside get the prefix `name`, behind those of the scope `around`.
+
+    around: a OneFlow scope; None for the current one
+    """
+    around = internal.GetCurrentScope() if around is None else around
+    made: list[Any] = []
+    # OneFlow's own `make_new_name_scope` takes six times as long: it goes through protobuf texts
+    internal.deprecated.PhysicalRun(
+        lambda builder: made.append(builder.BuildScopeWithNewScopeName(around, name))
+    )
+    internal.GlobalScopeStackPush(made[0])
     try:
         yield
     finally:
-        if internal.GetCurrentScope() is scope:
+        if internal.GetCurrentScope() is made[0]:
             internal.GlobalScopeStackPop()
 
 

@@ -36,6 +36,8 @@ _BROADCASTING = (
 
 def broadcast(shapes: Shapes) -> bool:
     """True if `shapes` broadcast against each other."""
+    if shapes.count(shapes[0]) == len(shapes):
+        return True
     for dim in range(1, max(map(len, shapes)) + 1):
         sizes = {shape[-dim] for shape in shapes if dim <= len(shape)} - {1}
         if len(sizes) > 1:
@@ -103,9 +105,9 @@ def shapes_checked() -> Iterator[None]:
 def _checked(function: Callable[..., Any], fits: Fits, trouble: str) -> Callable[..., Any]:
     @functools.wraps(function)
     def apply(*args: Any, **kwargs: Any) -> Any:
-        shapes = [tuple(a.shape) for a in (*args, *kwargs.values()) if isinstance(a, flow.Tensor)]
+        shapes = [a.shape for a in (*args, *kwargs.values()) if isinstance(a, flow.Tensor)]
         if len(shapes) > 1 and not fits(shapes):
-            listed = " and ".join(map(str, shapes))
+            listed = " and ".join(str(tuple(shape)) for shape in shapes)
             raise RuntimeError(f"shapes {listed} {trouble} in {function.__name__}")
         return function(*args, **kwargs)
 
