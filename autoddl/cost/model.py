@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..cluster.spec import Cluster
 from .collectives import CommModel, CommRule
 from .memory_rules import MemoryRules, rules_of
@@ -36,6 +39,8 @@ class CostModel:
     back_end:           that runs the plan: its memory rules say what a step needs
     overlap:            gradients may travel beside the backward pass
     ema:                an average of the parameters is kept beside them
+    exchange_price:     between 0 and 1, of a second of that: then tables are of lower bounds of
+                        steps that overlap (`planner.tables`); None: of seconds one after the other
     """
 
     cluster: Cluster
@@ -46,6 +51,7 @@ class CostModel:
     back_end: str = "oneflow"
     overlap: bool = False
     ema: bool = False
+    exchange_price: float | None = None
 
     def __post_init__(self) -> None:
         parameter_copies(self.optimizer)
@@ -56,6 +62,11 @@ class CostModel:
     @cached_property
     def comm(self) -> CommModel:
         return CommModel(self.cluster, self.comm_rule)
+
+    def exchanged(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What seconds of the exchange of gradients count; what cannot be does not at any price."""
+        price = self.exchange_price
+        return seconds if price is None else np.where(seconds < np.inf, price * seconds, np.inf)
 
     @property
     def parameter_copies(self) -> int:

@@ -248,11 +248,19 @@ class StoragePrices:
         return memory
 
     def seconds(
-        self, stage: int, stored: Codes, micro_batches: int, whole_s: Floats, passes: int = 1
+        self,
+        stage: int,
+        stored: Codes,
+        micro_batches: int,
+        whole_s: Floats,
+        passes: int = 1,
+        exchange_price: float | None = None,
     ) -> Floats:
         """[n] an iteration; rows that are not split cost `whole_s`, and the others no less.
 
         passes: forward passes of the reader for each micro-batch
+        exchange_price: of a second of the reduction in the last micro-batch, if it is not None;
+                        then that of the others is hidden
         """
         seconds = whole_s.copy()
         split = self._split(stored)
@@ -267,7 +275,7 @@ class StoragePrices:
         for way in self.comm.ways(_SUMS):
             alpha_s, beta_s_per_byte = self.comm.prices(way, masks)
             np.minimum(least, scatter_s + alpha_s + beta_s_per_byte * split.bytes[rows], out=least)
-        found += sums * least
+        found += (sums if exchange_price is None else exchange_price) * least
         seconds[rows] = np.maximum(found, whole_s[rows])
         return seconds
 

@@ -20,14 +20,16 @@ number.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..cluster.submesh import SubMesh
+from ..cost.account import account, total
 from ..cost.model import CostModel
 from ..cost.recompute import Checkpointing
 from ..graph.regions import Blocks
@@ -53,6 +55,7 @@ from .tables.memory import least_bytes
 from .tables.pair_prices import PairPrices
 from .tables.tables import Tables, build_tables
 
+_EXCHANGE_PRICES = 2  # that are tried beside 0
 _GAP = 1e-4  # that a search which proves a bound may leave by default: no use to anyone to close
 
 
@@ -89,11 +92,15 @@ def plan_mesh(
         space = dataclasses.replace(space, zero=False)
     algorithm, seed = find_algorithm(options.search), options.seed
     prices = prices or PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
-    estimator = Estimator(micro, model, space, prices)
+    overlaps = model.overlap and model.cluster.mesh.num_axes > 0
+    priced = replace(model, exchange_price=0.0) if overlaps else model
+    estimator = Estimator(micro, priced, space, prices)
     budget = _budget(options)
     one = FittedSearch(estimator, algorithm, budget, seed, options.restarts)
     batches = Batches(counts, one)
     best = batches.best(options.checkpointing)
+    if best is not None and overlaps:
+        best = _overlapped(best, one, model)
     pricer: BaselinePricer | None = None
     if options.baselines and space.allowed is None and space.min_weight_shards == 1:
         again = tried_again(batches.blocks, options.checkpointing)
@@ -120,6 +127,63 @@ def plan_mesh(
         best = least
     stage = write_stage(best, seed, time.perf_counter() - started)
     return MeshPlan(stage, rivals, best.result.cost <= best.result.free_cost * (1 + budget.gap))
+
+
+def _overlapped(best: Candidate, one: FittedSearch, model: CostModel) -> Candidate:
+    """The best of a few plans by their simulated steps, at the micro-batches and blocks of `best`.
+
+    That was found with exchange for nothing. The next is the best serial step, and then that at the
+    price where the lines of the plans known so far have their greatest minimum, as any plan's cost
+    is linear in the price (`planner.tables.tables`). The greatest of the least costs is the bound.
+
+    model: with no price of exchange
+    """
+    parts, blocks = best.key
+    bound, best = best.result.lower_bound, _serial(best, model)
+    lines = [_line(best)]
+    price: float | None = None
+    for _ in range(_EXCHANGE_PRICES):
+        if one.is_over or best.step_s <= one.enough(bound):
+            break
+        priced = replace(one.estimator, model=replace(model, exchange_price=price))
+        found = replace(one, estimator=priced).plan(parts, math.inf, blocks)
+        if found is None:
+            break
+        if price is not None:
+            bound = max(bound, found.result.lower_bound)
+        found = _serial(found, model)
+        best = min(best, found, key=lambda candidate: candidate.step_s)
+        lines.append(_line(found))
+        before, price = price, _highest(lines)
+        if price in (before, 0.0):
+            break
+    result = replace(best.result, lower_bound=min(bound, best.step_s))
+    return replace(best, result=result).knowing(best)
+
+
+def _serial(found: Candidate, model: CostModel) -> Candidate:
+    """A choice that was found at a price of exchange, with the seconds of its serial step."""
+    tables = replace(found.tables, model=model)
+    sizes = tables.grouping.graph, model, tables.micro_batches
+    cost = total(account(*sizes, *found.placed, tables.again).values())
+    result = replace(found.result, cost=cost.iteration_s)
+    return Candidate(tables, result, found.paths)
+
+
+def _line(found: Candidate) -> tuple[float, float]:
+    """What a plan costs without its exchange, and how much more at a price of 1."""
+    maker = found.maker
+    beside_s = maker.backward_s - sum(seconds for _, seconds in maker.prices)
+    return found.seconds - maker.exchange_s, -beside_s
+
+
+def _highest(lines: Sequence[tuple[float, float]]) -> float:
+    """The price between 0 and 1 at which the lowest line is highest."""
+    prices = [0.0, 1.0]
+    for (a, rise), (b, other) in itertools.combinations(lines, 2):
+        if rise != other and 0 < (at := (b - a) / (rise - other)) < 1:
+            prices.append(at)
+    return max(sorted(prices), key=lambda price: min(a + rise * price for a, rise in lines))
 
 
 def _with(rivals: tuple[Baseline, ...], rival: Baseline) -> tuple[Baseline, ...]:
@@ -155,8 +219,8 @@ def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -
     else:
         alternatives = next_best(tables, result.choice, result.memory)
         bound = result.lower_bound
-        bound = bound if np.isfinite(bound) else free_bound(tables.problem)
-        bound = None if model.overlap else bound  # of steps without overlap
+        if not np.isfinite(bound):
+            bound = None if model.overlap else free_bound(tables.problem)
         search = SearchRecord(result.algorithm, result.evaluations, bound, result.end, seconds)
     return StagePlan(
         graph=tables.grouping.graph,

@@ -1,7 +1,20 @@
 """What a search found, as the plan that it becomes.
 
-From a choice of strategies to placements of every operator and steps on every edge (`place`), and
-whether these fit the memory (`Candidate`).
+From a choice of strategies to placements of every operator and steps on every edge (`place`), to
+the buckets in which gradients travel together (`best_buckets`), and whether that fits the memory
+(`Candidate`).
+
+A bucket leaves when the last of its gradients is there, and the communication queue is free: many
+small ones leave early and pay many latencies, few large ones leave late. With the gradients in the
+order in which they are ready, at r_1 <= r_2 <= ..., the earliest end of the first j of them is
+
+    end(j) = min over i < j of  max(end(i), r_j) + seconds(i+1 .. j),    end(0) = 0
+
+as what comes after can only gain by an earlier end. Many choices end nearly as early; of these the
+one is taken that makes, from the last gradient on, the longest runs: it sends the least. Gradients
+that cannot travel together make several buckets of a run. The runs are exact where no collective
+stands between them; one that does waits for them, which the simulator prices. So shorter runs and
+one bucket for all that can travel together are tried as well.
 """
 
 from __future__ import annotations
@@ -227,6 +240,7 @@ def _common(graph: Graph, paths: PathTable, tensor: str, uses: list[NdSbp], whol
 
 # ---- buckets
 
+_SHORTER = 3  # limits of a run's seconds that are tried, each a 16th of the one before
 _LATE = 1e-3  # of the end: so much later is as good, if fewer collectives do
 
 
@@ -238,9 +252,14 @@ def best_buckets(maker: StepMaker) -> Buckets:
     ready = _ready(maker)
     order = sorted(range(len(every)), key=lambda n: (ready[n], -n))
     companies = [exchange.company for exchange in every]
-    runs = earliest_runs(order, ready, maker.prices, companies)
-    tried = {runs, _together(companies, order, [len(order)])}
-    return min(sorted(tried), key=lambda buckets: maker.step(buckets).end_s)
+    most = [math.inf, *(maker.exchange_s / 16**n for n in range(1, _SHORTER))]
+    tried = {earliest_runs(order, ready, maker.prices, companies, most_s) for most_s in most}
+    tried.add(_together(companies, order, [len(order)]))
+    # passes before the last one are alike if nothing travels in them
+    passes = min(maker.micro_batches, 1 + any(exchange.is_often for exchange in every))
+    end_s = {buckets: maker.step(buckets, passes).end_s for buckets in sorted(tried)}
+    early = [b for b, seconds in end_s.items() if seconds <= min(end_s.values()) * (1 + _LATE)]
+    return min(early, key=lambda buckets: (len(buckets), end_s[buckets]))
 
 
 def _ready(maker: StepMaker) -> list[float]:
@@ -256,11 +275,13 @@ def earliest_runs(
     ready: Sequence[float],
     prices: Sequence[tuple[float, float]],
     companies: Sequence[Hashable],
+    most_s: float = math.inf,
 ) -> Buckets:
     """The dynamic program of the module's docstring, in O(n^2) steps on arrays.
 
     order: the gradients as they are ready, at `ready`; prices: (seconds of latency, further ones)
     companies: equal for those that may travel together
+    most_s:    that a run of several may take
     """
     last_of: dict[Hashable, int] = {}
     own_s = np.zeros(len(order))  # of those before j: own bytes, and the latency if last of a kind
@@ -272,7 +293,9 @@ def earliest_runs(
             own_s[before] -= prices[order[before]][0]
         last_of[companies[number]] = j
         own_s[j] = sum(prices[number])
-        runs_s.append(np.cumsum(own_s[j::-1])[::-1])
+        run_s = np.cumsum(own_s[j::-1])[::-1]
+        run_s[:-1][run_s[:-1] > most_s] = math.inf
+        runs_s.append(run_s)
         end_s[j + 1] = (np.maximum(end_s[: j + 1], ready[number]) + runs_s[j]).min()
     cuts, at, latest_s = [], len(order), end_s[-1] * (1 + _LATE)
     while at:
@@ -300,6 +323,7 @@ def _together(companies: Sequence[Hashable], order: Sequence[int], cuts: Sequenc
 # ---- plans
 
 NEAR_FREE = 0.003
+ROOMY = 0.5  # of the limit: no step's fullest moment has been seen at twice the sum of its bytes
 _WORKED_OUT = ("placed", "maker", "buckets", "hidden_s", "excess_bytes", "needed_bytes")
 
 
@@ -348,9 +372,11 @@ class Candidate:
         if not self.tables.model.overlap:
             return ()
         found, limit = best_buckets(self.maker), self.tables.model.limit_bytes
+        if self.result.memory <= ROOMY * limit:
+            return found
         each = tuple((number,) for bucket in found for number in bucket)
         for buckets in dict.fromkeys((found, each)):
-            if limit == math.inf or self._fullest(self.tables.again, limit, buckets) <= limit:
+            if self._fullest(self.tables.again, limit, buckets) <= limit:
                 return buckets
         return ()
 

@@ -30,7 +30,7 @@ from .edges import distinct_pairs
 from .layout import Codes, Floats, Ints, TensorSpec
 from .mesh import Mesh
 from .quotient import Quotient, QuotientGraph
-from .redistribute import PriceFn
+from .redistribute import PriceFn, without_latency
 from .shortest_paths import lengths
 
 _ROUNDING = 1e-12  # relative: sums of the same costs in another order differ by so much at most
@@ -77,6 +77,14 @@ class PathBounds:
     _open: dict[int, list[tuple[_Sort, Codes]]] = field(default_factory=dict, repr=False)
     _found: dict[_Sort, _Found] = field(default_factory=dict, repr=False)
     _words: dict[tuple[int, bytes], tuple[Ints, Ints]] = field(default_factory=dict, repr=False)
+
+    def by_bytes(self) -> PathBounds:
+        """At the same seconds per byte, and no latencies."""
+        return self._by_bytes
+
+    @cached_property
+    def _by_bytes(self) -> PathBounds:
+        return PathBounds(self.mesh, without_latency(self.price), self.collectives)
 
     @cached_property
     def _states(self) -> Quotient:

@@ -1,19 +1,26 @@
 """Buckets by dynamic programming end a step as early as the best of all choices."""
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
+from autoddl.cluster.spec import Cluster
 from autoddl.cost.exchange import Buckets
+from autoddl.graph.graph import Graph
+from autoddl.planner.asked import cost_model
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
-from autoddl.planner.realize import best_buckets, earliest_runs
+from autoddl.planner.realize import Candidate, best_buckets, earliest_runs
+from autoddl.planner.tables.tables import build_tables
 from autoddl.plans.figures import figures
 from autoddl.plans.stage_figures import stage_figures
+from autoddl.sbp.redistribute import PathTable
+from autoddl.search.problem import SearchResult
 from tests.clusters import cluster
-from tests.graphs import residual
+from tests.graphs import mlp, residual
 
 
 @dataclass(frozen=True)
@@ -73,3 +80,32 @@ def test_an_overlapped_plan_is_priced_with_what_it_hides_and_so_are_its_rivals()
     assert known.iteration_s <= min(filter(None, after.values())) * (1 + 1e-6)
     assert all(after[name] <= seconds for name, seconds in before.items())
     assert any(after[name] < seconds for name, seconds in before.items())
+
+
+CASES = [
+    (mlp(rows, widths), cluster(*where))
+    for where in (("laptop", 2, 1), ("piz_daint", 2, 1), ("gcp_a100", 1, 2))
+    for rows, widths in ((64, (512, 512)), (4096, (256, 512)), (1024, (512, 1024, 512)))
+]
+
+
+@pytest.mark.parametrize(("graph", "machine"), CASES)
+def test_the_bound_is_below_all_overlapped_steps_and_the_plan_the_best(
+    graph: Graph, machine: Cluster
+):
+    options = PlanOptions(overlap=True, micro_batches=1, baselines=False)
+    stage = find_plan(graph, machine, options).stage
+    tables = build_tables(graph.with_forks(), cost_model(machine, options))
+    assert tables is not None
+    paths = PathTable(machine.mesh, tables.model.comm.price)
+    every = list(itertools.product(*map(range, tables.problem.sizes())))
+    rng, best_s = np.random.default_rng(0), math.inf
+    for number in rng.permutation(len(every))[:150]:  # all of one layer
+        choice = np.array(every[number])
+        cost, memory = tables.problem.evaluate(choice)
+        if math.isfinite(cost):
+            result = SearchResult(choice, cost, memory, 1, "any")
+            best_s = min(best_s, Candidate(tables, result, paths).step_s)
+    bound = stage.search.lower_bound_s
+    assert bound is not None and bound <= best_s * (1 + 1e-6)
+    assert stage_figures(stage).cost.iteration_s <= best_s * 1.01

@@ -36,7 +36,7 @@ from ...search.exact import may_fit
 from ...search.problem import SearchResult
 from ..estimate import Estimator
 from ..fit_in_memory import FittedSearch
-from ..realize import Candidate
+from ..realize import ROOMY, Candidate
 from ..tables.group_table import WHOLE_SPACE
 from ..tables.groups import MicroBatches
 from ..tables.pair_prices import PairPrices
@@ -47,7 +47,6 @@ from .tables import GroupRows, SchemeTables, least_memories
 
 _GAP = 5e-4  # above a scheme's optimum at most: a difference that no measurement would show
 _CLEARLY = 0.03  # less memory: smaller steps towards the least memory are not worth a pricing
-_SURE = 0.5  # of the limit: no step's fullest moment has been seen at twice the sum of its bytes
 
 
 @dataclass(frozen=True)
@@ -161,9 +160,9 @@ class BaselinePricer:
         queue = [(self._bound(ways[0]), number, ways) for number, ways in enumerate(topologies)]
         heapq.heapify(queue)
         best: _Planned | None = None
+        beat_s = math.inf  # that a serial step has to take less than
         while queue:
             bound_s, number, ways = heapq.heappop(queue)
-            beat_s = math.inf if best is None else best[1].seconds
             if bound_s * (1 + _GAP) >= beat_s:
                 break
             tables = self._of_variant(ways[0])
@@ -171,15 +170,17 @@ class BaselinePricer:
             if result is None and beat_s < math.inf and may_fit(tables.problem):
                 continue  # there are plans, but none as fast
             found = None if result is None else self._within_limit(tables, result)
-            if found is not None and found.seconds < beat_s:
+            if found is not None and (best is None or found.step_s < best[1].step_s):
                 best = ways[0], found
+                # no topology hides more than its backward pass, and all divide computation alike
+                beat_s = found.step_s + (found.maker.backward_s if self.model.overlap else 0.0)
             rest = self._divided_ways(ways[1:]) if found is None else ()
             if rest:
                 heapq.heappush(queue, (bound_s, number, rest))
         return best
 
     def _within_limit(self, tables: Tables, result: SearchResult) -> Candidate | None:
-        if result.memory <= _SURE * self.model.limit_bytes:
+        if result.memory <= ROOMY * self.model.limit_bytes:
             return Candidate(tables, result, self._looker.prices.paths)
         return self._searches.within_limit(tables, result, is_thorough=False)
 

@@ -245,7 +245,7 @@ class GroupTables:
         return even_bytes_of(spec, codes, self.model.cluster.mesh)
 
     def _compute_and_memory(self, group: Group, table: GroupTable) -> tuple[Table, Table]:
-        device = self.model.cluster.device
+        device, price = self.model.cluster.device, self.model.exchange_price
         seconds = np.zeros(len(table.assign))
         memory = np.zeros(len(table.assign))
         for number, op in enumerate(group.ops):
@@ -268,11 +268,14 @@ class GroupTables:
             has_grad = any(o in self.graph.needs_grad for o in op.outputs)
             divides = np.array([c.signatures[number].divides_work for c in table.composites])
             share = num_parts(divides[table.assign], self.extents)
-            moved = in_bytes + out_bytes
-            times = times_of(device, self.graph, op)
-            seconds += compute_seconds(spec, rule, device, share, moved, has_grad, times)
-            if self.again.passes(op.name) > 1:
-                seconds += compute_seconds(spec, rule, device, share, moved, False, times)
+            times, again = times_of(device, self.graph, op), self.again.passes(op.name) > 1
+            rated = spec, rule, device, share, in_bytes + out_bytes
+            whole_s = compute_seconds(*rated, has_grad, times)
+            forward_s = compute_seconds(*rated, False, times) if again or price else 0.0
+            seconds += whole_s
+            seconds += again * forward_s
+            if price:
+                seconds -= price / self.micro_batches * (whole_s - (not again) * forward_s)
             memory += self.again.output_weight(op) * saved_bytes(spec, rule, out_bytes, has_grad)
             if has_grad:
                 extra = self.extra_bytes(spec, number, table, lasting_shares(spec))
@@ -320,16 +323,12 @@ class GroupTables:
     def _storage_ports(self, group: Group, table: GroupTable) -> tuple[StoragePort, ...]:
         """The trained parameters of the group, if they may be stored split."""
         found = []
-        for port in group.sources if self._zero else ():
-            if self._is_trained(port):
-                prices = self._storage_prices(port, table)
-                op = group.ops[port.op]
-                spec, passes = self.graph.spec(op), self.again.passes(op.name)
-                is_last = op.name in self.again.last_products
-                held = self.again.weight(op.name) if is_last else 0.0
-                found.append(
-                    StoragePort.make(spec, port.index, prices, passes, held, self.storages)
-                )
+        for port in filter(self._is_trained, group.sources if self._zero else ()):
+            prices, op = self._storage_prices(port, table), group.ops[port.op]
+            held = self.again.weight(op.name) * (op.name in self.again.last_products)
+            how = prices, self.again.passes(op.name), held, self.storages
+            known = self.graph.spec(op), port.index, *how, self.model.exchange_price
+            found.append(StoragePort.make(*known))
         return tuple(found)
 
     def _storage_prices(self, port: Port, table: GroupTable) -> StoragePrices:
@@ -409,13 +408,19 @@ class GroupTables:
 
     def _whole_seconds(self, port: Port, table: GroupTable) -> Table:
         """Gradient synchronisation of a parameter stored whole."""
-        return self.prices.row_seconds(*self._summed(port, table))
+        seconds = self.exchange_prices.row_seconds(*self._summed(port, table))
+        return self.model.exchanged(seconds)
+
+    @property
+    def exchange_prices(self) -> Prices:
+        """A bucket pays latencies once: bounds have none."""
+        return self.prices if self.model.exchange_price is None else self.prices.by_bytes()
 
     def ask(self, group: Group, table: GroupTable) -> None:
         """Announce what `priced` needs."""
         for port in group.sources:
             if port.tensor in self.graph.needs_grad:
-                self.prices.ask_rows(*self._summed(port, table))
+                self.exchange_prices.ask_rows(*self._summed(port, table))
 
     def _summed(self, port: Port, table: GroupTable) -> tuple[TensorSpec, Codes, Codes]:
         """(tensor, how its gradients leave, how they are kept)"""

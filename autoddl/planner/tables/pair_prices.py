@@ -23,7 +23,7 @@ from ...sbp.layout import Shape, TensorSpec, divides_evenly, is_even, split_part
 from ...sbp.mesh import Mesh
 from ...sbp.path_bounds import PathBounds
 from ...sbp.placement import NdSbp
-from ...sbp.redistribute import PathTable, PriceFn, dual
+from ...sbp.redistribute import PathTable, PriceFn, dual, without_latency
 from ...search.problem import Table
 
 Codes = NDArray[np.int8]
@@ -40,6 +40,8 @@ class Prices(Protocol):
     def seconds(self, spec: TensorSpec, sources: Codes, targets: Codes) -> Table: ...
 
     def row_seconds(self, spec: TensorSpec, given: Codes, kept: Codes) -> Table: ...
+
+    def by_bytes(self) -> Prices: ...
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,14 @@ class PairPrices:
     def least(self) -> PathBounds:
         """Lower bounds of these prices, which must depend on extents and links only."""
         return PathBounds(self.mesh, self.price, self.collectives)
+
+    def by_bytes(self) -> PairPrices:
+        """At the same seconds per byte, and no latencies."""
+        return self._by_bytes
+
+    @cached_property
+    def _by_bytes(self) -> PairPrices:
+        return PairPrices(self.mesh, without_latency(self.price), self.collectives)
 
     def ask(self, spec: TensorSpec, sources: Codes, targets: Codes) -> None:
         """Announce that `seconds` will be called with these."""

@@ -31,6 +31,7 @@ class StoragePort:
     passes: forward passes of the operator for each micro-batch
     held:   how much counts of what stage 3 gathers for the operator
     stored: axes that may split it -> its placements [strategies, axis]
+    exchange_price: as `StoragePrices.seconds` takes it
     """
 
     op: OpSpec
@@ -39,6 +40,7 @@ class StoragePort:
     passes: int
     held: float
     stored: Mapping[tuple[int, ...], Codes]
+    exchange_price: float | None = None
 
     @staticmethod
     def make(
@@ -48,10 +50,11 @@ class StoragePort:
         passes: int,
         held: float,
         storages: Sequence[Storage],
+        exchange_price: float | None = None,
     ) -> StoragePort:
         chosen = {s.axes: chosen_axes(s.axes, prices.comm.mesh) for s in storages}
         stored = {axes: prices.stored(where) for axes, where in chosen.items()}
-        return StoragePort(op, index, prices, passes, held, stored)
+        return StoragePort(op, index, prices, passes, held, stored, exchange_price)
 
     def some(self, rows: NDArray[np.int64]) -> StoragePort:
         """For these strategies only."""
@@ -69,7 +72,8 @@ class StoragePort:
     def seconds(self, storage: Storage, micro_batches: int, whole_s: Table) -> Table:
         stored = self.stored[storage.axes]
         stage = self.stage(storage)
-        return self.prices.seconds(stage, stored, micro_batches, whole_s, self.passes)
+        price = self.exchange_price
+        return self.prices.seconds(stage, stored, micro_batches, whole_s, self.passes, price)
 
 
 @dataclass(frozen=True)

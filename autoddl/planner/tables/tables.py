@@ -10,6 +10,19 @@ is paid once an iteration, not M times (AutoDDL section 4.3 names both sources o
 Where parameters may be stored split, a group with parameters has a second variable,
 `storage_table`. Everything is computed on arrays over all strategies of a group. `build_tables`
 makes the `Problem`.
+
+Where the gradients travel beside the backward pass, T seconds of a step are, for c one after the
+other, y those of the exchange and b those of the last micro-batch's backward pass,
+
+    T >= c - min(y, b) >= c - (1 - p) y - p b    for each 0 <= p <= 1
+
+(of storages in stages 2 and 3 only the last micro-batch's exchange counts in y, the others are
+hidden: they do not count in c). With buckets y can be less, but not less than without latencies. So
+at an `exchange_price` p, the least of
+
+    node(s) = M (compute(s) + inner collectives(s)) - p backward(s) + p exchange(s)
+
+is a bound of all plans that overlap, as `planner.mesh` uses it.
 """
 
 from __future__ import annotations
@@ -111,7 +124,7 @@ class _Wire:
     """An edge between two groups: a tensor, given and wanted per strategy, and its gradient.
 
     passes: forward passes of the reader; kept: how much of the memory of its copy counts
-    added: bytes besides
+    added: bytes besides; is_param: of a parameter, whose gradient is exchanged
     """
 
     spec: TensorSpec
@@ -123,6 +136,7 @@ class _Wire:
     back_given: Codes | None
     back_wanted: Codes | None
     added: Table | None = None
+    is_param: bool = False
 
     def both_ways(self) -> list[tuple[Codes, Codes]]:
         ways = [(self.given, self.wanted)]
@@ -325,6 +339,7 @@ class TableBuilder:
                 (source, given),
                 (self.owners[wanted_node], wanted),
             ),
+            is_param,
         )
 
     def _price(self, wire: _Wire) -> tuple[Table, Table]:
@@ -333,7 +348,11 @@ class TableBuilder:
         if wire.passes != 1:
             cost = wire.passes * cost
         if wire.back_given is not None and wire.back_wanted is not None:
-            cost += self.prices.seconds(wire.spec, wire.back_given, wire.back_wanted).T
+            back = wire.spec, wire.back_given, wire.back_wanted
+            if wire.is_param:
+                cost += self.model.exchanged(self.tables.exchange_prices.seconds(*back)).T
+            else:
+                cost += self.prices.seconds(*back).T
         if wire.times != 1:
             cost *= wire.times
         return cost, self._copies(wire)

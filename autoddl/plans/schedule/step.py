@@ -136,6 +136,18 @@ class StepMaker:
         trips = [self._trips.along(e.spec, e.given, e.steps) for e in self.exchanges]
         return tuple((trip.alpha_s, trip.seconds - trip.alpha_s) for trip in trips)
 
+    @cached_property
+    def exchange_s(self) -> float:
+        """Of all exchanges of a step, each by itself."""
+        times = [self.micro_batches if e.is_often else 1 for e in self.exchanges]
+        return sum(n * sum(price) for n, price in zip(times, self.prices, strict=True))
+
+    @cached_property
+    def backward_s(self) -> float:
+        """Of computation in one backward pass, with what is run again for it."""
+        again = self.again.block_of
+        return sum(o.backward_s + o.forward_s * (o.op.name in again) for o in self.operators)
+
     def bucket_s(self, members: Sequence[int]) -> float:
         """Seconds of the exchange of a bucket."""
         return self.prices[members[0]][0] + sum(self.prices[n][1] for n in members)
