@@ -270,9 +270,8 @@ class GroupTables:
             share = num_parts(divides[table.assign], self.extents)
             times, again = times_of(device, self.graph, op), self.again.passes(op.name) > 1
             rated = spec, rule, device, share, in_bytes + out_bytes
-            whole_s = compute_seconds(*rated, has_grad, times)
+            seconds += (whole_s := compute_seconds(*rated, has_grad, times))
             forward_s = compute_seconds(*rated, False, times) if again or price else 0.0
-            seconds += whole_s
             seconds += again * forward_s
             if price:
                 seconds -= price / self.micro_batches * (whole_s - (not again) * forward_s)
