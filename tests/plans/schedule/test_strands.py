@@ -1,0 +1,94 @@
+"""Two strands: Akers' path is the optimum, and never longer than HiDup's lock-step."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from autoddl.plans.schedule.simulate import Queued, run
+from autoddl.plans.schedule.strands import Strand, interleaved, lock_step
+
+
+def random_strand(rng: np.random.Generator, most: int) -> Strand:
+    """Some have tasks of equal lengths, whose rectangles touch."""
+    count = int(rng.integers(0, most + 1))
+    seconds = rng.choice([1.0, 2.0, 0.3], count) if rng.random() < 0.3 else rng.random(count)
+    return [(int(q), float(s)) for q, s in zip(rng.integers(0, 2, count), seconds, strict=True)]
+
+
+def brute_force(first: Strand, second: Strand) -> float:
+    """The earliest end of all merges of two strands, each task as soon as its queue is free."""
+    count = len(first) + len(second)
+    places = list(itertools.combinations(range(count), len(first)))
+    free = np.zeros((len(places), 2))  # by queue
+    done = np.zeros((len(places), 2))  # by strand
+    next_of = np.zeros((len(places), 2), dtype=np.int64)
+    is_first = np.zeros((len(places), count), dtype=bool)
+    if first:
+        np.put_along_axis(is_first, np.array(places), True, axis=1)
+    rows = np.arange(len(places))
+    width = max(len(first), len(second), 1)
+    padded = np.zeros((2, width, 2))
+    for number, strand in enumerate((first, second)):
+        for task, (queue, seconds) in enumerate(strand):
+            padded[number, task] = queue, seconds
+    for position in range(count):
+        strand = np.where(is_first[:, position], 0, 1)
+        queue, seconds = padded[strand, next_of[rows, strand]].T
+        queue = queue.astype(np.int64)
+        end = np.maximum(free[rows, queue], done[rows, strand]) + seconds
+        free[rows, queue] = done[rows, strand] = end
+        next_of[rows, strand] += 1
+    return float(done.max(axis=1).min())
+
+
+def simulated(first: Strand, second: Strand) -> float:
+    """The end of the order that is found, run by the simulator of all schedules."""
+    found = interleaved(first, second)
+    number_of = {point: number for number, point in enumerate(found.order)}
+    tasks = []
+    for strand, task in found.order:
+        queue, seconds = (first, second)[strand][task]
+        needs = (number_of[strand, task - 1],) if task else ()
+        tasks.append(Queued(seconds, (queue,), needs))
+    return max(run(tasks)[1], default=0.0)
+
+
+def test_the_path_is_the_best_of_all_merges_and_what_the_simulator_makes_of_it():
+    rng = np.random.default_rng(0)
+    for _ in range(1000):
+        first, second = random_strand(rng, 6), random_strand(rng, 6)
+        found = interleaved(first, second)
+        assert found.seconds == pytest.approx(brute_force(first, second), abs=1e-9)
+        assert simulated(first, second) == pytest.approx(found.seconds, abs=1e-9)
+
+
+def test_the_path_is_never_longer_than_lock_step_nor_than_two_serial_strands():
+    rng = np.random.default_rng(1)
+    gains = []
+    for _ in range(10_000):
+        stages = rng.random((int(rng.integers(1, 7)), 2)) * (1.0, rng.choice([0.3, 1.0, 3.0]))
+        strand = [
+            (queue, float(s)) for stage in stages for queue, s in zip((1, 0), stage, strict=True)
+        ]
+        seconds, serial = interleaved(strand, strand).seconds, 2 * float(stages.sum())
+        assert seconds <= lock_step(stages.tolist()) * (1 + 1e-12)
+        assert max(2 * stages.sum(axis=0).max(), serial / 2) <= seconds * (1 + 1e-12)
+        gains.append(lock_step(stages.tolist()) / seconds)
+    assert max(gains) > 1.05
+
+
+def test_lock_step_takes_turns():
+    """By hand: m a; m b beside c a; then the longer of c b and the next m a; and so on."""
+    assert lock_step([(1.0, 2.0), (4.0, 3.0)]) == 1 + 2 + 4 + 4 + 3
+    assert lock_step([]) == 0.0
+
+
+def test_computation_and_communication_of_equal_length_hide_each_other():
+    strand = [(0, 1.0), (1, 1.0)] * 50
+    assert interleaved(strand, strand).seconds == pytest.approx(101.0)
+
+
+def test_tasks_that_take_no_time_are_refused():
+    with pytest.raises(ValueError, match="leave those out"):
+        interleaved([(0, 1.0), (1, 0.0)], [])
