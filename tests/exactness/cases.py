@@ -17,7 +17,7 @@ from autoddl.runtime.oneflow.models.gpt import gpt_small
 from autoddl.runtime.oneflow.models.moe import gpt_moe_small
 from autoddl.runtime.oneflow.models.vgg import vgg13_small
 from autoddl.sbp.mesh import Mesh
-from tests.runtime import training
+from tests.runtime import training, user_models
 
 Batch = tuple[Any, ...]
 Built = tuple[nn.Module, Callable[..., Any], Callable[[int], Batch]]
@@ -132,6 +132,27 @@ def mixture(experts: int, top: int) -> Callable[[int], Built]:
     return of_papers(partial(gpt_moe_small, experts=experts, top=top), 256, 256)
 
 
+def densenet() -> nn.Module:
+    from flowvision.models.densenet import DenseNet
+
+    return DenseNet(8, (2, 2, 2, 2), 16, num_classes=10)
+
+
+def res2net() -> nn.Module:
+    from flowvision.models.res2net import Bottle2neck, Res2Net
+
+    return Res2Net(Bottle2neck, [1, 1, 1, 1], 8, 4, 10)
+
+
+def cswin() -> nn.Module:
+    from flowvision.models.cswin import CSWinTransformer
+
+    return CSWinTransformer(
+        img_size=32, num_classes=10, embed_dim=16, depth=[1] * 4, split_size=[1, 2, 1, 1],
+        num_heads=[2] * 4, mlp_ratio=2.0,
+    )  # fmt: skip
+
+
 BASELINES = ("ZeRO", "Megatron", "Megatron+ZeRO", "SUMMA")
 
 CASES = {
@@ -149,6 +170,12 @@ CASES |= {
     f"moe-{experts}-top-{top}": Case(16, mixture(experts, top))
     for experts in (4, 5, 6, 7, 8)
     for top in (1, 2)
+}
+USERS = {
+    **{name: Case(8, small(name)) for name in user_models.USERS},
+    "densenet": Case(8, classifier(densenet, 32, 10)),
+    "res2net": Case(8, classifier(res2net, 64, 10), sgd_lr=1e-4),
+    "cswin": Case(8, classifier(cswin, 32, 10)),
 }
 
 

@@ -13,7 +13,12 @@ import pytest
 
 pytest.importorskip("oneflow", reason="trains on real OneFlow processes")
 
-from tests.exactness.cases import CASES, LOSS_TOLERANCE, PARAMETER_TOLERANCE  # noqa: E402
+from tests.exactness.cases import (  # noqa: E402
+    CASES,
+    LOSS_TOLERANCE,
+    PARAMETER_TOLERANCE,
+    USERS,
+)
 
 WORKER = Path(__file__).parent / "worker.py"
 STEPS = 10
@@ -185,6 +190,22 @@ def test_experts_equal_one_process(compare, experts, top, mesh, schemes):
 def test_random_assignments_of_signatures_to_layers(compare, seeds):
     schemes = tuple(f"random:{seed}" for seed in seeds)
     compare("wide", (2, 4), "momentum", 2, 1, schemes)
+
+
+SOON = ("recurrent", "llama", "structured")
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "model", [pytest.param(m, marks=() if m in SOON else pytest.mark.full) for m in USERS]
+)
+def test_models_of_many_kinds_equal_one_process(compare, model):
+    """BatchNorm takes the statistics of the whole batch, which then is not cut for stages."""
+    whole = model in ("densenet", "res2net")
+    schemes = ("searched", "data_parallel", "random:1", "B-S1" if whole else "stages:2")
+    found = compare(model, (2, 2), "momentum", 4, 1, schemes)
+    assert max(one["losses"] for one in found.values()) <= 1e-6, found
+    assert found["random:1"]["split_ops"] > found["random:1"]["ops"] / 3
 
 
 @pytest.mark.timeout(1800)

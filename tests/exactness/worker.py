@@ -5,11 +5,11 @@ Arguments: alone MODEL OPTIMIZER STEPS FILE
            together MODEL OPTIMIZER STEPS FILE NODES GPUS MICRO_BATCHES SCHEME...
 `alone` writes FILE (npz: losses, state, which elements have a gradient); `together` compares with
 it and prints a JSON line per scheme. A scheme `random:N` is a plan drawn with seed N, ZeRO and
-SUMMA are those of `planner.baselines`; `zero:N` is data parallel with parameters stored by ZeRO's
-stage N, `zero:mixed` each by another, and the state is saved and loaded on the way; `zero-again:N`
-is the same with the repeated blocks run again. `shuffled` shows what rounding alone does: one
-process, with the rows of each batch in another order and cut into two halves whose gradients add
-up, against the same process without that.
+SUMMA are those of `planner.baselines`; `stages:N` is a pipeline with twice the micro-batches;
+`zero:N` is data parallel with parameters stored by ZeRO's stage N, `zero:mixed` each by another,
+and the state is saved and loaded on the way; `zero-again:N` is the same with the repeated blocks
+run again. `shuffled` shows what rounding alone does: one process, with the rows of each batch in
+another order and cut into two halves whose gradients add up, against the same process without that.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
-from tests.exactness.cases import BASELINES, CASES, space
+from tests.exactness.cases import BASELINES, CASES, USERS, space
 from tests.runtime.random_plans import with_zero
 
 LAPTOP = "laptop"
@@ -39,7 +39,7 @@ NO_GRADIENT = 1e-6  # of the largest in the tensor: what rounding leaves of a gr
 
 def alone(name: str, optimizer: str, steps: int, file: str) -> None:
     flow.manual_seed(0)
-    case = CASES[name]
+    case = (CASES | USERS)[name]
     model, loss, batch = case.build(case.rows)
     made = case.optimizer(optimizer)(model.parameters())
     largest = {k: np.zeros(tuple(p.shape), np.float32) for k, p in model.named_parameters()}
@@ -62,7 +62,7 @@ def alone(name: str, optimizer: str, steps: int, file: str) -> None:
 
 
 def shuffled(name: str, optimizer: str, rate: float, steps: int, seeds: Sequence[int]) -> None:
-    case = dataclasses.replace(CASES[name], adam_lr=rate, sgd_lr=rate)
+    case = dataclasses.replace((CASES | USERS)[name], adam_lr=rate, sgd_lr=rate)
 
     def train(seed: int | None) -> np.ndarray:
         flow.manual_seed(0)
@@ -106,7 +106,7 @@ def together(
     name: str, optimizer: str, steps: int, file: str, nodes: int, gpus: int, parts: int, scheme: str
 ) -> None:
     reference = np.load(file)
-    case = CASES[name]
+    case = (CASES | USERS)[name]
     model, loss, batch = case.build(case.rows)
     model.load_state_dict({k: flow.tensor(reference[f"initial.{k}"]) for k in model.state_dict()})
     cluster = Cluster.load(LAPTOP).with_shape(nodes=nodes, gpus_per_node=gpus)
@@ -130,13 +130,14 @@ def together(
             PlanOptions(
                 seed=int(seed or 0) if kind == "random" else 0,
                 optimizer=optimizer,
-                micro_batches=parts,
+                micro_batches=parts if kind != "stages" else 2 * parts,
+                stages=int(seed) if kind == "stages" else 1,
                 memory_limit_bytes=1e12,
                 search="random" if kind == "random" else "auto",
                 restarts=1 if kind == "random" else 32,
                 baselines=False,
             ),
-            space=space(kind, traced.graph, cluster.mesh),
+            space=None if kind == "stages" else space(kind, traced.graph, cluster.mesh),
         )
         if kind in ("zero", "zero-again"):
             found = with_zero(found, seed)
@@ -160,12 +161,13 @@ def together(
     if rank() == 0:
         alone_losses = reference["losses"]
         worst = float(np.max(np.abs(np.array(losses) / alone_losses - 1)))
-        split = sum(any(p.is_split for p in op.ins[0]) for op in plan.stage.ops.values() if op.ins)
-        stages = sorted({edge.zero_stage for edge in plan.stage.edges.values()})
+        ops = [op for stage in plan.stages for op in stage.ops.values()]
+        split = sum(any(p.is_split for p in op.ins[0]) for op in ops if op.ins)
+        stages = sorted({e.zero_stage for stage in plan.stages for e in stage.edges.values()})
         print(
             json.dumps(
                 {"scheme": scheme, "losses": worst, "parameters": (apart / size) ** 0.5,
-                 "split_ops": split, "ops": len(plan.stage.ops), "stages": stages,
+                 "split_ops": split, "ops": len(ops), "stages": stages,
                  "blocks": len(plan.recomputed),
                  "first": losses[0], "last": losses[-1]}
             ),

@@ -9,6 +9,7 @@ from tests.exactness.losses import LOSSES
 from tests.runtime.dict_models import DICTS
 from tests.runtime.random_models import RandomModel
 from tests.runtime.small_models import MODELS, OPTIMIZERS, floats, mean_square
+from tests.runtime.user_models import USERS
 
 # with Adam their gradients, which are truly zero (a norm or a softmax follows), blow up what
 # rounding leaves, and a moving mean follows
@@ -36,7 +37,7 @@ def build(name):
             lambda rng, rows: (floats(rng, rows, *shape), floats(rng, rows, 4)),
         )
     else:
-        make, loss, batch = {**MODELS, **LOSSES, **DICTS}[name]
+        make, loss, batch = {**MODELS, **LOSSES, **DICTS, **USERS}[name]
         model = make()
     return model, loss, lambda step, rows: batch(np.random.default_rng(step), rows)
 
