@@ -147,9 +147,10 @@ def res2net() -> nn.Module:
 def cswin() -> nn.Module:
     from flowvision.models.cswin import CSWinTransformer
 
+    heads: Any = [2] * 4  # whose type flowvision tells wrongly
     return CSWinTransformer(
         img_size=32, num_classes=10, embed_dim=16, depth=[1] * 4, split_size=[1, 2, 1, 1],
-        num_heads=[2] * 4, mlp_ratio=2.0,
+        num_heads=heads, mlp_ratio=2.0,
     )  # fmt: skip
 
 

@@ -11,12 +11,17 @@ from .build import dims_of, drop, labelled
 _WINDOW_DIMS = {"1d": 1, "2d": 2, "3d": 3}
 
 
-def _window(op: OpSpec) -> tuple[int, ...]:
+def _window(op: OpSpec, kind: str) -> tuple[int, ...]:
     """The dims that a window covers: the last ones, or those before the channels."""
-    ndim, count = len(op.inputs[0].shape), _WINDOW_DIMS[op.kind[-2:]]
+    ndim, count = len(op.inputs[0].shape), _WINDOW_DIMS[kind[-2:]]
     last = op.attrs.get("data_format", "channels_first") == "channels_last"
     stop = ndim - 1 if last else ndim
     return tuple(range(stop - count, stop))
+
+
+def _outside_window(op: OpSpec, kind: str) -> tuple[int | None, ...]:
+    """Labels of the dims that a window does not cover."""
+    return drop(dims_of(op.inputs[0].shape), *_window(op, kind))
 
 
 def _flops(op: OpSpec) -> float:
@@ -43,8 +48,22 @@ def _places(op: OpSpec) -> tuple[float, float]:
 )
 def max_pool(op: OpSpec) -> Iterator[Signature]:
     """x -> y; all dims but the window's may be split."""
-    labels = drop(dims_of(op.inputs[0].shape), *_window(op))
+    labels = _outside_window(op, op.kind)
     yield from labelled(op, (labels,), (labels,))
+
+
+@rule(*(f"max_pool_{n}d_indices" for n in (1, 2, 3)), flops=_flops, saves="")
+def max_pool_indices(op: OpSpec) -> Iterator[Signature]:
+    """x -> where the maxima are in their image and channel; the window's dims stay whole."""
+    labels = _outside_window(op, op.kind.removesuffix("_indices"))
+    yield from labelled(op, (labels,), (labels,))
+
+
+@rule(*(f"max_unpool_{n}d" for n in (1, 2, 3)), saves="all")
+def max_unpool(op: OpSpec) -> Iterator[Signature]:
+    """(x, indices) -> y, zero but for x at the indices."""
+    labels = _outside_window(op, op.kind)
+    yield from labelled(op, (labels, labels), (labels,), linear=((0,),))
 
 
 @rule(
@@ -65,7 +84,7 @@ def max_pool(op: OpSpec) -> Iterator[Signature]:
 )
 def linear_pool(op: OpSpec) -> Iterator[Signature]:
     """x -> y, linear in x; all dims but the window's may be split."""
-    labels = drop(dims_of(op.inputs[0].shape), *_window(op))
+    labels = _outside_window(op, op.kind)
     yield from labelled(op, (labels,), (labels,), linear=((0,),))
 
 

@@ -68,7 +68,7 @@ def reduce_nansum(op: OpSpec) -> Iterator[Signature]:
     yield from labelled(op, (x,), (y,))
 
 
-@rule("argmax", "median_with_indices", flops=per_input_element, saves="all")
+@rule("argmax", "median_with_indices", "median_indices", flops=per_input_element, saves="all")
 def of_last_dim(op: OpSpec) -> Iterator[Signature]:
     """x -> index of the largest element, or the median, of the last dim."""
     dims = dims_of(op.outputs[0].shape)

@@ -5,7 +5,9 @@ import math
 
 import autograd.numpy as np
 
-from .case import case, f, out
+from autoddl.sbp.layout import TensorSpec
+
+from .case import Arg, case, f, out
 from .conv import pad_window, windows
 from .reference import op
 
@@ -22,9 +24,34 @@ LINE = {"data_format": "channels_first", "output_size": (), "scale_factor": 2.0}
 OWN = ("reflection", "replication")
 PATCH = {"data_format": "channels_first", "dilation_rate": (1, 2), "kernel_size": (2, 2),
           "padding": (0, 0), "strides": (1, 1)}  # fmt: skip
+ROW = {"kernel_size": (2,), "padding": (0,), "stride": (2,), "dilation": (1,)}
+BLOCK = {"kernel_size": (2,) * 3, "padding": (0,) * 3, "stride": (2,) * 3, "dilation": (1,) * 3}
+
+
+def places(*shape):
+    """Numbers of elements in an image that are twice as large, no two the same."""
+    whole, count = math.prod(2 * n for n in shape[2:]), math.prod(shape[2:])
+
+    def draw(rng, s):
+        each = [rng.permutation(whole)[:count] for _ in range(s[0] * s[1])]
+        return np.array(each).reshape(s)
+
+    return Arg(TensorSpec(shape, "int64"), draw)
+
+
 CASES = (
     case("", "max_pool_2d", (f(4, 6, 6, 8),), out(4, 6, 3, 4), **WINDOW, **MAX),
     case("padded", "max_pool_2d", (f(4, 6, 6, 8),), out(4, 6, 3, 4), **{**WINDOW, **PADDED}, **MAX),
+    case("", "max_pool_2d_indices", (f(4, 6, 6, 8),), out(4, 6, 3, 4, dtype="int64"),
+         **{**WINDOW, **PADDED}, **MAX),
+    case("", "max_pool_1d_indices", (f(4, 6, 8),), out(4, 6, 4, dtype="int64"),
+         **{**WINDOW, **ROW}),
+    case("", "max_pool_3d_indices", (f(2, 4, 4, 6, 2),), out(2, 4, 2, 3, 1, dtype="int64"),
+         **{**WINDOW, **BLOCK}),
+    case("", "max_unpool_2d", (f(4, 6, 3, 2), places(4, 6, 3, 2)), out(4, 6, 6, 4), **WINDOW),
+    case("", "max_unpool_1d", (f(4, 6, 4), places(4, 6, 4)), out(4, 6, 8), **{**WINDOW, **ROW}),
+    case("", "max_unpool_3d", (f(2, 4, 2, 3, 1), places(2, 4, 2, 3, 1)), out(2, 4, 4, 6, 2),
+         **{**WINDOW, **BLOCK}),
     case("", "avg_pool_2d", (f(4, 6, 6, 8),), out(4, 6, 3, 4), **WINDOW, **AVG),
     case("padded", "avg_pool_2d", (f(4, 6, 6, 8),), out(4, 6, 3, 4), **{**WINDOW, **PADDED}, **AVG),
     case("", "avg_pool_1d", (f(4, 6, 8),), out(4, 6, 4), **AVG,
@@ -87,6 +114,28 @@ def _pool(reduce, fill):
 
 
 op(*(f"max_pool_{n}d" for n in (1, 2, 3)))(_pool(lambda w: np.max(w, axis=0), -1e30))
+
+
+@op(*(f"max_pool_{n}d_indices" for n in (1, 2, 3)))
+def _max_pool_indices(inputs, attrs, shard):
+    x, padding = np.array(getattr(inputs[0], "_value", inputs[0])), attrs["padding"]
+    size = x.shape[2:]
+    taken = attrs["kernel_size"], attrs["stride"], attrs["dilation"]
+    numbers = np.broadcast_to(np.arange(math.prod(size)).reshape(size), x.shape)
+    values = windows(pad_window(x, padding, -1e30), *taken)
+    numbers = windows(pad_window(numbers, padding, -1), *taken)
+    return (np.take_along_axis(numbers, np.argmax(values, axis=0)[None], axis=0)[0],)
+
+
+@op(*(f"max_unpool_{n}d" for n in (1, 2, 3)))
+def _max_unpool(inputs, attrs, shard):
+    x, indices = inputs
+    size = shard.op.outputs[0].shape[2:]
+    rows = x.shape[:2]
+    hits = indices.reshape(*rows, -1, 1) == np.arange(math.prod(size))
+    return (np.sum(x.reshape(*rows, -1, 1) * hits, axis=2).reshape(*rows, *size),)
+
+
 op(*(f"avg_pool_{n}d" for n in (1, 2, 3)))(_pool(lambda w: np.mean(w, axis=0), 0.0))
 
 

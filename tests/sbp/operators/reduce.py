@@ -28,6 +28,7 @@ CASES = (
     case("all", "var", (f(4, 6),), out(), dim=(0, 1), keepdim=False, unbiased=True),
     case("", "reduce_nansum", (nans(4, 6, 8),), out(4, 8), axis=(1,), keepdims=False),
     case("", "median_with_indices", (f(4, 6, 8),), out(4, 6)),
+    case("", "median_indices", (f(4, 6, 8),), out(4, 6, dtype="int64")),
     case("", "cumsum", (f(4, 6, 8),), out(4, 6, 8), dim=1),
     case("", "top_k", (f(4, 6, 8),), out(4, 6, 2, dtype="int64"), k=2, sorted=True),
     case("", "arg_sort", (f(4, 6, 8),), out(4, 6, 8, dtype="int64"), direction="ASCENDING"),
@@ -61,9 +62,17 @@ def _mean(inputs, attrs, shard):
     return (np.sum(inputs[0], axis=axis, keepdims=attrs["keepdims"]) / count,)
 
 
+def _middle(x):
+    order = np.argsort(getattr(x, "_value", x), axis=-1)
+    return order[..., (x.shape[-1] - 1) // 2]
+
+
+@op("median_indices")
+def _median_indices(inputs, attrs, shard):
+    return (_middle(inputs[0]),)
+
+
 @op("median_with_indices")
 def _median(inputs, attrs, shard):
     (x,) = inputs
-    order = np.argsort(getattr(x, "_value", x), axis=-1)
-    chosen = order[..., (x.shape[-1] - 1) // 2]
-    return (np.sum(x * (chosen[..., None] == np.arange(x.shape[-1])), axis=-1),)
+    return (np.sum(x * (_middle(x)[..., None] == np.arange(x.shape[-1])), axis=-1),)

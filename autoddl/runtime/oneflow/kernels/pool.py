@@ -11,12 +11,23 @@ from ...kernel import Context
 from .registry import kernel
 
 
-@kernel("max_pool_1d", "max_pool_2d", "max_pool_3d")
+@kernel(*(f"max_pool_{n}d{of}" for n in (1, 2, 3) for of in ("", "_indices")))
 def max_pool(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
-    """x -> y, without the indices of the maxima."""
-    pool = getattr(_C, ctx.spec.kind.replace("pool_", "pool"))
+    """x -> y, or the indices of the maxima."""
+    kind, indices, _ = ctx.spec.kind.partition("_indices")
     names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "data_format")
-    return [pool(inputs[0], **{name: attrs[name] for name in names}, return_indices=True)[0]]
+    given = {name: attrs[name] for name in names}
+    found = getattr(_C, kind.replace("pool_", "pool"))(inputs[0], **given, return_indices=True)
+    return [found[1 if indices else 0]]
+
+
+@kernel(*(f"max_unpool_{n}d" for n in (1, 2, 3)))
+def max_unpool(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(x, indices) -> y of the size of the images that were pooled."""
+    unpool = getattr(_C, ctx.spec.kind.replace("pool_", "pool"))
+    window = [attrs[name] for name in ("kernel_size", "stride", "padding")]
+    size = (*inputs[0].shape[:2], *ctx.spec.outputs[0].shape[2:])
+    return [unpool(*inputs, *window, size)]
 
 
 @kernel("avg_pool_1d", "avg_pool_2d", "avg_pool_3d")

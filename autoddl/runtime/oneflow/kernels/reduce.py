@@ -88,10 +88,10 @@ def cumsum(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]
     return Explicit([y], vjp)
 
 
-@kernel("median_with_indices")
+@kernel("median_with_indices", "median_indices")
 def median(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
-    """x -> the medians of the last dim."""
-    return [_C.median(inputs[0], -1, False)[0]]
+    """x -> the medians of the last dim, or where they are."""
+    return [_C.median(inputs[0], -1, False)[ctx.spec.kind == "median_indices"]]
 
 
 @kernel("top_k")

@@ -3,18 +3,25 @@
 Inputs and outputs follow the order in which OneFlow declares an operator's arguments. Attributes
 have OneFlow's names, except that a scalar operand, which OneFlow stores in one of several typed
 attributes, is the single attribute `operand`. Only the first output remains, or those in
-`KEPT_OUTPUTS`; an operator of which another output is read has no canonical form.
+`KEPT_OUTPUTS`; one that is read otherwise is an operator of its own (`apart`), or there is no
+canonical form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ....sbp.layout import TensorSpec
 from .job.raw import RawOp
 
 KEPT_OUTPUTS = {"nll": ("output", "out_weight"), "sparse_softmax_cross_entropy": ("out",)}
+# secondary outputs that are operators of their own -> their kinds
+_INDICES = {
+    **{(f"max_pool_{n}d", "indice"): f"max_pool_{n}d_indices" for n in (1, 2, 3)},
+    ("median_with_indices", "indices"): "median_indices",
+}
 _OPERAND_TYPES = ("float", "int", "bool")
 _DROPPED = frozenset({"nd_sbp", "seed", "has_seed", "max_dim_size", "device_type", "device_id"})
 _DROPPED_OF = {"var": frozenset({"dtype"})}
@@ -54,6 +61,20 @@ def kept_outputs(op: RawOp) -> tuple[str, ...]:
     if op.kind in KEPT_OUTPUTS:
         return tuple(name for key in KEPT_OUTPUTS[op.kind] for name in op.outputs[key])
     return op.makes[:1]
+
+
+def apart(ops: Iterable[RawOp]) -> Iterator[RawOp]:
+    """The operators, of which those of several outputs are several where their rules are."""
+    for op in ops:
+        parts = {key: _INDICES[op.kind, key] for key in op.outputs if (op.kind, key) in _INDICES}
+        if not parts:
+            yield op
+            continue
+        rest = {key: names for key, names in op.outputs.items() if key not in parts}
+        yield replace(op, outputs=rest)
+        for key, kind in parts.items():
+            made = {key: op.outputs[key]}
+            yield replace(op, name=f"{op.name}/{key}", kind=kind, outputs=made)
 
 
 def is_no_op(op: RawOp, source: TensorSpec | None, result: TensorSpec) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from .batch import Scaling
-from .canonical import is_no_op
+from .canonical import apart, is_no_op
 from .job.raw import RawJob, RawOp
 
 
@@ -49,7 +49,7 @@ def simplify(job: RawJob, roots: Sequence[str], scaling: Scaling) -> Simplified:
     """The operators of `job` that `roots` need or that change a buffer, no-ops bypassed."""
     bypassed: dict[str, str] = {}
     ops: list[RawOp] = []
-    for op in job.ops:
+    for op in apart(job.ops):
         op = op.renamed(bypassed)
         if op.reads and op.makes:
             source, result = op.reads[0], op.makes[0]

@@ -173,6 +173,14 @@ PRODUCTS = [
          real(2, 3, 2, 2, 2)),
 ]  # fmt: skip
 
+
+def _unpooled(x: flow.Tensor, dims: int) -> flow.Tensor:
+    pool = getattr(flow.nn, f"MaxPool{dims}d")(2, return_indices=True)
+    values, indices = pool(x)
+    unpool = getattr(flow.nn, f"MaxUnpool{dims}d")(2)
+    return unpool(values * 2, indices, output_size=x.shape)
+
+
 POOLS = [
     _one("max_pool_1d", lambda x: F.max_pool1d(x, 3, 2, 1), real(2, 4, 8)),
     _one("max_pool_2d", lambda x: F.max_pool2d(x, 3, 2, 1), IMAGE),
@@ -183,6 +191,9 @@ POOLS = [
     _one("avg_pool_2d", lambda x: F.avg_pool2d(x, 3, 2, 1, True, False), IMAGE),
     _one("avg_pool_3d", lambda x: F.avg_pool3d(x, 2), real(1, 2, 4, 4, 4)),
     _one("adaptive_avg_pool1d", lambda x: F.adaptive_avg_pool1d(x, 3), real(2, 4, 8)),
+    *(_one(kind, lambda x, n=n: _unpooled(x, n), values) for n, values in (
+        (1, real(2, 4, 7)), (2, IMAGE), (3, real(1, 2, 4, 4, 4)))
+      for kind in (f"max_pool_{n}d_indices", f"max_unpool_{n}d")),
     _one("adaptive_avg_pool2d", lambda x: F.adaptive_avg_pool2d(x, (3, 2)), IMAGE),
     _one("adaptive_avg_pool3d", lambda x: F.adaptive_avg_pool3d(x, 2), real(1, 2, 4, 4, 4)),
     _one("adaptive_max_pool1d", lambda x: F.adaptive_max_pool1d(x, 3), real(2, 4, 8)),
@@ -228,6 +239,7 @@ REDUCTIONS = [
     _one("var", lambda x: flow.var(x, dim=(0, 2), unbiased=False), real(3, 4, 5)),
     _one("reduce_nansum", lambda x: flow.nansum(flow.log(x), 1), abs(X)),
     _one("median_with_indices", lambda x: flow.median(x, 1)[0], real(3, 4, 5)),
+    _one("median_indices", lambda x: flow.median(x, 1)[1], real(3, 4, 5)),
     _one("cumsum", lambda x: flow.cumsum(x, 1), X),
     _one("top_k", lambda x: flow.topk(x, 2)[1], X),
     _one("arg_sort", lambda x: flow.argsort(x, -1), X),
