@@ -9,10 +9,10 @@ queue are a rectangle that no path may cross. From a corner, a path goes along t
 the first rectangle that is in its way, and then around it, by its upper left or its lower right
 corner. So with n and m tasks there are at most (n + 1) (m + 1) corners with two ways on from each.
 
-HiDup ("Overlapping communication with computation in distributed training", section 4.2) lets two
-halves of a batch take turns, stage by stage, of which each communicates and then computes; one's
-communication runs beside the other's computation, and the next turn waits for both (`lock_step`).
-That is a path, too, so the shortest is never longer.
+HiDup (Zhang et al., "Accelerating Large-Scale Distributed Neural Network Training with SPMD
+Parallelism", SoCC 2022, section 4.2) lets two halves of a batch take turns, stage by stage, of
+which each communicates and then computes; one's communication runs beside the other's computation,
+and the next turn waits for both (`lock_step`). That is a path, too, so the shortest is never longer.
 """
 
 from __future__ import annotations
