@@ -12,7 +12,7 @@ corner. So with n and m tasks there are at most (n + 1) (m + 1) corners with two
 HiDup (Zhang et al., "Accelerating Large-Scale Distributed Neural Network Training with SPMD
 Parallelism", SoCC 2022, section 4.2) lets two halves of a batch take turns, stage by stage, of
 which each communicates and then computes; one's communication runs beside the other's computation,
-and the next turn waits for both (`lock_step`). That is a path, too, so the shortest is never longer.
+and the next turn waits for both (`lock_step`). That is a path, too: the shortest is never longer.
 """
 
 from __future__ import annotations
