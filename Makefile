@@ -2,7 +2,7 @@
 export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 
-.PHONY: demo test test-all check bench bench-box bench-bytes bench-golden bench-memory bench-memory-seconds bench-models bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-search bench-table3 bench-truth docs setup clean
+.PHONY: demo test test-all check bench bench-box bench-bytes bench-golden bench-memory bench-memory-seconds bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-search bench-table3 bench-truth docs setup clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -42,6 +42,10 @@ bench-golden: setup
 # All families of image models and our own, planned: gaps, seconds, the closest known scheme
 bench-models: setup
 	$(PYTHON) -m benchmarks.models
+
+# a step of our executor beside OneFlow's own loop and DistributedDataParallel
+bench-overlap: setup
+	$(PYTHON) -m benchmarks.overlap --save
 
 bench-planning: setup
 	$(PYTHON) -m benchmarks.planning_speed

@@ -135,6 +135,7 @@ def give_back() -> None:
     import oneflow as flow
 
     from autoddl.runtime.execution import executor
+    from autoddl.runtime.execution.gradients import Gradients
     from autoddl.runtime.oneflow.backend import OneFlow
 
     def returning(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -147,8 +148,9 @@ def give_back() -> None:
 
         return wrapped
 
-    for name in ("run_kernel", "product", "_add", "keep"):
+    for name in ("run_kernel", "product", "_add"):
         setattr(executor, name, returning(getattr(executor, name)))
+    Gradients.add = returning(Gradients.add)
     OneFlow.set_gradient = returning(OneFlow.set_gradient)
 
 

@@ -20,6 +20,7 @@ from .comm.transfers import Resharding
 from .counting import Counting
 from .emulate.arrival import Arrival
 from .emulate.emulate import Emulator
+from .execution.buckets import buckets_of
 from .execution.communicating import communicating_passes
 from .execution.executor import Executor, Values
 from .execution.filled import skip_padding
@@ -83,7 +84,8 @@ class Job:
         if self.emulator:
             self.emulator.replace(program)
         rows = None if counting is None or self.emulator else counting.rows
-        return Executor(program, state, self.run_state, self.groups, self.debug, rows)
+        buckets = buckets_of(plan, program, self.groups) if wanted is None else ()
+        return Executor(program, state, self.run_state, self.groups, self.debug, rows, buckets)
 
 
 class Outgoing:

@@ -134,9 +134,13 @@ class ModelState:
             stored.nd = nd
         return stored.local
 
-    def set_gradient(self, name: str, gradient: Tensor) -> None:
-        """This rank's part of a parameter's gradient, placed like the parameter."""
-        self.gradients[name] = self.groups.backend.cast(gradient, self.stored[name].dtype)
+    def set_gradient(self, name: str, gradient: Tensor, is_own: bool) -> None:
+        """This rank's part of a parameter's gradient, placed like the parameter.
+
+        is_own: nobody else has its memory; else it is copied, as hooks may change it in place
+        """
+        cast = self.groups.backend.cast(gradient, self.stored[name].dtype)
+        self.gradients[name] = cast if is_own or cast is not gradient else self._copy(cast)
 
     def give_gradients(self) -> None:
         """Hand the gradients over to the optimizer, one by one."""

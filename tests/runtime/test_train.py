@@ -30,6 +30,16 @@ def test_micro_batches_and_own_rows(launch):
     train(launch, 4, *({**case, "seed": seed, "debug": seed == 0} for seed in (0, 1)))
 
 
+def test_gradients_in_buckets_are_those_that_travel_one_by_one(launch):
+    """To the bit where the sums are the same; in debug mode, with micro-batches, and with ZeRO."""
+    case = {"model": "transformer", "debug": False, "data_parallel": True}
+    together, single = ({**case, "buckets": kind} for kind in ("together", "single"))
+    train(
+        launch, 4, {**together, "debug": True}, {**together, "micro_batches": 4, "rows": 16},
+        {**single, "data_parallel": False, "optimizer": "adam"}, {**single, "zero": "mixed"},
+    )  # fmt: skip
+
+
 def test_three_processes(launch):
     three = {"model": "perceptron", "nodes": 1, "gpus": 3, "rows": 9}
     train(launch, 3, *({**three, "seed": seed} for seed in (0, 1)))

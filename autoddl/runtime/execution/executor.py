@@ -28,8 +28,9 @@ from ..backend import Tensor, dtype_of
 from ..comm.groups import Groups
 from ..kernel import RunState
 from ..state import ModelState
+from .buckets import Bucket
 from .check import check_tensor
-from .gradients import Accumulated, bring_home, keep
+from .gradients import Gradients
 from .known_sums import KnownSums
 from .program import FED, Edge, Key, Node, Program
 from .vjp import Record, product, run_forgetting, run_kernel
@@ -64,8 +65,9 @@ class Delayed:
 class Executor:
     """One rank's run of a program, pass by pass, in any order that a schedule gives.
 
-    debug: check every tensor against its planned placement
-    rows:  how the micro-batches of training add up; by default to the mean of their losses
+    debug:   check every tensor against its planned placement
+    rows:    how the micro-batches of training add up; by default to the mean of their losses
+    buckets: of gradients that travel together, beside the backward pass
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Executor:
         groups: Groups,
         debug: bool = False,
         rows: Rows | None = None,
+        buckets: Sequence[Bucket] = (),
     ) -> None:
         self.graph = program.graph
         self._program = program
@@ -88,6 +91,7 @@ class Executor:
         self._sent = {
             sent_key(n.op.attrs["tensor"]) for n in program.nodes if n.op.kind == "stage_output"
         }
+        self._gradients = Gradients(program, buckets)
         self._known = KnownSums(program, self.rows, self._bring, run_state, groups.backend)
 
     def begin(self, micro_batches: Sequence[Values]) -> None:
@@ -95,7 +99,7 @@ class Executor:
         self._run_state.training = True
         self._state.forget_gradients()
         self._parameters = self._fetch_parameters()
-        self._gradients: Accumulated[Key] = Accumulated()
+        self._gradients.begin(len(micro_batches))
         self._open: dict[int, Pass] = {}
         self._delayed: dict[int, list[Delayed]] = {}
         self._losses: list[Tensor] = []
@@ -132,16 +136,18 @@ class Executor:
             given: list[Tensor | None] = [None] * len(item.node.edges)
             for index in item.inputs:
                 given[index] = product_of.gradient(item.taken, index)
-            self._check_gradients(item.node, given)
+            if self._debug:
+                self._check_gradients(item.node, given)
             for index in item.inputs:
                 gradient = given[index]
                 assert gradient is not None
-                keep(self._gradients, item.node.edges[index], gradient)
+                self._gradients.add(item.node.edges[index], gradient)
+            self._gradients.leave()
 
     def finish(self) -> Tensor | None:
         """Set the parameters' gradients; the sum of the losses, if the part has the loss."""
         self._parameters = {}
-        bring_home(self._program, self._gradients, self._set_gradient)
+        self._gradients.home(self._set_gradient)
         total = None
         for loss in self._losses:
             total = loss if total is None else total + loss
@@ -168,12 +174,7 @@ class Executor:
 
     def _fetch_parameters(self) -> dict[Key, Tensor]:
         """Each use of a parameter that stays, in the placement in which it is used."""
-        return {
-            edge.key: self._fetch(edge)
-            for node in self._program.nodes
-            for edge in node.edges
-            if edge.source.kind == "param" and edge.zero_stage < 3
-        }
+        return {edge.key: self._fetch(edge) for edge in self._program.parameters}
 
     def _fetch(self, edge: Edge) -> Tensor:
         """A parameter where its reader wants it."""
@@ -196,11 +197,12 @@ class Executor:
         self, edge: Edge, inputs: Values, parameters: dict[Key, Tensor], values: Values
     ) -> Tensor:
         """The tensor of an edge, where its reader wants it."""
-        known = self._known.received(edge, self._run_state.micro_batch)
-        if known is not None:
-            if edge.is_last:
-                values.pop(edge.tensor, None)
-            return known
+        if self._known:
+            known = self._known.received(edge, self._run_state.micro_batch)
+            if known is not None:
+                if edge.is_last:
+                    values.pop(edge.tensor, None)
+                return known
         return self._bring(edge, inputs, parameters, values)
 
     def _bring(
@@ -236,7 +238,7 @@ class Executor:
         done: Pass,
     ) -> None:
         """One operator; nothing but `done` holds a tensor of it afterwards."""
-        known = self._known.made_by(node)
+        known = self._known.made_by(node) if self._known else None
         if known is not None:
             done.records.append(None)
             done.values.update(known)
@@ -250,7 +252,8 @@ class Executor:
             done.records.append(None)
             return
         record, outputs = self._run(node, received, with_gradient and node.block is None)
-        self._update(node)
+        if node.context.updates:
+            self._update(node)
         done.records.append(record)
         done.values.update(zip(node.op.outputs, outputs, strict=True))
 
@@ -278,11 +281,10 @@ class Executor:
     ) -> tuple[Record | None, list[Tensor]]:
         """Call the operator's kernel."""
         assert node.kernel is not None
-        wanted = [with_gradient and edge.carries_gradient for edge in node.edges]
-        forgotten = next((edge for edge in node.edges if edge.zero_stage == 3), None)
+        wanted = node.wanted if with_gradient else ()
         record: Record | None
-        if forgotten is not None and with_gradient:
-            fetch = functools.partial(self._fetch, forgotten)
+        if node.fetched_twice is not None and with_gradient:
+            fetch = functools.partial(self._fetch, node.fetched_twice)
             record, outputs = run_forgetting(
                 self._backend, node.kernel, node.context, node.attrs, received, fetch
             )
@@ -290,8 +292,10 @@ class Executor:
             record, outputs = run_kernel(
                 self._backend, node.kernel, node.context, node.attrs, received, wanted
             )
-        outputs = self._known.instead(node.op, outputs)
-        self._check(node, "output", outputs, node.planned.outs)
+        if self._known:
+            outputs = self._known.instead(node.op, outputs)
+        if self._debug:
+            self._check(node, "output", outputs, node.planned.outs)
         return record, outputs
 
     def _update(self, node: Node) -> None:
@@ -300,8 +304,7 @@ class Executor:
             name = node.edges[index].source.attrs["name"]
             apart = _unlike_rows(node) if statistics_of(node.op) == "shard" else ()
             self._state.update(name, value, node.planned.ins[index], apart)
-        if node.context.updates:
-            self._state.count_batch(node.op.module)
+        self._state.count_batch(node.op.module)
 
     def _run_again(self, block: int, done: Pass, parameters: dict[Key, Tensor]) -> None:
         """Run a block forward from its inputs, and put down its records."""
@@ -336,6 +339,7 @@ class Executor:
                 given = self._given(node, done, share, arrived, returned, delayed)
                 self._hand_on(node, *given, arrived)
                 del given  # before the next operator runs
+                self._gradients.leave()
             else:
                 done.records.pop()
         self._known.forget(self._run_state.micro_batch)
@@ -366,7 +370,8 @@ class Executor:
             arrived.pop(name, None) if takes else None
             for name, takes in zip(node.op.outputs, node.takes, strict=True)
         ]
-        self._check(node, "gradient of output", taken, node.planned.grad_outs)
+        if self._debug:
+            self._check(node, "gradient of output", taken, node.planned.grad_outs)
         later = () if delayed is None else _can_wait(node, record)
         if delayed is not None and later:
             delayed.append(Delayed(node, record, taken, later))
@@ -380,30 +385,27 @@ class Executor:
         arrived: Values,
     ) -> None:
         """Add the gradients of an operator's inputs to those of parameter uses and of producers."""
-        self._check_gradients(node, given)
+        if self._debug:
+            self._check_gradients(node, given)
         for index, (edge, gradient) in enumerate(zip(node.edges, given, strict=True)):
             if not edge.carries_gradient or index in later:
                 continue
             assert gradient is not None
             if edge.source.kind == "param":
-                keep(self._gradients, edge, gradient)
+                self._gradients.add(edge, gradient)
             else:
                 _add(arrived, edge.tensor, edge.backward(gradient))
 
-    def _set_gradient(self, name: str, gradient: Tensor) -> None:
+    def _set_gradient(self, name: str, gradient: Tensor, is_own: bool) -> None:
         stored = self._state.stored[name]
         if self._debug:
             what = f"gradient of parameter {name}"
             check_tensor(gradient, what, stored.shape, stored.nd, self._groups)
-        self._state.set_gradient(name, gradient)
+        self._state.set_gradient(name, gradient, is_own)
 
     def _check_gradients(self, node: Node, given: Sequence[Tensor | None]) -> None:
-        self._check(
-            node,
-            "gradient of input",
-            [g if e.carries_gradient else None for g, e in zip(given, node.edges, strict=True)],
-            node.planned.grad_ins,
-        )
+        wanted = [g if wants else None for g, wants in zip(given, node.wanted, strict=True)]
+        self._check(node, "gradient of input", wanted, node.planned.grad_ins)
 
     def _check(
         self,
@@ -412,8 +414,6 @@ class Executor:
         tensors: Sequence[Tensor | None],
         placements: Sequence[NdSbp | None],
     ) -> None:
-        if not self._debug:
-            return
         specs = node.context.spec.inputs if "input" in what else node.context.spec.outputs
         for index, (x, nd, spec) in enumerate(zip(tensors, placements, specs, strict=True)):
             if x is not None and nd is not None:

@@ -33,20 +33,23 @@ def skip_padding(program: Program, padding: Padding, groups: Groups, state: RunS
 
 
 def _scaled(edge: Edge, exponent: int, state: RunState) -> Edge:
-    forward, backward = edge.forward, edge.backward
+    forward, backward, before = edge.forward, edge.backward, edge.before
 
     def change(x: Tensor) -> Tensor:
         return x if state.filled is None else x * state.filled.share**exponent
 
     return replace(
-        edge, forward=lambda x: change(forward(x)), backward=lambda dy: backward(change(dy))
+        edge,
+        forward=lambda x: change(forward(x)),
+        backward=lambda dy: backward(change(dy)),
+        before=lambda dy: before(change(dy)),
     )
 
 
 def _masked(
     edge: Edge, rows: Summed, shape: Shape, batch: int, groups: Groups, state: RunState
 ) -> Edge:
-    forward, backward, backend = edge.forward, edge.backward, groups.backend
+    forward, backward, before, backend = edge.forward, edge.backward, edge.before, groups.backend
     dim = rows.state.place.dim
     piece = local_slices(shape, edge.target, groups.mesh, groups.rank)[dim]
     each = shape[dim] // (rows.state.runs * batch)
@@ -71,9 +74,14 @@ def _masked(
 
     def give(dy: Tensor) -> Tensor:
         kept = mask()
-        return backward(dy if kept is None else _times(backend, dy, kept, dim))
+        return dy if kept is None else _times(backend, dy, kept, dim)
 
-    return replace(edge, forward=take, backward=give)
+    return replace(
+        edge,
+        forward=take,
+        backward=lambda dy: backward(give(dy)),
+        before=lambda dy: before(give(dy)),
+    )
 
 
 def _times(backend: Backend, x: Tensor, mask: np.ndarray, dim: int) -> Tensor:

@@ -1,5 +1,8 @@
 """Gradients of parameters: summed over micro-batches where they arise, then brought home.
 
+They leave while the backward pass goes on, in the plan's buckets: small ones that take the same way
+together, as one flat tensor.
+
 The first two gradients of a use are added into a tensor of the sum's own, since an operator may
 give one tensor as the gradient of several inputs; all others are added to that in place.
 """
@@ -7,11 +10,12 @@ give one tensor as the gradient of several inputs; all others are added to that 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ..backend import Tensor
+from .buckets import Bucket
 from .program import Edge, Key, Program
 
 SumKey = TypeVar("SumKey", bound=Hashable)
@@ -40,28 +44,65 @@ class Accumulated(Generic[SumKey]):
         return self.sums.pop(key)
 
 
-def keep(gradients: Accumulated[Key], edge: Edge, gradient: Tensor) -> None:
-    """Add the gradient of one use of a parameter, from ZeRO's stage 2 on where it is stored."""
-    gradients.add(edge.key, edge.backward(gradient) if edge.zero_stage > 1 else gradient)
+class Gradients:
+    """A step's gradients of the uses of parameters in `program`, on their way home.
 
+    buckets: uses whose gradients travel together, in the order in which they leave: when the last
+             micro-batch has given all of them, and the buckets before have left. The gradients of
+             all other uses travel when the last pass is over
+    """
 
-def bring_home(
-    program: Program, gradients: Accumulated[Key], give: Callable[[str, Tensor], None]
-) -> None:
-    """Bring the sums of all uses to their parameters, and `give` each parameter its gradient."""
-    uses = [
-        edge
-        for node in program.nodes
-        for edge in node.edges
-        if edge.source.kind == "param" and edge.carries_gradient
-    ]
-    left = Counter(edge.source.attrs["name"] for edge in uses)
-    sums: dict[str, Tensor] = {}
-    for edge in uses:
-        name, gradient = edge.source.attrs["name"], gradients.pop(edge.key)
-        arrived = gradient if edge.zero_stage > 1 else edge.backward(gradient)
-        sums[name] = sums[name] + arrived if name in sums else arrived
-        del gradient, arrived
-        left[name] -= 1
-        if not left[name]:
-            give(name, sums.pop(name))
+    def __init__(self, program: Program, buckets: Sequence[Bucket] = ()) -> None:
+        self._program = program
+        self._buckets = buckets
+        self._place = {e.key: n for n, bucket in enumerate(buckets) for e in bucket.edges}
+        self._times = Counter(edge.source.attrs["name"] for edge in program.uses)
+        self.begin(1)
+
+    def begin(self, micro_batches: int) -> None:
+        """Start a step, in which each use gets so many gradients."""
+        self._sums: Accumulated[Key] = Accumulated()
+        self._arrived: dict[Key, Tensor] = {}
+        self._left = Counter({edge.key: micro_batches for edge in self._program.uses})
+        self._missing = [len(bucket.edges) for bucket in self._buckets]
+        self._next = 0
+
+    def add(self, edge: Edge, gradient: Tensor) -> None:
+        """Add the gradient of one use, from ZeRO's stage 2 on where it is stored."""
+        key = edge.key
+        self._sums.add(key, edge.backward(gradient) if edge.zero_stage > 1 else gradient)
+        self._left[key] -= 1
+        if not self._left[key] and key in self._place:
+            self._missing[self._place[key]] -= 1
+
+    def leave(self) -> None:
+        """Send off the buckets that are full; what they bring is waited for where it is used."""
+        while self._next < len(self._buckets) and not self._missing[self._next]:
+            bucket = self._buckets[self._next]
+            self._next += 1
+            given = [self._sums.pop(edge.key) for edge in bucket.edges]
+            brought = bucket.bring(given)
+            self._arrived.update(zip((e.key for e in bucket.edges), brought, strict=True))
+
+    def home(self, give: Callable[[str, Tensor, bool], None]) -> None:
+        """Bring the sums of all uses to their parameters, and `give` each parameter its gradient.
+
+        The last argument of `give` says whether nobody else has that tensor's memory.
+        """
+        assert self._next == len(self._buckets), "a bucket of gradients has not left"
+        left = self._times.copy()
+        sums: dict[str, Tensor] = {}
+        for edge in self._program.uses:
+            name, is_own = edge.source.attrs["name"], edge.gives_own or edge.key in self._sums.own
+            if edge.key in self._arrived:
+                arrived, is_own = self._arrived.pop(edge.key), True
+            else:
+                gradient = self._sums.pop(edge.key)
+                arrived = gradient if edge.zero_stage > 1 else edge.backward(gradient)
+                del gradient
+            is_own = is_own or name in sums
+            sums[name] = sums[name] + arrived if name in sums else arrived
+            del arrived
+            left[name] -= 1
+            if not left[name]:
+                give(name, sums.pop(name), is_own)

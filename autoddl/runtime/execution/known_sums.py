@@ -50,6 +50,10 @@ class KnownSums:
         self._values: Values = {}
         self._received: dict[int, dict[Key, Tensor]] = {}  # by micro-batch
 
+    def __bool__(self) -> bool:
+        """Whether any are known for this batch."""
+        return bool(self._values)
+
     def add_up(self, micro_batches: Sequence[Values]) -> None:
         """Find the sums of a batch, if it is in several parts."""
         self._values, self._received = {}, {}
@@ -86,7 +90,7 @@ class KnownSums:
 
     def made_by(self, node: Node) -> Values | None:
         """What an operator gives in training, if nothing of it has to be computed any more."""
-        if not self._values or node.op.name not in self._only:
+        if node.op.name not in self._only:
             return None
         return {name: self._values[name] for name in node.op.outputs if name in self._values}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +13,7 @@ from ...graph.placed import PlannedEdge, PlannedOp
 from ...graph.regions import Blocks
 from ...sbp.layout import local_shape
 from ...sbp.placement import NdSbp
-from ...sbp.signature import find_rule
+from ...sbp.signature import find_rule, is_matmul
 from ..comm.groups import Groups
 from ..comm.redistribute import LocalFn, prepare
 from ..kernel import Context, Kernel, OpaqueFn, RunState
@@ -22,6 +23,8 @@ FED = ("input", "stage_input")
 STATE = ("param", "buffer")
 SOURCES = (*FED, *STATE)
 SINKS = ("loss", "stage_output")
+# kinds whose small inputs are stretched to the output, and get a sum as their gradient
+_STRETCHES = ("broadcast_add", "broadcast_mul", "bias_add", "normalization", "layer_norm")
 
 
 @dataclass
@@ -31,6 +34,8 @@ class Edge:
     source:  the operator that produces it (`param`, `buffer` and `input` operators are data)
     placed:  as the producer places it; target: as the operator takes it
     is_last: True if nobody reads the tensor later
+    before:  what `backward` does to a gradient before it travels
+    gives_own: the operator's backward pass makes this gradient, which shares no other's memory
     zero_stage: of a parameter that is stored split, see `planned.PlannedEdge`
     """
 
@@ -43,6 +48,8 @@ class Edge:
     backward: LocalFn
     carries_gradient: bool
     is_last: bool
+    before: LocalFn
+    gives_own: bool
     zero_stage: int = 0
 
 
@@ -50,7 +57,8 @@ class Edge:
 class Node:
     """An operator with its kernel. `takes`: which outputs' gradients its backward pass takes.
 
-    block: number of the block with which it is run again before its backward pass; None for none
+    block:  number of the block with which it is run again before its backward pass; None for none
+    wanted: which inputs' gradients its backward pass gives
     """
 
     op: Op
@@ -62,9 +70,18 @@ class Node:
     attrs: Mapping[str, Any]
     block: int | None = None
 
-    @property
+    @cached_property
+    def wanted(self) -> tuple[bool, ...]:
+        return tuple(edge.carries_gradient for edge in self.edges)
+
+    @cached_property
     def carries_gradient(self) -> bool:
-        return any(edge.carries_gradient for edge in self.edges)
+        return any(self.wanted)
+
+    @cached_property
+    def fetched_twice(self) -> Edge | None:
+        """An input that is forgotten after the forward pass, if there is one (ZeRO's stage 3)."""
+        return next((edge for edge in self.edges if edge.zero_stage == 3), None)
 
 
 @dataclass
@@ -74,6 +91,18 @@ class Program:
     graph: Graph
     ops: Mapping[str, PlannedOp]
     nodes: list[Node]
+
+    @cached_property
+    def uses(self) -> tuple[Edge, ...]:
+        """The uses of parameters that get a gradient, in the order of the operators."""
+        edges = (edge for node in self.nodes for edge in node.edges)
+        return tuple(e for e in edges if e.source.kind == "param" and e.carries_gradient)
+
+    @cached_property
+    def parameters(self) -> tuple[Edge, ...]:
+        """The uses of parameters that stay from the start of a step to its end."""
+        edges = (edge for node in self.nodes for edge in node.edges)
+        return tuple(e for e in edges if e.source.kind == "param" and e.zero_stage < 3)
 
     @cached_property
     def block_inputs(self) -> Mapping[int, frozenset[str]]:
@@ -193,17 +222,44 @@ def _edge(
         backward,
         backward is not _unreachable,
         last[name] == key and name not in kept,
+        _as_it_is,
+        _gives_own(graph, op, index, groups, planned),
         path.zero_stage,
     )
+
+
+def _gives_own(graph: Graph, op: Op, index: int, groups: Groups, planned: PlannedOp) -> bool:
+    """True where the gradient is a product, or a sum over what the input was stretched along.
+
+    Others may be views of the output's gradient, as an addition's are.
+    """
+    if is_matmul(op.kind) or op.kind in groups.backend.kernels.by_input:
+        return True
+    spec, given = graph.tensors[op.inputs[index]].spec, planned.grad_ins[index]
+    if op.kind not in _STRETCHES or given is None:
+        return False
+    out = graph.tensors[op.outputs[0]].spec
+    sizes = (
+        math.prod(local_shape(shape, nd, groups.mesh, groups.rank))
+        for shape, nd in ((spec.shape, given), (out.shape, planned.outs[0]))
+    )
+    return next(sizes) < next(sizes)
+
+
+def _as_it_is(x: Any) -> Any:
+    return x
 
 
 def _scaled(edge: Edge, factor: float) -> Edge:
     """The edge with what it carries, and the gradient of that, times a factor."""
     if factor == 1.0:
         return edge
-    forward, backward = edge.forward, edge.backward
+    forward, backward, before = edge.forward, edge.backward, edge.before
     return replace(
-        edge, forward=lambda x: forward(x) * factor, backward=lambda dy: backward(dy * factor)
+        edge,
+        forward=lambda x: forward(x) * factor,
+        backward=lambda dy: backward(dy * factor),
+        before=lambda dy: before(dy * factor),
     )
 
 

@@ -31,8 +31,9 @@ def run_kernel(
     wanted: Sequence[bool],
 ) -> tuple[Record | None, list[Tensor]]:
     """The outputs, without history, and the record if a gradient is `wanted` of any input."""
-    context.updates.clear()
-    if not any(wanted):
+    if context.updates:
+        context.updates.clear()
+    if True not in wanted:
         with backend.no_grad():
             result = kernel(context, inputs, attrs)
         outputs = result.outputs if isinstance(result, Explicit | ByInput) else result

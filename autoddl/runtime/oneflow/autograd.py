@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import oneflow as flow
+from oneflow._oneflow_internal import TensorTuple
 from oneflow._oneflow_internal.autograd import grad
-from oneflow.framework.tensor_tuple_util import convert_to_tensor_tuple
 
 from ..backend import Vjp
 
@@ -38,8 +38,10 @@ def pull_back(leaves: Sequence[flow.Tensor | None], outputs: Sequence[flow.Tenso
         if roots and read:
             tensors = [y for y, _ in roots], read, [g for _, g in roots]
             # as autograd has worked them out: `Tensor.grad` and `autograd.grad` are copies
-            taken = grad(*map(convert_to_tensor_tuple, tensors), False, False)
-            found |= {id(leaf): g for leaf, g in zip(read, taken, strict=True) if g is not None}
+            taken = grad(*map(TensorTuple, tensors), False, False)
+            for number, leaf in enumerate(read):  # to walk through a TensorTuple costs 22 us
+                if (g := taken[number]) is not None:
+                    found[id(leaf)] = g
         # an input that no output depends on has got no gradient
         return [
             None if x is None else found[id(x)] if id(x) in found else flow.zeros_like(x)

@@ -47,6 +47,7 @@ def is_running(pid: int) -> bool:
 OURS = [
     ("raise", "RuntimeError: no more data"),
     ("step", "the optimizer of rank 1 is broken"),
+    ("exchange", "rank 1 has lost its gradients"),
     ("exit", "sys.exit(7)"),
     ("kill", ""),
     ("leave", "exit on rank 1"),

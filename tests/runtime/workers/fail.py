@@ -7,6 +7,7 @@ import time
 
 import oneflow as flow
 
+from autoddl.runtime.execution.gradients import Gradients
 from autoddl.runtime.jobs.guard import install_guard, rank, world_size
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
@@ -21,6 +22,12 @@ class Broken(flow.optim.SGD):
     def step(self, closure=None):
         announce()
         raise RuntimeError("the optimizer of rank 1 is broken")
+
+
+def lose_one(self) -> None:
+    """In the place of `Gradients.leave`: fails while others wait for this rank's gradients."""
+    announce()
+    raise RuntimeError("rank 1 has lost its gradients")
 
 
 def announce() -> None:
@@ -39,10 +46,16 @@ def main() -> None:
     optimizer = OPTIMIZERS["sgd"]
     if mode == "step" and is_bad:
         optimizer = lambda p: Broken(p, lr=0.1)  # noqa: E731
+    if mode == "exchange":
+        order = reversed(range(len(plan.stage.exchanges)))
+        plan = plan.changed(buckets=tuple((number,) for number in order))
+        assert len(plan.stage.buckets) > 1
     trainer = build_trainer(traced, plan, optimizer)
     print(f"rank {rank()} is process {os.getpid()}", flush=True)
     for step in range(1, 1000):
-        if is_bad and step == 2 and mode != "step":
+        if is_bad and step == 2 and mode == "exchange":
+            Gradients.leave = lose_one
+        elif is_bad and step == 2 and mode != "step":
             announce()
             if mode == "raise":
                 raise RuntimeError("no more data")

@@ -13,6 +13,9 @@ import numpy as np
 import autoddl
 from autoddl.graph.batch_norm import with_batch_norm
 from autoddl.graph.regions import repeated_blocks
+from autoddl.planner.baselines import data_parallel
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.jobs.session import share_text
@@ -20,7 +23,7 @@ from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
 from tests.runtime import training
-from tests.runtime.random_plans import cluster_of, random_plan
+from tests.runtime.random_plans import cluster_of, random_plan, with_zero
 from tests.runtime.small_models import OPTIMIZERS
 from tests.runtime.training import IDLE, build, differences, together
 
@@ -36,6 +39,9 @@ DEFAULTS = {
     "favour_splits": True,
     "batch_norm": "batch",
     "recomputed": False,  # compared to the bit with what keeps everything, too
+    "data_parallel": False,  # the plan that is
+    "zero": None,  # parameters are stored by ZeRO's stage of that number
+    "buckets": None,  # of gradients: "single", "together"; compared with what has none, too
     "alone": True,  # compared with one device, which has other random numbers
     "own_rows": False,  # each rank gives its rows only
     "evaluated": None,  # batches of so many rows; None: as in training
@@ -56,7 +62,10 @@ def plan_of(case, graph) -> Plan:
     )
 
     def make() -> str:
-        if case["stages"] is None and seed is not None:
+        if case["data_parallel"]:
+            options = PlanOptions(micro_batches=parts, baselines=False)
+            plan = find_plan(graph, where, options, space=data_parallel(graph))
+        elif case["stages"] is None and seed is not None:
             favour = case["favour_splits"]
             plan = random_plan(graph, where, seed, micro_batches=parts, favour_splits=favour)
         else:
@@ -65,6 +74,17 @@ def plan_of(case, graph) -> Plan:
         return plan.dumps()
 
     return Plan.loads(share_text(make, OneFlow()))
+
+
+def buckets(plan, kind) -> tuple[tuple[int, ...], ...]:
+    """The gradients in the order of the backward pass, or all that can travel together."""
+    every, found = plan.stage.exchanges, {}
+    for number in reversed(range(len(every))):
+        company = number if kind == "single" else every[number].company
+        found.setdefault(company, []).append(number)
+    made = tuple(map(tuple, found.values()))
+    assert made and (kind == "single") == (max(map(len, made)) == 1), made
+    return made
 
 
 def run(case) -> None:
@@ -83,6 +103,8 @@ def run(case) -> None:
         return together(trainer, batch, rows, steps, evaluated, case["own_rows"])
 
     plan = plan_of(case, traced.graph)
+    if case["zero"]:
+        plan = with_zero(plan, case["zero"])
     found = train(plan)
     if case["recomputed"]:
         blocks = repeated_blocks(plan.graph)
@@ -90,6 +112,13 @@ def run(case) -> None:
         again = train(plan.changed(recomputed=blocks))
         assert again.losses == found.losses, (case, again.losses, found.losses)
         assert all(np.array_equal(again.state[k], v) for k, v in found.state.items()), case
+    if case["buckets"]:
+        bucketed = train(plan.changed(buckets=buckets(plan, case["buckets"])))
+        if case["buckets"] == "single":  # the same sums
+            assert bucketed.losses == found.losses, (case, bucketed.losses, found.losses)
+            assert all(np.array_equal(bucketed.state[k], v) for k, v in found.state.items()), case
+        apart = differences(bucketed, found, ())
+        assert max(apart[:2]) < 1e-6, (case, apart)
     apart = ()
     if case["alone"]:
         parts = case["micro_batches"] if case["batch_norm"] == "micro_batch" else 1

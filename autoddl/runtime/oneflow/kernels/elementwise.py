@@ -1,7 +1,15 @@
-"""Elementwise operators, with broadcasting."""
+"""Elementwise operators, with broadcasting.
+
+OneFlow's CPU kernels broadcast along the last dim element by element. [16, 128, 384] times
+[16, 128, 1] takes 258 ms, times a tensor of the same shape 0.8 ms, and 3 more to repeat the numbers
+first, by a product of matrices with ones, which changes no bit of them. Every LayerNorm has two
+such operators, and the gradients of its mean and variance are such ones.
+"""
 
 from __future__ import annotations
 
+import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +21,37 @@ from ....sbp.signature import Attrs
 from ...kernel import Context
 from .registry import kernel, simple
 
+_PRODUCTS = (flow.float32, flow.float64)  # dtypes of which the CPU multiplies matrices
+
+
+def stretched(x: Tensor, width: int) -> Tensor:
+    """[..., 1] -> [..., width]."""
+    shape = (*x.shape[:-1], width)
+    if x.device.type != "cpu" or x.dtype not in _PRODUCTS:
+        return _C.expand(x, shape)
+    ones = flow.ones(1, width, dtype=x.dtype)
+    return _C.matmul(x.reshape(-1, 1), ones, False, False, 1.0).reshape(*shape)
+
+
+def broadcasting(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """`function` of two tensors, of which one may have to be stretched along its last dim."""
+
+    @functools.wraps(function)
+    def run(a: Tensor, b: Tensor) -> Tensor:
+        if a.ndim and b.ndim and a.device.type == "cpu" and a.dtype in _PRODUCTS:
+            n, m = a.shape[-1], b.shape[-1]
+            if n == 1 < m and math.prod(a.shape) > 1:
+                a = stretched(a, m)
+            elif m == 1 < n and math.prod(b.shape) > 1:
+                b = stretched(b, n)
+        return function(a, b)
+
+    return run
+
+
+times = broadcasting(_C.mul)
+minus = broadcasting(_C.sub)
+
 UNARY = (
     "relu", "gelu", "fast_gelu", "quick_gelu", "tanh", "sigmoid", "silu", "mish", "selu",
     "softsign", "hardswish", "hardsigmoid", "exp", "expm1", "log", "log1p", "log2", "sqrt",
@@ -23,10 +62,10 @@ UNARY = (
 )  # fmt: skip
 FUNCTIONS = {
     "log_sigmoid": _C.logsigmoid,
-    "broadcast_add": operator.add,
-    "broadcast_sub": operator.sub,
-    "broadcast_mul": operator.mul,
-    "broadcast_div": operator.truediv,
+    "broadcast_add": broadcasting(operator.add),
+    "broadcast_sub": broadcasting(operator.sub),
+    "broadcast_mul": broadcasting(operator.mul),
+    "broadcast_div": broadcasting(operator.truediv),
     "broadcast_maximum": flow.maximum,
     "broadcast_minimum": flow.minimum,
     "elementwise_maximum": flow.maximum,
@@ -115,7 +154,11 @@ def clip(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
 @kernel("bias_add")
 def bias_add(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """(a, b [n]) -> a + b along dim `axis`."""
-    return [_C.bias_add(inputs[0], inputs[1], axis=attrs["axis"])]
+    x, b = inputs
+    after = x.shape[attrs["axis"] % x.ndim + 1 :]
+    if not after:
+        return [x + b]  # the operator of that name takes 400 times as long
+    return [x + stretched(b.reshape(-1, 1), math.prod(after)).reshape(-1, *after)]
 
 
 @kernel("masked_fill")

@@ -7,7 +7,8 @@ forward
     kept      bytes beside inputs and outputs: of a variance nothing, of a LayerNorm what it scales
 backward, all gradients at once
     view      reads only the gradient, of which its own is a view, unless that takes a copy
-    product   reads its inputs
+    product   reads its inputs, as does an elementwise one
+    sum       reads only the gradient, as what adds or takes a number does
     others    OneFlow's autograd of the operator: all inputs and outputs are there
 
 A sum's gradients are the one that comes. Of an input that was stretched the gradient is a sum; it
@@ -28,11 +29,15 @@ REDUCTIONS = ("reduce_sum", "reduce_mean")  # need a workspace of their input's 
 _COPIES_FORGOTTEN = frozenset(
     {
         "relu", "sigmoid", "softmax", "log_softmax", "broadcast_add", "bias_add", "add_n",
-        "broadcast_sub", "scalar_mul", "scalar_add", "scalar_div", "dropout", "layer_norm",
+        "broadcast_sub", "broadcast_mul", "scalar_mul", "scalar_add", "scalar_div", "dropout",
+        "layer_norm",
     }
 )  # fmt: skip
-_SUMS = frozenset({"broadcast_add", "bias_add", "add_n"})
-_TERMS = {"expand": 1, "broadcast_sub": 2, "broadcast_mul": 2, "broadcast_div": 2}
+_SUMS = frozenset({"broadcast_add", "bias_add", "add_n", "scalar_add"})
+# of `kernels.lean`: their backward pass reads no input
+_LINEAR = frozenset({"broadcast_add", "add_n", "scalar_add", "broadcast_sub", "scalar_mul"})
+_TERMS = {"expand": 1, "broadcast_sub": 1, "broadcast_mul": 2, "broadcast_div": 2}
+_STRETCHED = frozenset({"broadcast_add", "broadcast_sub", "broadcast_mul", "broadcast_div"})
 # zeros, x less its mean, a mask; of a transposed convolution it was measured
 _LIKE_INPUT = frozenset({"narrow", "var", "dropout", "deconv1d", "deconv2d", "deconv3d"})
 
@@ -61,9 +66,21 @@ def kept_bytes(
 def workspace_bytes(op: OpSpec, ins: Sequence[float], copies: Sequence[float]) -> float:
     """Bytes that the forward pass needs only while it runs."""
     found = ins[0] if op.kind in REDUCTIONS else 0.0
+    if op.kind == "var":  # x less its mean, its square, and the sum's own
+        found = 3 * ins[0]
+    if _is_stretched_last(op):
+        found += max(ins)
     if any(copies) and _forgets_copies(op):
         found += sum(copies)
     return found + (ins[0] if op.kind == "dropout" else 0.0)
+
+
+def _is_stretched_last(op: OpSpec) -> bool:
+    """Whether an input is repeated along the last dim first (`kernels.elementwise`)."""
+    if op.kind not in _STRETCHED:
+        return False
+    last = [spec.shape[-1] if spec.shape else 1 for spec in op.inputs]
+    return min(last) == 1 < max(last)
 
 
 def _forgets_copies(op: OpSpec) -> bool:
@@ -76,13 +93,20 @@ def pull_back(op: OpPullback) -> None:
         _pull_view(op)
         return
     inputs, outputs = range(op.num_inputs), range(op.num_outputs)
-    reads = [*map(op.x, inputs), *(op.dy(o) for o in outputs if op.dy(o))]
-    if not is_matmul(op.kind):
+    reads = [op.dy(o) for o in outputs if op.dy(o)]
+    if op.kind not in _LINEAR:
+        reads += map(op.x, inputs)
+    keeps_inputs = is_matmul(op.kind) or op.kind == "broadcast_mul"
+    if not keeps_inputs and op.kind not in _LINEAR:
         reads += map(op.y, outputs)
     if op.extra() in op.step.extras:
         reads.append(op.extra())
     makes = []
     workspace = op.bytes_x(0) if op.kind in _LIKE_INPUT else 0.0
+    if op.kind == "var":  # x less its mean, and its gradient repeated
+        workspace *= 2
+    if op.kind == "broadcast_mul" and _is_stretched_last(op.spec):
+        workspace = op.bytes_y()
     for index in filter(op.wants, inputs):
         adds_up = op.kind in _SUMS or op.kind in _TERMS
         is_stretched = adds_up and op.bytes_x(index) < op.bytes_y()
@@ -94,7 +118,7 @@ def pull_back(op: OpPullback) -> None:
         if is_stretched:
             workspace = max(workspace, _TERMS.get(op.kind, 1) * op.bytes_y())
     copies = [op.copied_dy(o) for o in outputs]
-    if is_matmul(op.kind):  # one after the other
+    if keeps_inputs:  # one after the other
         workspace += max(*copies, *map(op.copied_x, inputs))
     else:
         workspace += sum(copies)

@@ -70,6 +70,25 @@ VIEWS = [
     ("transpose", {"perm": (2, 0, 1)}, (2, 3, 4)),
     ("transpose", {"perm": (0, -1, 1)}, (2, 3, 4)),
 ]
+SUMS = [
+    *(
+        (kind, {}, a, b)
+        for kind in ("broadcast_add", "broadcast_sub", "broadcast_mul")
+        for a, b in [
+            ((2, 3, 4), (2, 3, 4)), ((2, 3, 4), (4,)), ((2, 3, 4), (2, 3, 1)), ((1,), (3, 4)),
+            ((5, 1), (2, 1, 4)), ((2, 3, 1), (1,)), ((3, 1), (3, 4)),
+        ]
+    ),
+    ("add_n", {}, (2, 3), (2, 3), (2, 3)),
+    ("scalar_add", {"operand": 3}, (2, 3)),
+    ("scalar_mul", {"operand": 0.5}, (2, 3)),
+    ("reduce_sum", {"axis": [-1], "keepdims": True}, (2, 3, 4)),
+    ("reduce_sum", {"axis": [2], "keepdims": False}, (2, 3, 4)),
+    ("reduce_sum", {"axis": [0, 2], "keepdims": False}, (2, 3, 4)),
+    ("var", {"dim": [-1], "unbiased": False, "keepdim": True}, (2, 3, 4)),
+    ("var", {"dim": [2], "unbiased": True, "keepdim": False}, (2, 3, 4)),
+    ("var", {"dim": [0, 1], "unbiased": True, "keepdim": False}, (2, 3, 4)),
+]  # fmt: skip
 
 
 def run(kernels, kind, attrs, inputs, wanted, later=frozenset()) -> tuple[Any, Any, list[Any]]:
@@ -90,11 +109,11 @@ def assert_equal(found, expected):
             np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", [*PRODUCTS, *VIEWS], ids=str)
+@pytest.mark.parametrize("case", [*PRODUCTS, *VIEWS, *SUMS], ids=str)
 def test_gradients_are_autograds(case):
     kind, attrs, *shapes = case
     for inputs in zip(*map(views, shapes), strict=True):
-        for wanted in ([True] * len(inputs), [False, True][-len(inputs) :]):
+        for wanted in ([True] * len(inputs), [False, True, True][-len(inputs) :]):
             found, expected = (run(k, kind, attrs, inputs, wanted)[2] for k in (LEAN, KERNELS))
             assert_equal(found, expected)
 

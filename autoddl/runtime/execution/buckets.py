@@ -1,0 +1,88 @@
+"""Gradients of uses of parameters that travel together, by the plan, as one flat tensor."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...plans import StagePlan
+from ...sbp.collectives import Step
+from ...sbp.layout import Shape, local_shape
+from ...sbp.placement import B, NdSbp, S
+from ..backend import Backend, Tensor
+from ..comm.groups import Groups
+from ..comm.redistribute import LocalFn, prepare
+from .program import Edge, Program
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The uses `edges`, whose gradients have the local `shapes`.
+
+    travel: takes all of them, flat and one behind the other; None if each travels by itself
+    """
+
+    edges: tuple[Edge, ...]
+    shapes: tuple[Shape, ...]
+    travel: LocalFn | None
+    backend: Backend
+
+    def bring(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Where they belong; empties `gradients`, so that these are freed before they travel."""
+        if self.travel is None:
+            return [e.backward(gradients.pop(0)) for e in self.edges]
+        pairs = zip(self.edges, gradients, strict=True)
+        flat = self.backend.cat([edge.before(dy).reshape(-1) for edge, dy in pairs], 0)
+        gradients.clear()
+        flat = self.travel(flat)
+        found, start = [], 0
+        for shape in self.shapes:
+            size = math.prod(shape)
+            found.append(self.backend.narrow(flat, 0, start, size).reshape(shape))
+            start += size
+        return found
+
+
+def buckets_of(plan: StagePlan, program: Program, groups: Groups) -> tuple[Bucket, ...]:
+    """The plan's buckets, but for gradients that travel for each micro-batch (ZeRO's stages 2, 3).
+
+    Those travel as soon as they are there, by themselves: they end up split.
+    """
+    every, uses = plan.exchanges, {edge.key: edge for edge in program.uses}
+    found = []
+    for bucket in plan.buckets:
+        members = [every[n] for n in bucket if not every[n].is_often]
+        if not members:
+            continue
+        edges = tuple(uses[member.key] for member in members)
+        shapes = tuple(
+            local_shape(m.spec.shape, m.given, groups.mesh, groups.rank) for m in members
+        )
+        flat = _flat_steps(members[0].steps) if len(members) > 1 else None
+        travel = None
+        if flat is not None:
+            size = sum(map(math.prod, shapes))
+            touched = {axis for step in flat for axis in step.axes}
+            labels = tuple(x if a in touched else B for a, x in enumerate(members[0].given))
+            travel = prepare(flat, (size,), NdSbp(labels), groups)
+        found.append(Bucket(edges, shapes, travel, groups.backend))
+    return tuple(found)
+
+
+def _flat_steps(steps: Sequence[Step]) -> tuple[Step, ...] | None:
+    """The steps of an all-reduce on flat tensors; None where several of them split.
+
+    Pieces of a flat tensor that is split twice must follow one another as the mesh's axes do.
+    """
+    if sum(step.target.is_split for step in steps) > 1:
+        return None
+    return tuple(
+        dataclasses.replace(
+            step,
+            source=S(0) if step.source.is_split else step.source,
+            target=S(0) if step.target.is_split else step.target,
+        )
+        for step in steps
+    )
