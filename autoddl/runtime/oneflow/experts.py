@@ -81,16 +81,6 @@ class Places:
         return _C.gather(y.reshape(self.count, y.shape[-1]), self.place[which], 0)
 
 
-def combined(y: Tensor, weight: Tensor, places: Places) -> Tensor:
-    """The sum over choices of weight times what is found: [batch, length, width]."""
-    batch, length, k = weight.shape
-    share = weight.reshape(batch * length, k)
-    total = places.to_choice(y, 0) * share[:, 0:1]
-    for which in range(1, k):
-        total = total + places.to_choice(y, which) * share[:, which : which + 1]
-    return total.reshape(batch, length, y.shape[-1])
-
-
 class _Dispatch(OneOperator):
     kind = "moe_dispatch"
 
@@ -109,4 +99,9 @@ class _Combine(OneOperator):
     kind = "moe_combine"
 
     def forward(self, y: Tensor, expert: Tensor, position: Tensor, weight: Tensor) -> Tensor:
-        return combined(y, weight, Places.of(expert, position, y.shape[0], y.shape[2]))
+        places = Places.of(expert, position, y.shape[0], y.shape[2])
+        share = weight.reshape(-1, places.k)
+        total = places.to_choice(y, 0) * share[:, 0:1]
+        for which in range(1, places.k):
+            total = total + places.to_choice(y, which) * share[:, which : which + 1]
+        return total.reshape(*weight.shape[:-1], y.shape[-1])

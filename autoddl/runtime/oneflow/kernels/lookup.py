@@ -9,7 +9,7 @@ from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
 from ...kernel import Context, Explicit
-from ..experts import Places, combined
+from ..experts import Places
 from .registry import kernel, simple
 
 simple(
@@ -111,7 +111,7 @@ def moe_dispatch(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explic
             found = places()
             dx = found.to_choice(dy, 0)
             for which in range(1, found.k):
-                dx = dx + found.to_choice(dy, which)
+                dx.add_(found.to_choice(dy, which))
             return [dx.reshape(*shape), None, None]
 
     with flow.no_grad():
@@ -133,10 +133,14 @@ def moe_combine(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explici
         with flow.no_grad():
             found = places()
             share = flow._C.gather(weight.reshape(-1), found.choice, 0).unsqueeze(-1)
-            dy = found.from_tokens(dout) * share
+            dy = found.from_tokens(dout).mul_(share)
             rows = dout.reshape(-1, dout.shape[-1])
-            by_choice = [(found.to_choice(y, n) * rows).sum(dim=-1) for n in range(found.k)]
+            by_choice = [found.to_choice(y, n).mul_(rows).sum(dim=-1) for n in range(found.k)]
             return [dy, None, None, flow.stack(by_choice, dim=-1).reshape(*weight.shape)]
 
     with flow.no_grad():
-        return Explicit([combined(y, weight, places())], vjp)
+        found, share = places(), weight.reshape(-1, weight.shape[-1])
+        total = found.to_choice(y, 0).mul_(share[:, 0:1])
+        for which in range(1, found.k):
+            total.add_(found.to_choice(y, which).mul_(share[:, which : which + 1]))
+        return Explicit([total.reshape(*weight.shape[:-1], y.shape[-1])], vjp)

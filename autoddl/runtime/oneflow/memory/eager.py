@@ -38,8 +38,10 @@ _SUMS = frozenset({"broadcast_add", "bias_add", "add_n", "scalar_add"})
 _LINEAR = frozenset({"broadcast_add", "add_n", "scalar_add", "broadcast_sub", "scalar_mul"})
 _TERMS = {"expand": 1, "broadcast_sub": 1, "broadcast_mul": 2, "broadcast_div": 2}
 _STRETCHED = frozenset({"broadcast_add", "broadcast_sub", "broadcast_mul", "broadcast_div"})
-# zeros, x less its mean, a mask; of a transposed convolution it was measured
-_LIKE_INPUT = frozenset({"narrow", "var", "dropout", "deconv1d", "deconv2d", "deconv3d"})
+# zeros, x less its mean, a mask, a choice; of a transposed convolution it was measured
+_LIKE_INPUT = frozenset(
+    {"narrow", "var", "dropout", "moe_dispatch", "deconv1d", "deconv2d", "deconv3d"}
+)
 
 
 def kept_bytes(
@@ -107,6 +109,8 @@ def pull_back(op: OpPullback) -> None:
         workspace *= 2
     if op.kind == "broadcast_mul" and _is_stretched_last(op.spec):
         workspace = op.bytes_y()
+    if op.kind == "moe_combine":
+        workspace = op.bytes_y()  # what one choice found
     for index in filter(op.wants, inputs):
         adds_up = op.kind in _SUMS or op.kind in _TERMS
         is_stretched = adds_up and op.bytes_x(index) < op.bytes_y()
