@@ -25,8 +25,8 @@ from autoddl.runtime.jobs.launch import run_processes
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "overlap.md"
 MACHINE = "laptop"
-WARM = 4  # steps before those that are timed
-STEPS = {"tiny GPT": 40, "ResNet18": 20, "GPT": 5}
+WARM = 3  # steps before those that are timed
+STEPS = {"tiny GPT": 25, "ResNet18": 6, "GPT": 4}
 WHAT = {
     "tiny GPT": "2 layers of width 64, 16 sequences of 32",
     "ResNet18": "32 images of 32 x 32",

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import oneflow as flow
 import oneflow.asyncs as asyncs
+from oneflow import _C
 
 from ...graph.precision import PRECISIONS
 from ...sbp.layout import Shape
@@ -208,9 +209,9 @@ class OneFlow:
                 parameter.grad = gradient.contiguous()
                 return
             if parameter.grad is None:
-                parameter.grad = flow.empty(
+                parameter.grad = _C.global_empty(
                     parameter.shape, dtype=parameter.dtype, placement=parameter.placement,
-                    sbp=parameter.sbp,
+                    sbp=list(parameter.sbp),
                 )  # fmt: skip
             local_part(parameter.grad).copy_(gradient)
 
@@ -264,7 +265,7 @@ def _change(
     dtype = x.dtype
     carrier = (_CPU_CARRIERS if placement.type == "cpu" else _CARRIERS).get(dtype, dtype)
     with asyncs.thread(_communication_thread()):
-        whole = flow.empty(*shape, dtype=carrier, placement=placement, sbp=[source])
+        whole = _C.global_empty(shape, dtype=carrier, placement=placement, sbp=[source])
         whole.to_local().copy_(x.to(carrier))
         moved = whole.to_global(placement=placement, sbp=[target], check_meta=False)
         return moved.to_local().to(dtype)

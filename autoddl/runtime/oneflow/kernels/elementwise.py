@@ -1,9 +1,9 @@
 """Elementwise operators, with broadcasting.
 
-OneFlow's CPU kernels broadcast along the last dim element by element. [16, 128, 384] times
-[16, 128, 1] takes 258 ms, times a tensor of the same shape 0.8 ms, and 3 more to repeat the numbers
-first, by a product of matrices with ones, which changes no bit of them. Every LayerNorm has two
-such operators, and the gradients of its mean and variance are such ones.
+OneFlow's CPU kernels broadcast along the last dim element by element. [8, 32, 64] times [8, 32, 1]
+takes 0.8 ms of CPU time, times a tensor of the same shape 0.02 ms, and 0.14 more to repeat the
+numbers first, by a product of matrices with ones, which changes no bit of them. Every LayerNorm has
+two such operators, and the gradients of its mean and variance are such ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def stretched(x: Tensor, width: int) -> Tensor:
     shape = (*x.shape[:-1], width)
     if x.device.type != "cpu" or x.dtype not in _PRODUCTS:
         return _C.expand(x, shape)
-    ones = flow.ones(1, width, dtype=x.dtype)
+    ones = _C.constant((1, width), 1.0, dtype=x.dtype, device=x.device)  # `flow.ones`: 100 us
     return _C.matmul(x.reshape(-1, 1), ones, False, False, 1.0).reshape(*shape)
 
 
@@ -157,7 +157,7 @@ def bias_add(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tenso
     x, b = inputs
     after = x.shape[attrs["axis"] % x.ndim + 1 :]
     if not after:
-        return [x + b]  # the operator of that name takes 400 times as long
+        return [x + b]  # the operator of that name takes 50 times as long
     return [x + stretched(b.reshape(-1, 1), math.prod(after)).reshape(-1, *after)]
 
 
