@@ -2,6 +2,9 @@
 
 import io
 import re
+import struct
+from importlib import import_module
+from importlib.util import find_spec
 
 import pytest
 
@@ -33,6 +36,26 @@ def test_gpt_goes_on_with_one_device(tmp_path):
 
 
 def test_resnet(tmp_path):
-    told = lines("train_resnet", "1x1", "--steps", "2", "--every", "2", "--batch", "16")
+    """With TensorBoard's file where tensorboardX is installed, which nothing else needs."""
+    logs = ("--logs", str(tmp_path)) if find_spec("tensorboardX") else ()
+    told = lines("train_resnet", "1x1", "--steps", "2", "--every", "2", "--batch", "16", *logs)
     assert list(told) == [2]
     assert 0 <= told[2]["held out accuracy"] <= 1
+    for file in tmp_path.glob("events.*"):
+        logged = scalars(file.read_bytes())
+        assert logged.keys() == {2}
+        assert logged[2] == {name: pytest.approx(v, rel=1e-3) for name, v in told[2].items()}
+    assert len([*tmp_path.iterdir()]) == len(logs) // 2
+
+
+def scalars(records):
+    """Of an events file, by step: each record is a length, 4 bytes, an event, and 4 bytes."""
+    event_pb2 = import_module("tensorboardX.proto.event_pb2")
+    told, at = {}, 0
+    while at < len(records):
+        (size,) = struct.unpack_from("<Q", records, at)
+        event = event_pb2.Event.FromString(records[at + 12 : at + 12 + size])
+        for value in event.summary.value:
+            told.setdefault(event.step, {})[value.tag.replace("_", " ")] = value.simple_value
+        at += size + 16
+    return told
