@@ -6,6 +6,11 @@ Each line of a ```bash block is run, and of a ```text block each line must stand
 what comes before it, in this order, but for `...` and white space. Comments in a page's source:
 `<!-- first: code -->` stands at the head of the program, and `<!-- not run: why -->` before a block
 whose commands are only parsed.
+
+With the folder of an environment's programs in AUTODDL_INSTALLED (`/venv/bin`), where a wheel of
+autoddl is installed, its Python and its `autoddl` run the pages, and nothing of this clone:
+
+    AUTODDL_INSTALLED=/venv/bin python -m pytest tests/test_docs.py -k page_shows
 """
 
 from __future__ import annotations
@@ -37,6 +42,7 @@ BLOCK = re.compile(
 LAUNCHER = "python -m oneflow.distributed.launch"
 FILE = re.compile(r"# (\w+\.py)\n")
 WIDTH = "80"
+INSTALLED = os.environ.get("AUTODDL_INSTALLED")
 SET_BY_ONEFLOW = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")  # when imported
 
 
@@ -76,7 +82,8 @@ class Page:
 
     def program(self, parts: Sequence[str]) -> None:
         env = {name: value for name, value in os.environ.items() if name not in SET_BY_ONEFLOW}
-        command = [sys.executable, "-c", "\n".join(parts)]
+        python = f"{INSTALLED}/python" if INSTALLED else sys.executable
+        command = [python, "-c", "\n".join(parts)]
         done = subprocess.run(command, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         self.output = done.stdout
@@ -84,6 +91,11 @@ class Page:
     def command(self, line: str, only_parse: bool) -> None:
         if only_parse:
             check_parses(line)
+        elif INSTALLED:
+            env = {**os.environ, "PATH": f"{INSTALLED}:{os.environ['PATH']}"}
+            done = subprocess.run(line, shell=True, env=env, capture_output=True, text=True)
+            assert done.returncode == 0, (line, done.stdout, done.stderr)
+            self.output = done.stdout
         elif line.startswith("autoddl train"):
             self.program(["from autoddl.tools.cli import main", f"main({shlex.split(line)[1:]})"])
         elif line.startswith("autoddl "):
@@ -138,7 +150,10 @@ def check_shown(shown: str, output: str) -> None:
 )
 def test_what_a_page_shows_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+    if INSTALLED:
+        monkeypatch.delenv("PYTHONPATH", raising=False)
+    else:
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
     monkeypatch.setenv("COLUMNS", WIDTH)
     Page(path, tmp_path).run()
 
@@ -155,7 +170,9 @@ def test_the_readmes_claims_are_those_of_the_results():
     large, huge = planned["gpt_36b_256"], planned["gpt3_175b_1024x8"]
     assert large["gap"] < 1e-5
     assert f"the proven optimum in {large['wall_s']:.1f} s on two cores" in claims
-    assert f"to within {huge['gap']:.3%} in {huge['wall_s']:.1f} s".replace("%", " %") in claims
+    least = max(huge["gap"], result("golden.json")["gpt3_175b_1024x8"]["gap"])
+    told = re.search(rf"to within (\S+) % in {huge['wall_s']:.1f} s", claims)
+    assert told is not None and 0 <= float(told[1]) / 100 - least < 1e-4
     links = [
         payload / case["expected_payload"] - 1
         for cases in result("box/bytes.json")["cases"].values()

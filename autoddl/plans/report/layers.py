@@ -27,7 +27,7 @@ COLUMNS = (
     Column("communication_s", "comm.", "seconds", adds=True),
     Column("nic_bytes", "NIC", "bytes", adds=True),
     Column("intra_bytes", "in host", "bytes", adds=True),
-    Column("memory_bytes", "memory", "bytes", adds=True),
+    Column("memory_bytes", "keeps", "bytes", adds=True),
     Column("next_best_split", "next best split", "split", apart=True, notation="words"),
     Column("next_best", "next best topology", "topology", apart=True, notation="sbp"),
     Column("next_best_extra_s", "longer by", "more_seconds", apart=True),
@@ -43,7 +43,7 @@ def layers_table(
     """One row a layer; `names` are the layers, None for all. brief: without what stands apart."""
     chosen = [layer for layer in stage.layers if names is None or layer.name in names]
     note = (
-        "memory: all that a layer keeps in a step; not all of it is there at the fullest moment, "
+        "keeps: all that a layer keeps in a step; not all of it is there at the fullest moment, "
         "which the limit is held against",
     )
     return Table(
