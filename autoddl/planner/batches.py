@@ -110,7 +110,7 @@ class Batches:
             first = self._first_fit(())
             if first == 0 or self._seems_near_free(first):
                 best = self._search(self.counts[first], math.inf, ())
-                if best is not None and (best.is_near_free or best.result.end != "done"):
+                if best is not None and (best.is_near_free or best.result.is_stopped):
                     return best
         if checkpointing == "auto" and self.blocks:
             families.append(self.blocks)
@@ -122,7 +122,7 @@ class Batches:
             estimates = [k for k in self._worth_search(families, beat_s) if k.key not in tried]
             tried |= {estimate.key for estimate in estimates}
             best = self._fastest(estimates, best, checkpointing)
-            if best is not None and best.result.end != "done":
+            if best is not None and best.result.is_stopped:
                 return best
         if best is not None:
             return best
@@ -157,7 +157,7 @@ class Batches:
                 found = self._with_fewer(found)
             if found is not None and (best is None or found.seconds < best.seconds):
                 best = found
-                if found.result.end != "done":
+                if found.result.is_stopped:
                     return best
         return best
 

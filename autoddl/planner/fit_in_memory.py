@@ -148,7 +148,7 @@ class FittedSearch:
 
     def _leaves_nothing(self, bounds: ClassBounds, searched: Searched) -> bool:
         """Whether a limit lowered by most of what the fullest moment exceeds it admits nothing."""
-        if searched[1].end != "done":
+        if searched[1].is_stopped:
             return False
         excess = self._found(*searched).excess_bytes
         limit = searched[1].memory - excess * _SURE
@@ -176,7 +176,7 @@ class FittedSearch:
         tables, first = searched
         fits = self._narrowed(searched, lowered, _LOOSENINGS if is_thorough else 0)
         most_s = math.inf if fits is None else fits.seconds
-        for choice in first.earlier if first.end == "done" and is_thorough else ():
+        for choice in first.earlier if is_thorough and not first.is_stopped else ():
             cost, memory = tables.problem.evaluate(choice)
             if not first.cost < cost < most_s:
                 break
@@ -208,7 +208,7 @@ class FittedSearch:
             fits = found(last)
             if fits.excess_bytes <= 0:
                 break
-            if last[1].end != "done":
+            if last[1].is_stopped:
                 return None
             large = min(large, last[1].memory)
             limit = last[1].memory - fits.excess_bytes * (1 + tries / 2)
@@ -266,7 +266,7 @@ class FittedSearch:
             wanted = result.cost / (1 + gap)
             is_good = result.cost <= bound * (1 + gap)
             most_s = min(wanted, result.lower_bound * (1 + ROUNDING), beat_s)
-            if every or is_good or ceiling >= most_s or result.end != "done":
+            if every or is_good or ceiling >= most_s or result.is_stopped:
                 return tables, dataclasses.replace(result, lower_bound=bound)
             slack = max(2 * slack, wanted / bounds.bound - 1 + 1e-6)
         return None

@@ -55,11 +55,10 @@ class Algorithm:
 
 
 ALGORITHMS: Mapping[str, Algorithm] = {
-    "auto": Algorithm("auto:auto", proves_bound=True),
+    "auto": Algorithm("exact:auto", proves_bound=True),
     "coordinate_descent": Algorithm(
         "heuristics.coordinate_descent:coordinate_descent", has_restarts=True
     ),
-    "exact": Algorithm("exact:exact", proves_bound=True),
     "exhaustive": Algorithm("heuristics.exhaustive:exhaustive", proves_bound=True),
     "integer": Algorithm("integer_program:integer", proves_bound=True),
     "metropolis_hastings": Algorithm(

@@ -40,7 +40,8 @@ class Spent(Protocol):
 class Budget:
     """seconds, evaluations: no choice (or line search) is priced after so many.
 
-    gap: relative gap between the best choice and the lower bound at which a search may end
+    gap:      relative gap between the best choice and the lower bound at which a search may end
+    long_gap: the same where closing the rest takes long; what is less than `gap` does not count
 
     A search whose budget ends returns the best choice so far. `seconds` makes the result depend on
     the machine; without it equal seeds give equal results.
@@ -49,6 +50,7 @@ class Budget:
     seconds: float = math.inf
     evaluations: float = math.inf
     gap: float = 0.0
+    long_gap: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.evaluations >= 1:

@@ -9,14 +9,6 @@ constant. Chains, residual blocks and attention are series-parallel, so whole ne
 constant. In what order, and which products are equal, `elimination_order` says before any number is
 known. `eliminate` does the forward part, `Elimination.expand` chooses backwards.
 
-A variable of more than two neighbours a, b, ... disappears into one table over all of them,
-
-    T[s_a, s_b, ...] = min_s ( sum of all tables that mention it ),
-
-whose size is the product of their numbers of strategies (bucket elimination; R. Dechter, 1999). It
-is feasible only while the tables stay small, on small meshes or for a few crossing branches:
-`best_choice` does it for what `eliminate` leaves over, and `free_bound` bounds what it cannot do.
-
 The min-plus products of tables,
 
     T[i, j] = min_s ( left[i, s] + node[s] + right[s, j] ),
@@ -29,7 +21,7 @@ is the same in whatever order they are compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -38,7 +30,7 @@ from numpy.typing import NDArray
 
 from .._native.library import loops
 from .elimination_order import Program, along_chains, program
-from .problem import ROUNDING, Choice, Problem, Table
+from .problem import Choice, Problem, Table
 
 Single = NDArray[np.float32]
 _CHUNK = 250_000  # additions on arrays at once
@@ -69,12 +61,6 @@ def on_arrays(left: Table, node: Table, right: Table) -> Single:
 def _least(table: Table) -> float:
     least = float(table.min(initial=np.inf))
     return least if np.isfinite(least) else 0.0
-
-
-# Sums of table entries in all. A GPT with one layer of experts on four devices needs 1e8 (0.1 s), a
-# Res2Net or a PVT on 16 devices 4e10, a DenseNet there 1e56.
-_MOST_SUMS = 2e9
-_MOST_ENTRIES = 2e7  # of one table: 160 MB
 
 
 @dataclass(frozen=True)
@@ -171,103 +157,3 @@ def eliminated_along_chains(problem: Problem, memory_price: float) -> Eliminatio
     """`eliminate` of every variable, in the order that suits Pareto sets."""
     sizes = len(problem.node_cost), len(problem.edge_cost)
     return eliminated(problem, memory_price, along_chains(problem.nodes, problem.edges, sizes))
-
-
-def free_bound(problem: Problem) -> float:
-    """No choice costs less than this, whatever its memory.
-
-    Where elimination leaves variables over, the least entries of the remaining tables bound these.
-    """
-    state = eliminate(problem, 0.0, frozenset())
-    bound = state.constant + sum(float(scores.min()) for scores in state.node.values())
-    for variable, edges in state.edges.items():
-        bound += sum(float(table.min()) for other, table in edges.items() if variable < other)
-    return bound - ROUNDING * abs(bound)
-
-
-@dataclass(frozen=True)
-class _Factor:
-    """A table over some variables, in ascending order, one dim each."""
-
-    variables: tuple[int, ...]
-    table: Table
-
-    def over(self, variables: Sequence[int]) -> Table:
-        """The table with a dim for each of `variables`, of length one where it has none."""
-        shape = dict(zip(self.variables, self.table.shape, strict=True))
-        return self.table.reshape([shape.get(v, 1) for v in variables])
-
-    def at(self, variable: int, strategy: int) -> _Factor:
-        """What is left with one variable's strategy chosen."""
-        axis = self.variables.index(variable)
-        rest = (*self.variables[:axis], *self.variables[axis + 1 :])
-        return _Factor(rest, np.asarray(self.table.take(strategy, axis=axis)))
-
-    def given(self, chosen: Mapping[int, int]) -> _Factor:
-        """What is left with those of its variables chosen that have a strategy there."""
-        factor = self
-        for variable in self.variables:
-            if variable in chosen:
-                factor = factor.at(variable, chosen[variable])
-        return factor
-
-
-def best_choice(state: Elimination) -> Choice | None:
-    """The choice of least score of all variables; None if the tables would become too large."""
-    if not state.node:
-        return state.expand({})
-    order = _order(state)
-    if order is None:
-        return None
-    # NumPy has tables of 32 dims at most: those of one strategy are none
-    chosen = {variable: 0 for variable, scores in state.node.items() if len(scores) == 1}
-    factors = [_Factor((variable,), table) for variable, table in state.node.items()]
-    for variable, edges in state.edges.items():
-        pairs = ((other, table) for other, table in edges.items() if variable < other)
-        factors += [_Factor((variable, other), table) for other, table in pairs]
-    factors = [factor.given(chosen) for factor in factors]
-    buckets: list[tuple[int, list[_Factor]]] = []
-    for variable in order:
-        own = [factor for factor in factors if variable in factor.variables]
-        factors = [factor for factor in factors if variable not in factor.variables]
-        buckets.append((variable, own))
-        factors.append(_eliminated(variable, own))
-    for variable, own in reversed(buckets):
-        scores = np.zeros(len(state.node[variable]))
-        for factor in own:
-            scores = scores + factor.given(chosen).table
-        chosen[variable] = int(scores.argmin())
-    return state.expand(chosen)
-
-
-def _eliminated(variable: int, own: Sequence[_Factor]) -> _Factor:
-    """The least over the variable's strategies of the sum of its tables, one after the other."""
-    rest = tuple(sorted({v for factor in own for v in factor.variables} - {variable}))
-    axis = next(factor for factor in own if factor.variables == (variable,))
-    least: Table | None = None
-    for strategy in range(len(axis.table)):
-        total = np.zeros([1] * len(rest))
-        for factor in own:
-            total = total + factor.at(variable, strategy).over(rest)
-        least = total if least is None else np.minimum(least, total)
-    assert least is not None
-    return _Factor(rest, least)
-
-
-def _order(state: Elimination) -> list[int] | None:
-    """Variables of several strategies, the smallest tables first; None if one is too large."""
-    sizes = {v: len(scores) for v, scores in state.node.items() if len(scores) > 1}
-    near = {v: sizes.keys() & others for v, others in state.edges.items() if v in sizes}
-    order, sums = [], 0.0
-    while near:
-        entries = {v: math.prod(float(sizes[w]) for w in others) for v, others in near.items()}
-        variable = min(near, key=lambda v: (entries[v], v))
-        others = near.pop(variable)
-        sums += entries[variable] * sizes[variable]
-        if entries[variable] > _MOST_ENTRIES or sums > _MOST_SUMS:
-            return None
-        for other in others:
-            near[other] |= others - {other}
-            near[other].discard(variable)
-        order.append(variable)
-    return order

@@ -10,13 +10,15 @@ Without a memory limit that binds, elimination alone finds the optimum (`elimina
 4. what gap is left is closed by elimination with sets of Pareto-optimal (cost, memory) below rising
    ceilings on the cost (`pareto_elimination`), after dominated strategies have gone.
 
-Where elimination leaves more variables over than wider tables can take in, messages among these
-(`messages`) give a good choice, a bound and the reduced costs; in place of 4. an integer program
-decides about the strategies that are left, if it is small enough.
+Where elimination leaves variables over, messages among these (`messages`) give a good choice, a
+bound and the reduced costs. What gap is left then is closed below rising ceilings: pairs of the
+variables become one (`merging`) until elimination takes all, and 4. follows. Should these have too
+many strategies, an integer program decides (`integer_program`), if it is not too large either.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -28,12 +30,14 @@ from .elimination_order import without_fixed_cycles
 from .integer_program import program_columns, solve_program
 from .lagrangian import Dual, Found, best_price, score_bound
 from .local_search import crossover, descend
+from .messages import solve
 from .pareto_elimination import AtPrice, Least, TooMany, least_within
 from .problem import ROUNDING, Choice, Problem, SearchResult
-from .reduced_costs import ReducedCosts, Restricted
+from .reduced_costs import ReducedCosts
+from .restricted import Restricted
 
 # Of the integer program: a GPT with one layer of experts on four devices has 120,000 (9 s).
-MOST_COLUMNS = 200_000
+_MOST_COLUMNS = 200_000
 # Gap from which on strategies are dropped, and at which a search ends that may leave a larger one:
 # where 1 % is allowed, the first choice within that may be 1 % above the optimum (GPT of 32 blocks
 # on 256 devices), and saves ten eliminations. 2e-4 and 1e-3 find the same on five GPTs, as fast.
@@ -51,24 +55,26 @@ _LOSS = ROUNDING  # relative: costs that differ by less count as equal
 _FIRST_CEILING = 1 / 16
 _RISE = 3.0
 _SMALL_RISE = 1.4
+_FALLS, _FALL = 1, 4.0  # chosen, not measured: so often a ceiling falls by so much of its rise
 _OTHER_PRICES = (0.5, 2.0)  # times the best price: they rule out pairs of extreme memory
 
 
-def exact(problem: Problem, rng: np.random.Generator, budget: Budget) -> SearchResult | None:
+def auto(problem: Problem, rng: np.random.Generator, budget: Budget) -> SearchResult | None:
     """The optimum and its proof; when the budget ends, the best so far with a lower bound.
 
-    None if no choice fits the memory limit (or none was found within the budget).
+    None if no choice fits the memory limit (or none was found within the budget). The result's
+    `algorithm` says what found the choice.
     """
+    name = "elimination"
     with Progress(problem, budget) as run:
-        prove(problem, run, MOST_COLUMNS)
-    return run.result("exact")
+        name = prove(problem, run)
+    if run.best is None and run.end == "budget":  # it was too small for any other choice
+        run.offer(eliminate(problem, math.inf, frozenset()).expand_greedily())
+    return run.result(name)
 
 
-def prove(problem: Problem, run: Progress, columns: int, nodes: float = math.inf) -> str:
-    """Offer the optimum to `run` and raise its bound, as far as that may be done; what found it.
-
-    columns, nodes: of the integer program and of its solver's tree, at most
-    """
+def prove(problem: Problem, run: Progress) -> str:
+    """Offer the optimum to `run` and raise its bound to it; what found it."""
     run.spend()
     view = Restricted.of(problem)
     free = view.solved(0.0, run)
@@ -81,36 +87,106 @@ def prove(problem: Problem, run: Progress, columns: int, nodes: float = math.inf
     for near in (_NEAR, 0.0):
         best = max(best, approach(view, run, near), key=lambda dual: dual.bound)
         if run.best is None and math.isfinite(run.bound):  # messages do not tell what fits
-            least = view.original(view.solved(math.inf, run).choice)
-            run.offer(descend(problem, least, spend=run.check)[0])
+            _offer_least(problem, run)
         if run.best is None or run.bound >= problem.cost_limit or run.is_good(gap):
             return name
         smaller = view.below(best.price, run.cost / (1 + gap), run)
         if smaller is None:  # nothing can be better than the best
             return name
         view = smaller
-    before = run.cost
-    if run.is_done:
-        pass
-    elif view.solved(best.price, run).state.node:
-        solve_if_small(view, run, columns, nodes)
-    else:
-        _close(view, run, best)
-        return name
-    return name if run.cost == before else "integer"
+    try:
+        if view.leaves_variables:
+            _merge(view, run, best)
+        elif not run.is_done:
+            _close(view, run, best)
+    except TooMany:
+        cost = run.cost
+        _solve_program(view, run)
+        return "integer" if run.cost < cost else name
+    return name
 
 
-def solve_if_small(view: Restricted, run: Progress, columns: int, nodes: float) -> None:
-    """Solve the integer program of what is left of a problem, if it has no more columns."""
+def _solve_program(view: Restricted, run: Progress) -> None:
+    """Solve the integer program of what is left, unless its tables are too large."""
     smaller = view.among(prune(view.problem))
-    if program_columns(smaller.problem) <= columns:
-        run.raise_bound(min(solve_program(smaller, run, nodes), view.ceiling))
+    if not view.leaves_variables or program_columns(smaller.problem) > _MOST_COLUMNS:
+        run.end = "size"
+        return
+    run.raise_bound(min(solve_program(smaller, run), view.ceiling))
+
+
+def _offer_least(problem: Problem, run: Progress) -> None:
+    """Offer a choice of the least memory; raise the bound if that does not fit."""
+    pairs = zip(problem.edge_cost, problem.edge_memory, strict=True)
+    lightest = dataclasses.replace(
+        problem,
+        node_cost=problem.node_memory,
+        node_memory=tuple(map(np.zeros_like, problem.node_memory)),
+        edge_cost=tuple(np.where(np.isfinite(cost), memory, np.inf) for cost, memory in pairs),
+        edge_memory=tuple(map(np.zeros_like, problem.edge_memory)),
+        memory_limit=math.inf,
+        cost_limit=math.inf,
+        known_bound=-math.inf,
+    )
+    with Progress(lightest, dataclasses.replace(run.remaining, gap=0.0)) as least:
+        prove(lightest, least)
+    run.evaluations += least.evaluations
+    if least.bound > problem.memory_limit:
+        run.raise_bound(math.inf)
+    elif least.best is not None:
+        run.offer(descend(problem, least.best, spend=run.check)[0])
+
+
+def _merge(view: Restricted, run: Progress, dual: Dual) -> None:
+    """Search `view`, of which elimination leaves variables over, below rising ceilings.
+
+    The lower a ceiling, the fewer pairs of strategies remain of two variables that become one; what
+    grows too large is tried again below a lower one.
+    """
+    bound, step, falls = run.bound, (run.to_beat - run.bound) * _FIRST_CEILING, 0
+    while bound < run.to_beat and not run.is_done:
+        ceiling = min(bound + step, run.to_beat)
+        found = view.below(dual.price, ceiling, run)
+        try:
+            _search_below(ceiling, found, run, dual)
+        except TooMany:
+            if falls == _FALLS:
+                raise
+            step, falls = step / _FALL, falls + 1
+            continue
+        bound = ceiling
+        run.raise_bound(min(ceiling, run.cost) * (1 - _LOSS))
+        step *= _RISE
+
+
+def _search_below(ceiling: float, view: Restricted | None, run: Progress, dual: Dual) -> None:
+    """Offer the cheapest choice below the ceiling, if there is one. Raises TooMany."""
+    while view is not None:
+        view = view.loosened()
+        is_whole = not view.leaves_variables
+        if not is_whole:
+            view = view.merged(dual.price, ceiling, run)
+        if view is None:
+            return
+        dual = approach(view, run, 0.0)
+        if run.is_done:
+            return
+        if is_whole:
+            _close(view, run, Dual(dual.price, max(dual.bound, run.bound)))
+            return
+        view = view.below(dual.price, min(ceiling, run.to_beat), run)
 
 
 def may_fit(problem: Problem) -> bool:
     """Whether the least memory of all choices keeps to the limit; true if that is not known."""
     state = eliminate(problem, math.inf, frozenset())
     return bool(state.node) or state.constant <= problem.memory_limit * (1 + 2 * ROUNDING)
+
+
+def free_bound(problem: Problem) -> float:
+    """No choice costs less than this, whatever its memory."""
+    free = solve(eliminate(problem, 0.0, frozenset()))
+    return score_bound(problem, (free.choice, free.short), 0.0)
 
 
 def approach(view: Restricted, run: Progress, near: float) -> Dual:
@@ -146,21 +222,23 @@ def approach(view: Restricted, run: Progress, near: float) -> Dual:
 
 
 def _close(view: Restricted, run: Progress, dual: Dual) -> None:
-    """Search `view` by Pareto elimination below rising ceilings."""
+    """Search `view` by Pareto elimination below rising ceilings. Raises TooMany."""
     bound, gap, part = dual.bound, run.to_beat - dual.bound, _FIRST_CEILING
-    may_be_long = run.budget.gap == 0.0 or not run.is_good(_NEAR)
+    may_be_long = not run.is_good(run.budget.long_gap)
     is_long = False
     alive = view.among(prune(view.problem))  # dominated: so below a lower ceiling, too
     ceiling = bound
-    while ceiling < run.to_beat:
-        ceiling = min(bound + part * gap, run.to_beat)
+    while ceiling < min(run.to_beat, view.ceiling):
+        ceiling = min(bound + part * gap, run.to_beat, view.ceiling)
         smaller, looked = alive.below(dual.price, ceiling, run), 0
         if smaller is not None:
             try:
                 most = _WORK if is_long else _QUICK_WORK
                 found = _least(smaller.problem, run, dual.price, ceiling, most, is_long)
             except TooMany:
-                if is_long or not may_be_long:
+                if is_long:
+                    raise
+                if not may_be_long:
                     return
                 is_long, ceiling = True, bound  # not as short as was hoped
                 continue

@@ -25,7 +25,7 @@ from .budget import Budget, Progress
 from .dominance import prune
 from .local_search import descend
 from .problem import ROUNDING, Choice, Problem, SearchResult, Table, draw
-from .reduced_costs import Restricted
+from .restricted import Restricted
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
@@ -162,7 +162,7 @@ def integer(problem: Problem, rng: np.random.Generator, budget: Budget) -> Searc
     was found within the budget).
     """
     with Progress(problem, budget) as run:
-        smaller = Restricted(problem, prune(problem))
+        smaller = Restricted.of(problem).among(prune(problem))
         for _ in range(_DESCENTS):
             start = draw(smaller.problem, rng)
             found, _ = descend(smaller.problem, start, spend=run.spend)

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .elimination import Elimination, best_choice
+from .elimination import Elimination
 from .problem import ROUNDING, Choice, Table
 
 # Sweeps at most, and those in which the bound must rise by a part of what is missing: chosen, not
@@ -78,10 +78,6 @@ def solve(state: Elimination, spend: Callable[[], None] = lambda: None) -> Solve
         if len(bounds) > _PATIENCE and bounds[-1] - bounds[-1 - _PATIENCE] < _LEAST_RISE * missing:
             break
     short = max(0.0, least - max(bounds))
-    if short > ROUNDING * abs(least + state.constant):
-        exact = best_choice(state)
-        if exact is not None:
-            return Solved(state, exact, 0.0, messages)
     return Solved(state, state.expand(best), short, messages)
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 Table = NDArray[np.floating[Any]]
 Choice = NDArray[np.int64]
 _Uses = tuple[list[tuple[int, Choice]], list[tuple[int, Choice, Choice, Choice]]]
-SearchEnd = Literal["done", "budget", "interrupted"]
+SearchEnd = Literal["done", "budget", "interrupted", "size"]
 _REMEMBERED = 4  # choices
 
 # Relative error that single-precision tables of a search leave; nearer costs count as equal.
@@ -209,7 +209,7 @@ class SearchResult:
     lower_bound: no choice within the limit costs less (-inf if the algorithm proves nothing)
     free_cost:   cost of the best choice found with memory ignored
     curve:       each improvement; costs fall
-    end:         "done", or what stopped the search: its budget or the user
+    end:         "done", or what stopped the search: its budget, the user, or the size of its tables
     seconds:     that the search took
     earlier:     the last choices that were the best before this one, the cheapest first
     """
@@ -225,6 +225,11 @@ class SearchResult:
     end: SearchEnd = "done"
     seconds: float = 0.0
     earlier: tuple[Choice, ...] = ()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether its budget ended or the user stopped it."""
+        return self.end in ("budget", "interrupted")
 
     @property
     def gap(self) -> float:

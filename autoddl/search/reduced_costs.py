@@ -12,24 +12,15 @@ with (min, +) in place of (+, *). For T[i, j] = min_s L[i, s] + v[s] + R[s, j] t
 
 A table that several variables or edges share gets the least over all its uses. `ReducedCosts` takes
 about twice as long as the elimination.
-
-No choice that costs less than some ceiling has a strategy of which the least score is higher:
-`Restricted.below` leaves these out.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-
 import numpy as np
-from numpy.typing import NDArray
 
-from .budget import Progress
-from .elimination import Elimination, eliminate, min_plus
-from .messages import Messages, Solved, solve
-from .problem import ROUNDING, Choice, Problem, Table
+from .elimination import Elimination, min_plus
+from .messages import Messages
+from .problem import Table
 
 
 class ReducedCosts:
@@ -108,64 +99,3 @@ class ReducedCosts:
     def through(self, slot: int) -> Table:
         """The least score of a solution through each entry."""
         return self._tables[slot] + self.of(slot)
-
-
-@dataclass
-class Restricted:
-    """The problem with the strategies `kept` of each node table.
-
-    ceiling: every choice of the whole problem that costs less is one of these
-    price:   of memory that may be about the best one, if it is not 0
-    """
-
-    whole: Problem
-    kept: list[NDArray[np.int64]]
-    ceiling: float = math.inf
-    price: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.problem = self.whole.restricted(self.kept)
-        self._last: tuple[float, Solved] | None = None
-
-    @staticmethod
-    def of(problem: Problem) -> Restricted:
-        """With all strategies."""
-        return Restricted(problem, [np.arange(len(cost)) for cost in problem.node_cost])
-
-    @property
-    def size(self) -> int:
-        """Number of strategies."""
-        return sum(map(len, self.kept))
-
-    def solved(self, price: float, run: Progress) -> Solved:
-        """The best choice at a price that is found; the last one is remembered."""
-        if self._last is None or self._last[0] != price:
-            state = eliminate(self.problem, price, frozenset())
-            self._last = price, solve(state, run.spend)
-        return self._last[1]
-
-    def among(self, chosen: Sequence[NDArray[np.int64] | NDArray[np.bool_]]) -> Restricted:
-        """With these of its strategies only."""
-        kept = [numbers[own] for numbers, own in zip(self.kept, chosen, strict=True)]
-        return Restricted(self.whole, kept, self.ceiling, self.price)
-
-    def below(self, price: float, cost: float, run: Progress) -> Restricted | None:
-        """Without the strategies of which nothing that costs less than `cost` can be made.
-
-        None if nothing can; the bound of the run is then raised to that.
-        """
-        run.spend()
-        solved = self.solved(price, run)
-        reduced = ReducedCosts(solved.state, solved.messages)
-        most = cost + (price * self.whole.memory_limit if price else 0.0)  # the limit may be inf
-        most += ROUNDING * abs(most)
-        masks = [reduced.through(table) <= most for table in range(len(self.kept))]
-        if any(not masks[table].any() for table in set(self.whole.nodes)):
-            run.raise_bound(min(cost, self.ceiling))
-            return None
-        return replace(self.among(masks), ceiling=min(cost, self.ceiling))
-
-    def original(self, choice: Choice) -> Choice:
-        """A choice of the smaller problem in the numbers of the whole one."""
-        pairs = zip(self.whole.nodes, choice, strict=True)
-        return np.array([self.kept[table][s] for table, s in pairs], dtype=np.int64)

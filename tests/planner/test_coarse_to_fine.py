@@ -16,8 +16,8 @@ from autoddl.planner.tables.groups import make_groups
 from autoddl.planner.tables.pair_prices import PairPrices
 from autoddl.planner.tables.tables import build_tables
 from autoddl.plans.figures import figures
-from autoddl.search.auto import auto
 from autoddl.search.budget import Budget
+from autoddl.search.exact import auto
 from tests.clusters import cluster
 from tests.graphs import attention, mlp, residual
 
@@ -136,7 +136,7 @@ def test_every_algorithm_that_proves_finds_the_optimum_of_all_strategies(
     every = build_tables(micro_graph(graph, 1), CostModel(where, memory_limit_bytes=1e15))
     assert every is not None
     least = best(every.problem).cost
-    for search in ("auto", "exact", "integer"):
+    for search in ("auto", "integer"):
         options = PlanOptions(
             micro_batches=1, search=search, gap=0.0, baselines=False, memory_limit_bytes=1e15
         )
@@ -150,7 +150,7 @@ def test_a_heuristic_searches_among_the_same_strategies_and_has_their_bound():
     options = PlanOptions(search="random", restarts=200, baselines=False)
     where = cluster("gcp_a100", 8, 4)
     plan = find_plan(GRAPHS["wide"], where, options)
-    exact = find_plan(GRAPHS["wide"], where, PlanOptions(search="exact", baselines=False))
+    exact = find_plan(GRAPHS["wide"], where, PlanOptions(search="auto", baselines=False))
     assert plan.stage.search.lower_bound_s is not None
     assert (
         0

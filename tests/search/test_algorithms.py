@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from autoddl.planner.options import PROVING
 from autoddl.search.algorithms import ALGORITHMS, find_algorithm
-from autoddl.search.auto import auto
 from autoddl.search.budget import Budget, Progress
+from autoddl.search.exact import auto
 from autoddl.search.heuristics.metropolis_hastings import acceptance
-from autoddl.search.problem import relative_gap
+from autoddl.search.problem import Edge, Problem, relative_gap
 from tests.search.brute_force import SHAPES, k_tree, optimum, random_problem
 
 TOLERANCE = 2e-6  # the tables of an elimination are of single precision
@@ -82,12 +82,11 @@ def test_keeps_to_the_gap(name, seed, shape, slack, gap):
     assert exact is not None and rough.evaluations <= exact.evaluations
 
 
-@pytest.mark.parametrize("name", ("auto", "exact"))
-def test_a_bound_that_is_known_ends_the_search(name):
+def test_a_bound_that_is_known_ends_the_search():
     problem, best = limited(3, "residual", 1.02)
     known = dataclasses.replace(problem, known_bound=best)
-    enough = run(name, known, Budget(gap=1.0))
-    exact = run(name, problem)
+    enough = run("auto", known, Budget(gap=1.0))
+    exact = run("auto", problem)
     assert enough is not None and enough.cost <= 2 * best
     assert exact is not None and enough.evaluations < exact.evaluations
 
@@ -140,21 +139,66 @@ def test_same_seed_same_choice(name):
     assert first.evaluations == second.evaluations
 
 
-@pytest.mark.parametrize("name", ("auto", "exact"))
-def test_what_elimination_leaves_is_proven_all_the_same(monkeypatch, name):
-    """Graphs of tree-width 3 to 6, by messages, reduced costs and the integer program alone."""
-    monkeypatch.setattr("autoddl.search.messages.best_choice", lambda state: None)
-    for seed in range(32):
-        rng = np.random.default_rng(seed)
-        problem = random_problem(rng, 7, k_tree(rng, 7, width=3 + seed % 4))
-        least = optimum(problem)[1]
-        slack = (1.02, 1.1, 1.4, math.inf)[seed // 4 % 4]
-        problem = dataclasses.replace(problem, memory_limit=least * slack + 1e-9)
-        best = optimum(problem)[0]
-        result = ALGORITHMS[name](problem, rng, Budget())
-        assert result is not None
-        assert best * (1 - 1e-12) <= result.cost <= best * (1 + TOLERANCE)
-        assert result.lower_bound <= best * (1 + 1e-12) and result.gap == 0
+def proven(problem):
+    """The optimum is found and proven; the search's result."""
+    best = optimum(problem)[0]
+    result = auto(problem, np.random.default_rng(0), Budget())
+    assert result is not None and result.end == "done"
+    assert best * (1 - 1e-12) <= result.cost <= best * (1 + TOLERANCE)
+    assert result.lower_bound <= best * (1 + 1e-12) and result.gap == 0
+    return result
+
+
+def wide(seed, slack):
+    """A problem of tree-width 3 to 6; slack: of its limit."""
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, 7, k_tree(rng, 7, width=3 + seed % 4))
+    return dataclasses.replace(problem, memory_limit=optimum(problem)[1] * slack + 1e-9)
+
+
+def test_200_graphs_of_tree_width_3_to_6_are_proven():
+    for seed in range(200):
+        proven(wide(seed, math.inf if seed % 16 else 1.1))
+
+
+@pytest.mark.full
+def test_within_memory_limits_too():
+    for seed in range(200):
+        proven(wide(seed, (1.02, 1.1, 1.4)[seed // 4 % 3]))
+
+
+def test_where_pairs_are_too_many_an_integer_program_decides(monkeypatch):
+    monkeypatch.setattr("autoddl.search.restricted._MOST_PAIRS", 2)
+    for seed in range(8):
+        proven(wide(seed, 1.1))
+
+
+def test_where_that_is_too_large_as_well_the_end_says_so(monkeypatch):
+    monkeypatch.setattr("autoddl.search.restricted._MOST_PAIRS", 2)
+    monkeypatch.setattr("autoddl.search.exact._MOST_COLUMNS", 2)
+    ends = set()
+    for seed in range(8):
+        problem = wide(seed, 1.1)
+        result = auto(problem, np.random.default_rng(0), Budget())
+        assert result is not None and result.lower_bound <= optimum(problem)[0] * (1 + 1e-12)
+        assert (result.gap == 0) == (result.end == "done")
+        ends.add(result.end)
+    assert "size" in ends
+
+
+def test_many_variables_of_one_strategy_leave_nothing_over():
+    """Each of 34 is a neighbour of all others."""
+    rng = np.random.default_rng(0)
+    sizes = [1] * 31 + [2, 3, 2]
+    edges = [Edge(a, b, n) for n, (a, b) in enumerate(itertools.combinations(range(34), 2))]
+    costs = tuple(rng.random((sizes[e.first], sizes[e.second])) for e in edges)
+    nodes = tuple(rng.random(n) for n in sizes)
+    zeros = tuple(map(np.zeros_like, costs))
+    proven(
+        Problem(
+            nodes, tuple(map(np.zeros_like, nodes)), costs, zeros, tuple(range(34)), tuple(edges)
+        )
+    )
 
 
 def test_auto_gives_a_choice_that_fits_on_the_least_budget():
@@ -215,7 +259,7 @@ def test_the_table_imports_no_algorithm():
     """`autoddl --help` lists the names."""
     code = (
         "import sys, autoddl.search.algorithms; "
-        "sys.exit(bool({'numpy', 'scipy', 'autoddl.search.auto'} & sys.modules.keys()))"
+        "sys.exit(bool({'numpy', 'scipy', 'autoddl.search.exact'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autoddl.search.dominance import prune, undominated
 from autoddl.search.problem import Edge, Problem
-from autoddl.search.reduced_costs import Restricted
+from autoddl.search.restricted import Restricted
 from tests.search.brute_force import SHAPES, optimum, random_problem
 
 
@@ -33,7 +33,7 @@ def test_pruning_keeps_the_optimum_under_every_memory_limit(seed, shape, slack):
     free = coarse(random_problem(np.random.default_rng(seed), 5, SHAPES[shape]))
     best, least = optimum(free)
     problem = dataclasses.replace(free, memory_limit=least * slack if slack < np.inf else slack)
-    smaller = Restricted(problem, prune(problem))
+    smaller = Restricted.of(problem).among(prune(problem))
     found, least_found = optimum(smaller.problem)
     assert (found, least_found) == pytest.approx((optimum(problem)[0], least))
     choice = np.array([size - 1 for size in smaller.problem.sizes()])

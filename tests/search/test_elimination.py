@@ -1,9 +1,8 @@
-import itertools
-
 import numpy as np
 import pytest
 
-from autoddl.search.elimination import best_choice, eliminate, free_bound
+from autoddl.search.elimination import eliminate
+from autoddl.search.exact import free_bound
 from autoddl.search.problem import Edge, Problem
 from tests.search.brute_force import SHAPES, optimum, random_problem
 
@@ -57,38 +56,3 @@ def test_a_chain_of_equal_blocks_costs_the_logarithm_of_its_length():
         return eliminate(problem, 0.0, frozenset()).order.products
 
     assert products(256) <= products(64) + 8
-
-
-@pytest.mark.parametrize("shape", list(SHAPES))
-def test_what_elimination_leaves_is_chosen_best_in_wider_tables(shape):
-    for seed in range(6):
-        problem = random_problem(np.random.default_rng(seed), 5, SHAPES[shape])
-        choice = best_choice(eliminate(problem, 0.0, frozenset()))
-        assert choice is not None
-        assert problem.evaluate(choice)[0] == pytest.approx(optimum(problem)[0], rel=2e-6)
-
-
-def test_tables_that_would_be_too_large_are_not_made():
-    crossing = [(a, b) for a in range(6) for b in range(a)]
-    sizes = [40] * 6
-    problem = Problem(
-        (np.zeros(40),), (np.zeros(40),), (np.zeros((40, 40)),), (np.zeros((40, 40)),),
-        (0,) * len(sizes), tuple(Edge(b, a, 0) for a, b in crossing),
-    )  # fmt: skip
-    assert best_choice(eliminate(problem, 0.0, frozenset())) is None
-
-
-def test_variables_of_one_strategy_are_no_dims_of_tables():
-    """Each of 34 is a neighbour of all others: NumPy's tables have 32 dims at most."""
-    rng = np.random.default_rng(0)
-    sizes = [1] * 32 + [2, 3]
-    edges = [Edge(a, b, n) for n, (a, b) in enumerate(itertools.combinations(range(34), 2))]
-    costs = tuple(rng.random((sizes[e.first], sizes[e.second])) for e in edges)
-    nodes = tuple(rng.random(n) for n in sizes)
-    problem = Problem(
-        nodes, tuple(map(np.zeros_like, nodes)), costs, tuple(map(np.zeros_like, costs)),
-        tuple(range(34)), tuple(edges),
-    )  # fmt: skip
-    choice = best_choice(eliminate(problem, 0.0, frozenset()))
-    assert choice is not None
-    assert problem.evaluate(choice)[0] == pytest.approx(optimum(problem)[0], rel=2e-6)

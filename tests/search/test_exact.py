@@ -168,7 +168,7 @@ def test_the_optimum_within_memory_is_proven(monkeypatch, quick, long):
     for problem in problems():
         best, _ = optimum(problem)
         with Progress(problem, Budget()) as run:
-            prove(problem, run, 0)
+            prove(problem, run)
         assert run.cost == pytest.approx(best)
         assert relative_gap(run.cost, run.bound) == 0
         assert run.bound <= best + 1e-9

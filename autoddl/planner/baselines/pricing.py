@@ -31,8 +31,7 @@ from ...plans.records import PlannedBaseline
 from ...sbp.mesh import Mesh
 from ...search.algorithms import find_algorithm
 from ...search.budget import Budget
-from ...search.elimination import free_bound
-from ...search.exact import may_fit
+from ...search.exact import free_bound, may_fit
 from ...search.problem import SearchResult
 from ..estimate import Estimator
 from ..fit_in_memory import FittedSearch

@@ -14,7 +14,12 @@ from ..stage import StagePlan
 from .layers import layers_table
 from .sections import Column, Figure, Figures, Row, Section, Table
 
-_ENDS = {"done": "", "budget": " until its budget ended", "interrupted": " until interrupted"}
+_ENDS = {
+    "done": "",
+    "budget": " until its budget ended",
+    "interrupted": " until interrupted",
+    "size": " until its tables became too large",
+}
 BESIDE = "less what runs beside computation"
 _CAUSES = {"forward": "forward", "backward": "backward", "gradient_sync": "gradients"}
 _LINKS = {"between hosts": "inter_s", "inside a host": "intra_s"}

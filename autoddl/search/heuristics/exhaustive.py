@@ -21,7 +21,7 @@ import numpy as np
 from ..budget import Budget, Progress
 from ..dominance import prune
 from ..problem import Choice, Problem, SearchResult, Table
-from ..reduced_costs import Restricted
+from ..restricted import Restricted
 
 # Without a limit of its own, a search of more choices than this is not begun.
 _LARGEST_SPACE = 1e40
@@ -35,7 +35,7 @@ def exhaustive(problem: Problem, rng: np.random.Generator, budget: Budget) -> Se
     """
     del rng
     with Progress(problem, budget) as run:
-        smaller = Restricted(problem, prune(problem))
+        smaller = Restricted.of(problem).among(prune(problem))
         space = math.prod(float(size) for size in smaller.problem.sizes())
         if space > _LARGEST_SPACE and not budget.is_finite:
             raise ValueError(
