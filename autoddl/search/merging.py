@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +50,7 @@ def merged(
     position = {variable: n for n, variable in enumerate(stays)}
     position |= {second: position[first] for first, second in second_of.items()}
 
-    def rows(side: _Side, table: Table) -> Table:
+    def rows(side: _Side, table: Any) -> Any:
         return table if side is None else table[pairs[side[0]][side[1]]]
 
     inside: dict[int, list[tuple[int, bool]]] = {position[first]: [] for first in second_of}
