@@ -12,7 +12,7 @@ Without a memory limit that binds, elimination alone finds the optimum (`elimina
 
 Where elimination leaves variables over, messages among these (`messages`) give a good choice, a
 bound and the reduced costs. What gap is left then is closed below rising ceilings: pairs of the
-variables become one (`merging`) until elimination takes all, and 4. follows. Should these have too
+variables become one (`restricted`) until elimination takes all, and 4. follows. Should these have too
 many strategies, an integer program decides (`integer_program`), if it is not too large either.
 """
 

@@ -29,8 +29,8 @@ from autoddl.plans.figures import figures
 from autoddl.plans.report import report
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import S
-from autoddl.search.auto import auto
 from autoddl.search.budget import Budget
+from autoddl.search.exact import auto
 from tests.clusters import cluster
 from tests.graphs import attention, mlp, residual, tied
 

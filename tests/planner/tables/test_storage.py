@@ -26,8 +26,8 @@ from autoddl.plans.savings import savings, stored_whole
 from autoddl.plans.stage_figures import stage_figures
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.placement import B, NdSbp, P
-from autoddl.search.auto import auto
 from autoddl.search.budget import Budget
+from autoddl.search.exact import auto
 from autoddl.search.heuristics.exhaustive import exhaustive
 from tests.clusters import cluster
 from tests.graphs import attention, mlp

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from autoddl.search.merging import merged
+from autoddl.search.restricted import merge
 from tests.search.brute_force import SHAPES, priced, random_problem
 
 
@@ -19,7 +19,7 @@ def test_choices_of_pairs_cost_what_both_cost():
             for number, (first, second) in enumerate(chosen):
                 rows, columns = np.nonzero(rng.random((sizes[first], sizes[second])) < 0.8)
                 pairs[number] = (np.append(rows, 0), np.append(columns, 0))  # at least one
-            found = merged(problem, {both: n for n, both in enumerate(chosen)}, pairs)
+            found = merge(problem, {both: n for n, both in enumerate(chosen)}, pairs)
             choices, costs, memories = priced(found.problem)
             assert len(choices) and found.problem.num_variables == 5 - len(chosen)
             for choice, cost, memory in zip(choices, costs, memories, strict=True):
