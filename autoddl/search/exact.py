@@ -12,8 +12,8 @@ Without a memory limit that binds, elimination alone finds the optimum (`elimina
 
 Where elimination leaves variables over, messages among these (`messages`) give a good choice, a
 bound and the reduced costs. What gap is left then is closed below rising ceilings: pairs of the
-variables become one (`restricted`) until elimination takes all, and 4. follows. Should these have too
-many strategies, an integer program decides (`integer_program`), if it is not too large either.
+variables become one (`reduced_costs`) until elimination takes all, and 4. follows. Should these
+have too many strategies, an integer program decides (`integer_program`), if that is not too large.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from .local_search import crossover, descend
 from .messages import solve
 from .pareto_elimination import AtPrice, Least, TooMany, least_within
 from .problem import ROUNDING, Choice, Problem, SearchResult
-from .reduced_costs import ReducedCosts
-from .restricted import Restricted
+from .reduced_costs import ReducedCosts, Restricted
 
 # Of the integer program: a GPT with one layer of experts on four devices has 120,000 (9 s).
 _MOST_COLUMNS = 200_000

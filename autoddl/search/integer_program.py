@@ -25,7 +25,7 @@ from .budget import Budget, Progress
 from .dominance import prune
 from .local_search import descend
 from .problem import ROUNDING, Choice, Problem, SearchResult, Table, draw
-from .restricted import Restricted
+from .reduced_costs import Restricted
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult

@@ -168,13 +168,13 @@ def test_within_memory_limits_too():
 
 
 def test_where_pairs_are_too_many_an_integer_program_decides(monkeypatch):
-    monkeypatch.setattr("autoddl.search.restricted._MOST_PAIRS", 2)
+    monkeypatch.setattr("autoddl.search.reduced_costs._MOST_PAIRS", 2)
     for seed in range(8):
         proven(wide(seed, 1.1))
 
 
 def test_where_that_is_too_large_as_well_the_end_says_so(monkeypatch):
-    monkeypatch.setattr("autoddl.search.restricted._MOST_PAIRS", 2)
+    monkeypatch.setattr("autoddl.search.reduced_costs._MOST_PAIRS", 2)
     monkeypatch.setattr("autoddl.search.exact._MOST_COLUMNS", 2)
     ends = set()
     for seed in range(8):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autoddl.search.dominance import prune, undominated
 from autoddl.search.problem import Edge, Problem
-from autoddl.search.restricted import Restricted
+from autoddl.search.reduced_costs import Restricted
 from tests.search.brute_force import SHAPES, optimum, random_problem
 
 

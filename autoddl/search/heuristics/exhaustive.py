@@ -21,7 +21,7 @@ import numpy as np
 from ..budget import Budget, Progress
 from ..dominance import prune
 from ..problem import Choice, Problem, SearchResult, Table
-from ..restricted import Restricted
+from ..reduced_costs import Restricted
 
 # Without a limit of its own, a search of more choices than this is not begun.
 _LARGEST_SPACE = 1e40

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from autoddl.search.restricted import merge
+from autoddl.search.reduced_costs import merge
 from tests.search.brute_force import SHAPES, priced, random_problem
 
 
