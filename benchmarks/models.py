@@ -34,7 +34,10 @@ FAMILIES = (
     "rexnetv1_1_0", "se_resnet50", "shufflenet_v2_x1_0", "squeezenet1_0",
     "swin_tiny_patch4_window7_224", "uniformer_base", "van_tiny", "vgg13", "vit_small_patch16_224",
 )  # fmt: skip
-SHIPPED = ("alexnet", "dlrm", "gpt_small", "gpt_0_35b", "vgg13")
+SHIPPED = (
+    "alexnet", "dlrm", "gpt_small", "gpt_0_35b", "vgg13", "gpt_moe_small", "bert_moe_8",
+    "bert_moe_64", "bert_switch_8", "vit_switch_8",
+)  # fmt: skip
 OWN = "autoddl:"
 SHAPES = ((2, 8), (8, 8))
 BATCH = 32  # of flowvision's models
