@@ -38,7 +38,9 @@ def broadcasting(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., 
 
     @functools.wraps(function)
     def run(a: Tensor, b: Tensor) -> Tensor:
-        if a.ndim and b.ndim and a.device.type == "cpu" and a.dtype in _PRODUCTS:
+        # global tensors have no device: OneFlow's own planner is asked with them (`rival`)
+        on_cpu = a.is_local and a.device.type == "cpu"
+        if on_cpu and a.ndim and b.ndim and a.dtype in _PRODUCTS:
             n, m = a.shape[-1], b.shape[-1]
             if n == 1 < m and math.prod(a.shape) > 1:
                 a = stretched(a, m)
