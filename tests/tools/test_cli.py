@@ -74,7 +74,7 @@ def test_importing_the_package_imports_nothing_heavy():
 def test_the_table_names_every_kind_of_layer(graph):
     result = autoddl("plan", graph, "--cluster", LAPTOP)
     assert result.exit_code == 0
-    words = ("embedding", "qkv", "logits", "comm.", "memory")
+    words = ("embedding", "qkv", "logits", "comm.", "keeps")
     assert all(word in result.stdout for word in (*words, "split", "batch 2"))
     labels = autoddl("plan", graph, "--cluster", LAPTOP, "--notation", "sbp").stdout
     assert all(word in labels for word in (*words, "topology", "signature", "S0:(1,2)"))
