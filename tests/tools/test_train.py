@@ -163,17 +163,17 @@ def test_a_plan_with_stages_trains_like_one_device(alone, refused, tmp_path):
 
 
 def test_an_operator_without_a_rule_is_told_once(tmp_path: Path):
-    (tmp_path / "unpooled.py").write_text(
-        "from oneflow import int64, nn, randn, zeros\n"
-        "class Unpool(nn.Module):\n"
+    (tmp_path / "products.py").write_text(
+        "from oneflow import cumprod, int64, nn, randn, zeros\n"
+        "class Products(nn.Module):\n"
         "    def forward(self, x):\n"
-        "        return nn.MaxUnpool2d(2)(*nn.MaxPool2d(2, return_indices=True)(x))\n"
-        "def unpooled():\n"
-        "    model = nn.Sequential(nn.Conv2d(1, 1, 2), Unpool(), nn.Flatten(), nn.Linear(4, 4))\n"
-        "    return model, (randn(8, 1, 3, 3), zeros(8, dtype=int64)), nn.CrossEntropyLoss()\n"
+        "        return cumprod(x, dim=1)\n"
+        "def products():\n"
+        "    model = nn.Sequential(nn.Linear(4, 4), Products(), nn.Linear(4, 4))\n"
+        "    return model, (randn(8, 4), zeros(8, dtype=int64)), nn.CrossEntropyLoss()\n"
     )
-    words = ("train", "unpooled:unpooled", "--cluster", LAPTOP, "--nodes", "1", "--steps", "1")
+    words = ("train", "products:products", "--cluster", LAPTOP, "--nodes", "1", "--steps", "1")
     done = run("-m", "autoddl", *words, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     assert done.returncode == 0, done.stderr
-    told = [line for line in done.stderr.splitlines() if "max_pool_2d" in line]
+    told = [line for line in done.stderr.splitlines() if "cumprod" in line]
     assert len(told) == 1 and told[0].startswith("Warning: 1 runs as one replicated operator")
