@@ -204,7 +204,7 @@ def approach(view: Restricted, run: Progress, near: float) -> Dual:
     def done(choice: Choice, bound: float) -> bool:
         fits = whole.evaluate(choice)[1] <= whole.memory_limit
         sides[fits] = choice
-        candidates = [choice] if fits else []
+        candidates = [choice]  # one that does not fit tells what the limit costs
         if len(sides) == 2:
             joined = crossover(whole, sides[True], sides[False])
             candidates += [] if joined is None else [joined]

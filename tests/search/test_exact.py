@@ -12,11 +12,11 @@ from autoddl.search.budget import Budget, Progress
 from autoddl.search.dominance import prune
 from autoddl.search.elimination import eliminate
 from autoddl.search.elimination_order import without_fixed_cycles
-from autoddl.search.exact import prove
+from autoddl.search.exact import approach, prove
 from autoddl.search.local_search import crossover, prefix_totals
 from autoddl.search.pareto_elimination import TooMany, least_within
 from autoddl.search.problem import Edge, Problem, relative_gap
-from autoddl.search.reduced_costs import ReducedCosts
+from autoddl.search.reduced_costs import ReducedCosts, Restricted
 from tests.search.brute_force import SHAPES, optimum, random_problem
 
 SERIES_PARALLEL = ["chain", "residual", "forest"]
@@ -189,3 +189,17 @@ def test_crossovers_cost_what_their_totals_say():
     assert joined is not None
     assert problem.evaluate(joined)[1] <= problem.memory_limit
     assert crossover(dataclasses.replace(free, memory_limit=0.0), head, tail) is None
+
+
+@pytest.mark.parametrize("shape", SERIES_PARALLEL)
+def test_approaching_the_limit_tells_what_the_cheapest_choice_costs_without_it(shape):
+    """By it, the planner sees whether more micro-batches may be faster."""
+    for seed in range(6):
+        problem = random_problem(np.random.default_rng(seed), 5, SHAPES[shape])
+        pairs = [problem.evaluate(choice) for choice in all_choices(problem)]
+        cost, memory = min(pairs)
+        tight = dataclasses.replace(problem, memory_limit=0.9 * memory)
+        with Progress(tight, Budget()) as run:
+            approach(Restricted.of(tight), run, 0.01)
+        assert run.free_cost == pytest.approx(cost)
+        assert run.best is None or run.memory <= tight.memory_limit
