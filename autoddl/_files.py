@@ -246,7 +246,8 @@ def load_file(path: str | Path, kind: str, loads: Callable[[str], Loaded]) -> Lo
     ValueError names the file and what is wrong: also if there is none, or if it is of another kind.
     """
     try:
-        if not (os.path.isfile(path) or os.path.samestat(os.stat(path), os.fstat(0))):
+        is_known = os.path.isfile(path) or os.path.isdir(path)  # reading the latter is an error
+        if not (is_known or os.path.samestat(os.stat(path), os.fstat(0))):
             raise ValueError(f"{path}: not a file")
         text = Path(path).read_text()
     except FileNotFoundError as error:
