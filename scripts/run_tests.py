@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FIRST = ("tests/runtime",)  # and the files beside these: half
+FIRST = ("tests/runtime", "tests/search")  # and the files beside these: half
 NOTHING_CHOSEN = 5  # pytest's exit status
 
 
