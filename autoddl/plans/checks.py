@@ -15,6 +15,7 @@ from ..graph.regions import Blocks
 from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
 from ..sbp.signature import Signature, partial_gradient
+from .schedule.turns import check_turns
 from .stage import StagePlan
 
 NOT_RECOMPUTED = (*SOURCE_KINDS, "stage_input", "stage_output", "loss")
@@ -85,7 +86,7 @@ def verify_stage(stage: StagePlan) -> None:
     """ValueError unless it places its operators as their rules allow, and all paths lead there.
 
     And unless what is recomputed are blocks of its operators, and each gradient that travels is in
-    one bucket, if there are any.
+    one bucket, if there are any, and its turns lead through all of a step.
     """
     _verify_blocks(stage.graph, stage.recomputed)
     _verify_names(stage)
@@ -113,6 +114,10 @@ def verify_stage(stage: StagePlan) -> None:
             if name in stage.graph.needs_grad and given is not None and wanted is not None:
                 _verify_path(given, edge.backward, wanted, f"gradient of {where}")
     check_buckets(stage.exchanges, stage.buckets)
+    if stage.turns and stage.graph.is_stage:
+        raise ValueError("the plan has turns in a stage of a pipeline, where its schedule has them")
+    operators = sum(op.kind not in SOURCE_KINDS for op in stage.graph.ops)
+    check_turns(stage.turns, operators, stage.micro_batches)
 
 
 def _verify_names(stage: StagePlan) -> None:

@@ -101,7 +101,7 @@ class PlanFigures:
     @cached_property
     def timeline(self) -> Timeline:
         """When each pass runs, and what its stage exchanges once an iteration after the last."""
-        if len(self.plan.stages) == 1 and self.plan.stage.buckets:
+        if len(self.plan.stages) == 1 and (self.plan.stage.buckets or self.plan.stage.turns):
             return of_step(self.schedule, stage_figures(self.plan.stage).whole)
         once = [
             (part, what, seconds)

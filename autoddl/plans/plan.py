@@ -32,6 +32,7 @@ from ..graph.regions import Blocks
 from . import checks
 from .records import PlannedBaseline, PlannedLayer
 from .schedule.orders import SCHEDULES, in_flight
+from .schedule.turns import num_strands
 from .stage import Once, StageFile, StagePlan
 
 # Of all stages alike
@@ -173,6 +174,8 @@ class Plan(Once):
     @property
     def in_flight(self) -> tuple[int, ...]:
         """Per part, the most micro-batches whose forward pass its schedule keeps at once."""
+        if len(self.stages) == 1 and self.stages[0].turns:
+            return (num_strands(self.stages[0].turns),)
         return in_flight(
             self.schedule_name, self.num_stages, self.micro_batches, self.chunks, self.delay
         )
@@ -199,7 +202,7 @@ class Plan(Once):
 
         And unless in each, every path leads from its producer's placement to its reader's, what is
         recomputed are blocks of its graph's operators, and as many micro-batches are in flight as
-        the schedule has.
+        the schedule, or the turns of one mesh, have.
         """
         checks.verify_layers(self.cut, self.stages)
         checks.verify_places(self.cluster, self.stages, self.chunks)

@@ -64,6 +64,7 @@ class StageFile:
     ops: Mapping[str, PlannedOp]
     edges: StoredEdges
     buckets: Annotated[tuple[tuple[Size, ...], ...], OMIT] = ()
+    turns: Annotated[tuple[tuple[Size, Size], ...], OMIT] = ()
 
     __pydantic_config__ = FIELDS
 
@@ -88,6 +89,8 @@ class StagePlan(StageFile, Once):
     in_flight:  the most micro-batches whose forward pass is kept at once
     buckets:    gradients that travel together beside the backward pass, in the order in which they
                 leave, by their numbers in `exchanges`; () if each travels by itself after it
+    turns:      whose turn it is of the micro-batches that are in flight on one mesh, see
+                `plans.schedule.turns`; () if one is done before the next one starts
     precision:  "float16" or "bfloat16" if `graph` is in mixed precision
     back_end:   whose memory rules say what a step needs
     ema:        an average of the parameters is kept beside them, and counts in their memory

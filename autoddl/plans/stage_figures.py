@@ -34,6 +34,7 @@ from ..graph.placed import PlannedEdge, PlannedOp
 from ..search.problem import relative_gap
 from .records import PlannedLayer, StagePrice
 from .schedule.step import Step, StepMaker
+from .schedule.turns import TurnsMaker
 from .stage import StagePlan
 
 _SEVERAL = 2  # micro-batches in flight: with more of them memory grows by equal steps
@@ -128,7 +129,7 @@ class StageFigures:
         """The cost of one iteration on one device."""
         whole = total(self.costs.values())
         stage = self.stage
-        if stage.buckets:
+        if stage.buckets or stage.turns:
             whole.hidden_s = self.maker.hidden_s(stage.buckets)
         return whole
 
@@ -136,13 +137,13 @@ class StageFigures:
     def maker(self) -> StepMaker:
         """Makes the tasks of a step."""
         stage = self.stage
-        return StepMaker(
-            stage.graph, self.model, stage.micro_batches, stage.ops, stage.edges, self.again
-        )
+        sizes = stage.graph, self.model, stage.micro_batches
+        one_by_one = StepMaker(*sizes, stage.ops, stage.edges, self.again)
+        return TurnsMaker.of(one_by_one, stage.turns) if stage.turns else one_by_one
 
     @cached_property
     def tasks(self) -> Step:
-        """The tasks of a step, in order; of more than three micro-batches those of three."""
+        """The tasks of a step, in order; of many micro-batches, or groups, those of three."""
         return self.maker.step(self.stage.buckets)
 
     @cached_property

@@ -1,10 +1,10 @@
 """Two strands of tasks on two resources: their best interleaving, and HiDup's lock-step.
 
-A strand is what one micro-batch does in a step: tasks in order, each on the queue of computation or
-of communication. Two of them, in flight at once, are a job shop of two jobs, whose optimum is a
-shortest path (Akers, "A graphical approach to production scheduling problems", 1956). In a plane
-with the progress of one strand along each axis, a path goes from no progress to all of it; right,
-up, or along the diagonal where both strands run, which takes as long as either. Two tasks of one
+A strand is what one micro-batch does in a step: tasks in order, each on the queue of computation,
+of communication, or both. Two of them, in flight at once, are a job shop of two jobs, whose optimum
+is a shortest path (Akers, "A graphical approach to production scheduling problems", 1956). In a
+plane with the progress of one strand along each axis, a path goes from no progress to all of it;
+right, up, or along the diagonal where both strands run, which takes as long as either. Two tasks of one
 queue are a rectangle that no path may cross. From a corner, a path goes along the diagonal up to
 the first rectangle that is in its way, and then around it, by its upper left or its lower right
 corner. So with n and m tasks there are at most (n + 1) (m + 1) corners with two ways on from each.
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Point = tuple[int, int]  # how many tasks of each strand are done
-Strand = Sequence[tuple[int, float]]  # (queue, seconds) of each task
+Strand = Sequence[tuple[int, float]]  # (queues that it holds, as bits, and seconds) of each task
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _ways_on(
     x, y = ends[0][i], ends[1][j]
     while i < len(strands[0]) and j < len(strands[1]):
         left_x, left_y = ends[0][i + 1] - x, ends[1][j + 1] - y
-        if strands[0][i][0] == strands[1][j][0]:
+        if strands[0][i][0] & strands[1][j][0]:
             return (i, j + 1), (i + 1, j)
         step = min(left_x, left_y)
         if left_x <= left_y:

@@ -10,10 +10,11 @@ from autoddl.plans.schedule.strands import Strand, interleaved, lock_step
 
 
 def random_strand(rng: np.random.Generator, most: int) -> Strand:
-    """Some have tasks of equal lengths, whose rectangles touch."""
+    """Some have tasks of equal lengths, whose rectangles touch; some tasks hold both queues."""
     count = int(rng.integers(0, most + 1))
     seconds = rng.choice([1.0, 2.0, 0.3], count) if rng.random() < 0.3 else rng.random(count)
-    return [(int(q), float(s)) for q, s in zip(rng.integers(0, 2, count), seconds, strict=True)]
+    queues = rng.choice([1, 2, 3], count, p=[0.45, 0.45, 0.1])
+    return [(int(q), float(s)) for q, s in zip(queues, seconds, strict=True)]
 
 
 def brute_force(first: Strand, second: Strand) -> float:
@@ -34,10 +35,11 @@ def brute_force(first: Strand, second: Strand) -> float:
             padded[number, task] = queue, seconds
     for position in range(count):
         strand = np.where(is_first[:, position], 0, 1)
-        queue, seconds = padded[strand, next_of[rows, strand]].T
-        queue = queue.astype(np.int64)
-        end = np.maximum(free[rows, queue], done[rows, strand]) + seconds
-        free[rows, queue] = done[rows, strand] = end
+        queues, seconds = padded[strand, next_of[rows, strand]].T
+        held = queues.astype(np.int64)[:, None] & (1, 2) > 0
+        end = np.maximum(np.where(held, free, 0).max(axis=1), done[rows, strand]) + seconds
+        free[held] = np.broadcast_to(end[:, None], held.shape)[held]
+        done[rows, strand] = end
         next_of[rows, strand] += 1
     return float(done.max(axis=1).min())
 
@@ -50,7 +52,8 @@ def simulated(first: Strand, second: Strand) -> float:
     for strand, task in found.order:
         queue, seconds = (first, second)[strand][task]
         needs = (number_of[strand, task - 1],) if task else ()
-        tasks.append(Queued(seconds, (queue,), needs))
+        held = tuple(number for number in (0, 1) if queue & 1 << number)
+        tasks.append(Queued(seconds, held, needs))
     return max(run(tasks)[1], default=0.0)
 
 
@@ -69,7 +72,7 @@ def test_the_path_is_never_longer_than_lock_step_nor_than_two_serial_strands():
     for _ in range(10_000):
         stages = rng.random((int(rng.integers(1, 7)), 2)) * (1.0, rng.choice([0.3, 1.0, 3.0]))
         strand = [
-            (queue, float(s)) for stage in stages for queue, s in zip((1, 0), stage, strict=True)
+            (queue, float(s)) for stage in stages for queue, s in zip((2, 1), stage, strict=True)
         ]
         seconds, serial = interleaved(strand, strand).seconds, 2 * float(stages.sum())
         assert seconds <= lock_step(stages.tolist()) * (1 + 1e-12)
