@@ -33,8 +33,8 @@ from ..graph.graph import Graph
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..search.problem import relative_gap
 from .records import PlannedLayer, StagePrice
+from .schedule.duplex import TurnsMaker
 from .schedule.step import Step, StepMaker
-from .schedule.turns import TurnsMaker
 from .stage import StagePlan
 
 _SEVERAL = 2  # micro-batches in flight: with more of them memory grows by equal steps

@@ -4,10 +4,11 @@ A strand is what one micro-batch does in a step: tasks in order, each on the que
 of communication, or both. Two of them, in flight at once, are a job shop of two jobs, whose optimum
 is a shortest path (Akers, "A graphical approach to production scheduling problems", 1956). In a
 plane with the progress of one strand along each axis, a path goes from no progress to all of it;
-right, up, or along the diagonal where both strands run, which takes as long as either. Two tasks of one
-queue are a rectangle that no path may cross. From a corner, a path goes along the diagonal up to
-the first rectangle that is in its way, and then around it, by its upper left or its lower right
-corner. So with n and m tasks there are at most (n + 1) (m + 1) corners with two ways on from each.
+right, up, or along the diagonal where both strands run, which takes as long as either. Two tasks
+of one queue are a rectangle that no path may cross. From a corner, a path goes along the diagonal
+up to the first rectangle that is in its way, and then around it, by its upper left or its lower
+right corner. So with n and m tasks there are at most (n + 1) (m + 1) corners with two ways on from
+each.
 
 HiDup (Zhang et al., "Accelerating Large-Scale Distributed Neural Network Training with SPMD
 Parallelism", SoCC 2022, section 4.2) lets two halves of a batch take turns, stage by stage, of

@@ -9,8 +9,9 @@ from autoddl.planner.planner import find_plan
 from autoddl.planner.realize import best_buckets
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
+from autoddl.plans.schedule.duplex import TurnsMaker, best_turns, pieces_of
 from autoddl.plans.schedule.strands import interleaved
-from autoddl.plans.schedule.turns import TurnsMaker, best_turns, check_turns, pieces_of
+from autoddl.plans.schedule.turns import check_turns
 from autoddl.plans.stage import StagePlan
 from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster

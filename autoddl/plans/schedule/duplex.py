@@ -1,0 +1,229 @@
+"""The step of a mesh with several micro-batches in flight (`turns`), and the best turns of two.
+
+The best turns of two strands are Akers' path (`strands`); neighbours on one queue that are short
+are one task of it, as paths through thousands of operators would take seconds to find. Of more
+micro-batches than two, pairs follow one another.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from ...cost.exchange import Buckets
+from .step import COMPUTING, Cause, Step, StepMaker, StepTask
+from .strands import interleaved
+from .turns import Turns, num_strands
+
+_COMPUTE, _COMMUNICATE = 1, 2  # bits
+_ALIKE = 3  # groups: any further one takes as long as the last of these
+_SHARE = 64  # of a strand's seconds is what neighbours on one queue take together at most
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A task of a strand; it is alone if the strand's next one cannot wait for another strand."""
+
+    cause: Cause
+    operator: str
+    seconds: float
+    is_alone: bool = False
+
+    @property
+    def queues(self) -> int:
+        if self.cause in COMPUTING:
+            return _COMPUTE
+        return _COMPUTE | _COMMUNICATE if self.is_alone else _COMMUNICATE
+
+
+@dataclass(frozen=True)
+class TurnsMaker(StepMaker):
+    """Makes the step of a plan with several micro-batches in flight."""
+
+    turns: Turns
+
+    @classmethod
+    def of(cls, maker: StepMaker, turns: Turns) -> TurnsMaker:
+        return cls(
+            maker.graph,
+            maker.model,
+            maker.micro_batches,
+            maker.ops,
+            maker.edges,
+            maker.again,
+            turns,
+        )
+
+    @cached_property
+    def pieces(self) -> tuple[tuple[_Piece, ...], ...]:
+        return pieces_of(self)
+
+    def step(self, buckets: Buckets, micro_batches: int | None = None) -> Step:
+        """As of a `StepMaker`; None for those of the plan, but three groups at most.
+
+        micro_batches: rounded up to whole groups
+        """
+        width = num_strands(self.turns)
+        groups = min(self.micro_batches // width, _ALIKE)
+        if micro_batches is not None:
+            groups = -(-micro_batches // width)
+        made = _Making(self, buckets)
+        made.start()
+        for number in range(groups):
+            made.group(number * width, number == groups - 1)
+        made.finish(groups * width - 1)
+        return Step(tuple(made.tasks), buckets, self.exchanges)
+
+    def hidden_s(self, buckets: Buckets) -> float:
+        """Seconds of communication that run beside computation, in the whole step."""
+
+        def hidden(groups: int) -> float:
+            step = self.step(buckets, groups * width)
+            return sum(task.seconds for task in step.tasks) - step.end_s
+
+        width = num_strands(self.turns)
+        groups = self.micro_batches // width
+        if groups <= _ALIKE:
+            return hidden(groups)
+        found = hidden(_ALIKE)
+        return found + (groups - _ALIKE) * (found - hidden(_ALIKE - 1))
+
+
+@dataclass
+class _Making:
+    """A step that is being put down, task by task.
+
+    ready: exchange -> the number of the task that has made its gradient
+    left:  how many buckets have left
+    """
+
+    maker: TurnsMaker
+    buckets: Buckets
+    tasks: list[StepTask] = field(default_factory=list)
+    ready: dict[int, int] = field(default_factory=dict)
+    left: int = 0
+
+    def start(self) -> None:
+        for own in self.maker.operators:
+            self.tasks += [StepTask("gather", own.op.name, s, 0) for s in own.first if s]
+
+    def group(self, first: int, is_last: bool) -> None:
+        """The micro-batches from `first` on, in turns."""
+        width = num_strands(self.maker.turns)
+        at, last, computed = [0] * width, [-1] * width, [-1] * width
+        count = len(self.maker.operators)
+        for strand, to in self.maker.turns:
+            micro_batch = first + strand
+            for position in range(at[strand], to):
+                for piece in self.maker.pieces[position]:
+                    before = max(last[strand], 0)
+                    needs = () if piece.is_alone or not self.tasks else (before,)
+                    last[strand] = len(self.tasks)
+                    if piece.cause in COMPUTING:
+                        computed[strand] = last[strand]
+                    self.tasks.append(
+                        StepTask(piece.cause, piece.operator, piece.seconds, micro_batch, (), needs)
+                    )
+                back = position + 1 - 2 * count
+                if back > 0 and back % 2 == 0:
+                    is_made = is_last and strand == width - 1
+                    self._made(count - back // 2, micro_batch, computed[strand], is_made)
+            at[strand] = to
+
+    def finish(self, micro_batch: int) -> None:
+        """What travels once, if there are no buckets."""
+        for number, exchange in enumerate(self.maker.exchanges if not self.buckets else ()):
+            if not exchange.is_often:
+                self._exchange(exchange.op, (number,), micro_batch, ())
+
+    def _made(self, number: int, micro_batch: int, task: int, is_made: bool) -> None:
+        """Gradients of an operator's parameters are there, of all micro-batches if `is_made`."""
+        own, every = self.maker.operators[number], self.maker.exchanges
+        needs = (task,) if task >= 0 else ()
+        for number in own.exchanged:
+            self.ready[number] = task
+            if every[number].is_often:
+                self._exchange(own.op.name, (number,), micro_batch, needs)
+        while is_made and self.left < len(self.buckets):
+            members = tuple(n for n in self.buckets[self.left] if not every[n].is_often)
+            if any(number not in self.ready for number in members):
+                return
+            if members:
+                needs = tuple({max(self.ready[number] for number in members)} - {-1})
+                self._exchange(own.op.name, members, micro_batch, needs)
+            self.left += 1
+
+    def _exchange(
+        self, name: str, members: tuple[int, ...], micro_batch: int, needs: tuple[int, ...]
+    ) -> None:
+        seconds = self.maker.bucket_s(members)
+        self.tasks.append(StepTask("exchange", name, seconds, micro_batch, members, needs))
+
+
+def pieces_of(maker: StepMaker) -> tuple[tuple[_Piece, ...], ...]:
+    """Of each position, counted from 0, the tasks on the way to it."""
+    found: list[tuple[_Piece, ...]] = []
+    for own in maker.operators:
+        name = own.op.name
+        brought = [_Piece("gather", name, s) for s in own.again]
+        brought += [_Piece("collective", name, s) for s in own.arrive]
+        inside = _Piece("collective", name, own.inner[0], is_alone=True)
+        found += [tuple(brought), (_Piece("forward", name, own.forward_s), inside)]
+    forward = list(found)
+    again, rerun = maker.again.block_of, set[int]()
+    numbers = range(len(maker.operators))
+    for number in reversed(numbers):
+        own = maker.operators[number]
+        name = own.op.name
+        pieces: list[_Piece] = []
+        block = again.get(name)
+        if block is not None and block not in rerun:
+            rerun.add(block)
+            for inside in numbers:
+                if again.get(maker.operators[inside].op.name) == block:
+                    pieces += [*forward[2 * inside], *forward[2 * inside + 1]]
+        pieces += [_Piece("gather", name, s) for s in own.again]
+        pieces.append(_Piece("backward", name, own.backward_s))
+        pieces.append(_Piece("collective", name, own.inner[1]))
+        alone = tuple(replace(piece, is_alone=True) for piece in pieces)
+        found += [alone, tuple(_Piece("collective", name, s) for s in own.return_)]
+    return tuple(tuple(piece for piece in pieces if piece.seconds) for pieces in found)
+
+
+def best_turns(maker: StepMaker) -> Turns:
+    """Of two strands, by Akers' path. No gradients travel beside them there."""
+    last = 4 * len(maker.operators)
+    segments = list(_segments(pieces_of(maker)))
+    ends = [end for _, _, end in segments[:-1]] + [last] * min(len(segments), 1)
+    strand = [(queues, seconds) for queues, seconds, _ in segments]
+    at, names = [0, 0], (0, 1)
+    turns: list[tuple[int, int]] = []
+    for mover, _ in interleaved(strand, strand).order:
+        if at[0] == at[1]:
+            names = (mover, 1 - mover)
+        name = names.index(mover)
+        if turns and turns[-1][0] == name:
+            turns.pop()
+        turns.append((name, ends[at[name]]))
+        at[name] += 1
+    return tuple(turns) if segments else ((0, last), (1, last))
+
+
+def _segments(pieces: Sequence[Sequence[_Piece]]) -> Iterator[tuple[int, float, int]]:
+    """(queues, seconds, the position that it ends at) of neighbours on one queue, up to a share."""
+    most_s = sum(piece.seconds for some in pieces for piece in some) / _SHARE
+    queues, seconds, end = 0, 0.0, 0
+    for position, some in enumerate(pieces):
+        own_s = sum(piece.seconds for piece in some)
+        if own_s:
+            own = functools.reduce(operator.or_, (piece.queues for piece in some))
+            if queues and (own != queues or seconds + own_s > most_s):
+                yield queues, seconds, end
+                seconds = 0.0
+            queues, seconds = own, seconds + own_s
+        end = position + 1
+    if queues:
+        yield queues, seconds, end
