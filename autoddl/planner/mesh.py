@@ -29,7 +29,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..cluster.submesh import SubMesh
-from ..cost.account import account, total
 from ..cost.model import CostModel
 from ..cost.recompute import Checkpointing
 from ..graph.regions import Blocks
@@ -141,7 +140,7 @@ def _overlapped(best: Candidate, one: FittedSearch, model: CostModel) -> Candida
     model: with no price of exchange
     """
     parts, blocks = best.key
-    bound, best = best.result.lower_bound, _serial(best, model)
+    bound, best = best.result.lower_bound, best.serial(model)
     lines = [_line(best)]
     price: float | None = None
     for _ in range(_EXCHANGE_PRICES):
@@ -153,7 +152,7 @@ def _overlapped(best: Candidate, one: FittedSearch, model: CostModel) -> Candida
             break
         if price is not None:
             bound = max(bound, found.result.lower_bound)
-        found = _serial(found, model)
+        found = found.serial(model)
         best = min(best, found, key=lambda candidate: candidate.step_s)
         lines.append(_line(found))
         before, price = price, _highest(lines)
@@ -161,15 +160,6 @@ def _overlapped(best: Candidate, one: FittedSearch, model: CostModel) -> Candida
             break
     result = replace(best.result, lower_bound=min(bound, best.step_s))
     return replace(best, result=result).knowing(best)
-
-
-def _serial(found: Candidate, model: CostModel) -> Candidate:
-    """A choice that was found at a price of exchange, with the seconds of its serial step."""
-    tables = replace(found.tables, model=model)
-    sizes = tables.grouping.graph, model, tables.micro_batches
-    cost = total(account(*sizes, *found.placed, tables.again).values())
-    result = replace(found.result, cost=cost.iteration_s)
-    return Candidate(tables, result, found.paths)
 
 
 def _line(found: Candidate) -> tuple[float, float]:

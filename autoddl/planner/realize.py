@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -31,6 +31,7 @@ from ..cost.collectives import CommModel
 from ..cost.exchange import Buckets
 from ..cost.liveness import required_bytes
 from ..cost.memory import held_bytes
+from ..cost.model import CostModel
 from ..cost.recompute import Recomputation
 from ..cost.sharded_storage import (
     WHOLE,
@@ -249,7 +250,7 @@ def best_buckets(maker: StepMaker) -> Buckets:
     every = maker.exchanges
     if not every:
         return ()
-    ready = _ready(maker)
+    ready = [maker.ready_s[n] for n in range(len(every))]
     order = sorted(range(len(every)), key=lambda n: (ready[n], -n))
     companies = [exchange.company for exchange in every]
     most = [math.inf, *(maker.exchange_s / 16**n for n in range(1, _SHORTER))]
@@ -257,17 +258,9 @@ def best_buckets(maker: StepMaker) -> Buckets:
     tried.add(_together(companies, order, [len(order)]))
     # passes before the last one are alike if nothing travels in them
     passes = min(maker.micro_batches, 1 + any(exchange.is_often for exchange in every))
-    end_s = {buckets: maker.step(buckets, passes).end_s for buckets in sorted(tried)}
+    end_s = {buckets: maker.end_s(buckets, passes) for buckets in sorted(tried)}
     early = [b for b, seconds in end_s.items() if seconds <= min(end_s.values()) * (1 + _LATE)]
     return min(early, key=lambda buckets: (len(buckets), end_s[buckets]))
-
-
-def _ready(maker: StepMaker) -> list[float]:
-    """When each gradient is there in a backward pass, if no exchange delays it."""
-    tasks = maker.step(tuple((n,) for n in range(len(maker.exchanges))), 1).tasks
-    ends = np.cumsum([0.0 if task.cause == "exchange" else task.seconds for task in tasks])
-    made = {task.members[0]: max(task.needs) for task in tasks if task.cause == "exchange"}
-    return [float(ends[made[n]]) for n in range(len(made))]
 
 
 def earliest_runs(
@@ -346,6 +339,18 @@ class Candidate:
             known = ((name, other.__dict__.get(name)) for name in _WORKED_OUT)
             self.__dict__.update((name, value) for name, value in known if value is not None)
         return self
+
+    def serial(self, model: CostModel) -> Candidate:
+        """The choice with the seconds of its serial step, if it was found at other prices.
+
+        model: of the serial step
+        """
+        found = Candidate(replace(self.tables, model=model), self.result, self.paths)
+        found.__dict__.update(placed=self.placed)
+        seconds = found.maker.serial_s(found.tables.micro_batches)
+        other = replace(found, result=replace(self.result, cost=seconds))
+        other.__dict__.update(placed=found.placed, maker=found.maker)
+        return other
 
     @property
     def seconds(self) -> float:

@@ -23,10 +23,9 @@ and is nothing without buckets. From the third micro-batch on, passes are like t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
 from ...cost.account import Trips, inner_of, inner_trip
 from ...cost.exchange import Buckets, Exchange, exchanges
@@ -34,11 +33,11 @@ from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
 from ...graph.graph import SOURCE_KINDS, Graph, Op
 from ...graph.placed import PlannedEdge, PlannedOp
+from .passes import Cause, Course, Operator, Turn
 from .schedule import Schedule
 from .simulate import Exchange as Exchanged
 from .simulate import Queued, Span, Timeline, run
 
-Cause = Literal["forward", "backward", "collective", "gather", "exchange"]
 COMPUTING: tuple[Cause, ...] = ("forward", "backward")
 _COMPUTE, _COMMUNICATE = 0, 1
 _ALIKE = 3  # micro-batches: any further one takes as long as the last of these
@@ -93,26 +92,6 @@ class Step:
 
 
 @dataclass(frozen=True)
-class _Operator:
-    """What an operator does in a pass of one micro-batch, in seconds.
-
-    first:   its parameters' gathers, once an iteration; `again`: before each pass (ZeRO's stage 3)
-    arrive:  collectives of its other inputs; `inner`: its own, forward and backward
-    return_: collectives of its inputs' gradients; exchanged: numbers of its parameters' gradients
-    """
-
-    op: Op
-    forward_s: float
-    backward_s: float
-    first: tuple[float, ...]
-    again: tuple[float, ...]
-    arrive: tuple[float, ...]
-    inner: tuple[float, float]
-    return_: tuple[float, ...]
-    exchanged: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class StepMaker:
     """Makes the step of a mesh's plan, with one choice of buckets or another.
 
@@ -139,7 +118,11 @@ class StepMaker:
     @cached_property
     def exchange_s(self) -> float:
         """Of all exchanges of a step, each by itself."""
-        times = [self.micro_batches if e.is_often else 1 for e in self.exchanges]
+        return self.exchange_s_of(self.micro_batches)
+
+    def exchange_s_of(self, micro_batches: int) -> float:
+        """The same for so many micro-batches."""
+        times = [micro_batches if e.is_often else 1 for e in self.exchanges]
         return sum(n * sum(price) for n, price in zip(times, self.prices, strict=True))
 
     @cached_property
@@ -166,35 +149,94 @@ class StepMaker:
         made.finish(count - 1)
         return Step(tuple(made.tasks), buckets, self.exchanges)
 
+    def end_s(self, buckets: Buckets, micro_batches: int) -> float:
+        """`step(buckets, micro_batches).end_s` but for rounding, without the tasks."""
+        if not buckets:
+            return self.serial_s(micro_batches)
+        every, made = self.exchanges, self._backward.made
+        needed = [max(made[n] for n in bucket) for bucket in buckets]
+        last = [(at, self.bucket_s(b)) for at, b in zip(needed, buckets, strict=True)]
+        often = [e for e, b in zip(last, buckets, strict=True) if every[b[0]].is_often]
+        free = self._first_s, self._first_s
+        for number in range(micro_batches):
+            free = self._forward.run(free)
+            free = self._backward.run(free, last if number == micro_batches - 1 else often)
+        return max(free)
+
+    def serial_s(self, micro_batches: int) -> float:
+        """Of a step of so many micro-batches, one task after the other."""
+        passes_s = self._first_s + micro_batches * (self._forward.seconds + self._backward.seconds)
+        return passes_s + self.exchange_s_of(micro_batches)
+
     def hidden_s(self, buckets: Buckets) -> float:
         """Seconds of communication that run beside computation, in the whole step."""
-        found = self.step(buckets).hidden_s
-        if not buckets or self.micro_batches <= _ALIKE:
+        count, most = self.micro_batches, min(self.micro_batches, _ALIKE)
+        found = self._hidden_s(buckets, most)
+        if not buckets or count <= _ALIKE:
             return found
-        one_less = self.step(buckets, _ALIKE - 1).hidden_s
-        return found + (self.micro_batches - _ALIKE) * (found - one_less)
+        return found + (count - _ALIKE) * (found - self._hidden_s(buckets, _ALIKE - 1))
 
-    def latency_s(self, buckets: Buckets) -> float:
-        """Seconds that the gradients in `buckets` save as they pay their latencies together."""
-        found = 0.0
+    def _hidden_s(self, buckets: Buckets, micro_batches: int) -> float:
+        if not buckets:
+            return 0.0
+        saved_s = self.latency_s(buckets, micro_batches)
+        return self.serial_s(micro_batches) - saved_s - self.end_s(buckets, micro_batches)
+
+    def latency_s(self, buckets: Buckets, micro_batches: int | None = None) -> float:
+        """Seconds that the gradients in `buckets` save as they pay their latencies together.
+
+        micro_batches: so many; None for those of the plan
+        """
+        found, count = 0.0, micro_batches or self.micro_batches
         for bucket in buckets:
-            times = self.micro_batches if self.exchanges[bucket[0]].is_often else 1
+            times = count if self.exchanges[bucket[0]].is_often else 1
             found += times * (len(bucket) - 1) * self.prices[bucket[0]][0]
         return found
+
+    @property
+    def ready_s(self) -> Mapping[int, float]:
+        """When each gradient is there in a backward pass, if no exchange delays it."""
+        return self._backward.made_s
+
+    def forward_turns(self) -> Iterator[Turn]:
+        """Of a forward pass."""
+        return (own.forward for own in self.operators)
+
+    def backward_turns(self) -> Iterator[Turn]:
+        """Of a backward pass, with the forward passes of what is run again for it."""
+        again, inside = self.again.block_of, defaultdict[int, list[Turn]](list)
+        for own in self.operators:
+            if own.op.name in again:
+                inside[again[own.op.name]].append(own.forward)
+        for own in reversed(self.operators):
+            yield from inside.pop(again.get(own.op.name, -1), ())
+            yield own.backward
+
+    @cached_property
+    def _forward(self) -> Course:
+        return Course.of(tuple(self.forward_turns()))
+
+    @cached_property
+    def _backward(self) -> Course:
+        return Course.of(tuple(self.backward_turns()))
+
+    @cached_property
+    def _first_s(self) -> float:
+        return sum(sum(own.first) for own in self.operators)
 
     @cached_property
     def _trips(self) -> Trips:
         return Trips(self.model)
 
     @cached_property
-    def operators(self) -> tuple[_Operator, ...]:
+    def operators(self) -> tuple[Operator, ...]:
         """Those that run, in graph order."""
         number_of = {e.key: number for number, e in enumerate(self.exchanges)}
         return tuple(
             self._operator(op, number_of) for op in self.graph.ops if op.kind not in SOURCE_KINDS
         )
 
-    def _operator(self, op: Op, number_of: Mapping[tuple[str, int], int]) -> _Operator:
+    def _operator(self, op: Op, number_of: Mapping[tuple[str, int], int]) -> Operator:
         graph, trips, placed = self.graph, self._trips, self.ops[op.name]
         forward_s = backward_s = 0.0
         if op.name not in graph.free_ops:
@@ -223,7 +265,7 @@ class StepMaker:
             tuple(seconds for seconds in found if seconds) for found in (first, again, arrive, back)
         )
         own = forward_s, backward_s, first, again, arrive, inner, back
-        return _Operator(op, *own, tuple(exchanged))
+        return Operator(op, *own, tuple(exchanged))
 
 
 @dataclass
@@ -243,28 +285,19 @@ class _Making:
 
     def start(self) -> None:
         for own in self.maker.operators:
-            self._collectives("gather", own.op, own.first, 0)
+            self._collectives("gather", own.op.name, own.first, 0)
 
     def forward(self, micro_batch: int) -> None:
-        for own in self.maker.operators:
-            self._run(own, micro_batch)
+        for turn in self.maker.forward_turns():
+            self._take(turn, micro_batch)
 
     def backward(self, micro_batch: int, is_last: bool) -> None:
-        again, rerun = self.maker.again.block_of, set[int]()
         self.left = 0
         self.ready.clear()
-        for own in reversed(self.maker.operators):
-            block = again.get(own.op.name)
-            if block is not None and block not in rerun:
-                rerun.add(block)
-                for inside in self.maker.operators:
-                    if again.get(inside.op.name) == block:
-                        self._run(inside, micro_batch)
-            self._collectives("gather", own.op, own.again, micro_batch)
-            self._compute("backward", own.op, own.backward_s, micro_batch)
-            self._collectives("collective", own.op, own.inner[1:], micro_batch)
-            self._collectives("collective", own.op, own.return_, micro_batch)
-            self._made(own, micro_batch, is_last)
+        for turn in self.maker.backward_turns():
+            self._take(turn, micro_batch)
+            if turn.cause == "backward":
+                self._made(turn, micro_batch, is_last)
 
     def finish(self, micro_batch: int) -> None:
         """What has not left: all that travels once, if there are no buckets."""
@@ -273,19 +306,21 @@ class _Making:
             if not exchange.is_often:
                 self._exchange(exchange.op, (number,), micro_batch)
 
-    def _run(self, own: _Operator, micro_batch: int) -> None:
-        """The forward pass of an operator."""
-        self._collectives("gather", own.op, own.again, micro_batch)
-        self._collectives("collective", own.op, own.arrive, micro_batch)
-        self._compute("forward", own.op, own.forward_s, micro_batch)
-        self._collectives("collective", own.op, own.inner[:1], micro_batch)
+    def _take(self, turn: Turn, micro_batch: int) -> None:
+        name = turn.operator
+        self._collectives("gather", name, turn.gathers, micro_batch)
+        self._collectives("collective", name, turn.before, micro_batch)
+        if turn.seconds:
+            self.last = len(self.tasks)
+            self.tasks.append(StepTask(turn.cause, name, turn.seconds, micro_batch))
+        self._collectives("collective", name, turn.after, micro_batch)
 
-    def _made(self, own: _Operator, micro_batch: int, is_last: bool) -> None:
+    def _made(self, turn: Turn, micro_batch: int, is_last: bool) -> None:
         """Its parameters' gradients are there: buckets may leave."""
         every = self.maker.exchanges
-        for number in own.exchanged:
+        for number in turn.made:
             if not self.buckets and every[number].is_often:
-                self._exchange(own.op.name, (number,), micro_batch)
+                self._exchange(turn.operator, (number,), micro_batch)
             self.ready[number] = self.last
         while self.left < len(self.buckets):
             members = self.buckets[self.left]
@@ -293,7 +328,7 @@ class _Making:
                 if not all(number in self.ready for number in members):
                     return
                 needs = (max(self.ready[number] for number in members),) if self.last >= 0 else ()
-                self._exchange(own.op.name, members, micro_batch, needs)
+                self._exchange(turn.operator, members, micro_batch, needs)
             self.left += 1
 
     def _exchange(
@@ -306,15 +341,10 @@ class _Making:
         seconds = self.maker.bucket_s(members)
         self.tasks.append(StepTask("exchange", operator, seconds, micro_batch, members, needs))
 
-    def _compute(self, cause: Cause, op: Op, seconds: float, micro_batch: int) -> None:
-        if seconds:
-            self.last = len(self.tasks)
-            self.tasks.append(StepTask(cause, op.name, seconds, micro_batch))
-
     def _collectives(
-        self, cause: Cause, op: Op, seconds: Sequence[float], micro_batch: int
+        self, cause: Cause, operator: str, seconds: Sequence[float], micro_batch: int
     ) -> None:
-        self.tasks += [StepTask(cause, op.name, s, micro_batch) for s in seconds if s]
+        self.tasks += [StepTask(cause, operator, s, micro_batch) for s in seconds if s]
 
 
 def of_step(schedule: Schedule, step: Step) -> Timeline:

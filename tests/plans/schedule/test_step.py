@@ -66,6 +66,24 @@ def test_buckets_hide_their_exchange_and_no_more(name: str):
     assert saved == pytest.approx(told, rel=1e-9)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("name", PLANS)
+def test_the_end_is_known_without_the_tasks(name: str, count: int):
+    maker = stage_figures(PLANS[name].stage).maker
+    best = best_buckets(maker)
+    order = [n for bucket in best for n in bucket]
+    for buckets in (
+        (),
+        best,
+        best[::-1],
+        tuple((n,) for n in order),
+        tuple((n,) for n in order[::-1]),
+    ):
+        assert maker.end_s(buckets, count) == pytest.approx(
+            maker.step(buckets, count).end_s, rel=1e-9
+        )
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_a_bucket_leaves_when_its_last_gradient_is_there(name: str):
     step = stage_figures(bucketed(PLANS[name].stage)).tasks
