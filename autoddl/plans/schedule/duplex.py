@@ -8,8 +8,9 @@ micro-batches than two, pairs follow one another.
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -76,6 +77,18 @@ class TurnsMaker(StepMaker):
             made.group(number * width, number == groups - 1)
         made.finish(groups * width - 1)
         return Step(tuple(made.tasks), buckets, self.exchanges)
+
+    def end_s(self, buckets: Buckets, micro_batches: int) -> float:
+        return self.step(buckets, micro_batches).end_s
+
+    @cached_property
+    def ready_s(self) -> Mapping[int, float]:
+        """When each gradient is there in a group's turns, if all tasks stood in one queue."""
+        tasks = self.step(tuple((n,) for n in range(len(self.exchanges))), 1).tasks
+        own = (0.0 if task.cause == "exchange" else task.seconds for task in tasks)
+        ends = tuple(itertools.accumulate(own))
+        made = {task.members[0]: max(task.needs) for task in tasks if task.cause == "exchange"}
+        return {number: ends[task] for number, task in made.items()}
 
     def hidden_s(self, buckets: Buckets) -> float:
         """Seconds of communication that run beside computation, in the whole step."""

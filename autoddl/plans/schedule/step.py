@@ -193,7 +193,7 @@ class StepMaker:
             found += times * (len(bucket) - 1) * self.prices[bucket[0]][0]
         return found
 
-    @property
+    @cached_property
     def ready_s(self) -> Mapping[int, float]:
         """When each gradient is there in a backward pass, if no exchange delays it."""
         return self._backward.made_s
