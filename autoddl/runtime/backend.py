@@ -217,8 +217,11 @@ class Collectives(Protocol):
         """[size] from rank `source`; the result may be there only when it is used."""
         ...
 
-    def wait(self) -> None:
-        """Until everything that this rank has asked for is done."""
+    def wait(self, x: Tensor | None = None) -> None:
+        """Until `x` is there, by default until everything that this rank has asked for is done.
+
+        Several threads may wait at once.
+        """
         ...
 
 

@@ -82,7 +82,7 @@ class Job:
         if counting is not None and counting.padding is not None:
             skip_padding(program, counting.padding, self.groups, self.run_state)
         if self.emulator:
-            self.emulator.replace(program)
+            self.emulator.replace(program, overlaps=bool(plan.buckets))
         rows = None if counting is None or self.emulator else counting.rows
         buckets = buckets_of(plan, program, self.groups) if wanted is None else ()
         return Executor(program, state, self.run_state, self.groups, self.debug, rows, buckets)
@@ -198,7 +198,7 @@ class Part:
     def compute_ends(self) -> None:
         """Wait until an emulated pass, whose results other stages wait for, has taken its time."""
         if self._job.emulator is not None and self._job.plan.num_stages > 1:
-            self._job.emulator.clock.before_collective()
+            self._job.emulator.clock.catch_up()
 
 
 def _is_state(op: Op) -> bool:

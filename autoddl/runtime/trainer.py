@@ -113,10 +113,11 @@ class Trainer:
         counting.rows.check(plan.micro_batches)
         opaque = {k: backend.kernels.opaque(call) for k, call in self._traced.opaque.items()}
         whole = {**self._traced.params, **self._traced.buffers}
-        emulator = Emulator(stage_figures(one).model, groups) if emulate else None
+        run_state, model = RunState(one.seed), stage_figures(one).model
+        emulator = Emulator(model, groups, run_state) if emulate else None
         return Job(
-            plan, ranks, stage, groups, RunState(one.seed), opaque, counting, whole, emulator,
-            beside, self._debug,
+            plan, ranks, stage, groups, run_state, opaque, counting, whole, emulator, beside,
+            self._debug,
         )  # fmt: skip
 
     def _load(self) -> None:

@@ -55,7 +55,7 @@ def _measure(
         meter.seconds_of(
             lambda: trainer.step(*tensors).numpy(),
             repeats,
-            lambda: emulator.clock.communicated_s,
+            lambda: emulator.clock.stalled_s,
         )
 
 

@@ -52,7 +52,7 @@ def _racer(plan: Plan, emulate: bool) -> tuple[Callable[[], object], Callable[[]
     (batch,) = synthetic_batches(made_up_example(plan), plan.graph, 1, plan.seed)
     tensors = to_tensors(batch)
     emulator = trainer.emulator
-    communicated_s = (lambda: emulator.clock.communicated_s) if emulator else (lambda: 0.0)
+    communicated_s = (lambda: emulator.clock.stalled_s) if emulator else (lambda: 0.0)
     return lambda: trainer.step(*tensors).numpy(), communicated_s
 
 

@@ -26,7 +26,8 @@ class Watch(Protocol):
 
     def before_collective(self, group: Group) -> None: ...
 
-    def after_collective(self, group: Group) -> None: ...
+    def after_collective(self, group: Group, moved: Tensor) -> None:
+        """`moved` is what it gives, when it is there."""
 
 
 @dataclass
@@ -106,7 +107,7 @@ class Group:
             return x
         self.groups.start(self, kind, x)
         moved = collective(self.channel, x)
-        self.groups.end(self)
+        self.groups.end(self, moved)
         return moved
 
 
@@ -160,7 +161,7 @@ class Groups:
         if self.watch is not None:
             self.watch.before_collective(group)
 
-    def end(self, group: Group) -> None:
+    def end(self, group: Group, moved: Tensor) -> None:
         """A collective of the group has been asked for."""
         if self.watch is not None:
-            self.watch.after_collective(group)
+            self.watch.after_collective(group, moved)

@@ -5,21 +5,16 @@ Operators give zeros of the right local shape and dtype; redistributions, the op
 collectives and the order of everything stay real. Losses and gradients then mean nothing, and every
 time measured so is one of *emulated compute*.
 
-On the CPU OneFlow runs what it is asked for in one queue, computation and communication in turn. So
-a collective starts when the one before has ended and the computation asked for since has taken its
-time:
-
-    start = max(now, end of the collective before + emulated seconds since then)
-
-`Clock` keeps to this. It sleeps once before each collective instead of once an operator, which also
-hides the time that Python takes meanwhile, and a sleep that ends late shortens the next, as does
-what waking up together costs a group's collective (`emulate_overhead`, measured at its first one).
+A device computes beside its communication, and an operator waits for what it reads alone. So each
+edge of the program notes the collective that its tensor, or gradient, comes by, and the kernel that
+takes it waits for that one (`clock`). Nothing waits for gradients that travel in the plan's buckets
+before the step ends.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from ...cost.account import inner_of, operator_seconds
@@ -28,59 +23,16 @@ from ...graph.graph import Graph
 from ...sbp.layout import TensorSpec, local_shape
 from ...sbp.placement import NdSbp
 from ...sbp.signature import Attrs
-from ..backend import Backend, Tensor
+from ..backend import Tensor
 from ..comm.groups import Group, Groups
-from ..execution.program import Node, Program
-from ..kernel import ByInput, Context, Explicit, Kernel
+from ..comm.redistribute import LocalFn
+from ..execution.program import Edge, Node, Program
+from ..kernel import ByInput, Context, Explicit, Kernel, RunState
+from .clock import Clock, Sent
 from .overhead import overhead_s
 
 EMULATED = "emulated compute"
 MAXIMUM_FIRST = ("softmax", "log_softmax", "sparse_softmax_cross_entropy")
-
-
-@dataclass
-class Clock:
-    """When the emulated device is free again, in seconds of `time.perf_counter`.
-
-    late:           how much too late the last sleep has ended
-    communicated_s: seconds in collectives since the step began, waiting for other ranks included,
-        without what the emulation itself adds
-    """
-
-    backend: Backend
-    free_at: float = 0.0
-    late: float = 0.0
-    communicated_s: float = 0.0
-    _began: float = 0.0
-
-    def start(self) -> None:
-        """A step begins now."""
-        self.free_at = max(self.free_at, time.perf_counter())
-        self.communicated_s = 0.0
-
-    def compute(self, seconds: float) -> None:
-        """The device computes for so long after what it does already."""
-        self.free_at += seconds
-
-    def before_collective(self) -> None:
-        """Wait until the computation so far has taken its time."""
-        missing = self.free_at - time.perf_counter()
-        self.late = 0.0
-        if missing > 0:
-            time.sleep(missing)
-            self.late = time.perf_counter() - self.free_at
-        self._began = time.perf_counter()
-
-    def after_collective(self, overhead_s: float = 0.0) -> None:
-        """The collective asked for last ends; computation goes on then, less what slept late.
-
-        overhead_s: what the collective takes longer for being emulated around
-        """
-        self.backend.wait()
-        now = time.perf_counter()
-        overhead_s = min(overhead_s, now - self._began)
-        self.communicated_s += now - self._began - overhead_s
-        self.free_at = now - self.late - overhead_s
 
 
 @dataclass(frozen=True)
@@ -97,16 +49,19 @@ class _Sums:
     count: int
     maximum_first: bool
 
-    def forward(self) -> None:
+    def forward(self) -> bool:
+        """Whether there are any."""
         for number in range(self.count):
             if self.maximum_first and number == 0:
                 self.group.all_max(self.statistic)
             else:
                 self.group.all_reduce(self.statistic)
+        return self.count > 0
 
-    def backward(self) -> None:
+    def backward(self) -> bool:
         if self.stacked is not None:
             self.group.all_reduce(self.stacked)
+        return self.stacked is not None
 
 
 @dataclass
@@ -115,9 +70,12 @@ class Emulator:
 
     model: CostModel
     groups: Groups
+    run_state: RunState
     clock: Clock = field(init=False)
     _zeros: dict[tuple[tuple[int, ...], str], Tensor] = field(default_factory=dict)
     _overhead_s: dict[tuple[int, ...], float] = field(default_factory=dict)
+    # what brings a tensor to an operator, or gradients to its output, in a micro-batch
+    _coming: defaultdict[Hashable, list[Sent]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
         self.groups.watch = self
@@ -128,22 +86,67 @@ class Emulator:
         """All ranks of the group come here together, also for the first time."""
         if group.axes not in self._overhead_s:
             self.groups.watch = None
-            self._overhead_s[group.axes] = overhead_s(group)
+            self._overhead_s[group.axes] = overhead_s(group, self.clock.arrival)
             self.groups.watch = self
         self.clock.before_collective()
 
-    def after_collective(self, group: Group) -> None:
-        self.clock.after_collective(self._overhead_s[group.axes])
+    def after_collective(self, group: Group, moved: Tensor) -> None:
+        self.clock.after_collective(moved, self._overhead_s[group.axes])
 
-    def replace(self, program: Program) -> None:
-        """Emulate every operator of a program."""
+    def replace(self, program: Program, overlaps: bool) -> None:
+        """Emulate every operator of a program.
+
+        overlaps: gradients of parameters travel beside the backward pass
+        """
         for node in program.nodes:
+            for edge in node.edges:
+                self._follow(edge, overlaps)
             if node.kernel is not None:
                 node.kernel = self._kernel(program.graph, node)
 
     def finish(self) -> None:
-        """Wait for the computation after the last collective."""
-        self.clock.before_collective()
+        """Wait for all computation and communication of the step."""
+        self.clock.finish()
+        self._coming.clear()
+
+    def _follow(self, edge: Edge, overlaps: bool) -> None:
+        """Note which collectives bring the edge's tensors.
+
+        A parameter that stays for the step is there before its first reader's turn comes.
+        """
+        if edge.source.kind == "param" and edge.zero_stage < 3:
+            edge.forward = self._followed(edge.forward, None)
+        else:
+            edge.forward = self._followed(edge.forward, edge.key)
+        if edge.source.kind != "param":
+            edge.backward = self._followed(edge.backward, edge.tensor)
+        elif edge.zero_stage > 1 and not overlaps:
+            edge.backward = self._followed(edge.backward, None)
+
+    def _followed(self, path: LocalFn, name: Hashable | None) -> LocalFn:
+        """`path`, whose collective is noted under `name`, or waited for at once."""
+
+        def run(x: Tensor) -> Tensor:
+            before = self.clock.last
+            moved = path(x)
+            sent = self.clock.last
+            if sent is not None and sent is not before:
+                if name is None:
+                    self.clock.wait_for(sent)
+                else:
+                    self._coming[name, self.run_state.micro_batch].append(sent)
+            return moved
+
+        return run
+
+    def _wait_for(self, name: Hashable) -> None:
+        """The operator that runs now needs what is noted under `name`."""
+        for sent in self._coming.pop((name, self.run_state.micro_batch), ()):
+            self.clock.wait_for(sent)
+
+    def _inner_ends(self) -> None:
+        assert self.clock.last is not None
+        self.clock.wait_for(self.clock.last)
 
     def _kernel(self, graph: Graph, node: Node) -> Kernel:
         spec, planned = node.context.spec, node.planned
@@ -152,16 +155,27 @@ class Emulator:
         gradients = self._parts(spec.inputs, planned.grad_ins)
         sums = self._inner(graph, node)
 
+        def arrive() -> None:
+            for edge in node.edges:
+                self._wait_for(edge.key)
+
+        def gradients_arrive() -> None:
+            arrive()  # parameters that are fetched again
+            for name in node.op.outputs:
+                self._wait_for(name)
+
         def vjp(grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
             del grads
-            if sums is not None:
-                sums.backward()
+            gradients_arrive()
+            if sums is not None and sums.backward():
+                self._inner_ends()
             self.clock.compute(backward_s)
             return gradients
 
         def run(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit:
-            if sums is not None:
-                sums.forward()
+            arrive()
+            if sums is not None and sums.forward():
+                self._inner_ends()
             if node.op.kind == "normalization" and attrs["training"] and ctx.state.training:
                 # the moving statistics stay what they are, where the operator has them
                 ctx.updates.update({i: inputs[i] for i in range(1, len(inputs) - 2)})
@@ -173,6 +187,7 @@ class Emulator:
 
             def gradient(grads: Sequence[Tensor | None], index: int) -> Tensor:
                 del grads
+                gradients_arrive()
                 self.clock.compute(backward_s / wanted)
                 found = gradients[index]
                 assert found is not None
@@ -180,6 +195,7 @@ class Emulator:
 
             def run_by_input(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput:
                 del ctx, inputs, attrs
+                arrive()
                 self.clock.compute(forward_s)
                 return ByInput([x for x in outputs if x is not None], gradient)
 

@@ -187,8 +187,11 @@ class OneFlow:
         with asyncs.thread(_communication_thread()) if beside else nullcontext():
             return flow.comm.recv(source, shape=(size,), dtype=kind, device=device, out=into)
 
-    def wait(self) -> None:
-        flow._oneflow_internal.eager.Sync()
+    def wait(self, x: flow.Tensor | None = None) -> None:
+        if x is None:
+            flow._oneflow_internal.eager.Sync()
+        elif x.nelement():
+            detached(x).reshape(-1).narrow(0, 0, 1).item()
 
     # ---- training
 

@@ -3,11 +3,12 @@
 import json
 import time
 
+import oneflow as flow
 import pytest
 
 from autoddl.cluster.spec import Device
 from autoddl.cost.operators import at_rate
-from autoddl.runtime.emulate.emulate import Clock
+from autoddl.runtime.emulate.clock import Clock
 from autoddl.runtime.oneflow.backend import OneFlow
 
 
@@ -38,23 +39,50 @@ def test_the_clock_waits_for_what_is_computed_and_not_for_what_is_late():
     passed = time.perf_counter() - started
     assert passed >= 0.1
     assert clock.late == pytest.approx(passed - 0.1, abs=2e-3)
-    clock.after_collective()
+    clock.wait_for(clock.after_collective(flow.zeros(1)))
     assert clock.free_at <= time.perf_counter() - clock.late
 
 
-def test_what_the_emulation_adds_is_taken_off_the_collective_and_the_next_wait():
-    clock = Clock(OneFlow("cpu"))
+class Slow(OneFlow):
+    """A back end whose only tensor is there after so many seconds."""
+
+    def __init__(self, seconds):
+        super().__init__("cpu")
+        self.there_at = time.perf_counter() + seconds
+
+    def wait(self, x=None):
+        time.sleep(max(0.0, self.there_at - time.perf_counter()))
+
+
+@pytest.mark.parametrize("compute_s", [0.0, 0.05, 0.3])
+def test_computation_goes_on_beside_a_collective_and_waits_where_it_needs_it(compute_s):
+    clock = Clock(Slow(0.15))
     clock.start()
-    began = time.perf_counter()
+    began = clock.free_at
     clock.before_collective()
-    time.sleep(0.03)
-    clock.after_collective(0.02)
-    found = clock.communicated_s
-    assert 0.01 <= found <= time.perf_counter() - began - 0.02
-    assert clock.free_at <= time.perf_counter() - 0.02
+    sent = clock.after_collective("moved")
+    clock.compute(compute_s)
+    assert time.perf_counter() - began < 0.1, "nobody has waited yet"
+    clock.wait_for(sent)
+    assert clock.free_at - began == pytest.approx(max(compute_s, 0.15), abs=0.05)
+    assert clock.stalled_s == pytest.approx(max(0.0, 0.15 - compute_s), abs=0.05)
+    clock.finish()
+    assert time.perf_counter() - began >= max(compute_s, 0.15)
+
+
+def test_what_the_emulation_adds_is_taken_off_unless_the_collective_had_to_queue():
+    clock = Clock(Slow(0.15))
+    clock.start()
+    began = clock.free_at
     clock.before_collective()
-    clock.after_collective(10.0)  # never more than the collective took
-    assert clock.communicated_s == found
+    first = clock.after_collective("moved", 0.05)
+    clock.before_collective()
+    second = clock.after_collective("moved", 0.05)
+    assert first.end() - began == pytest.approx(0.10, abs=0.03)
+    assert second.end() - began == pytest.approx(0.15, abs=0.03)
+    clock.before_collective()
+    third = clock.after_collective("moved", 10.0)  # never more than the collective took
+    assert third.end() >= second.end()
 
 
 def test_a_rate_must_be_positive():
