@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .cluster.spec import Cluster
 from .graph.graph import Graph
@@ -83,6 +83,7 @@ def parallelize(
     stages: Stages | None = None,
     clip_grad_norm: float | None = None,
     ema_decay: float | None = None,
+    on_nonfinite: Literal["raise", "skip", "ignore"] = "raise",
     debug: bool = False,
     **options: Unpack[TrainKeywords],
 ) -> Trainer:
@@ -102,8 +103,13 @@ def parallelize(
     ema_decay: such as 0.999, to keep an average of the parameters beside them, updated after each
                step and placed as they are: `with trainer.averaged():`, `trainer.ema_state_dict()`.
                It takes as much memory as they do, which a new plan counts (`ema=True` of `plan`)
+    on_nonfinite: what to do when the loss or a gradient is infinite or no number. "raise": the next
+               call raises FloatingPointError on all ranks and names the step, which has been taken;
+               nothing waits for that. "skip": such a step changes no parameter, which every step
+               waits for (`trainer.skipped` counts). "ignore" trains on
     options:   of the new plan, the fields of `PlanOptions`; the seed is also dropout's
-    debug:     after each operator, assert the planned placements and equal replicas
+    debug:     after each operator, assert the planned placements and equal replicas; numbers that
+               are not finite end the step itself, and the first operator that made one is named
 
     Raises TypeError for an unknown option, ValueError if the model cannot be traced, nothing fits,
     the plan is for another model or cluster, or the number of processes is not the cluster's;
@@ -120,7 +126,9 @@ def parallelize(
     if plan is not None:
         _check_given(chosen)
     backend = _backend_for(cluster, chosen.precision if plan is None else plan.precision)
-    update = {"clip_grad_norm": clip_grad_norm, "ema_decay": ema_decay}
+    update = {
+        "clip_grad_norm": clip_grad_norm, "ema_decay": ema_decay, "on_nonfinite": on_nonfinite,
+    }  # fmt: skip
     check_update(**update)
     traced = trace_with_state(model, *as_arguments(example), loss=loss)
     if plan is None:

@@ -96,6 +96,11 @@ class Calling:
         """What the loss gets of a batch beside the result."""
         return {key: batch[0][key] for key in self.structure} if self.keys else batch[-1]
 
+    @property
+    def slots(self) -> list[int]:
+        """The numbers of a batch's tensors."""
+        return [slot.index for _, slot in _leaves(self.structure)]
+
     def _flat(self, structure: Any, batch: Any) -> list[Tensor]:
         given = dict(_leaves(batch, structure))
         return [given[path] for path, _ in _leaves(structure)]

@@ -49,6 +49,8 @@ class RunState:
                  what dropout drops
     filled:      None for a batch that needs no padding
     training:    False turns dropout off and makes BatchNorm use its moving statistics
+    nonfinite:   in debug mode, of the step so far: "nan" or "inf" -> the first operator's output
+                 that had one
     """
 
     seed: int
@@ -56,6 +58,7 @@ class RunState:
     step: int = 0
     micro_batch: int = 0
     filled: Filled | None = None
+    nonfinite: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass

@@ -32,7 +32,8 @@ from .counting import Counting, Given, rows_of
 from .emulate.emulate import Emulator
 from .evaluation.evaluate import Evaluator
 from .evaluation.scores import Metric, Scores
-from .jobs.roll_call import RollCall
+from .feed import checksums
+from .jobs.roll_call import Checksums, RollCall
 from .kernel import RunState
 from .measure.training import Compared, StepWatch
 from .nested import put_tensors
@@ -41,6 +42,8 @@ from .traced import Traced
 from .update.loss_scale import LossScaler
 from .update.update import Hook, Update
 from .whole_state import WholeState
+
+_STEPS_BETWEEN_CHECKS = 50  # of the ranks' batches, whose checksums take about 1 ms a megabyte
 
 
 class Trainer:
@@ -60,6 +63,7 @@ class Trainer:
         scaler: LossScaler | None = None,
         clip_grad_norm: float | None = None,
         ema_decay: float | None = None,
+        on_nonfinite: str = "raise",
         ways: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
     ) -> None:
         """The trainer of this rank.
@@ -71,6 +75,7 @@ class Trainer:
         scaler:  scales the loss; by default a plan in float16 has one and others have none
         clip_grad_norm: the largest norm of the gradients (`update/clip.py`)
         ema_decay: of the averaged parameters, if any are kept (`update/average.py`)
+        on_nonfinite: of `parallelize`; emulated results mean nothing and are not looked at
         ways:    of `Groups`
         """
         self.plan = plan
@@ -80,7 +85,7 @@ class Trainer:
         self._debug = debug
         everyone = Groups(plan.cluster.mesh, backend.rank, backend)
         world = everyone.world
-        self.roll_call = RollCall(world)
+        self.roll_call = RollCall(world, len(traced.batches.slots))
         # an emulated computation leaves the framework's one queue to the transfers
         beside = overlap and not emulate and plan.num_stages > 1
         self._job = job = self._make_job(emulate, beside, ways)
@@ -97,7 +102,10 @@ class Trainer:
         self._watch.reshards = self._passing.reshards
         self._at, self._world = divmod(backend.rank, plan.cluster.gpus_per_node), world
         self._evaluator = Evaluator(job, self._parts, self._at)
-        self._update = Update(job, self._parts, world, optimizer, scaler, clip_grad_norm, ema_decay)
+        self._update = Update(
+            job, self._parts, world, optimizer, scaler, clip_grad_norm, ema_decay,
+            "ignore" if emulate or signal else on_nonfinite,
+        )  # fmt: skip
         self._whole = WholeState(traced, job, self._parts, self._update)
 
     def _make_job(self, emulate: bool, beside: bool, ways: Mapping[str, Callable[..., Any]]) -> Job:
@@ -171,6 +179,11 @@ class Trainer:
         return self._update.grad_norm
 
     @property
+    def skipped(self) -> int:
+        """Steps that changed nothing, as their loss or gradients were not finite."""
+        return self._update.skipped
+
+    @property
     def measured(self) -> Mapping[str, Compared]:
         """What the first ten steps took, beside what the plan predicts; empty before.
 
@@ -241,7 +254,7 @@ class Trainer:
         filled = self._given.filled(tensors)
         for part in self._parts.values():
             part.take(tensors, filled and filled.rows)
-        self._call_training("step", filled.rows if filled else 0)
+        self._call_training("step", filled.rows if filled else 0, self._checksums(tensors))
         self._job.run_state.filled = filled
         work = self._watch.work
         self._watch.start()
@@ -260,11 +273,32 @@ class Trainer:
         exchange_gradients(self.plan, states, self._job.ranks, self._job.groups)
         if self.emulator:
             self.emulator.finish()
-        self._update.run()
+        health = self._update.run(losses[-1])
         self._job.run_state.step += 1
+        if health is not None:
+            self.roll_call.report(self.steps, health)
         loss = self._share_loss(losses[-1])
         self._watch.end()
+        if self._debug:
+            self._say_first()
         return loss
+
+    def _checksums(self, batch: Sequence[Tensor]) -> Checksums:
+        """Of the first batch, and every so many steps."""
+        if self._world.size == 1 or self.steps % _STEPS_BETWEEN_CHECKS:
+            return {}
+        rows = np.arange(self.plan.batch)[self.rows].tolist()
+        return checksums(batch, self.graph, self.plan.batch, rows, self._backend)
+
+    def _say_first(self) -> None:
+        """In debug mode numbers that are not finite end the step itself, and their origin is named.
+
+        A mask may be infinite: what is no number comes first.
+        """
+        found = self._job.run_state.nonfinite
+        self._job.run_state.nonfinite = {}
+        first = found.get("nan") or found.get("inf")
+        self.roll_call("checked", why=f"; first on this rank: {first}" if first else "")
 
     def _actions(self) -> Sequence[Action]:
         predicted = figures(self.plan)
@@ -409,8 +443,8 @@ class Trainer:
         self._call_training("load_train_state")
         self._whole.set_training(state)
 
-    def _call_training(self, call: str, number: int = 0) -> None:
+    def _call_training(self, call: str, number: int = 0, sums: Checksums | None = None) -> None:
         """A roll call for what needs the parameters as they are trained."""
         if self._update.average is not None and self._update.average.is_in_place:
             raise ValueError(f"{call} inside `with trainer.averaged()`: leave that block first")
-        self.roll_call(call, number)
+        self.roll_call(call, number, sums)

@@ -52,6 +52,53 @@ def test_wrong_inputs_are_named(perceptron):
         build_trainer(trainer._traced, trainer.plan, lambda p: None)
 
 
+def test_an_optimizer_of_the_models_own_parameters_is_refused():
+    model, loss, batch = build("perceptron")
+    with pytest.raises(ValueError, match="not handed to it, such as the model's own"):
+        trainer_of(model, loss, batch(0, 8), optimizer=lambda _: sgd(model.parameters()))
+
+
+def broken(batch, number=float("nan")):
+    """A batch of which one number is none."""
+    x, y = batch(0, 8)
+    x[0, 0] = number
+    return x, y
+
+
+def test_numbers_that_are_none_end_training_with_the_next_call():
+    model, loss, batch = build("perceptron")
+    trainer = trainer_of(model, loss, batch(0, 8))
+    trainer.step(*batch(0, 8))
+    trainer.step(*broken(batch))
+    with pytest.raises(FloatingPointError, match="step 2: the loss and a gradient is infinite"):
+        trainer.state_dict()
+
+
+def test_debug_mode_names_the_first_operator_that_makes_no_number():
+    class Log(nn.Module):
+        def forward(self, x):
+            return flow.log(x - 100.0)
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), Log())
+    x = floats(RNG, 8, 4)
+    trainer = trainer_of(model, mean_square, (x, x), debug=True)
+    with pytest.raises(FloatingPointError, match=r"step 1.*first on this rank: .*log.*, output 0"):
+        trainer.step(x, x)
+
+
+def test_a_step_of_numbers_that_are_none_is_skipped():
+    model, loss, batch = build("perceptron")
+    trainer = trainer_of(model, loss, batch(0, 8), on_nonfinite="skip")
+    trainer.step(*batch(0, 8))
+    before = {name: x.numpy() for name, x in trainer.state_dict().items()}
+    trainer.step(*broken(batch, float("inf")))
+    assert trainer.skipped == 1
+    for name, x in trainer.state_dict().items():
+        np.testing.assert_array_equal(x.numpy(), before[name])
+    trainer.step(*batch(0, 8))
+    assert trainer.skipped == 1
+
+
 def test_loss_is_a_number_and_rows_are_all(perceptron):
     trainer, batch = perceptron
     assert isinstance(float(trainer.step(*batch(0, 8))), float)

@@ -40,3 +40,12 @@ def check_tensor(x: Tensor, what: str, shape: Shape, nd: NdSbp, groups: Groups) 
         f"{what}: planned as {nd}, but the replicas on ranks {replicas.ranks} differ "
         f"in {int((~same).any(axis=0).sum())} of {rows.shape[1]} elements"
     )
+
+
+def note_nonfinite(found: dict[str, str], x: Tensor, what: str, groups: Groups) -> None:
+    """Remember in `found` (`RunState.nonfinite`) the first tensor with such elements."""
+    array = groups.backend.to_numpy(groups.backend.detached(x))
+    if np.issubdtype(array.dtype, np.floating):
+        for name, has in (("nan", np.isnan), ("inf", np.isinf)):
+            if name not in found and has(array).any():
+                found[name] = what

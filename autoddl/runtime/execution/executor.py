@@ -29,7 +29,7 @@ from ..comm.groups import Groups
 from ..kernel import RunState
 from ..state import ModelState
 from .buckets import Bucket
-from .check import check_tensor
+from .check import check_tensor, note_nonfinite
 from .gradients import Gradients
 from .known_sums import KnownSums
 from .program import FED, Edge, Key, Node, Program
@@ -419,6 +419,7 @@ class Executor:
             if x is not None and nd is not None:
                 label = f"{node.op.name} ({node.op.kind}), {what} {index}"
                 check_tensor(x, label, spec.shape, nd, self._groups)
+                note_nonfinite(self._run_state.nonfinite, x, label, self._groups)
 
 
 def sent_key(tensor: str) -> str:

@@ -8,13 +8,12 @@ bfloat16 reaches as far as float32, so its gradients need no scale.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from ..backend import Tensor
 from ..comm.groups import Group
+from .finite import all_finite
 
 
 @dataclass
@@ -53,13 +52,3 @@ class LossScaler:
         self.good_steps += 1
         if self.good_steps == self.growth_interval:
             self.scale, self.good_steps = self.scale * 2, 0
-
-
-def all_finite(tensors: Iterable[Tensor], world: Group) -> bool:
-    """True on every rank of `world` if no rank has an infinite element or one that is no number."""
-    backend = world.backend
-    total = backend.zeros((1,), "float32")
-    for x in tensors:
-        # zero times what is not finite is no number, and stays so in sums
-        total = total + backend.cast((x * 0.0).sum().reshape((1,)), "float32")
-    return bool(np.isfinite(backend.to_numpy(world.all_reduce(total))[0]))

@@ -7,21 +7,23 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...plans.figures import figures
-from ..backend import OptimizerFn
+from ..backend import OptimizerFn, Tensor
 from ..comm.groups import Group
 from ..part import Job, Part
 from .average import Average, check_decay
 from .clip import check_norm, clip_gradients
+from .finite import all_finite, check_choice, health
 from .loss_scale import LossScaler
 from .parameters import Parameters, one_number
 
 Hook = Callable[[Iterator[tuple[str, Any]]], Any]
 
 
-def check_update(clip_grad_norm: float | None, ema_decay: float | None) -> None:
+def check_update(clip_grad_norm: float | None, ema_decay: float | None, on_nonfinite: str) -> None:
     """ValueError unless they can be what they are called."""
     check_norm(clip_grad_norm)
     check_decay(ema_decay)
+    check_choice(on_nonfinite)
 
 
 class Update:
@@ -31,6 +33,7 @@ class Update:
     scaler:    None if the loss is not scaled
     grad_norm: of the last step's gradients, before they were clipped; infinite if a scaled one was
                not finite, None if none are clipped
+    skipped:   steps whose loss or gradients were not finite, which changed no parameter
     hooks:     called with the parameters that have gradients, before these are clipped
     average:   of the parameters; None if none is kept
     """
@@ -44,15 +47,18 @@ class Update:
         scaler: LossScaler | None,
         clip_grad_norm: float | None,
         ema_decay: float | None,
+        on_nonfinite: str = "raise",
     ) -> None:
         """`scaler`: None for one if the plan needs it; `world`: all ranks of the job."""
         plan, backend = job.plan, job.groups.backend
-        check_update(clip_grad_norm, ema_decay)
+        check_update(clip_grad_norm, ema_decay, on_nonfinite)
         if scaler is None and plan.precision == "float16":
             scaler = LossScaler()
         self.scaler = scaler
         self.grad_norm: float | None = None
+        self.skipped = 0
         self._limit = clip_grad_norm
+        self._on_nonfinite = on_nonfinite
         self._debug = job.debug
         self._states = {v: part.state for v, part in parts.items()}
         self._world = world
@@ -76,10 +82,30 @@ class Update:
         """What the loss is multiplied by."""
         return 1.0 if self.scaler is None else self.scaler.scale
 
-    def run(self) -> None:
-        """Change the parameters, unless a scaled gradient is not finite. Ranks call it together."""
+    def run(self, loss: Tensor | None) -> Tensor | None:
+        """Change the parameters, unless what is not finite is skipped. Ranks call it together.
+
+        loss: where this rank has it
+
+        Gives float64 [2], of the loss and of the gradients, finite if they are, where something
+        else is to be raised; nothing is waited for.
+        """
         gradients = [state.gradients for state in self._states.values()]
+        losses = [] if loss is None else [loss]
         finite = self.scaler is None or self.scaler.unscale(gradients, self._world)
+        found = None
+        if self._on_nonfinite == "skip":
+            own = [*losses, *(x for part in gradients for x in part.values())]
+            finite = finite and all_finite(own, self._world)
+        elif self._on_nonfinite == "raise" and finite:
+            backend = self._world.backend
+            every = (x for part in gradients for x in part.values())
+            found = backend.cat([health(losses, backend), health(every, backend)], 0)
+        self.skipped += not finite
+        self._change(finite)
+        return found
+
+    def _change(self, finite: bool) -> None:
         if finite and self.hooks:
             self._call_hooks()
         if self._limit is not None:

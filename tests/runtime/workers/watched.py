@@ -9,8 +9,11 @@ from collections import Counter
 import numpy as np
 import oneflow as flow
 import oneflow.nn as nn
+import pytest
 
 from autoddl.graph.batch_norm import with_batch_norm
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
 from autoddl.runtime.jobs.guard import rank, world_size
 from autoddl.runtime.kernel import ByInput, Explicit
 from autoddl.runtime.oneflow.kernels import KERNELS
@@ -155,7 +158,40 @@ def batchnorm_of_each_shard():
     np.testing.assert_allclose(out, model(x).numpy(), rtol=1e-4, atol=1e-6)
 
 
+def spoil_gradients(update):
+    """As a faulty device does."""
+    right = update.run
+
+    def wrong(loss):
+        for state in update._states.values():
+            for name, gradient in state.gradients.items():
+                state.gradients[name] = gradient * float("nan")
+        return right(loss)
+
+    update.run = wrong
+
+
+def one_rank_is_heard_by_all():
+    """A number that is none on one rank, and a batch of its own, raise everywhere."""
+    last = world_size() - 1
+    model, loss, batch = build("perceptron")
+    traced = trace_with_state(model, *batch(0, 8), loss=loss)
+    for stages in (None, 2):
+        plan = find_plan(traced.graph, CLUSTER, PlanOptions(stages=stages, optimizer="sgd"))
+        trainer, _ = trainer_of("perceptron", plan=plan)
+        trainer.step(*batch(0, 8))
+        if rank() == last:
+            spoil_gradients(trainer._update)
+        trainer.step(*batch(1, 8))
+        with pytest.raises(FloatingPointError, match=rf"step 2: a gradient .*on rank {last}\)"):
+            trainer.step(*batch(2, 8))
+        trainer, _ = trainer_of("perceptron", plan=plan)
+        with pytest.raises(RuntimeError, match="call number 1 is not the same on rank 0"):
+            trainer.step(*batch(rank(), 8))
+
+
 CHECKS = (
+    one_rank_is_heard_by_all,
     only_planned_collectives,
     debug_mode_sees_a_broken_kernel,
     dropout_agrees_on_replicas,

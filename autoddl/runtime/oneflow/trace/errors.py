@@ -62,11 +62,33 @@ def check_loss(raw: RawJob, lazy: LazyJob) -> None:
 
 def check_trainable(graph: Graph) -> None:
     """Raise ValueError if there is a loss, but no parameter to train."""
-    if graph.loss and not any(op.attrs["trainable"] for op in graph.params):
+    if not graph.loss or any(op.outputs[0] in graph.needs_grad for op in graph.params):
+        return
+    if not any(op.attrs["trainable"] for op in graph.params):
         raise ValueError(
             "no parameter that needs a gradient takes part in the loss; give the model parameters "
             "with requires_grad=True, or trace it without a loss"
         )
+    if _loss_reads_parameters(graph):
+        raise ValueError(
+            "nothing would be trained, as no gradient flows from the loss to a parameter: the "
+            "output is detached, made under no_grad, or the loss is not differentiable in it (such "
+            "as argmax or a comparison)"
+        )
+    raise ValueError(
+        "nothing would be trained, as the loss depends on no parameter; does it read the model's "
+        "output?"
+    )
+
+
+def _loss_reads_parameters(graph: Graph) -> bool:
+    wanted = {graph.loss}
+    for op in reversed(graph.ops):
+        if not wanted.isdisjoint(op.outputs):
+            if op.kind == "param":
+                return True
+            wanted.update(op.inputs)
+    return False
 
 
 def explain_failure(error: CallError, model: nn.Module) -> ValueError:

@@ -169,6 +169,22 @@ def test_a_loss_without_a_trainable_parameter():
     assert trace(model, toys.rows()).loss == ""
 
 
+class Detached(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.linear(x).detach()
+
+
+def test_a_loss_that_trains_nothing():
+    with pytest.raises(ValueError, match="no gradient flows from the loss.*detached"):
+        trace(Detached(), *toys.example(), loss=F.cross_entropy)
+    with pytest.raises(ValueError, match="the loss depends on no parameter"):
+        trace(nn.Linear(8, 5), toys.rows(), toys.rows(), loss=lambda output, target: target.mean())
+
+
 def test_a_dtype_that_autoddl_does_not_know():
     assert dtype_name(data_type_pb2.kBFloat16) == "bfloat16"
     with pytest.raises(ValueError, match="dtype kInt16; autoddl knows float64, float32"):

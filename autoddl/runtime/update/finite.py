@@ -1,0 +1,39 @@
+"""Whether the loss and the gradients are finite: no infinity, and nothing that is no number (NaN).
+
+Zero times what is not finite is no number, and stays so in sums: one number tells of a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from ..backend import Backend, Tensor
+from ..comm.groups import Group
+
+ON_NONFINITE = ("raise", "skip", "ignore")
+
+
+def check_choice(on_nonfinite: str) -> None:
+    """ValueError unless it is one of `ON_NONFINITE`."""
+    if on_nonfinite not in ON_NONFINITE:
+        raise ValueError(
+            f"on_nonfinite is what happens when the loss or a gradient is not finite: "
+            f"{', '.join(map(repr, ON_NONFINITE))}; got {on_nonfinite!r}"
+        )
+
+
+def health(tensors: Iterable[Tensor], backend: Backend) -> Tensor:
+    """Float64 [1]: zero if all elements of the local tensors are finite, else no number."""
+    total = backend.zeros((1,), "float64")
+    with backend.no_grad():
+        for x in tensors:
+            total = total + backend.cast((x * 0.0).sum().reshape((1,)), "float64")
+    return total
+
+
+def all_finite(tensors: Iterable[Tensor], world: Group) -> bool:
+    """True on every rank of `world` if all elements of all ranks' tensors are finite."""
+    total = world.all_reduce(health(tensors, world.backend))
+    return bool(np.isfinite(world.backend.to_numpy(total)[0]))
