@@ -120,16 +120,13 @@ def parallelize(
     from .runtime.jobs.session import optimizer_kind
     from .runtime.oneflow.trace.trace import trace_with_state
     from .runtime.oneflow.trainer import build_trainer
-    from .runtime.update.update import check_update
+    from .runtime.update.update import checked_update
 
     chosen = PlanOptions.of(None, {**options, "stages": stages})
     if plan is not None:
         _check_given(chosen)
     backend = _backend_for(cluster, chosen.precision if plan is None else plan.precision)
-    update = {
-        "clip_grad_norm": clip_grad_norm, "ema_decay": ema_decay, "on_nonfinite": on_nonfinite,
-    }  # fmt: skip
-    check_update(**update)
+    update = checked_update(clip_grad_norm, ema_decay, on_nonfinite)
     traced = trace_with_state(model, *as_arguments(example), loss=loss)
     if plan is None:
         kind = optimizer_kind(optimizer, backend)

@@ -19,11 +19,14 @@ from .parameters import Parameters, one_number
 Hook = Callable[[Iterator[tuple[str, Any]]], Any]
 
 
-def check_update(clip_grad_norm: float | None, ema_decay: float | None, on_nonfinite: str) -> None:
-    """ValueError unless they can be what they are called."""
+def checked_update(
+    clip_grad_norm: float | None, ema_decay: float | None, on_nonfinite: str
+) -> dict[str, Any]:
+    """The options by name. ValueError unless they can be what they are called."""
     check_norm(clip_grad_norm)
     check_decay(ema_decay)
     check_choice(on_nonfinite)
+    return {"clip_grad_norm": clip_grad_norm, "ema_decay": ema_decay, "on_nonfinite": on_nonfinite}
 
 
 class Update:
@@ -51,7 +54,7 @@ class Update:
     ) -> None:
         """`scaler`: None for one if the plan needs it; `world`: all ranks of the job."""
         plan, backend = job.plan, job.groups.backend
-        check_update(clip_grad_norm, ema_decay, on_nonfinite)
+        checked_update(clip_grad_norm, ema_decay, on_nonfinite)
         if scaler is None and plan.precision == "float16":
             scaler = LossScaler()
         self.scaler = scaler
