@@ -117,7 +117,6 @@ def parallelize(
     """
     need_oneflow("autoddl.parallelize")
     from .runtime.calling import as_arguments
-    from .runtime.jobs.session import optimizer_kind
     from .runtime.oneflow.trace.trace import trace_with_state
     from .runtime.oneflow.trainer import build_trainer
     from .runtime.update.update import checked_update
@@ -129,9 +128,8 @@ def parallelize(
     update = checked_update(clip_grad_norm, ema_decay, on_nonfinite)
     traced = trace_with_state(model, *as_arguments(example), loss=loss)
     if plan is None:
-        kind = optimizer_kind(optimizer, backend)
-        chosen = dataclasses.replace(chosen, optimizer=kind, ema=ema_decay is not None)
-        plan = _plan_together(traced.graph, cluster, chosen, backend)
+        chosen = dataclasses.replace(chosen, ema=ema_decay is not None)
+        plan = _plan_together(traced.graph, cluster, chosen, optimizer, backend)
     plan.check_model(traced.graph)
     plan.check_cluster(cluster)
     return build_trainer(traced, plan, optimizer, debug=debug, **update)
@@ -160,8 +158,15 @@ def _check_given(options: PlanOptions) -> None:
         )
 
 
-def _plan_together(graph: Graph, cluster: Cluster, options: PlanOptions, backend: Backend) -> Plan:
+def _plan_together(
+    graph: Graph,
+    cluster: Cluster,
+    options: PlanOptions,
+    optimizer: Callable[[list[Any]], Any],
+    backend: Backend,
+) -> Plan:
     """A new plan, made by rank 0 for all ranks."""
-    from .runtime.jobs.session import share_text
+    from .runtime.jobs.session import optimizer_kind, share_text
 
+    options = dataclasses.replace(options, optimizer=optimizer_kind(optimizer, backend))
     return Plan.loads(share_text(lambda: find_plan(graph, cluster, options).dumps(), backend))
