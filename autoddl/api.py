@@ -103,13 +103,12 @@ def parallelize(
     ema_decay: such as 0.999, to keep an average of the parameters beside them, updated after each
                step and placed as they are: `with trainer.averaged():`, `trainer.ema_state_dict()`.
                It takes as much memory as they do, which a new plan counts (`ema=True` of `plan`)
-    on_nonfinite: what to do when the loss or a gradient is infinite or no number. "raise": the next
-               call raises FloatingPointError on all ranks and names the step, which has been taken;
-               nothing waits for that. "skip": such a step changes no parameter, which every step
-               waits for (`trainer.skipped` counts). "ignore" trains on
+    on_nonfinite: what happens when the loss or a gradient is infinite or no number. "raise": the
+               next call raises FloatingPointError on all ranks. "skip": such a step changes no
+               parameter, for which every step waits. "ignore" trains on
     options:   of the new plan, the fields of `PlanOptions`; the seed is also dropout's
-    debug:     after each operator, assert the planned placements and equal replicas; numbers that
-               are not finite end the step itself, and the first operator that made one is named
+    debug:     after each operator, assert the planned placements and equal replicas; name the first
+               operator that makes numbers that are not finite
 
     Raises TypeError for an unknown option, ValueError if the model cannot be traced, nothing fits,
     the plan is for another model or cluster, or the number of processes is not the cluster's;
