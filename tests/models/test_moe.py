@@ -126,7 +126,7 @@ def test_experts_need_less_than_a_tenth_of_the_memory_of_one_hot_tensors():
     """At 1,024 tokens and 64 experts, of a layer so narrow that little else takes memory."""
     peaks = []
     for kind in (Experts, EinsumExperts):
-        layer, x = kind(16, 64, 2, hidden=16), flow.zeros(8, 1024, 16)
+        layer, x = kind(32, 64, 2, hidden=32), flow.zeros(8, 1024, 32)
         graph = trace(flow.nn.Sequential(layer), x, x, loss=lambda y, t: F.mse_loss(y[0], t))
         options = {"micro_batches": 1, "checkpointing": "none", "optimizer": "sgd"}
         peaks.append(planned(graph, cluster("gcp_a100", 1, 1), **options).peak_bytes)

@@ -68,7 +68,9 @@ def route(logits: flow.Tensor, top: int, room: int) -> tuple[Choices, flow.Tenso
         before = count if before is None else before + count
         left = left - 2 * mask  # below all others, which are at least 0
         masks.append(mask)
-        found.append((expert, (place * mask).sum(dim=-1), (share * mask).sum(dim=-1)))
+        # looked up by number, the backward pass keeps no masks
+        chosen = expert.unsqueeze(-1)
+        found.append((expert, *(flow.gather(x, -1, chosen).squeeze(-1) for x in (place, share))))
     expert, place, weight = (flow.stack(parts, dim=-1) for parts in zip(*found, strict=True))
     if top > 1:
         weight = weight / weight.sum(dim=-1, keepdim=True)
