@@ -1,11 +1,16 @@
 """Every family of flowvision's image models, and the models that come with autoddl, planned.
 
 python -m benchmarks.models [--only densenet121,gpt_small] [--output benchmarks/results/models.md]
+python -m benchmarks.models --integer 600 --only resnet50,gpt_small --output integer.md
 
 Of each family one model at its default size, batch 32, on 2x8 and 8x8 devices of `gcp_a100`: how
 many operators it has and how many of them run undivided for want of a rule (opaque), CPU seconds of
 tracing and of planning, the gap that is proven, and the closest known scheme. Each model is a
 process of its own. A model that cannot be traced or planned says why in its row.
+
+With `--integer SECONDS` the searches are compared instead: the tables of one iteration on 2x8,
+solved by `auto` and, as in autoparallel, as an integer program by HiGHS (`integer`), which gets so
+many seconds of wall time.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import subprocess
 import sys
 import time
@@ -22,6 +28,8 @@ from statistics import median
 from typing import Any
 
 from autoddl._files import write_atomically
+from autoddl.search.problem import ROUNDING
+from benchmarks.golden import Case
 
 FAMILIES = (
     "alexnet", "cait_S24_224", "convmixer_768_32_relu", "convnext_tiny_224",
@@ -41,6 +49,7 @@ SHIPPED = (
 OWN = "autoddl:"
 SHAPES = ((2, 8), (8, 8))
 BATCH = 32  # of flowvision's models
+_PATIENCE = 2  # times its limit that HiGHS gets before it is killed
 
 
 def measured(name: str) -> dict[str, Any]:
@@ -49,19 +58,15 @@ def measured(name: str) -> dict[str, Any]:
 
     import autoddl
     from autoddl.plans.figures import figures
-    from benchmarks.golden import Case, graph_of
+    from benchmarks.golden import graph_of
 
     # flowvision's ResNeSt calls what OneFlow 0.9.0 names otherwise
     flow.Tensor.zeros_ = flow.Tensor.zero_
     found: dict[str, Any] = {"model": name}
-    if name.startswith(OWN):
-        case = Case(name.removeprefix(OWN), "gcp_a100", 1, 1)
-    else:
-        case = Case(f"flowvision:{name}", "gcp_a100", 1, 1, BATCH)
     try:
         _imported(name)
         found["start_s"] = time.process_time()
-        graph = graph_of(case)
+        graph = graph_of(_case(name))
         found["trace_s"] = time.process_time() - found["start_s"]
         found["operators"] = len(graph.ops)
         found["opaque"] = sum(op.kind == "opaque" for op in graph.ops)
@@ -84,6 +89,93 @@ def measured(name: str) -> dict[str, Any]:
     except Exception as error:  # a row of the table: which models fail, and why
         found["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
     return found
+
+
+def searched(name: str, limit_s: float) -> dict[str, Any]:
+    """What `auto` and HiGHS find on the same tables of one model; `error` says what failed."""
+    import numpy as np
+
+    from autoddl.cluster.spec import Cluster
+    from autoddl.cost.model import CostModel
+    from autoddl.planner.asked import micro_graph
+    from autoddl.planner.tables.group_table import Space
+    from autoddl.planner.tables.tables import build_tables
+    from autoddl.search.algorithms import find_algorithm
+    from autoddl.search.budget import Budget
+    from benchmarks.golden import graph_of
+
+    found: dict[str, Any] = {"model": name}
+    nodes, gpus = SHAPES[0]
+    try:
+        cluster = Cluster.load("gcp_a100").with_shape(nodes, gpus)
+        graph = micro_graph(graph_of(_case(name)), 1)
+        tables = build_tables(graph, CostModel(cluster), 1, Space(zero=True))
+        if tables is None:
+            raise ValueError("one iteration without micro-batches does not fit")
+        problem = tables.problem
+        found |= {"variables": problem.num_variables, "strategies": sum(problem.sizes())}
+        for search, seconds in (("auto", math.inf), ("integer", limit_s)):
+            started, cpu = time.perf_counter(), time.process_time()
+            rng = np.random.default_rng(0)
+            result = find_algorithm(search)(problem, rng, Budget(seconds=seconds))
+            assert result is not None, f"{search} found nothing"
+            found[search] = {
+                "cost": result.cost,
+                "bound": result.lower_bound,
+                "end": result.end,
+                "cpu_s": time.process_time() - cpu,
+                "wall_s": time.perf_counter() - started,
+            }
+            print(json.dumps(found), flush=True)
+    except Exception as error:  # a row of the table, as in `measured`
+        found["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
+    return found
+
+
+def search_table(rows: list[dict[str, Any]], limit_s: float) -> str:
+    """Markdown of what was searched."""
+    pairs = [(row["auto"], row["integer"]) for row in rows if "integer" in row]
+    solved = [pair for pair in pairs if pair[1]["end"] == "done"]
+    worse = sum(ours["cost"] > other["cost"] * (1 + ROUNDING) for ours, other in pairs)
+    nodes, gpus = SHAPES[0]
+    lines = [
+        "# `auto` and an integer program, on the same tables",
+        "",
+        f"One iteration on {nodes}x{gpus} of `gcp_a100`, without micro-batches and recomputation",
+        f"(`python -m benchmarks.models --integer {limit_s:g}`,",
+        f"{datetime.now(timezone.utc):%Y-%m-%d}): autoparallel's formulation, solved by HiGHS",
+        f"within {limit_s:g} s of wall time. HiGHS proves its choice on {len(solved)} of",
+        f"{len(rows)} models, and is better than `auto` on {worse}.",
+        "",
+        "| model | variables | strategies | auto: CPU s | ms | gap | HiGHS: CPU s | wall s "
+        "| over auto's | gap | end |",
+        "| --- |" + " ---: |" * 9 + " --- |",
+    ]
+    for row in rows:
+        cells = [row["model"], row.get("variables", ""), row.get("strategies", "")]
+        ours, other = row.get("auto"), row.get("integer")
+        cells += ["", "", ""]
+        if ours is not None:
+            cells[-3:] = [f"{ours['cpu_s']:.2f}", f"{1e3 * ours['cost']:.3f}", _gap(ours)]
+        if ours is not None and other is not None:
+            cells += [f"{other['cpu_s']:.1f}", f"{other['wall_s']:.1f}"]
+            cells += [f"{other['cost'] / ours['cost'] - 1:.4%}", _gap(other), other["end"]]
+        else:
+            cells += ["", "", "", "", row.get("error", f"killed after {_PATIENCE * limit_s:g} s")]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def _gap(found: dict[str, Any]) -> str:
+    bound = found["bound"]
+    return f"{max(0.0, found['cost'] / bound - 1):.3%}" if 0 < bound < math.inf else "none"
+
+
+def _case(name: str) -> Case:
+    """One device of it; the shape is chosen later."""
+    if name.startswith(OWN):
+        return Case(name.removeprefix(OWN), "gcp_a100", 1, 1)
+    return Case(f"flowvision:{name}", "gcp_a100", 1, 1, BATCH)
 
 
 def _imported(name: str) -> None:
@@ -148,22 +240,36 @@ def main() -> None:
     parser.add_argument(
         "--output", type=Path, default=Path(__file__).parent / "results" / "models.md"
     )
+    parser.add_argument("--integer", type=float, help="seconds: compare searches instead")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
-        print(json.dumps(measured(asked.one)))
+        limit_s = asked.integer
+        row = measured(asked.one) if limit_s is None else searched(asked.one, limit_s)
+        print(json.dumps(row))
         return
     rows = []
     for name in asked.only.split(","):
         command = [sys.executable, "-m", "benchmarks.models", "--one", name]
-        done = subprocess.run(command, capture_output=True, text=True)
-        last = done.stdout.splitlines()[-1:] or [""]
+        if asked.integer is not None:
+            command += ["--integer", str(asked.integer)]
+        # HiGHS looks at its clock seldom
+        most_s = None if asked.integer is None else _PATIENCE * asked.integer
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+            try:
+                out, told = child.communicate(timeout=most_s)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                out, told = child.communicate()
+        last = out.decode().splitlines()[-1:] or [""]
         try:
             rows.append(json.loads(last[0]))
         except ValueError:
-            rows.append({"model": name, "error": (done.stderr.splitlines() or ["failed"])[-1]})
+            error = (told.decode().splitlines() or ["failed"])[-1]
+            rows.append({"model": name, "error": error})
         print(rows[-1], flush=True)
-    write_atomically(asked.output, table(rows))
+    whole = table(rows) if asked.integer is None else search_table(rows, asked.integer)
+    write_atomically(asked.output, whole)
 
 
 if __name__ == "__main__":
