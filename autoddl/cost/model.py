@@ -29,6 +29,32 @@ def parameter_copies(optimizer: str, precision: str = "float32", ema: bool = Fal
 
 
 @dataclass(frozen=True)
+class ExchangePrice:
+    """What the exchange of gradients counts where it may run beside the backward pass.
+
+    exchange:  for each second of it that may be hidden
+    beside:    taken off for each second of the last backward pass
+    latencies: whether they count; a bucket pays them once, so bounds have none
+    late:      operators whose gradients come when the backward pass is as good as over: they count
+               whole, and of the backward passes of `last` no second does
+    """
+
+    exchange: float
+    beside: float = 0.0
+    latencies: bool = False
+    late: frozenset[str] = frozenset()
+    last: frozenset[str] = frozenset()
+
+    def of(self, operator: str) -> float:
+        """For each second of the exchange of gradients that `operator` makes."""
+        return 1.0 if operator in self.late else self.exchange
+
+    def off(self, operator: str) -> float:
+        """Taken off for each second of the last backward pass of `operator`."""
+        return 1.0 if operator in self.last else self.beside
+
+
+@dataclass(frozen=True)
 class CostModel:
     """Prices for training on `cluster`.
 
@@ -39,8 +65,8 @@ class CostModel:
     back_end:           that runs the plan: its memory rules say what a step needs
     overlap:            gradients may travel beside the backward pass
     ema:                an average of the parameters is kept beside them
-    exchange_price:     between 0 and 1, of a second of that: then tables are of lower bounds of
-                        steps that overlap (`planner.tables`); None: of seconds one after the other
+    exchange:           prices at which tables are of steps that overlap, or of lower bounds of such
+                        (`planner.tables`); None: of seconds one after the other
     """
 
     cluster: Cluster
@@ -51,7 +77,7 @@ class CostModel:
     back_end: str = "oneflow"
     overlap: bool = False
     ema: bool = False
-    exchange_price: float | None = None
+    exchange: ExchangePrice | None = None
 
     def __post_init__(self) -> None:
         parameter_copies(self.optimizer)
@@ -63,10 +89,19 @@ class CostModel:
     def comm(self) -> CommModel:
         return CommModel(self.cluster, self.comm_rule)
 
-    def exchanged(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What seconds of the exchange of gradients count; what cannot be does not at any price."""
-        price = self.exchange_price
-        return seconds if price is None else np.where(seconds < np.inf, price * seconds, np.inf)
+    @property
+    def counts_latencies(self) -> bool:
+        """Of the exchange of gradients."""
+        return self.exchange is None or self.exchange.latencies
+
+    def exchanged(self, seconds: NDArray[np.float64], operator: str) -> NDArray[np.float64]:
+        """What seconds of the exchange of gradients that `operator` makes count.
+
+        What cannot be does not at any price.
+        """
+        if self.exchange is None:
+            return seconds
+        return np.where(seconds < np.inf, self.exchange.of(operator) * seconds, np.inf)
 
     @property
     def parameter_copies(self) -> int:

@@ -20,7 +20,6 @@ number.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -48,6 +47,7 @@ from .estimate import Estimator
 from .fit_in_memory import FittedSearch
 from .layers import describe_layers, next_best
 from .options import PlanOptions
+from .overlap import LIKELY, overlapped
 from .realize import Candidate
 from .tables.group_table import NoStrategy, Space
 from .tables.groups import MicroBatches
@@ -55,7 +55,6 @@ from .tables.memory import least_bytes
 from .tables.pair_prices import PairPrices
 from .tables.tables import Tables, build_tables
 
-_EXCHANGE_PRICES = 2  # that are tried beside 0
 _GAP = 1e-4  # that a search which proves a bound may leave by default: no use to anyone to close
 _LONG_GAP = 5e-4  # where the rest takes long to close; chosen, not measured
 
@@ -94,14 +93,14 @@ def plan_mesh(
     algorithm, seed = find_algorithm(options.search), options.seed
     prices = prices or PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
     overlaps = model.overlap and model.cluster.mesh.num_axes > 0
-    priced = replace(model, exchange_price=0.0) if overlaps else model
+    priced = replace(model, exchange=LIKELY) if overlaps else model
     estimator = Estimator(micro, priced, space, prices)
     budget = _budget(options)
     one = FittedSearch(estimator, algorithm, budget, seed, options.restarts)
     batches = Batches(counts, one)
     best = batches.best(options.checkpointing)
     if best is not None and overlaps:
-        best = _overlapped(best, one, model)
+        best = overlapped(best, one, model)
     pricer: BaselinePricer | None = None
     if options.baselines and space.allowed is None and space.min_weight_shards == 1:
         again = tried_again(batches.blocks, options.checkpointing)
@@ -128,54 +127,6 @@ def plan_mesh(
         best = least
     stage = write_stage(best, seed, time.perf_counter() - started)
     return MeshPlan(stage, rivals, best.result.cost <= best.result.free_cost * (1 + budget.gap))
-
-
-def _overlapped(best: Candidate, one: FittedSearch, model: CostModel) -> Candidate:
-    """The best of a few plans by their simulated steps, at the micro-batches and blocks of `best`.
-
-    That was found with exchange for nothing. The next is the best serial step, and then that at the
-    price where the lines of the plans known so far have their greatest minimum, as any plan's cost
-    is linear in the price (`planner.tables.tables`). The greatest of the least costs is the bound.
-
-    model: with no price of exchange
-    """
-    parts, blocks = best.key
-    bound, best = best.result.lower_bound, best.serial(model)
-    lines = [_line(best)]
-    price: float | None = None
-    for _ in range(_EXCHANGE_PRICES):
-        if one.is_over or best.step_s <= one.enough(bound):
-            break
-        priced = replace(one.estimator, model=replace(model, exchange_price=price))
-        found = replace(one, estimator=priced).plan(parts, math.inf, blocks)
-        if found is None:
-            break
-        if price is not None:
-            bound = max(bound, found.result.lower_bound)
-        found = found.serial(model)
-        best = min(best, found, key=lambda candidate: candidate.step_s)
-        lines.append(_line(found))
-        before, price = price, _highest(lines)
-        if price in (before, 0.0):
-            break
-    result = replace(best.result, lower_bound=min(bound, best.step_s))
-    return replace(best, result=result).knowing(best)
-
-
-def _line(found: Candidate) -> tuple[float, float]:
-    """What a plan costs without its exchange, and how much more at a price of 1."""
-    maker = found.maker
-    beside_s = maker.backward_s - sum(seconds for _, seconds in maker.prices)
-    return found.seconds - maker.exchange_s, -beside_s
-
-
-def _highest(lines: Sequence[tuple[float, float]]) -> float:
-    """The price between 0 and 1 at which the lowest line is highest."""
-    prices = [0.0, 1.0]
-    for (a, rise), (b, other) in itertools.combinations(lines, 2):
-        if rise != other and 0 < (at := (b - a) / (rise - other)) < 1:
-            prices.append(at)
-    return max(sorted(prices), key=lambda price: min(a + rise * price for a, rise in lines))
 
 
 def _with(rivals: tuple[Baseline, ...], rival: Baseline) -> tuple[Baseline, ...]:

@@ -403,6 +403,8 @@ class Candidate:
         again, limit = self.tables.again, self.tables.model.limit_bytes
         if limit == math.inf:
             return -math.inf
+        if self.result.memory <= ROOMY * limit:
+            return self.result.memory - limit
         return max(self._added_up(again), self._fullest(again, limit)) - limit
 
     @cached_property

@@ -101,7 +101,7 @@ class UnionTables(GroupTables):
         """As the search's, and of split parameters what their storage costs."""
         seconds = np.zeros(len(table.assign))
         for port in filter(self._is_trained, group.sources):
-            whole_s = self._whole_seconds(port, table)
+            whole_s = self._whole_seconds(group, port, table)
             for rows, prices, stage, stored in self._split(group, port, table):
                 whole_s[rows] = prices.seconds(stage, stored, self.micro_batches, whole_s[rows])
             seconds += whole_s

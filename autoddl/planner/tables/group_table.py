@@ -245,7 +245,7 @@ class GroupTables:
         return even_bytes_of(spec, codes, self.model.cluster.mesh)
 
     def _compute_and_memory(self, group: Group, table: GroupTable) -> tuple[Table, Table]:
-        device, price = self.model.cluster.device, self.model.exchange_price
+        device, price = self.model.cluster.device, self.model.exchange
         seconds = np.zeros(len(table.assign))
         memory = np.zeros(len(table.assign))
         for number, op in enumerate(group.ops):
@@ -271,10 +271,9 @@ class GroupTables:
             times, again = times_of(device, self.graph, op), self.again.passes(op.name) > 1
             rated = spec, rule, device, share, in_bytes + out_bytes
             seconds += (whole_s := compute_seconds(*rated, has_grad, times))
-            forward_s = compute_seconds(*rated, False, times) if again or price else 0.0
-            seconds += again * forward_s
-            if price:
-                seconds -= price / self.micro_batches * (whole_s - (not again) * forward_s)
+            off = price.off(op.name) / self.micro_batches if price else 0.0
+            forward_s = compute_seconds(*rated, False, times) if again or off else 0.0
+            seconds += again * forward_s - off * (whole_s - (not again) * forward_s)
             memory += self.again.output_weight(op) * saved_bytes(spec, rule, out_bytes, has_grad)
             if has_grad:
                 extra = self.extra_bytes(spec, number, table, lasting_shares(spec))
@@ -326,8 +325,8 @@ class GroupTables:
             prices, op = self._storage_prices(port, table), group.ops[port.op]
             held = self.again.weight(op.name) * (op.name in self.again.last_products)
             how = prices, self.again.passes(op.name), held, self.storages
-            known = self.graph.spec(op), port.index, *how, self.model.exchange_price
-            found.append(StoragePort.make(*known))
+            price = self.model.exchange and self.model.exchange.of(op.name)
+            found.append(StoragePort.make(self.graph.spec(op), port.index, *how, price))
         return tuple(found)
 
     def _storage_prices(self, port: Port, table: GroupTable) -> StoragePrices:
@@ -361,7 +360,7 @@ class GroupTables:
                 table, inner_s=inner_s, sync_s=self._sync_seconds(group, table)
             )
         trained = [port for port in group.sources if self._is_trained(port)]
-        whole_s = tuple(self._whole_seconds(port, table) for port in trained)
+        whole_s = tuple(self._whole_seconds(group, port, table) for port in trained)
         table = dataclasses.replace(table, inner_s=inner_s, whole_s=whole_s)
         return dataclasses.replace(table, storage=self.storage(table))
 
@@ -402,18 +401,18 @@ class GroupTables:
         seconds = np.zeros(len(table.assign))
         for port in group.sources:
             if port.tensor in self.graph.needs_grad:
-                seconds += self._whole_seconds(port, table)
+                seconds += self._whole_seconds(group, port, table)
         return seconds
 
-    def _whole_seconds(self, port: Port, table: GroupTable) -> Table:
+    def _whole_seconds(self, group: Group, port: Port, table: GroupTable) -> Table:
         """Gradient synchronisation of a parameter stored whole."""
         seconds = self.exchange_prices.row_seconds(*self._summed(port, table))
-        return self.model.exchanged(seconds)
+        return self.model.exchanged(seconds, group.ops[port.op].name)
 
     @property
     def exchange_prices(self) -> Prices:
         """A bucket pays latencies once: bounds have none."""
-        return self.prices if self.model.exchange_price is None else self.prices.by_bytes()
+        return self.prices if self.model.counts_latencies else self.prices.by_bytes()
 
     def ask(self, group: Group, table: GroupTable) -> None:
         """Announce what `priced` needs."""

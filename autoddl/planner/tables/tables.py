@@ -17,12 +17,15 @@ other, y those of the exchange and b those of the last micro-batch's backward pa
     T >= c - min(y, b) >= c - (1 - p) y - p b    for each 0 <= p <= 1
 
 (of storages in stages 2 and 3 only the last micro-batch's exchange counts in y, the others are
-hidden: they do not count in c). With buckets y can be less, but not less than without latencies. So
-at an `exchange_price` p, the least of
+hidden: they do not count in c). With buckets y can be less, but not less than without latencies. Of
+the gradients that come `late`, when but the operators `last` are left, all seconds z come after
+the others' backward passes, so that in the place of c - y may stand c - (y - z) - l, for l seconds
+of the backward passes of `last`. So at the prices p of an `ExchangePrice`, the least of
 
     node(s) = M (compute(s) + inner collectives(s)) - p backward(s) + p exchange(s)
 
-is a bound of all plans that overlap, as `planner.mesh` uses it.
+where late exchange and last backward passes count 1 instead of p, is a bound of all plans that
+overlap, as `planner.overlap` uses it.
 """
 
 from __future__ import annotations
@@ -125,9 +128,11 @@ class _Wire:
 
     passes: forward passes of the reader; kept: how much of the memory of its copy counts
     added: bytes besides; is_param: of a parameter, whose gradient is exchanged
+    reader: the operator that the tensor goes to, of equal ones the first
     """
 
     spec: TensorSpec
+    reader: str
     times: int
     passes: int
     kept: float
@@ -196,8 +201,12 @@ class TableBuilder:
         """Equal for groups that share a table."""
         if self.space.allowed is not None:  # a restriction may look at names
             return number
-        again = tuple(map(self.again.key, self.grouping.groups[number].ops))
-        return self.grouping.kinds[number], again, number in self.last.groups
+        ops, price = self.grouping.groups[number].ops, self.model.exchange
+        again = tuple(map(self.again.key, ops))
+        prices = (
+            None if price is None else tuple((price.of(o.name), price.off(o.name)) for o in ops)
+        )
+        return self.grouping.kinds[number], again, number in self.last.groups, prices
 
     def fits(self) -> bool:
         """Whether some choice keeps to the memory limit; exact, but for rounding in its favour."""
@@ -327,6 +336,7 @@ class TableBuilder:
         is_param = source.ops[position].kind == "param"
         return _Wire(
             self.graph.tensors[port.tensor].spec,
+            reader,
             1 if is_param else self.micro_batches,
             1 if is_param else self.again.passes(reader),
             1.0 if is_param else self.again.weight(reader),
@@ -350,7 +360,8 @@ class TableBuilder:
         if wire.back_given is not None and wire.back_wanted is not None:
             back = wire.spec, wire.back_given, wire.back_wanted
             if wire.is_param:
-                cost += self.model.exchanged(self.tables.exchange_prices.seconds(*back)).T
+                back_s = self.tables.exchange_prices.seconds(*back)
+                cost += self.model.exchanged(back_s, wire.reader).T
             else:
                 cost += self.prices.seconds(*back).T
         if wire.times != 1:
