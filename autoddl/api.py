@@ -104,8 +104,7 @@ def parallelize(
                step and placed as they are: `with trainer.averaged():`, `trainer.ema_state_dict()`.
                It takes as much memory as they do, which a new plan counts (`ema=True` of `plan`)
     on_nonfinite: what happens when the loss or a gradient is infinite or no number. "raise": the
-               next call raises FloatingPointError on all ranks. "skip": such a step changes no
-               parameter, for which every step waits. "ignore" trains on
+               next call raises FloatingPointError; "skip": such a step changes no parameter
     options:   of the new plan, the fields of `PlanOptions`; the seed is also dropout's
     debug:     after each operator, assert the planned placements and equal replicas; name the first
                operator that makes numbers that are not finite
@@ -126,6 +125,7 @@ def parallelize(
     backend = _backend_for(cluster, chosen.precision if plan is None else plan.precision)
     update = checked_update(clip_grad_norm, ema_decay, on_nonfinite)
     traced = trace_with_state(model, *as_arguments(example), loss=loss)
+    _check_alike(traced.graph, cluster, chosen, plan, backend)
     if plan is None:
         chosen = dataclasses.replace(chosen, ema=ema_decay is not None)
         plan = _plan_together(traced.graph, cluster, chosen, optimizer, backend)
@@ -155,6 +155,27 @@ def _check_given(options: PlanOptions) -> None:
             f"`plan` has its own {' and '.join(options.changed)}; leave "
             f"{'it' if len(options.changed) == 1 else 'them'} out, or plan anew"
         )
+
+
+def _check_alike(
+    graph: Graph, cluster: Cluster, options: PlanOptions, plan: Plan | None, backend: Backend
+) -> None:
+    """ValueError unless all ranks ask for the same."""
+    from .runtime.jobs.agreement import check_alike, lines_of
+
+    operators = {
+        op.name: (op.kind, *map(str, graph.spec(op).outputs), op.attrs) for op in graph.ops
+    }
+    asked = options.keywords()
+    asked["search"] = options.search if isinstance(options.search, str) else "a given one"
+    check_alike(
+        {
+            "model": lines_of(operators),
+            "cluster": lines_of(cluster.to_json()),
+            "option": lines_of(asked if plan is None else {"plan": "a given one"}),
+        },
+        backend,
+    )
 
 
 def _plan_together(

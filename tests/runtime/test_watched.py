@@ -8,6 +8,7 @@ import pytest
     [
         ("only_planned_collectives", 4),
         ("one_rank_is_heard_by_all", 2),
+        ("other_set_ups_are_refused", 2),
         ("debug_mode_sees_a_broken_kernel", 2),
         ("dropout_agrees_on_replicas", 4),
         ("batchnorm_of_each_shard", 2),

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import platform
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from ..backend import OptimizerFn
+from ..jobs.agreement import check_alike, lines_of, say_unlike
 from ..jobs.guard import install_guard
 from ..traced import Traced
 from ..trainer import Plan, Trainer
@@ -16,8 +21,47 @@ def build_trainer(traced: Traced, plan: Plan, optimizer: OptimizerFn, **options:
     """The trainer of this rank. All ranks of the job call it; it installs the guard.
 
     options: of `Trainer`
+
+    Raises ValueError unless the ranks have the same plan, options, versions and optimizer. Of the
+    model's values rank 0's are taken.
     """
     install_guard()
-    trainer = Trainer(traced, plan, optimizer, OneFlow(), **options)
+    backend = OneFlow()
+    said = {
+        "plan": plan.dumps(),
+        "option": lines_of(_plain(options)),
+        "version": _versions(backend),
+    }
+    check_alike(said, backend)
+    say_unlike("the model's initial values", {**traced.params, **traced.buffers}, backend)
+    trainer = Trainer(traced, plan, optimizer, backend, **options)
+    check_alike({"optimizer": _optimizer_text(trainer)}, backend)
     atexit.register(trainer.roll_call.at_exit)
     return trainer
+
+
+def _versions(backend: OneFlow) -> str:
+    return lines_of(
+        {
+            "of": backend.facts.framework,
+            "NumPy": np.__version__,
+            "Python": platform.python_version(),
+        }
+    )
+
+
+def _optimizer_text(trainer: Trainer) -> str:
+    """Its class and options, those of groups only where all ranks have the same parameters."""
+    own = trainer.optimizer
+    name = type(own).__name__
+    texts = [f"class {name}", lines_of(_plain(own._default_options), f"{name} with ")]
+    if trainer.plan.num_stages == 1:
+        for number, group in enumerate(own.param_groups):
+            texts.append(lines_of(_plain(group.options), f"{name}'s group {number} with "))
+    return "\n".join(texts)
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are the same text on every rank."""
+    kinds = (bool, int, float, str, tuple, list, type(None))
+    return {name: value for name, value in sorted(options.items()) if isinstance(value, kinds)}

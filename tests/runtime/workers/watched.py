@@ -11,6 +11,7 @@ import oneflow as flow
 import oneflow.nn as nn
 import pytest
 
+import autoddl
 from autoddl.graph.batch_norm import with_batch_norm
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
@@ -190,7 +191,40 @@ def one_rank_is_heard_by_all():
             trainer.step(*batch(rank(), 8))
 
 
+def other_set_ups_are_refused():
+    """What differs on one rank is named on all, before anything is trained."""
+    bad, batch = bool(rank()), (flow.ones(8, 4), flow.ones(8, 4))
+    sgd = lambda p: flow.optim.SGD(p, lr=0.1)  # noqa: E731
+    faster = lambda p: flow.optim.SGD(p, lr=0.2)  # noqa: E731
+    adam = lambda p: flow.optim.Adam(p, lr=0.1)  # noqa: E731
+    good = {
+        "width": 4, "loss": nn.MSELoss(), "optimizer": sgd, "cluster": CLUSTER, "stages": None
+    }  # fmt: skip
+    for other, message in (
+        ({"width": 8}, r"model: 0.weight .*\[4, 4\].* on rank 0 but .*\[8, 4\].* on rank 1"),
+        ({"loss": nn.L1Loss()}, "model: .*square.* on rank 0 but .*abs.* on rank 1"),
+        (
+            {"micro_batches": 2},
+            "option: micro_batches None on rank 0 but micro_batches 2",
+        ),
+        ({"batch_norm": "shard"}, "option: batch_norm batch on rank 0 but batch_norm shard"),
+        ({"debug": True}, "option: debug False on rank 0 but debug True on rank 1"),
+        ({"cluster": cluster_of(2, 1)}, "cluster: .* on rank 0 but .* on rank 1"),
+        ({"optimizer": adam, "stages": 2}, "optimizer: class SGD on rank 0 but class Adam"),
+        (
+            {"optimizer": faster, "stages": 2},
+            "SGD with lr 0.1 on rank 0 but SGD with lr 0.2",
+        ),
+    ):
+        asked = {**good, "stages": other.get("stages"), **(other if bad else {})}
+        width = asked.pop("width")
+        model = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 4))
+        with pytest.raises(ValueError, match=message):
+            autoddl.parallelize(model, asked.pop("cluster"), example=batch, **asked)
+
+
 CHECKS = (
+    other_set_ups_are_refused,
     one_rank_is_heard_by_all,
     only_planned_collectives,
     debug_mode_sees_a_broken_kernel,

@@ -1,0 +1,117 @@
+"""The ranks of a job compare what must be equal on all of them, before they train.
+
+Ranks that have other models, learning rates or clusters would train on, to values that differ by
+rank and that nobody asked for. What is compared is text, by its hash: 8 bytes a subject travel, and
+the text only where it differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import zlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..backend import Backend, Tensor
+
+_LONGEST = 1 << 16  # bytes of a text that travel where it differs
+_SHOWN = 60  # characters from where two texts part
+_SAMPLED_BYTES = 1 << 20  # of a tensor: a larger one is seen by every so many elements
+
+
+def check_alike(said: Mapping[str, str], backend: Backend) -> None:
+    """ValueError on all ranks, with what differs where, unless all say the same of each subject.
+
+    said: subject -> text, of one or several lines; the same subjects on every rank
+    """
+    if backend.size == 1:
+        return
+    hashes = _gather(np.array([_hash(text) for text in said.values()], np.int64), backend)
+    found = [
+        _difference(subject, text, hashes[:, number], backend)
+        for number, (subject, text) in enumerate(said.items())
+        if (hashes[:, number] != hashes[0, number]).any()
+    ]
+    if found:
+        raise ValueError(
+            f"the ranks are not set up alike: {'; '.join(found)}. All ranks must run the same "
+            "script with the same arguments and files"
+        )
+
+
+def say_unlike(subject: str, values: Mapping[str, Tensor], backend: Backend) -> None:
+    """Say on rank 0, whose values are taken, which ranks have others."""
+    if backend.size == 1:
+        return
+    sums = zlib.crc32(b"")
+    for value in values.values():
+        array = backend.to_numpy(backend.detached(value)).reshape(-1)
+        array = array[:: 1 + array.nbytes // _SAMPLED_BYTES]
+        sums = zlib.crc32(np.ascontiguousarray(array).tobytes(), sums)
+    told = _gather(np.array([sums], np.int64), backend)[:, 0]
+    others = np.flatnonzero(told != told[0])
+    if len(others) and backend.rank == 0:
+        logging.getLogger("autoddl").warning(
+            "%s on rank %s are not those of rank 0, which are taken: seed all ranks alike, e.g. "
+            "oneflow.manual_seed(0) before the model is made",
+            subject,
+            ", ".join(map(str, others)),
+        )
+
+
+def lines_of(values: Mapping[str, object], head: str = "") -> str:
+    """A line for each of `values`, each after `head`."""
+    return "\n".join(f"{head}{name} {value}" for name, value in values.items())
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+
+
+def _gather(mine: np.ndarray, backend: Backend) -> np.ndarray:
+    """[n] on each rank -> [ranks, n]."""
+    every = backend.channel(range(backend.size))
+    said = backend.to_numpy(backend.all_gather(every, backend.from_numpy(mine)))
+    return said.reshape(backend.size, -1)
+
+
+def _difference(subject: str, text: str, hashes: np.ndarray, backend: Backend) -> str:
+    """Which ranks say what; of long texts the first line that is another. All ranks call it."""
+    raw = np.frombuffer(text.encode()[:_LONGEST], np.uint8).astype(np.int32)
+    size = int(_gather(np.array([len(raw)], np.int64), backend).max())
+    rows = _gather(np.pad(raw, (0, size - len(raw))), backend).astype(np.uint8)
+    first = {int(value): rank for rank, value in reversed(list(enumerate(hashes)))}
+    texts = {value: _read(rows[rank]) for value, rank in first.items()}
+    line, start = _parting(list(texts.values()))
+    parts = [
+        f"{_cut(texts[value].splitlines(), line, start)} on rank "
+        f"{', '.join(map(str, np.flatnonzero(hashes == value)))}"
+        for value in sorted(first, key=lambda value: first[value])
+    ]
+    return f"{subject}: {' but '.join(parts)}"
+
+
+def _read(row: np.ndarray) -> str:
+    return bytes(row).rstrip(b"\0").decode(errors="replace")
+
+
+def _parting(texts: list[str]) -> tuple[int, int]:
+    """The line, and the character in it, at which the first two texts part."""
+    ours, theirs = (text.splitlines() for text in texts[:2])
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    line = next((n for n, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
+    if line >= min(len(ours), len(theirs)):
+        return line, 0
+    ends = enumerate(zip(ours[line], theirs[line], strict=False))
+    return line, next((n for n, (a, b) in ends if a != b), 0)
+
+
+def _cut(lines: list[str], line: int, start: int) -> str:
+    """A line of a text, or what is around character `start` of a long one."""
+    if line >= len(lines):
+        return "nothing more"
+    text = lines[line]
+    low = max(0, start - _SHOWN)
+    return f"{'...' if low else ''}{text[low : start + _SHOWN]}".strip() or "nothing"
