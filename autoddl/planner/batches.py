@@ -75,7 +75,8 @@ class Batches:
             if self._best is None:
                 raise
             end = "budget" if isinstance(ended, Ended) else "interrupted"
-            return replace(self._best, result=replace(self._best.result, end=end))
+            result = replace(self._best.result, end=end)
+            return replace(self._best, result=result).knowing(self._best)
 
     def _check(self) -> None:
         """Raises Ended if there is a plan and no time for another."""

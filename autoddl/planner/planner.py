@@ -139,7 +139,7 @@ def _in_stages(
     cut = cut_graph(graph, most)
     counts = stage_counts(cut, options.micro_batches)
     while True:
-        prices, ranked = ranked_partitions(cut, model, counts, options, deadline)
+        prices, ranked = ranked_partitions(cut, model, counts, options, deadline, gives_up)
         if gives_up and deadline.is_over:
             raise Ended
         several = [chosen for chosen in ranked if len(chosen.stages) > 1]
@@ -174,7 +174,7 @@ def _on_partition(
     planned: list[MeshPlan] = []
     for n, (stage, held) in enumerate(zip(chosen.stages, held_by, strict=True)):
         micro = MicroBatches.of(cut.stage(stage.first, stage.last), held)
-        found = _known(planned, micro.graph(parts), stage, held)
+        found = _known(planned, micro.graph(parts), stage, held, deadline.is_over)
         if found is None:
             again = options.checkpointing if prices.recomputes else "none"
             if again == "all" and not repeated_blocks(micro.graph(parts)):
@@ -209,21 +209,26 @@ def _on_partition(
         options.chunks,
     )
     rivals = _rivals(whole, planned, options)
+    if not rivals:
+        return whole
     allowed = [plan for record, plan in rivals if options.zero or "ZeRO" not in record.name]
     best = min([whole, *filter(None, allowed)], key=lambda plan: figures(plan).iteration_s)
     return replace(best, baselines=tuple(record for record, _ in rivals))
 
 
-def _known(planned: Sequence[MeshPlan], graph: Graph, stage: Stage, held: int) -> MeshPlan | None:
+def _known(
+    planned: Sequence[MeshPlan], graph: Graph, stage: Stage, held: int, is_late: bool
+) -> MeshPlan | None:
     """The plan of an earlier stage with the same layers under other names.
 
-    With fewer micro-batches in flight it is the best one, too, if it lost nothing to the memory.
+    With fewer micro-batches in flight it is the best one, too, if it lost nothing to the memory;
+    if it is late, it will do anyway.
     """
     for other in planned:
         own = other.stage
         if own.place.shape != stage.shape or own.in_flight < held:
             continue
-        if own.in_flight == held or other.is_free:
+        if own.in_flight == held or other.is_free or is_late:
             found = own.for_equal(graph)
             if found is not None:
                 return replace(other, stage=replace(found, in_flight=held))

@@ -6,7 +6,7 @@ an interleaved pipeline has, it is redistributed as within a plan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -79,14 +79,27 @@ class StageLinks:
         """As `reshards`, of a tensor `spec` (another batch, say)."""
         source, target = self.stages[link.source].place, self.stages[link.target].place
         out, into = self.ends(link)
-        forward = plan_reshard(
-            spec, End(source, out.ins[0]), End(target, into.outs[0]), self.cluster
-        )
+        forward = self._planned(spec, End(source, out.ins[0]), End(target, into.outs[0]))
         back, wanted = into.grad_outs[0], out.grad_ins[0]
         backward = None
         if back is not None and wanted is not None:
-            backward = plan_reshard(spec, End(target, back), End(source, wanted), self.cluster)
+            backward = self._planned(spec, End(target, back), End(source, wanted))
         return forward, backward
+
+    def _planned(self, spec: TensorSpec, source: End, target: End) -> ReshardPlan:
+        """Between stages that lie to each other as two others do, like there."""
+        first, ends = source.place.first_node, (source, target)
+        places = [(e.place.first_node - first, e.place.first_gpu, e.place.shape) for e in ends]
+        key = spec, source.nd, target.nd, *places
+        if key not in self._known:
+            self._known[key] = plan_reshard(spec, source, target, self.cluster)
+        known = self._known[key]
+        hosts = first - known.source.place.first_node
+        return known.moved(hosts) if hosts else known
+
+    @cached_property
+    def _known(self) -> dict[Hashable, ReshardPlan]:
+        return {}
 
     def ends(self, link: Link) -> tuple[PlannedOp, PlannedOp]:
         """The placements of its `end_ops`."""

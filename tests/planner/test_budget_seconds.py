@@ -6,10 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from autoddl.graph.cut import cut_graph
+from autoddl.planner.asked import cost_model, prepared, stage_counts
+from autoddl.planner.mesh import plan_mesh
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import find_plan
+from autoddl.planner.planner import MOST_LAYERS, find_plan
+from autoddl.planner.stages.choice import ranked_partitions
 from autoddl.plans.figures import figures
 from autoddl.plans.report import report
+from autoddl.search.budget import Deadline
 from tests.clusters import cluster
 from tests.graphs import attention, residual
 
@@ -79,6 +84,41 @@ def test_stages_that_do_not_fit_in_what_was_searched_in_time_get_smaller_micro_b
     asked = replace(asked, memory_limit_bytes=limit, budget_seconds=AT_ONCE)
     plan = find_plan(graph, MACHINE, asked)
     assert max(figures(plan).needed_bytes) <= limit
+
+
+def test_no_stages_are_looked_for_after_the_deadline_where_there_is_a_plan_without():
+    """It took 76 s of processor time for a GPT of 6.8 billion on 64 devices, with a budget of 1."""
+    graph, where, options = attention(3, 64, 8, 128, 8), cluster("gcp_a100", 4, 4), PlanOptions()
+    cut = cut_graph(prepared(graph, options), MOST_LAYERS)
+    asked = (
+        cut,
+        cost_model(where, options),
+        stage_counts(cut, None),
+        replace(options, stages="auto"),
+    )
+    assert ranked_partitions(*asked, Deadline(AT_ONCE))[1]
+    with pytest.raises(ValueError, match="no partition into any number of stages"):
+        ranked_partitions(*asked, Deadline(AT_ONCE), gives_up=True)
+
+
+def test_equal_stages_share_a_plan_once_time_is_over(monkeypatch):
+    """Though the later one could keep more, as fewer micro-batches are in flight."""
+    graph, where = attention(8, 64, 8, 128, 8), cluster("laptop", 4, 2)
+    asked = PlanOptions(stages=4, baselines=False, micro_batches=16)
+    free = find_plan(graph, where, asked)
+    limit = 0.9 * max(figures(free).needed_bytes)
+    planned = []
+
+    def counted(micro, *rest, **named):
+        planned.append(micro)
+        return plan_mesh(micro, *rest, **named)
+
+    monkeypatch.setattr("autoddl.planner.planner.plan_mesh", counted)
+    plan = find_plan(graph, where, replace(asked, memory_limit_bytes=limit, budget_seconds=AT_ONCE))
+    plan.verify()
+    assert max(figures(plan).needed_bytes) <= limit
+    assert [stage.in_flight for stage in plan.stages] == [4, 3, 2, 1]
+    assert figures(plan).same_as == (0, 1, 1, 3) and len(planned) == 3
 
 
 @pytest.mark.parametrize("when", ["stages.choice", "batches"])

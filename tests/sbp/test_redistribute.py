@@ -233,6 +233,15 @@ def test_a_large_mesh_keeps_the_simple_states():
     assert graph.rows(np.array([[0, 1, 0, 1, 0, 1, 0, 1]], dtype=np.int8))[0] == -1
 
 
+def test_a_scalar_on_many_axes_has_few_states_and_every_sum_of_it_a_path():
+    mesh, spec = Mesh(1024, 8), TensorSpec(())
+    assert len(StateGraph.core(mesh, 0).codes) <= 1024
+    table = PathTable(mesh, ring_price(mesh))
+    for text in ("PPPPPPPPPPPPP", "PBPBPPBBPBPPB"):
+        source = NdSbp.parse(f"({', '.join(text)})")
+        assert reached(source, table.path(spec, source, NdSbp.broadcast(13))) == NdSbp.broadcast(13)
+
+
 def test_states_that_all_fit_the_core_are_all_there():
     """Three axes and 15 dims: more than FULL_STATES, fewer than LARGE_CORE."""
     codes = core_codes(Mesh(2, 4), 15)

@@ -113,12 +113,14 @@ def ranked_partitions(
     counts: Sequence[int],
     options: PlanOptions,
     deadline: Deadline,
+    gives_up: bool = False,
 ) -> tuple[StagePrices, list[Partition]]:
     """The prices of runs of layers, and the partitions found, the best first.
 
     counts: numbers of micro-batches to try, ascending
     deadline: half of the time until then is taken; afterwards nothing is searched that is not
               needed for a first partition
+    gives_up: nothing is searched after the deadline
 
     Raises ValueError if there are more stages than layers or devices, or nothing fits.
     """
@@ -159,9 +161,11 @@ def ranked_partitions(
     try:
         found = _ranked(task, prices, few, counts)
     except ValueError:
-        if not cutting.is_over:
+        if not cutting.is_over or (gives_up and deadline.is_over):
             raise
-        cutting.seconds = math.inf  # nothing that was searched in time fits
+        # nothing that was searched in time fits
+        cutting.started = deadline.started
+        cutting.seconds = deadline.seconds if gives_up else math.inf
         found = _ranked(task, prices, few, counts)
     if cutting.was_ended:
         deadline.end()

@@ -1,6 +1,7 @@
 """Cross-mesh resharding delivers the target layout, carries what it prices, keeps its bounds."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,6 +66,18 @@ def test_delivers_the_layout_and_carries_what_it_prices(drawn, strategy, order):
             assert delivered.into[host] == least
     assert plan.scheduled_s >= plan.bound_s * (1 - 1e-9)
     _check_times(plan)
+
+
+@given(reshardings(), st.integers(1, 4))
+@settings(max_examples=30)
+def test_moved_to_other_hosts_it_is_planned_as_there(drawn, hosts):
+    spec, *ends = drawn
+    there = [End(replace(e.place, first_node=e.place.first_node + hosts), e.nd) for e in ends]
+    on = cluster(nodes=10)
+    here, anew = (plan_reshard(spec, a, b, on, budget=300) for a, b in (ends, there))
+    moved = here.moved(hosts)
+    assert moved == anew
+    assert moved.seconds == anew.seconds
 
 
 def _check_times(plan):
