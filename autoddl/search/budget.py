@@ -109,6 +109,10 @@ class Deadline:
         """The seconds of the same, None without an end."""
         return None if self.seconds == math.inf else max(_LEAST_S, self.left_s * share)
 
+    def follow(self, other: Deadline, ends: bool) -> None:
+        """Be when `other` is; never, unless it `ends`."""
+        self.started, self.seconds = other.started, other.seconds if ends else math.inf
+
     def end(self) -> None:
         """Nothing more is looked for, as after Ctrl-C."""
         self.seconds = 0.0

@@ -118,10 +118,8 @@ def ranked_partitions(
     """The prices of runs of layers, and the partitions found, the best first.
 
     counts: numbers of micro-batches to try, ascending
-    deadline: half of the time until then is taken; afterwards nothing is searched that is not
-              needed for a first partition
+    deadline: half of the time until then is taken; afterwards only what a first partition needs
     gives_up: nothing is searched after the deadline
-
     Raises ValueError if there are more stages than layers or devices, or nothing fits.
     """
     schedule, delay = options.schedule, options.delay
@@ -163,9 +161,7 @@ def ranked_partitions(
     except ValueError:
         if not cutting.is_over or (gives_up and deadline.is_over):
             raise
-        # nothing that was searched in time fits
-        cutting.started = deadline.started
-        cutting.seconds = deadline.seconds if gives_up else math.inf
+        cutting.follow(deadline, gives_up)  # nothing that was searched in time fits
         found = _ranked(task, prices, few, counts)
     if cutting.was_ended:
         deadline.end()
