@@ -217,6 +217,10 @@ class Collectives(Protocol):
         """[size] from rank `source`; the result may be there only when it is used."""
         ...
 
+    def beside(self) -> AbstractContextManager[Any]:
+        """What is asked for inside runs beside computation, in the order of communication."""
+        ...
+
     def wait(self, x: Tensor | None = None) -> None:
         """Until `x` is there, by default until everything that this rank has asked for is done.
 

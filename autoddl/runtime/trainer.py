@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -20,9 +20,6 @@ import numpy as np
 
 from ..graph.graph import Graph
 from ..plans import Plan
-from ..plans.figures import figures
-from ..plans.schedule.hoist import hoisted
-from ..plans.schedule.orders import Action
 from ..plans.stage_figures import stage_figures
 from .backend import Backend, OptimizerFn, Tensor, check_computes
 from .comm.groups import Groups
@@ -41,6 +38,7 @@ from .part import Job, Part
 from .traced import Traced
 from .update.loss_scale import LossScaler
 from .update.update import Hook, Update
+from .walk import Walk
 from .whole_state import WholeState
 
 _STEPS_BETWEEN_CHECKS = 50  # of the ranks' batches, whose checksums take about 1 ms a megabyte
@@ -96,10 +94,10 @@ class Trainer:
         self._load()
         own = np.arange(plan.batch)[self.rows]
         self._given = Given(job.counting, plan.graph, plan.batch, len(own))
-        self._hoists = overlap and emulate
         # the framework would else go on computing, and transfer when nothing is left to compute
-        self._passing = Passing(job, self._parts, blocks=not overlap, signal=signal)
-        self._watch.reshards = self._passing.reshards
+        passing = Passing(job, self._parts, blocks=not overlap, signal=signal)
+        self._walk = Walk(job, self._parts, passing, hoists=overlap and emulate)
+        self._watch.reshards = passing.reshards
         self._at, self._world = divmod(backend.rank, plan.cluster.gpus_per_node), world
         self._evaluator = Evaluator(job, self._parts, self._at)
         self._update = Update(
@@ -260,14 +258,7 @@ class Trainer:
         self._watch.start()
         if self.emulator:
             self.emulator.clock.start()
-        for part in self._parts.values():
-            inputs = [part.inputs[m] for m in sorted(part.inputs)]
-            work(partial(part.executor.begin, inputs))
-        for action in self._actions():
-            if action.is_compute:
-                work(partial(self._do, action))
-            else:
-                self._do(action)
+        self._walk(self._update.scale, work)
         losses = [work(part.executor.finish) for part in self._parts.values()]
         states = {v: part.state for v, part in self._parts.items()}
         exchange_gradients(self.plan, states, self._job.ranks, self._job.groups)
@@ -299,41 +290,6 @@ class Trainer:
         self._job.run_state.nonfinite = {}
         first = found.get("nan") or found.get("inf")
         self.roll_call("checked", why=f"; first on this rank: {first}" if first else "")
-
-    def _actions(self) -> Sequence[Action]:
-        predicted = figures(self.plan)
-        actions = predicted.schedule.actions[self.stage]
-        if not self._hoists:
-            return actions
-        return hoisted(actions, predicted.schedule.joint, self._meets)
-
-    def _meets(self, action: Action) -> bool:
-        number = figures(self.plan).schedule.part(self.stage, action.chunk)
-        return action.kind in self._parts[number].meets
-
-    def _do(self, action: Action) -> None:
-        predicted = figures(self.plan)
-        m, share = action.micro_batch, self._job.counting.share(self._job.run_state.filled)
-        number = predicted.schedule.part(self.stage, action.chunk)
-        part = self._parts[number]
-        if not action.is_compute:
-            self._passing.transfer(action, number)
-        elif action.kind == "F":
-            part.wait_for("F", m)
-            part.sent.put(m, part.executor.forward_pass(m, part.inputs.pop(m), share))
-            part.compute_ends()
-            self._passing.forward(number, m)
-        elif action.kind == "B":
-            part.wait_for("B", m)
-            delays = not predicted.schedule.joint
-            returned = part.returned.pop(m)
-            scaled = share * self._update.scale
-            part.gradients.put(m, part.executor.backward_pass(m, returned, scaled, delays))
-            part.compute_ends()
-            self._passing.backward(number, m)
-        elif not predicted.schedule.joint:
-            part.executor.weights_pass(m)
-            part.compute_ends()
 
     def _share_loss(self, loss: Tensor | None) -> Tensor:
         """The last part's loss, on every rank."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from ...sbp.collectives import Step
 from ...sbp.layout import Shape, local_slices
@@ -26,7 +27,9 @@ LocalFn = Callable[[Tensor], Tensor]
 def prepare(steps: Sequence[Step], shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
     """A function that takes a rank's part of a tensor of global `shape` from `nd` through `steps`.
 
-    It must be called by all ranks in the same order. No steps: the identity.
+    It must be called by all ranks in the same order. No steps: the identity. All of it runs beside
+    computation, copies before and after a collective too: in the queue of computation they would
+    hold up, until the tensor is there, what does not need it.
     """
     functions: list[LocalFn] = []
     ways = {**WAYS, **groups.ways}
@@ -41,12 +44,14 @@ def prepare(steps: Sequence[Step], shape: Shape, nd: NdSbp, groups: Groups) -> L
         nd = step.apply(nd)
     if not functions:
         return lambda x: x
-    if len(functions) == 1:
+    is_free = all(step.is_free for step in steps)
+    if is_free and len(functions) == 1:
         return functions[0]
 
     def run(x: Tensor) -> Tensor:
-        for function in functions:
-            x = function(x)
+        with nullcontext() if is_free else groups.backend.beside():
+            for function in functions:
+                x = function(x)
         return x
 
     return run

@@ -6,12 +6,15 @@ only along Broadcast axes must hold equal values.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ...sbp.layout import Shape, local_shape
 from ...sbp.placement import B, NdSbp
 from ..backend import Tensor
 from ..comm.groups import Groups
+from .program import Node
 
 # replicas compute the same from the same, but not always in the same order
 RELATIVE_TOLERANCE = 1e-5
@@ -49,3 +52,28 @@ def note_nonfinite(found: dict[str, str], x: Tensor, what: str, groups: Groups) 
         for name, has in (("nan", np.isnan), ("inf", np.isinf)):
             if name not in found and has(array).any():
                 found[name] = what
+
+
+def check_node(
+    node: Node,
+    what: str,
+    tensors: Sequence[Tensor | None],
+    placements: Sequence[NdSbp | None],
+    groups: Groups,
+) -> None:
+    """Check an operator's inputs or outputs, or their gradients, as `what` says.
+
+    The first numbers that are not finite are noted.
+    """
+    specs = node.context.spec.inputs if "input" in what else node.context.spec.outputs
+    for index, (x, nd, spec) in enumerate(zip(tensors, placements, specs, strict=True)):
+        if x is not None and nd is not None:
+            label = f"{node.op.name} ({node.op.kind}), {what} {index}"
+            check_tensor(x, label, spec.shape, nd, groups)
+            note_nonfinite(node.context.state.nonfinite, x, label, groups)
+
+
+def check_gradients(node: Node, given: Sequence[Tensor | None], groups: Groups) -> None:
+    """Check those of an operator's inputs that are wanted."""
+    wanted = [g if wants else None for g, wants in zip(given, node.wanted, strict=True)]
+    check_node(node, "gradient of input", wanted, node.planned.grad_ins, groups)

@@ -16,50 +16,23 @@ summed there; in stage 3 it travels before each pass of its reader and is forgot
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from ...graph.batch_norm import statistics_of
 from ...graph.rows import Rows
-from ...sbp.placement import NdSbp
 from ..backend import Tensor, dtype_of
 from ..comm.groups import Groups
 from ..kernel import RunState
 from ..state import ModelState
 from .buckets import Bucket
-from .check import check_tensor, note_nonfinite
+from .check import check_gradients, check_node, check_tensor
 from .gradients import Gradients
 from .known_sums import KnownSums
 from .program import FED, Edge, Key, Node, Program
+from .strands import Delayed, Pass, Turns, Values, take_turns
 from .vjp import Record, product, run_forgetting, run_kernel
-
-Values = dict[str, Tensor]
-
-
-@dataclass
-class Pass:
-    """A forward pass, as its backward pass needs it.
-
-    records: by operator; None for those that are run again, and for sinks
-    kept:    the inputs of each block that is run again
-    """
-
-    records: list[Record | None] = field(default_factory=list)
-    kept: dict[int, Values] = field(default_factory=dict)
-    values: Values = field(default_factory=dict)
-    loss: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Delayed:
-    """An operator's parameter gradients that are still to be taken, from its outputs' gradients."""
-
-    node: Node
-    record: Record
-    taken: Sequence[Tensor | None]
-    inputs: tuple[int, ...]
 
 
 class Executor:
@@ -91,7 +64,7 @@ class Executor:
         self._sent = {
             sent_key(n.op.attrs["tensor"]) for n in program.nodes if n.op.kind == "stage_output"
         }
-        self._gradients = Gradients(program, buckets)
+        self._gradients = Gradients(program, groups.backend, buckets)
         self._known = KnownSums(program, self.rows, self._bring, run_state, groups.backend)
 
     def begin(self, micro_batches: Sequence[Values]) -> None:
@@ -102,16 +75,17 @@ class Executor:
         self._gradients.begin(len(micro_batches))
         self._open: dict[int, Pass] = {}
         self._delayed: dict[int, list[Delayed]] = {}
-        self._losses: list[Tensor] = []
+        self._losses: list[tuple[Tensor, float]] = []
         self._known.add_up(micro_batches)
 
     def forward_pass(self, number: int, inputs: Values, share: float) -> Values:
         """Micro-batch `number`; gives the tensors that the part sends on."""
         self._run_state.micro_batch = number
-        done = self._forward(inputs, self._parameters, with_gradient=True)
-        self._open[number] = done
+        self._open[number] = done = Pass()
+        for _ in self._forward(inputs, self._parameters, done, with_gradient=True):
+            pass
         if done.loss is not None:
-            self._losses.append(done.loss * share)
+            self._losses.append((done.loss, share))
         values, done.values = done.values, {}
         return self._sent_of(values)
 
@@ -123,10 +97,40 @@ class Executor:
         """
         self._run_state.micro_batch = number
         delayed: list[Delayed] | None = [] if delays else None
-        arrived = self._backward(self._open.pop(number), share, returned, delayed)
+        arrived: Values = {}
+        for _ in self._backward(self._open.pop(number), share, returned, delayed, arrived):
+            pass
+        self._known.forget(number)
         if delayed is not None:
             self._delayed[number] = delayed
         return arrived
+
+    def passes_in_turns(
+        self, inputs: Mapping[int, Values], share: float, scaled: float, turns: Turns
+    ) -> None:
+        """Both passes of some micro-batches, in flight together, by the plan's `turns`.
+
+        inputs: by micro-batch, in ascending order; the first is strand 0. Their tensors are taken
+                out as soon as the forward pass has read them
+        scaled: `share` times the loss scale
+        """
+        strands = [self._strand(values, share, scaled) for values in inputs.values()]
+
+        def switch(strand: int, numbers: Sequence[int] = tuple(inputs)) -> None:
+            self._run_state.micro_batch = numbers[strand]
+
+        take_turns(strands, turns, switch)
+        for number in inputs:
+            self._known.forget(number)
+
+    def _strand(self, inputs: Values, share: float, scaled: float) -> Iterator[None]:
+        """Both passes of a micro-batch, of a part that is the whole model."""
+        done = Pass()
+        yield from self._forward(inputs, self._parameters, done, with_gradient=True)
+        inputs.clear()
+        assert done.loss is not None, "the graph has no loss"
+        self._losses.append((done.loss, share))
+        yield from self._backward(done, scaled, {}, None, {})
 
     def weights_pass(self, number: int) -> None:
         """Take the gradients that the backward pass of micro-batch `number` has left."""
@@ -137,7 +141,7 @@ class Executor:
             for index in item.inputs:
                 given[index] = product_of.gradient(item.taken, index)
             if self._debug:
-                self._check_gradients(item.node, given)
+                check_gradients(item.node, given, self._groups)
             for index in item.inputs:
                 gradient = given[index]
                 assert gradient is not None
@@ -149,8 +153,8 @@ class Executor:
         self._parameters = {}
         self._gradients.home(self._set_gradient)
         total = None
-        for loss in self._losses:
-            total = loss if total is None else total + loss
+        for loss, share in self._losses:  # not before: a loss may still be on its way
+            total = loss * share if total is None else total + loss * share
         return total
 
     def add_up(self, micro_batches: Sequence[Values]) -> None:
@@ -164,7 +168,11 @@ class Executor:
         self._run_state.training, self._run_state.micro_batch = False, number
         self._state.settle()
         with self._backend.no_grad():
-            done = self._forward(inputs, self._fetch_parameters(), with_gradient=False)
+            done = Pass()
+            parameters = self._fetch_parameters()
+            for _ in self._forward(inputs, parameters, done, with_gradient=False):
+                pass
+            del parameters
             results = [self._output(name, inputs, done.values) for name in outputs]
             self._known.forget(number)
             return self._sent_of(done.values), results
@@ -221,29 +229,30 @@ class Executor:
             return edge.forward(self._state.local(edge.source.attrs["name"], edge.placed))
         return edge.forward(values.pop(edge.tensor) if edge.is_last else values[edge.tensor])
 
-    def _forward(self, inputs: Values, parameters: dict[Key, Tensor], with_gradient: bool) -> Pass:
-        done = Pass()
+    def _forward(
+        self, inputs: Values, parameters: dict[Key, Tensor], done: Pass, with_gradient: bool
+    ) -> Iterator[None]:
+        """Stops twice in each operator: when its inputs are on their way, and when it has run.
+
+        Nothing but `done` holds a tensor of it afterwards.
+        """
         for node in self._program.nodes:
             if with_gradient and node.block is not None and node.block not in done.kept:
                 done.kept[node.block] = {}
-            self._pass(node, inputs, parameters, with_gradient, done)
-        return done
+            known = self._known.made_by(node) if self._known else None
+            if known is not None:
+                done.records.append(None)
+                done.values.update(known)
+                yield
+            else:
+                received = self._received(node, inputs, parameters, done)
+                yield
+                self._pass(node, received, done, with_gradient and node.block is None)
+                del received
+            yield
 
-    def _pass(
-        self,
-        node: Node,
-        inputs: Values,
-        parameters: dict[Key, Tensor],
-        with_gradient: bool,
-        done: Pass,
-    ) -> None:
-        """One operator; nothing but `done` holds a tensor of it afterwards."""
-        known = self._known.made_by(node) if self._known else None
-        if known is not None:
-            done.records.append(None)
-            done.values.update(known)
-            return
-        received = self._received(node, inputs, parameters, done)
+    def _pass(self, node: Node, received: list[Tensor], done: Pass, with_gradient: bool) -> None:
+        """One operator, from its inputs."""
         if node.kernel is None:
             if node.op.kind == "loss":
                 (done.loss,) = received
@@ -251,7 +260,7 @@ class Executor:
                 done.values[sent_key(node.op.attrs["tensor"])] = received[0]
             done.records.append(None)
             return
-        record, outputs = self._run(node, received, with_gradient and node.block is None)
+        record, outputs = self._run(node, received, with_gradient)
         if node.context.updates:
             self._update(node)
         done.records.append(record)
@@ -273,7 +282,7 @@ class Executor:
                 None if edge.source.kind == "buffer" and self._state.is_apart(edge.source) else x
                 for edge, x in zip(node.edges, received, strict=True)
             ]
-            self._check(node, "input", alike, node.planned.ins)
+            check_node(node, "input", alike, node.planned.ins, self._groups)
         return received
 
     def _run(
@@ -295,7 +304,7 @@ class Executor:
         if self._known:
             outputs = self._known.instead(node.op, outputs)
         if self._debug:
-            self._check(node, "output", outputs, node.planned.outs)
+            check_node(node, "output", outputs, node.planned.outs, self._groups)
         return record, outputs
 
     def _update(self, node: Node) -> None:
@@ -324,26 +333,29 @@ class Executor:
         share: float,
         returned: Mapping[str, Tensor],
         delayed: list[Delayed] | None,
-    ) -> Values:
+        arrived: Values,
+    ) -> Iterator[None]:
         """Take the records one by one from the end, and add to the gradients of parameter uses.
 
         delayed: if given, gets the parameter gradients that can wait
-        Gives those of what it has received.
+        arrived: gets the gradients of what the part has received
+
+        Stops twice in each operator: when its gradients are taken, and when they are on their way.
         """
         done.values.clear()  # what is left are the model's results
-        arrived: Values = {}
         for node in reversed(self._program.nodes):
             if node.block in done.kept:
                 self._run_again(node.block, done, self._parameters)
             if node.carries_gradient:
                 given = self._given(node, done, share, arrived, returned, delayed)
+                yield
                 self._hand_on(node, *given, arrived)
                 del given  # before the next operator runs
                 self._gradients.leave()
             else:
                 done.records.pop()
-        self._known.forget(self._run_state.micro_batch)
-        return arrived
+                yield
+            yield
 
     def _given(
         self,
@@ -371,7 +383,7 @@ class Executor:
             for name, takes in zip(node.op.outputs, node.takes, strict=True)
         ]
         if self._debug:
-            self._check(node, "gradient of output", taken, node.planned.grad_outs)
+            check_node(node, "gradient of output", taken, node.planned.grad_outs, self._groups)
         later = () if delayed is None else _can_wait(node, record)
         if delayed is not None and later:
             delayed.append(Delayed(node, record, taken, later))
@@ -386,7 +398,7 @@ class Executor:
     ) -> None:
         """Add the gradients of an operator's inputs to those of parameter uses and of producers."""
         if self._debug:
-            self._check_gradients(node, given)
+            check_gradients(node, given, self._groups)
         for index, (edge, gradient) in enumerate(zip(node.edges, given, strict=True)):
             if not edge.carries_gradient or index in later:
                 continue
@@ -402,24 +414,6 @@ class Executor:
             what = f"gradient of parameter {name}"
             check_tensor(gradient, what, stored.shape, stored.nd, self._groups)
         self._state.set_gradient(name, gradient, is_own)
-
-    def _check_gradients(self, node: Node, given: Sequence[Tensor | None]) -> None:
-        wanted = [g if wants else None for g, wants in zip(given, node.wanted, strict=True)]
-        self._check(node, "gradient of input", wanted, node.planned.grad_ins)
-
-    def _check(
-        self,
-        node: Node,
-        what: str,
-        tensors: Sequence[Tensor | None],
-        placements: Sequence[NdSbp | None],
-    ) -> None:
-        specs = node.context.spec.inputs if "input" in what else node.context.spec.outputs
-        for index, (x, nd, spec) in enumerate(zip(tensors, placements, specs, strict=True)):
-            if x is not None and nd is not None:
-                label = f"{node.op.name} ({node.op.kind}), {what} {index}"
-                check_tensor(x, label, spec.shape, nd, self._groups)
-                note_nonfinite(self._run_state.nonfinite, x, label, self._groups)
 
 
 def sent_key(tensor: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from ..backend import Tensor
+from ..backend import Backend, Tensor
 from .buckets import Bucket
 from .program import Edge, Key, Program
 
@@ -52,8 +52,9 @@ class Gradients:
              all other uses travel when the last pass is over
     """
 
-    def __init__(self, program: Program, buckets: Sequence[Bucket] = ()) -> None:
+    def __init__(self, program: Program, backend: Backend, buckets: Sequence[Bucket] = ()) -> None:
         self._program = program
+        self._backend = backend
         self._buckets = buckets
         self._place = {e.key: n for n, bucket in enumerate(buckets) for e in bucket.edges}
         self._times = Counter(edge.source.attrs["name"] for edge in program.uses)
@@ -70,7 +71,11 @@ class Gradients:
     def add(self, edge: Edge, gradient: Tensor) -> None:
         """Add the gradient of one use, from ZeRO's stage 2 on where it is stored."""
         key = edge.key
-        self._sums.add(key, edge.backward(gradient) if edge.zero_stage > 1 else gradient)
+        if edge.zero_stage > 1:
+            with self._backend.beside():  # what computes next does not wait until it is there
+                self._sums.add(key, edge.backward(gradient))
+        else:
+            self._sums.add(key, gradient)
         self._left[key] -= 1
         if not self._left[key] and key in self._place:
             self._missing[self._place[key]] -= 1

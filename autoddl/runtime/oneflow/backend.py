@@ -171,7 +171,7 @@ class OneFlow:
 
     def send(self, x: flow.Tensor, to: int, *, beside: bool = False) -> None:
         x = x.clone() if x.storage_offset() else x  # it would send the storage from its beginning
-        with asyncs.thread(_communication_thread()) if beside else nullcontext():
+        with self.beside() if beside else nullcontext():
             flow.comm.send(x, to, send_meta=False)
 
     def receive(
@@ -184,8 +184,11 @@ class OneFlow:
         beside: bool = False,
     ) -> flow.Tensor:
         kind, device = getattr(flow, dtype), flow.device(self.facts.device)
-        with asyncs.thread(_communication_thread()) if beside else nullcontext():
+        with self.beside() if beside else nullcontext():
             return flow.comm.recv(source, shape=(size,), dtype=kind, device=device, out=into)
+
+    def beside(self) -> AbstractContextManager[Any]:
+        return asyncs.thread(_communication_thread())
 
     def wait(self, x: flow.Tensor | None = None) -> None:
         if x is None:

@@ -73,22 +73,23 @@ def stored_split(plan: Plan, zero_stage):
 
 def watched_step(trainer, batch):
     """A step's loss; its passes communicate in their stages where the plan says so."""
-    met, do = set(), trainer._do
+    met, walk = set(), trainer._walk
+    compute = walk.compute
     executors = [part.executor for part in trainer._parts.values()]
 
-    def watched(action):
+    def watched(action, number, *shares):
         trainer._job.groups.log = []
-        do(action)
-        if action.is_compute and trainer._job.groups.log:
-            met.add((action.kind, figures(trainer.plan).schedule.part(trainer.stage, action.chunk)))
+        compute(action, number, *shares)
+        if trainer._job.groups.log:
+            met.add((action.kind, number))
 
-    trainer._do = watched
+    walk.compute = watched
     for executor in executors:
         executor._debug = False  # its checks communicate too
     loss = float(trainer.step(*batch))
     for executor in executors:
         executor._debug = True
-    trainer._do, trainer._job.groups.log = do, None
+    walk.compute, trainer._job.groups.log = compute, None
     for number, part in trainer._parts.items():
         assert {kind for kind, of in met if of == number} <= part.meets, (met, part.meets)
         assert (("F", number) in met) == ("F" in part.meets), (met, part.meets)
