@@ -151,6 +151,21 @@ def test_stored_split_accumulated_and_run_again(compare, optimizer):
     assert {1, 2, 3} <= set(found["zero-again:mixed"]["stages"])
 
 
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("mesh", [(2, 2), (4, 2)])
+@pytest.mark.parametrize(
+    "model",
+    ["wide", "gpt", "vgg13_small", "dlrm", "alexnet", "vgg13", "vit", "moe-4-top-1", "moe-4-top-2"],
+)
+def test_two_micro_batches_in_flight_equal_one_by_one_and_one_process(compare, model, mesh):
+    schemes = ("turns:searched", "turns:data_parallel", "turns:B-S1")
+    if mesh == (4, 2):
+        schemes = ("turns:searched", "turns:B-S1-S1")
+    found = compare(model, mesh, "momentum", 20, 2, schemes)
+    assert max(result["losses"] for result in found.values()) <= 1e-6, found
+
+
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mesh", [(2, 2), pytest.param((2, 4), marks=pytest.mark.full)])
 def test_batch_norm_is_exact_over_the_whole_batch(compare, mesh):

@@ -8,8 +8,10 @@ it and prints a JSON line per scheme. A scheme `random:N` is a plan drawn with s
 SUMMA are those of `planner.baselines`; `stages:N` is a pipeline with twice the micro-batches;
 `zero:N` is data parallel with parameters stored by ZeRO's stage N, `zero:mixed` each by another,
 and the state is saved and loaded on the way; `zero-again:N` is the same with the repeated blocks
-run again. `shuffled` shows what rounding alone does: one process, with the rows of each batch in
-another order and cut into two halves whose gradients add up, against the same process without that.
+run again. `turns:SCHEME` has two micro-batches in flight, buckets of gradients too, and gives the
+bits of the same plan with one by one. `shuffled` shows what rounding alone does: one process, with
+the rows of each batch in another order and cut into two halves whose gradients add up, against the
+same process without that.
 """
 
 import dataclasses
@@ -24,7 +26,10 @@ from autoddl.cluster.spec import Cluster
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan
+from autoddl.planner.realize import best_buckets
 from autoddl.plans import Plan
+from autoddl.plans.schedule.duplex import TurnsMaker, best_turns
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.oneflow.backend import OneFlow
@@ -102,6 +107,14 @@ def squares(found: np.ndarray, expected: np.ndarray, kept: np.ndarray) -> tuple[
     return apart, whole
 
 
+def in_turns(plan: Plan) -> Plan:
+    maker = stage_figures(plan.stage).maker
+    turns = best_turns(maker)
+    assert len(turns) > 2, "the two never change"
+    buckets = best_buckets(TurnsMaker.of(maker, turns))
+    return plan.changed(turns=turns, in_flight=2, buckets=buckets)
+
+
 def together(
     name: str, optimizer: str, steps: int, file: str, nodes: int, gpus: int, parts: int, scheme: str
 ) -> None:
@@ -113,6 +126,7 @@ def together(
     traced = trace_with_state(model, *batch(0), loss=loss)
 
     kind, _, seed = scheme.partition(":")
+    forced = seed if kind == "turns" else kind
 
     def make() -> str:
         if kind in BASELINES:
@@ -137,26 +151,35 @@ def together(
                 restarts=1 if kind == "random" else 32,
                 baselines=False,
             ),
-            space=None if kind == "stages" else space(kind, traced.graph, cluster.mesh),
+            space=None if kind == "stages" else space(forced, traced.graph, cluster.mesh),
         )
+        if kind == "turns":
+            found = in_turns(found)
         if kind in ("zero", "zero-again"):
             found = with_zero(found, seed)
         if kind == "zero-again":
             found = found.changed(recomputed=repeated_blocks(found.graph))
         return found.dumps()
 
+    def train(plan: Plan) -> tuple[list[float], dict[str, np.ndarray]]:
+        trainer = build_trainer(traced, plan, case.optimizer(optimizer))
+        losses = []
+        for step in range(steps):
+            losses.append(float(trainer.step(*batch(step))))
+            if kind in ("zero", "zero-again") and step == steps // 2:
+                trainer.load_state_dict(trainer.state_dict())
+        return losses, {key: value.numpy() for key, value in trainer.state_dict().items()}
+
     plan = Plan.loads(share_text(make, OneFlow()))
-    trainer = build_trainer(traced, plan, case.optimizer(optimizer))
-    losses = []
-    for step in range(steps):
-        losses.append(float(trainer.step(*batch(step))))
-        if kind in ("zero", "zero-again") and step == steps // 2:
-            trainer.load_state_dict(trainer.state_dict())
-    state = trainer.state_dict()
+    losses, state = train(plan)
+    if kind == "turns":
+        by_one = train(plan.changed(turns=(), in_flight=1))
+        assert by_one[0] == losses, (by_one[0], losses)
+        assert all(np.array_equal(by_one[1][key], value) for key, value in state.items()), scheme
     apart = size = 0.0
     for key, value in state.items():
         if f"kept.{key}" in reference:
-            compared = squares(value.numpy(), reference[f"state.{key}"], reference[f"kept.{key}"])
+            compared = squares(value, reference[f"state.{key}"], reference[f"kept.{key}"])
             apart, size = apart + compared[0], size + compared[1]
     if rank() == 0:
         alone_losses = reference["losses"]

@@ -40,6 +40,33 @@ def test_gradients_in_buckets_are_those_that_travel_one_by_one(launch):
     )  # fmt: skip
 
 
+def test_micro_batches_in_flight_together_give_the_bits_of_one_by_one(launch):
+    """In turns at random: in debug mode, in groups, with ZeRO, and BatchNorm's moving statistics.
+
+    And with gradients that leave while the last one is not through.
+    """
+    case = {"model": "transformer", "micro_batches": 2, "turns": 2, "debug": False}
+    ahead = {**case, "data_parallel": True, "micro_batches": 4, "rows": 32}
+    train(
+        launch, 4, {**case, "debug": True}, {**ahead, "zero": "mixed"},
+        {**ahead, "buckets": "together"},
+        {**case, "model": "convnet", "batch_norm": "micro_batch"},
+    )  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("model", ["perceptron", "ladder", "towers", "llama", "stack", "weighing"])
+def test_more_models_with_micro_batches_in_flight(launch, model):
+    """Two or three of them, what they keep or run again; masks of dropout."""
+    case = {"model": model, "micro_batches": 6, "rows": 24, "debug": False}
+    cases = [{**case, "turns": turns, "seed": seed} for turns in (2, 3) for seed in (0, 1)]
+    if model == "stack":
+        cases = [{**one, "recomputed": True} for one in cases]
+        dropped = {"model": "dropped stack", "alone": False}
+        cases += [{**one, **dropped} for one in cases]
+    train(launch, 4, *cases)
+
+
 def test_three_processes(launch):
     three = {"model": "perceptron", "nodes": 1, "gpus": 3, "rows": 9}
     train(launch, 3, *({**three, "seed": seed} for seed in (0, 1)))

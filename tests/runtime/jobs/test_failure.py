@@ -55,6 +55,8 @@ OURS = [
     ("shape", "step with a batch of 4 rows on rank 1"),
     ("early", "before anything was shared"),
 ]
+# with two micro-batches in flight, after which the rest is as without
+TURNS = ("turns", "rank 1 has lost its gradients")
 # starting a job with OneFlow's launcher takes long
 QUICK = ("kill",)
 
@@ -63,6 +65,7 @@ QUICK = ("kill",)
     ("start", "mode", "message"),
     [
         *((under_our_launcher, mode, message) for mode, message in OURS),
+        pytest.param(under_our_launcher, *TURNS, marks=pytest.mark.full),
         *(
             pytest.param(
                 under_oneflows_launcher,

@@ -7,6 +7,8 @@ import time
 
 import oneflow as flow
 
+from autoddl.plans.schedule.duplex import best_turns
+from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.execution.gradients import Gradients
 from autoddl.runtime.jobs.guard import install_guard, rank, world_size
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
@@ -46,19 +48,22 @@ def main() -> None:
         raise RuntimeError("before anything was shared")
     model, loss, batch = build("perceptron")
     traced = trace_with_state(model, *batch(0, 8), loss=loss)
-    plan = random_plan(traced.graph, cluster_of(1, world_size()), 0)
+    parts = 2 if mode == "turns" else 1
+    plan = random_plan(traced.graph, cluster_of(1, world_size()), 0, micro_batches=parts)
     optimizer = OPTIMIZERS["sgd"]
     if mode == "step":
         Broken.fails = is_bad
         optimizer = lambda p: Broken(p, lr=0.1)  # noqa: E731
-    if mode == "exchange":
+    if mode == "turns":
+        plan = plan.changed(turns=best_turns(stage_figures(plan.stage).maker), in_flight=2)
+    if mode in ("exchange", "turns"):
         order = reversed(range(len(plan.stage.exchanges)))
         plan = plan.changed(buckets=tuple((number,) for number in order))
         assert len(plan.stage.buckets) > 1
     trainer = build_trainer(traced, plan, optimizer)
     print(f"rank {rank()} is process {os.getpid()}", flush=True)
     for step in range(1, 1000):
-        if is_bad and step == 2 and mode == "exchange":
+        if is_bad and step == 2 and mode in ("exchange", "turns"):
             Gradients.leave = lose_one
         elif is_bad and step == 2 and mode != "step":
             announce()

@@ -12,6 +12,7 @@ import numpy as np
 
 import autoddl
 from autoddl.graph.batch_norm import with_batch_norm
+from autoddl.graph.graph import SOURCE_KINDS
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.baselines import data_parallel
 from autoddl.planner.options import PlanOptions
@@ -42,6 +43,7 @@ DEFAULTS = {
     "data_parallel": False,  # the plan that is
     "zero": None,  # parameters are stored by ZeRO's stage of that number
     "buckets": None,  # of gradients: "single", "together"; compared with what has none, too
+    "turns": None,  # how many micro-batches are in flight; compared to the bit with one by one, too
     "alone": True,  # compared with one device, which has other random numbers
     "own_rows": False,  # each rank gives its rows only
     "evaluated": None,  # batches of so many rows; None: as in training
@@ -87,6 +89,19 @@ def buckets(plan, kind) -> tuple[tuple[int, ...], ...]:
     return made
 
 
+def turns(plan, together) -> tuple[tuple[int, int], ...]:
+    """So many micro-batches in flight, which take turns at random, none ahead of one before it."""
+    last = 4 * sum(op.kind not in SOURCE_KINDS for op in plan.stage.graph.ops)
+    rng, at, found = np.random.default_rng(last), [0] * together, []
+    while at[-1] < last:
+        strand = int(rng.integers(together))
+        room = (at[strand - 1] if strand else last) - at[strand]
+        if room:
+            at[strand] += int(rng.integers(1, min(room, 7) + 1))
+            found.append((strand, at[strand]))
+    return tuple(found)
+
+
 def run(case) -> None:
     name, optimizer, rows, steps = (case[k] for k in ("model", "optimizer", "rows", "steps"))
     model, loss, batch = build(name)
@@ -112,7 +127,16 @@ def run(case) -> None:
         again = train(plan.changed(recomputed=blocks))
         assert again.losses == found.losses, (case, again.losses, found.losses)
         assert all(np.array_equal(again.state[k], v) for k, v in found.state.items()), case
-    if case["buckets"]:
+    if case["turns"]:
+        several = plan.changed(turns=turns(plan, case["turns"]), in_flight=case["turns"])
+        if case["buckets"]:
+            several = several.changed(buckets=buckets(plan, case["buckets"]))
+            plan = several.changed(turns=(), in_flight=1)
+            found = train(plan)
+        again = train(several)
+        assert again.losses == found.losses, (case, again.losses, found.losses)
+        assert all(np.array_equal(again.state[k], v) for k, v in found.state.items()), case
+    elif case["buckets"]:
         bucketed = train(plan.changed(buckets=buckets(plan, case["buckets"])))
         if case["buckets"] == "single":  # the same sums
             assert bucketed.losses == found.losses, (case, bucketed.losses, found.losses)
