@@ -29,6 +29,7 @@ from .counting import Counting, Given, rows_of
 from .emulate.emulate import Emulator
 from .evaluation.evaluate import Evaluator
 from .evaluation.scores import Metric, Scores
+from .execution.walk import Walk
 from .feed import checksums
 from .jobs.roll_call import Checksums, RollCall
 from .kernel import RunState
@@ -38,7 +39,6 @@ from .part import Job, Part
 from .traced import Traced
 from .update.loss_scale import LossScaler
 from .update.update import Hook, Update
-from .walk import Walk
 from .whole_state import WholeState
 
 _STEPS_BETWEEN_CHECKS = 50  # of the ranks' batches, whose checksums take about 1 ms a megabyte

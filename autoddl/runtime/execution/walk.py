@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ..plans.figures import figures
-from ..plans.schedule.hoist import hoisted
-from ..plans.schedule.orders import Action
-from ..plans.schedule.turns import num_strands
-from .comm.passing import Passing
-from .part import Job, Part
+from ...plans.figures import figures
+from ...plans.schedule.hoist import hoisted
+from ...plans.schedule.orders import Action
+from ...plans.schedule.turns import num_strands
+from ..comm.passing import Passing
+from ..part import Job, Part
 
 
 class Walk:
