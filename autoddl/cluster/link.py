@@ -36,17 +36,27 @@ class Link:
     beta_s_per_byte: seconds per byte
     call_s:          seconds to start one collective
     transfer_s:      latency of a point-to-point transfer, in seconds; None takes alpha_s
+    computation_slowdown_ratio: by how much of its seconds computation takes longer while a
+        collective uses the link (HiDup, SoCC 2022, Table 2: 0.14 of products beside an all-reduce)
+    collective_slowdown_ratio:  the same of a collective on the link, while the device computes
     """
 
     alpha_s: NotNegative
     beta_s_per_byte: Positive
     call_s: Annotated[NotNegative, OMIT] = 0.0
     transfer_s: Annotated[NotNegative | None, Field(exclude_if=lambda s: s is None)] = None
+    computation_slowdown_ratio: Annotated[NotNegative, OMIT] = 0.0
+    collective_slowdown_ratio: Annotated[NotNegative, OMIT] = 0.0
 
     @property
     def numbers(self) -> tuple[str, ...]:
         """The fields that have a value."""
-        optional = {"call_s": self.call_s > 0, "transfer_s": self.transfer_s is not None}
+        optional = {
+            "call_s": self.call_s > 0,
+            "transfer_s": self.transfer_s is not None,
+            "computation_slowdown_ratio": self.computation_slowdown_ratio > 0,
+            "collective_slowdown_ratio": self.collective_slowdown_ratio > 0,
+        }
         names = (field.name for field in dataclasses.fields(self))
         return tuple(name for name in names if optional.get(name, True))
 

@@ -141,6 +141,11 @@ class Cluster:
     def num_devices(self) -> int:
         return self.nodes * self.gpus_per_node
 
+    @property
+    def slowest_link(self) -> Link:
+        """The one that collectives of all devices use."""
+        return self.inter if self.nodes > 1 else self.intra
+
     def with_shape(self, nodes: int | None = None, gpus_per_node: int | None = None) -> Cluster:
         """The same machine in another size; omitted arguments stay. ValueError if below 1."""
         sizes = {"nodes": nodes, "gpus_per_node": gpus_per_node}

@@ -76,7 +76,7 @@ class TurnsMaker(StepMaker):
         for number in range(groups):
             made.group(number * width, number == groups - 1)
         made.finish(groups * width - 1)
-        return Step(tuple(made.tasks), buckets, self.exchanges)
+        return Step(tuple(made.tasks), buckets, self.exchanges, self.slowdown)
 
     def end_s(self, buckets: Buckets, micro_batches: int) -> float:
         return self.step(buckets, micro_batches).end_s

@@ -27,7 +27,8 @@ for
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -48,11 +49,27 @@ class Queued:
     needs: tuple[int, ...] = ()
 
 
-def run(tasks: Sequence[Queued]) -> tuple[list[float], list[float]]:
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """By how much of its seconds each takes longer, while a device computes and communicates."""
+
+    computation: float = 0.0
+    communication: float = 0.0
+
+    def __bool__(self) -> bool:
+        return self.computation > 0 or self.communication > 0
+
+
+def run(
+    tasks: Sequence[Queued], slowdown: Slowdown = Slowdown()
+) -> tuple[list[float], list[float]]:
     """The start and end of each task, in seconds; in the queues they stand in the order given.
 
+    slowdown: of the tasks of one device, whose queue 0 is that of computation and 1 the other
     ValueError if a task needs one that comes after it, which no order of the queues allows for.
     """
+    if slowdown:
+        return _run_slowed(tasks, slowdown)
     free: dict[int, float] = {}
     starts: list[float] = []
     ends: list[float] = []
@@ -68,6 +85,39 @@ def run(tasks: Sequence[Queued]) -> tuple[list[float], list[float]]:
         ends.append(start + task.seconds)
         for queue in task.queues:
             free[queue] = ends[-1]
+    return starts, ends
+
+
+def _run_slowed(tasks: Sequence[Queued], slowdown: Slowdown) -> tuple[list[float], list[float]]:
+    """From one start or end to the next: of two tasks at once, each has a part of its speed."""
+    queues = [deque(n for n, task in enumerate(tasks) if q in task.queues) for q in (0, 1)]
+    left = [task.seconds for task in tasks]
+    starts, ends = [0.0] * len(tasks), [math.inf] * len(tasks)
+    now = 0.0
+    while any(queues):
+        first = {n for queue in queues if queue for n in (queue[0],)}
+        running = {
+            n: 1.0
+            for n in first
+            if all(queues[q][0] == n for q in tasks[n].queues)
+            and all(ends[need] <= now for need in tasks[n].needs)
+        }
+        if not running:
+            raise ValueError(f"task {min(first)} needs one that does not come before")
+        if len(running) > 1:
+            for n in running:
+                computes = 0 in tasks[n].queues
+                running[n] += slowdown.computation if computes else slowdown.communication
+        next_s = min(left[n] * times for n, times in running.items())
+        for n, times in running.items():
+            if left[n] == tasks[n].seconds:
+                starts[n] = now
+            left[n] = 0.0 if left[n] * times <= next_s else left[n] - next_s / times
+            if not left[n]:
+                ends[n] = now + next_s
+                for q in tasks[n].queues:
+                    queues[q].popleft()
+        now += next_s
     return starts, ends
 
 

@@ -17,7 +17,9 @@ is
 
     hidden = seconds of all tasks, one after the other  -  end of the last one
 
-and is nothing without buckets. From the third micro-batch on, passes are like the one before.
+and is nothing without buckets. Where a machine file says that computation and communication slow
+each other down, both take longer while they run at once. From the third micro-batch on, passes are
+like the one before.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from ...graph.placed import PlannedEdge, PlannedOp
 from .passes import Cause, Course, Operator, Turn
 from .schedule import Schedule
 from .simulate import Exchange as Exchanged
-from .simulate import Queued, Span, Timeline, run
+from .simulate import Queued, Slowdown, Span, Timeline, run
 
 COMPUTING: tuple[Cause, ...] = ("forward", "backward")
 _COMPUTE, _COMMUNICATE = 0, 1
@@ -72,11 +74,12 @@ class Step:
     tasks: tuple[StepTask, ...]
     buckets: Buckets
     exchanges: tuple[Exchange, ...]
+    slowdown: Slowdown = Slowdown()
 
     @cached_property
     def times(self) -> tuple[list[float], list[float]]:
         """The start and end of each task."""
-        return run([Queued(t.seconds, t.queues, t.needs) for t in self.tasks])
+        return run([Queued(t.seconds, t.queues, t.needs) for t in self.tasks], self.slowdown)
 
     @cached_property
     def end_s(self) -> float:
@@ -104,6 +107,12 @@ class StepMaker:
     ops: Mapping[str, PlannedOp]
     edges: Mapping[tuple[str, int], PlannedEdge]
     again: Recomputation
+
+    @cached_property
+    def slowdown(self) -> Slowdown:
+        """Of what overlaps: buckets, and micro-batches in flight."""
+        link = self.model.cluster.slowest_link
+        return Slowdown(link.computation_slowdown_ratio, link.collective_slowdown_ratio)
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -147,12 +156,14 @@ class StepMaker:
             made.forward(number)
             made.backward(number, number == count - 1)
         made.finish(count - 1)
-        return Step(tuple(made.tasks), buckets, self.exchanges)
+        return Step(tuple(made.tasks), buckets, self.exchanges, self.slowdown)
 
     def end_s(self, buckets: Buckets, micro_batches: int) -> float:
         """`step(buckets, micro_batches).end_s` but for rounding, without the tasks."""
         if not buckets:
             return self.serial_s(micro_batches)
+        if self.slowdown:
+            return self.step(buckets, micro_batches).end_s
         every, made = self.exchanges, self._backward.made
         needed = [max(made[n] for n in bucket) for bucket in buckets]
         last = [(at, self.bucket_s(b)) for at, b in zip(needed, buckets, strict=True)]

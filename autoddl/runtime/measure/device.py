@@ -16,10 +16,11 @@ from ...graph.placed import PlannedOp
 from ...sbp.layout import TensorSpec
 from ...sbp.placement import NdSbp
 from ...sbp.signature import OpSpec
+from ..backend import Tensor
 from ..comm.groups import Groups
 from ..kernel import Context, RunState
 from .record import DeviceTimes
-from .stopwatch import Call, Stopwatch
+from .stopwatch import Stopwatch
 
 DTYPES = ("float32", "float64")  # and the others in which plans may compute
 # Doubling sizes, from where the start of the operator dominates to where the rate is constant; one
@@ -46,7 +47,7 @@ def measure_device(
                 break
             tell(f"matmul {size}, {dtype}")
             calls = max(1, min(200, int(2e7 / (2.0 * size**3)) * 10))
-            seconds = _seconds(watch, _matmul(groups, dtype, size), calls, samples)
+            seconds = _seconds(watch, square_product(groups, dtype, size), calls, samples)
             points.append((2.0 * size**3, seconds))
         matmul[dtype] = points
     copies: list[tuple[float, float]] = []
@@ -66,7 +67,7 @@ def measure_device(
     )
 
 
-def _matmul(groups: Groups, dtype: str, size: int) -> Call:
+def square_product(groups: Groups, dtype: str, size: int) -> Callable[[], Tensor]:
     """A product of two square matrices, by the kernel that the executor calls."""
     square = TensorSpec((size, size), dtype)
     attrs = {"transpose_a": False, "transpose_b": False, "alpha": 1.0}
@@ -76,7 +77,7 @@ def _matmul(groups: Groups, dtype: str, size: int) -> Call:
     context = Context("matmul", spec, planned, groups.mesh, groups.rank, RunState(0))
     kernel, backend = groups.backend.kernels.operators["matmul"], groups.backend
     a = backend.cast(backend.from_numpy(np.ones(square.shape)), dtype)
-    return lambda: kernel(context, [a, a], attrs)
+    return lambda: kernel(context, [a, a], attrs)[0]
 
 
 def _seconds(watch: Stopwatch, call: Callable[[], object], calls: int, samples: int) -> float:

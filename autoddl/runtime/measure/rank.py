@@ -10,6 +10,7 @@ from ...sbp.mesh import Mesh
 from ..backend import Backend
 from ..comm.groups import Groups
 from ..jobs.session import share_text
+from .beside import measure_beside
 from .collectives import measure
 from .device import measure_device, memory_bytes
 from .measured import Limits, Progress
@@ -56,6 +57,11 @@ def run(
             groups,
             tell=lambda what: show(Progress(0, len(points), 0.0, limits.budget_s, what)),
         )
+        save()
+    if with_device and not record.beside:
+        expect("computation beside collectives", DEVICE_SECONDS)
+        show(Progress(0, len(points), 0.0, limits.budget_s, "computation beside collectives"))
+        record.beside = measure_beside(watch, groups)
         save()
     share = int(watch.agreed(memory_bytes(backend.facts.device, mesh.gpus_per_node)))
     measure(

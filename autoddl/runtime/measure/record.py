@@ -140,6 +140,36 @@ class DeviceTimes:
     __pydantic_config__ = FIELDS
 
 
+LEAST_SPEED = 1e-3  # what stands still while the other runs has no finite slowdown
+
+
+@dataclass(frozen=True)
+class BesideTimes:
+    """Of computation and collectives: alone, and until each ended that were asked for together."""
+
+    computation_s: Seconds
+    collective_s: Seconds
+    computation_beside_s: Seconds
+    collective_beside_s: Seconds
+
+    __pydantic_config__ = FIELDS
+
+    @property
+    def slowdowns(self) -> tuple[float, float]:
+        """By how much of its seconds computation takes longer beside the other, and a collective.
+
+        See `measure.beside`.
+        """
+        pairs = (
+            (self.computation_beside_s, self.computation_s),
+            (self.collective_beside_s, self.collective_s),
+        )
+        first_s = min(together for together, _ in pairs)
+        speeds = ((alone - (together - first_s)) / first_s for together, alone in pairs)
+        computation, collective = (1 / min(1.0, max(LEAST_SPEED, x)) - 1 for x in speeds)
+        return computation, collective
+
+
 @dataclass(frozen=True)
 class Machine:
     """Where a record was measured: the hosts in the order of their ranks, and their processor."""
@@ -161,6 +191,7 @@ class Record:
     date:       of the start, ISO 8601 in UTC
     confidence: of the medians' intervals
     skipped:    points left out, as text, with the reason
+    beside:     link -> computation beside collectives on it
     operators:  `cost.operators.operator_key` -> points (work, forward and backward median seconds)
     command:    that measured, and with which `software`; "" in records that do not say it
     """
@@ -177,6 +208,9 @@ class Record:
         dict[Point, Timing], Stored(list[_Line], _timings, _lines), Field(alias="collectives")
     ] = field(default_factory=dict)
     device: DeviceTimes | None = None
+    beside: Annotated[dict[Annotated[str, OneOf(("intra", "inter"))], BesideTimes], OMIT] = field(
+        default_factory=dict
+    )
     skipped: dict[str, str] = field(default_factory=dict)
     operators: dict[str, Annotated[list[OperatorPoint], Field(min_length=1)]] = field(
         default_factory=dict

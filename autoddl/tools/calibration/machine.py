@@ -6,16 +6,18 @@ The same record gives the same file, byte for byte.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...cluster.link import Link
 from ...cluster.operator_times import OperatorTimes
 from ...cluster.provenance import Calibration, Range
 from ...cluster.spec import Cluster, Curve, Device
-from ...runtime.measure.record import DeviceTimes, Record, Timing
+from ...runtime.measure.record import BesideTimes, DeviceTimes, Record, Timing
 from ...runtime.measure.schedule import Point
 from .fit import Fit, fit_links
 from .lines import fit_lines
+
+SLOWDOWNS = ("computation_slowdown_ratio", "collective_slowdown_ratio")
 
 
 def fit_record(record: Record) -> Fit:
@@ -59,7 +61,7 @@ def machine_of(record: Record, fit: Fit, device: Device | None = None) -> Cluste
         where += f", all on {hosts} host{'s' if hosts > 1 else ''}"
     sources["nodes"] = sources["gpus_per_node"] = f"{measured}: {where}"
     fitted = f"{measured}: fitted to {samples} samples of {len(done)} points"
-    links, of_links = _links(fit, fitted)
+    links, of_links = _links(fit, fitted, record.beside, measured)
     sources.update(of_links)
     return Cluster(
         name=record.name,
@@ -85,8 +87,13 @@ def machine_of(record: Record, fit: Fit, device: Device | None = None) -> Cluste
     )
 
 
-def _links(fit: Fit, fitted: str) -> tuple[dict[str, Link], dict[str, str]]:
-    """Both links, one in place of a link that nothing used, and the sources of their numbers."""
+def _links(
+    fit: Fit, fitted: str, beside: Mapping[str, BesideTimes], measured: str
+) -> tuple[dict[str, Link], dict[str, str]]:
+    """Both links, one in place of a link that nothing used, and the sources of their numbers.
+
+    beside: what computation and collectives on a link slow each other down
+    """
     links: dict[str, Link] = {}
     sources: dict[str, str] = {}
     for name, link, other in (("intra", fit.intra, fit.inter), ("inter", fit.inter, fit.intra)):
@@ -100,6 +107,10 @@ def _links(fit: Fit, fitted: str) -> tuple[dict[str, Link], dict[str, str]]:
         else:
             why = "never used with one process per host; set to the value of inter"
         sources.update({f"{name}.{field}": why for field in given.numbers})
+    for name, times in beside.items():
+        ratios = zip(SLOWDOWNS, map(_short, times.slowdowns), strict=True)
+        links[name] = dataclasses.replace(links[name], **dict(ratios))
+        sources.update({f"{name}.{field}": f"{measured}, both at once" for field in SLOWDOWNS})
     return links, sources
 
 

@@ -21,6 +21,7 @@ def calibration_report(record: Record, fit: Fit, cluster: Cluster, files: Sequen
     sections = (
         _device(cluster),
         links_table(cluster, fit),
+        *beside_tables(record),
         errors_table(record, fit, cluster.lines),
         Figures("", "Fit", (
             Figure("r2", "R2 of the logarithms", f"{fit.r2:.3f}"),
@@ -53,6 +54,21 @@ def _link_row(fit: Fit, name: str, field: str, value: str) -> Row:
     low, high = fit.intervals.get(f"{name}.{field}", (0.0, float("inf")))
     interval = f"{low:.3g} to {high:.3g}"
     return {"link": name, "number": field, "value": value, "interval": interval}
+
+
+def beside_tables(record: Record) -> Iterator[Table]:
+    """By link, how much computation and collectives slow each other down, if that was measured."""
+    rows: list[Row] = []
+    for name, times in record.beside.items():
+        computation, collective = times.slowdowns
+        rows.append({"link": name, "computation": computation, "collective": collective})
+    if rows:
+        columns = (
+            Column("link", "link"),
+            Column("computation", "computation beside a collective takes longer by", "share"),
+            Column("collective", "a collective beside computation by", "share"),
+        )
+        yield Table("beside", "Both at once", columns, tuple(rows))
 
 
 def errors_table(record: Record, fit: Fit, lines: Sequence[GroupLine]) -> Table:

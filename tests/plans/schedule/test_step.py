@@ -66,6 +66,20 @@ def test_buckets_hide_their_exchange_and_no_more(name: str):
     assert saved == pytest.approx(told, rel=1e-9)
 
 
+@pytest.mark.parametrize("name", PLANS)
+def test_what_slows_each_other_down_hides_less_and_costs_nothing_where_nothing_overlaps(name: str):
+    stage = bucketed(PLANS[name].stage)
+    ratios = {"computation_slowdown_ratio": 0.3, "collective_slowdown_ratio": 0.2}
+    links = stage.cluster.intra, stage.cluster.inter
+    slow = (dataclasses.replace(link, **ratios) for link in links)
+    machine = dataclasses.replace(stage.cluster, intra=next(slow), inter=next(slow))
+    slowed = stage_figures(dataclasses.replace(stage, cluster=machine)).cost
+    known, serial = stage_figures(stage).cost, stage_figures(PLANS[name].stage).cost
+    assert known.iteration_s < slowed.iteration_s < serial.iteration_s
+    alone = stage_figures(dataclasses.replace(stage, cluster=machine, buckets=())).cost
+    assert alone.iteration_s == serial.iteration_s
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("name", PLANS)
 def test_the_end_is_known_without_the_tasks(name: str, count: int):

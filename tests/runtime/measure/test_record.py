@@ -8,7 +8,14 @@ import pytest
 
 from autoddl.cluster.spec import Cluster
 from autoddl.runtime.measure.measured import Limits, estimate, is_over, stop, why_not
-from autoddl.runtime.measure.record import DeviceTimes, Machine, Record, Timing, record_path
+from autoddl.runtime.measure.record import (
+    BesideTimes,
+    DeviceTimes,
+    Machine,
+    Record,
+    Timing,
+    record_path,
+)
 from autoddl.runtime.measure.schedule import Point, Shape
 from autoddl.tools.calibration.calibrate import CalibrateJob, refit
 from autoddl.tools.calibration.machine import fit_record, machine_of
@@ -47,6 +54,7 @@ def test_a_record_is_read_as_written(tmp_path):
     record.timings[Point("send", Shape(2, 1, 1), 12)] = Timing(3, [1e-3, 2e-3])
     record.skipped["all_gather"] = "too large"
     record.operators["relu"] = [(64.0, 1e-5, 0.0), (128.0, 2e-5, 1e-6)]
+    record.beside["inter"] = BesideTimes(0.3, 0.25, 0.4, 0.35)
     record.save(tmp_path / "r.json")
     again = Record.load(tmp_path / "r.json")
     assert again.dumps() == record.dumps()
@@ -172,4 +180,29 @@ def test_operators_of_a_record_come_into_the_machine_file():
     points = machine.device.operators["relu"].points
     assert points == ((64.0, 2e-5, 0.0), (128.0, 2e-5, 0.0), (256.0, 8e-5, 1e-5))
     assert "measured" in machine.sources["device.operators"]
+    assert Cluster.from_json(machine.to_json()) == machine
+
+
+@pytest.mark.parametrize(
+    ("times", "wanted"),
+    [
+        ((1.0, 1.0, 1.0, 1.0), (0.0, 0.0)),  # each as if it were alone
+        ((1.0, 1.0, 0.9, 1.1), (0.0, 1 / 8)),  # 0.2 s were left of the collective after 0.9 s
+        ((1.0, 1.0, 1.5, 1.75), (0.5, 1.0)),
+        ((1.0, 1.0, 1.75, 1.5), (1.0, 0.5)),
+        ((1.0, 1.0, 2.0, 1.0), (999.0, 0.0)),  # one thread for everything: one after the other
+    ],
+)
+def test_slowdowns_follow_from_when_each_ends(times, wanted):
+    assert BesideTimes(*times).slowdowns == pytest.approx(wanted)
+
+
+def test_slowdowns_stand_in_the_machine_file_with_their_source():
+    record = whole()
+    record.beside["inter"] = BesideTimes(1.0, 1.0, 1.5, 1.75)
+    machine = machine_of(record, fit_record(record))
+    assert machine.slowest_link.computation_slowdown_ratio == 0.5
+    assert machine.inter.collective_slowdown_ratio == 1.0
+    assert machine.intra == fit_record(record).intra
+    assert "measured" in machine.sources["inter.collective_slowdown_ratio"]
     assert Cluster.from_json(machine.to_json()) == machine
