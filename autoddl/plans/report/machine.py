@@ -65,7 +65,7 @@ def estimates_notes(cluster: Cluster) -> tuple[str, ...]:
     ]
     what = ", ".join(found.values())
     if len(known) < len(found):
-        what = f"all numbers{' but ' if known else ''}{', '.join(known)}"
+        what = f"all numbers{' but ' if known else ''}{' and '.join(known)}"
     return (f"estimates in {cluster.name} (`autoddl calibrate` measures them): {what}",)
 
 
@@ -89,7 +89,11 @@ def _numbers(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
     yield "device.launch_s", "an operator starts in", format_seconds(device.launch_s)
     links = ("intra", "inside a host", cluster.intra), ("inter", "between hosts", cluster.inter)
     for key, where, link in links:
-        yield f"{key}.beta_s_per_byte", where, f"{format_bytes(link.bandwidth_bytes_per_s)}/s"
+        yield (
+            f"{key}.beta_s_per_byte",
+            f"bandwidth {where}",
+            f"{format_bytes(link.bandwidth_bytes_per_s)}/s",
+        )
         yield f"{key}.alpha_s", f"a message {where}", format_seconds(link.alpha_s)
         if link.call_s:
             yield f"{key}.call_s", f"a collective {where} starts in", format_seconds(link.call_s)

@@ -8,7 +8,7 @@ from ...cost.tape import Peak
 from ...plans.stage_figures import StageFigures, stage_figures
 from ..bounds import product_bytes
 from ..extrapolation import extrapolated_steps
-from ..format import format_bytes, format_seconds
+from ..format import format_bytes, format_seconds, written
 from ..savings import savings
 from ..stage import StagePlan
 from .layers import layers_table
@@ -198,7 +198,8 @@ def _search(known: StageFigures) -> Figures:
     elif gap == 0:
         proven = "; optimal in this space for its micro-batches (gap 0)"
     else:
-        proven = f"; no plan in this space with as many micro-batches is more than {gap:.2%} faster"
+        most = written(gap, "share")
+        proven = f"; no plan in this space with as many micro-batches is more than {most} faster"
     figures = (
         Figure("algorithm", "", search.algorithm),
         Figure("evaluations", "", search.evaluations, "count"),

@@ -10,9 +10,15 @@ the parameters are, so that nothing travels.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from ...plans import Plan
+from ...plans.figures import figures
+from ...plans.format import format_bytes
+from ...sbp.layout import ITEM_BYTES
 from ..backend import Backend, Tensor, dtype_of
 from ..state import ModelState
 
@@ -47,6 +53,25 @@ class Average:
         }
         self.is_in_place = False
         self.restart()
+
+    @property
+    def bytes(self) -> int:
+        """Of this rank's averages."""
+        sizes = ((math.prod(x.shape), ITEM_BYTES[dtype_of(x)]) for x in self._values.values())
+        return sum(count * each for count, each in sizes)
+
+    def check_counted(self, plan: Plan) -> None:
+        """Say so if the plan's memory has no room for averages; on one rank is enough."""
+        if plan.stages[0].ema or self._backend.rank:
+            return
+        needed, limit = max(figures(plan).needed_bytes), plan.stages[0].memory_limit_bytes
+        fits = "" if needed + self.bytes <= limit else ": together too much"
+        most = f" of at most {format_bytes(limit)}" if limit < math.inf else ""
+        logging.getLogger("autoddl").warning(
+            f"the averages of ema_decay take {format_bytes(self.bytes)} a device, which the plan "
+            f"has not counted in its {format_bytes(needed)}{most}{fits}; plan with ema=True "
+            "(autoddl plan --ema) to count them"
+        )
 
     def restart(self) -> None:
         """Begin again at the parameters' values."""

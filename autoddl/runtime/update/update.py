@@ -74,6 +74,7 @@ class Update:
         if ema_decay is not None:
             names = {v: part.trained for v, part in parts.items()}
             self.average = Average(ema_decay, self._states, names, backend)
+            self.average.check_counted(plan)
         self.hooks: list[Hook] = []
         self._trained = Parameters(pair for part in parts.values() for pair in part.trained.items())
         # a rank whose parameters are all frozen has an optimizer too, for schedulers to drive

@@ -14,9 +14,11 @@ def test_estimates_are_named():
     assert "device.memory_bytes" not in found
     (note,) = estimates_notes(cluster("gcp_a100", 2, 4))
     assert note.endswith(": all numbers but memory of a device")
+    (note,) = estimates_notes(cluster("piz_daint", 2, 1))
+    assert note.endswith(": all numbers but memory of a device and bandwidth between hosts")
     (note,) = estimates_notes(cluster("two_cores", 2, 4))
-    assert note.endswith(": between hosts, a message between hosts, a collective between hosts "
-                         "starts in")  # fmt: skip
+    assert note.endswith(": bandwidth between hosts, a message between hosts, a collective "
+                         "between hosts starts in")  # fmt: skip
 
 
 def test_what_is_measured_or_not_used_is_no_estimate():

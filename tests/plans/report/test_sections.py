@@ -215,4 +215,5 @@ def test_the_certificate_is_in_the_object_and_in_words():
         > 0
     )
     assert search["proven"] is False
-    assert "no plan in this space with as many micro-batches is more than" in explain(guessed)
+    most = written(search["gap"], "share")
+    assert f"with as many micro-batches is more than {most} faster" in explain(guessed)

@@ -25,7 +25,7 @@ UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "%": 0.01,
          "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}  # fmt: skip
 SHAPES = ((1, 1), (2, 2), (4, 1), (1, 4), (2, 3), (2, 4))
 MACHINES = ("laptop", "piz_daint", "gcp_a100")
-KINDS = ("plain", "micro-batches", "tight", "ZeRO", "run again", "float16", "stages")
+KINDS = ("plain", "micro-batches", "tight", "ZeRO", "run again", "float16", "stages", "overlap")
 NO_OTHERS = PlanOptions(baselines=False)
 SEVERAL = 50
 
@@ -56,6 +56,9 @@ def some_plan(number: int) -> Plan:
         plan = baseline_plans(mlp(16, (32, 64)), where.with_shape(2, 2))["ZeRO"][1]
         assert plan is not None
         return plan
+    if kind == "overlap":
+        graph, where = residual(rng.choice((2, 3)), 512, 64), cluster("laptop", 2, 2)
+        return find_plan(graph, where, replace(NO_OTHERS, overlap=True))
     if kind == "run again":
         return find_plan(residual(3, 32, 64), where, PlanOptions(checkpointing="all"))
     if kind == "float16":
@@ -103,13 +106,14 @@ def test_they_are_of_all_kinds():
     assert {plan.num_stages for plan in PLANS} == {1, 2}
     assert {plan.precision for plan in PLANS} == {"float32", "float16"}
     assert sum(plan.micro_batches > 1 for plan in PLANS) >= 10
-    assert sum(bool(plan.recomputed) for plan in PLANS) >= 7
+    assert sum(bool(plan.recomputed) for plan in PLANS) >= 6
+    assert sum(any(stage.buckets for stage in plan.stages) for plan in PLANS) >= 4
     stored = [any(e.zero_stage for s in plan.stages for e in s.edges.values()) for plan in PLANS]
     assert sum(stored) >= 5
-    assert len({str(layer.split) for plan in PLANS for layer in plan.layers}) > 12
+    assert len({str(layer.split) for plan in PLANS for layer in plan.layers}) > 9
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=[f"{n} {KINDS[n % 7]}" for n in range(SEVERAL)])
+@pytest.mark.parametrize("plan", PLANS, ids=[f"{n} {KINDS[n % 8]}" for n in range(SEVERAL)])
 def test_columns_that_are_read_add_up_to_their_totals(plan: Plan):
     told, seen = report(plan).to_json(), 0
     for table, rows in read_tables(report(plan)):
@@ -126,7 +130,8 @@ def test_columns_that_are_read_add_up_to_their_totals(plan: Plan):
         cost, layers = own["cost"], own["layers"]
         for key in ("compute_s", "communication_s"):
             assert sum(layer[key] for layer in layers) == pytest.approx(cost[key], rel=1e-9)
-        assert cost["compute_s"] + cost["communication_s"] == pytest.approx(cost["iteration_s"])
+        serial_s = cost["compute_s"] + cost["communication_s"]
+        assert serial_s - cost.get("hidden_s", 0.0) == pytest.approx(cost["iteration_s"])
         for link, key in (("per_nic", "nic_bytes"), ("per_device_intra", "intra_bytes")):
             assert sum(layer[key] for layer in layers) == own["link_bytes"][link]["total"]
 
