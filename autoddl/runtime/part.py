@@ -28,6 +28,7 @@ from .execution.program import compile_program
 from .execution.trial import check_kernels
 from .feed import Feed
 from .kernel import OpaqueFn, RunState
+from .measure.profile import Recorder
 from .state import ModelState
 
 _BLINK_S = 5e-4  # between two looks at whether an emulated transfer has arrived
@@ -65,11 +66,13 @@ class Job:
         state: ModelState,
         wanted: frozenset[str] | None = None,
         counting: Counting | None = None,
+        recorder: Recorder | None = None,
     ) -> Executor:
         """Runs `graph`, which is the plan's or has another batch.
 
         wanted:   tensors (or operators) that an evaluation needs; None to train
         counting: of an evaluation whose micro-batches add up
+        recorder: of what runs
         """
         counting = self.counting if wanted is None else counting
         scales = None if counting is None else counting.scales()
@@ -85,6 +88,9 @@ class Job:
             self.emulator.replace(program, overlaps=bool(plan.buckets))
         rows = None if counting is None or self.emulator else counting.rows
         buckets = buckets_of(plan, program, self.groups) if wanted is None else ()
+        if recorder is not None:
+            recorder.follow(program)
+            buckets = tuple(map(recorder.exchange, buckets))
         return Executor(program, state, self.run_state, self.groups, self.debug, rows, buckets)
 
 

@@ -33,6 +33,7 @@ from .execution.walk import Walk
 from .feed import checksums
 from .jobs.roll_call import Checksums, RollCall
 from .kernel import RunState
+from .measure.profile import Profile, Recorder, profiled
 from .measure.training import Compared, StepWatch
 from .nested import put_tensors
 from .part import Job, Part
@@ -300,6 +301,29 @@ class Trainer:
             spec = self.graph.tensors[self.graph.loss].spec
             loss = self._backend.zeros((), spec.dtype)
         return self._backend.broadcast(loss, self._job.ranks[-1][0])
+
+    def profile(self, batches: Iterable[Sequence[Any]]) -> Profile:
+        """Train a step on each batch, as `step` does, and note when each of its tasks runs.
+
+        The profile has the plan's tasks beside those of the median step on every rank: `print` it
+        for where the time goes, `profile.save("trace.json")` for Perfetto. The first ten steps are
+        disturbed, as they are timed otherwise. Raises ValueError for a plan in stages.
+        """
+        if self.plan.num_stages > 1 or len(self._parts) > 1:
+            raise ValueError(
+                "a profile is of a plan on one mesh; this one has stages, whose predicted timeline "
+                "`autoddl plan --timeline FILE` writes"
+            )
+        (part,), job = self._parts.values(), self._job
+        clock = job.emulator and job.emulator.clock
+        recorder, plain = Recorder(job.groups, job.run_state, clock), part.executor
+        part.executor = job.executor(part.plan.graph, part.plan, part.state, recorder=recorder)
+        try:
+            planned = stage_figures(part.plan).whole
+            return profiled(lambda batch: self.step(*batch), batches, recorder, planned)
+        finally:
+            part.executor = plain
+            recorder.close()
 
     # ---- evaluation and state
 

@@ -85,9 +85,9 @@ class Emulator:
     def before_collective(self, group: Group) -> None:
         """All ranks of the group come here together, also for the first time."""
         if group.axes not in self._overhead_s:
-            self.groups.watch = None
+            watch, self.groups.watch = self.groups.watch, None  # which may be around this one
             self._overhead_s[group.axes] = overhead_s(group, self.clock.arrival)
-            self.groups.watch = self
+            self.groups.watch = watch
         self.clock.before_collective()
 
     def after_collective(self, group: Group, moved: Tensor) -> None:

@@ -16,6 +16,7 @@ summed there; in stage 3 it travels before each pass of its reader and is forgot
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -387,7 +388,11 @@ class Executor:
         later = () if delayed is None else _can_wait(node, record)
         if delayed is not None and later:
             delayed.append(Delayed(node, record, taken, later))
-        return product(record, taken, later), later
+        asked = time.perf_counter()
+        given = product(record, taken, later)
+        if self._program.made is not None:
+            self._program.made(node, asked, given)
+        return given, later
 
     def _hand_on(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from ...graph.regions import Blocks
 from ...sbp.layout import local_shape
 from ...sbp.placement import NdSbp
 from ...sbp.signature import find_rule, is_matmul
+from ..backend import Tensor
 from ..comm.groups import Groups
 from ..comm.redistribute import LocalFn, prepare
 from ..kernel import Context, Kernel, OpaqueFn, RunState
@@ -86,11 +87,15 @@ class Node:
 
 @dataclass
 class Program:
-    """The operators in order, without the sources."""
+    """The operators in order, without the sources.
+
+    made: is told when an operator's backward pass was asked for, and what gradients it gives
+    """
 
     graph: Graph
     ops: Mapping[str, PlannedOp]
     nodes: list[Node]
+    made: Callable[[Node, float, Sequence[Tensor | None]], None] | None = None
 
     @cached_property
     def uses(self) -> tuple[Edge, ...]:

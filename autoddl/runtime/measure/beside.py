@@ -58,7 +58,9 @@ def _beside(watch: Stopwatch, product: Call, collective: Call) -> BesideTimes:
 
 def _calls(watch: Stopwatch, call: Call) -> int:
     """So many that they take `SECONDS`."""
-    return max(1, round(SECONDS / max(watch.warm_up(call), 1e-6)))
+    count = max(1, round(SECONDS / max(watch.warm_up(call), 1e-6)))
+    # the first calls are slower than those in a row
+    return max(1, round(SECONDS / max(watch.seconds(call, count, 1)[0], 1e-6)))
 
 
 def _ends(watch: Stopwatch, calls: Sequence[tuple[Call, int]]) -> list[float]:

@@ -1,0 +1,42 @@
+"""Profiles steps of a plan on 2x2; rank 0 writes the trace to a file and prints the table.
+
+Arguments: the model, "buckets" or "serial", "real" or "emulated", the file.
+"""
+
+import json
+import sys
+
+import oneflow as flow
+
+from autoddl.planner.realize import best_buckets
+from autoddl.plans.stage_figures import stage_figures
+from autoddl.runtime.jobs.guard import rank
+from autoddl.runtime.oneflow.trace.trace import trace_with_state
+from autoddl.runtime.oneflow.trainer import build_trainer
+from tests.runtime.random_plans import cluster_of, random_plan
+from tests.runtime.training import build
+
+
+def main(name: str, kind: str, compute: str, path: str) -> None:
+    model, loss, batch = build(name)
+    traced = trace_with_state(model, *batch(0, 8), loss=loss)
+    plan = random_plan(traced.graph, cluster_of(2, 2), 1)
+    if kind == "buckets":
+        plan = plan.changed(buckets=best_buckets(stage_figures(plan.stage).maker))
+        assert plan.stage.buckets
+    trainer = build_trainer(
+        traced, plan, lambda p: flow.optim.SGD(p, lr=0.1), emulate=compute == "emulated"
+    )
+    before = trainer._parts[0].executor
+    found = trainer.profile([batch(step, 8) for step in range(3)])
+    assert trainer._parts[0].executor is before and trainer.steps == 3
+    trainer.step(*batch(4, 8))
+    steps = 1 + len(found.step_s)
+    if rank() == 0:
+        found.save(path)
+        tasks = [[t.cause, t.operator, t.seconds] for t in found.planned.tasks]
+        print(json.dumps({"steps": steps, "tasks": len(tasks), "end_s": max(found.step_s)}))
+        print(found)
+
+
+main(*sys.argv[1:])
