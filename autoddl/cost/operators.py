@@ -146,8 +146,10 @@ def curve_seconds(curve: Curve, flops: NDArray[np.float64]) -> NDArray[np.float6
 def operator_key(graph: Graph, op: Op) -> str:
     """`conv2d nx3x32x32 float32, 16x3x3x3 float32 -> nx16x32x32 float32 {kernel_size=(3, 3), ...}`.
 
-    Attributes that grow with the batch, and factors, do not count.
+    Attributes that grow with the batch, factors, and what part is taken do not count.
     """
+    rule = find_rule(op.kind)
+    aside = {*op.batch_attrs, *(rule.part if rule else ())}
 
     def names(tensors: tuple[str, ...]) -> str:
         found = []
@@ -163,7 +165,7 @@ def operator_key(graph: Graph, op: Op) -> str:
     attrs = ", ".join(
         f"{name}={value}"
         for name, value in sorted(op.attrs.items())
-        if name not in op.batch_attrs and _counts(value)
+        if name not in aside and _counts(value)
     )
     return f"{op.kind} {names(op.inputs)} -> {names(op.outputs)} {{{attrs}}}"
 

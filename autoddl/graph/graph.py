@@ -200,7 +200,8 @@ class Graph:
     def alike(self) -> Mapping[str, int]:
         """Operator name -> a number, equal for operators of the same rule, attributes and tensors.
 
-        The operators are then alike at every batch size.
+        The operators are then alike at every batch size. Which part of a tensor they take does not
+        count, so that the steps of an unrolled LSTM are alike.
         """
         sizes: dict[Hashable, int] = {}
         size_of = {
@@ -434,7 +435,10 @@ def _seen_attrs(op: Op) -> Hashable:
         return op.attrs.get("num_args"), op.attrs.get("batchwise")
     if not op.attrs:
         return ()
-    return tuple(sorted(op.attrs.items())), tuple(sorted(op.batch_attrs.items()))
+    rule = find_rule(op.kind)
+    part = rule.part if rule else ()
+    seen = (item for item in sorted(op.attrs.items()) if item[0] not in part)
+    return tuple(seen), tuple(sorted(op.batch_attrs.items()))
 
 
 def _verified(graph: Graph) -> Graph:

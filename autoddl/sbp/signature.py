@@ -168,6 +168,7 @@ class Rule:
 
     float32:     computes in float32 in mixed precision
     index_limit: OpSpec -> exclusive upper bound of the integers in the second input
+    part:        attributes that only say which part of a tensor is taken
     product:     which product of matrices it is, if lower bounds on communication are known for it
     nonlinear:   needs the complete value of its input elementwise: a summand is not enough
     mixes:       adds or multiplies all of its inputs elementwise
@@ -186,6 +187,7 @@ class Rule:
     beside_lasts: bool = True
     float32: bool = False
     index_limit: LimitFn | None = None
+    part: frozenset[str] = frozenset()
     product: Product = ""
     nonlinear: bool = False
     mixes: bool = False

@@ -76,10 +76,14 @@ def prove(problem: Problem, run: Progress) -> str:
     """Offer the optimum to `run` and raise its bound to it; what found it."""
     run.spend()
     view = Restricted.of(problem)
-    free = view.solved(0.0, run)
-    name = "elimination" if free.messages is None else "messages"
-    run.raise_bound(score_bound(problem, (free.choice, free.short), 0.0))
-    if run.bound >= problem.cost_limit or (run.offer(free.choice) and free.short == 0.0):
+    if problem.free is None:
+        solved = view.solved(0.0, run)
+        free = solved.choice, solved.short
+    else:
+        free = problem.free
+    name = "messages" if view.leaves_variables else "elimination"
+    run.raise_bound(score_bound(problem, free, 0.0))
+    if run.bound >= problem.cost_limit or (run.offer(free[0]) and free[1] == 0.0):
         return name
     best = Dual(0.0, run.bound)
     gap = min(run.budget.gap, _NEAR)
@@ -126,6 +130,7 @@ def _offer_least(problem: Problem, run: Progress) -> None:
         memory_limit=math.inf,
         cost_limit=math.inf,
         known_bound=-math.inf,
+        free=None,
     )
     with Progress(lightest, dataclasses.replace(run.remaining, gap=0.0)) as least:
         prove(lightest, least)
@@ -182,10 +187,15 @@ def may_fit(problem: Problem) -> bool:
     return bool(state.node) or state.constant <= problem.memory_limit * (1 + 2 * ROUNDING)
 
 
+def free_choice(problem: Problem) -> Found:
+    """A cheap choice, and how much less another one costs at most, memory ignored."""
+    free = solve(eliminate(problem, 0.0, frozenset()))
+    return free.choice, free.short
+
+
 def free_bound(problem: Problem) -> float:
     """No choice costs less than this, whatever its memory."""
-    free = solve(eliminate(problem, 0.0, frozenset()))
-    return score_bound(problem, (free.choice, free.short), 0.0)
+    return score_bound(problem, free_choice(problem), 0.0)
 
 
 def approach(view: Restricted, run: Progress, near: float) -> Dual:

@@ -54,6 +54,8 @@ class Problem:
     memory_limit: bytes; inf for none
     cost_limit:   choices that cost as much are of no use: a search may end when none is cheaper
     known_bound:  no choice within the memory limit costs less, as the caller knows
+    free:         a cheap choice and how much less another one costs at most, whatever their memory,
+                  if the caller knows
     """
 
     node_cost: tuple[Table, ...]
@@ -66,6 +68,7 @@ class Problem:
     memory_limit: float = float("inf")
     cost_limit: float = float("inf")
     known_bound: float = float("-inf")
+    free: tuple[Choice, float] | None = None
 
     @property
     def num_variables(self) -> int:
@@ -122,6 +125,7 @@ class Problem:
                 self.edge_memory[t][np.ix_(keep[a], keep[b])] for t, a, b in number_of
             ),
             edges=edges,
+            free=None,
         )
 
     def _side(self, edge: Edge) -> tuple[int, int, int]:

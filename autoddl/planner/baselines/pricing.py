@@ -31,7 +31,8 @@ from ...plans.records import PlannedBaseline
 from ...sbp.mesh import Mesh
 from ...search.algorithms import find_algorithm
 from ...search.budget import Budget
-from ...search.exact import free_bound, may_fit
+from ...search.exact import free_choice, may_fit
+from ...search.lagrangian import score_bound
 from ...search.problem import SearchResult
 from ..estimate import Estimator
 from ..fit_in_memory import FittedSearch
@@ -222,7 +223,10 @@ class BaselinePricer:
 
     def _bound(self, way: _Way) -> float:
         """Seconds that no plan of the way falls below, nor one in more micro-batches."""
-        return free_bound(self._of_variant(way).problem)
+        tables = self._of_variant(way)
+        free = free_choice(tables.problem)
+        self._restricted[way] = replace(tables, problem=replace(tables.problem, free=free))
+        return score_bound(tables.problem, free, 0.0)
 
     def _of_variant(self, way: _Way) -> Tables:
         if way not in self._restricted:

@@ -309,11 +309,31 @@ class TableBuilder:
             out = producer.outputs.index(port.tensor)
             key = (
                 self.nodes[source], position[producer.name], out,
-                self.nodes[number], port.op, port.index,
+                self.nodes[number], port.op, self._first_alike(self.nodes[number], port),
                 (group.ops[port.op].name, port.index) in self.graph.gives_grad,
             )  # fmt: skip
             found.append((source, key))
         return found
+
+    def _first_alike(self, node: int, port: Port) -> int:
+        """The first input of a port's operator that all strategies place as that one, forth and
+
+        back: a stack of the 128 steps of an LSTM needs one table for all of them.
+        """
+        key = node, port.op
+        if key not in self._alike:
+            signatures = [c.signatures[port.op] for c in self.group_tables[node].composites]
+            first: dict[Hashable, int] = {}
+            self._alike[key] = [
+                first.setdefault(tuple((s.ins[n], s.grad_ins[n]) for s in signatures), n)
+                for n in range(len(self.owners[node].ops[port.op].inputs))
+            ]
+        return self._alike[key][port.index]
+
+    @cached_property
+    def _alike(self) -> dict[tuple[int, int], list[int]]:
+        """Node table and operator -> of each input the first that is placed alike."""
+        return {}
 
     @cached_property
     def wires(self) -> dict[_WireKey, _Wire]:

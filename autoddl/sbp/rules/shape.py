@@ -89,7 +89,10 @@ def _local_narrow(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) -
     return {**op.attrs, "length": outs[0][op.attrs["dim"]]}
 
 
-@rule("narrow", local_attrs=_local_narrow, flops=no_flops, view="narrow", saves="")
+@rule(
+    "narrow", local_attrs=_local_narrow, flops=no_flops, view="narrow", saves="",
+    part=frozenset({"start"}),
+)  # fmt: skip
 def narrow(op: OpSpec) -> Iterator[Signature]:
     """in -> out: `length` elements of dim `dim`; that dim is split only if it is taken whole."""
     yield from _of_whole_dims(op)
@@ -103,7 +106,9 @@ def _local_slice(op: OpSpec, ins: tuple[Shape, ...], outs: tuple[Shape, ...]) ->
     return {**op.attrs, "stop": tuple(stop)}
 
 
-@rule("slice", local_attrs=_local_slice, flops=no_flops, saves="")
+@rule(
+    "slice", local_attrs=_local_slice, flops=no_flops, saves="", part=frozenset({"start", "stop"})
+)
 def slice_(op: OpSpec) -> Iterator[Signature]:
     """x -> y; attrs start, stop, step per dim; only dims that are taken whole are split."""
     yield from _of_whole_dims(op)

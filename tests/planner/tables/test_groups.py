@@ -1,5 +1,6 @@
 import pytest
 
+from autoddl.cost.model import CostModel
 from autoddl.cost.recompute import Recomputation
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.asked import micro_graph
@@ -9,8 +10,10 @@ from autoddl.planner.tables.groups import (
     make_groups,
     partial_gradient,
 )
+from autoddl.planner.tables.tables import build_tables
 from autoddl.sbp.placement import B, P, S
-from autoddl.sbp.signature import Signature
+from autoddl.sbp.signature import Signature, signatures_of
+from tests.clusters import cluster
 from tests.graphs import Builder, attention, mlp, residual, tied
 
 
@@ -115,11 +118,35 @@ def test_what_is_run_again_at_another_batch_is_that_of_its_graph(parts):
 
 
 def test_groups_of_one_kind_have_the_same_operators_at_every_batch():
+    """But for which part of a tensor they take, which changes no signature."""
     micro = MicroBatches.of(attention(3, 4, 8, 64, 8))
     for parts in (1, 2, 4):
         grouping = micro.grouping(parts)
         seen = {}
         for group, kind in zip(grouping.groups, grouping.kinds, strict=True):
             specs = [grouping.graph.spec(op) for op in group.ops]
-            assert seen.setdefault(kind, specs) == specs
+            told = [(s.kind, s.inputs, s.outputs, signatures_of(s)) for s in specs]
+            assert seen.setdefault(kind, told) == told
         assert len(seen) < len(grouping.groups)
+
+
+def test_the_steps_of_a_sequence_share_their_tables():
+    """Each takes another part of the input, and is stacked at another place: LSTMs are such."""
+    build = Builder(4)
+    x, parts = build.input(0, (4, 6, 16)), []
+    whole = build.linear("in", x, 16, bias=False)
+    for n in range(6):
+        name = f"part{n}"
+        parts.append(build.op(name, "narrow", (whole,), (4, 1, 16), dim=1, start=n, length=1))
+    out = build.op("stack", "stack", tuple(parts), (4, 6, 1, 16), axis=1)
+    graph = build.graph(out, "steps").with_forks()
+    grouping = make_groups(graph)
+    position = {group.head.name: n for n, group in enumerate(grouping.groups)}
+    steps, stack = [position[f"part{n}"] for n in range(6)], position["stack"]
+    assert len({grouping.kinds[n] for n in steps}) == 1
+    tables = build_tables(graph, CostModel(cluster("laptop", 2, 2)))
+    assert tables is not None
+    (*firsts, second) = [tables.variables[n] for n in (*steps, stack)]
+    edges = tables.problem.edges
+    joined = [e.table for e in edges if e.first in firsts and e.second == second]
+    assert len(joined) == 6 and len(set(joined)) == 1
