@@ -1,7 +1,7 @@
 """The calls that users make: `trace`, `plan` and `parallelize`.
 
-`trace` and `parallelize` need OneFlow and import the back end when they are called; all else works
-without it.
+`trace` and `parallelize` need the model's framework, OneFlow or PyTorch, and import the back
+end for it when they are called; all else works without one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .graph.graph import Graph
 from .planner.options import PlanKeywords, PlanOptions, Stages, TrainKeywords
 from .planner.planner import find_plan
 from .plans import Plan
-from .runtime.need import BackendMissing, need_oneflow
+from .runtime.framework import BackendMissing
 
 __all__ = ["BackendMissing", "parallelize", "plan", "trace"]
 
@@ -23,24 +23,25 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from .runtime.backend import Backend
+    from .runtime.framework import Framework
     from .runtime.trainer import Trainer
 
 
 def trace(
     model: Any, *example: Any, loss: Callable[..., Any] | None = None, name: str | None = None
 ) -> Graph:
-    """The graph of a single-device `oneflow.nn.Module`.
+    """The graph of a single-device `oneflow.nn.Module` or `torch.nn.Module`.
 
     example: the model's positional inputs, followed by the target if `loss` is given; or one dict,
              of which the model gets by name what its `forward` takes, and `loss` gets all
     loss:    (output, target) -> scalar; planning a training run needs it
 
-    Raises ValueError if the model cannot be traced, BackendMissing without OneFlow.
+    Raises ValueError if the model cannot be traced, BackendMissing without its framework.
     """
-    need_oneflow("autoddl.trace")
-    from .runtime.oneflow.trace.trace import trace as trace_oneflow
+    from .runtime.framework import framework_of
 
-    return trace_oneflow(model, *example, loss=loss, name=name)
+    own = framework_of(model, "autoddl.trace")
+    return own.trace_with_state(model, *example, loss=loss, name=name).graph
 
 
 @overload
@@ -95,8 +96,8 @@ def parallelize(
                nested tuples, lists and dicts of tensors. Or one dict: the model gets by name what
                its `forward` takes of it, and the loss gets all of it
     loss:      (output, target) -> scalar
-    optimizer: parameters -> oneflow optimizer, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`; they
-               are this rank's, and `p.named()` gives them with their names for parameter groups
+    optimizer: parameters -> an optimizer of it, e.g. `lambda p: flow.optim.Adam(p, lr=1e-3)`;
+               they are this rank's, and `p.named()` gives them with names for parameter groups
     plan:      None for a new one; with stages, each rank trains its own stage's part of the model
     clip_grad_norm: the largest norm of the whole model's gradient; larger ones are scaled down
                before the optimizer steps. `trainer.grad_norm` is what it was
@@ -111,38 +112,36 @@ def parallelize(
 
     Raises TypeError for an unknown option, ValueError if the model cannot be traced, nothing fits,
     the plan is for another model or cluster, or the number of processes is not the cluster's;
-    BackendMissing without OneFlow.
+    BackendMissing without the model's framework.
     """
-    need_oneflow("autoddl.parallelize")
     from .runtime.calling import as_arguments
-    from .runtime.oneflow.trace.trace import trace_with_state
-    from .runtime.oneflow.trainer import build_trainer
+    from .runtime.framework import framework_of
     from .runtime.update.update import checked_update
 
     chosen = PlanOptions.of(None, {**options, "stages": stages})
     if plan is not None:
         _check_given(chosen)
-    backend = _backend_for(cluster, chosen.precision if plan is None else plan.precision)
+    own = framework_of(model, "autoddl.parallelize")
+    backend = _backend_for(own, cluster, chosen.precision if plan is None else plan.precision)
     update = checked_update(clip_grad_norm, ema_decay, on_nonfinite)
-    traced = trace_with_state(model, *as_arguments(example), loss=loss)
+    traced = own.trace_with_state(model, *as_arguments(example), loss=loss)
     _check_alike(traced.graph, cluster, chosen, plan, backend)
     if plan is None:
-        chosen = dataclasses.replace(chosen, ema=ema_decay is not None)
+        chosen = dataclasses.replace(chosen, ema=ema_decay is not None, back_end=own.NAME)
         plan = _plan_together(traced.graph, cluster, chosen, optimizer, backend)
     plan.check_model(traced.graph)
     plan.check_cluster(cluster)
-    return build_trainer(traced, plan, optimizer, debug=debug, **update)
+    return own.build_trainer(traced, plan, optimizer, debug=debug, **update)
 
 
-def _backend_for(cluster: Cluster, precision: str) -> Backend:
+def _backend_for(own: Framework, cluster: Cluster, precision: str) -> Backend:
     """This rank's. ValueError unless it computes so, and the job has as many as the cluster."""
     from .runtime.backend import check_computes
     from .runtime.jobs.guard import install_guard
     from .runtime.jobs.session import check_world_size
-    from .runtime.oneflow.backend import OneFlow
 
     install_guard()
-    backend = OneFlow()
+    backend = own.new_backend()
     check_computes(precision, backend.facts)
     check_world_size(cluster, backend.size)
     return backend

@@ -1,7 +1,8 @@
 """The rooms of the package: what each may import, that there are no cycles, and their sizes.
 
 `ROOMS` lists the entries of the package from the bottom up with the rooms that each may import.
-Only `runtime.oneflow` imports oneflow. Imports inside functions count like any others.
+Only `runtime.oneflow` imports oneflow, and only `runtime.torch` torch. Imports inside functions
+count like any others.
 """
 
 import ast
@@ -54,7 +55,9 @@ OUTSIDE = {
     "runtime.measure.record": {"pydantic"},
     "runtime.oneflow": {"numpy", "oneflow"},
     "runtime.oneflow.rival": {"numpy", "oneflow", "google"},
-    "runtime.need": {"oneflow"},  # says what to do where it is missing
+    "runtime.torch": {"numpy", "torch"},
+    "runtime.torch.memory": set(),
+    "runtime.framework": {"numpy", "oneflow", "torch"},  # says what to do where it is missing
     "tools.calibration": {"numpy", "scipy", "matplotlib", "rich"},
     "tools.report": {"jinja2", "matplotlib"},
     "tools.commands": {"click"},
@@ -209,6 +212,7 @@ def test_little_has_to_be_read(name):
         ("planner/x.py", "import autoddl.runtime.oneflow", "must not import runtime.oneflow"),
         ("runtime/x.py", "from ..planner import x", "runtime must not import planner.x"),
         ("runtime/x.py", "import oneflow.nn as nn", "runtime must not import oneflow"),
+        ("runtime/x.py", "import torch.fx", "runtime must not import torch"),
         ("sbp/x.py", "import scipy", "sbp must not import scipy"),
         ("novel.py", "", "novel: a new room; does it earn its place in ROOMS?"),
     ],

@@ -76,6 +76,6 @@ def rules_of(back_end: str) -> MemoryRules:
     except ModuleNotFoundError:
         known = False
     if not known:
-        raise ValueError(f"unknown back end {back_end!r}; autoddl comes with 'oneflow'")
+        raise ValueError(f"unknown back end {back_end!r}; autoddl comes with 'oneflow' and 'torch'")
     found: Any = importlib.import_module(f"{home}.rules")
     return found

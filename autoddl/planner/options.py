@@ -162,7 +162,9 @@ class PlanOptions:
     )
     back_end: str = _option(
         "oneflow",
-        About("That runs the plan; its rules say what memory it needs.", choices=("oneflow",)),
+        About(
+            "That runs the plan; its rules say what memory it needs.", choices=("oneflow", "torch")
+        ),
     )
     batch_norm: BatchNorm = _option(
         "batch",

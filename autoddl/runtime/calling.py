@@ -54,7 +54,7 @@ class Calling:
             if not isinstance(leaf, tensor):
                 raise ValueError(
                     f"example{path} is a {type(leaf).__name__}; every input and the target must be "
-                    f"a oneflow.Tensor. Fix other arguments in the model, e.g. in its __init__"
+                    f"a {tensor.__name__}. Fix other arguments in the model, e.g. in its __init__"
                 )
         structure, tensors = take_tensors(batch, tensor)
         return Calling(structure, keys), tensors

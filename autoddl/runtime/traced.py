@@ -13,6 +13,10 @@ from .calling import Calling
 from .nested import Slot
 
 
+class OpaqueWarning(UserWarning):
+    """A submodule runs as one operator because of something unknown inside it."""
+
+
 @dataclass(frozen=True)
 class Traced:
     """A graph and what the runtime needs beside it.

@@ -9,7 +9,7 @@ import os
 import tempfile
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ from ..planner.options import DEFAULTS, PlanOptions
 from ..plans import Plan
 from ..plans.figures import figures
 from ..plans.report.machine import estimates_notes
+from ..runtime.backend import check_computes
+from ..runtime.framework import framework_of_entry
 from ..runtime.jobs.guard import install_guard, rank
 from ..runtime.jobs.launch import run_processes
-from ..runtime.need import need_oneflow
+from ..runtime.traced import OpaqueWarning
 from .at_work import at_work
 from .synthetic import synthetic_batches
 
@@ -89,7 +91,6 @@ def train(job: TrainJob) -> int:
     fits the model and the cluster, and starts one process per device.
     """
     launched = _is_launched()
-    need_oneflow("autoddl train")
     if launched or job.cluster.num_devices == 1:
         train_rank(job)
         return 0
@@ -107,23 +108,21 @@ def train(job: TrainJob) -> int:
 
 def train_rank(job: TrainJob) -> None:
     """The part of one rank. Rank 0 prints the losses."""
-    from ..runtime.oneflow.trace import entries
-    from ..runtime.oneflow.trace.opaque import OpaqueWarning
-
     install_guard()
+    own = framework_of_entry(job.model, "autoddl train")
     if job.plan_file is not None:  # making or checking the plan has said it
         warnings.simplefilter("ignore", OpaqueWarning)
     plan = None if job.plan_file is None else Plan.load(job.plan_file)
     options: dict[str, Any] = {} if plan is not None else job.options.keywords("optimizer", "ema")
     average = job.options.ema if plan is None else plan.ema
     seed, optimizer = job.options.seed, job.options.optimizer
-    model, example, loss = entries.build_entry(job.model, job.batch, seed)
+    model, example, loss = own.build_entry(job.model, job.batch, seed)
     trainer = parallelize(
         model,
         job.cluster,
         example=example,
         loss=loss,
-        optimizer=entries.optimizer_maker(optimizer, job.lr),
+        optimizer=own.optimizer_maker(optimizer, job.lr),
         plan=plan,
         ema_decay=_EMA_DECAY if average else None,
         **options,
@@ -132,28 +131,25 @@ def train_rank(job: TrainJob) -> None:
     _say(f"{job.model} on {job.cluster}: predicted {figures(made).iteration_s:.3g} s a step")
     for note in estimates_notes(made.cluster):
         _say(note)
-    like = entries.to_arrays(example)
+    like = own.to_arrays(example)
     batches = synthetic_batches(like, made.graph, job.steps, seed)
     for step, arrays in enumerate(batches, start=1):
         started = time.perf_counter()
-        value = float(trainer.step(*entries.to_arguments(arrays, example)))
+        value = float(trainer.step(*own.to_arguments(arrays, example)))
         _say(f"step {step:3d}  loss {value:.6f}  {time.perf_counter() - started:.3f} s")
     if trainer.rows_per_second is not None:
         _say(f"{trainer.rows_per_second:.3g} rows of the batch a second")
 
 
 def _checked_plan(job: TrainJob) -> Plan:
-    from ..runtime.backend import check_computes
-    from ..runtime.oneflow.backend import OneFlow
-    from ..runtime.oneflow.trace.entries import trace_entry
-
+    own = framework_of_entry(job.model, "autoddl train")
     plan = None if job.plan_file is None else Plan.load(job.plan_file)
     precision = job.options.precision if plan is None else plan.precision
-    check_computes(precision, OneFlow().facts)
-    graph = trace_entry(job.model, job.batch)
+    check_computes(precision, own.new_backend().facts)
+    graph = own.trace_entry(job.model, job.batch)
     if plan is None:
         with at_work(f"planning {graph.name} on {job.cluster}"):
-            return plan_graph(graph, job.cluster, job.options)
+            return plan_graph(graph, job.cluster, replace(job.options, back_end=own.NAME))
     plan.check_model(graph)
     plan.check_cluster(job.cluster)
     return plan

@@ -12,8 +12,8 @@ from ..cost.operators import at_rate
 from ..plans import Plan
 from ..plans.figures import figures
 from ..plans.report.machine import estimates_notes
+from ..runtime.framework import need_oneflow
 from ..runtime.jobs.guard import install_guard, rank
-from ..runtime.need import need_oneflow
 from .synthetic import synthetic_batches
 
 EMULATED = "emulated compute"

@@ -1,4 +1,4 @@
-"""The models of the exactness matrix, their data, and the plans that are forced on them."""
+"""The models of the exactness matrix, and their data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,14 +9,10 @@ import numpy as np
 import oneflow as flow
 import oneflow.nn as nn
 
-from autoddl.graph.graph import Graph
-from autoddl.planner import baselines
-from autoddl.planner.tables.group_table import WHOLE_SPACE, Space
 from autoddl.runtime.oneflow.models.dlrm import dlrm_small
 from autoddl.runtime.oneflow.models.gpt import gpt_small
 from autoddl.runtime.oneflow.models.moe import gpt_moe_small
 from autoddl.runtime.oneflow.models.vgg import vgg13_small
-from autoddl.sbp.mesh import Mesh
 from tests.runtime import training, user_models
 
 Batch = tuple[Any, ...]
@@ -158,8 +154,6 @@ def cswin() -> nn.Module:
     )  # fmt: skip
 
 
-BASELINES = ("ZeRO", "Megatron", "Megatron+ZeRO", "SUMMA")
-
 CASES = {
     "wide": Case(16, small("wide")),
     "gpt": Case(16, of_papers(gpt_small, 256, 256)),
@@ -182,12 +176,3 @@ USERS = {
     "res2net": Case(8, classifier(res2net, 64, 10), sgd_lr=1e-4),
     "cswin": Case(8, classifier(cswin, 32, 10)),
 }
-
-
-def space(scheme: str, graph: Graph, mesh: Mesh) -> Space:
-    """The restriction that forces `scheme`: data_parallel or letters such as B-S1, else none."""
-    if scheme in ("searched", "random"):
-        return WHOLE_SPACE
-    if scheme in ("data_parallel", "zero", "zero-again"):
-        return baselines.data_parallel(graph)
-    return baselines.forced(graph, mesh, scheme.split("-"))

@@ -4,14 +4,9 @@ Arguments: alone MODEL OPTIMIZER STEPS FILE
            shuffled MODEL OPTIMIZER LEARNING_RATE STEPS SEED...
            together MODEL OPTIMIZER STEPS FILE NODES GPUS MICRO_BATCHES SCHEME...
 `alone` writes FILE (npz: losses, state, which elements have a gradient); `together` compares with
-it and prints a JSON line per scheme. A scheme `random:N` is a plan drawn with seed N, ZeRO and
-SUMMA are those of `planner.baselines`; `stages:N` is a pipeline with twice the micro-batches;
-`zero:N` is data parallel with parameters stored by ZeRO's stage N, `zero:mixed` each by another,
-and the state is saved and loaded on the way; `zero-again:N` is the same with the repeated blocks
-run again. `turns:SCHEME` has two micro-batches in flight, buckets of gradients too, and gives the
-bits of the same plan with one by one. `shuffled` shows what rounding alone does: one process, with
-the rows of each batch in another order and cut into two halves whose gradients add up, against the
-same process without that.
+it and prints a JSON line per scheme (`schemes.py`). `shuffled` shows what rounding alone does: one
+process, with the rows of each batch in another order and cut into two halves whose gradients add
+up, against the same process without that.
 """
 
 import dataclasses
@@ -23,20 +18,14 @@ import numpy as np
 import oneflow as flow
 
 from autoddl.cluster.spec import Cluster
-from autoddl.graph.regions import repeated_blocks
-from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import baseline_plans, find_plan
-from autoddl.planner.realize import best_buckets
 from autoddl.plans import Plan
-from autoddl.plans.schedule.duplex import TurnsMaker, best_turns
-from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
-from tests.exactness.cases import BASELINES, CASES, USERS, space
-from tests.runtime.random_plans import with_zero
+from tests.exactness.cases import CASES, USERS
+from tests.exactness.schemes import ZERO, plan_of
 
 LAPTOP = "laptop"
 NO_GRADIENT = 1e-6  # of the largest in the tensor: what rounding leaves of a gradient that is zero
@@ -107,14 +96,6 @@ def squares(found: np.ndarray, expected: np.ndarray, kept: np.ndarray) -> tuple[
     return apart, whole
 
 
-def in_turns(plan: Plan) -> Plan:
-    maker = stage_figures(plan.stage).maker
-    turns = best_turns(maker)
-    assert len(turns) > 2, "the two never change"
-    buckets = best_buckets(TurnsMaker.of(maker, turns))
-    return plan.changed(turns=turns, in_flight=2, buckets=buckets)
-
-
 def together(
     name: str, optimizer: str, steps: int, file: str, nodes: int, gpus: int, parts: int, scheme: str
 ) -> None:
@@ -125,48 +106,17 @@ def together(
     cluster = Cluster.load(LAPTOP).with_shape(nodes=nodes, gpus_per_node=gpus)
     traced = trace_with_state(model, *batch(0), loss=loss)
 
-    kind, _, seed = scheme.partition(":")
-    forced = seed if kind == "turns" else kind
+    kind = scheme.partition(":")[0]
 
     def make() -> str:
-        if kind in BASELINES:
-            priced = baseline_plans(
-                traced.graph,
-                cluster,
-                PlanOptions(optimizer=optimizer, micro_batches=parts, memory_limit_bytes=1e12),
-            )
-            found = priced[kind][1]
-            assert found is not None, scheme
-            return found.dumps()
-        found = find_plan(
-            traced.graph,
-            cluster,
-            PlanOptions(
-                seed=int(seed or 0) if kind == "random" else 0,
-                optimizer=optimizer,
-                micro_batches=parts if kind != "stages" else 2 * parts,
-                stages=int(seed) if kind == "stages" else 1,
-                memory_limit_bytes=1e12,
-                search="random" if kind == "random" else "auto",
-                restarts=1 if kind == "random" else 32,
-                baselines=False,
-            ),
-            space=None if kind == "stages" else space(forced, traced.graph, cluster.mesh),
-        )
-        if kind == "turns":
-            found = in_turns(found)
-        if kind in ("zero", "zero-again"):
-            found = with_zero(found, seed)
-        if kind == "zero-again":
-            found = found.changed(recomputed=repeated_blocks(found.graph))
-        return found.dumps()
+        return plan_of(scheme, traced.graph, cluster, optimizer, parts).dumps()
 
     def train(plan: Plan) -> tuple[list[float], dict[str, np.ndarray]]:
         trainer = build_trainer(traced, plan, case.optimizer(optimizer))
         losses = []
         for step in range(steps):
             losses.append(float(trainer.step(*batch(step))))
-            if kind in ("zero", "zero-again") and step == steps // 2:
+            if kind in ZERO and step == steps // 2:
                 trainer.load_state_dict(trainer.state_dict())
         return losses, {key: value.numpy() for key, value in trainer.state_dict().items()}
 

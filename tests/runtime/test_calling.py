@@ -70,7 +70,7 @@ def test_an_example_holds_nothing_but_tensors():
     def forward(x, y):
         return x
 
-    with pytest.raises(ValueError, match=r"example\[0\]\['x'\] is a int; .* oneflow.Tensor"):
+    with pytest.raises(ValueError, match=r"example\[0\]\['x'\] is a int; .* be a Tensor"):
         Calling.of(({"x": 3}, flow.ones(2)), forward, flow.Tensor, True)
     with pytest.raises(ValueError, match="forward takes none of the example's keys, z"):
         Calling.of(({"z": flow.ones(2)},), forward, flow.Tensor, True)

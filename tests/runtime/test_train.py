@@ -125,7 +125,7 @@ def test_models_that_nobody_wrote(launch, count):
     "seeds", [range(100, 103), pytest.param(range(200), marks=pytest.mark.full)]
 )
 @pytest.mark.timeout(1500)
-@pytest.mark.filterwarnings("ignore::autoddl.runtime.oneflow.trace.opaque.OpaqueWarning")
+@pytest.mark.filterwarnings("ignore::autoddl.runtime.traced.OpaqueWarning")
 def test_models_that_nobody_wrote_are_planned_within_any_limit(seeds):
     for seed in seeds:
         model, loss, batch = build(f"random:{seed}")

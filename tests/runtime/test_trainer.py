@@ -8,9 +8,9 @@ import pytest
 flow = pytest.importorskip("oneflow", reason="needs OneFlow")
 
 from autoddl.graph.hints import batchwise  # noqa: E402
-from autoddl.runtime.oneflow.trace.opaque import OpaqueWarning  # noqa: E402
 from autoddl.runtime.oneflow.trace.trace import trace_with_state  # noqa: E402
 from autoddl.runtime.oneflow.trainer import build_trainer  # noqa: E402
+from autoddl.runtime.traced import OpaqueWarning  # noqa: E402
 from tests.runtime.random_plans import cluster_of, random_plan  # noqa: E402
 from tests.runtime.small_models import floats, mean_square  # noqa: E402
 from tests.runtime.training import build  # noqa: E402

@@ -18,8 +18,8 @@ def check_world_size(cluster: Cluster, world: int) -> None:
         raise ValueError(
             f"the cluster has {cluster.nodes} x {cluster.gpus_per_node} = {cluster.num_devices} "
             f"devices, but this job has {world} process{'' if world == 1 else 'es'}; start "
-            f"{cluster.num_devices} processes (python -m oneflow.distributed.launch "
-            f"--nproc_per_node {cluster.num_devices} ..., or autoddl train), or plan for "
+            f"{cluster.num_devices} processes (autoddl train, or torchrun or python -m "
+            f"oneflow.distributed.launch --nproc_per_node {cluster.num_devices}), or plan for "
             f"cluster.with_shape(nodes=..., gpus_per_node=...) of {world} in all"
         )
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...cluster.spec import Cluster
+from ...runtime.framework import need_oneflow
 from ...runtime.jobs.guard import install_guard, rank, world_size
 from ...runtime.jobs.launch import run_processes
 from ...runtime.measure.measured import Limits
 from ...runtime.measure.record import Machine, Record, record_path
 from ...runtime.measure.schedule import KINDS, MAX_BYTES, SENDING, message_sizes, schedule
-from ...runtime.need import need_oneflow
 from ...sbp.mesh import Mesh
 from .machine import fit_record, machine_of
 from .progress import Reporter, relayed

@@ -93,7 +93,7 @@ def compare(
 
 def _rival(graph: Graph, cluster: Cluster, optimizer: str, seconds: float) -> Chosen | str:
     """What OneFlow's planner chooses, or why it is not known."""
-    from ...runtime.need import need_oneflow
+    from ...runtime.framework import need_oneflow
 
     need_oneflow("autoddl compare --rival")
     from ...runtime.oneflow.rival.choice import ask_oneflow

@@ -77,7 +77,7 @@ def _sections(peak: Peak, limit_bytes: float, notes: tuple[str, ...] = ()) -> tu
 
 def _exact(plan: Plan) -> tuple[Section, ...]:
     from ...cost.tape import Peak
-    from ...runtime.need import need_oneflow
+    from ...runtime.framework import need_oneflow
 
     need_oneflow("autoddl memory --exact")
     from ...runtime.oneflow.memory.exact import exact_memory

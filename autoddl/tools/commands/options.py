@@ -168,11 +168,9 @@ def graph_of(model: str, batch: int | None) -> Graph:
 
 def traced(model: str, batch: int | None) -> Graph:
     """The graph of module:function, built without memory for its parameters."""
-    from ...runtime.need import need_oneflow
-
-    need_oneflow("autoddl trace")
-    from ...runtime.oneflow.trace.entries import trace_entry
+    from ...runtime.framework import framework_of_entry
     from ..at_work import at_work
 
+    own = framework_of_entry(model, "autoddl trace")
     with at_work(f"tracing {model}"):
-        return trace_entry(model, batch)
+        return own.trace_entry(model, batch)

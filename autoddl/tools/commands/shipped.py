@@ -35,7 +35,7 @@ def machines() -> None:
 def models() -> None:
     """List the models that come with autoddl, by the names that MODEL stands for."""
     from ...runtime.entry import SHIPPED
-    from ...runtime.need import need_oneflow
+    from ...runtime.framework import need_oneflow
 
     need_oneflow("autoddl models")
     module = importlib.import_module(SHIPPED)

@@ -1,7 +1,7 @@
 """Runs operators by their signatures on real processes and compares them with the whole.
 
 Arguments: nodes, GPUs per node, and how many signatures per operator are drawn (0: all, on an
-axis).
+axis); "torch" for that back end, "products" for large products alone, "-v" to see them.
 """
 
 import itertools
@@ -10,21 +10,17 @@ import random
 import sys
 
 import numpy as np
-import oneflow as flow
 
 from autoddl.graph.placed import PlannedOp
 from autoddl.runtime.comm.groups import Groups
 from autoddl.runtime.execution.vjp import product, run_kernel
 from autoddl.runtime.jobs.guard import install_guard, rank
 from autoddl.runtime.kernel import Context, RunState
-from autoddl.runtime.oneflow.autograd import detached
-from autoddl.runtime.oneflow.backend import OneFlow
-from autoddl.runtime.oneflow.kernels import KERNELS
-from autoddl.runtime.oneflow.kernels.lean import LEAN
 from autoddl.sbp.layout import is_even, local_shape
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
 from autoddl.sbp.signature import find_rule, is_random, signatures_of
+from tests.back_ends import back_end
 from tests.runtime.shards import cut, joined
 from tests.sbp.operators import CASES
 from tests.sbp.operators.case import f, out
@@ -41,9 +37,10 @@ PRODUCTS = (
 class Runner:
     """Runs operators on one mesh, and gathers what all ranks got."""
 
-    def __init__(self, mesh, number):
+    def __init__(self, mesh, number, backend):
         self.mesh, self.rank = mesh, number
-        self.groups = Groups(mesh, number, OneFlow())
+        self.groups = Groups(mesh, number, backend)
+        self.backend = backend
 
     def run(self, case, nds, arrays, slopes):
         """Outputs, updates and gradients of this rank, from its parts of inputs and slopes."""
@@ -66,27 +63,33 @@ class Runner:
                 for t, nd in zip(op.outputs, outs, strict=True)
             ),
         )
-        mine = [
-            flow.tensor(cut(a, nd, self.mesh)[self.rank]) for a, nd in zip(arrays, ins, strict=True)
-        ]
+        mine = [self.part(a, nd) for a, nd in zip(arrays, ins, strict=True)]
         wanted = [nd is not None for nd in grad_ins]
-        kernel = (KERNELS | LEAN)[op.kind]
-        record, results = run_kernel(self.groups.backend, kernel, context, attrs, mine, wanted)
+        kernel = self.backend.kernels.operators[op.kind]
+        record, results = run_kernel(self.backend, kernel, context, attrs, mine, wanted)
         updates = dict(context.updates)
         if record is None:
             return results, updates, [None] * len(mine)
         dy = [
-            None if nd is None else flow.tensor(cut(s, nd, self.mesh, 1)[self.rank])
+            None if nd is None else self.part(s, nd, 1)
             for s, nd in zip(slopes, grad_outs, strict=True)
         ]
         return results, updates, product(record, dy)
+
+    def part(self, array, nd, seed=0):
+        """This rank's part of an array, as a tensor."""
+        return self.backend.from_numpy(cut(array, nd, self.mesh, seed)[self.rank].copy())
+
+    def array(self, x):
+        return self.backend.to_numpy(self.backend.detached(x))
 
     def whole(self, x, shape, nd):
         """What the ranks' parts `x` of a tensor [shape] placed as `nd` stand for."""
         shapes = [local_shape(shape, nd, self.mesh, r) for r in range(self.mesh.size)]
         assert tuple(x.shape) == shapes[self.rank], (tuple(x.shape), shapes[self.rank])
         world = self.groups.along(range(self.mesh.num_axes))
-        rows = world.all_gather(detached(x).reshape(-1)).numpy()
+        flat = self.backend.contiguous(self.backend.detached(x).reshape(-1))
+        rows = self.backend.to_numpy(world.all_gather(flat))
         parts = np.split(rows, self.mesh.size)
         return joined(
             [p.reshape(s) for p, s in zip(parts, shapes, strict=True)], shape, nd, self.mesh
@@ -139,29 +142,34 @@ def check(runner, alone, case, signatures):
         print(case.id, *signatures, sep=" | ", flush=True)
     what = f"{case.id} {[str(s) for s in signatures]} "
     for i, (x, y) in enumerate(zip(got[0], expected[0], strict=True)):
-        near(runner.whole(x, case.op.outputs[i].shape, nds[1][i]), y.numpy(), f"{what} output {i}")
+        near(
+            runner.whole(x, case.op.outputs[i].shape, nds[1][i]),
+            alone.array(y),
+            f"{what} output {i}",
+        )
     assert got[1].keys() == expected[1].keys(), what
     for i, x in got[1].items():
-        value = expected[1][i].numpy()
+        value = alone.array(expected[1][i])
         near(runner.whole(x, value.shape, nds[0][i]), value, f"{what} update {i}")
     for i, (x, y) in enumerate(zip(got[2], expected[2], strict=True)):
         assert (x is None) == (nds[3][i] is None), f"{what} gradient {i}"
         if x is not None:
             shape = case.op.inputs[i].shape
-            near(runner.whole(x, shape, nds[3][i]), y.numpy(), f"{what} gradient {i}")
+            near(runner.whole(x, shape, nds[3][i]), alone.array(y), f"{what} gradient {i}")
     return 1
 
 
 def main() -> None:
     install_guard()
     mesh, sample = Mesh(int(sys.argv[1]), int(sys.argv[2])), int(sys.argv[3])
-    runner, alone = Runner(mesh, rank()), Runner(Mesh(1, 1), 0)
+    backend = back_end("torch" if "torch" in sys.argv else "oneflow")
+    runner, alone = Runner(mesh, rank(), backend), Runner(Mesh(1, 1), 0, backend)
     rng = random.Random(0)
     checked = 0
     cases = PRODUCTS if "products" in sys.argv else CASES
     for case in cases:
         kind = case.op.kind
-        if kind in WITHOUT_KERNEL or is_random(kind) or kind not in KERNELS:
+        if kind in WITHOUT_KERNEL or is_random(kind) or kind not in backend.kernels.operators:
             continue
         choices = signatures_of(case.op)
         total = math.prod([len(choices)] * mesh.num_axes)

@@ -28,7 +28,7 @@ from .reference import FORWARD as FORWARD
 from .reference import kernel as kernel
 
 FAMILIES = (
-    matmul, conv, pooling, elementwise, reduce, softmax, loss, normalize, gather, shape, source,
-    experts, random,
+    matmul, conv, pooling, elementwise, reduce, softmax, loss, normalize, gather,
+    shape, source, experts, random,
 )  # fmt: skip
 CASES = tuple(case for family in FAMILIES for case in family.CASES)

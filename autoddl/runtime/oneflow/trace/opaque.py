@@ -23,10 +23,6 @@ from .job.raw import RawJob, RawOp, role_of
 from .job.recorder import Call
 
 
-class OpaqueWarning(UserWarning):
-    """A submodule runs replicated, because an operator in it has no rule."""
-
-
 @dataclass(frozen=True)
 class OpaqueCall:
     """One call of a submodule (or of the loss) that the runtime can repeat with other tensors.

@@ -24,7 +24,7 @@ from ....graph.hints import is_batchwise
 from ....sbp.signature import find_rule, is_random
 from ...calling import Calling
 from ...jobs.guard import rank
-from ...traced import Traced
+from ...traced import OpaqueWarning, Traced
 from .batch import Scaling, compare, same_values
 from .emit import emit
 from .errors import check_local, check_loss, check_model, check_trainable, explain_failure
@@ -34,7 +34,7 @@ from .job.meta import shape_only
 from .job.raw import RawJob, read_job
 from .job.recorder import CallError
 from .one_operator import with_operators
-from .opaque import Collapsed, OpaqueWarning, collapse
+from .opaque import Collapsed, collapse
 from .simplify import Simplified, simplify, stop_gradients
 from .unknown import path_of, rewriting_modules, unknown_operators
 

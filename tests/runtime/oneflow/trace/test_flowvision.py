@@ -28,7 +28,7 @@ def images(batch, size):
         pytest.param("swin_tiny_patch4_window7_224", 224, marks=pytest.mark.full),
     ],
 )
-@pytest.mark.filterwarnings("error::autoddl.runtime.oneflow.trace.opaque.OpaqueWarning")
+@pytest.mark.filterwarnings("error::autoddl.runtime.traced.OpaqueWarning")
 def test_every_operator_is_known_and_follows_the_batch(name, size):
     with storage_free():
         model = getattr(models, name)(num_classes=10)

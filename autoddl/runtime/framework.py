@@ -1,0 +1,159 @@
+"""The framework that a model is of: whether it can be used here, and what the runtime has for it.
+
+What depends on the framework stands in `runtime/NAME/framework.py`, a module that is itself a
+`Framework`. It is imported when a model of it is there, and nothing else imports the framework.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .entry import Entry, find_entry
+from .jobs.launch import NO_NEWS
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..graph.graph import Graph
+    from ..plans import Plan
+    from .backend import Backend, OptimizerFn, Tensor
+    from .traced import Traced
+    from .trainer import Trainer
+
+_FIRST = "oneflow"  # what a model is taken for that is of none
+
+
+class Framework(Protocol):
+    """What is written for one framework."""
+
+    NAME: str
+
+    def new_backend(self) -> Backend:
+        """This rank's."""
+        ...
+
+    def trace_with_state(
+        self, model: Any, *example: Any, loss: Callable[..., Any] | None, name: str | None = None
+    ) -> Traced: ...
+
+    def build_trainer(
+        self, traced: Traced, plan: Plan, optimizer: OptimizerFn, **options: Any
+    ) -> Trainer:
+        """The trainer of this rank. All ranks of the job call it; it installs the guard."""
+        ...
+
+    # ---- models given by name (`entry.py`)
+
+    def trace_entry(self, model: str, batch: int | None = None) -> Graph:
+        """The graph of `model` (module:function), built without memory for its parameters."""
+        ...
+
+    def build_entry(self, model: str, batch: int | None, seed: int) -> Entry:
+        """(model, example, loss) for training, with the initial parameters of `seed`."""
+        ...
+
+    def optimizer_maker(self, name: str, lr: float) -> OptimizerFn:
+        """parameters -> the optimizer called `name`: adam, adamw, momentum (of 0.9) or sgd."""
+        ...
+
+    def to_arrays(self, example: Any) -> list[np.ndarray]:
+        """The values of an example's tensors."""
+        ...
+
+    def to_arguments(self, arrays: Sequence[np.ndarray], example: Any) -> tuple[Any, ...]:
+        """A batch like `example`, of these values, as `Trainer.step` takes it."""
+        ...
+
+    def to_tensors(self, arrays: Sequence[np.ndarray]) -> list[Tensor]: ...
+
+
+def framework(name: str, call: str) -> Framework:
+    """By its name. BackendMissing, naming the call, if it cannot be imported."""
+    need(name, call)
+    found: Any = importlib.import_module(f"{__package__}.{name}.framework")
+    return found
+
+
+def framework_of(model: Any, call: str) -> Framework:
+    """That of the classes which `model` is of."""
+    origins = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
+    return framework("torch" if "torch" in origins else _FIRST, call)
+
+
+def framework_of_entry(name: str, call: str) -> Framework:
+    """That which the module of `name` (module:function) has imported."""
+    if ":" not in name:
+        return framework(_FIRST, call)
+    module = sys.modules[find_entry(name).__module__]
+    origins = {_origin(value) for value in vars(module).values()}
+    return framework("torch" if "torch" in origins and _FIRST not in origins else _FIRST, call)
+
+
+def _origin(value: Any) -> str:
+    """The package that a value of a module comes from."""
+    name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
+    return str(name).partition(".")[0]
+
+
+class BackendMissing(ImportError):
+    """A framework is needed for this call and cannot be imported."""
+
+
+def need(framework: str, call: str) -> None:
+    """Raise BackendMissing, naming the call, if `framework` ("oneflow", "torch") is not here."""
+    if framework == "oneflow":
+        need_oneflow(call)
+        return
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise BackendMissing(
+            f"{call} needs PyTorch, which cannot be imported here ({error}): "
+            "pip install 'autoddl[torch]'. Planning saved graphs works without it"
+        ) from error
+
+
+def need_oneflow(call: str) -> None:
+    """Raise BackendMissing, naming the call, if OneFlow cannot be imported."""
+    try:
+        with contextlib.nullcontext() if "oneflow" in sys.modules else _without_no_news():
+            import oneflow  # noqa: F401
+    except ImportError as error:
+        raise BackendMissing(
+            f"{call} needs OneFlow, which cannot be imported here ({error}). Planning saved graphs "
+            "works without it; 'autoddl doctor' says how to install it"
+        ) from error
+
+
+@contextlib.contextmanager
+def _without_no_news() -> Iterator[None]:
+    """Everything that this process writes to stderr meanwhile arrives, but for the line `NO_NEWS`.
+
+    OneFlow's libraries write it themselves, so it is taken out on its way; by another process, as
+    nothing else must be lost if this one is killed.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        command = ["grep", "-vxF", "--line-buffered", NO_NEWS]
+        grep = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=kept)
+    except OSError:  # there is no grep: then the line is seen
+        os.close(kept)
+        yield
+        return
+    with grep:
+        assert grep.stdin is not None
+        os.dup2(grep.stdin.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)

@@ -1,0 +1,212 @@
+"""PyTorch as the runtime's back end: ATen on local shards, collectives of `torch.distributed`."""
+
+from __future__ import annotations
+
+import functools
+import resource
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ...graph.precision import PRECISIONS
+from ...sbp.layout import Shape, local_shape
+from ...sbp.mesh import Mesh
+from ...sbp.placement import NdSbp
+from ..backend import Facts, Kernels, OptimizerFn, Vjp
+from ..jobs.guard import rank, world_size
+from . import collectives
+from .collectives import Channel
+from .kernels import KERNELS
+from .kernels.loss import nll_weight
+from .kernels.product import BY_INPUT, product_gradient
+from .optimizer import TorchOptimizer
+
+
+class Torch:
+    """This process as one rank of a job; see `runtime.backend.Backend`."""
+
+    def __init__(self, device: str | None = None) -> None:
+        self.rank = rank()
+        self.size = world_size()
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        name = f"PyTorch {torch.__version__}"
+        self.facts = Facts(name, device, torch.Tensor, _precisions(device), {})
+        self.kernels = Kernels(
+            KERNELS, BY_INPUT, {("nll", 1): nll_weight}, _refuse_opaque, product_gradient
+        )
+        self._sent: list[tuple[Any, torch.Tensor]] = []  # messages that may be on their way
+        collectives.join_job(self.rank, self.size, device)
+
+    # ---- tensors
+
+    def zeros(self, shape: Shape, dtype: str) -> torch.Tensor:
+        return torch.zeros(shape, dtype=getattr(torch, dtype), device=self.facts.device)
+
+    def from_numpy(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.facts.device)
+
+    def to_numpy(self, x: torch.Tensor) -> np.ndarray:
+        return x.detach().cpu().numpy()
+
+    def cast(self, x: torch.Tensor, dtype: str) -> torch.Tensor:
+        return x.to(self.facts.device, getattr(torch, dtype))
+
+    def cat(self, parts: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
+        return torch.cat(list(parts), dim)
+
+    def narrow(self, x: torch.Tensor, dim: int, start: int, length: int) -> torch.Tensor:
+        return x.narrow(dim, start, length)
+
+    def permute(self, x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+        return x.permute(*dims)
+
+    def contiguous(self, x: torch.Tensor) -> torch.Tensor:
+        return x.contiguous()
+
+    def write(self, into: torch.Tensor, x: torch.Tensor) -> None:
+        with torch.no_grad():
+            into.copy_(x)
+
+    def max_of_rows(self, x: torch.Tensor) -> torch.Tensor:
+        return x.amax(0)
+
+    def held_bytes(self) -> int:
+        if self.facts.device == "cuda":
+            return torch.cuda.memory_reserved()
+        pages = Path("/proc/self/statm").read_text().split()[1]
+        return int(pages) * resource.getpagesize()
+
+    def no_grad(self) -> AbstractContextManager[Any]:
+        return torch.no_grad()
+
+    def detached(self, x: torch.Tensor, watched: bool = False) -> torch.Tensor:
+        found = x.detach()
+        return found.requires_grad_() if watched else found
+
+    def pull_back(
+        self, watched: Sequence[torch.Tensor | None], outputs: Sequence[torch.Tensor]
+    ) -> Vjp:
+        leaves = [x for x in watched if x is not None]
+
+        def vjp(gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+            pairs = zip(outputs, gradients, strict=True)
+            roots = [(y, g) for y, g in pairs if g is not None and y.requires_grad]
+            found: Sequence[torch.Tensor | None] = [None] * len(leaves)
+            if roots and leaves:
+                found = torch.autograd.grad(
+                    [y for y, _ in roots], leaves, [g for _, g in roots], allow_unused=True
+                )
+            # an input that no output depends on has got no gradient
+            known = iter(
+                torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found, strict=True)
+            )
+            return [None if x is None else next(known) for x in watched]
+
+        return vjp
+
+    # ---- collectives
+
+    def channel(self, ranks: Sequence[int]) -> Channel:
+        return collectives.channel(ranks)
+
+    def all_gather(self, channel: Channel, x: torch.Tensor) -> torch.Tensor:
+        return collectives.all_gather(channel, x.detach())
+
+    def reduce_scatter(self, channel: Channel, x: torch.Tensor) -> torch.Tensor:
+        return collectives.reduce_scatter(channel, x.detach())
+
+    def all_reduce(self, channel: Channel, x: torch.Tensor) -> torch.Tensor:
+        return collectives.all_reduce(channel, x.detach())
+
+    def all_to_all(self, channel: Channel, x: torch.Tensor) -> torch.Tensor:
+        return collectives.all_to_all(channel, x.detach())
+
+    def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
+        local = x.detach().to(self.facts.device)
+        if self.size == 1:
+            return local
+        flat = local.contiguous().clone()  # it is overwritten
+        dist.broadcast(flat, source)
+        return flat
+
+    def send(self, x: torch.Tensor, to: int, *, beside: bool = False) -> None:
+        self._sent = [(work, kept) for work, kept in self._sent if not work.is_completed()]
+        kept = x.detach().clone()  # the caller may change it before it has left
+        self._sent.append((dist.isend(kept, to), kept))
+
+    def receive(
+        self,
+        source: int,
+        size: int,
+        dtype: str,
+        into: torch.Tensor | None = None,
+        *,
+        beside: bool = False,
+    ) -> torch.Tensor:
+        kind = getattr(torch, dtype)
+        got = torch.empty(size, dtype=kind, device=self.facts.device) if into is None else into
+        dist.recv(got, source)
+        return got
+
+    def beside(self) -> AbstractContextManager[Any]:
+        return nullcontext()  # collectives are done when they are asked for
+
+    def wait(self, x: torch.Tensor | None = None) -> None:
+        if x is None:  # what a collective or a message has brought is there at once
+            for work, _ in self._sent:
+                work.wait()
+            self._sent = []
+        if self.facts.device == "cuda":
+            torch.cuda.synchronize()
+
+    # ---- training
+
+    def parameter(
+        self, shape: Shape, dtype: str, nd: NdSbp, mesh: Mesh, first: int, trained: bool
+    ) -> tuple[Any, torch.Tensor]:
+        """A parameter of this rank's part alone: torch's optimizers work element by element."""
+        local = local_shape(shape, nd, mesh, self.rank - first)
+        kind = getattr(torch, dtype)
+        parameter = torch.nn.Parameter(
+            torch.empty(local, dtype=kind, device=self.facts.device), requires_grad=trained
+        )
+        return parameter, parameter.detach()
+
+    def set_gradient(self, parameter: Any, gradient: torch.Tensor | None) -> None:
+        parameter.grad = gradient if gradient is None else gradient.detach().contiguous()
+
+    def gradient(self, parameter: Any) -> torch.Tensor | None:
+        return parameter.grad
+
+    def optimizer(self, make: OptimizerFn, parameters: list[Any]) -> TorchOptimizer:
+        made = make(parameters)
+        if not isinstance(made, torch.optim.Optimizer):
+            raise ValueError(
+                "optimizer must be a function from a list of parameters to a torch optimizer, "
+                f"e.g. lambda p: torch.optim.SGD(p, lr=0.1); it gave {type(made).__name__}"
+            )
+        return TorchOptimizer(made)
+
+
+def _refuse_opaque(call: Any) -> Any:
+    raise AssertionError("a trace of torch has no opaque operators")
+
+
+@functools.cache
+def _precisions(device: str) -> tuple[str, ...]:
+    """Those that have a kernel for the product of matrices: without it no model runs."""
+    return tuple(precision for precision in PRECISIONS if _multiplies(precision, device))
+
+
+def _multiplies(precision: str, device: str) -> bool:
+    x = torch.zeros((2, 2), dtype=getattr(torch, precision), device=device)
+    try:
+        torch.matmul(x, x)
+    except RuntimeError:
+        return False
+    return True

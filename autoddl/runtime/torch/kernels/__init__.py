@@ -1,0 +1,29 @@
+"""Operator kernels on local shards: ATen's functions, one file per family.
+
+`input`, `param`, `buffer` and `loss` have no kernel: the executor itself feeds and reads them.
+"""
+
+from ...kernel import Kernel
+from . import (
+    elementwise,
+    lookup,
+    loss,
+    normalize,
+    product,
+    reduce,
+    shape,
+    softmax,
+    structure,
+)
+
+KERNELS: dict[str, Kernel] = {
+    **elementwise.KERNELS,
+    **lookup.KERNELS,
+    **loss.KERNELS,
+    **normalize.KERNELS,
+    **product.KERNELS,
+    **reduce.KERNELS,
+    **shape.KERNELS,
+    **softmax.KERNELS,
+    **structure.KERNELS,
+}

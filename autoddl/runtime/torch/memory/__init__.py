@@ -1,0 +1,1 @@
+"""What torch holds of a planned step; nothing here imports torch."""

@@ -1,0 +1,268 @@
+"""Elementwise operators, with broadcasting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..emit import Emitter, Ref, Unknown
+from .table import Args, aten, renamed
+
+_SAME_NAME = (
+    "relu", "tanh", "sigmoid", "silu", "mish", "selu", "exp", "expm1", "log", "log1p", "log2",
+    "log10", "sqrt", "rsqrt", "abs", "reciprocal", "sin", "cos", "tan", "asin", "acos", "atan",
+    "sinh", "cosh", "asinh", "acosh", "atanh", "erf", "erfc", "floor", "ceil", "round", "trunc",
+    "sign", "logical_not", "isnan", "isinf", "isfinite", "lgamma", "hardswish", "hardsigmoid",
+    "square",
+)  # fmt: skip
+_COMPARISONS = {
+    "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater",
+    "ge": "greater_equal", "logical_and": "logical_and", "logical_or": "logical_or",
+    "logical_xor": "logical_xor", "bitwise_and": "logical_and", "bitwise_or": "logical_or",
+    "bitwise_xor": "logical_xor", "__and__": "logical_and", "__or__": "logical_or",
+    "__xor__": "logical_xor",
+}  # fmt: skip
+
+renamed({name: name for name in _SAME_NAME})
+renamed({"neg": "negative", "bitwise_not": "logical_not", "log_sigmoid": "log_sigmoid"})
+
+
+def _is_tensor(x: Any) -> bool:
+    return isinstance(x, Ref | torch.Tensor)
+
+
+@aten("gelu")
+def gelu(e: Emitter, a: Args) -> Ref:
+    return e.same("gelu" if a["approximate"] == "none" else "fast_gelu", a["self"])
+
+
+@aten("elu")
+def elu(e: Emitter, a: Args) -> Ref:
+    if a["scale"] != 1 or a["input_scale"] != 1:
+        raise Unknown("elu with another scale than 1")
+    return e.same("elu", a["self"], alpha=float(a["alpha"]))
+
+
+@aten("celu")
+def celu(e: Emitter, a: Args) -> Ref:
+    return e.same("celu", a["self"], alpha=float(a["alpha"]))
+
+
+@aten("leaky_relu")
+def leaky_relu(e: Emitter, a: Args) -> Ref:
+    return e.same("leaky_relu", a["self"], alpha=float(a["negative_slope"]))
+
+
+@aten("softplus")
+def softplus(e: Emitter, a: Args) -> Ref:
+    limits = {"beta": float(a["beta"]), "threshold": float(a["threshold"])}
+    return e.same("softplus", a["self"], **limits)
+
+
+@aten("hardtanh")
+def hardtanh(e: Emitter, a: Args) -> Ref:
+    limits = {"min_val": float(a["min_val"]), "max_val": float(a["max_val"])}
+    return e.same("hardtanh", a["self"], **limits)
+
+
+@aten("relu6")
+def relu6(e: Emitter, a: Args) -> Ref:
+    return e.same("hardtanh", a["self"], min_val=0.0, max_val=6.0)
+
+
+@aten("clamp", "clamp_min", "clamp_max", "clip")
+def clamp(e: Emitter, a: Args) -> Ref:
+    low, high = a.get("min"), a.get("max")
+    if _is_tensor(low) or _is_tensor(high):
+        x = a["self"]
+        x = x if low is None else _two(e, "broadcast_maximum", x, low, a["out"])
+        return x if high is None else _two(e, "broadcast_minimum", x, high, a["out"])
+    prefix = "floating" if e.ref(a["self"]).is_float else "integral"
+    given = {"min": low, "max": high}
+    attrs = {f"{prefix}_{key}": value for key, value in given.items() if value is not None}
+    kind = "clip_by_scalar" if len(attrs) == 2 else f"clip_by_scalar_{list(attrs)[0][-3:]}"
+    return e.same(kind, a["self"], **attrs)
+
+
+def _two(e: Emitter, kind: str, x: Any, y: Any, out: tuple[Any, str]) -> Ref:
+    return e.op(kind, [x, y], *out)
+
+
+def _scalar(e: Emitter, kind: str, a: Args, operand: Any) -> Ref:
+    shape, dtype = a["out"]
+    return e.op(kind, [a["self"]], shape, dtype, operand=operand)
+
+
+@aten("add", "sub")
+def add(e: Emitter, a: Args) -> Ref:
+    """self ± alpha other."""
+    sign = -1 if a["name"] == "sub" else 1
+    x, y, alpha = a["self"], a["other"], a["alpha"]
+    if not _is_tensor(y):
+        return _scalar(e, "scalar_add", a, _times(y, sign * alpha))
+    if alpha != 1:
+        y = e.same("scalar_mul", y, operand=alpha)
+    if not _is_tensor(x):
+        raise Unknown("a sum of a number and a tensor")
+    if sign < 0:
+        return _two(e, "broadcast_sub", x, y, a["out"])
+    x, y = e.ref(x), e.ref(y)
+    alike = tuple(x.shape) == tuple(y.shape) and x.dtype == y.dtype
+    return _two(e, "add_n" if alike else "broadcast_add", x, y, a["out"])
+
+
+def _times(number: Any, factor: float) -> Any:
+    """A number times ±1, which keeps how it follows the batch; times another if it is plain."""
+    if factor == 1:
+        return number
+    if getattr(number, "exponent", 0):
+        raise Unknown("a multiple of a size, as a number")
+    return number * factor
+
+
+@aten("rsub")
+def rsub(e: Emitter, a: Args) -> Ref:
+    """alpha other - self."""
+    if _is_tensor(a["other"]):
+        y = a["other"] if a["alpha"] == 1 else e.same("scalar_mul", a["other"], operand=a["alpha"])
+        return _two(e, "broadcast_sub", y, a["self"], a["out"])
+    turned = _scalar(e, "scalar_mul", a, -1)
+    return e.same("scalar_add", turned, operand=_times(a["other"], a["alpha"]))
+
+
+@aten("mul")
+def mul(e: Emitter, a: Args) -> Ref:
+    if not _is_tensor(a["other"]):
+        return _scalar(e, "scalar_mul", a, a["other"])
+    return _two(e, "broadcast_mul", a["self"], a["other"], a["out"])
+
+
+@aten("div", "true_divide")
+def div(e: Emitter, a: Args) -> Ref:
+    rounding = a.get("rounding_mode")
+    if rounding not in (None, "floor"):
+        raise Unknown(f"division with rounding_mode={rounding!r}")
+    if rounding:
+        return floor_divide(e, a)
+    if not _is_tensor(a["other"]):
+        return _scalar(e, "scalar_div", a, a["other"])
+    return _two(e, "broadcast_div", a["self"], a["other"], a["out"])
+
+
+@aten("floor_divide")
+def floor_divide(e: Emitter, a: Args) -> Ref:
+    if not _is_tensor(a["other"]):
+        return _scalar(e, "scalar_floordiv", a, a["other"])
+    return _two(e, "floordiv", e.expanded(a["self"], a["out"][0]), a["other"], a["out"])
+
+
+@aten("remainder", "fmod")
+def remainder(e: Emitter, a: Args) -> Ref:
+    if a["name"] == "remainder" and e.ref(a["self"]).is_float:
+        raise Unknown("the remainder of floats")
+    if not _is_tensor(a["other"]):
+        return _scalar(e, "scalar_fmod", a, a["other"])
+    return _two(e, "broadcast_fmod", a["self"], a["other"], a["out"])
+
+
+@aten("pow")
+def power(e: Emitter, a: Args) -> Ref:
+    if not _is_tensor(a["exponent"]):
+        if a["exponent"] == 2 and e.ref(a["self"]).is_float:
+            return e.same("square", a["self"])
+        return _scalar(e, "scalar_pow", a, a["exponent"])
+    if not _is_tensor(a["self"]):
+        shape, dtype = a["out"]
+        return e.op("scalar_reverse_pow", [a["exponent"]], shape, dtype, operand=a["self"])
+    return _two(e, "broadcast_pow", a["self"], a["exponent"], a["out"])
+
+
+@aten("maximum", "minimum")
+def extremum(e: Emitter, a: Args) -> Ref:
+    return _two(e, f"broadcast_{a['name']}", a["self"], a["other"], a["out"])
+
+
+@aten("atan2")
+def atan2(e: Emitter, a: Args) -> Ref:
+    return _two(e, "atan2", a["self"], a["other"], a["out"])
+
+
+@aten(*_COMPARISONS)
+def compare(e: Emitter, a: Args) -> Ref:
+    shape, dtype = a["out"]
+    if a["name"].startswith(("bitwise", "__")) and dtype != "bool":
+        raise Unknown("arithmetic of single bits")
+    kind = _COMPARISONS[a["name"]]
+    if not _is_tensor(a["other"]):
+        return e.op(f"scalar_logical_{kind}".replace("logical_logical", "logical"), [a["self"]],
+                    shape, dtype, operand=a["other"])  # fmt: skip
+    return e.op(f"broadcast_{kind}", [a["self"], a["other"]], shape, dtype)
+
+
+@aten("where")
+def where(e: Emitter, a: Args) -> Ref:
+    shape, dtype = a["out"]
+    x, y = a["self"], a["other"]
+    if not _is_tensor(x) and not _is_tensor(y):
+        raise Unknown("a choice between two numbers")
+    if not _is_tensor(x):
+        return e.op("where_scalar_x", [a["condition"], y], shape, dtype, operand=x)
+    if not _is_tensor(y):
+        return e.op("where_scalar_y", [a["condition"], x], shape, dtype, operand=y)
+    return e.op("where", [a["condition"], x, y], shape, dtype)
+
+
+@aten("masked_fill")
+def masked_fill(e: Emitter, a: Args) -> Ref:
+    value = a["value"]
+    if isinstance(value, torch.Tensor):
+        value = value.item()
+    if isinstance(value, Ref):
+        raise Unknown("masked_fill with a computed value")
+    return e.op("masked_fill", [a["self"], a["mask"]], *a["out"], operand=value)
+
+
+@aten("prelu")
+def prelu(e: Emitter, a: Args) -> Ref:
+    return _two(e, "prelu", a["self"], a["weight"], a["out"])
+
+
+@aten("native_dropout", "dropout")
+def dropout(e: Emitter, a: Args) -> Any:
+    x, rate = e.ref(a.get("input", a.get("self"))), a["p"]
+    trained = a.get("train", True)
+    y = e.same("dropout", x, rate=float(rate)) if trained and rate else x
+    return y if a["name"] == "dropout" else (y, None)
+
+
+@aten("_to_copy", "to", "type_as")
+def cast(e: Emitter, a: Args) -> Ref:
+    return e.cast(a["self"], a["out"][1])
+
+
+@aten("clone", "contiguous", "alias", "lift_fresh_copy", "lift_fresh", "lift", "positive")
+def same(e: Emitter, a: Args) -> Any:
+    return a["self"]
+
+
+@aten("detach", "detach_copy")
+def detach(e: Emitter, a: Args) -> Any:
+    x = a["self"]
+    return e.same("stop_gradient", x) if isinstance(x, Ref) and x.is_float else x
+
+
+@aten("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "zeros", "ones",
+      "full", "empty_like", "new_empty", "scalar_tensor")  # fmt: skip
+def full(e: Emitter, a: Args) -> Ref:
+    shape, dtype = a["out"]
+    name = a["name"]
+    value = a.get("fill_value", a.get("s", 1 if "ones" in name else 0))
+    if not isinstance(value, (int, float)):
+        raise Unknown(f"{name} with a computed value")
+    is_float = dtype.startswith(("float", "bfloat"))
+    given = {"floating_value": float(value), "integer_value": 0 if is_float else int(value)}
+    return e.op(
+        "constant", [], shape, dtype, shape=tuple(shape), dtype=dtype,
+        is_floating_value=is_float, **given,
+    )  # fmt: skip

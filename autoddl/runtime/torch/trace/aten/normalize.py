@@ -1,0 +1,79 @@
+"""Normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..emit import Emitter, Ref, Unknown
+from .table import Args, aten
+
+
+@aten("layer_norm")
+def layer_norm(e: Emitter, a: Args) -> Ref:
+    x, weight, bias = e.ref(a["input"]), a["weight"], a["bias"]
+    if weight is None and bias is not None:
+        raise Unknown("a layer_norm with a bias alone")
+    begin = x.ndim - len(a["normalized_shape"])
+    given = [x, *(p for p in (weight, bias) if p is not None)]
+    return e.op(
+        "layer_norm", given, x.shape, begin_norm_axis=begin, begin_params_axis=begin,
+        epsilon=float(a["eps"]), scale=weight is not None, center=bias is not None,
+    )  # fmt: skip
+
+
+@aten("rms_norm")
+def rms_norm(e: Emitter, a: Args) -> Ref:
+    x, weight = e.ref(a["input"]), a["weight"]
+    eps = a["eps"] if a["eps"] is not None else torch.finfo(getattr(torch, x.dtype)).eps
+    given = [x] if weight is None else [x, weight]
+    shape = tuple(map(int, a["normalized_shape"]))
+    return e.op("rms_norm", given, x.shape, epsilon=float(eps), normalized_shape=shape)
+
+
+@aten("group_norm")
+def group_norm(e: Emitter, a: Args) -> Ref:
+    """Each group's channels are normalised as one dim."""
+    x, groups = e.ref(a["input"]), a["num_groups"]
+    rows = e.reshaped(x, (x.shape[0], groups, x.shape[1] // groups * _area(x)))
+    normal = e.op(
+        "layer_norm", [rows], rows.shape, begin_norm_axis=2, begin_params_axis=2,
+        epsilon=float(a["eps"]), scale=False, center=False,
+    )  # fmt: skip
+    y = e.reshaped(normal, x.shape)
+    around = (x.shape[1], *(1,) * (x.ndim - 2))
+    if a["weight"] is not None:
+        y = e.op("broadcast_mul", [y, e.reshaped(a["weight"], around)], x.shape)
+    if a["bias"] is not None:
+        y = e.op("broadcast_add", [y, e.reshaped(a["bias"], around)], x.shape)
+    return y
+
+
+def _area(x: Ref) -> int:
+    found = 1
+    for n in x.shape[2:]:
+        found *= n
+    return found
+
+
+@aten("_native_batch_norm_legit_functional", "_native_batch_norm_legit", "batch_norm",
+      "_native_batch_norm_legit_no_training", "native_batch_norm")  # fmt: skip
+def batch_norm(e: Emitter, a: Args) -> Any:
+    """The running statistics are changed by the runtime, so the graph gives y alone."""
+    x = e.ref(a["input"])
+    trains = bool(a.get("training", False))
+    channels = (x.shape[1],)
+
+    def filled(name: str, value: float) -> Ref:
+        if a[name] is not None:
+            return e.ref(a[name])
+        return e.ref(torch.full(tuple(map(int, channels)), value))
+
+    mean = a.get("running_mean")
+    moving = [] if mean is None else [mean, a["running_var"]]
+    y = e.op(
+        "normalization", [x, *moving, filled("weight", 1.0), filled("bias", 0.0)], x.shape,
+        axis=1, epsilon=float(a["eps"]), momentum=1 - float(a["momentum"]), training=trains,
+    )  # fmt: skip
+    return y if a["name"] == "batch_norm" else (y, None, None, None, None)

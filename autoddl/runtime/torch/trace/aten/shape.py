@@ -1,0 +1,173 @@
+"""Operators that rearrange elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..emit import Emitter, Ref, Unknown
+from .table import Args, aten
+
+
+@aten("view", "reshape", "_unsafe_view", "view_copy", "flatten", "unflatten", "unsqueeze",
+      "unsqueeze_copy", "squeeze", "squeeze_copy", "_reshape_copy", "ravel")  # fmt: skip
+def reshape(e: Emitter, a: Args) -> Ref:
+    shape, dtype = a["out"]
+    if dtype != e.ref(a["self"]).dtype:
+        raise Unknown("a view of another dtype")
+    return e.reshaped(a["self"], shape)
+
+
+@aten("transpose", "transpose_copy", "swapaxes")
+def transpose(e: Emitter, a: Args) -> Ref:
+    return e.swapped(a["self"], a["dim0"], a["dim1"])
+
+
+@aten("t", "t_copy", "numpy_T", "mT")
+def t(e: Emitter, a: Args) -> Ref:
+    return e.swapped(a["self"], -1, -2) if e.ref(a["self"]).ndim > 1 else e.ref(a["self"])
+
+
+@aten("permute", "permute_copy")
+def permute(e: Emitter, a: Args) -> Ref:
+    return e.permuted(a["self"], a["dims"])
+
+
+@aten("movedim")
+def movedim(e: Emitter, a: Args) -> Ref:
+    x = e.ref(a["self"])
+    source = [d % x.ndim for d in _listed(a["source"])]
+    target = [d % x.ndim for d in _listed(a["destination"])]
+    rest = iter(d for d in range(x.ndim) if d not in source)
+    places = dict(zip(target, source, strict=True))
+    return e.permuted(x, [places[d] if d in places else next(rest) for d in range(x.ndim)])
+
+
+def _listed(value: Any) -> Sequence[int]:
+    return value if isinstance(value, (tuple, list)) else (value,)
+
+
+@aten("expand", "expand_copy", "expand_as", "broadcast_to")
+def expand(e: Emitter, a: Args) -> Ref:
+    return e.expanded(a["self"], a["out"][0])
+
+
+@aten("broadcast_tensors")
+def broadcast_tensors(e: Emitter, a: Args) -> list[Any]:
+    return [e.expanded(x, shape) for x, (shape, _) in zip(a["tensors"], a["out"], strict=True)]
+
+
+@aten("repeat")
+def repeat(e: Emitter, a: Args) -> Ref:
+    """A tensor, as often as `repeats` says along each dim."""
+    x, repeats = e.ref(a["self"]), a["repeats"]
+    shape = (*(1,) * (len(repeats) - x.ndim), *x.shape)
+    apart = [n for size in shape for n in (1, size)]
+    wide = [n for times, size in zip(repeats, shape, strict=True) for n in (times, size)]
+    return e.reshaped(e.expanded(e.reshaped(x, apart), wide), a["out"][0])
+
+
+@aten("repeat_interleave.self_int")
+def repeat_interleave(e: Emitter, a: Args) -> Ref:
+    """Each element along `dim`, `repeats` times."""
+    x, times = e.ref(a["self"]), a["repeats"]
+    if a["dim"] is None:
+        raise Unknown("repeat_interleave without a dim")
+    d = a["dim"] % x.ndim
+    apart = (*x.shape[: d + 1], 1, *x.shape[d + 1 :])
+    wide = (*x.shape[: d + 1], times, *x.shape[d + 1 :])
+    return e.reshaped(e.expanded(e.reshaped(x, apart), wide), a["out"][0])
+
+
+@aten("select", "select_copy")
+def select(e: Emitter, a: Args) -> Ref:
+    x = e.ref(a["self"])
+    dim = a["dim"] % x.ndim
+    start = a["index"] % x.shape[dim]
+    return e.reshaped(e.narrowed(x, dim, start, 1), a["out"][0])
+
+
+@aten("narrow")
+def narrow(e: Emitter, a: Args) -> Ref:
+    x = e.ref(a["self"])
+    return e.narrowed(x, a["dim"], a["start"] % (x.shape[a["dim"]] or 1), a["length"])
+
+
+@aten("slice", "slice_copy")
+def slice_(e: Emitter, a: Args) -> Ref:
+    x = e.ref(a["self"])
+    dim, step = a["dim"] % x.ndim, a["step"]
+    size, length = x.shape[dim], a["out"][0][dim]
+    start = a["start"] or 0
+    start = min(max(start + size if start < 0 else start, 0), size)
+    if step == 1:
+        if start == 0 and length == size:
+            return x
+        return e.narrowed(x, dim, start, length)
+    whole = [(0, n, 1) for n in x.shape]
+    whole[dim] = (start, min(start + step * length, size), step)
+    begin, end, steps = (tuple(t) for t in zip(*whole, strict=True))
+    return e.op("slice", [x], a["out"][0], start=begin, stop=end, step=steps)
+
+
+@aten("split", "split_with_sizes", "chunk", "unbind", "split_copy", "split_with_sizes_copy",
+      "unbind_copy", "tensor_split", "unsafe_split", "unsafe_chunk")  # fmt: skip
+def split(e: Emitter, a: Args) -> list[Ref]:
+    """Parts along one dim, one after the other."""
+    x = e.ref(a["self"])
+    dim = a["dim"] % x.ndim
+    parts, start = [], 0
+    for shape, _ in a["out"]:
+        length = 1 if a["name"].startswith("unbind") else shape[dim]
+        parts.append(e.reshaped(e.narrowed(x, dim, start, length), shape))
+        start += length
+    return parts
+
+
+@aten("cat", "concat")
+def cat(e: Emitter, a: Args) -> Any:
+    shape, dtype = a["out"]
+    parts = [x for x in map(e.ref, a["tensors"]) if x.shape != (0,)]
+    if len(parts) == 1:
+        return parts[0]
+    return e.op("concat", parts, shape, dtype, axis=a["dim"] % len(shape))
+
+
+@aten("stack")
+def stack(e: Emitter, a: Args) -> Ref:
+    shape, dtype = a["out"]
+    return e.op("stack", a["tensors"], shape, dtype, axis=a["dim"] % len(shape))
+
+
+@aten("roll")
+def roll(e: Emitter, a: Args) -> Ref:
+    if not a["dims"]:
+        raise Unknown("roll without dims")
+    return e.same("roll", a["self"], shifts=tuple(a["shifts"]), dims=tuple(a["dims"]))
+
+
+@aten("flip")
+def flip(e: Emitter, a: Args) -> Ref:
+    return e.same("flip", a["self"], dims=tuple(a["dims"]))
+
+
+@aten("tril", "triu")
+def triangle(e: Emitter, a: Args) -> Ref:
+    return e.same(a["name"], a["self"], diagonal=a["diagonal"])
+
+
+@aten("constant_pad_nd", "pad")
+def pad(e: Emitter, a: Args) -> Ref:
+    """Padding with one value; `padding` counts from the last dim."""
+    x, sizes = e.ref(a["self"]), tuple(a["pad"])
+    if a.get("mode", "constant") != "constant":
+        raise Unknown(f"padding with mode={a['mode']!r}")
+    if any(n < 0 for n in sizes):
+        raise Unknown("padding with negative sizes")
+    rest = (0,) * (x.ndim - len(sizes) // 2)
+    before, after = ((*rest, *sizes[i::2][::-1]) for i in (0, 1))
+    value = a["value"] or 0
+    return e.op(
+        "pad", [x], a["out"][0], padding=sizes, padding_before=before, padding_after=after,
+        floating_constant_value=float(value), integral_constant_value=int(value),
+    )  # fmt: skip

@@ -1,0 +1,46 @@
+"""The table of ATen's operators, which the files of this folder fill.
+
+A handler gets the arguments by the names of ATen's schema: tensors as `Ref`s (or as what they are,
+if they are constants), and `out`: the shapes and dtypes of the results. It appends operators and
+returns what stands for the result, or a sequence where there are several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..emit import Emitter, Handler
+
+HANDLERS: dict[str, Handler] = {}
+Args = Mapping[str, Any]
+
+
+def aten(*names: str) -> Callable[[Handler], Handler]:
+    """Register the decorated function for ATen's operators `names`, of any overload.
+
+    A name with an overload ("pow.Scalar") comes before one without.
+    """
+
+    def register(function: Handler) -> Handler:
+        for name in names:
+            if name in HANDLERS:
+                raise ValueError(f"aten.{name} has a handler already")
+            HANDLERS[name] = function
+        return function
+
+    return register
+
+
+def renamed(kinds: Mapping[str, str]) -> None:
+    """Register operators of one tensor that keep its shape: ATen's name -> our kind."""
+
+    def one(kind: str) -> Handler:
+        def handler(e: Emitter, a: Args) -> Any:
+            shape, dtype = a["out"]
+            return e.op(kind, [a["self"]], shape, dtype)
+
+        return handler
+
+    for name, kind in kinds.items():
+        aten(name)(one(kind))

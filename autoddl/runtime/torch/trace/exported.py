@@ -1,0 +1,175 @@
+"""A module, its loss and their export: operators of ATen that change nothing in place.
+
+`torch.export` records the program before autograd, with `linear`, `layer_norm` and attention whole.
+What autograd does not follow is marked here before anything is decomposed, as decomposing forgets
+it: the results of a `no_grad` region become `detach`es. A `torch.autograd.Function` has a backward
+pass of its own, of which an export knows nothing: it is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import Dim, ExportedProgram
+
+from ...calling import Calling
+from ...nested import take_tensors
+
+MODEL, LOSS = "model", "loss"
+LossFn = Callable[[Any, Any], torch.Tensor]
+_SET_GRAD = "wrap_with_set_grad_enabled"
+
+
+class Whole(nn.Module):
+    """A model and its loss as one function of the batch's tensors.
+
+    It gives the tensors of the model's result, then the loss if there is one.
+    structure: the model's result with slots in the place of tensors, once it has been called
+    """
+
+    def __init__(self, model: nn.Module, loss: LossFn | None, calling: Calling) -> None:
+        super().__init__()
+        self.model = model
+        self.loss: Any = loss
+        self.calling = calling
+        self.structure: Any = None
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        args, kwargs, target = self.calling.called(tensors, self.loss is not None)
+        result = self.model(*args, **kwargs)
+        self.structure, outputs = take_tensors(result, torch.Tensor)
+        if self.loss is None:
+            return tuple(outputs)
+        value = self.loss(result, target)
+        if not isinstance(value, torch.Tensor) or value.numel() != 1 or value.ndim:
+            shown = f"{tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"{value!r}"
+            raise ValueError(f"the loss must be a scalar tensor, it is {shown}; reduce it first")
+        return (*outputs, value)
+
+
+def export(whole: Whole, example: Sequence[torch.Tensor]) -> tuple[ExportedProgram, bool]:
+    """The program, and whether dim 0 of the example's tensors is a size of its own there.
+
+    ValueError with torch's own reason if it cannot be exported.
+    """
+    sizes = {t.shape[0] if t.ndim else 0 for t in example}
+    if len(sizes) == 1 and min(sizes) > 1:
+        batch = Dim("batch", min=2)
+        shapes = {"tensors": tuple({0: batch} for _ in example)}
+        with contextlib.suppress(Exception):  # the size is fixed by the model, or decides its way
+            return _export(whole, example, shapes), True
+    try:
+        return _export(whole, example, None), False
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"torch.export cannot record {type(whole.model).__name__}: {_reason(error)}. A model "
+            "is planned from the operators of one forward pass: take what depends on values "
+            "(.item(), an `if` on a tensor, .data) out of its forward"
+        ) from error
+
+
+def _export(whole: Whole, example: Sequence[torch.Tensor], shapes: Any) -> ExportedProgram:
+    with _no_own_backward():
+        program = torch.export.export(whole, tuple(example), dynamic_shapes=shapes, strict=False)
+    _inline_regions(program.graph_module)
+    return program.run_decompositions({})
+
+
+def _reason(error: Exception) -> str:
+    """The first line of torch's message that says something, and where."""
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    where = re.findall(r'File "([^"]+)", line (\d+), in (\w+)', text)
+    place = f" (line {where[-1][1]} of {where[-1][0]})" if where else ""
+    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}{place}".rstrip(".")
+
+
+@contextlib.contextmanager
+def _no_own_backward() -> Iterator[None]:
+    """ValueError where the traced program calls a `torch.autograd.Function`."""
+    kind: Any = torch.autograd.Function
+    known = kind.__dict__["apply"]
+
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if cls.__module__.startswith("torch."):
+            return known.__get__(None, cls)(*args, **kwargs)
+        raise ValueError(
+            f"{cls.__module__}.{cls.__qualname__} is a torch.autograd.Function: its own backward "
+            "pass would be lost, as a trace has forward operators alone. Write it with operators "
+            "and detach, such as x + (round(x) - x).detach()"
+        )
+
+    kind.apply = classmethod(apply)
+    try:
+        yield
+    finally:
+        kind.apply = known
+
+
+# ---- regions without a gradient
+
+
+def _inline_regions(module: fx.GraphModule) -> None:
+    """Replace calls of regions with another gradient mode by their operators."""
+    for node in list(module.graph.nodes):
+        if node.op == "call_function" and _SET_GRAD in str(node.target):
+            _inline(module, node, module)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _inline(whole: fx.GraphModule, call: fx.Node, owner: fx.GraphModule) -> None:
+    enabled, region, *given = call.args
+    assert isinstance(region, fx.Node)
+    with whole.graph.inserting_before(call):
+        results = _copied(whole, getattr(owner, str(region.target)), list(given), bool(enabled))
+    for user in list(call.users):
+        assert "getitem" in str(user.target), user.target
+        user.replace_all_uses_with(results[user.args[1]])
+        whole.graph.erase_node(user)
+    whole.graph.erase_node(call)
+
+
+def _copied(whole: fx.GraphModule, region: fx.GraphModule, given: list[Any], enabled: bool) -> Any:
+    """The results of a region whose operators are copied to the insertion point.
+
+    Without gradients each operator's result is detached: a region inside that has gradients must
+    not see further back than its own.
+    """
+    known: dict[fx.Node, Any] = {}
+    arguments = iter(given)
+    for node in region.graph.nodes:
+        if node.op == "placeholder":
+            known[node] = next(arguments)
+        elif node.op == "output":
+            return fx.map_arg(node.args[0], known.__getitem__)
+        elif node.op == "get_attr":
+            continue  # of a region inside
+        elif _SET_GRAD in str(node.target):
+            inner = fx.map_arg(node.args[2:], known.__getitem__)
+            found = getattr(region, str(node.args[1].target))
+            known[node] = _copied(whole, found, list(inner), bool(node.args[0]))
+        elif "getitem" in str(node.target) and isinstance(known[node.args[0]], (tuple, list)):
+            known[node] = known[node.args[0]][node.args[1]]
+        else:
+            copy = whole.graph.node_copy(node, known.__getitem__)
+            known[node] = copy if enabled else _detached(whole, copy)
+    raise AssertionError("a region ends with its results")
+
+
+def _detached(whole: fx.GraphModule, node: fx.Node) -> fx.Node:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return node
+    if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+        return node  # what it changes is a buffer, which has no gradient
+    found = whole.graph.call_function(torch.ops.aten.detach.default, (node,))
+    found.meta = dict(node.meta)
+    return found

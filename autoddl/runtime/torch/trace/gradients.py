@@ -1,0 +1,59 @@
+"""Whether a graph's gradients reach the parameters that eager autograd reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
+
+from ....graph.graph import Graph
+from .exported import MODEL, Whole
+
+
+def check_gradients(whole: Whole, example: Sequence[torch.Tensor], graph: Graph) -> None:
+    """ValueError unless both reach the same parameters, or if they reach none."""
+    planned = {op.attrs["name"] for op in graph.params if op.outputs[0] in graph.needs_grad}
+    if not planned:
+        raise ValueError(
+            "no parameter that needs a gradient takes part in the loss; give the model parameters "
+            "with requires_grad=True, or trace it without a loss"
+        )
+    eager = reached(whole, example)
+    if planned != eager:
+        lost, new = sorted(eager - planned), sorted(planned - eager)
+        what = f"{lost[0]} no gradient" if lost else f"{new[0]} a gradient that it has not in torch"
+        raise ValueError(
+            f"the trace of {type(whole.model).__name__} would give {what} (one of "
+            f"{len(lost) + len(new)} such parameters): autoddl does not follow what autograd does "
+            "in this model, and does not train it wrongly"
+        )
+
+
+def reached(whole: Whole, example: Sequence[torch.Tensor]) -> set[str]:
+    """The parameters at which the loss's backward pass would end, without any memory for it."""
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        first: dict[int, str] = {}
+        tensors: dict[str, Any] = {}
+        fakes: dict[int, torch.Tensor] = {}
+        for name, x in (*whole.named_parameters(), *whole.named_buffers()):
+            fake = mode.from_tensor(x.detach()).requires_grad_(x.requires_grad)
+            tensors[name] = fakes[id(x)] = fake
+            first[id(fake)] = name.removeprefix(f"{MODEL}.")
+        given = tuple(mode.from_tensor(t) for t in example)
+        loss = functional_call(whole, tensors, given)[-1]
+    found: set[str] = set()
+    seen: set[Any] = set()
+    stack = [loss.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and id(leaf) in first:
+            found.add(first[id(leaf)])
+        stack += [before for before, _ in node.next_functions]
+    return found

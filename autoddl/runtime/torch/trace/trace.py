@@ -1,0 +1,305 @@
+"""Traces a `torch.nn.Module` to a `Graph`.
+
+    module --torch.export--> operators of ATen --handlers (`aten/`)--> Graph
+
+The program is recorded once, with the batch's size as a symbol: how sizes and factors follow the
+batch is read off it. Nothing is computed, and a model may be on the meta device. The parameters
+that a gradient reaches are compared with those that eager autograd reaches.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export.graph_signature import InputKind, OutputKind
+
+from ....graph.graph import Graph
+from ....sbp.layout import TensorSpec
+from ...calling import Calling
+from ...traced import Traced
+from .aten import HANDLERS
+from .emit import Emitter, Ref, Unknown, dtype_name, is_live
+from .exported import LOSS, MODEL, LossFn, Whole, export
+from .gradients import check_gradients
+
+
+def trace(
+    model: nn.Module, *example: Any, loss: LossFn | None = None, name: str | None = None
+) -> Graph:
+    """The graph of `model` on `example`; see `trace_with_state`."""
+    return trace_with_state(model, *example, loss=loss, name=name).graph
+
+
+def trace_with_state(
+    model: nn.Module, *example: Any, loss: LossFn | None = None, name: str | None = None
+) -> Traced:
+    """Trace `loss(model(*example[:-1]), example[-1])`, or `model(*example)` without a loss.
+
+    The example's items may be nested, or it may be one dict; see `runtime.calling`.
+    Only the example's shapes and dtypes matter. The model is traced in training mode and left as it
+    was; in one that trains already, submodules in evaluation mode stay in it.
+    Raises ValueError if the model cannot be traced, saying why.
+    """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"the model must be a torch.nn.Module, got {type(model).__name__}")
+    calling, tensors = Calling.of(example, model.forward, torch.Tensor, loss is not None)
+    tensors = [_like_model(t, model) for t in tensors]
+    whole = Whole(model, loss, calling)
+    modes = {module: module.training for module in model.modules()}
+    try:
+        if not model.training:
+            model.train()
+        whole.training = True
+        program, scales = export(whole, tensors)
+        structure = whole.structure
+        graph, captured = _read(whole, program, tensors, scales, name or type(model).__name__)
+        if loss is not None:
+            check_gradients(whole, tensors, graph)
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    return Traced(
+        graph,
+        dict(model.named_parameters()),
+        {**dict(model.named_buffers()), **captured},
+        _state_keys(model),
+        structure=structure,
+        examples=tuple(TensorSpec(tuple(t.shape), dtype_name(t.dtype)) for t in tensors),
+        calling=calling,
+    )
+
+
+def _like_model(x: torch.Tensor, model: nn.Module) -> torch.Tensor:
+    """`x` on the meta device if the model is there."""
+    first = next(model.parameters(), None)
+    on_meta = first is not None and first.device.type == "meta"
+    return x.to("meta") if on_meta else x
+
+
+def _state_keys(model: nn.Module) -> dict[str, str]:
+    """Key of the model's `state_dict` -> the first name of that tensor; tied ones share it."""
+    first: dict[int, str] = {}
+    return {
+        key: first.setdefault(id(x), key)
+        for key, x in model.state_dict(keep_vars=True).items()
+        if isinstance(x, torch.Tensor)
+    }
+
+
+def _read(
+    whole: Whole, program: Any, tensors: Sequence[torch.Tensor], scales: bool, name: str
+) -> tuple[Graph, dict[str, torch.Tensor]]:
+    """The graph of an exported program, and the tensors that are its buffers "#k"."""
+    batch = int(tensors[0].shape[0]) if scales else 0
+    emitter = Emitter(max(batch, 1), scales)
+    reader = _Reader(whole, program, emitter)
+    outputs = reader.run()
+    loss = outputs.pop() if whole.loss is not None else None
+    return emitter.graph(name, outputs, loss), emitter.captured
+
+
+class _Reader:
+    """Walks through a program's nodes.
+
+    known: what stands for a node: a Ref, a constant, a number, or a sequence of them
+    lazy:  sources that nobody has read yet
+    """
+
+    def __init__(self, whole: Whole, program: Any, emitter: Emitter) -> None:
+        self.program, self.emitter = program, emitter
+        self.known: dict[fx.Node, Any] = {}
+        self.lazy: dict[fx.Node, Callable[[], Ref]] = {}
+        signature = program.graph_signature
+        self.inputs = {s.arg.name: s for s in signature.input_specs if hasattr(s.arg, "name")}
+        self.changed = [s for s in signature.output_specs if s.kind is not OutputKind.USER_OUTPUT]
+        self.names = _names(whole)
+        self.parameters = dict(whole.named_parameters(remove_duplicate=False))
+
+    def run(self) -> list[Any]:
+        """What the program gives."""
+        graph = self.program.graph_module.graph
+        (output,) = (n for n in graph.nodes if n.op == "output")
+        results = list(output.args[0])
+        wanted = results[len(self.changed) :]
+        self._check_changes(results)
+        live = is_live(graph, [n for n in wanted if isinstance(n, fx.Node)])
+        count = 0
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                count += self._placeholder(node, count)
+            elif node.op == "get_attr":
+                self.known[node] = getattr(self.program.graph_module, str(node.target))
+            elif node.op == "call_function" and node in live:
+                self._call(node)
+        return [self._value(n) for n in wanted]
+
+    def _check_changes(self, results: Sequence[Any]) -> None:
+        """ValueError if the model changes what the runtime would not change."""
+        for spec, node in zip(self.changed, results, strict=False):
+            made_by = str(getattr(node.args[0], "target", "")) if node.args else ""
+            counts = str(spec.target).endswith("num_batches_tracked")
+            if spec.kind is OutputKind.BUFFER_MUTATION and ("batch_norm" in made_by or counts):
+                continue
+            what = {
+                OutputKind.BUFFER_MUTATION: "the buffer",
+                OutputKind.USER_INPUT_MUTATION: "its own input",
+            }.get(spec.kind, spec.kind.name.lower().replace("_", " "))
+            path = str(spec.target).removeprefix(f"{MODEL}.")
+            raise ValueError(
+                f"the model changes {what} {path} in place in its forward pass, which a plan would "
+                "not do; compute it outside of the model, or return it"
+            )
+
+    def _placeholder(self, node: fx.Node, count: int) -> int:
+        spec = self.inputs[node.name]
+        if spec.kind is InputKind.USER_INPUT:
+            self.lazy[node] = lambda: self._source(
+                node, f"input.{count}", "input", {"index": count}
+            )
+            return 1
+        if spec.kind is InputKind.CONSTANT_TENSOR:
+            self.known[node] = self.program.constants[spec.target]
+            return 0
+        path = self.names[str(spec.target)]
+        if spec.kind is InputKind.PARAMETER:
+            trains = self.parameters[str(spec.target)].requires_grad
+            attrs = {"name": path, "trainable": trains}
+            self.lazy[node] = lambda: self._source(node, path, "param", attrs)
+        elif str(spec.target).startswith(f"{LOSS}."):
+            self.known[node] = self.program.state_dict[spec.target]
+        else:
+            self.lazy[node] = lambda: self._source(node, path, "buffer", {"name": path})
+        return 0
+
+    def _source(self, node: fx.Node, name: str, kind: str, attrs: Mapping[str, Any]) -> Ref:
+        """Of a placeholder, emitted before it is first read; tied ones once."""
+        known = self.emitter.tensors.get(name)
+        value = node.meta["val"]
+        if known is not None:
+            return Ref(name, self.emitter.shape(value), known.spec.dtype)
+        ref = self.emitter.declare(
+            self.emitter.unique(name), self.emitter.shape(value), dtype_name(value.dtype)
+        )
+        module = "" if kind == "input" else name.rpartition(".")[0]
+        self.emitter.source(ref.name, kind, ref, attrs, module)
+        return ref
+
+    def _value(self, x: Any) -> Any:
+        """What an argument stands for."""
+        if isinstance(x, fx.Node):
+            if x not in self.known:
+                self.known[x] = self.lazy.pop(x)()
+            return self.known[x]
+        if isinstance(x, (list, tuple)):
+            return [self._value(item) for item in x]
+        return x
+
+    def _call(self, node: fx.Node) -> None:
+        value = node.meta.get("val")
+        if isinstance(value, int | float | torch.SymInt | torch.SymFloat):
+            self.known[node] = self.emitter.number(value)
+            return
+        if node.target is operator.getitem:
+            self.known[node] = self._value(node.args[0])[node.args[1]]
+            return
+        self.emitter.module = _module(node)
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise self._refusal(node, str(node.target))
+        given = {k: self._value(v) for k, v in _arguments(node).items()}
+        if self._is_constant(node, given):
+            self.known[node] = _computed(node, given)
+            return
+        name = node.target._schema.name.partition("::")[2]
+        overload = f"{name}.{node.target._overloadname}"
+        handler = HANDLERS.get(overload) or HANDLERS.get(name)
+        if handler is None or node.target.namespace != "aten":
+            raise self._refusal(node, str(node.target))
+        chosen = overload if overload in HANDLERS else name
+        try:
+            self.known[node] = handler(
+                self.emitter, {**given, "name": chosen, "out": self._out(value)}
+            )
+        except Unknown as error:
+            raise self._refusal(node, str(error)) from None
+
+    def _out(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self.emitter.shape(value), dtype_name(value.dtype)
+        if isinstance(value, (tuple, list)):
+            return [None if v is None else self._out(v) for v in value]
+        return None
+
+    def _is_constant(self, node: fx.Node, given: Mapping[str, Any]) -> bool:
+        """Whether all that a node reads is known now, so that it can be computed now."""
+        if torch.Tag.nondeterministic_seeded in node.target.tags:  # type: ignore[union-attr]
+            return False
+        return all(map(_is_known, given.values()))
+
+    def _refusal(self, node: fx.Node, what: str) -> ValueError:
+        where = f"in {self.emitter.module}" if self.emitter.module else "in the model"
+        trace = str(node.meta.get("stack_trace") or "").strip().splitlines()
+        line = f", at `{trace[-1].strip()}`" if trace else ""
+        return ValueError(
+            f"{where}{line}: autoddl has no rule for {what}; write it with other operators"
+        )
+
+
+def _names(whole: Whole) -> dict[str, str]:
+    """The names in the program of parameters and buffers -> the model's first names of them."""
+    first: dict[int, str] = {}
+    found = {}
+    for named in (whole.named_parameters, whole.named_buffers):
+        for name, x in named(remove_duplicate=False):
+            found[name] = first.setdefault(id(x), name.removeprefix(f"{MODEL}."))
+    return found
+
+
+def _module(node: fx.Node) -> str:
+    """The path of the submodule that has issued a node."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = stack[-1][0].partition("@")[0] if stack else ""
+    path = "" if path.startswith("_") else path
+    return "" if path == MODEL else path.removeprefix(f"{MODEL}.")
+
+
+def _arguments(node: fx.Node) -> dict[str, Any]:
+    """The arguments by the names of the operator's schema, with defaults."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    found = {}
+    for index, argument in enumerate(node.target._schema.arguments):
+        if index < len(node.args):
+            found[argument.name] = node.args[index]
+        elif argument.name in node.kwargs:
+            found[argument.name] = node.kwargs[argument.name]
+        else:
+            found[argument.name] = argument.default_value
+    return found
+
+
+def _is_known(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_known, value))
+    if isinstance(value, torch.Tensor):
+        return value.device.type != "meta"
+    return not isinstance(value, Ref) and not getattr(value, "exponent", 0)
+
+
+def _computed(node: fx.Node, given: Mapping[str, Any]) -> Any:
+    """The value of an operator of constants, on the CPU."""
+    arguments = dict(given)
+    if arguments.get("device") is not None:
+        arguments["device"] = torch.device("cpu")
+    if arguments.get("pin_memory"):
+        arguments["pin_memory"] = False
+    positional, named = [], {}
+    for argument in node.target._schema.arguments:  # type: ignore[union-attr]
+        if argument.kwarg_only:
+            named[argument.name] = arguments[argument.name]
+        else:
+            positional.append(arguments[argument.name])
+    with torch.no_grad():
+        return node.target(*positional, **named)  # type: ignore[operator]

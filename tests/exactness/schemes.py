@@ -1,0 +1,71 @@
+"""The plans of the exactness matrix, by the names of the schemes that force them."""
+
+from autoddl.cluster.spec import Cluster
+from autoddl.graph.graph import Graph
+from autoddl.graph.regions import repeated_blocks
+from autoddl.planner import baselines
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import baseline_plans, find_plan
+from autoddl.planner.realize import best_buckets
+from autoddl.planner.tables.group_table import WHOLE_SPACE, Space
+from autoddl.plans import Plan
+from autoddl.plans.schedule.duplex import TurnsMaker, best_turns
+from autoddl.plans.stage_figures import stage_figures
+from autoddl.sbp.mesh import Mesh
+from tests.runtime.random_plans import with_zero
+
+BASELINES = ("ZeRO", "Megatron", "Megatron+ZeRO", "SUMMA")
+ZERO = ("zero", "zero-again")  # the state is saved and loaded on the way
+
+
+def space(scheme: str, graph: Graph, mesh: Mesh) -> Space:
+    """The restriction that forces `scheme`: data_parallel or letters such as B-S1, else none."""
+    if scheme in ("searched", "random"):
+        return WHOLE_SPACE
+    if scheme in ("data_parallel", *ZERO):
+        return baselines.data_parallel(graph)
+    return baselines.forced(graph, mesh, scheme.split("-"))
+
+
+def in_turns(plan: Plan) -> Plan:
+    maker = stage_figures(plan.stage).maker
+    turns = best_turns(maker)
+    assert len(turns) > 2, "the two never change"
+    buckets = best_buckets(TurnsMaker.of(maker, turns))
+    return plan.changed(turns=turns, in_flight=2, buckets=buckets)
+
+
+def plan_of(scheme: str, graph: Graph, cluster: Cluster, optimizer: str, parts: int) -> Plan:
+    """The plan of a scheme: `random:N` is drawn with seed N, ZeRO and SUMMA are the planner's.
+
+    `stages:N` is a pipeline with twice the micro-batches; `zero:N` is data parallel with parameters
+    stored by ZeRO's stage N, `zero:mixed` each by another; `zero-again:N` is the same with the
+    repeated blocks run again. `turns:SCHEME` has two micro-batches in flight, and buckets of
+    gradients, too.
+    """
+    kind, _, seed = scheme.partition(":")
+    forced = seed if kind == "turns" else kind
+    if kind in BASELINES:
+        options = PlanOptions(optimizer=optimizer, micro_batches=parts, memory_limit_bytes=1e12)
+        found = baseline_plans(graph, cluster, options)[kind][1]
+        assert found is not None, scheme
+        return found
+    options = PlanOptions(
+        seed=int(seed or 0) if kind == "random" else 0,
+        optimizer=optimizer,
+        micro_batches=parts if kind != "stages" else 2 * parts,
+        stages=int(seed) if kind == "stages" else 1,
+        memory_limit_bytes=1e12,
+        search="random" if kind == "random" else "auto",
+        restarts=1 if kind == "random" else 32,
+        baselines=False,
+    )
+    allowed = None if kind == "stages" else space(forced, graph, cluster.mesh)
+    found = find_plan(graph, cluster, options, space=allowed)
+    if kind == "turns":
+        found = in_turns(found)
+    if kind in ZERO:
+        found = with_zero(found, seed)
+    if kind == "zero-again":
+        found = found.changed(recomputed=repeated_blocks(found.graph))
+    return found

@@ -1,0 +1,162 @@
+"""Small models of the kinds that people train, with data; none of them drops anything."""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+Built = tuple[nn.Module, Callable, Callable[[int], Batch]]
+ROWS = 8
+
+
+class Mlp(nn.Sequential):
+    def __init__(self):
+        super().__init__(
+            nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 8)
+        )
+
+
+class GptBlock(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        b, t, d = x.shape
+        packed = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, d // self.heads)
+        q, k, v = packed.permute(2, 0, 3, 1, 4).unbind(0)
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(seen.transpose(1, 2).reshape(b, t, d))
+        return x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
+
+
+class Gpt(nn.Module):
+    """Its embedding is tied to its head."""
+
+    def __init__(self, blocks=2, width=32, heads=4, words=64, length=16):
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(GptBlock(width, heads) for _ in range(blocks))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, words):
+        x = self.words(words) + self.places(torch.arange(words.shape[1], device=words.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class LlamaBlock(nn.Module):
+    """RMS norms, rotary embeddings, two heads of k and v for four of q, a gated MLP."""
+
+    def __init__(self, width, heads, groups, length):
+        super().__init__()
+        self.heads, self.groups, each = heads, groups, width // heads
+        self.q, self.o = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.k, self.v = (nn.Linear(width, groups * each, bias=False) for _ in "kv")
+        self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.gate, self.up = (nn.Linear(width, 2 * width, bias=False) for _ in "gu")
+        self.down = nn.Linear(2 * width, width, bias=False)
+        turns = torch.arange(length)[:, None] / 10000 ** (torch.arange(0, each, 2) / each)
+        self.register_buffer("cos", torch.cat([turns.cos()] * 2, -1))
+        self.register_buffer("sin", torch.cat([turns.sin()] * 2, -1))
+
+    def turned(self, x):
+        a, b = x.chunk(2, -1)
+        return x * self.cos + torch.cat((-b, a), -1) * self.sin
+
+    def forward(self, x):
+        b, t, d = x.shape
+        y = self.norm1(x)
+        q = self.turned(self.q(y).view(b, t, self.heads, -1).transpose(1, 2))
+        k = self.turned(self.k(y).view(b, t, self.groups, -1).transpose(1, 2))
+        v = self.v(y).view(b, t, self.groups, -1).transpose(1, 2)
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + self.o(seen.transpose(1, 2).reshape(b, t, d))
+        y = self.norm2(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Llama(nn.Module):
+    def __init__(self, blocks=2, width=32, words=64, length=16):
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.blocks = nn.ModuleList(LlamaBlock(width, 4, 2, length) for _ in range(blocks))
+        self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, words, bias=False)
+
+    def forward(self, words):
+        x = self.words(words)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class Residual(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.conv1, self.conv2 = (
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in "12"
+        )
+        self.norm1, self.norm2 = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        y = self.relu(self.norm1(self.conv1(x)))
+        y = self.norm2(self.conv2(y))
+        y += x
+        return self.relu(y)
+
+
+class ResNet(nn.Sequential):
+    def __init__(self):
+        super().__init__(
+            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2, 1), Residual(8), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Linear(8, 10),
+        )  # fmt: skip
+
+
+def next_word(logits, target):
+    return F.cross_entropy(logits.flatten(0, -2), target.flatten())
+
+
+def batches(shape, top, target_shape, target_top) -> Callable[[int], Batch]:
+    """Inputs and target by the step's number: floats, or whole numbers below the tops."""
+
+    def drawn(shape, top, generator):
+        if top:
+            return torch.randint(0, top, shape, generator=generator)
+        return torch.randn(shape, generator=generator)
+
+    def batch(step):
+        generator = torch.Generator().manual_seed(1000 + step)
+        return drawn(shape, top, generator), drawn(target_shape, target_top, generator)
+
+    return batch
+
+
+WORDS = ((ROWS, 16), 64, (ROWS, 16), 64)
+MODELS: dict[str, Callable[[], Built]] = {
+    "mlp": lambda: (Mlp(), F.mse_loss, batches((ROWS, 12), 0, (ROWS, 8), 0)),
+    "gpt": lambda: (Gpt(), next_word, batches(*WORDS)),
+    "llama": lambda: (Llama(), next_word, batches(*WORDS)),
+    "resnet": lambda: (
+        ResNet(), nn.CrossEntropyLoss(), batches((ROWS, 3, 8, 8), 0, (ROWS,), 10)
+    ),
+}  # fmt: skip
+
+
+def build(name: str, seed: int = 0) -> Built:
+    torch.manual_seed(seed)
+    return MODELS[name]()
+
+
+def relative(found: float, expected: float) -> float:
+    return abs(found - expected) / max(abs(expected), math.ulp(1.0))

@@ -1,0 +1,50 @@
+"""Steps in parallel equal steps of one process in eager torch: models x plans, on 2 x 2."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+WORKER = Path(__file__).parent / "train.py"
+FULL = pytest.mark.full
+LOSSES, PARAMETERS = 1e-5, 1e-4
+
+
+@pytest.fixture
+def compare(torch_jobs):
+    """Holds what four processes compute to what one does; scheme -> what was found."""
+
+    def by(model, optimizer, steps, micro_batches, schemes):
+        words = (model, optimizer, steps, 2, 2, micro_batches, *schemes)
+        status, out = torch_jobs.run(WORKER, 4, *map(str, words), timeout=280, prefix=False)
+        assert status == 0, out
+        found = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        assert [result["scheme"] for result in found] == list(schemes)
+        for result in found:
+            assert result["losses"] <= LOSSES and result["parameters"] <= PARAMETERS, result
+        return {result["scheme"]: result for result in found}
+
+    return by
+
+
+@pytest.mark.parametrize("model", ["mlp", pytest.param("gpt", marks=FULL), "llama", "resnet"])
+def test_steps_equal_one_process(compare, model):
+    found = compare(model, "momentum", 5, 1, ("searched", "data_parallel", "B-S1", "random:1"))
+    assert found["data_parallel"]["split_ops"] > found["data_parallel"]["ops"] / 3
+
+
+def test_storage_split_and_blocks_run_again(compare):
+    found = compare("gpt", "adam", 4, 2, ("zero:mixed", "zero-again:3"))
+    assert {1, 2, 3} <= set(found["zero:mixed"]["stages"])
+    assert found["zero-again:3"]["blocks"] > 1
+
+
+def test_two_stages(compare):
+    found = compare("llama", "momentum", 4, 2, ("stages:2",))
+    assert found["stages:2"]["pipeline"] == 2
+
+
+@FULL
+@pytest.mark.parametrize("model", ["gpt", "llama"])
+def test_random_plans(compare, model):
+    compare(model, "momentum", 2, 1, tuple(f"random:{seed}" for seed in range(12)))

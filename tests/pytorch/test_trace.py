@@ -1,0 +1,224 @@
+"""Traces of torch modules: the operators, the batch, and gradients that nothing may lose."""
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+import autoddl  # noqa: E402
+from autoddl.runtime.torch.framework import build_trainer  # noqa: E402
+from autoddl.runtime.torch.trace.trace import trace_with_state  # noqa: E402
+from tests.pytorch.models import ROWS, build, relative  # noqa: E402
+from tests.runtime.random_plans import cluster_of, random_plan  # noqa: E402
+
+ALONE = cluster_of(1, 1)
+
+
+def traced(model, *shape, loss=F.mse_loss):
+    return trace_with_state(model, torch.zeros(*shape), torch.zeros(*shape), loss=loss)
+
+
+def trained(traced_model):
+    graph = traced_model.graph
+    return {op.attrs["name"] for op in graph.params if op.outputs[0] in graph.needs_grad}
+
+
+def same_gradients(model, *batch, loss=F.mse_loss):
+    """One step of the trace alone changes the parameters as eager autograd does."""
+    found = trace_with_state(model, *batch, loss=loss)
+    trainer = build_trainer(
+        found, random_plan(found.graph, ALONE, 0), lambda p: torch.optim.SGD(p, lr=0.1)
+    )
+    value = loss(model(*batch[:-1]), batch[-1])
+    value.backward()
+    assert relative(float(trainer.step(*batch)), float(value)) < 1e-6
+    state = trainer.state_dict()
+    for name, parameter in model.named_parameters():
+        step = 0.0 if parameter.grad is None else 0.1 * parameter.grad
+        torch.testing.assert_close(state[name], parameter.detach() - step)
+    return found
+
+
+@pytest.mark.parametrize("name", ["mlp", "gpt", "llama", "resnet"])
+def test_a_batch_of_another_size_is_traced_so(name):
+    """What `with_batch` makes of one trace is what a trace at that batch gives."""
+    model, loss, batch = build(name)
+    x, y = batch(0)
+    graph = autoddl.trace(model, x, y, loss=loss)
+    half = autoddl.trace(model, x[: ROWS // 2], y[: ROWS // 2], loss=loss)
+    assert graph.batch == ROWS
+    assert graph.with_batch(ROWS // 2).to_json() == half.to_json()
+    assert all(op.module or op.kind in ("input", "loss") for op in graph.ops if "." in op.name)
+
+
+def test_a_model_without_memory_is_traced_as_one_with(tmp_path: Path):
+    model, loss, batch = build("gpt")
+    with torch.device("meta"):
+        empty, *_ = build("gpt")
+    graph = autoddl.trace(empty, *batch(0), loss=loss)
+    assert graph.fingerprint == autoddl.trace(model, *batch(0), loss=loss).fingerprint
+    graph.save(tmp_path / "graph.json")
+    assert autoddl.plan(type(graph).load(tmp_path / "graph.json"), ALONE).back_end == "oneflow"
+
+
+def test_tied_parameters_are_one():
+    model, loss, batch = build("gpt")
+    found = trace_with_state(model, *batch(0), loss=loss)
+    assert found.keys["head.weight"] == found.keys["words.weight"] == "words.weight"
+    assert [op.name for op in found.graph.params].count("words.weight") == 1
+
+
+# ---- gradients
+
+
+class Frozen(nn.Module):
+    """A teacher without gradients, a detached rounding, and a region with gradients inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.learns, self.teaches = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    @torch.no_grad()
+    def teacher(self, x):
+        taught = self.teaches(x)
+        with torch.enable_grad():
+            return taught, self.learns(taught)
+
+    def forward(self, x):
+        taught, both = self.teacher(x)
+        y = self.learns(x)
+        return y + (y.round() - y).detach() - taught * both
+
+
+def test_what_has_no_gradient_gets_none():
+    torch.manual_seed(0)
+    found = same_gradients(Frozen(), torch.randn(4, 6), torch.randn(4, 6))
+    assert trained(found) == {"learns.weight", "learns.bias"}
+
+
+def test_a_frozen_parameter_stays():
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    model[0].requires_grad_(False)
+    assert trained(traced(model, 4, 6)) == {"1.weight", "1.bias"}
+
+
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy
+
+
+class Rounds(nn.Linear):
+    def forward(self, x):
+        return Straight.apply(super().forward(x))
+
+
+def test_a_backward_pass_of_its_own_is_refused():
+    with pytest.raises(ValueError, match="Straight is a torch.autograd.Function"):
+        traced(Rounds(6, 6), 4, 6)
+    assert Straight.apply(torch.ones(1)) == 1  # as before
+
+
+class ByHand(nn.Linear):
+    """A gradient that a hook takes away, of which a trace knows nothing."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        if y.requires_grad and not torch.compiler.is_exporting():
+            y = y.detach()
+        return y + self.bias
+
+
+def test_gradients_other_than_eager_ones_are_refused():
+    with pytest.raises(ValueError, match="weight a gradient that it has not in torch"):
+        traced(ByHand(6, 6), 4, 6)
+
+
+# ---- operators
+
+
+class Many(nn.Module):
+    """Operators that the other models lack."""
+
+    def __init__(self):
+        super().__init__()
+        self.lift = nn.Linear(6, 12)
+        self.table = nn.Embedding(12, 12, padding_idx=3)
+        self.groups = nn.GroupNorm(3, 12)
+
+    def forward(self, x):
+        y = self.lift(x)
+        a, b, c = y.split([4, 4, 4], 1)
+        y = torch.stack([a, b.flip(1), c.roll(1, 1)], 1).flatten(1)
+        y = F.pad(y[:, 2:], (1, 1)).clamp(-2, 2) - y.mean(1, keepdim=True) * y.std(1, keepdim=True)
+        y = y.masked_fill(y > 1.5, 0.5) ** 2 + 2 / (1 + y.abs()) + torch.where(y > 0, y, -y)
+        y = y + self.table(torch.arange(12).remainder(5)).sum(0) + y.cumsum(1) / 12
+        best, places = y.topk(3, 1)
+        y = self.groups(y) + F.one_hot(places[:, 0], 12) * best[:, :1] + y.amax(1, keepdim=True)
+        y = y.repeat(1, 2)[:, ::2] + y.repeat_interleave(2, 1)[:, 3:15]
+        return F.leaky_relu(F.elu(y)).log_softmax(1) @ torch.eye(12)[:, :6]
+
+
+def test_many_operators_repeat_torch():
+    torch.manual_seed(1)
+    same_gradients(Many(), torch.randn(4, 6), torch.randn(4, 6))
+
+
+def test_a_number_that_follows_the_batch_is_scaled():
+    class Mean(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) / x.shape[0]
+
+    graph = traced(Mean(6, 6), 8, 6).graph
+    twice = traced(Mean(6, 6), 16, 6).graph
+    assert graph.with_batch(16).to_json() == twice.to_json()
+
+
+# ---- refusals
+
+
+class Depends(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) if x.sum().item() > 0 else x
+
+
+class Counts(nn.Linear):
+    def __init__(self):
+        super().__init__(6, 6)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        self.seen += 1
+        return super().forward(x)
+
+
+class Inverts(nn.Linear):
+    def forward(self, x):
+        return super().forward(torch.linalg.inv(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (Depends(6, 6), "cannot record Depends: .*values"),
+        (Counts(), "changes the buffer seen"),
+        (Inverts(6, 6), "no rule for aten.linalg_inv"),
+        (3, "must be a torch.nn.Module"),
+    ],
+)
+def test_what_cannot_be_traced_is_told(model, why):
+    with pytest.raises(ValueError, match=why):
+        trace_with_state(model, torch.eye(6), torch.eye(6), loss=F.mse_loss)
+
+
+def test_a_loss_that_is_no_scalar_is_told():
+    with pytest.raises(ValueError, match=r"the loss must be a scalar tensor, it is \(4, 6\)"):
+        traced(nn.Linear(6, 6), 4, 6, loss=lambda y, t: y - t)

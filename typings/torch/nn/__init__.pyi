@@ -1,0 +1,9 @@
+# PyTorch is not installed where types are checked: the type checker takes everything in it as Any.
+from typing import Any
+
+class Module:
+    training: bool
+    def __getattr__(self, name: str) -> Any: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+def __getattr__(name: str) -> Any: ...
