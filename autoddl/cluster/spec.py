@@ -4,13 +4,19 @@ A machine file is the JSON of these classes' fields plus `version`: docs/schemas
 `sources` says where a number comes from, by its dotted name: `{"device.memory_bytes": "data sheet,
 page 2"}`. Fields with `OMIT` are left out where they have no value; `autoddl calibrate` writes
 them.
+
+Where hosts are not alike, `groups` has those of each kind, in the order of their ranks, and the
+machine's own device and links are those of a group that names none. A collective that leaves a
+group, or runs in several at once, goes at the pace of the slowest link.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -30,6 +36,7 @@ Value = TypeVar("Value")
 FLOAT_DTYPES = ("float64", "float32", "float16", "bfloat16")
 FloatDtype = Annotated[str, OneOf(FLOAT_DTYPES)]
 Curve = tuple[tuple[Positive, Positive], ...]
+MOST_NODES, MOST_GPUS = 65_536, 1_024  # more is a slip: no machine has them, no plan is found
 
 
 def _ascending(curve: Curve) -> Curve:
@@ -85,6 +92,51 @@ class Device:
         return self.efficiency.get(dtype if dtype in self.flops_per_s else "float32", ())
 
 
+def _numbers() -> tuple[str, ...]:
+    """The dotted names of what may have a source."""
+    parts = (("device", Device), ("intra", Link), ("inter", Link))
+    named = (f"{part}.{f.name}" for part, kind in parts for f in dataclasses.fields(kind))
+    by_dtype = (f"device.{n}.{d}" for n in ("flops_per_s", "efficiency") for d in FLOAT_DTYPES)
+    return ("nodes", "gpus_per_node", *named, *by_dtype)
+
+
+@checked
+class HostGroup:
+    """`nodes` hosts of one kind, beside one another.
+
+    device, intra, inter: as in `Cluster`; None for the machine's own
+    """
+
+    name: Name
+    nodes: Annotated[Count, Field(le=MOST_NODES)]
+    device: Annotated[Device | None, OMIT] = None
+    intra: Annotated[Link | None, OMIT] = None
+    inter: Annotated[Link | None, OMIT] = None
+    sources: Annotated[Mapping[Annotated[str, OneOf(_numbers())], str], OMIT] = dataclasses.field(
+        default_factory=dict
+    )
+
+
+def _several(groups: tuple[HostGroup, ...]) -> tuple[HostGroup, ...]:
+    names = [group.name for group in groups]
+    if len(groups) == 1:
+        raise ValueError("one group says no more than the machine itself; leave it out")
+    if len(set(names)) < len(names):
+        raise ValueError(f"two groups have one name: {', '.join(names)}")
+    return groups
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Devices that work alike: a device, and what it gets of what the first mesh axis splits.
+
+    part: of the largest part, 1 where shares are equal
+    """
+
+    device: Device
+    part: float = 1.0
+
+
 def _one_each(lines: tuple[GroupLine, ...]) -> tuple[GroupLine, ...]:
     for index, line in enumerate(lines):
         if any(line.shape == other.shape for other in lines[:index]):
@@ -95,24 +147,17 @@ def _one_each(lines: tuple[GroupLine, ...]) -> tuple[GroupLine, ...]:
     return lines
 
 
-MOST_NODES, MOST_GPUS = 65_536, 1_024  # more is a slip: no machine has them, no plan is found
-
-
-def _numbers() -> tuple[str, ...]:
-    """The dotted names of what may have a source."""
-    parts = (("device", Device), ("intra", Link), ("inter", Link))
-    named = (f"{part}.{f.name}" for part, kind in parts for f in dataclasses.fields(kind))
-    by_dtype = (f"device.{n}.{d}" for n in ("flops_per_s", "efficiency") for d in FLOAT_DTYPES)
-    return ("nodes", "gpus_per_node", *named, *by_dtype)
-
-
 @checked
 class Cluster:
     """`nodes` hosts of `gpus_per_node` devices.
 
     intra: the link between the devices of a host; beta is per device.
     inter: the link between hosts; beta is per host, and the host's devices share it.
+    groups: the hosts of each kind, if they are not all alike; then `device`, `intra` and `inter`
+           are those of groups without their own
     lines: measured price lines of collectives, one per group shape that was measured
+    shares: by which tensors are divided among runs of hosts (`sbp.mesh`), () for equal parts: a
+           plan's choice, not written to a machine file
     collectives: the algorithms of the machine's communication library; not written to a file
     """
 
@@ -127,15 +172,76 @@ class Cluster:
     sources: Mapping[Annotated[str, OneOf(_numbers())], str] = dataclasses.field(
         default_factory=dict
     )
+    groups: Annotated[tuple[HostGroup, ...], OMIT, AfterValidator(_several)] = ()
     calibration: Annotated[Calibration | None, OMIT] = None
     lines: Annotated[tuple[GroupLine, ...], OMIT, AfterValidator(_one_each)] = ()
     collectives: Annotated[SkipJsonSchema[InstanceOf[Collectives]], Field(exclude=True)] = (
         COLLECTIVES
     )
+    shares: Annotated[SkipJsonSchema[tuple[int, ...]], Field(exclude=True)] = ()
+
+    def __post_init__(self) -> None:
+        hosts = sum(group.nodes for group in self.groups)
+        if self.groups and hosts != self.nodes:
+            raise ValueError(f"nodes: {self.nodes}, but the groups have {hosts} hosts")
+        assert not self.shares or self.mesh.shares == self.shares
 
     @cached_property
     def mesh(self) -> Mesh:
-        return Mesh(self.nodes, self.gpus_per_node)
+        return Mesh(self.nodes, self.gpus_per_node, self.shares)
+
+    @cached_property
+    def runs(self) -> tuple[int, ...]:
+        """The group of each run of hosts: as many hosts in each as divide every group."""
+        sizes = [group.nodes for group in self.groups]
+        each = math.gcd(*sizes)
+        return tuple(number for number, n in enumerate(sizes) for _ in range(n // each))
+
+    def device_of(self, group: int) -> Device:
+        return self.groups[group].device or self.device if self.groups else self.device
+
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Devices that differ, or that get other shares."""
+        if not self.groups and not self.shares:
+            return (Kind(self.device),)
+        shares = self.shares or (1,) * len(self.runs)
+        groups = [n * len(self.runs) // len(shares) for n in range(len(shares))]
+        devices = [self.device_of(self.runs[n]) if self.groups else self.device for n in groups]
+        found: list[Kind] = []
+        for device, share in zip(devices, shares, strict=True):
+            kind = Kind(device, share / max(shares))
+            found += [kind] if kind not in found else []
+        return tuple(found)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the device that has least."""
+        return min(kind.device.memory_bytes for kind in self.kinds)
+
+    def common_link(self, name: Literal["intra", "inter"]) -> Link:
+        """At whose pace a collective goes that has devices of all groups, or runs in all."""
+        own: Link = getattr(self, name)
+        links = [getattr(group, name) or own for group in self.groups] or [own]
+        if all(link == links[0] for link in links):
+            return links[0]
+        return Link(
+            max(link.alpha_s for link in links),
+            max(link.beta_s_per_byte for link in links),
+            max(link.call_s for link in links),
+            max(link.transfer_latency_s for link in links),
+        )
+
+    def with_shares(self, shares: tuple[int, ...]) -> Cluster:
+        """The same machine, its tensors divided so; ValueError unless they fit its hosts."""
+        Mesh(self.nodes, self.gpus_per_node, shares)
+        if shares and self.groups and len(shares) % len(self.runs):
+            raise ValueError(
+                f"{len(shares)} shares for groups of "
+                f"{', '.join(str(group.nodes) for group in self.groups)} hosts; give "
+                f"{len(self.runs)}, one for each run of hosts"
+            )
+        return dataclasses.replace(self, shares=shares)
 
     @property
     def num_devices(self) -> int:
@@ -148,6 +254,11 @@ class Cluster:
 
     def with_shape(self, nodes: int | None = None, gpus_per_node: int | None = None) -> Cluster:
         """The same machine in another size; omitted arguments stay. ValueError if below 1."""
+        if self.groups and nodes not in (None, self.nodes):
+            raise ValueError(
+                f"{self.name} has hosts of {len(self.groups)} kinds; how many of each make {nodes} "
+                "is for its file to say"
+            )
         sizes = {"nodes": nodes, "gpus_per_node": gpus_per_node}
         changed = {k: v for k, v in sizes.items() if v is not None and v != getattr(self, k)}
         sources = {**self.sources, **dict.fromkeys(changed, "chosen by the caller (with_shape)")}
@@ -181,7 +292,7 @@ class Cluster:
         return MACHINE_FILE.load(path)
 
     def __str__(self) -> str:
-        return f"{self.name} {self.nodes}x{self.gpus_per_node}"
+        return f"{self.name} {self.mesh}"
 
 
 StoredCluster = Annotated[Cluster, Versioned()]

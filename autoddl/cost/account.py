@@ -7,6 +7,7 @@ devices of a host follow `sbp.redistribute` (design: the NIC is shared); memory 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
@@ -22,7 +23,7 @@ from ..sbp.signature import Inner, find_rule, signatures_of
 from .exchange import Buckets, exchanges, sharers
 from .memory import Held, held_bytes
 from .model import CostModel
-from .operators import compute_seconds, inner_count, inner_seconds, reduced_spec, times_of
+from .operators import Divided, inner_count, inner_seconds, reduced_spec
 from .recompute import Recomputation
 from .sharded_storage import edge_times
 
@@ -184,20 +185,21 @@ def operator_seconds(
     """Seconds of computation of one forward and one backward pass of `op` on one device."""
     if op.name in graph.free_ops:
         return 0.0, 0.0
-    mesh, spec, rule = model.cluster.mesh, graph.spec(op), find_rule(op.kind)
-    assert rule is not None, f"{op.name} has no rule"
-    share = 1
-    for axis, extent in enumerate(mesh.extents):
-        if any(nd[axis].is_split for nd in (*placed.ins, *placed.outs)):
-            share *= extent
-    tensors = zip((*spec.inputs, *spec.outputs), (*placed.ins, *placed.outs), strict=True)
-    moved = sum(even_bytes(t, nd, mesh) for t, nd in tensors)
-    device = model.cluster.device
-    times = times_of(device, graph, op)
+    mesh, spec, places = model.cluster.mesh, graph.spec(op), (*placed.ins, *placed.outs)
+    divides = [any(nd[axis].is_split for nd in places) for axis in range(mesh.num_axes)]
+    share = math.prod(p for p, divided in zip(mesh.parts, divides, strict=True) if divided)
+    tensors = zip((*spec.inputs, *spec.outputs), places, strict=True)
+    sizes = [(even_bytes(t, nd, mesh), nd) for t, nd in tensors]
+    first = sum(size for size, nd in sizes if mesh.shares and nd[0].is_split)
+    divided = Divided(
+        np.array([float(share)]),
+        np.array([sum(size for size, _ in sizes)]),
+        np.array([any(divides[:1])]),
+        np.array([float(first)]),
+    )
 
     def seconds(has_grad: bool) -> float:
-        arrays = np.array([float(share)]), np.array([moved])
-        return float(compute_seconds(spec, rule, device, *arrays, has_grad, times)[0])
+        return float(divided.seconds(model.cluster, graph, op, has_grad)[0])
 
     forward = seconds(False)
     has_grad = any(o in graph.needs_grad for o in op.outputs)
@@ -256,7 +258,8 @@ class Trips:
     def seconds(self, graph: Graph, op: Op, placed: PlannedOp) -> tuple[float, float]:
         """`operator_seconds`."""
         # what was measured is known by more than this; an opaque part's attributes are of any type
-        if op.kind == "opaque" or self.model.cluster.device.operators:
+        measured = any(kind.device.operators for kind in self.model.cluster.kinds)
+        if op.kind == "opaque" or measured:
             return operator_seconds(graph, self.model, op, placed)
         spec, attrs = graph.spec(op), tuple(sorted(op.attrs.items()))
         has_grad = any(o in graph.needs_grad for o in op.outputs)

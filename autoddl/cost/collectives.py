@@ -29,7 +29,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cluster.link import GroupLine
+from ..cluster.link import GroupLine, Link
 from ..cluster.spec import Cluster
 from ..sbp.collectives import COLLECTIVES, Collectives, Step, StepKind, Work, path_bytes
 from ..sbp.edges import mask_axes
@@ -77,6 +77,14 @@ class CommModel:
         return self.cluster.collectives
 
     @cached_property
+    def _intra(self) -> Link:
+        return self.cluster.common_link("intra")
+
+    @cached_property
+    def _shuffle_s_per_byte(self) -> float:
+        return max(kind.device.shuffle_s_per_byte for kind in self.cluster.kinds)
+
+    @cached_property
     def _lines(self) -> dict[tuple[str, int, int, float], GroupLine]:
         lines = self.cluster.lines if self.rule == "shared_nic" else ()
         return {line.shape: line for line in lines}
@@ -89,7 +97,12 @@ class CommModel:
         nodes, gpus = self.mesh.topology(axes)
         if self.collectives[kind].is_local or nodes * gpus == 1:
             return 0.0, 0.0
-        return self.group_price(kind, nodes, gpus, self.cluster.gpus_per_node / gpus)
+        latency_s, s_per_byte = self.group_price(
+            kind, nodes, gpus, self.cluster.gpus_per_node / gpus
+        )
+        if self.mesh.shares and self.collectives[kind].cuts:
+            s_per_byte *= self.mesh.padding(axes)
+        return latency_s, s_per_byte
 
     def prices(self, kind: StepKind, masks: NDArray[np.int64]) -> tuple[Prices, Prices]:
         """`price` for an array of axes, each as a number of which bit a stands for axis a."""
@@ -146,7 +159,7 @@ class CommModel:
         if line is not None:
             return line.latency_s, line.s_per_byte
         work = work_of(kind, nodes, gpus, groups, self.collectives)
-        link = self.cluster.intra if nodes == 1 else self.cluster.inter
+        link = self._intra if nodes == 1 else self.cluster.common_link("inter")
         if kind == "send":
             latency = link.transfer_latency_s
         else:
@@ -154,6 +167,6 @@ class CommModel:
         if nodes == 1 or self.rule == "plain":
             beta = work.device * link.beta_s_per_byte
         else:
-            inside = work.device * self.cluster.intra.beta_s_per_byte if gpus > 1 else 0.0
+            inside = work.device * self._intra.beta_s_per_byte if gpus > 1 else 0.0
             beta = max(work.nic * link.beta_s_per_byte, inside)
-        return latency, beta + work.shuffled * self.cluster.device.shuffle_s_per_byte
+        return latency, beta + work.shuffled * self._shuffle_s_per_byte

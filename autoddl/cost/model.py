@@ -115,4 +115,4 @@ class CostModel:
     def limit_bytes(self) -> float:
         if self.memory_limit_bytes is not None:
             return float(self.memory_limit_bytes)
-        return float(self.cluster.device.memory_bytes)
+        return float(self.cluster.memory_bytes)

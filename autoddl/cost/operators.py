@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster.operator_times import OperatorTimes
-from ..cluster.spec import Curve, Device
+from ..cluster.spec import Cluster, Curve, Device
 from ..graph.graph import Graph, Op
 from ..sbp.layout import TensorSpec
 from ..sbp.signature import Inner, OpSpec, Rule, find_rule
@@ -73,6 +73,38 @@ def compute_seconds(
     dtype = next((t.dtype for t in op.outputs if t.is_float), "float32")
     forward = forward_seconds(device, rule.flops(op) / share, moved_bytes, dtype, rule.heavy)
     return forward * (1 + (BACKWARD_RATIO[rule.heavy] if has_grad else 0))
+
+
+@dataclass(frozen=True)
+class Divided:
+    """An operator among devices, in arrays over strategies.
+
+    share, moved_bytes:           of `compute_seconds`, for the device that has the largest part
+    by_first, first_moved_bytes:  whether the first mesh axis divides the work, and the bytes moved
+                                  of tensors that it splits
+    """
+
+    share: Array
+    moved_bytes: Array
+    by_first: NDArray[np.bool_]
+    first_moved_bytes: Array
+
+    def seconds(self, cluster: Cluster, graph: Graph, op: Op, has_grad: bool) -> Array:
+        """`compute_seconds` of the kind of devices that takes longest, of each with its own part.
+
+        HAP (Zhang et al., EuroSys 2024, section 3.2): the slowest device's computation counts.
+        """
+        spec, rule = graph.spec(op), find_rule(op.kind)
+        assert rule is not None, f"{op.name} has no rule"
+        found: list[Array] = []
+        for kind in cluster.kinds:
+            share, moved = self.share, self.moved_bytes
+            if kind.part != 1.0:
+                share = np.where(self.by_first, share / kind.part, share)
+                moved = moved - (1 - kind.part) * self.first_moved_bytes
+            times = times_of(kind.device, graph, op)
+            found.append(compute_seconds(spec, rule, kind.device, share, moved, has_grad, times))
+        return found[0] if len(found) == 1 else np.max(found, axis=0)
 
 
 def saved_bytes(op: OpSpec, rule: Rule, out_bytes: Array, has_grad: bool) -> Array:

@@ -98,9 +98,9 @@ def stored_codes(spec: TensorSpec, needed: Codes, given: Codes, chosen: Bools, m
     trials: list[tuple[Codes, Bools, Bools]] = []  # along each dim, whether it is used, and fits
     for dim in range(len(spec.shape)):
         own, trial = needed == dim, np.where(split, np.int8(dim), kept)
-        parts = num_parts(trial == dim, mesh.extents)
+        units = num_parts(trial == dim, mesh.units)
         contiguous = ~(own & ~before).any(axis=1)
-        trials.append((trial, own.any(axis=1), contiguous & (spec.shape[dim] % parts == 0)))
+        trials.append((trial, own.any(axis=1), contiguous & (spec.shape[dim] % units == 0)))
     # dims that nothing splits first, then those that only axes before the first one split
     for unused in (True, False):
         for trial, is_used, fits in trials:
@@ -135,12 +135,12 @@ def _in_runs(comm: CommModel, kind: StepKind, along: Bools, whole: Floats) -> tu
     Of `whole` [n] local bytes gathered `along` [n, axis] all those axes at once or in runs, the
     minor ones first (a reduce-scatter: the major ones first), whatever is cheapest:
 
-        g(i) = min over j > i of  g(j) + price(axes i..j-1) whole / (extents of the axes before i)
+        g(i) = min over j > i of  g(j) + price(axes i..j-1) whole / (parts of the axes before i)
     """
     count, axes = along.shape
     masks = _masks(along)
-    extents = np.where(along, np.array(comm.mesh.extents, dtype=np.float64), 1.0)
-    sizes = whole / (np.cumprod(extents, axis=1) / extents).T
+    parts = np.where(along, np.array(comm.mesh.parts), 1.0)
+    sizes = whole / (np.cumprod(parts, axis=1) / parts).T
     least = np.zeros((axes + 1, count))
     end = np.zeros((count, axes), dtype=np.int64)
     for i in reversed(range(axes)):

@@ -141,7 +141,7 @@ class StepTensors:
     strides: dict[str, Strides] = field(default_factory=dict)  # of views
     extras: set[str] = field(default_factory=set)  # names of what operators keep beside outputs
     counter: int = 0
-    _parts: dict[int, tuple[NdSbp, int]] = field(default_factory=dict)  # by the object's id
+    _parts: dict[int, tuple[NdSbp, float]] = field(default_factory=dict)  # by the object's id
     _whole: dict[str, int] = field(default_factory=dict)
     _routes: dict[tuple[NdSbp, tuple[Step, ...]], tuple[Way, ...]] = field(default_factory=dict)
 

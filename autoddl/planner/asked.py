@@ -12,7 +12,8 @@ from .options import PlanOptions
 
 def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:
     """What prices plans with these options. ValueError without a rate for their precision."""
-    check_precision(options.precision, cluster.device)
+    for kind in cluster.kinds:
+        check_precision(options.precision, kind.device)
     return CostModel(
         cluster,
         options.optimizer,

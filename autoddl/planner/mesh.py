@@ -183,6 +183,7 @@ def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -
         precision=model.precision,
         back_end=model.back_end,
         buckets=found.buckets,
+        shares=cluster.shares,
         ema=model.ema,
     )
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
@@ -86,6 +88,9 @@ class PlanOptions:
     batch_norm:         the rows that BatchNorm takes its statistics of: the whole "batch", which is
                         then not cut into micro-batches, each "micro_batch", or each device's
                         "shard" of it
+    shares:             by which tensors are divided among runs of equally many hosts, such as
+                        "3:1", or "even"; None chooses where the machine file has hosts of several
+                        kinds, and is even elsewhere
     stages:             None for one mesh, a number of pipeline stages, or "auto" for as many as pay
     schedule:           of the stages
     delay:              weight gradients are computed so many backward passes late; None: with the
@@ -173,6 +178,9 @@ class PlanOptions:
             choices=("batch", "micro_batch", "shard"),
         ),
     )
+    shares: str | None = _option(
+        None, About("Of tensors among hosts that are not alike, e.g. 3:1; even: equal ones.")
+    )
     stages: Stages | None = _option(
         None, About("Cut the model into pipeline stages; auto: as many as pay.")
     )
@@ -192,6 +200,8 @@ class PlanOptions:
                 f"the search {self.search!r} proves no bound, so it cannot keep to a gap; leave "
                 f"the gap out, or use one of {', '.join(PROVING)}"
             )
+        if self.shares not in (None, "even") and self.stages not in (None, 1):
+            raise ValueError("shares divide tensors on one mesh; leave them out, or the stages")
         if self.stages is None:
             self._refuse(_OF_STAGES, "cannot go without stages")
             return
@@ -221,6 +231,11 @@ class PlanOptions:
                 hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
                 raise TypeError(f"plans have no option {name!r}; {hint}")
         return dataclasses.replace(options or cls(), **keywords)
+
+    @property
+    def given_shares(self) -> tuple[int, ...] | None:
+        """The shares asked for: () for even ones, None for any."""
+        return None if self.shares is None else parse_shares(self.shares)
 
     @property
     def changed(self) -> tuple[str, ...]:
@@ -274,6 +289,7 @@ class TrainKeywords(TypedDict, total=False):
     precision: str
     back_end: str
     batch_norm: BatchNorm
+    shares: str | None
     schedule: str
     delay: int | None
     chunks: int
@@ -301,6 +317,9 @@ def _check(option: dataclasses.Field[Any], value: Any) -> None:
         if value != "auto" and not whole:
             raise ValueError(f"stages must be a number from 1 on, 'auto' or None, got {value!r}")
         return
+    if name == "shares":
+        parse_shares(value)
+        return
     if asked.choices:
         if name == "search" and isinstance(value, Algorithm):
             return
@@ -321,6 +340,18 @@ def _check(option: dataclasses.Field[Any], value: Any) -> None:
         raise ValueError(f"{name} must be at least {asked.least:g}, got {value}")
     if asked.above is not None and not number > asked.above:
         raise ValueError(f"{name} must be more than {asked.above:g}, got {value}")
+
+
+def parse_shares(text: object) -> tuple[int, ...]:
+    """`3:1` -> (3, 1), without a common factor; () for `even`. ValueError on anything else."""
+    if text == "even":
+        return ()
+    if not isinstance(text, str) or not re.fullmatch(r"[1-9]\d{0,5}(:[1-9]\d{0,5})+", text):
+        raise ValueError(
+            f"shares must be like '3:1', one for each run of hosts, or 'even': {text!r}"
+        )
+    shares = tuple(map(int, text.split(":")))
+    return tuple(share // math.gcd(*shares) for share in shares)
 
 
 DEFAULTS = PlanOptions()

@@ -31,6 +31,7 @@ from .asked import cost_model, micro_batch_counts, prepared, stage_counts
 from .baselines.pricing import BaselinePricer, tried_again
 from .mesh import MeshPlan, plan_mesh, write_stage
 from .options import DEFAULTS, PlanOptions
+from .shares import TRIES, Shares, best_shares, divided_rows, speeds
 from .stages.choice import MOST_STAGES, ranked_partitions
 from .stages.partition import Partition, Stage
 from .stages.stage_prices import StagePrices
@@ -88,7 +89,12 @@ def find_plan(
     model = cost_model(cluster, options)
     graph = prepared(graph, options)
     if options.stages in (None, 1):
-        return _on_one_mesh(graph, model, options, space)
+        return _on_hosts(graph, model, options, space)
+    if cluster.groups:
+        raise ValueError(
+            f"{cluster.name} has hosts of {len(cluster.groups)} kinds; stages are for hosts that "
+            "are all alike: plan it without stages"
+        )
     assert space is None, "stages are searched among all strategies"
     deadline = Deadline.after(options.budget_seconds)
     if options.stages != "auto":
@@ -112,6 +118,45 @@ def find_plan(
     if not found:
         raise failed[0]
     return min(found, key=lambda plan: figures(plan).iteration_s)
+
+
+def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space | None) -> Plan:
+    """The plan on one mesh at the shares that are asked for, or that are best.
+
+    Beside the known schemes at these shares the plan has the best of them at even ones.
+    """
+    cluster, given = model.cluster, options.given_shares
+    if given is not None or cluster.shares or not cluster.groups:
+        return _on_one_mesh(graph, _by(model, given or cluster.shares), options, space)
+    failed: list[ValueError] = []
+    deadline = Deadline.after(options.budget_seconds)
+
+    def at(shares: Shares) -> Plan | None:
+        own = replace(options, budget_seconds=deadline.budget_s(1 / TRIES))
+        try:
+            return _on_one_mesh(graph, _by(model, shares), own, space)
+        except ValueError as error:
+            failed.append(error)
+            return None
+
+    best, plans = best_shares(
+        at,
+        lambda plan: figures(plan).iteration_s,
+        speeds(cluster, graph),
+        divided_rows(cluster, graph.batch),
+    )
+    if best is None:
+        raise failed[0]
+    plan, even = plans[best], plans.get(())
+    rival = even.closest_baseline if even is not None and even is not plan else None
+    if rival is None:
+        return plan
+    named = replace(rival, name=f"{rival.name}, even shares")
+    return replace(plan, baselines=(*plan.baselines, named))
+
+
+def _by(model: CostModel, shares: Shares) -> CostModel:
+    return replace(model, cluster=model.cluster.with_shares(shares))
 
 
 def _on_one_mesh(
@@ -284,7 +329,7 @@ def baseline_plans(
 
     The errors are those of `find_plan`.
     """
-    model = cost_model(cluster, options)
+    model = cost_model(cluster.with_shares(options.given_shares or cluster.shares), options)
     micro = MicroBatches.of(prepared(graph, options))
     counts = micro_batch_counts(prepared(graph, options), options.micro_batches)
     again = tried_again(repeated_blocks(micro.graph(counts[0])), options.checkpointing)

@@ -69,6 +69,8 @@ def verify_places(cluster: Cluster, parts: Sequence[StagePlan], chunks: int) -> 
     devices = sorted(d for s in first for d in s.place.devices)
     if any(s.place != first[v % len(first)].place for v, s in enumerate(parts)):
         raise ValueError("the parts of a stage lie on different devices")
+    if len(parts) > 1 and any(part.shares for part in parts):
+        raise ValueError("only a plan of one stage may have shares")
     if devices != [(n, g) for n in range(cluster.nodes) for g in range(cluster.gpus_per_node)]:
         raise ValueError(f"the stages do not lie on every device of {cluster} once")
 
@@ -177,7 +179,7 @@ def _unlike_its_rule(
     signatures = stage.graph.signatures(op)
     allowed = (*signatures, *filter(None, map(partial_gradient, signatures)))
     carried: dict[Signature, int] = {}
-    for axis, extent in enumerate(stage.mesh.extents):
+    for axis, units in enumerate(stage.mesh.units):
         said = Signature(
             tuple(nd[axis] for nd in placed.ins),
             tuple(nd[axis] for nd in placed.outs),
@@ -187,10 +189,10 @@ def _unlike_its_rule(
         found = next((s for s in allowed if _agree(said, s)), None)
         if found is None or (found.inner is not None) != (axis in placed.inner_axes):
             return f"on axis {axis} it has no signature {said}"
-        carried[found] = carried.get(found, 1) * extent
+        carried[found] = carried.get(found, 1) * units
     for signature, parts in carried.items():
         if signature.limit is not None and signature.limit % parts:
-            return f"{signature} on {parts} devices: they do not divide {signature.limit}"
+            return f"{signature} in {parts} parts: they do not divide {signature.limit}"
     return ""
 
 

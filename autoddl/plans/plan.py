@@ -151,7 +151,7 @@ class Plan(Once):
         """The plan that has one stage, for the whole model on the whole cluster."""
         graph = stage.graph
         cut = CutGraph(graph, (tuple(op.name for op in graph.ops),))
-        return cls(cut, stage.cluster, (stage,), baselines)
+        return cls(cut, stage.cluster.with_shares(()), (stage,), baselines)
 
     def keeping_all(self) -> Plan:
         """The same plan without recomputation."""
@@ -184,7 +184,9 @@ class Plan(Once):
         """The same plan on other devices. ValueError unless there are as many."""
         self.check_cluster(cluster)
         stages = tuple(
-            dataclasses.replace(stage, cluster=cluster.with_shape(*stage.place.shape))
+            dataclasses.replace(
+                stage, cluster=cluster.with_shape(*stage.place.shape).with_shares(stage.shares)
+            )
             for stage in self.stages
         )
         return dataclasses.replace(self, cluster=cluster, stages=stages)

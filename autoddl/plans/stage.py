@@ -65,6 +65,7 @@ class StageFile:
     edges: StoredEdges
     buckets: Annotated[tuple[tuple[Size, ...], ...], OMIT] = ()
     turns: Annotated[tuple[tuple[Size, Size], ...], OMIT] = ()
+    shares: Annotated[tuple[Count, ...], OMIT] = ()
 
     __pydantic_config__ = FIELDS
 
@@ -74,7 +75,7 @@ class StageFile:
         missing = [op.name for op in graph.ops if op.name not in self.ops]
         if missing:
             raise ValueError(f"the plan places no operator {missing[0]!r}")
-        own = cluster.with_shape(*self.place.shape)
+        own = cluster.with_shape(*self.place.shape).with_shares(self.shares)
         return StagePlan(graph=graph, cluster=own, **asked, **vars(self))
 
 
@@ -91,6 +92,7 @@ class StagePlan(StageFile, Once):
                 leave, by their numbers in `exchanges`; () if each travels by itself after it
     turns:      whose turn it is of the micro-batches that are in flight on one mesh, see
                 `plans.schedule.turns`; () if one is done before the next one starts
+    shares:     by which tensors are divided among runs of hosts, () for equal parts (`sbp.mesh`)
     precision:  "float16" or "bfloat16" if `graph` is in mixed precision
     back_end:   whose memory rules say what a step needs
     ema:        an average of the parameters is kept beside them, and counts in their memory

@@ -13,10 +13,12 @@ tensors before and after:
     slice            B -> S           local
     to_partial       B -> P, S -> P   local: the first device keeps, or pads with zeros
 
-Groups along the same axes run at once, so G/g of them cross each NIC. By default each change is
-done by a ring, or pairwise. `Collectives.with_algorithm` gives a table with one more way, of other
-rounds or bytes; a path takes whichever is cheaper. What is several steps along fewer axes needs no
-entry: recursive doubling, and reducing inside the nodes first, are paths over the prime axes.
+Groups along the same axes run at once, so G/g of them cross each NIC. Pieces of a split along an
+axis with shares are filled up to the largest, which multiplies the bytes by `Mesh.padding`. By
+default each change is done by a ring, or pairwise. `Collectives.with_algorithm` gives a table with
+one more way, of other rounds or bytes; a path takes whichever is cheaper. What is several steps
+along fewer axes needs no entry: recursive doubling, and reducing inside the nodes first, are paths
+over the prime axes.
 
 A path read backwards with Partial and Broadcast swapped is a path, so the backward pass of a
 collective is its `inverse`: all-gather and reduce-scatter change places, as do slice and S -> P.
@@ -56,6 +58,10 @@ class Work:
     device: float
     shuffled: float = 0.0
     nic_messages: float = 0.0
+
+    def padded(self, factor: float) -> Work:
+        """The same with so many times the bytes on links (`Mesh.padding`)."""
+        return replace(self, nic=factor * self.nic, device=factor * self.device)
 
 
 # The work in groups of nodes x gpus devices, so many of which share each NIC.
@@ -119,6 +125,11 @@ class Collective:
     @property
     def is_local(self) -> bool:
         return self.work is None
+
+    @property
+    def cuts(self) -> bool:
+        """Whether what devices send are pieces of a split, filled up where they are unequal."""
+        return any("S" in change for change in self.changes)
 
     @property
     def divides(self) -> bool:
@@ -395,7 +406,8 @@ def work_of(step: Step, mesh: Mesh, table: Collectives = COLLECTIVES) -> Work:
     if work is None:
         return Work(0, 0.0, 0.0)
     nodes, gpus = mesh.topology(step.axes)
-    return work(nodes, gpus, mesh.gpus_per_node / gpus)
+    done = work(nodes, gpus, mesh.gpus_per_node / gpus)
+    return done.padded(mesh.padding(step.axes)) if table[step.way].cuts else done
 
 
 def nic_bytes(

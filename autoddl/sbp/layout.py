@@ -2,12 +2,14 @@
 
 A dim of n split over p devices is balanced: the first n mod p devices have one element more.
 Several axes that split one dim nest, the earlier axis outermost, and each level is balanced:
-10 over (S0, S0) on 2 x 2 is 3, 2, 3, 2, while 10 over S0 on 4 is 3, 3, 2, 2.
+10 over (S0, S0) on 2 x 2 is 3, 2, 3, 2, while 10 over S0 on 4 is 3, 3, 2, 2. Along an axis with
+shares (`mesh.Axis`) a dim is cut by them, and must be a multiple of their sum; then "even" says
+that the parts are just as large as the shares say.
 
 This module is the only one that divides a tensor, or an operator's work, among devices; no other
 module assumes that the parts are equal. For a single placement use `local_slices`, `local_shape`,
 `shard_bytes` and `even_bytes`; for many placements at once, given as rows of label codes
-(`Placement.code`), `num_parts`, `split_parts` and the functions built on them.
+(`Placement.code`), `num_parts`, `split_units` and the functions built on them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .mesh import Mesh
+from .mesh import Axis, Mesh
 from .placement import NdSbp, Placement
 
 Shape = tuple[int, ...]
@@ -76,6 +78,23 @@ def balanced_range(start: int, stop: int, parts: int, index: int) -> tuple[int, 
     return low, low + base + (1 if index < extra else 0)
 
 
+def piece_of(start: int, stop: int, axis: Axis, index: int) -> tuple[int, int]:
+    """The piece of [start, stop) at coordinate `index` of an axis: balanced, or by its shares.
+
+    ValueError if the shares cannot divide it into whole elements.
+    """
+    if not axis.shares:
+        return balanced_range(start, stop, axis.extent, index)
+    unit, rest = divmod(stop - start, axis.units)
+    if rest:
+        raise ValueError(
+            f"{stop - start} elements cannot be divided {':'.join(map(str, axis.shares))}: they "
+            f"are not a multiple of {axis.units}"
+        )
+    low = start + unit * sum(axis.shares[:index])
+    return low, low + unit * axis.shares[index]
+
+
 def local_slices(shape: Sequence[int], nd: NdSbp, mesh: Mesh, rank: int) -> tuple[slice, ...]:
     """The slices of the global tensor that `rank` holds (whole dims for B and P).
 
@@ -83,15 +102,14 @@ def local_slices(shape: Sequence[int], nd: NdSbp, mesh: Mesh, rank: int) -> tupl
     """
     check_fits(shape, nd, mesh)
     ranges = [(0, n) for n in shape]
-    for placement, extent, coord in zip(nd, mesh.extents, mesh.coords(rank), strict=True):
+    for placement, axis, coord in zip(nd, mesh.axes, mesh.coords(rank), strict=True):
         if placement.is_split:
-            low, high = ranges[placement.dim]
-            ranges[placement.dim] = balanced_range(low, high, extent, coord)
+            ranges[placement.dim] = piece_of(*ranges[placement.dim], axis, coord)
     return tuple(slice(low, high) for low, high in ranges)
 
 
-def local_shape(shape: Sequence[int], nd: NdSbp, mesh: Mesh, rank: int = 0) -> Shape:
-    """Shape of the part that `rank` holds. Rank 0 holds the largest."""
+def local_shape(shape: Sequence[int], nd: NdSbp, mesh: Mesh, rank: int) -> Shape:
+    """Shape of the part that `rank` holds."""
     return tuple(s.stop - s.start for s in local_slices(shape, nd, mesh, rank))
 
 
@@ -108,74 +126,89 @@ def check_fits(shape: Sequence[int], nd: NdSbp, mesh: Mesh) -> None:
 
 
 def is_even(shape: Sequence[int], nd: NdSbp, mesh: Mesh) -> bool:
-    """True if every split dim divides evenly over its axes, so that all shards are equal."""
+    """True if every split dim divides evenly over its axes, so that all shards are equal.
+
+    Along an axis with shares: just as large as these say.
+    """
     if any(dim >= len(shape) for dim in nd.split_dims()):
         return False
-    return all(shape[dim] % parts_of_dim(nd, dim, mesh) == 0 for dim in nd.split_dims())
+    return all(shape[dim] % units_of_dim(nd, dim, mesh) == 0 for dim in nd.split_dims())
 
 
-def parts_of_dim(placements: Iterable[Placement], dim: int, mesh: Mesh) -> int:
-    """Into how many parts the placements on the mesh's axes split `dim`."""
-    return mesh.extent(a for a, p in enumerate(placements) if p.is_split and p.dim == dim)
+def units_of_dim(placements: Iterable[Placement], dim: int, mesh: Mesh) -> int:
+    """Of what `dim` must be a multiple to be split evenly: into so many parts, if all are equal."""
+    split = (a for a, p in enumerate(placements) if p.is_split and p.dim == dim)
+    return math.prod(mesh.units[a] for a in split)
 
 
-def shard_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh, rank: int = 0) -> int:
-    """Bytes of the part that `rank` holds. Rank 0 holds the largest."""
-    return spec.item_bytes * math.prod(local_shape(spec.shape, nd, mesh, rank))
+def shard_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> int:
+    """Bytes of the largest part of a tensor."""
+    return spec.item_bytes * math.prod(local_shape(spec.shape, nd, mesh, mesh.fullest))
 
 
 @lru_cache(maxsize=10_000)
-def num_shards(nd: NdSbp, mesh: Mesh) -> int:
-    """The number of distinct parts of a tensor that the devices hold."""
-    return mesh.extent(a for a, placement in enumerate(nd) if placement.is_split)
+def num_shards(nd: NdSbp, mesh: Mesh) -> float:
+    """A tensor's size divided by that of the largest part that a device holds."""
+    return math.prod(mesh.parts[a] for a, placement in enumerate(nd) if placement.is_split)
 
 
 def even_bytes(spec: TensorSpec, nd: NdSbp, mesh: Mesh) -> float:
-    """Bytes of a tensor on one device if all parts are taken as equal."""
+    """Bytes of a tensor's largest part, where parts that do not divide evenly count as equal."""
     return spec.bytes / num_shards(nd, mesh)
 
 
 # ---- many placements at once
 
 
-def num_parts(divided: ArrayLike, extents: ArrayLike) -> Floats:
+def num_parts(divided: ArrayLike, parts: ArrayLike) -> Floats:
     """[...]: the number of parts made by the axes where `divided` [..., axes] is true.
 
-    extents: [axes], or [..., axes] where the rows are of several meshes
+    parts: of each axis [axes], or [..., axes] where the rows are of several meshes
     """
-    return np.where(divided, np.asarray(extents, dtype=np.float64), 1.0).prod(axis=-1)
+    return np.where(divided, np.asarray(parts, dtype=np.float64), 1.0).prod(axis=-1)
 
 
 def even_bytes_of(spec: TensorSpec, codes: Codes, mesh: Mesh) -> Floats:
     """[n]: `even_bytes` under each row of codes [n, axes]."""
-    return spec.bytes / num_parts(codes >= 0, mesh.extents)
+    return spec.bytes / num_parts(codes >= 0, mesh.parts)
 
 
-def split_parts(codes: Codes, ndim: int, mesh: Mesh) -> Ints:
-    """[n, ndim]: the product of the extents of the axes that split each dim."""
-    parts = np.ones((len(codes), ndim), dtype=np.int64)
-    for axis, extent in enumerate(mesh.extents):
+def split_units(codes: Codes, ndim: int, mesh: Mesh) -> Ints:
+    """[n, ndim]: `units_of_dim` of each dim under each row of codes [n, axes]."""
+    found = np.ones((len(codes), ndim), dtype=np.int64)
+    for axis, units in enumerate(mesh.units):
         by_label = np.ones((ndim + 2, ndim), dtype=np.int64)
-        by_label[range(2, ndim + 2), range(ndim)] = extent
-        parts *= by_label.take(codes[:, axis] + np.int8(2), axis=0)
-    return parts
+        by_label[range(2, ndim + 2), range(ndim)] = units
+        found *= by_label.take(codes[:, axis] + np.int8(2), axis=0)
+    return found
 
 
-def largest_bytes(spec: TensorSpec, parts: NDArray[np.signedinteger[Any]]) -> tuple[Floats, Bools]:
-    """Bytes of the largest shard under each row of `parts` [n, ndim], and whether it is even.
+def fullest_share(codes: Codes, mesh: Mesh) -> Floats | float:
+    """[n]: of how many units the largest part consists under each row; 1 on an even mesh."""
+    if not mesh.shares:
+        return 1.0
+    return np.where(codes[:, 0] >= 0, float(max(mesh.shares)), 1.0)
 
+
+def largest_bytes(
+    spec: TensorSpec, units: NDArray[np.signedinteger[Any]], fullest: Floats | float = 1.0
+) -> tuple[Floats, Bools]:
+    """Bytes of the largest shard under each row of `units` [n, ndim], and whether it is even.
+
+    fullest: `fullest_share` of the rows
     The first device of nested balanced splits holds ceil(size / parts) of each dim.
     """
     shape = np.array(spec.shape, dtype=np.int64)
-    local = -(-shape // parts)
-    return spec.item_bytes * local.prod(axis=1, dtype=np.float64), (local * parts == shape).all(1)
+    local = -(-shape // units)
+    of_unit = spec.item_bytes * local.prod(axis=1, dtype=np.float64)
+    return of_unit * fullest, (local * units == shape).all(1)
 
 
-def divides_evenly(shape: Sequence[int], parts: NDArray[Any]) -> Bools:
-    """[n]: whether each row of `parts` [n, ndim] divides every dim."""
-    return (np.array(shape, dtype=np.int64) % parts == 0).all(axis=-1)
+def divides_evenly(shape: Sequence[int], units: NDArray[Any]) -> Bools:
+    """[n]: whether each row of `units` [n, ndim] divides every dim."""
+    return (np.array(shape, dtype=np.int64) % units == 0).all(axis=-1)
 
 
-def repeated_parts(extents: ArrayLike, counts: Ints) -> NDArray[Any]:
-    """[n]: the number of parts made by counts [n, classes] of axes, each class of one extent."""
-    return (np.asarray(extents) ** counts).prod(axis=-1)
+def repeated_parts(parts: ArrayLike, counts: Ints) -> NDArray[Any]:
+    """[n]: the number of parts made by counts [n, classes] of axes, each class of so many parts."""
+    return (np.asarray(parts) ** counts).prod(axis=-1)

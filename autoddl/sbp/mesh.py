@@ -4,6 +4,15 @@ N nodes x G GPUs: N and G are factored into primes, and each factor is an atomic
 first. Every process topology of every layer (AutoDDL section 4.2, the tuples of nodes and GPUs) is
 a labelling of these axes, so layers may differ in topology without changing the mesh. Ranks are
 row-major: the last axis varies fastest, rank = node * gpus_per_node + gpu.
+
+Where hosts are not alike, the first axis may be *uneven*: it divides the hosts into runs of as many
+each, and what is split along it goes to them by integer `shares` (HAP, Zhang et al., EuroSys 2024,
+section 3: sharding ratios). Of n elements run i gets n shares[i] / sum(shares), which must be
+whole: so a dim is cut at whole heads, experts or groups wherever it is made of them, as the smaller
+dim is cut by the same shares. All other axes are even. Along every axis
+
+    units    = sum(shares), or the extent: what a dim's size must be a multiple of
+    parts    = sum(shares) / max(shares), or the extent: the whole divided by the largest part
 """
 
 from __future__ import annotations
@@ -34,10 +43,24 @@ def prime_factors(n: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Axis:
-    """An atomic mesh axis: its extent (a prime) and the link class that it crosses."""
+    """An atomic mesh axis: its extent (a prime, if even) and the link class that it crosses.
+
+    shares: of what is split along it, one for each coordinate; () if all are equal
+    """
 
     extent: int
     link: LinkClass
+    shares: tuple[int, ...] = ()
+
+    @property
+    def units(self) -> int:
+        """A size that is split along it must be a multiple of this."""
+        return sum(self.shares) if self.shares else self.extent
+
+    @property
+    def parts(self) -> float:
+        """How many times the largest part goes into the whole."""
+        return sum(self.shares) / max(self.shares) if self.shares else float(self.extent)
 
     def __str__(self) -> str:
         return f"{self.extent}{'n' if self.link == 'inter' else 'g'}"
@@ -45,10 +68,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class Mesh:
-    """`nodes` hosts of `gpus_per_node` devices as atomic axes."""
+    """`nodes` hosts of `gpus_per_node` devices as atomic axes.
+
+    shares: of the runs of equally many hosts that the first axis tells apart; () if all are alike
+    """
 
     nodes: int
     gpus_per_node: int
+    shares: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.gpus_per_node < 1:
@@ -56,16 +83,39 @@ class Mesh:
                 f"a mesh needs at least one node and one GPU per node, "
                 f"got {self.nodes} x {self.gpus_per_node}"
             )
+        if self.shares and (len(self.shares) < 2 or self.nodes % len(self.shares)):
+            raise ValueError(
+                f"{len(self.shares)} shares do not divide {self.nodes} hosts into runs of equally "
+                f"many; give one share for each host, or for each run of them"
+            )
+        if self.shares and (min(self.shares) < 1 or math.gcd(*self.shares) > 1):
+            raise ValueError(
+                f"shares are positive whole numbers without a common factor, got {self.shares}"
+            )
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
-        return tuple(Axis(f, "inter") for f in prime_factors(self.nodes)) + tuple(
-            Axis(f, "intra") for f in prime_factors(self.gpus_per_node)
+        uneven = (Axis(len(self.shares), "inter", self.shares),) if self.shares else ()
+        alike = prime_factors(self.nodes // (len(self.shares) or 1))
+        return (
+            *uneven,
+            *(Axis(f, "inter") for f in alike),
+            *(Axis(f, "intra") for f in prime_factors(self.gpus_per_node)),
         )
 
     @cached_property
     def extents(self) -> tuple[int, ...]:
         return tuple(axis.extent for axis in self.axes)
+
+    @cached_property
+    def units(self) -> tuple[int, ...]:
+        """Of each axis (`Axis.units`)."""
+        return tuple(axis.units for axis in self.axes)
+
+    @cached_property
+    def parts(self) -> tuple[float, ...]:
+        """Of each axis (`Axis.parts`)."""
+        return tuple(axis.parts for axis in self.axes)
 
     @property
     def num_axes(self) -> int:
@@ -79,6 +129,20 @@ class Mesh:
     def extent(self, axes: Iterable[int]) -> int:
         """Number of devices in a group along `axes`."""
         return math.prod(self.extents[a] for a in axes)
+
+    def padding(self, axes: Iterable[int]) -> float:
+        """Bytes of a collective along `axes` whose pieces are filled up to the largest.
+
+        Per byte that it would have if all pieces were equal (HAP, section 4.4: padded all-gather).
+        """
+        return math.prod(self.axes[a].extent / self.axes[a].parts for a in axes)
+
+    @property
+    def fullest(self) -> int:
+        """A rank that holds the largest part of whatever is split."""
+        if not self.shares:
+            return 0
+        return self.shares.index(max(self.shares)) * self.size // len(self.shares)
 
     def topology(self, axes: Iterable[int]) -> tuple[int, int]:
         """(nodes, gpus) extents of a group along `axes`: the paper's tuple."""
@@ -112,4 +176,5 @@ class Mesh:
         return tuple(self.rank(coords) for coords in itertools.product(*ranges))
 
     def __str__(self) -> str:
-        return f"{self.nodes}x{self.gpus_per_node}"
+        uneven = f" by {':'.join(map(str, self.shares))}" if self.shares else ""
+        return f"{self.nodes}x{self.gpus_per_node}{uneven}"

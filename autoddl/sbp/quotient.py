@@ -17,7 +17,7 @@ import numpy as np
 
 from .collectives import COLLECTIVES, Collectives
 from .edges import find
-from .layout import Codes, Ints, repeated_parts
+from .layout import Codes, Floats, Ints, repeated_parts
 from .mesh import Mesh
 from .placement import Placement
 from .states import core_codes, without_a_label
@@ -41,7 +41,7 @@ class QuotientGraph:
     dst: Ints
     kind: Ints
     many: Ints
-    shards: Ints
+    shards: Floats
 
     def has(self, words: Ints) -> bool:
         return bool((find(words, self.words) >= 0).all())
@@ -56,7 +56,7 @@ class Quotient:
 
     @cached_property
     def classes(self) -> tuple[tuple[int, ...], ...]:
-        """The axes of each extent and link class."""
+        """The axes of each extent and link class; an uneven one is alone."""
         found: dict[object, list[int]] = {}
         for number, axis in enumerate(self.mesh.axes):
             found.setdefault(axis, []).append(number)
@@ -125,8 +125,8 @@ class Quotient:
     def _build(self, ndim: int, words: Ints) -> QuotientGraph:
         powers, labels = self.powers(ndim), ndim + 2
         counts = self.counts(words, ndim)
-        extents = [self.mesh.extents[axes[0]] for axes in self.classes]
-        shards = repeated_parts(extents, counts[:, :, 2:].sum(axis=2))
+        parts = [self.mesh.parts[axes[0]] for axes in self.classes]
+        shards = repeated_parts(parts, counts[:, :, 2:].sum(axis=2))
         edges = []
         for source in range(labels):
             enough = (counts[:, None, :, source] >= self.numbers).all(axis=2)

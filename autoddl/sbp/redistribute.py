@@ -34,8 +34,9 @@ from .layout import (
     Ints,
     TensorSpec,
     check_fits,
+    fullest_share,
     largest_bytes,
-    split_parts,
+    split_units,
 )
 from .mesh import Mesh
 from .placement import NdSbp
@@ -67,9 +68,10 @@ def path_cost(
         after = step.apply(nd)
         if not step.is_free:
             codes = np.stack([nd.codes, after.codes])
-            parts = split_parts(codes, len(spec.shape), mesh)
+            units = split_units(codes, len(spec.shape), mesh)
+            local, _ = largest_bytes(spec, units, fullest_share(codes, mesh))
             alpha, per_byte = price(step.way, step.axes)
-            seconds += alpha + per_byte * float(largest_bytes(spec, parts)[0].max())
+            seconds += alpha + per_byte * float(local.max())
         nd = after
     return seconds
 
@@ -215,7 +217,7 @@ class PathTable:
 
     def _weights(self, graph: StateGraph, spec: TensorSpec) -> tuple[Floats, Bools]:
         """Seconds of each edge, and whether each state divides the tensor evenly."""
-        local, even = largest_bytes(spec, graph.parts)
+        local, even = largest_bytes(spec, graph.units, graph.fullest)
         alpha_s, per_byte = self._prices_of(graph, spec)[graph.groups[1]].T
         return alpha_s + per_byte * np.maximum(local[graph.src], local[graph.dst]), even
 

@@ -28,7 +28,7 @@ from .edges import (
     with_algorithms,
     words,
 )
-from .layout import Codes, Ints, split_parts
+from .layout import Codes, Floats, Ints, fullest_share, split_units
 from .mesh import Mesh
 from .placement import NdSbp, Placement
 
@@ -139,14 +139,14 @@ class StateGraph:
         return words(self.codes, self.ndim)
 
     @cached_property
-    def parts(self) -> Ints:
-        """[n, ndim]: the number of parts into which each state splits each dim."""
-        return split_parts(self.codes, self.ndim, self.mesh)
+    def units(self) -> Ints:
+        """[n, ndim]: of what each dim must be a multiple to be split evenly (`split_units`)."""
+        return split_units(self.codes, self.ndim, self.mesh)
 
     @cached_property
-    def shards(self) -> Ints:
-        """[n]: the number of parts into which each state splits the tensor."""
-        return self.parts.prod(axis=1)
+    def fullest(self) -> Floats | float:
+        """[n]: of how many units each state's largest part consists (`fullest_share`)."""
+        return fullest_share(self.codes, self.mesh)
 
     @cached_property
     def groups(self) -> tuple[Ints, Ints]:

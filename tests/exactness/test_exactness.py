@@ -141,6 +141,29 @@ def test_stored_split_equals_one_process(compare, model, optimizer, micro_batche
     assert 3 in found["zero:3"]["stages"]
 
 
+UNEVEN = ("searched@3-1", "data_parallel@3-1", "random:1@7-1", "zero:mixed@3-1")
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("model", "mesh", "optimizer", "micro_batches", "schemes"),
+    [
+        ("gpt", (2, 2), "adam", 1, ("data_parallel@3-1", "random:1@7-1")),
+        pytest.param("gpt", (2, 2), "momentum", 2, UNEVEN, marks=pytest.mark.full),
+        pytest.param("wide", (2, 2), "momentum", 1, UNEVEN, marks=pytest.mark.full),
+        pytest.param(
+            "wide", (2, 2), "momentum", 4, ("searched@3-1", "random:1@3-1"), marks=pytest.mark.full
+        ),
+        pytest.param("dlrm", (2, 2), "adam", 2, UNEVEN, marks=pytest.mark.full),
+        pytest.param("vgg13_small", (2, 2), "momentum", 1, UNEVEN, marks=pytest.mark.full),
+        pytest.param("convnet", (2, 2), "momentum", 1, UNEVEN[:3], marks=pytest.mark.full),
+        pytest.param("moe-8-top-2", (2, 2), "momentum", 1, UNEVEN[:3], marks=pytest.mark.full),
+    ],
+)
+def test_uneven_shares_equal_one_process(compare, model, mesh, optimizer, micro_batches, schemes):
+    compare(model, mesh, optimizer, 4, micro_batches, schemes)
+
+
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])

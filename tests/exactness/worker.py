@@ -4,9 +4,9 @@ Arguments: alone MODEL OPTIMIZER STEPS FILE
            shuffled MODEL OPTIMIZER LEARNING_RATE STEPS SEED...
            together MODEL OPTIMIZER STEPS FILE NODES GPUS MICRO_BATCHES SCHEME...
 `alone` writes FILE (npz: losses, state, which elements have a gradient); `together` compares with
-it and prints a JSON line per scheme (`schemes.py`). `shuffled` shows what rounding alone does: one
-process, with the rows of each batch in another order and cut into two halves whose gradients add
-up, against the same process without that.
+it and prints a JSON line per scheme (`schemes.py`); SCHEME@3-1 divides tensors among hosts by
+shares. `shuffled` shows what rounding alone does: one process, with the rows of each batch in
+another order and cut into two halves whose gradients add up, against the same process without that.
 """
 
 import dataclasses
@@ -105,11 +105,12 @@ def together(
     model.load_state_dict({k: flow.tensor(reference[f"initial.{k}"]) for k in model.state_dict()})
     cluster = Cluster.load(LAPTOP).with_shape(nodes=nodes, gpus_per_node=gpus)
     traced = trace_with_state(model, *batch(0), loss=loss)
-
-    kind = scheme.partition(":")[0]
+    asked, _, shares = scheme.partition("@")
+    cluster = cluster.with_shares(tuple(map(int, shares.split("-"))) if shares else ())
+    kind = asked.partition(":")[0]
 
     def make() -> str:
-        return plan_of(scheme, traced.graph, cluster, optimizer, parts).dumps()
+        return plan_of(asked, traced.graph, cluster, optimizer, parts).dumps()
 
     def train(plan: Plan) -> tuple[list[float], dict[str, np.ndarray]]:
         trainer = build_trainer(traced, plan, case.optimizer(optimizer))

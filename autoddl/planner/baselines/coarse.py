@@ -17,6 +17,7 @@ Distances D [topology, source, state] are relaxed by the steps W of each topolog
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -79,7 +80,9 @@ class _Meshes:
         mesh = self.comm.mesh
         self.num_axes = len(self.runs[0])
         self.first = np.array([[axes[0] for axes in run] for run in self.runs], dtype=np.int64)
-        self.extents = np.array([[mesh.extent(axes) for axes in run] for run in self.runs])
+        runs = [[[mesh.axes[a] for a in axes] for axes in run] for run in self.runs]
+        self.units = np.array([[math.prod(a.units for a in axes) for axes in run] for run in runs])
+        self.parts = np.array([[math.prod(a.parts for a in axes) for axes in run] for run in runs])
         # The coarse axis of each axis, to find the placements that a topology has.
         self.coarse_of = np.zeros((len(self.runs), mesh.num_axes), dtype=np.int64)
         for k, run in enumerate(self.runs):
@@ -114,8 +117,9 @@ class _Meshes:
         ndim = len(spec.shape)
         codes, (src, dst, kind, mask) = _states(self.num_axes, ndim, self.comm.collectives)
         splits = codes[:, None, :] == np.arange(ndim)[:, None]
-        parts = num_parts(splits, self.extents[:, None, None, :])  # [topology, state, dim]
-        even = divides_evenly(spec.shape, parts)
+        units = num_parts(splits, self.units[:, None, None, :])  # [topology, state, dim]
+        parts = num_parts(splits, self.parts[:, None, None, :])
+        even = divides_evenly(spec.shape, units)
         bytes_ = spec.bytes / parts.prod(axis=2)
         moved = np.maximum(bytes_[:, src], bytes_[:, dst])
         alpha_s, per_byte = self._prices(ndim)
@@ -164,7 +168,7 @@ class _Meshes:
             alpha, beta = self.comm.price(entry.way, (axis,))
             alpha_s, per_byte = alpha_s + alpha, per_byte + beta / parts
             if entry.divides or entry.joins:
-                parts *= self.comm.mesh.extents[axis]
+                parts *= self.comm.mesh.parts[axis]
         return alpha_s, per_byte
 
 

@@ -37,7 +37,7 @@ from ...graph.placed import PlannedOp
 from ...graph.regions import repeated_blocks
 from ...plans.records import StagePrice
 from ...plans.stage_figures import Columns, columns
-from ...sbp.layout import parts_of_dim
+from ...sbp.layout import units_of_dim
 from ...sbp.mesh import Mesh
 from ...search.budget import Deadline
 from ...search.elimination import eliminate
@@ -356,7 +356,7 @@ def _splits(
         for name, nd in pairs:
             tensor = graph.tensors[name]
             for dim in tensor.batch_dims:
-                parts = parts_of_dim(nd, dim, mesh)
+                parts = units_of_dim(nd, dim, mesh)
                 if parts > 1:
                     found.add((tensor.spec.shape[dim] * micro_batches, parts))
     return frozenset(found)

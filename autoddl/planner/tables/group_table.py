@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...cost.memory import is_shared, lasting_shares
 from ...cost.model import CostModel
-from ...cost.operators import compute_seconds, inner_seconds, reduced_spec, saved_bytes, times_of
+from ...cost.operators import Divided, inner_seconds, reduced_spec, saved_bytes
 from ...cost.recompute import Recomputation
 from ...cost.sharded_storage import WHOLE, Storage, StoragePrices, storages
 from ...graph.graph import Graph
@@ -135,10 +135,6 @@ class GroupTables:
     def mesh(self) -> Mesh:
         return self.model.cluster.mesh
 
-    @cached_property
-    def extents(self) -> Table:
-        return np.array(self.mesh.extents, dtype=np.float64)
-
     def local(self, group: Group) -> GroupTable:
         """The group's strategies with what needs no communication to price."""
         composites = self._composites(group)
@@ -237,7 +233,7 @@ class GroupTables:
                 split = np.array(
                     [c.signatures[port.op].ins[port.index].is_split for c in composites]
                 )
-                parts = num_parts(split[assign], self.extents)
+                parts = num_parts(split[assign], self.mesh.parts)
                 mask &= parts >= self.space.min_weight_shards
         return mask
 
@@ -245,34 +241,27 @@ class GroupTables:
         return even_bytes_of(spec, codes, self.model.cluster.mesh)
 
     def _compute_and_memory(self, group: Group, table: GroupTable) -> tuple[Table, Table]:
-        device, price = self.model.cluster.device, self.model.exchange
+        cluster, price = self.model.cluster, self.model.exchange
         seconds = np.zeros(len(table.assign))
         memory = np.zeros(len(table.assign))
         for number, op in enumerate(group.ops):
             spec, rule = self.graph.spec(op), rule_of(op)
-            out_bytes = np.zeros(len(table.assign))
-            in_bytes = np.zeros(len(table.assign))
-            for i, out in enumerate(spec.outputs):
-                out_bytes += self.local_bytes(
-                    out, table.codes(lambda c, n=number, i=i: c.signatures[n].outs[i])
-                )
-            for i, tensor in enumerate(spec.inputs):
-                in_bytes += self.local_bytes(
-                    tensor, table.codes(lambda c, n=number, i=i: c.signatures[n].ins[i])
-                )
+            out_bytes, out_first = self._side_bytes(spec.outputs, "outs", number, table)
             if op.kind == "param":
                 (tensor,) = op.outputs
                 copies = self.model.parameter_copies if tensor in self.graph.needs_grad else 1
                 memory += out_bytes * (copies - is_shared(self.graph, tensor))
                 continue
             has_grad = any(o in self.graph.needs_grad for o in op.outputs)
-            divides = np.array([c.signatures[number].divides_work for c in table.composites])
-            share = num_parts(divides[table.assign], self.extents)
-            times, again = times_of(device, self.graph, op), self.again.passes(op.name) > 1
-            rated = spec, rule, device, share, in_bytes + out_bytes
-            seconds += (whole_s := compute_seconds(*rated, has_grad, times))
+            in_bytes, in_first = self._side_bytes(spec.inputs, "ins", number, table)
+            on = np.array([c.signatures[number].divides_work for c in table.composites])
+            on = on[table.assign]
+            share, first = num_parts(on, self.mesh.parts), on[:, :1].any(axis=1)
+            divided = Divided(share, in_bytes + out_bytes, first, in_first + out_first)
+            again = self.again.passes(op.name) > 1
+            seconds += (whole_s := divided.seconds(cluster, self.graph, op, has_grad))
             off = price.off(op.name) / self.micro_batches if price else 0.0
-            forward_s = compute_seconds(*rated, False, times) if again or off else 0.0
+            forward_s = divided.seconds(cluster, self.graph, op, False) if again or off else 0.0
             seconds += again * forward_s - off * (whole_s - (not again) * forward_s)
             memory += self.again.output_weight(op) * saved_bytes(spec, rule, out_bytes, has_grad)
             if has_grad:
@@ -286,6 +275,18 @@ class GroupTables:
             if not (self._zero and self._is_trained(port)):
                 memory += self._source_bytes(port, table)
         return seconds, memory
+
+    def _side_bytes(
+        self, tensors: Sequence[TensorSpec], side: str, number: int, table: GroupTable
+    ) -> tuple[Table, Table]:
+        """Local bytes of inputs or outputs; if there are shares, of those that these divide."""
+        found, first = np.zeros((2, len(table.assign)))
+        for i, tensor in enumerate(tensors):
+            codes = table.codes(lambda c, i=i: getattr(c.signatures[number], side)[i])
+            found += (own := self.local_bytes(tensor, codes))
+            if self.mesh.shares:
+                first += np.where(codes[:, 0] >= 0, own, 0.0)
+        return found, first
 
     def extra_bytes(
         self, spec: OpSpec, number: int, table: GroupTable, shares: tuple[float, float]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ...sbp.collectives import COLLECTIVES, Collectives
 from ...sbp.edges import distinct_pairs
-from ...sbp.layout import Shape, TensorSpec, divides_evenly, is_even, split_parts
+from ...sbp.layout import Shape, TensorSpec, divides_evenly, is_even, split_units
 from ...sbp.mesh import Mesh
 from ...sbp.path_bounds import PathBounds
 from ...sbp.placement import NdSbp
@@ -127,7 +127,7 @@ class PairPrices:
 
     def row_seconds(self, spec: TensorSpec, given: Codes, kept: Codes) -> Table:
         """[n] seconds from each row of `given` to the same row of `kept`."""
-        even = divides_evenly(spec.shape, split_parts(kept, len(spec.shape), self.mesh))
+        even = divides_evenly(spec.shape, split_units(kept, len(spec.shape), self.mesh))
         seconds = np.where(even, 0.0, np.inf)
         moves = (given != kept).any(axis=1)
         if moves.any():

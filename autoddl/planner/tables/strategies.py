@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...sbp.edges import row_numbers
-from ...sbp.mesh import Mesh
+from ...sbp.mesh import Mesh, prime_factors
 
 _Limit = tuple[bytes, tuple[int, ...]]
 
@@ -30,11 +30,12 @@ _Limit = tuple[bytes, tuple[int, ...]]
 class Even:
     """Which assignments of signatures to axes divide every tensor of a group evenly.
 
-    Of each dim the extents that split it have, prime by prime, no larger an exponent than the dim's
-    size. So only how often signatures that split it stand on axes of each extent counts, and a size
-    with as large an exponent as there are axes limits nothing.
+    Of each dim the units (`Axis.units`) of the axes that split it have, prime by prime, no larger
+    an exponent than the dim's size. So only how often each prime is in the units of axes counts
+    where signatures stand that split it, and a size with as large an exponent as all axes together
+    limits nothing.
 
-    limits: a byte for each signature, whether it splits; on how many axes of each prime at most
+    limits: a byte for each signature, whether it splits; how often each prime at most
 
     Equal for groups whose tensors divide alike.
     """
@@ -50,22 +51,21 @@ class Even:
             if which.any():
                 key = which.tobytes()
                 sizes[key] = math.gcd(sizes.get(key, size), size)
-        axes = {prime: mesh.extents.count(prime) for prime in sorted(set(mesh.extents))}
+        in_axes = _exponents(mesh)
+        vacuous = tuple(map(sum, in_axes.values()))
         found = {
-            key: tuple(_exponent(size, prime, count) for prime, count in axes.items())
+            key: tuple(_exponent(size, *most) for most in zip(in_axes, vacuous, strict=True))
             for key, size in sizes.items()
         }
-        vacuous = tuple(axes.values())
         return Even(mesh, frozenset(item for item in found.items() if item[1] != vacuous))
 
     def binds(self, length: int) -> bool:
         """Whether it leaves out any assignment to the first `length` axes."""
-        first = self.mesh.extents[:length]
-        axes = [first.count(prime) for prime in sorted(set(self.mesh.extents))]
+        counts = [sum(each[:length]) for each in _exponents(self.mesh).values()]
         return any(
             most < count
             for _, mosts in self.limits
-            for most, count in zip(mosts, axes, strict=True)
+            for most, count in zip(mosts, counts, strict=True)
         )
 
     def unlimited(self, symbols: Iterable[int]) -> tuple[int, ...]:
@@ -80,14 +80,20 @@ class Even:
             return mask
         limits = sorted(self.limits)
         columns = np.array([np.frombuffer(which, dtype=np.int8) for which, _ in limits]).T
-        extents = np.array(self.mesh.extents[: assign.shape[1]])
-        for number, prime in enumerate(sorted(set(self.mesh.extents))):
+        for number, in_axes in enumerate(_exponents(self.mesh).values()):
             counts = np.zeros((len(limits), len(assign)), dtype=np.int8)
-            for axis in np.flatnonzero(extents == prime):
-                counts += columns.take(assign[:, axis], axis=0).T
+            for axis in np.flatnonzero(in_axes[: assign.shape[1]]):
+                counts += np.int8(in_axes[axis]) * columns.take(assign[:, axis], axis=0).T
             for count, (_, mosts) in zip(counts, limits, strict=True):
                 mask &= count <= mosts[number]
         return mask
+
+
+@lru_cache(maxsize=16)
+def _exponents(mesh: Mesh) -> dict[int, tuple[int, ...]]:
+    """How often each prime, ascending, is in the units of each axis."""
+    primes = sorted({prime for units in mesh.units for prime in prime_factors(units)})
+    return {p: tuple(prime_factors(units).count(p) for units in mesh.units) for p in primes}
 
 
 def _exponent(size: int, prime: int, most: int) -> int:

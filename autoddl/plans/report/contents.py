@@ -15,6 +15,7 @@ from ..records import PlannedBaseline
 from ..reshard.plan import ReshardPlan
 from ..schedule.schedule import Costs
 from ..schedule.simulate import simulate
+from ..stage import StagePlan
 from .changes import Change, changes
 from .layers import layers_table
 from .machine import estimates, estimates_notes, machine_sections
@@ -72,9 +73,24 @@ def titles(plan: Plan) -> tuple[str, str]:
         words += [f"{plan.num_stages} stages{chunks}", plan.schedule_name]
         if plan.delay is not None:
             words.append(f"weight gradients {plan.delay} late")
+    if plan.stages[0].shares:
+        words.append(f"hosts' shares {_shares(plan.stages[0])}")
     if plan.precision in _PRECISION:
         words.append(_PRECISION[plan.precision])
     return f"{plan.graph.name} on {plan.cluster}", ", ".join(words)
+
+
+def _shares(stage: StagePlan) -> str:
+    """`V100 9, P100 5 5 5`: of each run of hosts, by the names of the groups if there are any."""
+    cluster, shares = stage.cluster, stage.shares
+    if not cluster.groups:
+        return ":".join(map(str, shares))
+    per_run = len(shares) // len(cluster.runs)
+    of_group: dict[str, list[str]] = {}
+    for number, share in enumerate(shares):
+        name = cluster.groups[cluster.runs[number // per_run]].name
+        of_group.setdefault(name, []).append(str(share))
+    return ", ".join(f"{name} {' '.join(own)}" for name, own in of_group.items())
 
 
 def layer_report(plan: Plan, name: str) -> Report:
@@ -112,6 +128,7 @@ def _heading(plan: Plan, needed_bytes: Sequence[float]) -> Figures:
         Figure("batch_norm", "", plan.batch_norm),
         Figure("optimizer", "", plan.optimizer),
         Figure("ema", "", plan.ema),
+        Figure("shares", "", ":".join(map(str, plan.stages[0].shares)) or None),
         Figure("schedule", "", plan.schedule_name),
         Figure("delay", "", plan.delay),
         Figure("chunks", "", plan.chunks),

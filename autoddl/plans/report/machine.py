@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ...cluster.spec import Cluster
+from ...cluster.link import Link
+from ...cluster.spec import Cluster, Device
 from ..format import format_bytes, format_seconds
 from .sections import Column, Figure, Figures, Row, Section, Table
 
@@ -20,7 +21,7 @@ def machine_sections(cluster: Cluster) -> tuple[Section, ...]:
             "field": field,
             "number": number,
             "value": text,
-            "source": cluster.sources.get(field, "the file does not say"),
+            "source": _source(cluster, field) or "the file does not say",
         }
         for field, number, text in _numbers(cluster)
     ]
@@ -49,7 +50,7 @@ def estimates(cluster: Cluster) -> dict[str, str]:
     return {
         field: number
         for field, number, _ in _numbers(cluster)
-        if _ESTIMATE.search(cluster.sources.get(field, "")) and _is_used(cluster, field)
+        if _ESTIMATE.search(_source(cluster, field)) and _is_used(cluster, field)
     }
 
 
@@ -61,7 +62,7 @@ def estimates_notes(cluster: Cluster) -> tuple[str, ...]:
     known = [
         number
         for field, number, _ in _numbers(cluster)
-        if "." in field and _is_used(cluster, field) and field not in found
+        if "." in field.removesuffix(".nodes") and _is_used(cluster, field) and field not in found
     ]
     what = ", ".join(found.values())
     if len(known) < len(found):
@@ -70,30 +71,50 @@ def estimates_notes(cluster: Cluster) -> tuple[str, ...]:
 
 
 def _is_used(cluster: Cluster, field: str) -> bool:
-    if field.startswith("intra."):
+    if ".intra." in f".{field}":
         return cluster.gpus_per_node > 1
-    return cluster.nodes > 1 or not field.startswith("inter.")
+    return cluster.nodes > 1 or ".inter." not in f".{field}"
+
+
+def _source(cluster: Cluster, field: str) -> str:
+    """Where the file says that a number comes from; of a group's own, the group says it."""
+    for group in cluster.groups:
+        if field.startswith(f"{group.name}."):
+            return group.sources.get(field.removeprefix(f"{group.name}."), "")
+    return cluster.sources.get(field, "")
 
 
 def _numbers(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
-    """(field of the file, name, value with its unit)."""
-    device = cluster.device
+    """(field of the file, name, value with its unit); a group's fields begin with its name."""
     yield "nodes", "hosts", str(cluster.nodes)
     yield "gpus_per_node", "devices of a host", str(cluster.gpus_per_node)
-    yield "device.memory_bytes", "memory of a device", format_bytes(device.memory_bytes)
+    yield from _of_device("device", cluster.device)
+    yield from _of_link("intra", "inside a host", cluster.intra)
+    yield from _of_link("inter", "between hosts", cluster.inter)
+    for group in cluster.groups:
+        own = [(f"{group.name}.nodes", "hosts", str(group.nodes))]
+        if group.device is not None:
+            own += _of_device(f"{group.name}.device", group.device)
+        if group.intra is not None:
+            own += _of_link(f"{group.name}.intra", "inside a host", group.intra)
+        if group.inter is not None:
+            own += _of_link(f"{group.name}.inter", "between hosts", group.inter)
+        yield from ((field, f"{group.name}: {name}", value) for field, name, value in own)
+
+
+def _of_device(field: str, device: Device) -> Iterator[tuple[str, str, str]]:
+    yield f"{field}.memory_bytes", "memory of a device", format_bytes(device.memory_bytes)
     for dtype, rate in device.flops_per_s.items():
         text = f"{rate / 1e12:.3g} TFLOP/s" if rate >= 1e12 else f"{rate / 1e9:.3g} GFLOP/s"
-        yield f"device.flops_per_s.{dtype}", f"products in {dtype}", text
+        yield f"{field}.flops_per_s.{dtype}", f"products in {dtype}", text
     bandwidth = f"{format_bytes(device.memory_bandwidth_bytes_per_s)}/s"
-    yield "device.memory_bandwidth_bytes_per_s", "to and from its memory", bandwidth
-    yield "device.launch_s", "an operator starts in", format_seconds(device.launch_s)
-    links = ("intra", "inside a host", cluster.intra), ("inter", "between hosts", cluster.inter)
-    for key, where, link in links:
-        yield (
-            f"{key}.beta_s_per_byte",
-            f"bandwidth {where}",
-            f"{format_bytes(link.bandwidth_bytes_per_s)}/s",
-        )
-        yield f"{key}.alpha_s", f"a message {where}", format_seconds(link.alpha_s)
-        if link.call_s:
-            yield f"{key}.call_s", f"a collective {where} starts in", format_seconds(link.call_s)
+    yield f"{field}.memory_bandwidth_bytes_per_s", "to and from its memory", bandwidth
+    yield f"{field}.launch_s", "an operator starts in", format_seconds(device.launch_s)
+
+
+def _of_link(field: str, where: str, link: Link) -> Iterator[tuple[str, str, str]]:
+    rate = f"{format_bytes(link.bandwidth_bytes_per_s)}/s"
+    yield f"{field}.beta_s_per_byte", f"bandwidth {where}", rate
+    yield f"{field}.alpha_s", f"a message {where}", format_seconds(link.alpha_s)
+    if link.call_s:
+        yield f"{field}.call_s", f"a collective {where} starts in", format_seconds(link.call_s)

@@ -14,7 +14,8 @@ import numpy as np
 
 from ...cluster.submesh import Device
 from ...graph.rows import divisor, rows_apart
-from ...sbp.layout import local_slices
+from ...sbp.layout import is_even, local_slices
+from ...sbp.mesh import Mesh
 from ...sbp.placement import B, NdSbp, S
 from ..backend import Tensor
 from ..calling import as_arguments
@@ -135,8 +136,7 @@ class Scores:
         )
         rows = slice(0, real)
         if holds and axes:
-            nd = NdSbp(tuple(S(0) if a in axes else B for a in range(mesh.num_axes)))
-            (piece,) = local_slices((micro,), nd, mesh, self._job.groups.rank)
+            (piece,) = local_slices((micro,), _by_rows(axes, mesh), mesh, self._job.groups.rank)
             rows = slice(piece.start, max(min(piece.stop, real), piece.start))
         results = [
             self._result(run, name, found, axes, rows, micro)
@@ -150,7 +150,8 @@ class Scores:
         for name, dim in self._row_dims.items():
             if self._evaluator.maker(name) == self._last and dim is not None:
                 axes = self._evaluator.placed(name).axes_of(S(dim))
-                return axes if micro % stage.place.mesh.extent(axes) == 0 else ()
+                mesh = stage.place.mesh
+                return axes if is_even((micro,), _by_rows(axes, mesh), mesh) else ()
         return ()
 
     def _result(
@@ -190,3 +191,7 @@ class Scores:
         if isinstance(value, self._backend.facts.tensor):
             value = self._backend.to_numpy(value)
         return float(np.mean(value))
+
+
+def _by_rows(axes: tuple[int, ...], mesh: Mesh) -> NdSbp:
+    return NdSbp(tuple(S(0) if a in axes else B for a in range(mesh.num_axes)))

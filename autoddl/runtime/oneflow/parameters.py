@@ -2,7 +2,8 @@
 
 A parameter is a OneFlow global tensor with the plan's placement, so that optimizers and their state
 need nothing special; neighbouring mesh axes with the same label are merged, as fewer axes are
-cheaper and better supported. On one device it is a local tensor.
+cheaper and better supported. On one device it is a local tensor, and so it is where it is split by
+shares: OneFlow's own splits are balanced.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import oneflow as flow
 
-from ...sbp.layout import Shape
+from ...sbp.layout import Shape, local_shape
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp, Placement
 
@@ -26,8 +27,9 @@ def new_parameter(
     first: the job's rank that is the mesh's rank 0
     """
     kind = getattr(flow, dtype)
-    if mesh.size == 1:
-        return flow.nn.Parameter(flow.empty(shape, dtype=kind, device=device))
+    if mesh.size == 1 or (mesh.shares and nd[0].is_split):
+        local = local_shape(shape, nd, mesh, flow.env.get_rank() - first)
+        return flow.nn.Parameter(flow.empty(local, dtype=kind, device=device))
     extents, labels = merged_axes(shape, nd, mesh)
     ranks = (first + np.arange(mesh.size)).reshape(extents).tolist()
     placement = flow.placement(device, ranks=ranks)

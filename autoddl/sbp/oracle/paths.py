@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..collectives import Step, StepKind
-from ..layout import balanced_range
-from ..mesh import Mesh
+from ..layout import piece_of
+from ..mesh import Axis, Mesh
 from ..placement import NdSbp
 from .devices import Array
 
@@ -80,8 +80,8 @@ def run_steps(
 
 def _cut(network: Network, step: Step, shards: list[Array]) -> list[list[Array]]:
     """Of each shard the pieces of the dim that the step splits."""
-    extents = [network.mesh.extents[a] for a in step.axes]
-    return [_pieces(x, step.target.dim, extents) for x in shards]
+    axes = [network.mesh.axes[a] for a in step.axes]
+    return [_pieces(x, step.target.dim, axes) for x in shards]
 
 
 def _all_gather(
@@ -140,11 +140,11 @@ WAYS: Mapping[StepKind, Way] = {
 }
 
 
-def _pieces(whole: Array, dim: int, extents: Sequence[int]) -> list[Array]:
-    """Balanced pieces of `dim`, nested over the extents, in row-major order."""
+def _pieces(whole: Array, dim: int, axes: Sequence[Axis]) -> list[Array]:
+    """Pieces of `dim`, nested over the axes, in row-major order."""
     ranges = [(0, whole.shape[dim])]
-    for extent in extents:
-        ranges = [balanced_range(*r, extent, i) for r in ranges for i in range(extent)]
+    for axis in axes:
+        ranges = [piece_of(*r, axis, i) for r in ranges for i in range(axis.extent)]
     before = (slice(None),) * dim
     return [whole[(*before, slice(low, high))] for low, high in ranges]
 

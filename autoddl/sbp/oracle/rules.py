@@ -147,7 +147,8 @@ def fits(op: OpSpec, mesh: Mesh, signatures: Sequence[Signature]) -> bool:
     tensors, nds = (*op.inputs, *op.outputs), (*placed.ins, *placed.outs)
     limits = {s: [a for a, other in enumerate(signatures) if other == s] for s in signatures}
     return all(is_even(t.shape, nd, mesh) for t, nd in zip(tensors, nds, strict=True)) and all(
-        s.limit is None or s.limit % mesh.extent(axes) == 0 for s, axes in limits.items()
+        s.limit is None or s.limit % math.prod(mesh.units[a] for a in axes) == 0
+        for s, axes in limits.items()
     )
 
 

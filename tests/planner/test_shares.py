@@ -1,0 +1,203 @@
+"""Plans on hosts of several kinds."""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+
+from autoddl.cluster.spec import Cluster, HostGroup
+from autoddl.planner.options import PlanOptions, parse_shares
+from autoddl.planner.planner import find_plan
+from autoddl.planner.shares import best_shares, divided_rows, speeds, whole_shares
+from autoddl.plans import Plan
+from autoddl.plans.figures import figures
+from tests.clusters import cluster
+from tests.graphs import attention, mlp
+
+WIDE = mlp(512, (1024, 4096, 4096, 1024))
+
+
+def slowed(device, factor, memory_bytes=None):
+    """The device at a fraction of its rates."""
+    return dataclasses.replace(
+        device,
+        flops_per_s={dtype: rate / factor for dtype, rate in device.flops_per_s.items()},
+        memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s / factor,
+        memory_bytes=memory_bytes or device.memory_bytes,
+    )
+
+
+def unlike(fast=1, slow=1, gpus=1, factor=3.0, link=1.0):
+    """Fast hosts and slow ones; `link`: how many times as fast as gcp_a100's between hosts."""
+    where = cluster("gcp_a100", fast + slow, gpus)
+    inter = dataclasses.replace(
+        where.inter,
+        beta_s_per_byte=where.inter.beta_s_per_byte / link,
+        alpha_s=where.inter.alpha_s / link,
+    )
+    where = dataclasses.replace(where, device=dataclasses.replace(where.device, launch_s=0.0))
+    groups = HostGroup("fast", fast), HostGroup("slow", slow, slowed(where.device, factor))
+    return dataclasses.replace(where, inter=inter, groups=groups)
+
+
+def seconds(plan):
+    return figures(plan).iteration_s
+
+
+def test_the_search_and_the_account_agree_at_any_shares():
+    for graph in (WIDE, attention(2, 8, 16, 64, 4)):
+        for where in (unlike(), unlike(2, 2), unlike(1, 1, 2)):
+            for shares in ("even", "3:1", "1:1", "7:1"):
+                plan = find_plan(graph, where, PlanOptions(shares=shares, baselines=False))
+                bound = plan.stage.search.lower_bound_s
+                assert seconds(plan) == pytest.approx(bound, rel=3e-6)
+                plan.verify()
+
+
+def test_a_step_takes_what_the_slowest_kind_of_devices_takes():
+    """All rows on one device each: by hand, with links that cost nothing."""
+    where = unlike(link=1e9)
+    options = PlanOptions(baselines=False)
+    alone = [
+        find_plan(WIDE.with_batch(rows), dataclasses.replace(one, nodes=1, groups=()), options)
+        for rows, one in ((384, where), (128, dataclasses.replace(
+            where, device=where.device_of(1))))
+    ]  # fmt: skip
+    plan = find_plan(WIDE, where, PlanOptions(shares="3:1", baselines=False))
+    slowest = max(figures(one).cost.compute_s for one in alone)
+    assert figures(plan).cost.compute_s <= slowest * (1 + 1e-6)
+    assert figures(plan).cost.compute_s >= 0.7 * slowest  # it may split columns, too
+
+
+def test_hosts_that_are_alike_are_planned_as_ever():
+    same = cluster("gcp_a100", 2, 2)
+    plain = find_plan(WIDE, same, PlanOptions())
+    grouped = dataclasses.replace(same, groups=(HostGroup("a", 1), HostGroup("b", 1)))
+    assert find_plan(WIDE, same, PlanOptions(shares="even")).dumps() == plain.dumps()
+    assert seconds(find_plan(WIDE, grouped, PlanOptions())) == seconds(plain)
+
+
+def test_with_links_that_cost_nothing_shares_are_in_proportion():
+    where = unlike(link=1e6)
+    even, plan = (
+        find_plan(WIDE, where, PlanOptions(shares=shares, baselines=False))
+        for shares in ("even", None)
+    )
+    assert plan.stage.shares == (3, 1)
+    assert seconds(even) / seconds(plan) == pytest.approx(2.0, rel=0.02)  # 3 x 1/2 to 3 x 1/4
+
+
+@pytest.mark.parametrize("link", [0.01, 0.1, 1.0, 10.0])
+@pytest.mark.parametrize("where", [(1, 1), (2, 2), (1, 3)])
+def test_the_chosen_shares_are_never_slower_than_even_or_proportional_ones(link, where):
+    hosts = unlike(*where, link=link)
+    chosen = find_plan(WIDE, hosts, PlanOptions())
+    proportional = whole_shares(speeds(hosts, WIDE), divided_rows(hosts, WIDE.batch))
+    for shares in ("even", ":".join(map(str, proportional))):
+        other = find_plan(WIDE, hosts, PlanOptions(shares=shares, baselines=False))
+        assert seconds(chosen) <= seconds(other) * (1 + 1e-9)
+    if chosen.stage.shares:
+        assert chosen.baselines[-1].name.endswith(", even shares")
+        assert seconds(chosen) <= (chosen.baselines[-1].iteration_s or 0.0)
+
+
+def test_chosen_shares_against_all():
+    """Of all shares of 32 units, on links of several speeds."""
+    for link in (0.03, 0.3, 3.0):
+        where = unlike(factor=2.0, link=link)
+        every = [
+            find_plan(WIDE, where, PlanOptions(shares=f"{n}:{32 - n}", baselines=False))
+            for n in range(1, 32)
+        ]
+        chosen = find_plan(WIDE, where, PlanOptions(baselines=False))
+        assert seconds(chosen) <= 1.01 * min(map(seconds, every))
+
+
+def test_memory_is_held_against_the_device_that_has_least():
+    where = unlike()
+    small = slowed(where.device, 3.0, memory_bytes=where.device.memory_bytes // 100)
+    groups = where.groups[0], dataclasses.replace(where.groups[1], device=small)
+    plan = find_plan(WIDE, dataclasses.replace(where, groups=groups), PlanOptions(baselines=False))
+    assert plan.memory_limit_bytes == small.memory_bytes
+    assert max(figures(plan).memory_bytes) <= small.memory_bytes
+
+
+def test_whole_shares_are_near_to_what_is_wanted():
+    assert whole_shares((1.0, 0.5), 64) == (43, 21)
+    assert whole_shares((1.0, 0.5), 48) == (2, 1)
+    assert whole_shares((1.0, 1.0, 1.0, 1.0), 12) == (1, 1, 1, 1)
+    assert whole_shares((1.0, 0.001), 8) == (7, 1)
+    assert whole_shares((3.0, 1.0), 1) == ()
+    for wanted in itertools.product((1.0, 0.7, 0.2), repeat=3):
+        shares = whole_shares(wanted, 60)
+        least = min(
+            max(s / w for s, w in zip(tried, wanted, strict=True)) / sum(tried)
+            for tried in itertools.product(range(1, 21), repeat=3)
+            if 60 % sum(tried) == 0
+        )
+        most = max(s / w for s, w in zip(shares, wanted, strict=True)) / sum(shares)
+        assert most <= least * 1.05, wanted
+
+
+def test_the_line_of_shares_is_searched_to_its_optimum():
+    """Of a cost with its optimum anywhere between even and proportional shares."""
+    for best in (0.0, 0.2, 0.5, 0.8, 1.0):
+        wanted = 2**best
+
+        def cost(shares, wanted=wanted):
+            ratio = shares[0] / shares[1] if shares else 1.0
+            return 1 + abs(ratio - wanted)
+
+        chosen, plans = best_shares(lambda s: s, cost, (1.0, 0.5), 4096)
+        assert cost(chosen) <= 1.1, (best, plans)
+        assert () in plans
+
+
+def test_a_plan_keeps_its_shares_in_its_file():
+    plan = find_plan(WIDE, unlike(), PlanOptions(shares="5:3"))
+    loaded = Plan.loads(plan.dumps())
+    assert loaded == plan
+    assert loaded.stage.mesh.shares == (5, 3)
+    assert loaded.cluster.shares == ()
+    assert seconds(loaded) == seconds(plan)
+
+
+def test_bad_shares_and_stages_are_refused():
+    bad: tuple[Any, ...] = ("3", "3:0", "a:b", ":", 3, "1.5:1")
+    for text in bad:
+        with pytest.raises(ValueError, match="shares must be like '3:1'"):
+            PlanOptions(shares=text)
+    assert parse_shares("6:2") == (3, 1)
+    with pytest.raises(ValueError, match="3 shares do not divide 4 hosts"):
+        find_plan(WIDE, unlike(2, 2), PlanOptions(shares="2:1:1"))
+    with pytest.raises(ValueError, match="shares for groups of 1, 3 hosts; give 4"):
+        find_plan(WIDE, unlike(1, 3), PlanOptions(shares="3:1"))
+    with pytest.raises(ValueError, match="hosts of 2 kinds; stages are for hosts that"):
+        find_plan(WIDE, unlike(), PlanOptions(stages=2))
+    with pytest.raises(ValueError, match="leave them out, or the stages"):
+        PlanOptions(shares="3:1", stages=2)
+
+
+def test_groups_of_a_machine_file():
+    where = unlike(2, 4)
+    assert where.runs == (0, 1, 1)
+    assert Cluster.from_json(where.to_json()) == where
+    assert [kind.part for kind in where.with_shares((4, 1, 1)).kinds] == [1.0, 0.25]
+    with pytest.raises(ValueError, match="nodes: 5, but the groups have 6 hosts"):
+        dataclasses.replace(where, nodes=5)
+    with pytest.raises(ValueError, match="how many of each make 3 is for its file to say"):
+        where.with_shape(nodes=3)
+    data = where.to_json()
+    data["groups"][1]["name"] = "fast"
+    with pytest.raises(ValueError, match="two groups have one name"):
+        Cluster.from_json(data)
+    data["groups"] = data["groups"][:1]
+    with pytest.raises(ValueError, match="one group says no more than the machine itself"):
+        Cluster.from_json(data)
+    assert Cluster.load("hap_64").runs == (0, 1, 1, 1)
+    slow = dataclasses.replace(where.inter, beta_s_per_byte=1e-6)
+    mixed = dataclasses.replace(
+        where, groups=(where.groups[0], dataclasses.replace(where.groups[1], inter=slow))
+    )
+    assert mixed.common_link("inter").beta_s_per_byte == 1e-6
