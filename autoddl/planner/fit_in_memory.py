@@ -180,10 +180,8 @@ class FittedSearch:
             cost, memory = tables.problem.evaluate(choice)
             if not first.cost < cost < most_s:
                 break
-            bound = min(first.lower_bound, cost)
-            result = dataclasses.replace(
-                first, choice=choice, cost=cost, memory=memory, lower_bound=bound
-            )
+            result = dataclasses.replace(first, choice=choice, cost=cost, memory=memory)
+            result = self._bounded(result, first)
             before = Candidate(tables, result, self.estimator.prices.paths)
             if before.excess_bytes <= 0:
                 return before
@@ -200,8 +198,7 @@ class FittedSearch:
 
         def found(which: Searched) -> Candidate:
             tables, result = which
-            bound = min(first.lower_bound, result.cost)
-            return self._found(tables, dataclasses.replace(result, lower_bound=bound))
+            return self._found(tables, self._bounded(result, first))
 
         limit = self.estimator.model.limit_bytes
         for tries in range(_FEW_NARROWINGS if self.is_rough else _NARROWINGS):
@@ -236,6 +233,14 @@ class FittedSearch:
             if tried.seconds < fits.seconds:
                 fits = tried
         return fits
+
+    def _bounded(self, result: SearchResult, first: SearchResult) -> SearchResult:
+        """A result with the bound of the first one; its end tells if a lowered limit left a gap."""
+        bound, end = min(first.lower_bound, result.cost), result.end
+        enough = bound * (1 + max(self.budget.gap, self.budget.long_gap))
+        if end == "done" and result.choice is not first.choice and -math.inf < enough < result.cost:
+            end = "memory"
+        return dataclasses.replace(result, lower_bound=bound, end=end)
 
     def _search_few(
         self, bounds: ClassBounds, beat_s: float, gap: float | None = None

@@ -130,13 +130,14 @@ class SearchRecord:
     lower_bound_s: no plan in the searched space, with as many micro-batches and within the memory
                    limit, takes less; None if the algorithm proves nothing
     end:           "done", or what stopped the search: "budget", "interrupted", or "size" where its
-                   tables would have become too large
+                   tables would have become too large; "memory" where the bound leaves a gap as it
+                   does not know how full a step's fullest moment is
     """
 
     algorithm: Name
     evaluations: Size
     lower_bound_s: NotNegative | None = None
-    end: Annotated[str, OneOf(("done", "budget", "interrupted", "size"))] = "done"
+    end: Annotated[str, OneOf(("done", "budget", "interrupted", "size", "memory"))] = "done"
     seconds: Annotated[SkipJsonSchema[float], Field(exclude=True)] = field(
         default=0.0, compare=False
     )

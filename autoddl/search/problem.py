@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 Table = NDArray[np.floating[Any]]
 Choice = NDArray[np.int64]
 _Uses = tuple[list[tuple[int, Choice]], list[tuple[int, Choice, Choice, Choice]]]
-SearchEnd = Literal["done", "budget", "interrupted", "size"]
+SearchEnd = Literal["done", "budget", "interrupted", "size", "memory"]
 _REMEMBERED = 4  # choices
 
 # Relative error that single-precision tables of a search leave; nearer costs count as equal.
@@ -213,7 +213,8 @@ class SearchResult:
     lower_bound: no choice within the limit costs less (-inf if the algorithm proves nothing)
     free_cost:   cost of the best choice found with memory ignored
     curve:       each improvement; costs fall
-    end:         "done", or what stopped the search: its budget, the user, or the size of its tables
+    end:         "done", or what stopped the search: its budget, the user, its tables' size;
+                 "memory": the bound is of a higher limit than the choice, and leaves a gap
     seconds:     that the search took
     earlier:     the last choices that were the best before this one, the cheapest first
     """

@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -67,6 +67,18 @@ def test_what_was_found_before_is_used_if_it_fits_and_is_better(monkeypatch, fir
     )
     assert (None if fitting is None else fitting.seconds) == cost
     assert fitting is None or fitting.result.lower_bound == 0.5
+    assert fitting is None or fitting.result.end == ("done" if cost == first.cost else "memory")
+
+
+def test_a_choice_within_a_lower_limit_that_is_near_the_bound_is_the_end_of_the_search():
+    estimator, algorithm = (cast(Any, None),) * 2
+    first = dataclasses.replace(result(2), lower_bound=3.0)
+    for gap, end in ((0.1, "memory"), (0.4, "done")):
+        search = FittedSearch(estimator, algorithm, Budget(gap=gap), 0)
+        bounded = search._bounded(result(3), first)
+        assert (bounded.lower_bound, bounded.end) == (3.0, end)
+    stopped = dataclasses.replace(result(3), end="budget")
+    assert FittedSearch(estimator, algorithm, Budget(), 0)._bounded(stopped, first).end == "budget"
 
 
 def test_what_is_known_of_a_choice_is_known_with_another_bound():

@@ -19,6 +19,7 @@ _ENDS = {
     "budget": " until its budget ended",
     "interrupted": " until interrupted",
     "size": " until its tables became too large",
+    "memory": ", whose bound does not know how full a step's fullest moment is",
 }
 BESIDE = "less what runs beside computation"
 _CAUSES = {"forward": "forward", "backward": "backward", "gradient_sync": "gradients"}
