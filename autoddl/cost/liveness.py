@@ -27,7 +27,7 @@ memory of the compiled step counts as well:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -57,12 +57,28 @@ def memory_peak(plan: PlannedStep, rules: MemoryRules, runtime: Runtime = "graph
         raise ValueError(f"unknown runtime {runtime!r}; use one of {', '.join(RUNTIMES)}")
     if runtime == "graph":
         return rules.compiled_peak(plan)
-    return StepTape(plan, operators=rules.operators).build().sweep()
+    return max((tape.sweep() for tape in _tapes(plan, rules)), key=lambda peak: peak.bytes)
 
 
 def memory_course(plan: PlannedStep, rules: MemoryRules) -> list[Moment]:
     """What one device holds at each operator of a step, as autoddl's executor runs it."""
-    return StepTape(plan, operators=rules.operators).build().course()
+    return max(
+        (tape.course() for tape in _tapes(plan, rules)),
+        key=lambda course: max((moment.bytes for moment in course), default=0),
+    )
+
+
+def _tapes(plan: PlannedStep, rules: MemoryRules) -> Iterator[Tape]:
+    """Of the fullest passes; of a stage with all micro-batches in flight, the first and the second.
+
+    The first backward pass there finds all of them, but no sums of gradients yet.
+    """
+    flight = plan.again.in_flight
+    if not (plan.graph.is_stage and flight == plan.micro_batches > 1):
+        yield StepTape(plan, operators=rules.operators, in_flight=flight).build()
+        return
+    yield StepTape(plan, operators=rules.operators, in_flight=flight, is_first=True).build()
+    yield StepTape(plan, operators=rules.operators, in_flight=flight - 1).build()
 
 
 def required_bytes(
@@ -84,9 +100,13 @@ class StepTape(StepTensors):
     """Builds the tape of the step `plan`, as the executor runs it.
 
     operators: what they hold on the back end
+    in_flight: micro-batches whose forward pass is kept
+    is_first:  of the micro-batches, the first one's backward pass is meant, before the sums
     """
 
     operators: OperatorMemory = field(kw_only=True)
+    in_flight: int = field(kw_only=True, default=1)
+    is_first: bool = field(kw_only=True, default=False)
     _filled: dict[Key, str] = field(default_factory=dict)
     # operator -> local bytes of its inputs and outputs
     _local: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
@@ -112,8 +132,9 @@ class StepTape(StepTensors):
                 self._update(op)
             elif any(self.arrived.get(o) for o in op.outputs):
                 self._backward(op)
-        self._synchronise()
-        others = self.plan.again.in_flight - 1
+        if not self.is_first:
+            self._synchronise()
+        others = self.in_flight - 1
         if others:
             self.tape.keep("in flight", others * self.tape.bytes_across(self.tape.turn))
         return self.tape
@@ -324,6 +345,9 @@ class StepTape(StepTensors):
             gradient = self.travel(what, tensor, gradient, nd, steps)
             nd = self.placed_after(nd, steps)
         self.tape.act(f"accumulation of {tensor}", [gradient])
+        if self.is_first:
+            self.tape.kept.add(gradient)
+            return
         if (op.name, index) in self._bucket_of:
             self._fill((op.name, index), gradient)
         elif self.plan.micro_batches == 1:

@@ -10,6 +10,8 @@ import pytest
 from autoddl.cost.liveness import memory_course, required_bytes
 from autoddl.cost.memory_rules import rules_of
 from autoddl.planner.baselines import data_parallel, forced
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.plans.stage_figures import StageFigures, stage_figures
 from tests.clusters import cluster
@@ -288,6 +290,29 @@ def test_the_rules_of_oneflow_need_no_oneflow():
     code = "import sys; sys.modules['oneflow'] = None\n"
     code += "from autoddl.cost.memory_rules import rules_of; assert rules_of('oneflow').operators"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_with_all_micro_batches_in_flight_no_sums_are_there_yet():
+    """The first backward pass finds all of them, as where more follow, but no gradients of weights.
+
+    A stage of GPipe, four layers and their ReLUs, whose weights are small beside activations.
+    """
+    options = PlanOptions(stages=2, schedule="gpipe", micro_batches=4)
+    first = find_plan(mlp(4 * ROWS, (WIDTH,) * 9), cluster("gcp_a100", 2, 1), options).stages[0]
+    peak = stage_figures(first).memory_peak("executor")
+    assert peak.by_cause["in flight"] == 3 * 8 * ACT
+    assert peak.by_cause["gradients"] == 2 * ACT
+    more = stage_figures(dataclasses.replace(first, micro_batches=5)).memory_peak("executor")
+    assert more.bytes - peak.bytes == ACT + 4 * (WEIGHT + BIAS)  # the inputs of one more, and sums
+
+
+def test_sums_of_gradients_count_where_they_outweigh_a_micro_batch():
+    """Weights that are large beside activations: the second backward pass is the fullest."""
+    options = PlanOptions(stages=2, schedule="gpipe", micro_batches=4)
+    first = find_plan(mlp(16, (WIDTH,) * 9), cluster("gcp_a100", 2, 1), options).stages[0]
+    peak = stage_figures(first).memory_peak("executor")
+    assert peak.by_cause["gradients"] > 4 * (WEIGHT + BIAS)
+    assert peak.by_cause["in flight"] == 2 * 8 * (4 * WIDTH * F)
 
 
 @pytest.mark.parametrize("parts", [1, 2])

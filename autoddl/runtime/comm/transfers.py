@@ -7,7 +7,7 @@ communication of a rank stays one queue.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ...cluster.submesh import Device, SubMesh
 from ...plans.reshard.plan import ReshardPlan
@@ -77,24 +77,33 @@ class Resharding:
             else:
                 found = next(p for a, b, p in held if (a, b) == (move.start, move.stop))
                 self._backend.send(found, self._rank(move.receiver), beside=self._beside)
-        whole = self._backend.zeros(tuple(s.stop - s.start for s in box), self._carrier)
-        for task in self._tasks():
-            if self._signal:
+        if self._signal:
+            whole = self._backend.zeros(tuple(s.stop - s.start for s in box), self._carrier)
+            for task in self._tasks():
                 whole = whole + parts[id(task)][0][2]  # wait for it
-                continue
-            flat = [p for _, _, p in sorted(parts[id(task)], key=lambda item: item[0])]
-            sizes = [stop - start for start, stop in task.box]
+        else:
+            whole = self._joined({task: parts[id(task)] for task in self._tasks()}, box)
+        return self._backend.cast(whole, self._dtype)
+
+    def _joined(
+        self, parts: Mapping[UnitTask, list[tuple[int, int, Tensor]]], box: tuple[slice, ...]
+    ) -> Tensor:
+        """What `box` holds, from the slices that have come of each task."""
+        values = []
+        for task, slices in parts.items():
+            flat = [p for _, _, p in sorted(slices, key=lambda item: item[0])]
             value = flat[0] if len(flat) == 1 else self._backend.cat(flat, 0)
-            value = value.reshape(sizes)
-            if list(whole.shape) == sizes:
-                whole = value
-                continue
+            values.append(value.reshape([stop - start for start, stop in task.box]))
+        if len(values) == 1:
+            return values[0]
+        whole = self._backend.zeros(tuple(s.stop - s.start for s in box), self._carrier)
+        for task, value in zip(parts, values, strict=True):
             at = tuple(
                 slice(start - s.start, stop - s.start)
                 for (start, stop), s in zip(task.box, box, strict=True)
             )
             whole[at] = value
-        return self._backend.cast(whole, self._dtype)
+        return whole
 
     def rehearse(self) -> None:
         """Issue this rank's moves on zeros, to see how long they take."""

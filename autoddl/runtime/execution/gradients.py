@@ -3,8 +3,8 @@
 They leave while the backward pass goes on, in the plan's buckets: small ones that take the same way
 together, as one flat tensor.
 
-The first two gradients of a use are added into a tensor of the sum's own, since an operator may
-give one tensor as the gradient of several inputs; all others are added to that in place.
+Gradients are added up in place, in a tensor that nobody else holds: the first one where it is known
+to be such, else, as an operator may give one tensor as the gradient of several inputs, a new one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Accumulated(Generic[SumKey]):
     sums: dict[SumKey, Tensor] = field(default_factory=dict)
     own: set[SumKey] = field(default_factory=set)
 
-    def add(self, key: SumKey, gradient: Tensor) -> None:
-        """Add a gradient, which stays as it is."""
+    def add(self, key: SumKey, gradient: Tensor, is_own: bool = False) -> None:
+        """Add a gradient, which stays as it is unless nobody else holds it, as `is_own` says."""
         if key in self.own:
             self.sums[key] += gradient  # in place
         elif key in self.sums:
@@ -37,6 +37,8 @@ class Accumulated(Generic[SumKey]):
             self.own.add(key)
         else:
             self.sums[key] = gradient
+            if is_own:
+                self.own.add(key)
 
     def pop(self, key: SumKey) -> Tensor:
         """The sum, which is then forgotten."""
@@ -75,7 +77,7 @@ class Gradients:
             with self._backend.beside():  # what computes next does not wait until it is there
                 self._sums.add(key, edge.backward(gradient))
         else:
-            self._sums.add(key, gradient)
+            self._sums.add(key, gradient, edge.gives_own)
         self._left[key] -= 1
         if not self._left[key] and key in self._place:
             self._missing[self._place[key]] -= 1

@@ -29,6 +29,14 @@ def test_a_tensor_that_is_the_gradient_of_two_inputs_stays_as_it_is():
     assert sums.pop("b").numpy().tolist() == [1.0, 1.0]
 
 
+def test_the_second_gradient_is_added_in_place_to_one_that_nobody_else_holds():
+    sums: Accumulated[str] = Accumulated()
+    first = flow.ones(2)
+    sums.add("w", first, is_own=True)
+    sums.add("w", flow.ones(2))
+    assert sums.pop("w") is first and first.numpy().tolist() == [2.0, 2.0]
+
+
 def test_the_third_gradient_is_added_in_place():
     sums: Accumulated[str] = Accumulated()
     for _ in range(2):
