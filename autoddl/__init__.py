@@ -10,6 +10,7 @@ need OneFlow.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,6 +38,12 @@ __all__ = [
     "plan",
     "trace",
 ]
+
+if os.environ.get("RANK") and os.environ.get("WORLD_SIZE", "1") != "1":
+    # what fails in this rank before it trains would leave the others waiting for it
+    from .runtime.jobs.guard import install_guard
+
+    install_guard()
 
 _HOMES = {
     "BackendMissing": "api",

@@ -16,6 +16,7 @@ from .planner.options import PlanKeywords, PlanOptions, Stages, TrainKeywords
 from .planner.planner import find_plan
 from .plans import Plan
 from .runtime.framework import BackendMissing
+from .runtime.jobs.guard import inside
 
 __all__ = ["BackendMissing", "parallelize", "plan", "trace"]
 
@@ -73,6 +74,7 @@ def plan(
     return find_plan(graph, cluster, PlanOptions.of(options, keywords))
 
 
+@inside("parallelize")
 def parallelize(
     model: Any,
     cluster: Cluster,

@@ -92,7 +92,7 @@ class Job:
             self._launcher = subprocess.Popen(
                 [sys.executable, "-c", START, str(size), __file__, str(port), *modules],
                 cwd=ROOT,
-                env={**os.environ, **env},
+                env={**os.environ, "AUTODDL_TIMEOUT": "0", **env},  # they wait for work
                 stdout=self._output,
                 stderr=subprocess.STDOUT,
             )

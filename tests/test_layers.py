@@ -29,7 +29,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "planner": ("plans", "search", "cost", "graph", "cluster", "sbp"),
     "runtime": ("plans", "cost", "graph", "cluster", "sbp", "_files"),
     "api": ("runtime", "planner", "plans", "cost", "graph", "cluster"),
-    "__init__": ("api", "planner", "plans", "graph", "cluster"),
+    "__init__": ("api", "runtime", "planner", "plans", "graph", "cluster"),
     "tools": (
         "api", "runtime", "planner", "plans", "cost", "graph", "cluster", "sbp", "_files",
         "_native", "__init__",  # which has the version

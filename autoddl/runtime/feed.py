@@ -142,7 +142,7 @@ def checksums(
     arguments: Sequence[LocalTensor],
     graph: Graph,
     batch: int,
-    rows: Sequence[int],
+    rows: slice | np.ndarray,
     backend: Backend,
 ) -> dict[int, tuple[int, int]]:
     """Of each argument that the model reads: a number for the part that was given, and its sum.
@@ -151,13 +151,13 @@ def checksums(
 
     graph: of the whole model, at any batch; rows: of a batch of `batch` that this rank reads
     """
-    found = {}
+    found, numbers = {}, np.arange(batch)[rows].tolist()
     for op in graph.ops:
         if op.kind == "input":
             index, dims = op.attrs["index"], graph.tensors[op.outputs[0]].batch_dims
             array = backend.to_numpy(backend.detached(arguments[index]))
-            own = dims and array.shape[dims[0]] == len(rows) != batch
-            part = zlib.crc32(repr((array.shape, list(rows) if own else "whole")).encode())
+            own = dims and array.shape[dims[0]] == len(numbers) != batch
+            part = zlib.crc32(repr((array.shape, numbers if own else "whole")).encode())
             flat = array.reshape(-1)[:: 1 + array.nbytes // _SUMMED_BYTES]
             found[index] = part, zlib.crc32(np.ascontiguousarray(flat).tobytes())
     return found

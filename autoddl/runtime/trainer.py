@@ -31,6 +31,7 @@ from .evaluation.evaluate import Evaluator
 from .evaluation.scores import Metric, Scores
 from .execution.walk import Walk
 from .feed import checksums
+from .jobs.guard import inside
 from .jobs.roll_call import Checksums, RollCall
 from .kernel import RunState
 from .measure.profile import Profile, Recorder, profiled
@@ -239,6 +240,7 @@ class Trainer:
         self._update.hooks.append(hook)
         return hook
 
+    @inside("step")
     def step(self, *batch: Any) -> Tensor:
         """Train on one global batch: the model's inputs, then the target. Gives the loss.
 
@@ -279,16 +281,14 @@ class Trainer:
         """Of the first batch, and every so many steps."""
         if self._world.size == 1 or self.steps % _STEPS_BETWEEN_CHECKS:
             return {}
-        rows = np.arange(self.plan.batch)[self.rows].tolist()
-        return checksums(batch, self.graph, self.plan.batch, rows, self._backend)
+        return checksums(batch, self.graph, self.plan.batch, self.rows, self._backend)
 
     def _say_first(self) -> None:
         """In debug mode numbers that are not finite end the step itself, and their origin is named.
 
         A mask may be infinite: what is no number comes first.
         """
-        found = self._job.run_state.nonfinite
-        self._job.run_state.nonfinite = {}
+        found, self._job.run_state.nonfinite = self._job.run_state.nonfinite, {}
         first = found.get("nan") or found.get("inf")
         self.roll_call("checked", why=f"; first on this rank: {first}" if first else "")
 

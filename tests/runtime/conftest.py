@@ -2,7 +2,7 @@
 
 import io
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,13 +18,15 @@ PATH = str(ROOT)
 Launch = Callable[..., str]
 
 
-def run_worker(worker: str, nproc: int, *args: str, timeout: float) -> tuple[int, str]:
+def run_worker(
+    worker: str, nproc: int, *args: str, timeout: float, env: Mapping[str, str] | None = None
+) -> tuple[int, str]:
     """Run workers/`worker`.py on `nproc` processes; its status and what they print."""
     out = io.StringIO()
     status = run_processes(
         [str(HERE / "workers" / f"{worker}.py"), *args],
         nproc,
-        {"PYTHONPATH": PATH},
+        {"PYTHONPATH": PATH, **(env or {})},
         output=out,
         timeout=timeout,
     )

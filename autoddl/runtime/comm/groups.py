@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from ...sbp.layout import TensorSpec
 from ...sbp.mesh import Mesh
 from ..backend import Backend, Tensor, dtype_of
+from ..jobs.guard import note_collective
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,7 @@ class Groups:
         if self.log is not None:
             size = TensorSpec(tuple(x.shape), dtype_of(x)).bytes
             self.log.append(Traffic(kind, group.axes, size))
+        note_collective(kind, group.ranks, self.first)
         if self.watch is not None:
             self.watch.before_collective(group)
 

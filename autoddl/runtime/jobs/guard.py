@@ -9,20 +9,30 @@ before the framework is imported.
 OneFlow's own launcher, when interrupted, ends its ranks only if it leads its process group, as a
 shell's job does; with the guard they end with it in any case.
 
-A rank that ends normally while others continue is handled by `roll_call.py`.
+A rank that ends normally while others continue is handled by `roll_call.py`; one that ends without
+a word, hangs or cannot be reached by its companion (`companion.py`), which the guard starts.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import functools
 import os
+import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
+from . import companion
+from .journal import Journal
 from .leash import tie_to_parent
 
+LIMIT_SECONDS = 60.0  # without progress, of `_LIMIT`
+_LIMIT = "AUTODDL_TIMEOUT"
+_WATCHED = "AUTODDL_WATCHED"  # the process that is a rank: what it starts has its environment
 _OTHER_LAUNCHER = "oneflow.distributed.launch"
 
 
@@ -42,19 +52,21 @@ class Guard:
 
     def __init__(self) -> None:
         self.exit_status: int | str | None = None
+        self.journal: Journal | None = None
         self._show_error = sys.excepthook
         self._exit = sys.exit
 
     def install(self) -> None:
         sys.excepthook = self._on_error
         sys.exit = self._on_exit
-        atexit.register(self.leave_if_failed)
+        atexit.register(self.at_exit)
 
     def _on_error(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
+        announce(reason := f"{kind.__name__}: {error}")
         self._show_error(kind, error, trace)
-        leave(f"{kind.__name__}: {error}")
+        end(reason)
 
     def _on_exit(self, status: int | str | None = None, /) -> NoReturn:
         # remembered, since nothing says at exit what the status is
@@ -67,6 +79,22 @@ class Guard:
         if status not in (None, 0):
             leave(f"sys.exit({status!r})", status if isinstance(status, int) else 1)
 
+    def at_exit(self) -> None:
+        """At exit, after everything that was registered later."""
+        self.leave_if_failed()
+        if self.journal is not None:
+            self.journal.end()
+
+    def start_companion(self) -> None:
+        """Unless the user wants none, or this process is something that a rank has started."""
+        limit_s, me = stall_limit_s(), str(os.getpid())
+        os.environ[_WATCHED] = os.environ.get(_WATCHED) or me
+        if limit_s > 0 and os.environ[_WATCHED] == me:
+            descriptor = os.memfd_create("autoddl-journal")
+            self.journal = Journal(descriptor)
+            companion.start(descriptor, limit_s)
+            os.close(descriptor)
+
 
 _guard: Guard | None = None
 
@@ -77,6 +105,7 @@ def install_guard() -> None:
     if _guard is None and world_size() > 1:
         _guard = Guard()
         _guard.install()
+        _guard.start_companion()
         if _OTHER_LAUNCHER in _command_of(os.getppid()):
             tie_to_parent()
 
@@ -94,10 +123,59 @@ def leave_if_failed() -> None:
         _guard.leave_if_failed()
 
 
-def leave(reason: str, status: int = 1) -> NoReturn:
-    """End this process at once, without waiting for other ranks."""
+def stall_limit_s() -> float:
+    """How long the job may be without progress. ValueError unless AUTODDL_TIMEOUT is a number."""
+    text = os.environ.get(_LIMIT, "") or str(LIMIT_SECONDS)
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{_LIMIT} is a number of seconds, 0 for no limit, got {text!r}") from None
+
+
+@contextlib.contextmanager
+def inside(call: str) -> Iterator[None]:
+    """This rank is in a call that all ranks make together. Also a decorator."""
+    journal = _guard and _guard.journal
+    with journal.inside(call) if journal else contextlib.nullcontext():
+        yield
+
+
+def note_collective(kind: str, ranks: tuple[int, ...], first: int) -> None:
+    """This rank asks for one, of the job's ranks from `first`."""
+    if _guard is not None and _guard.journal is not None:
+        _guard.journal.collective(_label(kind, ranks, first))
+
+
+@functools.cache
+def _label(kind: str, ranks: tuple[int, ...], first: int) -> str:
+    shown = ", ".join(str(first + rank) for rank in ranks[:8])
+    return f"{kind} of ranks {shown}{', ...' if len(ranks) > 8 else ''}"
+
+
+def be_patient(seconds: float) -> None:
+    """A step may take so long."""
+    if _guard is not None and _guard.journal is not None:
+        _guard.journal.be_patient(seconds)
+
+
+def announce(reason: str) -> None:
+    """Say that this rank ends the job, and why, in one line."""
     first_line = reason.strip().splitlines()[0] if reason.strip() else "no reason given"
+    place = f"rank {rank()} of {world_size()} on {socket.gethostname()}"
     sys.stdout.flush()
-    sys.stderr.write(f"rank {rank()} of {world_size()} failed and ends the job: {first_line}\n")
+    sys.stderr.write(f"{place} failed and ends the job: {first_line}\n")
+    sys.stderr.flush()
+
+
+def end(reason: str, status: int = 1) -> NoReturn:
+    """End this process at once, without waiting for other ranks."""
+    if _guard is not None and _guard.journal is not None:
+        _guard.journal.end(reason or "no reason given")
     sys.stderr.flush()
     os._exit(status & 0xFF or 1)
+
+
+def leave(reason: str, status: int = 1) -> NoReturn:
+    """Say why this rank ends the job, and `end` it."""
+    announce(reason)
+    end(reason, status)

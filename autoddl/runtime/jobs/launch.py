@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -29,12 +30,16 @@ from .leash import leashed
 POLL_SECONDS = 0.05  # how late an ended rank is noticed; twenty checks a second cost nothing
 # after a rank has failed: the others notice it themselves and may still print why they end
 GRACE_SECONDS = 2.0
+WORD_SECONDS = 0.2  # until what a rank has said last is read
 TERM_SECONDS = 3.0  # a rank that ignores SIGTERM for so long is killed
 # OneFlow's other ranks wait many seconds before they try again if rank 0 does not listen when they
 # first connect, so they start after it does; but rank 0 may be a script without a framework
 LISTEN_SECONDS = 5.0
 # OneFlow says so at its start on every machine without InfiniBand, whatever its log's level
 NO_NEWS = "libibverbs not available, ibv_fork_init skipped"
+# what `guard.py` and `verdict.py` say
+_ENDS_THE_JOB = "ends the job"
+_WITHOUT_A_WORD = "ended without a word"
 _LISTEN = "0A"  # the state in /proc/net/tcp
 
 
@@ -80,14 +85,12 @@ def run_processes(
     try:
         with _signals_raise():
             port = free_port()
+            job = _job_env(nproc, hosts[0].address, port, env, overlaps)
             for rank in range(nproc):
                 host, local_rank = divmod(rank, nproc // len(hosts))
                 own = {
-                    **os.environ,
-                    **_job_env(nproc, hosts[0].address, port, env, overlaps),
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(local_rank),
-                }
+                    **os.environ, **job, "RANK": str(rank), "LOCAL_RANK": str(local_rank)
+                }  # fmt: skip
                 command = [*hosts[host].enter, sys.executable, "-u", *script_args]
                 processes.append(process := _start(leashed(command), own))
                 if overlaps:
@@ -115,6 +118,15 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def _watch_env() -> dict[str, str]:
+    """Of the ranks' companions. If this process is a rank of another job, these are not."""
+    return {
+        "AUTODDL_WATCH_PORT": str(free_port()),
+        "AUTODDL_SECRET": secrets.token_hex(16),
+        "AUTODDL_WATCHED": "",
+    }
+
+
 def _job_env(
     nproc: int, address: str, port: int, env: Mapping[str, str] | None, overlaps: bool
 ) -> dict[str, str]:
@@ -127,6 +139,7 @@ def _job_env(
         defaults["ONEFLOW_VM_COMPUTE_ON_WORKER_THREAD"] = "0"
     return {
         **{key: value for key, value in defaults.items() if key not in os.environ},
+        **_watch_env(),
         **(env or {}),
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
@@ -181,9 +194,13 @@ def _is_listening(pid: int, port: int) -> bool:
 
 
 class _Sink:
-    """Copies the lines of several processes to one stream, whole lines, and all but `NO_NEWS`."""
+    """Copies the lines of several processes to one stream, whole lines, and all but `NO_NEWS`.
+
+    knows_cause: a line has said which rank ends the job
+    """
 
     def __init__(self, stream: IO[str]) -> None:
+        self.knows_cause = False
         self._stream = stream
         self._lock = threading.Lock()
 
@@ -202,6 +219,9 @@ class _Sink:
 
     def write(self, line: str) -> None:
         with self._lock, contextlib.suppress(ValueError, OSError):
+            if self.knows_cause and _WITHOUT_A_WORD in line:
+                return  # a companion does not know the status
+            self.knows_cause = self.knows_cause or _ENDS_THE_JOB in line
             self._stream.write(line + "\n")
             self._stream.flush()
 
@@ -215,19 +235,30 @@ def _wait(processes: Sequence[subprocess.Popen[str]], deadline: float | None, si
         codes = [process.poll() for process in processes]
         failed = [(code == -signal.SIGABRT, rank) for rank, code in enumerate(codes) if code]
         if failed:
-            _wait_some(processes, GRACE_SECONDS)
-            _, rank = min(failed)
-            code = processes[rank].returncode
-            if code > 0:
-                return code
-            cause = signal.Signals(-code).name
-            sink.write(f"rank {rank} of {len(processes)} was killed by {cause} and ends the job")
-            return 128 - code
+            is_abort, rank = min(failed)
+            end = time.monotonic() + (GRACE_SECONDS if is_abort else WORD_SECONDS)
+            while time.monotonic() < end and not sink.knows_cause:
+                time.sleep(POLL_SECONDS)
+            return _named(processes, rank, sink)
         if all(code == 0 for code in codes):
             return 0
         if deadline is not None and time.monotonic() > deadline:
             return 124
         time.sleep(POLL_SECONDS)
+
+
+def _named(processes: Sequence[subprocess.Popen[str]], rank: int, sink: _Sink) -> int:
+    """The status of the job that `rank` has ended; which rank and how is said, if none has."""
+    codes = [process.poll() for process in processes]
+    if codes[rank] == -signal.SIGABRT:
+        _, rank = min((code == -signal.SIGABRT, n) for n, code in enumerate(codes) if code)
+    code = codes[rank]
+    assert code is not None
+    how = f"ended with status {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
+    if not sink.knows_cause:
+        sink.write(f"rank {rank} of {len(processes)} {how} and ends the job")
+    _wait_some(processes, GRACE_SECONDS)
+    return code if code > 0 else 128 - code
 
 
 def _wait_some(processes: Sequence[subprocess.Popen[str]], seconds: float) -> None:

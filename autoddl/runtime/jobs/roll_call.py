@@ -16,7 +16,7 @@ import numpy as np
 
 from ..backend import Tensor
 from ..comm.groups import Group
-from .guard import leave, leave_if_failed
+from .guard import inside, leave, leave_if_failed
 
 CALLS = (
     "exit", "step", "eval_step", "state_dict", "load_state_dict", "train_state", "load_train_state",
@@ -57,7 +57,8 @@ class RollCall:
         RuntimeError if ranks have been given different batches.
         """
         health, self._health = self._health, None
-        said = self._gathered(call, rows, health and health[1], sums or {})
+        with inside(call):
+            said = self._gathered(call, rows, health and health[1], sums or {})
         message = self._differences(said[:, 0])
         if message:
             raise RuntimeError(message)

@@ -9,14 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from ...plans.figures import figures
 from ..backend import OptimizerFn
 from ..jobs.agreement import check_alike, lines_of, say_unlike
-from ..jobs.guard import install_guard
+from ..jobs.guard import be_patient, inside, install_guard
 from ..traced import Traced
 from ..trainer import Plan, Trainer
 from .backend import OneFlow
 
+_TIMES_PREDICTED = 10.0  # a step takes more only where the machine file is of another machine
 
+
+@inside("parallelize")
 def build_trainer(traced: Traced, plan: Plan, optimizer: OptimizerFn, **options: Any) -> Trainer:
     """The trainer of this rank. All ranks of the job call it; it installs the guard.
 
@@ -36,6 +40,7 @@ def build_trainer(traced: Traced, plan: Plan, optimizer: OptimizerFn, **options:
     say_unlike("the model's initial values", {**traced.params, **traced.buffers}, backend)
     trainer = Trainer(traced, plan, optimizer, backend, **options)
     check_alike({"optimizer": _optimizer_text(trainer)}, backend)
+    be_patient(_TIMES_PREDICTED * figures(plan).iteration_s)
     atexit.register(trainer.roll_call.at_exit)
     return trainer
 

@@ -43,6 +43,9 @@ def announce() -> None:
 def main() -> None:
     mode, is_bad = sys.argv[1], rank() == int(sys.argv[2])
     install_guard()
+    if mode == "late" and is_bad:
+        announce()
+        time.sleep(600)
     if mode == "early" and is_bad:
         announce()
         raise RuntimeError("before anything was shared")
@@ -73,6 +76,12 @@ def main() -> None:
                 sys.exit(7)
             if mode == "leave":
                 break
+            if mode == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if mode == "sleep":
+                time.sleep(600)
+            if mode == "vanish":
+                os._exit(0)
             if mode == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if mode == "shape":

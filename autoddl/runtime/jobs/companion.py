@@ -1,0 +1,320 @@
+"""A process beside each rank that sees whether the rank goes on, and ends it if the job is lost.
+
+OneFlow waits for hours for a rank that is stopped, sleeps, has ended or cannot be reached, often
+with Python's lock held, so that no thread of the rank could do anything about it. The companion
+knows its rank by the kernel (pidfd, /proc) and by the rank's `Journal`. It is connected to the
+companion of rank 0, the hub, by TCP, tells it what its rank does, and hears what is wrong with the
+job. The hub alone judges (`judge`), prints the cause once, and all companions kill their ranks.
+
+A connection is taken for a rank's only if it knows the job's secret, which the launcher puts into
+the environment. Needs the standard library only, and is started without `site`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from .journal import Journal
+from .verdict import Rank, judge
+
+TICK_SECONDS = 0.5  # between two looks at the rank: 0.1 ms of CPU each
+LAST_WORDS_SECONDS = 0.5  # a rank that fails is heard, and a launcher names its status, first
+NEWS_SECONDS = 0.1  # until another companion has said that its rank has ended
+PORTS = 8  # that are tried where the launcher names none
+_PORT_OF_JOB = "AUTODDL_WATCH_PORT"
+_SECRET = "AUTODDL_SECRET"
+
+
+def start(descriptor: int, limit_s: float) -> None:
+    """Start this process's companion; `descriptor` is of its journal's memory."""
+    import subprocess
+
+    root = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
+    code = f"import sys; sys.path.insert(0, {root!r}); from {__name__} import main; main()"
+    words = [sys.executable, "-I", "-S", "-c", code, str(os.getpid()), str(descriptor)]
+    subprocess.Popen(
+        [*words, str(limit_s)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        pass_fds=(descriptor,),
+    )  # fmt: skip
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, for the ranks
+    pid, descriptor, limit_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:  # it has ended already
+        return
+    own = Own(pid, process, Journal(descriptor))
+    rank = int(os.environ["RANK"])
+    with contextlib.suppress(KeyboardInterrupt):
+        (Hub if rank == 0 else Spoke)(own, limit_s).run()
+
+
+class Own:
+    """The rank that a companion belongs to."""
+
+    def __init__(self, pid: int, process: int, journal: Journal) -> None:
+        self.pid = pid
+        self.process = process
+        self._journal = journal
+        self._place = int(os.environ["RANK"]), socket.gethostname()
+        self.is_dead = False
+
+    def look(self) -> Rank:
+        """What it does now."""
+        done = self._journal.read()
+        try:
+            with open(f"/proc/{self.pid}/task/{self.pid}/stat") as file:
+                words = file.read().rpartition(")")[2].split()
+            state, ticks = words[0], int(words[11]) + int(words[12])
+        except OSError:
+            state, ticks = "X", 0
+        return Rank(*self._place, state, ticks, self.is_dead or state in "ZX", **asdict(done))
+
+    def kill(self) -> None:
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(self.process, signal.SIGKILL)
+
+
+class Companion:
+    """What hub and spokes have in common: one loop over the rank's end, sockets and time."""
+
+    def __init__(self, own: Own, limit_s: float) -> None:
+        self.own = own
+        self.limit_s = limit_s
+        self.size = int(os.environ["WORLD_SIZE"])
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(own.process, selectors.EVENT_READ, None)
+        self.is_over = False
+
+    def run(self) -> None:
+        while not self.is_over:
+            for key, _ in self.selector.select(TICK_SECONDS):
+                if key.data is None:
+                    self.own.is_dead = True
+                    self.selector.unregister(self.own.process)
+                else:
+                    key.data()
+            self.tick()
+
+    def tick(self) -> None:
+        raise NotImplementedError
+
+    def say(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, f"{text}\n".encode())
+
+
+class Line:
+    """A connection that carries a JSON object a line."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.connection = connection
+        self._bytes = b""
+
+    def send(self, **words: object) -> None:
+        with contextlib.suppress(OSError):  # the other end has gone: reading tells
+            self.connection.send(json.dumps(words).encode() + b"\n")
+
+    def read(self) -> list[Mapping[str, object]] | None:
+        """What has come; None at the end, and after what is no such line."""
+        try:
+            got = self.connection.recv(1 << 16)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        *lines, self._bytes = (self._bytes + got).split(b"\n")
+        if not got or len(self._bytes) > 1 << 16:
+            return None
+        try:
+            found = [json.loads(line) for line in lines]
+        except ValueError:
+            return None
+        return found if all(isinstance(words, dict) for words in found) else None
+
+
+class Hub(Companion):
+    """Rank 0's."""
+
+    def __init__(self, own: Own, limit_s: float) -> None:
+        super().__init__(own, limit_s)
+        self.listener = _listener()
+        self.lines: dict[int, Line] = {}
+        self.ranks: dict[int, Rank] = {}
+        self.heard: dict[int, float] = {}  # when a rank last said anything
+        self.moved: dict[int, float] = {}  # and when it last went on
+        self.died: dict[int, float] = {}  # and when its end was known
+        self.started = time.monotonic()
+        if self.listener is None:
+            self.say("autoddl: no port for a watch over this job is free; it is not watched")
+            self.is_over = True
+        else:
+            self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
+
+    def _accept(self) -> None:
+        assert self.listener is not None
+        with contextlib.suppress(OSError):
+            connection, _ = self.listener.accept()
+            line, nonce = Line(connection), os.urandom(16).hex()
+            line.send(nonce=nonce)
+            self.selector.register(
+                connection, selectors.EVENT_READ, lambda: self._read(line, nonce)
+            )
+
+    def _read(self, line: Line, nonce: str) -> None:
+        said = line.read()
+        for words in said or ():
+            if line not in self.lines.values():
+                rank = words.get("rank")
+                if words.get("proof") != _proof(nonce) or not isinstance(rank, int):
+                    said = None  # a stranger
+                    break
+                self.lines[rank] = line
+            else:
+                self._note(Rank(**words))  # type: ignore[arg-type]
+        if said is None:
+            self.selector.unregister(line.connection)
+            line.connection.close()
+
+    def _note(self, rank: Rank) -> None:
+        now, known = time.monotonic(), self.ranks.get(rank.rank)
+        if known is None or known.progress != rank.progress:
+            self.moved[rank.rank] = now
+        self.ranks[rank.rank] = rank
+        self.heard[rank.rank] = now
+        if rank.is_dead and not rank.ended:
+            self.died.setdefault(rank.rank, now)
+
+    def tick(self) -> None:
+        self._note(self.own.look())
+        now = time.monotonic()
+        for line in self.lines.values():
+            line.send(alive=True)
+        if now - self.died.get(0, 0.0) < NEWS_SECONDS:
+            return  # rank 0 may have ended because of another
+        cause = judge(
+            {rank: self.ranks[rank] for rank in sorted(self.ranks, key=self._order)},
+            {rank: now - at for rank, at in self.heard.items()},
+            {rank: now - at for rank, at in self.moved.items()},
+            now - self.started,
+            self.size,
+            self.limit_s,
+        )
+        if cause is not None:
+            self._end(cause.text)
+        elif len(self.ranks) == self.size and all(rank.ended for rank in self.ranks.values()):
+            self.is_over = True
+
+    def _order(self, rank: int) -> float:
+        """Those that have ended first come first."""
+        return self.died.get(rank, float("inf")) + (NEWS_SECONDS if rank == 0 else 0.0)
+
+    def _end(self, text: str) -> None:
+        time.sleep(LAST_WORDS_SECONDS)
+        if text:
+            self.say(text)
+        for line in self.lines.values():
+            line.connection.setblocking(True)
+            line.send(over=True)
+        self.own.kill()
+        self.is_over = True
+
+
+class Spoke(Companion):
+    """Another rank's."""
+
+    def __init__(self, own: Own, limit_s: float) -> None:
+        super().__init__(own, limit_s)
+        self.line: Line | None = None
+        self.greeted = False
+        self.heard = time.monotonic()
+
+    def tick(self) -> None:
+        if self.line is None:
+            self._connect()
+        elif self.greeted:
+            look = self.own.look()
+            self.line.send(**asdict(look))
+            if look.ended and look.is_dead:
+                self.is_over = True
+        silent = time.monotonic() - self.heard
+        if silent > self.limit_s + 2 * TICK_SECONDS:  # the hub, which names ranks, comes first
+            where = os.environ.get("MASTER_ADDR", "127.0.0.1")
+            been = f"not answered for {silent:.0f} s" if self.greeted else "not come"
+            self._end(f"rank 0 of {self.size} on {where} has {been} and ends the job")
+        elif self.own.is_dead and not self.greeted:
+            self.is_over = True
+
+    def _connect(self) -> None:
+        for port in _ports():
+            with contextlib.suppress(OSError):
+                address = os.environ.get("MASTER_ADDR", "127.0.0.1"), port
+                self.line = Line(socket.create_connection(address, TICK_SECONDS))
+                self.selector.register(self.line.connection, selectors.EVENT_READ, self._read)
+                return
+
+    def _read(self) -> None:
+        assert self.line is not None
+        said = self.line.read()
+        for words in said or ():
+            self.heard = time.monotonic()
+            if words.get("over"):
+                self._end("")
+            elif "nonce" in words:
+                rank = self.own.look().rank
+                self.line.send(rank=rank, proof=_proof(str(words["nonce"])))
+                self.greeted = True
+        if said is None:
+            self.selector.unregister(self.line.connection)
+            self.line.connection.close()
+            self.line = None
+            if self.greeted and not self.own.look().ended and not self.is_over:
+                where = os.environ.get("MASTER_ADDR", "127.0.0.1")
+                self._end(f"rank 0 of {self.size} on {where} has ended and ends the job")
+
+    def _end(self, text: str) -> None:
+        if text:
+            self.say(text)
+        self.own.kill()
+        self.is_over = True
+
+
+def _proof(nonce: str) -> str:
+    return hmac.new(os.environ.get(_SECRET, "").encode(), nonce.encode(), "sha256").hexdigest()
+
+
+def _ports() -> list[int]:
+    """Where the hub listens: the launcher's choice, or ports far from the framework's own."""
+    if _PORT_OF_JOB in os.environ:
+        return [int(os.environ[_PORT_OF_JOB])]
+    first = int(os.environ.get("MASTER_PORT", "29500"))
+    return [10000 + (first + 1000 * n) % 20000 for n in range(1, PORTS + 1)]
+
+
+def _listener() -> socket.socket | None:
+    """On the job's address, and on no other, if it is this host's."""
+    for port in _ports():
+        for address in (os.environ.get("MASTER_ADDR", "127.0.0.1"), socket.gethostname()):
+            listener = socket.socket()
+            try:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind((address, port))
+                listener.listen(128)
+                listener.setblocking(False)
+                return listener
+            except OSError:
+                listener.close()
+    return None

@@ -1,0 +1,107 @@
+"""What a rank has done last, in memory that it shares with its companion (`companion.py`).
+
+The companion reads it while the rank waits inside of the framework, is stopped, or has ended. An
+entry costs about a microsecond. Needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_SIZE = 4096
+# calls, calls inside of which it is, collectives, whether it ended as planned, patience in seconds
+_HEAD = struct.Struct("qqqqd")
+_TEXT = struct.Struct("64s")
+_PLACES = {"call": 64, "collective": 128, "reason": 192}
+_REASON = struct.Struct("1024s")
+
+
+@dataclass(frozen=True)
+class Done:
+    """A reading: see `Journal`."""
+
+    calls: int
+    inside: int
+    collectives: int
+    ended: bool
+    patience_s: float
+    call: str
+    collective: str
+    reason: str
+
+
+class Journal:
+    """Written by one process, read by another, without locks: a reading may be one entry old.
+
+    calls:      made so far of those that all ranks make together, such as steps
+    inside:     whether the last one has not returned
+    call:       the last one, with its number, such as "step 6"
+    collective: the last one asked for
+    patience_s: how long a step may take
+    ended:      the rank leaves as it should
+    reason:     it leaves as it should not, and has said why
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        os.ftruncate(descriptor, _SIZE)
+        self._memory = mmap.mmap(descriptor, _SIZE)
+        self._head = [0, 0, 0, 0, 0.0]
+        self._counts: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def inside(self, call: str) -> Iterator[None]:
+        """The rank is in a call that all ranks make together; a call in a call is not counted."""
+        if self._head[1]:
+            yield
+            return
+        self._counts[call] += 1
+        self._write("call", f"{call} {self._counts[call]}")
+        self._put(0, self._head[0] + 1)
+        self._put(1, 1)
+        try:
+            yield
+        finally:
+            self._put(1, 0)
+
+    def collective(self, what: str) -> None:
+        """A collective is asked for."""
+        self._put(2, self._head[2] + 1)
+        self._write("collective", what)
+
+    def be_patient(self, seconds: float) -> None:
+        """A step may take so long."""
+        self._put(4, seconds)
+
+    def end(self, reason: str = "") -> None:
+        """This rank ends: as it should, without a reason."""
+        if reason:
+            raw = reason.encode()[: _REASON.size]
+            _REASON.pack_into(self._memory, _PLACES["reason"], raw)
+        else:
+            self._put(3, 1)
+
+    def read(self) -> Done:
+        """What the other process has written."""
+        calls, inside, collectives, ended, patience_s = _HEAD.unpack_from(self._memory, 0)
+        call, collective = (self._text(_TEXT, name) for name in ("call", "collective"))
+        reason = self._text(_REASON, "reason")
+        return Done(
+            calls, inside, collectives, bool(ended), patience_s, call, collective, reason
+        )  # fmt: skip
+
+    def _put(self, index: int, value: float) -> None:
+        self._head[index] = value
+        _HEAD.pack_into(self._memory, 0, *self._head)
+
+    def _write(self, name: str, text: str) -> None:
+        _TEXT.pack_into(self._memory, _PLACES[name], text.encode()[: _TEXT.size])
+
+    def _text(self, form: struct.Struct, name: str) -> str:
+        (raw,) = form.unpack_from(self._memory, _PLACES[name])
+        return raw.rstrip(b"\0").decode(errors="replace")
