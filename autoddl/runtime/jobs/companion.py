@@ -281,7 +281,9 @@ class Spoke(Companion):
             self.selector.unregister(self.line.connection)
             self.line.connection.close()
             self.line = None
-            if self.greeted and not self.own.look().ended and not self.is_over:
+            if self.own.look().ended:
+                self.is_over = True
+            elif self.greeted and not self.is_over:
                 where = os.environ.get("MASTER_ADDR", "127.0.0.1")
                 self._end(f"rank 0 of {self.size} on {where} has ended and ends the job")
 
