@@ -106,7 +106,9 @@ def plan_mesh(
         again = tried_again(batches.blocks, options.checkpointing)
         pricer = BaselinePricer(micro, counts, model, seed, again)
     is_late = best is not None and (one.is_over or best.result.end == "interrupted")
-    rivals = () if pricer is None or is_late else pricer.all()
+    rivals: tuple[Baseline, ...] = ()
+    if pricer is not None and not is_late:
+        rivals, best = _beside(pricer, best)
     allowed = [rival for rival in rivals if options.zero or "ZeRO" not in rival.record.name]
     nearest = min(allowed, key=lambda rival: rival.seconds, default=None)
     if nearest is not None and nearest.seconds < _cost_to_beat(best):
@@ -127,6 +129,19 @@ def plan_mesh(
         best = least
     stage = write_stage(best, seed, time.perf_counter() - started)
     return MeshPlan(stage, rivals, best.result.cost <= best.result.free_cost * (1 + budget.gap))
+
+
+def _beside(
+    pricer: BaselinePricer, best: Candidate | None
+) -> tuple[tuple[Baseline, ...], Candidate | None]:
+    """The known schemes, and the plan: after Ctrl-C none, if there is a plan."""
+    try:
+        return pricer.all(), best
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+        ended = dataclasses.replace(best.result, end="interrupted")
+        return (), dataclasses.replace(best, result=ended).knowing(best)
 
 
 def _with(rivals: tuple[Baseline, ...], rival: Baseline) -> tuple[Baseline, ...]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import TextIO
 
-FIRST_S = 1.0  # of silence, so that nobody waits for 2 s without a sign
+FIRST_S = 0.5  # of silence: with the imports before it nobody waits for 2 s without a sign
 EVERY_S = 1.0  # between two signs on a terminal, where the last one is written over
 LOG_EVERY_S = 15.0  # between two lines elsewhere, which stay
 LOGGER = "autoddl"

@@ -277,8 +277,10 @@ def _ask(crowd: str) -> None:
 def doctor(as_json: bool) -> None:
     """Report what is installed, what is missing and how to mend it."""
     from . import doctor as checks
+    from .at_work import at_work
     from .show import show
 
-    found = checks.examine()
+    with at_work("looking at this machine"):
+        found = checks.examine()
     show(checks.report(found), as_json)
     sys.exit(1 if any(check.status == "fail" for check in found) else 0)

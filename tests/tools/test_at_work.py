@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from autoddl.planner.baselines.pricing import BaselinePricer
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.tools import at_work as signs
@@ -91,6 +92,24 @@ def test_ctrl_c_gives_the_best_plan_so_far(listening, stages):
     assert plan.num_stages == (stages or 1)
     if stages is None:
         assert plan.stage.search.end == "interrupted"
+
+
+def test_ctrl_c_while_known_schemes_are_priced_leaves_the_plan(monkeypatch):
+    """Their pricing tells nothing, so the key is pressed as it asks for the second scheme's."""
+    asked = []
+
+    def pressed(pricer, *given):
+        asked.append(given)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return best(pricer, *given)
+
+    best = BaselinePricer._best
+    monkeypatch.setattr(BaselinePricer, "_best", pressed)
+    plan = find_plan(GRAPH, WHERE, PlanOptions(micro_batches=2))
+    plan.verify()
+    assert len(asked) == 2 and plan.baselines == ()
+    assert plan.stage.search.end == "interrupted" and plan.stage.search.lower_bound_s
 
 
 class AtStages(Told):

@@ -171,6 +171,5 @@ def traced(model: str, batch: int | None) -> Graph:
     from ...runtime.framework import framework_of_entry
     from ..at_work import at_work
 
-    own = framework_of_entry(model, "autoddl trace")
-    with at_work(f"tracing {model}"):
-        return own.trace_entry(model, batch)
+    with at_work(f"tracing {model}"):  # which imports the framework, for seconds
+        return framework_of_entry(model, "autoddl trace").trace_entry(model, batch)
