@@ -44,6 +44,20 @@ def test_parameters_stored_split(launch):
     passes(launch, 4, cases, timeout=100)
 
 
+def test_gradients_of_stages_in_buckets(launch):
+    """To the bit as without, beside transfers between the stages."""
+    full = case("transformer", 2, 2, 2, "1f1b", 2, buckets=True)
+    (line,) = passes(launch, 4, [full], timeout=100)
+    assert "tied=1" in line
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("schedule", ["gpipe", "eager-1f1b", "zb-h1"])
+def test_gradients_of_stages_in_buckets_in_all_schedules(launch, schedule):
+    cases = [case(m, 2, 2, 2, schedule, 4, buckets=True) for m in ("transformer", "stack", "dense")]
+    passes(launch, 4, cases, timeout=200)
+
+
 @pytest.mark.alone
 def test_emulated_passes_take_their_time(launch):
     assert launch("pipeline_emulated", 2, timeout=100).count("emulated:") == 3

@@ -9,8 +9,11 @@ from ...sbp.collectives import Step
 
 
 def communicating_passes(plan: StagePlan) -> frozenset[str]:
-    """F, B (for the inputs) and W (for the weights), those with a collective in a micro-batch."""
-    found: set[str] = set()
+    """F, B (for the inputs) and W (for the weights), those with a collective in a micro-batch.
+
+    Buckets of gradients leave in the last one's.
+    """
+    found = {"B", "W"} if plan.buckets else set[str]()
     if any(op.inner_axes for op in plan.ops.values()):
         found |= {"F", "B"}
     for op in plan.graph.ops:

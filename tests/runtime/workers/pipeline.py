@@ -27,6 +27,7 @@ from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.runtime.oneflow.kernels.by_input import BY_INPUT
 from autoddl.runtime.oneflow.trace.trace import trace_with_state
 from autoddl.runtime.oneflow.trainer import build_trainer
+from autoddl.runtime.update.loss_scale import LossScaler
 from tests.runtime.random_plans import cluster_of, random_plan
 from tests.runtime.small_models import OPTIMIZERS
 from tests.runtime.training import Trained, alone, arrays, build, differences
@@ -162,6 +163,46 @@ def run(case, expected):
     assert worst < 2e-5 and apart < 2e-5, (losses, expected.losses, apart)
 
 
+def bucketed(case):
+    """Gradients leave in buckets: the bits of those that travel at the end.
+
+    With a scaled loss, clipping, a hook that changes gradients in place, a frozen parameter, and
+    whatever weights are tied between the stages.
+    """
+    model, loss, batch = build(case["model"])
+    frozen = next(p for name, p in model.named_parameters() if name.endswith("bias"))
+    frozen.requires_grad_(False)
+    traced = trace_with_state(model, *batch(0, case["rows"]), loss=loss)
+    cluster = cluster_of(case["nodes"], case["gpus"])
+    cluster = dataclasses.replace(cluster, device=at_rate(cluster.device, 1e5))
+    options = PlanOptions(
+        stages=case["stages"], schedule=case["schedule"], micro_batches=case["micro_batches"]
+    )
+
+    def train(plan):
+        trainer = build_trainer(
+            traced, plan, OPTIMIZERS["sgd"], scaler=LossScaler(2.0**10), clip_grad_norm=0.5
+        )
+        trainer.after_backward(lambda named: [p.grad.to_local().mul_(0.5) for _, p in named])
+        losses = [float(trainer.step(*batch(n, case["rows"]))) for n in range(case["steps"])]
+        return losses, trainer.grad_norm, arrays(trainer)
+
+    text = share_text(lambda: find_plan(traced.graph, cluster, options).dumps(), OneFlow())
+    plan = Plan.loads(text)
+    stages = []
+    for own in plan.stages:
+        assert len(own.exchanges) > 1
+        order = reversed(range(len(own.exchanges)))
+        stages.append(dataclasses.replace(own, buckets=tuple((n,) for n in order)))
+    serial = [dataclasses.replace(own, buckets=()) for own in plan.stages]
+    left, home = (train(dataclasses.replace(plan, stages=tuple(s))) for s in (stages, serial))
+    assert left[:2] == home[:2], (left[:2], home[:2])
+    assert all(np.array_equal(value, home[2][key]) for key, value in left[2].items())
+    if rank() == 0:
+        tied = len(figures(plan).travel.shared_params)
+        print(f"{case['model']} {case['schedule']} stages={plan.num_stages} tied={tied}")
+
+
 def main():
     known = {}
     for case in json.loads(sys.argv[1]):
@@ -175,8 +216,12 @@ def main():
             "delay": None,
             "recomputed": False,
             "zero": 0,
+            "buckets": False,
             **case,
         }
+        if case["buckets"]:
+            bucketed(case)
+            continue
         key = case["model"], case["rows"], case["steps"]
         if key not in known:
             known[key] = alone(case["model"], "sgd", case["rows"], case["steps"])
