@@ -43,9 +43,12 @@ bench-golden: setup
 bench-models: setup
 	$(PYTHON) -m benchmarks.models
 
-# a step of our executor beside OneFlow's own loop and DistributedDataParallel
+# a step of our executor beside OneFlow's own loop and DistributedDataParallel, and in the box how
+# much of the exchange of gradients is hidden (needs root)
 bench-overlap: setup
 	$(PYTHON) -m benchmarks.overlap --save
+	$(PYTHON) -m benchmarks.overlap_box
+	$(PYTHON) -m benchmarks.overlap_box --real
 
 bench-planning: setup
 	$(PYTHON) -m benchmarks.planning_speed

@@ -232,6 +232,11 @@ def _write_pictures(found: Plan, timeline: str | None, trace: str | None) -> Non
 @click.option("--plan", "plan_file", metavar="FILE", help="Run this plan instead of a new one.")
 @click.option("--steps", type=click.IntRange(1), default=10, show_default=True)
 @click.option("--lr", type=float, default=1e-3, show_default=True, help="Learning rate.")
+@click.option(
+    "--profile",
+    metavar="FILE",
+    help="Then write when each task of a step ran, for Perfetto (JSON).",
+)
 @click.option("--yes", is_flag=True, help="Start more than 4 processes per core without asking.")
 @BATCH
 @plan_options(without=("chunks",))
@@ -243,6 +248,7 @@ def train_command(
     plan_file: str | None,
     steps: int,
     lr: float,
+    profile: str | None,
     yes: bool,
     batch: int | None,
     **options: Any,
@@ -256,7 +262,7 @@ def train_command(
 
     chosen = PlanOptions(**options)
     cluster = load_cluster(cluster_file, nodes, gpus_per_node)
-    job = TrainJob(model, cluster, plan_file, steps, lr, batch, chosen)
+    job = TrainJob(model, cluster, plan_file, steps, lr, batch, chosen, profile)
     if not yes and (crowd := job.crowd()):
         _ask(crowd)
     sys.exit(train(job))

@@ -29,6 +29,7 @@ from .at_work import at_work
 from .synthetic import synthetic_batches
 
 _EMA_DECAY = 0.999  # of `--ema`, common in training loops: chosen, not measured
+_PROFILED = 3  # steps, of which the trace shows the median one
 PROCESSES_PER_CORE = 4  # more of them mostly wait for each other, and may take all of the memory
 
 
@@ -38,6 +39,7 @@ class TrainJob:
 
     plan_file: None for a new plan with these options; a plan in a file has its own, and takes only
                the seed and the optimizer of these
+    profile:   a file for the trace of a step; None for none
     """
 
     model: str
@@ -47,6 +49,7 @@ class TrainJob:
     lr: float = 1e-3
     batch: int | None = None
     options: PlanOptions = DEFAULTS
+    profile: str | None = None
 
     def __post_init__(self) -> None:
         own = [name for name in self.options.changed if name not in ("seed", "optimizer")]
@@ -68,6 +71,8 @@ class TrainJob:
         }
         if self.batch is not None:
             options["--batch"] = self.batch
+        if self.profile is not None:
+            options["--profile"] = self.profile
         words = [str(word) for option in options.items() for word in option]
         return ["-m", "autoddl", "train", self.model, *words]
 
@@ -102,7 +107,8 @@ def train(job: TrainJob) -> int:
             job.command(folder),
             job.cluster.num_devices,
             prefix=False,
-            overlaps=len(plan.stages) > 1,
+            overlaps=any(stage.buckets or stage.turns for stage in plan.stages)
+            or len(plan.stages) > 1,
         )
 
 
@@ -139,6 +145,12 @@ def train_rank(job: TrainJob) -> None:
         _say(f"step {step:3d}  loss {value:.6f}  {time.perf_counter() - started:.3f} s")
     if trainer.rows_per_second is not None:
         _say(f"{trainer.rows_per_second:.3g} rows of the batch a second")
+    if job.profile is not None:
+        more = synthetic_batches(like, made.graph, _PROFILED, seed)
+        found = trainer.profile([own.to_arguments(arrays, example) for arrays in more])
+        if rank() == 0:
+            found.save(job.profile)
+        _say(f"{found}\nwritten: {job.profile}")
 
 
 def _checked_plan(job: TrainJob) -> Plan:

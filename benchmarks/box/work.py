@@ -34,16 +34,24 @@ def run_steps(
 
 
 def run_plans(
-    box: Box, plans: Sequence[Plan], repeats: int, worker: str = "plans_worker.py", **options: Any
+    box: Box,
+    plans: Sequence[Plan],
+    repeats: int,
+    worker: str = "plans_worker.py",
+    overlaps: bool = False,
+    **options: Any,
 ) -> list[list[dict[str, Any]]]:
-    """For each reading of `worker` what each host measured. options: see there."""
+    """For each reading of `worker` what each host measured. options: see there.
+
+    overlaps: of `run_processes`
+    """
     with _folder() as folder:
         names = [f"plan{number}.json" for number in range(len(plans))]
         for name, plan in zip(names, plans, strict=True):
             plan.save(folder / name)
         work = {"plans": names, "repeats": repeats, **options}
         (folder / "plans.json").write_text(json.dumps(work))
-        _run(box, [str(HERE / worker), str(folder)])
+        _run(box, [str(HERE / worker), str(folder)], overlaps)
         return load_readings(folder, _first_of_hosts(box))
 
 

@@ -70,13 +70,17 @@ def plan(*words: str) -> None:
     assert done.exit_code == 0, done.output
 
 
-def test_four_processes_train_like_one(alone):
-    together = train("--steps", "3")
+def test_four_processes_train_like_one(alone, tmp_path):
+    trace = tmp_path / "trace.json"
+    together = train("--steps", "3", "--profile", str(trace))
     assert together.returncode == 0, together.stdout + together.stderr
     assert losses(together.stdout) == pytest.approx(alone, rel=1e-4)
     assert "estimates in laptop" in together.stdout
     assert "rows of the batch a second" in together.stdout
     assert "libibverbs" not in together.stdout + together.stderr
+    assert f"written: {trace}" in together.stdout
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {e["pid"] for e in events} == set(range(5)), "the plan and four ranks"
 
 
 def test_a_pipeline_is_planned_and_trained_like_one_process(alone):
