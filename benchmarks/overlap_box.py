@@ -92,7 +92,11 @@ def balanced(graph: Graph, cluster: Cluster, kind: str) -> Plan:
     """Planned for emulated devices whose backward pass takes as long as the exchange.
 
     Computation is all arithmetic then: memory is as fast and starts are as quick as no real ones.
+    Collectives do not slow waits down, nor these them.
     """
+    still = {"computation_slowdown_ratio": 0.0, "collective_slowdown_ratio": 0.0}
+    intra, inter = (replace(link, **still) for link in (cluster.intra, cluster.inter))
+    cluster = replace(cluster, intra=intra, inter=inter)
     device = replace(cluster.device, memory_bandwidth_bytes_per_s=1e15, launch_s=0.0)
     rate = 1e9
     for _ in range(2):  # the plan may change with the rate
@@ -184,7 +188,7 @@ def table(cases: Sequence[Case], about: dict[str, Any]) -> str:
     ]
     for c in cases:
         fits_s, hidden_s = c.hidden
-        share = f"{hidden_s:.3f} of {fits_s:.3f}: {hidden_s / fits_s:.0%}" if fits_s else "none"
+        share = f"{hidden_s:.3f} of {fits_s:.3f}: {hidden_s / fits_s:.0%}"
         lines.append(
             f"| {c.model}, {c.kind} | {c.shape}, {c.rate} | {'real' if c.is_real else 'emulated'} "
             f"| {c.buckets} | {_beside(c.measured_s, c.predicted_s)} "
