@@ -16,6 +16,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 
+# as torch 2.14 calls them, where the older names warn
+_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
 @dataclass(frozen=True)
 class Channel:
     """A group of the job's ranks."""
@@ -44,7 +49,7 @@ def channel(ranks: Sequence[int]) -> Channel:
 
 def all_gather(channel: Channel, x: Tensor) -> Tensor:
     whole = x.new_empty(channel.size * x.shape[0])
-    dist.all_gather_into_tensor(whole, x, group=channel.group)
+    _ALL_GATHER(whole, x.contiguous(), group=channel.group)
     return whole
 
 
@@ -65,5 +70,5 @@ def reduce_scatter(channel: Channel, x: Tensor) -> Tensor:
     if dist.get_backend(channel.group) == "gloo":
         return all_to_all(channel, rows).sum(0)
     piece = x.new_empty(rows.shape[1])
-    dist.reduce_scatter_tensor(piece, x.contiguous(), group=channel.group)
+    _REDUCE_SCATTER(piece, x.contiguous(), group=channel.group)
     return piece
