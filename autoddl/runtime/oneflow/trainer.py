@@ -2,71 +2,27 @@
 
 from __future__ import annotations
 
-import atexit
-import platform
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from ...plans.figures import figures
 from ..backend import OptimizerFn
-from ..jobs.agreement import check_alike, lines_of, say_unlike
-from ..jobs.guard import be_patient, inside, install_guard
+from ..jobs.guard import install_guard
+from ..jobs.start import start_trainer
 from ..traced import Traced
 from ..trainer import Plan, Trainer
 from .backend import OneFlow
 
-_TIMES_PREDICTED = 10.0  # a step takes more only where the machine file is of another machine
 
-
-@inside("parallelize")
 def build_trainer(traced: Traced, plan: Plan, optimizer: OptimizerFn, **options: Any) -> Trainer:
     """The trainer of this rank. All ranks of the job call it; it installs the guard.
 
     options: of `Trainer`
 
-    Raises ValueError unless the ranks have the same plan, options, versions and optimizer. Of the
-    model's values rank 0's are taken.
+    Raises ValueError unless the ranks have the same plan, options, versions and optimizer.
     """
     install_guard()
-    backend = OneFlow()
-    said = {
-        "plan": plan.dumps(),
-        "option": lines_of(_plain(options)),
-        "version": _versions(backend),
-    }
-    check_alike(said, backend)
-    say_unlike("the model's initial values", {**traced.params, **traced.buffers}, backend)
-    trainer = Trainer(traced, plan, optimizer, backend, **options)
-    check_alike({"optimizer": _optimizer_text(trainer)}, backend)
-    be_patient(_TIMES_PREDICTED * figures(plan).iteration_s)
-    atexit.register(trainer.roll_call.at_exit)
-    return trainer
+    return start_trainer(traced, plan, optimizer, OneFlow(), _options_of, options)
 
 
-def _versions(backend: OneFlow) -> str:
-    return lines_of(
-        {
-            "of": backend.facts.framework,
-            "NumPy": np.__version__,
-            "Python": platform.python_version(),
-        }
-    )
-
-
-def _optimizer_text(trainer: Trainer) -> str:
-    """Its class and options, those of groups only where all ranks have the same parameters."""
-    own = trainer.optimizer
-    name = type(own).__name__
-    texts = [f"class {name}", lines_of(_plain(own._default_options), f"{name} with ")]
-    if trainer.plan.num_stages == 1:
-        for number, group in enumerate(own.param_groups):
-            texts.append(lines_of(_plain(group.options), f"{name}'s group {number} with "))
-    return "\n".join(texts)
-
-
-def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are the same text on every rank."""
-    kinds = (bool, int, float, str, tuple, list, type(None))
-    return {name: value for name, value in sorted(options.items()) if isinstance(value, kinds)}
+def _options_of(optimizer: Any) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
+    return optimizer._default_options, [group.options for group in optimizer.param_groups]

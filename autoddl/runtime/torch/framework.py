@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from ..backend import OptimizerFn
 from ..calling import as_arguments
 from ..entry import Entry, call_entry
 from ..jobs.guard import install_guard
+from ..jobs.start import start_trainer
 from ..nested import put_tensors, take_tensors
 from ..traced import Traced
 from ..trainer import Plan, Trainer
@@ -27,9 +27,12 @@ MOMENTUM = 0.9  # the usual choice with SGD
 
 def build_trainer(traced: Traced, plan: Plan, optimizer: OptimizerFn, **options: Any) -> Trainer:
     install_guard()
-    trainer = Trainer(traced, plan, optimizer, new_backend(), **options)
-    atexit.register(trainer.roll_call.at_exit)
-    return trainer
+    return start_trainer(traced, plan, optimizer, new_backend(), _options_of, options)
+
+
+def _options_of(optimizer: Any) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
+    groups = optimizer.param_groups
+    return optimizer.defaults, [{k: v for k, v in g.items() if k != "params"} for g in groups]
 
 
 def trace_entry(model: str, batch: int | None = None) -> Graph:

@@ -55,13 +55,6 @@ def eye(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     return [torch.eye(*size, dtype=dtype, device=ctx.device)]
 
 
-def repeat_interleave(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
-    """(repeats, their running sum) -> number i as often as repeats[i] says."""
-    repeats = inputs[0]
-    found = torch.repeat_interleave(repeats.long(), output_size=attrs["repeat_num"])
-    return [found.to(repeats.dtype)]
-
-
 KERNELS: dict[str, Kernel] = {
     **of_attrs(
         {
@@ -85,5 +78,4 @@ KERNELS: dict[str, Kernel] = {
     "constant": constant,
     "arange": arange,
     "eye": eye,
-    "repeat_interleave": repeat_interleave,
 }

@@ -1,0 +1,79 @@
+"""Makes the trainer of a rank, when all ranks of its job ask for the same."""
+
+from __future__ import annotations
+
+import atexit
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...plans.figures import figures
+from ..backend import Backend, OptimizerFn
+from ..traced import Traced
+from ..trainer import Plan, Trainer
+from .agreement import check_alike, lines_of, say_unlike
+from .guard import be_patient, inside
+
+_TIMES_PREDICTED = 10.0  # a step takes more only where the machine file is of another machine
+# an optimizer -> its default options, and those of its groups
+OptionsFn = Callable[[Any], tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]
+
+
+@inside("parallelize")
+def start_trainer(
+    traced: Traced,
+    plan: Plan,
+    optimizer: OptimizerFn,
+    backend: Backend,
+    options_of: OptionsFn,
+    options: Mapping[str, Any],
+) -> Trainer:
+    """The trainer of this rank. All ranks of the job call it, behind the guard.
+
+    options: of `Trainer`
+
+    Raises ValueError unless the ranks have the same plan, options, versions and optimizer. Of the
+    model's values rank 0's are taken.
+    """
+    said = {
+        "plan": plan.dumps(),
+        "option": lines_of(_plain(options)),
+        "version": _versions(backend),
+    }
+    check_alike(said, backend)
+    say_unlike("the model's initial values", {**traced.params, **traced.buffers}, backend)
+    trainer = Trainer(traced, plan, optimizer, backend, **options)
+    check_alike({"optimizer": _optimizer_text(trainer, options_of)}, backend)
+    be_patient(_TIMES_PREDICTED * figures(plan).iteration_s)
+    atexit.register(trainer.roll_call.at_exit)
+    return trainer
+
+
+def _versions(backend: Backend) -> str:
+    return lines_of(
+        {
+            "of": backend.facts.framework,
+            "NumPy": np.__version__,
+            "Python": platform.python_version(),
+        }
+    )
+
+
+def _optimizer_text(trainer: Trainer, options_of: OptionsFn) -> str:
+    """Its class and options, those of groups only where all ranks have the same parameters."""
+    own = trainer.optimizer
+    name = type(own).__name__
+    defaults, groups = options_of(own)
+    texts = [f"class {name}", lines_of(_plain(defaults), f"{name} with ")]
+    if trainer.plan.num_stages == 1:
+        for number, group in enumerate(groups):
+            texts.append(lines_of(_plain(group), f"{name}'s group {number} with "))
+    return "\n".join(texts)
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are the same text on every rank."""
+    kinds = (bool, int, float, str, tuple, list, type(None))
+    return {name: value for name, value in sorted(options.items()) if isinstance(value, kinds)}
