@@ -8,7 +8,8 @@
     buffers     of redistributions: until their reader, forward or backward, has run
 
     in flight   (h - 1) x what a forward pass leaves for its backward pass, with h micro-batches in
-                flight, as in a stage of a pipeline
+                flight in a stage of a pipeline; in turns on one mesh, what the others hold after
+                their last action, at the turn where all hold most
 
 `StepTape` writes down the step as autoddl's executor runs it: each operator's inputs and outputs
 are kept until its backward pass, and gradients of parameters until the end of the step; views and
@@ -32,7 +33,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from ..graph.graph import Op
+from ..graph.graph import SOURCE_KINDS, Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.collectives import Step
 from ..sbp.placement import NdSbp
@@ -112,8 +113,11 @@ class StepTape(StepTensors):
     _local: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
 
     def build(self) -> Tape:
+        done = [0]  # actions at each position of a strand, see `plans.schedule.turns`
         for op in self.plan.graph.ops:
             self._forward(op)
+            if op.kind not in SOURCE_KINDS:
+                done += [max(done[-1], len(self.tape.actions) - 1), len(self.tape.actions)]
         self.tape.turn = len(self.tape.actions)
         made_again: set[int] = set()
         for op in reversed(self.plan.graph.ops):
@@ -132,12 +136,32 @@ class StepTape(StepTensors):
                 self._update(op)
             elif any(self.arrived.get(o) for o in op.outputs):
                 self._backward(op)
+            if op.kind not in SOURCE_KINDS:
+                done += [len(self.tape.actions)] * 2
+        others = self.in_flight - 1
+        if self.plan.turns:
+            self.tape.keep("in flight", self._beside(done))
+            others = 0
         if not self.is_first:
             self._synchronise()
-        others = self.in_flight - 1
         if others:
             self.tape.keep("in flight", others * self.tape.bytes_across(self.tape.turn))
         return self.tape
+
+    def _beside(self, done: Sequence[int]) -> int:
+        """By how many bytes all strands at their fullest turn exceed one of them at its fullest.
+
+        done: at each position, how many actions of a strand are
+        """
+        held = self.tape.held()
+        at = [0] * (1 + max(strand for strand, _ in self.plan.turns))
+        most = 0
+        for strand, to in self.plan.turns:
+            own = max(held[done[at[strand]] : done[to]], default=0)
+            at[strand] = to
+            others = (done[p] for n, p in enumerate(at) if n != strand)
+            most = max(most, own + sum(held[number - 1] for number in others if number))
+        return max(0, most - max(held, default=0))
 
     # ---- forward
 

@@ -36,6 +36,7 @@ class PlannedStep:
     again: which blocks are run again before their backward pass
     buckets: in which gradients travel beside the backward pass (`exchange`)
     ema: an average of the parameters is kept beside them
+    turns: of several micro-batches in flight on one mesh, see `plans.schedule.turns`
     """
 
     graph: Graph
@@ -47,6 +48,7 @@ class PlannedStep:
     again: Recomputation
     buckets: Buckets = ()
     ema: bool = False
+    turns: Sequence[tuple[int, int]] = ()
 
 
 def contiguous(shape: Sequence[int]) -> Strides:

@@ -9,6 +9,7 @@ of `ALIGNMENT_BYTES`, as CUDA allocators and OneFlow do. `Tape.sweep` gives the 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -121,15 +122,10 @@ class Tape:
         """
         size, cause, made_at = self._sizes()
         own, death = self._lives(size, made_at)
-        change = [0] * (len(self.actions) + 2)
-        for key, number in own.items():
-            change[number] += size[key]
-            change[death[key] + 1] -= size[key]
-        total, best, best_at = 0, -1, -1
-        for number, action in enumerate(self.actions):
-            total += change[number]
-            if total + action.workspace > best:
-                best, best_at = total + action.workspace, number
+        best, best_at = -1, -1
+        for number, total in enumerate(self._held(size, own, death)):
+            if total > best:
+                best, best_at = total, number
         snapshot = [key for key, number in own.items() if number <= best_at <= death[key]]
         by_cause: dict[str, int] = defaultdict(int, self.always)
         for key in snapshot:
@@ -148,6 +144,21 @@ class Tape:
             dict(self.always),
             tuple((size[k], cause[k], self.actions[made_at[k]].name) for k in largest),
         )
+
+    def held(self) -> list[int]:
+        """Bytes at each action, without what is there all the time."""
+        size, _, made_at = self._sizes()
+        return self._held(size, *self._lives(size, made_at))
+
+    def _held(
+        self, size: Mapping[str, int], own: Mapping[str, int], death: Mapping[str, int]
+    ) -> list[int]:
+        change = [0] * (len(self.actions) + 2)
+        for key, number in own.items():
+            change[number] += size[key]
+            change[death[key] + 1] -= size[key]
+        totals = itertools.accumulate(change[: len(self.actions)])
+        return [total + a.workspace for total, a in zip(totals, self.actions, strict=True)]
 
     def course(self) -> list[Moment]:
         """What is held at each action, in order: the fullest is the peak of `sweep`."""

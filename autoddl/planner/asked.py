@@ -36,11 +36,23 @@ def micro_graph(graph: Graph, parts: int) -> Graph:
     return (graph.with_batch(graph.batch // parts) if parts > 1 else graph).with_forks()
 
 
-def micro_batch_counts(graph: Graph, micro_batches: int | None) -> tuple[int, ...]:
-    """Numbers of micro-batches to try, ascending.
+def micro_batch_counts(
+    graph: Graph, micro_batches: int | None, in_flight: int = 1
+) -> tuple[int, ...]:
+    """Numbers of micro-batches to try, ascending, that so many in flight divide.
 
     ValueError if the given one does not divide the batch, or rows of the batch meet (`rows`).
     """
+    if in_flight > 1:
+        find_rows(graph).check(in_flight)
+        counts = micro_batch_counts(graph, micro_batches)
+        found = tuple(n for n in counts if n % in_flight == 0)
+        if not found:
+            raise ValueError(
+                f"{in_flight} micro-batches in flight do not divide {counts[-1]} micro-batches of "
+                f"a batch of {graph.batch}; use an even number of them, or in_flight=1"
+            )
+        return found
     if micro_batches is None:
         if graph.batch == 0 or find_rows(graph).meeting is not None:
             return (1,)

@@ -45,9 +45,9 @@ from .baselines.pricing import Baseline, BaselinePricer, tried_again
 from .batches import Batches
 from .estimate import Estimator
 from .fit_in_memory import FittedSearch
+from .in_flight import even, first_price, overlapping, two_of
 from .layers import describe_layers, next_best
 from .options import PlanOptions
-from .overlap import LIKELY, overlapped
 from .realize import Candidate
 from .tables.group_table import NoStrategy, Space
 from .tables.groups import MicroBatches
@@ -93,14 +93,15 @@ def plan_mesh(
     algorithm, seed = find_algorithm(options.search), options.seed
     prices = prices or PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
     overlaps = model.overlap and model.cluster.mesh.num_axes > 0
-    priced = replace(model, exchange=LIKELY) if overlaps else model
+    priced = replace(model, exchange=first_price(micro)) if overlaps else model
     estimator = Estimator(micro, priced, space, prices)
     budget = _budget(options)
     one = FittedSearch(estimator, algorithm, budget, seed, options.restarts)
     batches = Batches(counts, one)
     best = batches.best(options.checkpointing)
+    tried_two = False
     if best is not None and overlaps:
-        best = overlapped(best, one, model)
+        best, tried_two = overlapping(best, one, counts, options, model)
     pricer: BaselinePricer | None = None
     if options.baselines and space.allowed is None and space.min_weight_shards == 1:
         again = tried_again(batches.blocks, options.checkpointing)
@@ -108,7 +109,8 @@ def plan_mesh(
     is_late = best is not None and (one.is_over or best.result.end == "interrupted")
     rivals: tuple[Baseline, ...] = ()
     if pricer is not None and not is_late:
-        rivals, best = _beside(pricer, best)
+        two = replace(pricer, micro=two_of(micro), counts=even(counts)) if tried_two else None
+        rivals, best = _beside(pricer, two, best)
     allowed = [rival for rival in rivals if options.zero or "ZeRO" not in rival.record.name]
     nearest = min(allowed, key=lambda rival: rival.seconds, default=None)
     if nearest is not None and nearest.seconds < _cost_to_beat(best):
@@ -132,16 +134,28 @@ def plan_mesh(
 
 
 def _beside(
-    pricer: BaselinePricer, best: Candidate | None
+    pricer: BaselinePricer, two: BaselinePricer | None, best: Candidate | None
 ) -> tuple[tuple[Baseline, ...], Candidate | None]:
-    """The known schemes, and the plan: after Ctrl-C none, if there is a plan."""
+    """The known schemes, and the plan: after Ctrl-C none, if there is a plan.
+
+    two: prices them with two micro-batches in flight, if that is to be tried
+    """
     try:
-        return pricer.all(), best
+        rivals = pricer.all()
+        if rivals and two is not None:
+            rivals = tuple(map(_faster, rivals, two.all()))
+        return rivals, best
     except KeyboardInterrupt:
         if best is None:
             raise
         ended = dataclasses.replace(best.result, end="interrupted")
         return (), dataclasses.replace(best, result=ended).knowing(best)
+
+
+def _faster(rival: Baseline, other: Baseline) -> Baseline:
+    """Of a known scheme with one micro-batch at a time and with two."""
+    assert rival.record.name == other.record.name
+    return other if other.seconds < rival.seconds else rival
 
 
 def _with(rivals: tuple[Baseline, ...], rival: Baseline) -> tuple[Baseline, ...]:
@@ -199,6 +213,7 @@ def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -
         back_end=model.back_end,
         buckets=found.buckets,
         shares=cluster.shares,
+        turns=found.turns,
         ema=model.ema,
     )
 

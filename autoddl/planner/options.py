@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..graph.batch_norm import BatchNorm
 
 Stages = int | Literal["auto"]
+MOST_IN_FLIGHT = 2  # on one mesh: Akers' path is one of two strands
 INTERLEAVED = "interleaved-1f1b"
 SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "zb-h1", INTERLEAVED)
 PROVING = tuple(name for name, search in ALGORITHMS.items() if search.proves_bound)
@@ -58,6 +59,8 @@ class PlanOptions:
     ema:                an average of the parameters is kept beside them, and takes as much memory
     micro_batches:      parts of the batch whose gradients are accumulated; None chooses, 1 where
                         rows of the batch meet, in a contrastive loss for instance
+    in_flight:          micro-batches at once on one mesh: 2, of which one computes while the other
+                        communicates, or 1; None for what is faster, of 1 without overlap
     memory_limit_bytes: per device; None takes the device's memory, and inf sets no limit
     search:             an algorithm of `search.algorithms` by name, or one of your own
     comm_rule:          "shared_nic", or "plain" for the prices of the AutoDDL paper
@@ -107,6 +110,10 @@ class PlanOptions:
     ema: bool = _option(False, About("An average of the parameters takes memory, too.", bool))
     micro_batches: int | None = _option(
         None, About("Instead of what memory asks for.", int, least=1)
+    )
+    in_flight: int | None = _option(
+        None,
+        About("Micro-batches at once on one mesh, 1 or 2; else what is faster.", int, least=1),
     )
     memory_limit_bytes: float | None = _option(
         None, About("Per device, instead of all that it has; inf for no limit.", float, above=0)
@@ -202,6 +209,8 @@ class PlanOptions:
             )
         if self.shares not in (None, "even") and self.stages not in (None, 1):
             raise ValueError("shares divide tensors on one mesh; leave them out, or the stages")
+        if self.in_flight is not None:
+            self._check_in_flight(self.in_flight)
         if self.stages is None:
             self._refuse(_OF_STAGES, "cannot go without stages")
             return
@@ -217,6 +226,20 @@ class PlanOptions:
             )
         if self.schedule == INTERLEAVED and self.stages == "auto":
             raise ValueError(f"{INTERLEAVED} takes a given number of stages")
+
+    def _check_in_flight(self, count: int) -> None:
+        if count > MOST_IN_FLIGHT:
+            raise ValueError(f"in_flight must be 1 or {MOST_IN_FLIGHT}, got {count}")
+        if self.stages is not None:
+            raise ValueError(
+                "in_flight is of one mesh: in stages the schedule says how many micro-batches are; "
+                "leave one of the two out"
+            )
+        if count > 1 and not self.overlap:
+            raise ValueError(
+                "several micro-batches in flight overlap computation and communication; they need "
+                "overlap=True"
+            )
 
     @classmethod
     def of(cls, options: PlanOptions | None, keywords: Mapping[str, Any]) -> PlanOptions:
@@ -274,6 +297,7 @@ class TrainKeywords(TypedDict, total=False):
 
     seed: int
     micro_batches: int | None
+    in_flight: int | None
     memory_limit_bytes: float | None
     search: str | Algorithm
     comm_rule: CommRule

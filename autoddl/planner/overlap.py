@@ -64,7 +64,7 @@ def overlapped(likely: Candidate, one: FittedSearch, model: CostModel) -> Candid
         found = found.serial(model)
         best = min(best, found, key=lambda candidate: candidate.step_s)
         lines.append(_line(found, late, last))
-        prices.append(_highest(lines))
+        prices.append(highest(lines))
         if best.step_s <= bound * (1 + _NEAR) or prices[-1] in prices[:-1]:
             break
     if not best.step_s <= serial_s:
@@ -103,7 +103,7 @@ def _line(found: Candidate, late: frozenset[str], last: frozenset[str]) -> tuple
     return least_s + late_s, -hidden_s - late_s
 
 
-def _highest(lines: Sequence[tuple[float, float]]) -> float:
+def highest(lines: Sequence[tuple[float, float]]) -> float:
     """The price between 0 and 1 at which the lowest line is highest."""
     prices = [0.0, 1.0]
     for (a, rise), (b, other) in itertools.combinations(lines, 2):

@@ -162,8 +162,9 @@ def _by(model: CostModel, shares: Shares) -> CostModel:
 def _on_one_mesh(
     graph: Graph, model: CostModel, options: PlanOptions, space: Space | None = None
 ) -> Plan:
-    counts = micro_batch_counts(graph, options.micro_batches)
-    found = plan_mesh(MicroBatches.of(graph), counts, model, options, space)
+    held = options.in_flight or 1
+    counts = micro_batch_counts(graph, options.micro_batches, held)
+    found = plan_mesh(MicroBatches.of(graph, held), counts, model, options, space)
     return Plan.on_one_mesh(found.stage, tuple(rival.record for rival in found.rivals))
 
 
@@ -330,8 +331,9 @@ def baseline_plans(
     The errors are those of `find_plan`.
     """
     model = cost_model(cluster.with_shares(options.given_shares or cluster.shares), options)
-    micro = MicroBatches.of(prepared(graph, options))
-    counts = micro_batch_counts(prepared(graph, options), options.micro_batches)
+    held = options.in_flight or 1
+    micro = MicroBatches.of(prepared(graph, options), held)
+    counts = micro_batch_counts(prepared(graph, options), options.micro_batches, held)
     again = tried_again(repeated_blocks(micro.graph(counts[0])), options.checkpointing)
     return {
         rival.record.name: (

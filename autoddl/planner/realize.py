@@ -1,20 +1,8 @@
 """What a search found, as the plan that it becomes.
 
 From a choice of strategies to placements of every operator and steps on every edge (`place`), to
-the buckets in which gradients travel together (`best_buckets`), and whether that fits the memory
+the buckets in which gradients travel together (`buckets`), and whether that fits the memory
 (`Candidate`).
-
-A bucket leaves when the last of its gradients is there, and the communication queue is free: many
-small ones leave early and pay many latencies, few large ones leave late. With the gradients in the
-order in which they are ready, at r_1 <= r_2 <= ..., the earliest end of the first j of them is
-
-    end(j) = min over i < j of  max(end(i), r_j) + seconds(i+1 .. j),    end(0) = 0
-
-as what comes after can only gain by an earlier end. Many choices end nearly as early; of these the
-one is taken that makes, from the last gradient on, the longest runs: it sends the least. Gradients
-that cannot travel together make several buckets of a run. The runs are exact where no collective
-stands between them; one that does waits for them, which the simulator prices. So shorter runs and
-one bucket for all that can travel together are tried as well.
 """
 
 from __future__ import annotations
@@ -25,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..cost.collectives import CommModel
 from ..cost.exchange import Buckets
@@ -45,7 +32,10 @@ from ..cost.step_tensors import PlannedStep
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..graph.regions import Blocks
+from ..plans.schedule.buckets import best_buckets
+from ..plans.schedule.duplex import TurnsMaker, best_turns
 from ..plans.schedule.step import StepMaker
+from ..plans.schedule.turns import Turns
 from ..sbp.collectives import Step
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
@@ -239,82 +229,6 @@ def _common(graph: Graph, paths: PathTable, tensor: str, uses: list[NdSbp], whol
     return common if local else whole
 
 
-# ---- buckets
-
-_SHORTER = 3  # limits of a run's seconds that are tried, each a 16th of the one before
-_LATE = 1e-3  # of the end: so much later is as good, if fewer collectives do
-
-
-def best_buckets(maker: StepMaker) -> Buckets:
-    """The buckets with which the step ends first; () if nothing travels."""
-    every = maker.exchanges
-    if not every:
-        return ()
-    ready = [maker.ready_s[n] for n in range(len(every))]
-    order = sorted(range(len(every)), key=lambda n: (ready[n], -n))
-    companies = [exchange.company for exchange in every]
-    most = [math.inf, *(maker.exchange_s / 16**n for n in range(1, _SHORTER))]
-    tried = {earliest_runs(order, ready, maker.prices, companies, most_s) for most_s in most}
-    tried.add(_together(companies, order, [len(order)]))
-    # passes before the last one are alike if nothing travels in them
-    passes = min(maker.micro_batches, 1 + any(exchange.is_often for exchange in every))
-    end_s = {buckets: maker.end_s(buckets, passes) for buckets in sorted(tried)}
-    early = [b for b, seconds in end_s.items() if seconds <= min(end_s.values()) * (1 + _LATE)]
-    return min(early, key=lambda buckets: (len(buckets), end_s[buckets]))
-
-
-def earliest_runs(
-    order: Sequence[int],
-    ready: Sequence[float],
-    prices: Sequence[tuple[float, float]],
-    companies: Sequence[Hashable],
-    most_s: float = math.inf,
-) -> Buckets:
-    """The dynamic program of the module's docstring, in O(n^2) steps on arrays.
-
-    order: the gradients as they are ready, at `ready`; prices: (seconds of latency, further ones)
-    companies: equal for those that may travel together
-    most_s:    that a run of several may take
-    """
-    last_of: dict[Hashable, int] = {}
-    own_s = np.zeros(len(order))  # of those before j: own bytes, and the latency if last of a kind
-    end_s = np.zeros(len(order) + 1)
-    runs_s: list[NDArray[np.float64]] = []  # [j][i] of the run i .. j
-    for j, number in enumerate(order):
-        before = last_of.get(companies[number])
-        if before is not None:
-            own_s[before] -= prices[order[before]][0]
-        last_of[companies[number]] = j
-        own_s[j] = sum(prices[number])
-        run_s = np.cumsum(own_s[j::-1])[::-1]
-        run_s[:-1][run_s[:-1] > most_s] = math.inf
-        runs_s.append(run_s)
-        end_s[j + 1] = (np.maximum(end_s[: j + 1], ready[number]) + runs_s[j]).min()
-    cuts, at, latest_s = [], len(order), end_s[-1] * (1 + _LATE)
-    while at:
-        cuts.append(at)
-        run_s = runs_s[at - 1]
-        starts = np.maximum(end_s[:at], ready[order[at - 1]])
-        at = int((starts + run_s <= latest_s).argmax())
-        latest_s -= run_s[at]
-    return _together(companies, order, cuts[::-1])
-
-
-def _together(companies: Sequence[Hashable], order: Sequence[int], cuts: Sequence[int]) -> Buckets:
-    """Of each run, up to a cut, the gradients that may travel together as a bucket."""
-    found: list[tuple[int, ...]] = []
-    start = 0
-    for cut in cuts:
-        run: dict[Hashable, list[int]] = {}
-        for number in order[start:cut]:
-            run.setdefault(companies[number], []).append(number)
-        found += [tuple(members) for members in run.values()]
-        start = cut
-    return tuple(found)
-
-
-# ---- plans
-
 NEAR_FREE = 0.003
 ROOMY = 0.5  # of the limit: no step's fullest moment has been seen at twice the sum of its bytes
 _WORKED_OUT = ("placed", "maker", "buckets", "hidden_s", "excess_bytes", "needed_bytes")
@@ -363,10 +277,18 @@ class Candidate:
 
     @cached_property
     def maker(self) -> StepMaker:
-        """Of the tasks of its step."""
+        """Of the tasks of its step; of micro-batches in flight on one mesh in the best turns."""
         tables = self.tables
         sizes = tables.grouping.graph, tables.model, tables.micro_batches
-        return StepMaker(*sizes, *self.placed, tables.again)
+        one_by_one = StepMaker(*sizes, *self.placed, tables.again)
+        if tables.again.in_flight == 1 or tables.grouping.graph.is_stage:
+            return one_by_one
+        return TurnsMaker.of(one_by_one, best_turns(one_by_one))
+
+    @property
+    def turns(self) -> Turns:
+        """Of the micro-batches in flight on one mesh; () if one is done before the next."""
+        return self.maker.turns if isinstance(self.maker, TurnsMaker) else ()
 
     @cached_property
     def buckets(self) -> Buckets:
@@ -388,12 +310,12 @@ class Candidate:
     @cached_property
     def hidden_s(self) -> float:
         """Seconds of communication that run beside computation."""
-        return self.maker.hidden_s(self.buckets) if self.buckets else 0.0
+        return self.maker.hidden_s(self.buckets) if self.buckets or self.turns else 0.0
 
     @cached_property
     def step_s(self) -> float:
         """Of an iteration with what overlaps; `seconds` is that of the serial step."""
-        if not self.buckets:
+        if not self.buckets and not self.turns:
             return self.seconds
         return self.seconds - self.maker.latency_s(self.buckets) - self.hidden_s
 
@@ -435,7 +357,8 @@ class Candidate:
         tables = self.tables
         graph, model = tables.grouping.graph, tables.model
         mesh, optimizer, parts = model.cluster.mesh, model.optimizer, tables.micro_batches
-        step = PlannedStep(graph, mesh, parts, optimizer, *self.placed, again, buckets, model.ema)
+        known = again, buckets, model.ema, self.turns
+        step = PlannedStep(graph, mesh, parts, optimizer, *self.placed, *known)
         return required_bytes(step, model.memory_rules, limit_bytes)
 
     @property

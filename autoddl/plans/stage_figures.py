@@ -112,7 +112,7 @@ class StageFigures:
         stage = self.stage
         return PlannedStep(
             stage.graph, stage.mesh, stage.micro_batches, stage.optimizer, stage.ops, stage.edges,
-            self.again, stage.buckets, stage.ema,
+            self.again, stage.buckets, stage.ema, stage.turns,
         )  # fmt: skip
 
     @cached_property

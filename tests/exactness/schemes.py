@@ -6,9 +6,9 @@ from autoddl.graph.regions import repeated_blocks
 from autoddl.planner import baselines
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan
-from autoddl.planner.realize import best_buckets
 from autoddl.planner.tables.group_table import WHOLE_SPACE, Space
 from autoddl.plans import Plan
+from autoddl.plans.schedule.buckets import best_buckets
 from autoddl.plans.schedule.duplex import TurnsMaker, best_turns
 from autoddl.plans.stage_figures import stage_figures
 from autoddl.sbp.mesh import Mesh

@@ -65,6 +65,8 @@ def report(plan: Plan, anew: Sequence[Change] = (), *, brief: bool = False) -> R
 def titles(plan: Plan) -> tuple[str, str]:
     """What is planned, and how."""
     rounds = f" in {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
+    if plan.stages[0].turns:
+        rounds += f", {plan.stages[0].in_flight} in flight"
     words = [f"batch {plan.batch}{rounds}", plan.optimizer]
     if plan.ema:
         words.append("average of the parameters")
@@ -124,6 +126,7 @@ def _heading(plan: Plan, needed_bytes: Sequence[float]) -> Figures:
         Figure("seed", "", plan.seed),
         Figure("batch", "", plan.batch),
         Figure("micro_batches", "", plan.micro_batches),
+        Figure("in_flight", "", max(plan.in_flight)),
         Figure("precision", "", plan.precision),
         Figure("batch_norm", "", plan.batch_norm),
         Figure("optimizer", "", plan.optimizer),

@@ -48,11 +48,12 @@ def drawing(plan: Plan) -> dict[str, Any]:
         place = {"nodes": stage.mesh.nodes, "gpus": stage.mesh.gpus_per_node}
         place |= {"first_node": stage.place.first_node, "first_gpu": stage.place.first_gpu}
         parts.append({"title": title, **place, "layers": layers, "course": _course(stage)})
+    overlaps = any(stage.buckets or stage.turns for stage in plan.stages)
     return {
         "parts": parts,
         "layouts": layouts.found,
         "most_devices": MOST_DEVICES,
-        "timeline": _timeline(plan) if several or plan.stage.buckets else None,
+        "timeline": _timeline(plan) if overlaps or several else None,
     }
 
 
@@ -228,14 +229,18 @@ def _timeline(plan: Plan) -> dict[str, Any]:
     """Bars [stage, whether it travels, kind, start, end, micro-batch, text], in seconds."""
     known = figures(plan)
     timeline, bars = known.timeline, []
+    weights = {
+        (span.stage, span.action.chunk, span.action.micro_batch, span.start_s): span.end_s
+        for span in timeline.spans
+        if span.action.kind == "W"
+    }
     for span in timeline.spans:
         action = span.action
         if span.end_s <= span.start_s or (timeline.schedule.joint and action.kind == "W"):
             continue
         end_s = span.end_s
         if timeline.schedule.joint and action.kind == "B":  # both halves run as one
-            part = timeline.schedule.part(span.stage, action.chunk)
-            end_s += known.pass_costs.seconds("W", part)
+            end_s = weights[span.stage, action.chunk, action.micro_batch, end_s]
         kind = _COMPUTES[action.kind] if action.is_compute else _link(plan, span)
         travels, number = not action.is_compute, action.micro_batch
         text = f"{_text(plan, span)}, {format_seconds(end_s - span.start_s)}"

@@ -29,6 +29,7 @@ def why(plan: Plan) -> Figures:
     several = len(plan.stages) > 1
     sentences = {
         "what": _stages(plan) if several else _splits(plan),
+        "in_flight": _in_flight(plan),
         "memory": _memory(plan),
         "saves": _saves(plan),
         "repeated": _repeated(plan),
@@ -150,13 +151,25 @@ def _stages(plan: Plan) -> str:
     )
 
 
+def _in_flight(plan: Plan) -> str:
+    """What micro-batches in flight on one mesh are for."""
+    if not plan.stages[0].turns:
+        return ""
+    cost = figures(plan).cost
+    hidden, whole = format_seconds(cost.hidden_s), format_seconds(cost.communication_s)
+    return (
+        f"{plan.stages[0].in_flight} micro-batches are in flight: one computes while the other "
+        f"communicates, and so {hidden} of {whole} of communication take no time of their own."
+    )
+
+
 def _memory(plan: Plan) -> str:
     """What is done to need less of it."""
     edges = (edge for stage in plan.stages for edge in stage.edges.values())
     split = len({edge.op for edge in edges if edge.zero_stage})
     again = len(plan.recomputed)
     done = []
-    if plan.micro_batches > 1 and len(plan.stages) == 1:
+    if plan.micro_batches > plan.stages[0].in_flight and len(plan.stages) == 1:
         done.append(f"trains the batch in {plan.micro_batches} micro-batches")
     if again:
         done.append(f"runs {again} block{'s' if again > 1 else ''} forward again")

@@ -35,6 +35,7 @@ from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
 from ...graph.graph import SOURCE_KINDS, Graph, Op
 from ...graph.placed import PlannedEdge, PlannedOp
+from .orders import Action
 from .passes import Cause, Course, Operator, Turn
 from .schedule import Schedule
 from .simulate import Exchange as Exchanged
@@ -361,25 +362,27 @@ class _Making:
 def of_step(schedule: Schedule, step: Step) -> Timeline:
     """The passes and exchanges of a step of one stage, whose micro-batches are all put down.
 
-    A pass lasts from its first task to its last one; half of a backward pass is that of weights.
+    A pass lasts from its first task to its last one, or to the turn of another micro-batch; half of
+    a backward pass is that of weights.
     """
     starts, ends = step.times
-    passes: dict[tuple[str, int], list[int]] = defaultdict(list)
+    passes: list[tuple[tuple[Cause, int], float, float]] = []
     exchanges: list[Exchanged] = []
     for number, task in enumerate(step.tasks):
         if task.cause == "exchange":
             which = f"gradients of {len(task.members)} parameters, from {task.operator} on"
             exchanges.append(Exchanged(0, 0, which, starts[number], ends[number]))
         elif task.cause in COMPUTING:
-            passes[task.cause, task.micro_batch].append(number)
+            start = starts[number]
+            if passes and passes[-1][0] == (task.cause, task.micro_batch):
+                _, start, _ = passes.pop()
+            passes.append(((task.cause, task.micro_batch), start, ends[number]))
     spans: list[Span] = []
-    for action in schedule.compute(0):
-        cause = "forward" if action.kind == "F" else "backward"
-        tasks = passes[cause, action.micro_batch]
-        start, end = starts[tasks[0]], ends[tasks[-1]]
-        if action.kind == "B":
-            end = (start + end) / 2
-        elif action.kind == "W":
-            start = (start + end) / 2
-        spans.append(Span(0, action, start, end))
+    for (cause, number), start, end in passes:
+        if cause == "forward":
+            spans.append(Span(0, Action("F", number), start, end))
+        else:
+            middle = (start + end) / 2
+            spans.append(Span(0, Action("B", number), start, middle))
+            spans.append(Span(0, Action("W", number), middle, end))
     return Timeline(schedule, tuple(spans), tuple(exchanges))

@@ -6,10 +6,10 @@ import pytest
 
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
-from autoddl.planner.realize import best_buckets
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.plans.report.terminal import explain
+from autoddl.plans.schedule.buckets import best_buckets
 from autoddl.plans.schedule.simulate import Queued, run
 from autoddl.plans.stage import StagePlan
 from autoddl.plans.stage_figures import stage_figures

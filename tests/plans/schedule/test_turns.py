@@ -6,9 +6,9 @@ import pytest
 
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
-from autoddl.planner.realize import best_buckets
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
+from autoddl.plans.schedule.buckets import best_buckets
 from autoddl.plans.schedule.duplex import TurnsMaker, best_turns, pieces_of
 from autoddl.plans.schedule.strands import interleaved
 from autoddl.plans.schedule.turns import check_turns

@@ -8,7 +8,7 @@ import sys
 
 import oneflow as flow
 
-from autoddl.planner.realize import best_buckets
+from autoddl.plans.schedule.buckets import best_buckets
 from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.oneflow.trace.trace import trace_with_state

@@ -13,9 +13,10 @@ from autoddl.graph.graph import Graph
 from autoddl.planner.asked import cost_model
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
-from autoddl.planner.realize import Candidate, best_buckets, earliest_runs
+from autoddl.planner.realize import Candidate
 from autoddl.planner.tables.tables import build_tables
 from autoddl.plans.figures import figures
+from autoddl.plans.schedule.buckets import best_buckets, earliest_runs
 from autoddl.plans.stage_figures import stage_figures
 from autoddl.sbp.redistribute import PathTable
 from autoddl.search.problem import SearchResult
