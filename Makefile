@@ -2,7 +2,7 @@
 export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 
-.PHONY: demo test test-all check bench bench-box bench-bytes bench-golden bench-memory bench-memory-seconds bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-search bench-table3 bench-truth docs setup clean
+.PHONY: demo test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-memory bench-memory-seconds bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-search bench-table3 bench-truth docs setup clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -34,6 +34,10 @@ bench-bytes: setup
 # Our plan and every baseline in turns, in the box; needs root.
 bench-box: setup
 	$(PYTHON) -m benchmarks.race
+
+# Faults put into training jobs: how each ends, and what it says; 160 of them, 15 s each
+bench-faults: setup
+	$(PYTHON) -m benchmarks.faults
 
 # Plans against the record of what the planner found before
 bench-golden: setup

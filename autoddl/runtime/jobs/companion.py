@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from .journal import Journal
-from .verdict import Rank, judge
+from .verdict import START_SECONDS, Rank, judge
 
 TICK_SECONDS = 0.5  # between two looks at the rank: 0.1 ms of CPU each
 LAST_WORDS_SECONDS = 0.5  # a rank that fails is heard, and a launcher names its status, first
@@ -251,7 +251,8 @@ class Spoke(Companion):
             if look.ended and look.is_dead:
                 self.is_over = True
         silent = time.monotonic() - self.heard
-        if silent > self.limit_s + 2 * TICK_SECONDS:  # the hub, which names ranks, comes first
+        limit_s = self.limit_s if self.greeted else max(self.limit_s, START_SECONDS)
+        if silent > limit_s + 2 * TICK_SECONDS:  # the hub, which names ranks, comes first
             where = os.environ.get("MASTER_ADDR", "127.0.0.1")
             been = f"not answered for {silent:.0f} s" if self.greeted else "not come"
             self._end(f"rank 0 of {self.size} on {where} has {been} and ends the job")

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+START_SECONDS = 60.0  # at least, for a rank to come: hosts may be slow to import the framework
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -82,8 +84,8 @@ def judge(
             return say(number, f"ended without a word {one.where} and ends the job")
     hint = "and ends the job (AUTODDL_TIMEOUT sets another limit, 0 none)"
     for number in range(size):
-        if number not in ranks and running_s > limit_s:
-            return say(number, f"has not come within {limit_s:.0f} s {hint}")
+        if number not in ranks and running_s > (start_s := max(limit_s, START_SECONDS)):
+            return say(number, f"has not come within {start_s:.0f} s {hint}")
         if number in ranks and silent_s[number] > limit_s and not ranks[number].ended:
             return say(
                 number, f"has not answered for {limit_s:.0f} s, its host or a link is down, {hint}"

@@ -32,6 +32,7 @@ from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp
 from ..backend import Facts, Kernels, OptimizerFn, Vjp
 from ..jobs.guard import rank, world_size
+from ..update.parameters import check_handed
 from .autograd import detached, pull_back
 from .exchange import rounds
 from .kernels import KERNELS
@@ -231,13 +232,7 @@ class OneFlow:
                 "optimizer must be a function from a list of parameters to a oneflow optimizer, "
                 f"e.g. lambda p: flow.optim.SGD(p, lr=0.1); it gave {type(made).__name__}"
             )
-        handed = {id(parameter) for parameter in parameters}
-        if any(id(p) not in handed for group in made.param_groups for p in group.parameters):
-            raise ValueError(
-                "the optimizer has parameters that were not handed to it, such as the model's own, "
-                "which stay as they are: autoddl trains parameters of its own, and gives them to "
-                "the function. Make it of these, e.g. lambda p: flow.optim.SGD(p, lr=0.1)"
-            )
+        check_handed(parameters, (p for group in made.param_groups for p in group.parameters))
         return FlowOptimizer(made)
 
 

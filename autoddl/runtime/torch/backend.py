@@ -19,6 +19,7 @@ from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp
 from ..backend import Facts, Kernels, OptimizerFn, Vjp
 from ..jobs.guard import rank, world_size
+from ..update.parameters import check_handed
 from . import collectives
 from .collectives import Channel
 from .kernels import KERNELS
@@ -190,6 +191,7 @@ class Torch:
                 "optimizer must be a function from a list of parameters to a torch optimizer, "
                 f"e.g. lambda p: torch.optim.SGD(p, lr=0.1); it gave {type(made).__name__}"
             )
+        check_handed(parameters, (p for group in made.param_groups for p in group["params"]))
         return TorchOptimizer(made)
 
 

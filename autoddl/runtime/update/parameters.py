@@ -24,6 +24,17 @@ class Parameters(list[Any]):
         return zip(self._names, self, strict=True)
 
 
+def check_handed(handed: Iterable[Any], taken: Iterable[Any]) -> None:
+    """ValueError unless an optimizer has `taken` its parameters from those handed to it."""
+    known = set(map(id, handed))
+    if any(id(parameter) not in known for parameter in taken):
+        raise ValueError(
+            "the optimizer has parameters that were not handed to it, such as the model's own, "
+            "which stay as they are: autoddl trains parameters of its own, and gives them to the "
+            "function. Make it of these, e.g. lambda p: SGD(p, lr=0.1)"
+        )
+
+
 def one_number(backend: Backend) -> tuple[str, Any]:
     """A parameter that no model has, where an optimizer is to be made and there is none else."""
     one, _ = backend.parameter((1,), "float32", NdSbp(()), Mesh(1, 1), backend.rank, True)

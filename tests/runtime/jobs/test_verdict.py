@@ -15,7 +15,7 @@ BEHIND = replace(HERE, rank=1, calls=2, inside=0, call="step 2")
 
 def verdict(other, *, idle=20.0, silent=0.0, first=0.0, size=2):
     ranks = {0: HERE} if other is None else {0: HERE, 1: other}
-    return judge(ranks, {0: 0.0, 1: silent}, {0: first, 1: idle}, 20.0, size, 10.0)
+    return judge(ranks, {0: 0.0, 1: silent}, {0: first, 1: idle}, 70.0, size, 10.0)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def verdict(other, *, idle=20.0, silent=0.0, first=0.0, size=2):
         (replace(BEHIND, state="T"), {}, "rank 1 of 2 on h is stopped"),
         (BEHIND, {"idle": 0.0, "silent": 11.0}, "rank 1 of 2 on h has not answered for 10 s"),
         (replace(BEHIND, is_dead=True), {"idle": 0.0}, "rank 1 of 2 on h ended without a word"),
-        (None, {}, "rank 1 of 2 has not come within 10 s"),
+        (None, {}, "rank 1 of 2 has not come within 60 s"),
         (
             replace(HERE, rank=1),
             {"first": 20.0},
