@@ -75,8 +75,7 @@ def titles(plan: Plan) -> tuple[str, str]:
         words += [f"{plan.num_stages} stages{chunks}", plan.schedule_name]
         if plan.delay is not None:
             words.append(f"weight gradients {plan.delay} late")
-    if plan.stages[0].shares:
-        words.append(f"hosts' shares {_shares(plan.stages[0])}")
+    words += [f"hosts' shares {_shares(stage)}" for stage in plan.stages if stage.shares]
     if plan.precision in _PRECISION:
         words.append(_PRECISION[plan.precision])
     return f"{plan.graph.name} on {plan.cluster}", ", ".join(words)

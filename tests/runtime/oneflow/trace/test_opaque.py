@@ -9,8 +9,8 @@ import oneflow.nn.functional as F
 import pytest
 
 from autoddl.graph.hints import batchwise
-from autoddl.runtime.oneflow.trace.opaque import OpaqueWarning
 from autoddl.runtime.oneflow.trace.trace import is_known, trace_with_state
+from autoddl.runtime.traced import OpaqueWarning
 from tests.runtime.oneflow.trace import toys
 from tests.runtime.oneflow.trace.evaluate import assert_same_training, run_graph
 
