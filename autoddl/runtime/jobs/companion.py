@@ -97,16 +97,25 @@ class Companion:
         self.selector = selectors.DefaultSelector()
         self.selector.register(own.process, selectors.EVENT_READ, None)
         self.is_over = False
+        self._due = 0.0  # when the next look is
 
     def run(self) -> None:
+        """Look when it is due, and not at each message: looks are what messages come of."""
         while not self.is_over:
-            for key, _ in self.selector.select(TICK_SECONDS):
+            for key, _ in self.selector.select(max(0.0, self._due - time.monotonic())):
                 if key.data is None:
                     self.own.is_dead = True
                     self.selector.unregister(self.own.process)
+                    self.soon(0.0)
                 else:
                     key.data()
-            self.tick()
+            if not self.is_over and time.monotonic() >= self._due:
+                self._due = time.monotonic() + TICK_SECONDS
+                self.tick()
+
+    def soon(self, seconds: float) -> None:
+        """Something has happened: the next look is no later than in so many seconds."""
+        self._due = min(self._due, time.monotonic() + seconds)
 
     def tick(self) -> None:
         raise NotImplementedError
@@ -197,6 +206,8 @@ class Hub(Companion):
         self.heard[rank.rank] = now
         if rank.is_dead and not rank.ended:
             self.died.setdefault(rank.rank, now)
+        if rank.is_dead:
+            self.soon(NEWS_SECONDS)
 
     def tick(self) -> None:
         self._note(self.own.look())
@@ -278,6 +289,7 @@ class Spoke(Companion):
                 rank = self.own.look().rank
                 self.line.send(rank=rank, proof=_proof(str(words["nonce"])))
                 self.greeted = True
+                self.soon(0.0)
         if said is None:
             self.selector.unregister(self.line.connection)
             self.line.connection.close()
