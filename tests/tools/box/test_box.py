@@ -82,7 +82,7 @@ def test_throughput_and_counters_are_right():
         assert count == size
         # a busy machine looks at the clock late: one good look is enough
         rates = [size * 8 / seconds]
-        while len(rates) < 6 and abs(rates[-1] / 5e7 - 1) > 0.03:
+        while len(rates) < 20 and abs(rates[-1] / 5e7 - 1) > 0.03:
             rates.append(size * 8 / transfer(box, size)[1])
         assert abs(rates[-1] / 5e7 - 1) < 0.03, rates
         assert abs(sent[1].sent_payload - size) < 100
