@@ -62,7 +62,7 @@ class Aside(nn.Module):
 
 
 @pytest.mark.parametrize("make", [Dropped, Sampling, Aside])
-@pytest.mark.filterwarnings("error::autoddl.runtime.oneflow.trace.opaque.OpaqueWarning")
+@pytest.mark.filterwarnings("error::autoddl.runtime.traced.OpaqueWarning")
 def test_evaluation_is_the_models_own(make):
     flow.manual_seed(0)
     model = make()

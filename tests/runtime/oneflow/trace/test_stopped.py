@@ -24,7 +24,7 @@ class Adversary(nn.Module):
 
 
 @pytest.mark.parametrize("make", [toys.Stopped, Adversary])
-@pytest.mark.filterwarnings("error::autoddl.runtime.oneflow.trace.opaque.OpaqueWarning")
+@pytest.mark.filterwarnings("error::autoddl.runtime.traced.OpaqueWarning")
 def test_stopped_gradients_stay_stopped(make):
     flow.manual_seed(0)
     model = make()
