@@ -17,5 +17,5 @@ def test_one_case_is_measured_with_where_its_time_goes():
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["gap"] < 4e-6
-    assert {"strategies", "tables", "path prices", "fullest moment"} <= set(found["phases_cpu_s"])
+    assert {"strategies", "tables", "path prices", "placements"} <= set(found["phases_cpu_s"])
     assert sum(found["phases_cpu_s"].values()) == pytest.approx(found["cpu_s"], abs=0.02)

@@ -82,10 +82,11 @@ def test_more_micro_batches_in_flight_need_more():
     plan = planned(MODEL, 1)
     needed = [
         stage_figures(dataclasses.replace(plan, in_flight=held)).required_bytes()
-        for held in (2, 3, 4)
+        for held in (2, 3, 4)  # with all four the first backward pass finds no sums of gradients
     ]
-    assert needed[1] - needed[0] == needed[2] - needed[1] > 0
-    assert needed[1] - needed[0] == pytest.approx(stage_figures(plan).price.stash_bytes, rel=0.35)
+    kept = stage_figures(plan).price.stash_bytes
+    assert needed[1] - needed[0] == pytest.approx(kept, rel=0.35)
+    assert needed[2] - needed[1] == pytest.approx(kept, rel=0.35)
 
 
 def test_what_fits_nothing_is_said():

@@ -179,7 +179,7 @@ def test_layers_and_views():
     assert heavy == {
         "matmul", "broadcast_matmul", "batch_matmul", "matrix_vector_product",
         "vector_matrix_product", "conv1d", "conv2d", "conv3d",
-        "deconv1d", "deconv2d", "deconv3d", "gather", "embedding", "opaque",
+        "deconv1d", "deconv2d", "deconv3d", "attention", "gather", "embedding", "opaque",
     }  # fmt: skip
     views = {kind for kind, rule in RULES.items() if rule.is_view}
     assert views == {
