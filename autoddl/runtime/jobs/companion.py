@@ -21,6 +21,7 @@ import signal
 import socket
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict
 
@@ -87,7 +88,7 @@ class Own:
             signal.pidfd_send_signal(self.process, signal.SIGKILL)
 
 
-class Companion:
+class Companion(ABC):
     """What hub and spokes have in common: one loop over the rank's end, sockets and time."""
 
     def __init__(self, own: Own, limit_s: float) -> None:
@@ -117,8 +118,9 @@ class Companion:
         """Something has happened: the next look is no later than in so many seconds."""
         self._due = min(self._due, time.monotonic() + seconds)
 
+    @abstractmethod
     def tick(self) -> None:
-        raise NotImplementedError
+        """Look at the rank, and say what others have to know."""
 
     def say(self, text: str) -> None:
         with contextlib.suppress(OSError):
