@@ -98,7 +98,8 @@ def find_plan(
     assert space is None, "stages are searched among all strategies"
     deadline = Deadline.after(options.budget_seconds)
     if options.stages != "auto":
-        return _in_stages(graph, model, options, deadline)
+        plan = _in_stages(graph, model, options, deadline)
+        return _interrupted(plan) if deadline.was_ended else plan
     found: list[Plan] = []
     failed: list[ValueError] = []
     try:
@@ -112,12 +113,22 @@ def find_plan(
         found.append(_in_stages(graph, model, options, deadline, gives_up=bool(found)))
     except ValueError as error:
         failed.append(error)
-    except (KeyboardInterrupt, Ended):
+    except (KeyboardInterrupt, Ended) as ended:
         if not found:
             raise
+        if isinstance(ended, KeyboardInterrupt):
+            deadline.end()
     if not found:
         raise failed[0]
-    return min(found, key=lambda plan: figures(plan).iteration_s)
+    best = min(found, key=lambda plan: figures(plan).iteration_s)
+    return _interrupted(best) if deadline.was_ended else best
+
+
+def _interrupted(plan: Plan) -> Plan:
+    """The same, found before Ctrl-C."""
+    searches = (replace(stage.search, end="interrupted") for stage in plan.stages)
+    pairs = zip(plan.stages, searches, strict=True)
+    return replace(plan, stages=tuple(replace(stage, search=own) for stage, own in pairs))
 
 
 def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space | None) -> Plan:
@@ -322,7 +333,6 @@ def _rivals(
     return found
 
 
-@paused_collector()
 def baseline_plans(
     graph: Graph, cluster: Cluster, options: PlanOptions = DEFAULTS
 ) -> dict[str, tuple[PlannedBaseline, Plan | None]]:
@@ -330,16 +340,20 @@ def baseline_plans(
 
     The errors are those of `find_plan`.
     """
+    return {found[0].name: found for found in each_baseline(graph, cluster, options)}
+
+
+def each_baseline(
+    graph: Graph, cluster: Cluster, options: PlanOptions = DEFAULTS
+) -> Iterator[tuple[PlannedBaseline, Plan | None]]:
+    """The same, one after the other."""
     model = cost_model(cluster.with_shares(options.given_shares or cluster.shares), options)
     held = options.in_flight or 1
     micro = MicroBatches.of(prepared(graph, options), held)
     counts = micro_batch_counts(prepared(graph, options), options.micro_batches, held)
     again = tried_again(repeated_blocks(micro.graph(counts[0])), options.checkpointing)
-    return {
-        rival.record.name: (
-            rival.record,
-            rival.found
-            and Plan.on_one_mesh(write_stage(rival.found, options.seed, 0.0, rival.record.name)),
-        )
-        for rival in BaselinePricer(micro, counts, model, options.seed, again).all()
-    }
+    with paused_collector():
+        for rival in BaselinePricer(micro, counts, model, options.seed, again).each():
+            name, found = rival.record.name, rival.found
+            plan = found and Plan.on_one_mesh(write_stage(found, options.seed, 0.0, name))
+            yield rival.record, plan

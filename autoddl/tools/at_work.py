@@ -21,9 +21,13 @@ LOGGER = "autoddl"
 
 
 @contextlib.contextmanager
-def at_work(what: str, stream: TextIO | None = None) -> Iterator[None]:
-    """Say `what` is done while the block runs. stream: stderr by default"""
-    sign = _Sign(what, stream or sys.stderr)
+def at_work(what: str, stream: TextIO | None = None, first_s: float = FIRST_S) -> Iterator[None]:
+    """Say `what` is done while the block runs.
+
+    stream: stderr by default
+    first_s: of silence; 0 before a framework is imported, which holds up all threads
+    """
+    sign = _Sign(what, stream or sys.stderr, first_s)
     logger = logging.getLogger(LOGGER)
     level = logger.level
     logger.addHandler(sign)
@@ -39,10 +43,11 @@ def at_work(what: str, stream: TextIO | None = None) -> Iterator[None]:
 class _Sign(logging.Handler):
     """Writes the signs from a thread of its own; as a log's handler it keeps the last message."""
 
-    def __init__(self, what: str, stream: TextIO) -> None:
+    def __init__(self, what: str, stream: TextIO, first_s: float) -> None:
         super().__init__()
         self._what = what
         self._last = ""
+        self._first_s = first_s
         self._stream = stream
         self._is_terminal = stream.isatty()
         self._started = time.monotonic()
@@ -63,7 +68,7 @@ class _Sign(logging.Handler):
         self._last = record.getMessage()
 
     def _run(self) -> None:
-        wait_s = FIRST_S
+        wait_s = self._first_s
         while not self._done.wait(wait_s):
             wait_s = EVERY_S if self._is_terminal else LOG_EVERY_S
             line = f"{self._what}: {time.monotonic() - self._started:.0f} s"

@@ -76,7 +76,10 @@ def trace(model: str, output: str, batch: int | None) -> None:
 
     The graph can be planned anywhere, without OneFlow.
     """
-    graph = traced(model, batch)
+    from .at_work import at_work
+
+    with at_work(f"tracing {model}", first_s=0):
+        graph = traced(model, batch)
     graph.save(output)
     count = sum(graph.tensors[op.outputs[0]].spec.numel for op in graph.params)
     click.echo(f"{output}: {len(graph.ops)} operators, {count:,} parameters, batch {graph.batch}")
@@ -112,19 +115,20 @@ def plan(
     **options: Any,
 ) -> None:
     """Find the parallel plan of MODEL, which may also be a graph file, for a cluster."""
-    from .. import api
-    from ..plans.report import report
     from .at_work import at_work
-    from .show import show
 
     chosen = PlanOptions(**options)
-    cluster = load_cluster(cluster_file, nodes, gpus_per_node)
-    graph = graph_of(model, batch)
-    with at_work(f"planning {graph.name} on {cluster}"):
-        found = api.plan(graph, cluster, chosen)
-    if output:
-        found.save(output)
-    show(report(found, brief=not as_json), as_json, brief=True, notation=notation)
+    with at_work(f"planning {model} on {cluster_file}"):  # imports take a second, too
+        from .. import api
+        from ..plans.report import report
+        from .show import show
+
+        cluster = load_cluster(cluster_file, nodes, gpus_per_node)
+        found = api.plan(graph_of(model, batch), cluster, chosen)
+        if output:
+            found.save(output)
+        shown = report(found, brief=not as_json)
+    show(shown, as_json, brief=True, notation=notation)
 
 
 @main.command(
@@ -258,10 +262,13 @@ def train_command(
     Starts the processes itself, unless a launcher has started this one as a rank. The options of a
     plan are of a new one; with --plan only the seed and the optimizer count.
     """
-    from .train import TrainJob, train
+    from .at_work import at_work
 
     chosen = PlanOptions(**options)
-    cluster = load_cluster(cluster_file, nodes, gpus_per_node)
+    with at_work(f"reading {cluster_file}"):  # imports take a second, too
+        from .train import TrainJob, train
+
+        cluster = load_cluster(cluster_file, nodes, gpus_per_node)
     job = TrainJob(model, cluster, plan_file, steps, lr, batch, chosen, profile)
     if not yes and (crowd := job.crowd()):
         _ask(crowd)
@@ -282,11 +289,12 @@ def _ask(crowd: str) -> None:
 @JSON
 def doctor(as_json: bool) -> None:
     """Report what is installed, what is missing and how to mend it."""
-    from . import doctor as checks
     from .at_work import at_work
-    from .show import show
 
-    with at_work("looking at this machine"):
+    with at_work("looking at this machine", first_s=0):
+        from . import doctor as checks
+        from .show import show
+
         found = checks.examine()
     show(checks.report(found), as_json)
     sys.exit(1 if any(check.status == "fail" for check in found) else 0)

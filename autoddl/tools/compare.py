@@ -20,7 +20,7 @@ from ..planner.asked import cost_model
 from ..planner.baselines import Chosen, chosen
 from ..planner.baselines.megatron_stages import megatron_in_stages
 from ..planner.options import DEFAULTS, PlanOptions
-from ..planner.planner import baseline_plans, find_plan
+from ..planner.planner import each_baseline, find_plan
 from ..plans import Plan
 from ..plans.figures import figures
 from ..plans.format import format_seconds
@@ -84,11 +84,15 @@ class Scheme:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Our plan and the baselines of `graph` under `model`, ours first."""
+    """Our plan and the baselines of `graph` under `model`, ours first.
+
+    is_whole: no scheme was left out, as after Ctrl-C
+    """
 
     graph: Graph
     model: CostModel
     schemes: tuple[Scheme, ...]
+    is_whole: bool = True
 
     @property
     def ours(self) -> Scheme:
@@ -120,6 +124,8 @@ def compare(
 ) -> Comparison:
     """Our plan and every known scheme; the errors are those of `find_plan`.
 
+    Ctrl-C ends it with the schemes that were priced until then, if our plan is among them.
+
     options: without stages; those of the search and of ZeRO are of our plan
     rival:   the placements that OneFlow's own planner chose (it knows float32), or why there are
              none
@@ -135,15 +141,24 @@ def compare(
     graph = with_batch_norm(graph, options.batch_norm)
     model = cost_model(cluster, options)
     plan = find_plan(graph, cluster, replace(options, stages="auto") if stages else options)
-    ours = _ours(plan)
-    others = [_scheme(*found) for found in baseline_plans(graph, cluster, options).values()]
-    if stages:
-        megatron = _megatron(graph, model, options, ours.seconds)
-        others.append(megatron)
-        ours = replace(megatron, name=OURS) if megatron.seconds < ours.seconds else ours
-    if rival is not None:
-        others.append(_rival(graph, cluster, rival, options))
-    return Comparison(graph, model, (ours, *others))
+    ours, others = _ours(plan), list[Scheme]()
+    is_whole = all(stage.search.end != "interrupted" for stage in plan.stages)
+    try:
+        if is_whole:
+            _log.info("ours takes %s; now the known schemes", format_seconds(ours.seconds))
+            for found in each_baseline(graph, cluster, options):
+                others.append(_scheme(*found))
+        if is_whole and stages:
+            _log.info("ours takes %s; now Megatron in stages", format_seconds(ours.seconds))
+            others.append(_megatron(graph, model, options))
+        if is_whole and rival is not None:
+            others.append(_rival(graph, cluster, rival, options))
+    except KeyboardInterrupt:
+        is_whole = False
+    for other in others:
+        if other.name == MEGATRON_STAGES and other.seconds < ours.seconds:
+            ours = replace(other, name=OURS)
+    return Comparison(graph, model, (ours, *others), is_whole)
 
 
 def _ours(plan: Plan) -> Scheme:
@@ -152,13 +167,8 @@ def _ours(plan: Plan) -> Scheme:
     return Scheme(OURS, topology, plan)
 
 
-def _megatron(graph: Graph, model: CostModel, options: PlanOptions, ours_s: float) -> Scheme:
-    """Ctrl-C leaves it out. ours_s: of our plan"""
-    try:
-        _log.info("ours takes %s; now Megatron in stages", format_seconds(ours_s))
-        found = megatron_in_stages(graph, model, options.micro_batches, options.seed)
-    except KeyboardInterrupt:
-        return Scheme(MEGATRON_STAGES, "in stages", None, why="interrupted")
+def _megatron(graph: Graph, model: CostModel, options: PlanOptions) -> Scheme:
+    found = megatron_in_stages(graph, model, options.micro_batches, options.seed)
     if found is None:
         why = "its blocks divide over no number of stages, or nothing fits"
         return Scheme(MEGATRON_STAGES, "in stages", None, why=why)

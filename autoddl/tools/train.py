@@ -154,13 +154,13 @@ def train_rank(job: TrainJob) -> None:
 
 
 def _checked_plan(job: TrainJob) -> Plan:
-    own = framework_of_entry(job.model, "autoddl train")
-    plan = None if job.plan_file is None else Plan.load(job.plan_file)
-    precision = job.options.precision if plan is None else plan.precision
-    check_computes(precision, own.new_backend().facts)
-    graph = own.trace_entry(job.model, job.batch)
-    if plan is None:
-        with at_work(f"planning {graph.name} on {job.cluster}"):
+    with at_work(f"planning {job.model} on {job.cluster}", first_s=0):
+        own = framework_of_entry(job.model, "autoddl train")
+        plan = None if job.plan_file is None else Plan.load(job.plan_file)
+        precision = job.options.precision if plan is None else plan.precision
+        check_computes(precision, own.new_backend().facts)
+        graph = own.trace_entry(job.model, job.batch)
+        if plan is None:
             return plan_graph(graph, job.cluster, replace(job.options, back_end=own.NAME))
     plan.check_model(graph)
     plan.check_cluster(job.cluster)

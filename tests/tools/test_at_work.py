@@ -33,9 +33,9 @@ def test_what_is_quick_says_nothing():
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["log", "terminal"])
 def test_what_lasts_says_what_it_does_and_what_it_found(stream, monkeypatch):
-    for name in ("FIRST_S", "EVERY_S", "LOG_EVERY_S"):
+    for name in ("EVERY_S", "LOG_EVERY_S"):
         monkeypatch.setattr(signs, name, 0.01)
-    with at_work("planning gpt", stream):
+    with at_work("planning gpt", stream, first_s=0.01):
         logging.getLogger("autoddl.planner").info("best so far %s", "3 ms")
         while "best so far" not in stream.getvalue():
             time.sleep(0.01)
@@ -124,5 +124,15 @@ def test_an_interrupted_comparison_shows_what_was_found(listening):
     listening(AtStages(0))
     found = compare(GRAPH, WHERE, stages=True)
     schemes = {row["name"]: row for row in comparison_report(found).to_json()["schemes"]}
-    assert schemes[OURS]["fits"]
-    assert schemes[MEGATRON_STAGES]["why_not"] == "interrupted"
+    assert schemes[OURS]["fits"] and "data parallel" in schemes
+    assert not found.is_whole and MEGATRON_STAGES not in schemes
+
+
+@pytest.mark.parametrize("stages", [False, True])
+def test_ctrl_c_while_our_plan_is_searched_ends_the_comparison(listening, stages):
+    """The key is pressed once: nothing is priced after it."""
+    heard = listening(Told(1))
+    found = compare(GRAPH, WHERE, stages=stages)
+    assert [scheme.name for scheme in found.schemes] == [OURS] and not found.is_whole
+    assert "interrupted" in str(comparison_report(found).to_json())
+    assert not any("now" in told for told in heard.told)

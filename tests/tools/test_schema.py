@@ -58,7 +58,7 @@ def test_the_files_of_the_repository_keep_to_their_schema(name):
     assert len(found) > 1
     for data in found:
         validator.validate(data)
-        FILES[NAMES[name]].from_json(data)
+        FILES[name.replace("-", " ")].from_json(data)
 
 
 def removed(*path: str | int) -> Callable[[Any], None]:
@@ -101,4 +101,4 @@ def test_a_schema_refuses_what_reading_refuses_and_reading_says_where(name, dama
     damage(data)
     assert not Draft202012Validator(schema_of(name)).is_valid(data)
     with pytest.raises(ValueError, match=told):
-        FILES[NAMES[name]].from_json(data)
+        FILES[name.replace("-", " ")].from_json(data)

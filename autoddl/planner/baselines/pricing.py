@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -99,10 +99,14 @@ class BaselinePricer:
 
     def all(self) -> tuple[Baseline, ...]:
         """Every family at its best, in their order; none on one device."""
-        if self._mesh.num_axes == 0:
-            return ()
-        tried = {family: variants(family, self._mesh) for family in self._tried}
-        return tuple(self._best(family, found) for family, found in tried.items() if found)
+        return tuple(self.each())
+
+    def each(self) -> Iterator[Baseline]:
+        """`all`, one after the other."""
+        for family in self._tried if self._mesh.num_axes else ():
+            found = variants(family, self._mesh)
+            if found:
+                yield self._best(family, found)
 
     def smallest(self, below_bytes: float) -> Baseline | None:
         """What needs the least, by lower and lower limits, if that is below so many bytes.

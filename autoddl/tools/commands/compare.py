@@ -72,23 +72,24 @@ def compare(
     Each scheme has its best topology and as few micro-batches as its memory allows; the options
     of the search are of our plan.
     """
-    from .. import compare as comparing
     from ..at_work import at_work
-    from ..show import show
 
     chosen = PlanOptions(**options)
-    graph = graph_of(model, batch)
-    cluster = load_cluster(cluster_file, nodes, gpus_per_node)
-    with at_work(f"comparing plans of {graph.name} on {cluster}"):
+    with at_work(f"comparing plans of {model} on {cluster_file}"):  # imports take a second, too
+        from .. import compare as comparing
+        from ..report.compare import comparison_report
+        from ..show import show
+
+        cluster = load_cluster(cluster_file, nodes, gpus_per_node)
+        graph = graph_of(model, batch)
         other = _rival(graph, cluster, chosen.optimizer, rival_seconds) if rival else None
         found = comparing.compare(graph, cluster, chosen, rival=other, stages=stages)
+        shown = comparison_report(found)
     if plot:
         from ..report.compare import plot_comparison
 
         plot_comparison(found, plot)
-    from ..report.compare import comparison_report
-
-    show(comparison_report(found), as_json, notation=notation)
+    show(shown, as_json, notation=notation)
 
 
 def _rival(graph: Graph, cluster: Cluster, optimizer: str, seconds: float) -> Chosen | str:

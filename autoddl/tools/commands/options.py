@@ -169,7 +169,5 @@ def graph_of(model: str, batch: int | None) -> Graph:
 def traced(model: str, batch: int | None) -> Graph:
     """The graph of module:function, built without memory for its parameters."""
     from ...runtime.framework import framework_of_entry
-    from ..at_work import at_work
 
-    with at_work(f"tracing {model}"):  # which imports the framework, for seconds
-        return framework_of_entry(model, "autoddl trace").trace_entry(model, batch)
+    return framework_of_entry(model, "autoddl trace").trace_entry(model, batch)

@@ -60,8 +60,10 @@ def comparison_report(found: Comparison) -> Report:
         ),
     )
     rows = tuple(_row(s, found.ours) for s in sorted(found.schemes, key=lambda s: s.seconds))
-    note = "none of the known schemes can run" if closest is None else _saved(found, closest)
-    notes = (note, *estimates_notes(cluster))
+    none = "none of the known schemes can run" if found.is_whole else "no known scheme was priced"
+    note = none if closest is None else _saved(found, closest)
+    ended = () if found.is_whole else ("interrupted: not all known schemes were priced",)
+    notes = (note, *ended, *estimates_notes(cluster))
     schemes = Table("schemes", "Schemes", COLUMNS, rows, notes=notes, legend={"sbp": TOPOLOGY})
     sections = (heading, cluster_figures(cluster), schemes)
     if closest is not None:
