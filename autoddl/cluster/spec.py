@@ -241,7 +241,8 @@ class Cluster:
                 f"{', '.join(str(group.nodes) for group in self.groups)} hosts; give "
                 f"{len(self.runs)}, one for each run of hosts"
             )
-        return dataclasses.replace(self, shares=shares)
+        table = self.collectives.balanced if shares else self.collectives
+        return dataclasses.replace(self, shares=shares, collectives=table)
 
     @property
     def num_devices(self) -> int:

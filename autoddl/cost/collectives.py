@@ -31,11 +31,12 @@ from numpy.typing import NDArray
 
 from ..cluster.link import GroupLine, Link
 from ..cluster.spec import Cluster
-from ..sbp.collectives import COLLECTIVES, Collectives, Step, StepKind, Work, path_bytes
+from ..sbp.collectives import COLLECTIVES, Collectives, Step, StepKind, path_bytes
 from ..sbp.edges import mask_axes
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
+from ..sbp.work import Work
 
 Prices = NDArray[np.float64]
 CommRule = Literal["shared_nic", "plain"]
@@ -100,9 +101,8 @@ class CommModel:
         latency_s, s_per_byte = self.group_price(
             kind, nodes, gpus, self.cluster.gpus_per_node / gpus
         )
-        if self.mesh.shares and self.collectives[kind].cuts:
-            s_per_byte *= self.mesh.padding(axes)
-        return latency_s, s_per_byte
+        uneven, _ = self.collectives[kind].bytes_along(self.mesh, axes)
+        return latency_s, s_per_byte * uneven
 
     def prices(self, kind: StepKind, masks: NDArray[np.int64]) -> tuple[Prices, Prices]:
         """`price` for an array of axes, each as a number of which bit a stands for axis a."""

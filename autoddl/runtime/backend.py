@@ -195,8 +195,11 @@ class Collectives(Protocol):
         """[n] on each rank -> the sum [n]."""
         ...
 
-    def all_to_all(self, channel: Any, x: Tensor) -> Tensor:
-        """[size, n]: row j is for rank j -> [size, n]: row i is from rank i."""
+    def all_to_all(self, channel: Any, rows: Sequence[Tensor]) -> list[Tensor]:
+        """A flat tensor for each rank -> one from each.
+
+        What goes to a rank has as many elements as what comes from it.
+        """
         ...
 
     def broadcast(self, x: Tensor, source: int) -> Tensor:

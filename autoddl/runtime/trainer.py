@@ -114,8 +114,8 @@ class Trainer:
         stage = next(n for n, own in enumerate(ranks) if backend.rank in own)
         first = ranks[stage][0]
         assert ranks[stage] == tuple(range(first, first + len(ranks[stage])))
-        mesh, one = plan.stages[stage].place.mesh, plan.stages[stage]
-        groups = Groups(mesh, backend.rank - first, backend, first, ways)
+        one = plan.stages[stage]
+        groups = Groups(one.mesh, backend.rank - first, backend, first, ways)
         graphs = [part.graph for part in plan.stages]
         counting = Counting.of(plan.graph, plan.micro_batches, stages=graphs)
         counting.rows.check(plan.micro_batches)

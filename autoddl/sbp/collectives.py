@@ -13,12 +13,12 @@ tensors before and after:
     slice            B -> S           local
     to_partial       B -> P, S -> P   local: the first device keeps, or pads with zeros
 
-Groups along the same axes run at once, so G/g of them cross each NIC. Pieces of a split along an
-axis with shares are filled up to the largest, which multiplies the bytes by `Mesh.padding`. By
-default each change is done by a ring, or pairwise. `Collectives.with_algorithm` gives a table with
-one more way, of other rounds or bytes; a path takes whichever is cheaper. What is several steps
-along fewer axes needs no entry: recursive doubling, and reducing inside the nodes first, are paths
-over the prime axes.
+Groups along the same axes run at once, so G/g of them cross each NIC. Unequal pieces, of a split
+along an axis with shares, take more bytes (`sbp.work`), and there is a second way to gather and
+to reduce them (`Collectives.balanced`). By default each change is done by a ring, or pairwise.
+`Collectives.with_algorithm` gives a table with one more way, of other rounds or bytes; a path takes
+whichever is cheaper. What is several steps along fewer axes needs no entry: recursive doubling, and
+reducing inside the nodes first, are paths over the prime axes.
 
 A path read backwards with Partial and Broadcast swapped is a path, so the backward pass of a
 collective is its `inverse`: all-gather and reduce-scatter change places, as do slice and S -> P.
@@ -36,69 +36,11 @@ from typing import Literal
 from .layout import TensorSpec, shard_bytes
 from .mesh import Mesh
 from .placement import B, NdSbp, P, Placement, S
+from .work import EvenedRing, Pairwise, Ring, UnevenOf, Work, WorkOf, balanced, exchanged, filled_up
 
 StepKind = str  # the name of a collective, with an algorithm in brackets if it is not the default
 Label = Literal["S", "B", "P"]
 _DUAL: dict[Label, Label] = {"S": "S", "B": "P", "P": "B"}
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a collective of one byte does; bytes are the larger of a device's before and after.
-
-    messages:     one after the other
-    nic:          bytes through each NIC; 0 inside a node
-    device:       bytes that each device sends
-    shuffled:     bytes that each device copies or sums itself
-    nic_messages: that each node sends to others
-    """
-
-    messages: float
-    nic: float
-    device: float
-    shuffled: float = 0.0
-    nic_messages: float = 0.0
-
-    def padded(self, factor: float) -> Work:
-        """The same with so many times the bytes on links (`Mesh.padding`)."""
-        return replace(self, nic=factor * self.nic, device=factor * self.device)
-
-
-# The work in groups of nodes x gpus devices, so many of which share each NIC.
-WorkOf = Callable[[int, int, float], Work]
-
-
-@dataclass(frozen=True)
-class Ring:
-    """Data goes round a ring of all ranks `rounds` times, and each device over it `passes` times.
-
-    passes: a gathered tensor is written once; one to be reduced is copied and summed
-    """
-
-    rounds: int
-    passes: float
-
-    def __call__(self, nodes: int, gpus: int, groups: float) -> Work:
-        size = nodes * gpus
-        device, messages = self.rounds * (size - 1) / size, self.rounds * (size - 1)
-        if nodes == 1:
-            return Work(messages, 0.0, device, self.passes)
-        return Work(messages, groups * device, device, self.passes, groups * messages)
-
-
-@dataclass(frozen=True)
-class Pairwise:
-    """Each rank sends every other its piece; a device cuts, copies and joins (`passes`)."""
-
-    passes: float
-
-    def __call__(self, nodes: int, gpus: int, groups: float) -> Work:
-        size = nodes * gpus
-        device, others = (size - 1) / size, size - gpus
-        if nodes == 1:
-            return Work(size - 1, 0.0, device, self.passes)
-        sent = groups * gpus * others
-        return Work(size - 1, sent / size, device, self.passes, sent)
 
 
 @dataclass(frozen=True)
@@ -109,6 +51,8 @@ class Collective:
     algorithm:  "" for the default
     divisible:  along several axes it is as well done by one for each axis: the same bytes in all,
                 in no more rounds (n/4 + n/2 = 3n/4 for an all-gather over 2 x 2)
+    uneven:     (mesh, axes) -> how many times the bytes it has on links where pieces are unequal;
+                None if it moves no pieces of a split
     """
 
     name: str
@@ -116,6 +60,7 @@ class Collective:
     work: WorkOf | None = None
     algorithm: str = ""
     divisible: bool = False
+    uneven: UnevenOf | None = None
 
     @property
     def way(self) -> StepKind:
@@ -126,10 +71,9 @@ class Collective:
     def is_local(self) -> bool:
         return self.work is None
 
-    @property
-    def cuts(self) -> bool:
-        """Whether what devices send are pieces of a split, filled up where they are unequal."""
-        return any("S" in change for change in self.changes)
+    def bytes_along(self, mesh: Mesh, axes: tuple[int, ...]) -> tuple[float, float]:
+        """Through a NIC and out of a device, per byte that it would be if all pieces were equal."""
+        return self.uneven(mesh, axes) if self.uneven and mesh.shares else (1.0, 1.0)
 
     @property
     def divides(self) -> bool:
@@ -176,10 +120,13 @@ class Collectives:
         ways = [entry.way for entry in self.entries]
         assert len(set(ways)) == len(ways) <= self.MOST, ways
 
-    def with_algorithm(self, name: str, algorithm: str, work: WorkOf) -> Collectives:
+    def with_algorithm(
+        self, name: str, algorithm: str, work: WorkOf, uneven: UnevenOf | None = None
+    ) -> Collectives:
         """This table with a second algorithm of the collective `name`.
 
         work: what it takes, from (nodes, gpus, groups that share a NIC); it must be hashable
+        uneven: as in `Collective`, by default the collective's own
         The runtime must know how to do it as well (`Groups.ways`). ValueError if `name` is not a
         collective that sends, or if it has the algorithm.
         """
@@ -193,8 +140,19 @@ class Collectives:
             raise ValueError(f"{name} has an algorithm {algorithm!r} already")
         if len(self.entries) == self.MOST:
             raise ValueError(f"a table has at most {self.MOST} entries")
-        added = replace(default, work=work, algorithm=algorithm, divisible=False)
+        own = {"work": work, "uneven": uneven or default.uneven}
+        added = replace(default, algorithm=algorithm, divisible=False, **own)
         return Collectives((*self.entries, added))
+
+    @property
+    def balanced(self) -> Collectives:
+        """This table with what is worth a choice where pieces are unequal (`sbp.work`)."""
+        if "all_gather[balanced]" in self._by_way:
+            return self
+        found = self
+        for name, passes in (("all_gather", 2.0), ("reduce_scatter", 3.0)):
+            found = found.with_algorithm(name, "balanced", EvenedRing(1, passes), balanced)
+        return found
 
     @cached_property
     def _by_way(self) -> dict[StepKind, Collective]:
@@ -259,10 +217,14 @@ class Collectives:
 
 COLLECTIVES = Collectives(
     (
-        Collective("all_gather", (("S", "B"),), Ring(1, passes=1.0), divisible=True),
-        Collective("reduce_scatter", (("P", "S"),), Ring(1, passes=2.0), divisible=True),
+        Collective(
+            "all_gather", (("S", "B"),), Ring(1, passes=1.0), divisible=True, uneven=filled_up
+        ),
+        Collective(
+            "reduce_scatter", (("P", "S"),), Ring(1, passes=2.0), divisible=True, uneven=filled_up
+        ),
         Collective("all_reduce", (("P", "B"),), Ring(2, passes=2.0)),
-        Collective("all_to_all", (("S", "S"),), Pairwise(passes=3.0)),
+        Collective("all_to_all", (("S", "S"),), Pairwise(passes=3.0), uneven=exchanged),
         Collective("slice", (("B", "S"),), divisible=True),
         Collective("to_partial", (("B", "P"), ("S", "P")), divisible=True),
     )
@@ -383,7 +345,7 @@ def placed_after(nd: NdSbp, steps: Sequence[Step]) -> NdSbp:
 
 Steps = Sequence[Step]
 
-# ---- what steps move: exact for even shards, uneven ones count as the largest
+# ---- what steps move: exact for even shards, of uneven ones what the busiest device moves
 
 
 def path_bytes(
@@ -407,7 +369,7 @@ def work_of(step: Step, mesh: Mesh, table: Collectives = COLLECTIVES) -> Work:
         return Work(0, 0.0, 0.0)
     nodes, gpus = mesh.topology(step.axes)
     done = work(nodes, gpus, mesh.gpus_per_node / gpus)
-    return done.padded(mesh.padding(step.axes)) if table[step.way].cuts else done
+    return done.times(*table[step.way].bytes_along(mesh, step.axes))
 
 
 def nic_bytes(

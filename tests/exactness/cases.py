@@ -155,6 +155,10 @@ def cswin() -> nn.Module:
 
 
 CASES = {
+    # whose rows are divided by nine, as the shares 5:2:1:1 ask for
+    "wide-36": Case(36, small("wide")),
+    "dlrm-36": Case(36, of_papers(dlrm_small, 0, 64, 2)),
+    "convnet-36": Case(36, small("convnet")),
     "wide": Case(16, small("wide")),
     "gpt": Case(16, of_papers(gpt_small, 256, 256)),
     "vgg13_small": Case(16, of_papers(vgg13_small, 0, 10)),

@@ -197,9 +197,11 @@ class NumPy:
     def all_reduce(self, channel: Meeting, x: np.ndarray) -> np.ndarray:
         return np.sum(channel.exchange(self.rank, x), axis=0)
 
-    def all_to_all(self, channel: Meeting, x: np.ndarray) -> np.ndarray:
+    def all_to_all(self, channel: Meeting, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
         mine = channel.ranks.index(self.rank)
-        return np.stack([row[mine] for row in channel.exchange(self.rank, x)])
+        got = [given[mine] for given in channel.exchange(self.rank, list(rows))]
+        assert [x.shape for x in got] == [row.shape for row in rows]
+        return got
 
     def broadcast(self, x: np.ndarray, source: int) -> np.ndarray:
         return self.world.meeting(range(self.size)).exchange(self.rank, np.copy(x))[source].copy()

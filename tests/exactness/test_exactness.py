@@ -141,6 +141,7 @@ def test_stored_split_equals_one_process(compare, model, optimizer, micro_batche
     assert 3 in found["zero:3"]["stages"]
 
 
+FOUR_KINDS = ("searched@5-2-1-1", "data_parallel@5-2-1-1", "random:1@5-2-1-1")
 UNEVEN = ("searched@3-1", "data_parallel@3-1", "random:1@7-1", "zero:mixed@3-1")
 
 
@@ -158,6 +159,10 @@ UNEVEN = ("searched@3-1", "data_parallel@3-1", "random:1@7-1", "zero:mixed@3-1")
         pytest.param("vgg13_small", (2, 2), "momentum", 1, UNEVEN, marks=pytest.mark.full),
         pytest.param("convnet", (2, 2), "momentum", 1, UNEVEN[:3], marks=pytest.mark.full),
         pytest.param("moe-8-top-2", (2, 2), "momentum", 1, UNEVEN[:3], marks=pytest.mark.full),
+        *(
+            pytest.param(model, (4, 1), "momentum", 2, FOUR_KINDS, marks=pytest.mark.full)
+            for model in ("wide-36", "dlrm-36", "convnet-36")
+        ),
     ],
 )
 def test_uneven_shares_equal_one_process(compare, model, mesh, optimizer, micro_batches, schemes):

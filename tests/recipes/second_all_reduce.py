@@ -8,7 +8,8 @@ import dataclasses
 
 import numpy as np
 
-from autoddl.sbp.collectives import COLLECTIVES, Work
+from autoddl.sbp.collectives import COLLECTIVES
+from autoddl.sbp.work import Work
 from tests.clusters import cluster
 
 

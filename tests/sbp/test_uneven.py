@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoddl.cost.collectives import CommModel
-from autoddl.sbp.collectives import legal_steps, path_bytes, work_of
+from autoddl.sbp.collectives import Step, legal_steps, path_bytes, work_of
 from autoddl.sbp.layout import TensorSpec, is_even, local_shape, local_slices, shard_bytes
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.oracle import fits, scatter
@@ -104,7 +104,8 @@ def placed(draw, count=1):
 @settings(max_examples=60)
 def test_a_path_brings_every_element_where_it_belongs(drawn, seed):
     mesh, shape, source, target = drawn
-    table = PathTable(mesh, CommModel(cluster_of(mesh)).price)
+    comm = CommModel(cluster_of(mesh))
+    table = PathTable(mesh, comm.price, comm.collectives)
     steps = table.path(float_spec(shape), source, target)
     whole = whole_of(shape)
     shards = scatter(whole, source, mesh, np.random.default_rng(seed))
@@ -118,31 +119,72 @@ def cluster_of(mesh):
 
 @given(placed(), st.data())
 @settings(max_examples=60)
-def test_bytes_are_those_of_pieces_filled_up_to_the_largest(drawn, data):
-    """What the runtime sends: of p devices each sends p - 1 pieces as large as the largest."""
+def test_bytes_are_those_that_the_busiest_device_sends(drawn, data):
+    """On simulated shards; a ring's pieces are filled up to the largest, which these are not."""
     mesh, shape, nd = drawn
-    step = data.draw(st.sampled_from(list(legal_steps(nd, len(shape)))))
-    work, spec = work_of(step, mesh), float_spec(shape)
+    table = cluster_of(mesh).collectives
+    step = data.draw(st.sampled_from(list(legal_steps(nd, len(shape), table))))
+    work, spec = work_of(step, mesh, table), float_spec(shape)
     (_, before, after) = path_bytes(spec, [step], nd, mesh)[0]
-    p, rounds = mesh.extent(step.axes), {"all_reduce": 2}.get(step.kind, 1)
-    if step.kind in ("all_gather", "reduce_scatter"):
-        expected = (p - 1) * min(before, after)
-    elif step.kind == "all_to_all":
-        expected = (p - 1) * before / np.prod([mesh.parts[a] for a in step.axes])
+    larger, p = max(before, after), mesh.extent(step.axes)
+    if step.kind in ("all_gather", "reduce_scatter") and not step.algorithm:
+        assert work.device * larger == pytest.approx((p - 1) * min(before, after))
+        return
+    shards = scatter(whole_of(shape), nd, mesh, np.random.default_rng(0))
+    _, (network,) = run_steps(shards, [step], nd, mesh)
+    devices = max(network.device_bytes.max(), network.sent.sum(axis=0).max())
+    nics = network.nic_bytes.max()
+    network.sent = network.sent.T
+    nics = max(nics, network.nic_bytes.max())
+    both = {
+        "rel": 0.02,
+        "abs": 8 * p * mesh.gpus_per_node,
+    }  # whole elements
+    assert work.device * larger == pytest.approx(devices, **both)
+    assert work.nic * larger == pytest.approx(nics, **both)
+
+
+SKEWS = [(5, 2, 1, 1), (3, 3, 1, 1), (9, 1, 1, 1), (3, 1)]
+
+
+@pytest.mark.parametrize("shares", SKEWS, ids=str)
+@pytest.mark.parametrize("kind", ["all_gather[balanced]", "reduce_scatter[balanced]", "all_to_all"])
+def test_unequal_pieces_in_fewer_bytes(kind, shares):
+    """The formulas of `sbp.work`, against messages; and never below what any way takes."""
+    mesh = Mesh(len(shares), 1, shares)
+    total, size = sum(shares), len(shares)
+    text = {"all_g": "S0->B", "reduc": "P->S0", "all_t": "S0->S1"}[kind[:5]]
+    step, nd = Step.parse(f"{kind}[0] {text}"), NdSbp.parse("(P)" if "P" in text else "(S0)")
+    shape = (4 * total, 8 * total)
+    shards = scatter(whole_of(shape), nd, mesh, np.random.default_rng(0))
+    _, (network,) = run_steps(shards, [step], nd, mesh)
+    moved = max(network.device_bytes.max(), network.sent.sum(axis=0).max())
+    part = moved / (8 * np.prod(shape))
+    most, least = max(shares) / total, min(shares) / total
+    if kind == "all_to_all":
+        assert part == pytest.approx(max(n * (total - n) for n in shares) / total**2)
     else:
-        expected = 0 if step.is_free else rounds * (p - 1) / p * before
-    assert work.device * max(before, after) == pytest.approx(expected)
+        assert part == pytest.approx((size - 1) / size + most - 1 / size)
+        assert part >= max(most, 1 - least) - 1e-9
+    filled_up = (size - 1) * most * (most if kind == "all_to_all" else 1)
+    assert part <= filled_up + 1e-9
+    comm = CommModel(cluster_of(mesh))
+    chosen = comm.cheapest(TensorSpec((2**20 * total, total)), nd, [step])
+    default = comm.cheapest(TensorSpec((total, total)), nd, [step])
+    assert chosen[0].algorithm == ("balanced" if kind != "all_to_all" and size > 2 else "")
+    assert default[0].algorithm == ""
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("ndim", [1, 2])
 def test_no_path_falls_below_its_bound(mesh, ndim):
-    price = CommModel(cluster_of(mesh)).price
+    comm = CommModel(cluster_of(mesh))
+    price, table = comm.price, comm.collectives
     spec = TensorSpec((int(np.prod(mesh.units)) * 4,) * ndim)
     rng = np.random.default_rng(0)
     codes = rng.integers(-2, ndim, (2, 40, mesh.num_axes)).astype(np.int8)
-    exact = PathTable(mesh, price).seconds(spec, *codes)
-    bound = PathBounds(mesh, price).seconds(spec, *codes)
+    exact = PathTable(mesh, price, table).seconds(spec, *codes)
+    bound = PathBounds(mesh, price, table).seconds(spec, *codes)
     assert np.isfinite(exact).all()
     assert (bound <= exact * (1 + 1e-9)).all()
     assert (bound[exact > 0] > 0).any()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from ...sbp.layout import TensorSpec
 from ...sbp.mesh import Mesh
+from ...sbp.work import Evening
 from ..backend import Backend, Tensor, dtype_of
 from ..jobs.guard import note_collective
 
@@ -67,7 +68,55 @@ class Group:
 
     def all_to_all(self, x: Tensor) -> Tensor:
         """[size, n]: row j is for rank j -> [size, n]: row i is from rank i."""
-        return self._run("all_to_all", self.backend.all_to_all, x.reshape(self.size, -1))
+        rows = x.reshape(self.size, -1)
+        got = self.exchange([self.backend.narrow(rows, 0, n, 1) for n in range(self.size)])
+        return self.backend.cat([row.reshape(1, -1) for row in got], 0)
+
+    def exchange(self, rows: Sequence[Tensor]) -> list[Tensor]:
+        """A tensor for each rank -> a flat one from each, of as many elements as the one for it."""
+        if self.size == 1:
+            return list(rows)
+        flat = [row.reshape(-1) for row in rows]
+        self.groups.start(self, "all_to_all", *flat)
+        got = self.backend.all_to_all(self.channel, flat)
+        self.groups.end(self, *got)
+        return got
+
+    def make_equal(self, piece: Tensor, evening: Evening) -> Tensor:
+        """Flat pieces of unequal size -> equal parts, the rest of some of them undefined."""
+        backend, mine = self.backend, self.index
+        kept = backend.narrow(piece, 0, 0, evening.kept(mine))
+        self.groups.start(self, "make_equal", piece)
+        for move in evening.sent(mine):
+            self._send(backend.narrow(piece, 0, move.start, move.size), move.target)
+        got = [self._receive(m.size, m.source, piece) for m in evening.received(mine)]
+        self.groups.end(self, *(got or [piece]))
+        missing = evening.part - sum(int(x.shape[0]) for x in (kept, *got))
+        fill = [backend.zeros((missing,), dtype_of(piece))] if missing else []
+        return backend.cat([kept, *got, *fill], 0) if got or fill else kept
+
+    def make_unequal(self, part: Tensor, evening: Evening) -> Tensor:
+        """The inverse of `make_equal`."""
+        backend, mine = self.backend, self.index
+        self.groups.start(self, "make_unequal", part)
+        for move in evening.received(mine):
+            self._send(backend.narrow(part, 0, move.at, move.size), move.source)
+        got = [self._receive(m.size, m.target, part) for m in evening.sent(mine)]
+        self.groups.end(self, *(got or [part]))
+        kept = backend.narrow(part, 0, 0, evening.kept(mine))
+        return backend.cat([kept, *got], 0) if got else kept
+
+    def _send(self, x: Tensor, to: int) -> None:
+        dtype = dtype_of(x)
+        carrier = self.backend.facts.sent_as.get(dtype, dtype)
+        rank = self.groups.first + self.ranks[to]
+        self.backend.send(self.backend.cast(x, carrier), rank, beside=True)
+
+    def _receive(self, size: int, source: int, like: Tensor) -> Tensor:
+        dtype = dtype_of(like)
+        carrier = self.backend.facts.sent_as.get(dtype, dtype)
+        rank = self.groups.first + self.ranks[source]
+        return self.backend.cast(self.backend.receive(rank, size, carrier, beside=True), dtype)
 
     def all_max(self, x: Tensor) -> Tensor:
         """[...] on each rank -> the elementwise maximum [...], with an all-reduce's bytes.
@@ -154,16 +203,18 @@ class Groups:
             )
         return self._groups[key]
 
-    def start(self, group: Group, kind: str, x: Tensor) -> None:
+    def start(self, group: Group, kind: str, *given: Tensor) -> None:
         """A collective of the group is about to start."""
         if self.log is not None:
-            size = TensorSpec(tuple(x.shape), dtype_of(x)).bytes
+            size = sum(TensorSpec(tuple(x.shape), dtype_of(x)).bytes for x in given)
             self.log.append(Traffic(kind, group.axes, size))
         note_collective(kind, group.ranks, self.first)
         if self.watch is not None:
             self.watch.before_collective(group)
 
-    def end(self, group: Group, moved: Tensor) -> None:
-        """A collective of the group has been asked for."""
+    def end(self, group: Group, *moved: Tensor) -> None:
+        """A collective of the group has been asked for, and gives what `moved` is."""
         if self.watch is not None:
-            self.watch.after_collective(group, moved)
+            firsts = [self.backend.narrow(x.reshape(-1), 0, 0, 1) for x in moved]
+            whole = moved[0] if len(moved) == 1 else self.backend.cat(firsts, 0)
+            self.watch.after_collective(group, whole)

@@ -6,18 +6,21 @@ A step's geometry (pieces, permutations) is worked out once, in `prepare`, and a
 tensor. A dim that a collective cuts or joins becomes two, the rank's number and the piece, and the
 number alone is brought to the front or taken from there: the buffers hold the pieces of the ranks
 one after the other, nothing but these pieces travels, and long runs stay together (OneFlow's CPU
-copies a whole transpose 20 times slower). Pieces of unequal size are padded to the largest.
+copies a whole transpose 20 times slower). Pieces of unequal size are padded to the largest, made
+equal first, or sent as they are (`sbp.work`).
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 from ...sbp.collectives import Step
 from ...sbp.layout import Shape, local_slices
 from ...sbp.placement import B, NdSbp, P, S
+from ...sbp.work import Evening
 from ..backend import Backend, Tensor, dtype_of
 from .groups import Group, Groups
 
@@ -115,6 +118,51 @@ def _reduce_scatter(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> Loca
     return run
 
 
+def _balanced_gather(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
+    """Unequal pieces are made equal, then gathered (`sbp.work`)."""
+    group, dim = groups.along(step.axes), step.source.dim
+    sizes = _sizes(shape, nd, group, groups, dim)
+    backend = group.backend
+
+    def run(x: Tensor) -> Tensor:
+        front = _to_front(backend, x, dim)
+        rest = tuple(front.shape[1:])
+        evening = Evening(tuple(n * math.prod(rest) for n in sizes))
+        every = group.all_gather(group.make_equal(front.reshape(-1), evening))
+        places = [place for n in range(group.size) for place in evening.places(n)]
+        whole = backend.cat([backend.narrow(every, 0, *place) for place in places], 0)
+        return _from_front(backend, whole.reshape((sum(sizes), *rest)), dim)
+
+    return run
+
+
+def _balanced_scatter(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
+    """Reduced in equal parts, of which the unequal pieces are then made."""
+    group, dim = groups.along(step.axes), step.target.dim
+    sizes = _sizes(shape, step.apply(nd), group, groups, dim)
+    backend = group.backend
+
+    def run(x: Tensor) -> Tensor:
+        front = _to_front(backend, x, dim)
+        rest, flat = tuple(front.shape[1:]), front.reshape(-1)
+        evening = Evening(tuple(n * math.prod(rest) for n in sizes))
+        order, at = [], 0
+        for place, size in (p for n in range(group.size) for p in evening.places(n)):
+            order.append((place, backend.narrow(flat, 0, at, size)))
+            at += size
+        parts, end = [], 0
+        for place, part in sorted(order, key=lambda item: item[0]):
+            parts += [backend.zeros((place - end,), dtype_of(x))] if place > end else []
+            parts.append(part)
+            end = place + int(part.shape[0])
+        missing = evening.part * group.size - end
+        parts += [backend.zeros((missing,), dtype_of(x))] if missing else []
+        piece = group.make_unequal(group.reduce_scatter(backend.cat(parts, 0)), evening)
+        return _from_front(backend, piece.reshape((sizes[group.index], *rest)), dim)
+
+    return run
+
+
 def _all_to_all(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
     """Cut one dim into pieces, one for each rank, and join the pieces got along another."""
     group, cut, joined = groups.along(step.axes), step.target.dim, step.source.dim
@@ -124,14 +172,25 @@ def _all_to_all(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
     backend = group.backend
 
     def run(x: Tensor) -> Tensor:
-        padded = _pad_pieces(backend, x, cut, cut_sizes)
-        padded = _fill_up(backend, padded, joined, max(joined_sizes))
-        pieces = _cut(backend, padded, cut, group.size)
+        pieces = _cut(backend, x, cut, group.size)
         got = group.all_to_all(pieces.reshape(group.size, -1)).reshape(pieces.shape)
-        whole = _drop_padding(backend, _join(backend, got, joined), joined, joined_sizes)
-        return _head(backend, whole, cut, cut_sizes[group.index])
+        return _join(backend, got, joined)
 
-    return run
+    def run_uneven(x: Tensor) -> Tensor:
+        shape, starts = list(x.shape), itertools.accumulate(cut_sizes, initial=0)
+        pieces = [backend.narrow(x, cut, at, n) for at, n in zip(starts, cut_sizes, strict=False)]
+        shape[cut] = cut_sizes[group.index]
+        shapes = [(*shape[:joined], n, *shape[joined + 1 :]) for n in joined_sizes]
+        flat = [backend.contiguous(piece).reshape(-1) for piece in pieces]
+        # a pair's are of equal size where both dims are cut by the same shares
+        swapped = [max(int(p.shape[0]), math.prod(n)) for p, n in zip(flat, shapes, strict=True)]
+        got = group.exchange(
+            [_fill_up(backend, p, 0, n) for p, n in zip(flat, swapped, strict=True)]
+        )
+        parts = [_head(backend, p, 0, math.prod(n)) for p, n in zip(got, shapes, strict=True)]
+        return backend.cat([p.reshape(n) for p, n in zip(parts, shapes, strict=True)], joined)
+
+    return run_uneven if len({*cut_sizes}) > 1 or len({*joined_sizes}) > 1 else run
 
 
 def _slice(step: Step, shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
@@ -170,7 +229,19 @@ WAYS: dict[str, Callable[[Step, Shape, NdSbp, Groups], LocalFn]] = {
     "all_to_all": _all_to_all,
     "slice": _slice,
     "to_partial": _to_partial,
+    "all_gather[balanced]": _balanced_gather,
+    "reduce_scatter[balanced]": _balanced_scatter,
 }
+
+
+def _to_front(backend: Backend, x: Tensor, dim: int) -> Tensor:
+    order = (dim, *(d for d in range(x.ndim) if d != dim))
+    return backend.contiguous(backend.permute(x, order)) if dim else x
+
+
+def _from_front(backend: Backend, x: Tensor, dim: int) -> Tensor:
+    order = (*range(1, dim + 1), 0, *range(dim + 1, x.ndim))
+    return backend.contiguous(backend.permute(x, order)) if dim else x
 
 
 def _cut(backend: Backend, x: Tensor, dim: int, count: int) -> Tensor:

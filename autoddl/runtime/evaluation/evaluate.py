@@ -152,7 +152,7 @@ class Evaluator:
         if parts is not None:
             return graphs, parts, None
         sized = [
-            Sized(s.graph, s.ops, s.place.mesh, wanted)
+            Sized(s.graph, s.ops, s.mesh, wanted)
             for s, wanted in zip(stages, self._wanted, strict=True)
         ]
         check_divides(sized, rows)

@@ -150,7 +150,7 @@ class Scores:
         for name, dim in self._row_dims.items():
             if self._evaluator.maker(name) == self._last and dim is not None:
                 axes = self._evaluator.placed(name).axes_of(S(dim))
-                mesh = stage.place.mesh
+                mesh = stage.mesh
                 return axes if is_even((micro,), _by_rows(axes, mesh), mesh) else ()
         return ()
 

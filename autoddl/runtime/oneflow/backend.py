@@ -138,27 +138,27 @@ class OneFlow:
     def all_reduce(self, channel: Any, x: flow.Tensor) -> flow.Tensor:
         return _change(x, (x.shape[0],), channel, _PARTIAL, _BROADCAST)
 
-    def all_to_all(self, channel: Any, x: flow.Tensor) -> flow.Tensor:
-        size, width = x.shape
-        if self.facts.device == "cpu":
-            return self._exchange([int(r) for r in channel.ranks], x)
-        flat = x.reshape(1, -1)
+    def all_to_all(self, channel: Any, rows: Sequence[flow.Tensor]) -> list[flow.Tensor]:
+        size, width = len(rows), rows[0].shape[0]
+        if self.facts.device == "cpu" or any(row.shape[0] != width for row in rows):
+            return self._exchange([int(r) for r in channel.ranks], list(rows))
+        flat = flow.cat(list(rows)).reshape(1, -1)
         got = _change(flat, (size, size * width), channel, _SPLIT_ROWS, _SPLIT_COLUMNS)
-        return got.reshape(size, width)
+        return list(got.reshape(size, width))
 
-    def _exchange(self, ranks: Sequence[int], x: flow.Tensor) -> flow.Tensor:
+    def _exchange(self, ranks: Sequence[int], rows: list[flow.Tensor]) -> list[flow.Tensor]:
         """An all-to-all in rounds; in each of them this rank and one other swap their rows."""
-        rows, mine = list(x), self.rank
+        mine = self.rank
         for other in rounds(len(ranks), ranks.index(mine)):
             theirs = ranks[other]
             pair = (min(mine, theirs), max(mine, theirs))
             if pair not in self._pairs:
                 self._pairs[pair] = self.channel(pair)
             both = _change(
-                rows[other], (2 * x.shape[1],), self._pairs[pair], _SPLIT_ROWS, _BROADCAST
+                rows[other], (2 * rows[other].shape[0],), self._pairs[pair], _SPLIT_ROWS, _BROADCAST
             )
             rows[other] = both.reshape(2, -1)[1 if mine < theirs else 0]
-        return flow.stack(rows)
+        return rows
 
     def broadcast(self, x: flow.Tensor, source: int) -> flow.Tensor:
         local = detached(x).to(self.facts.device)

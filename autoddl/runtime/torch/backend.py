@@ -124,8 +124,10 @@ class Torch:
     def all_reduce(self, channel: Channel, x: torch.Tensor) -> torch.Tensor:
         return collectives.all_reduce(channel, x.detach())
 
-    def all_to_all(self, channel: Channel, x: torch.Tensor) -> torch.Tensor:
-        return collectives.all_to_all(channel, x.detach())
+    def all_to_all(self, channel: Channel, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        sizes = [row.shape[0] for row in rows]
+        got = collectives.all_to_all(channel, torch.cat([row.detach() for row in rows]), sizes)
+        return list(got.split(sizes))
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
         local = x.detach().to(self.facts.device)

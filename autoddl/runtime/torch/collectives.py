@@ -58,9 +58,10 @@ def all_reduce(channel: Channel, x: Tensor) -> Tensor:
     return total
 
 
-def all_to_all(channel: Channel, x: Tensor) -> Tensor:
+def all_to_all(channel: Channel, x: Tensor, sizes: list[int] | None = None) -> Tensor:
+    """Pieces of `sizes` along dim 0, those that leave as those that come; None: of equal ones."""
     got = torch.empty_like(x, memory_format=torch.contiguous_format)
-    dist.all_to_all_single(got, x.contiguous(), group=channel.group)
+    dist.all_to_all_single(got, x.contiguous(), sizes, sizes, group=channel.group)
     return got
 
 

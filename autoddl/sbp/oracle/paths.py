@@ -19,6 +19,7 @@ from ..collectives import Step, StepKind
 from ..layout import piece_of
 from ..mesh import Axis, Mesh
 from ..placement import NdSbp
+from ..work import Evening
 from .devices import Array
 
 
@@ -96,6 +97,57 @@ def _reduce_scatter(
     return _ring_reduce(network, group, _cut(network, step, shards))
 
 
+def _balanced_gather(
+    network: Network, step: Step, group: tuple[int, ...], shards: list[Array]
+) -> list[Array]:
+    dim = step.source.dim
+    flat = [np.moveaxis(x, dim, 0).ravel() for x in shards]
+    evening = Evening(tuple(x.size for x in flat))
+    parts = [np.zeros(evening.part, x.dtype) for x in flat]
+    for device, x in enumerate(flat):
+        parts[device][: evening.kept(device)] = x[: evening.kept(device)]
+    for m in evening.moves:
+        piece = flat[m.source][m.start : m.start + m.size]
+        parts[m.target][m.at : m.at + m.size] = network.send(
+            group[m.source], group[m.target], piece
+        )
+    found = []
+    rest = np.moveaxis(shards[0], dim, 0).shape[1:]
+    for held in _ring_gather(network, group, parts):
+        every = np.concatenate(held)
+        places = [place for n in range(len(group)) for place in evening.places(n)]
+        whole = np.concatenate([every[start : start + size] for start, size in places])
+        found.append(np.moveaxis(whole.reshape(-1, *rest), 0, dim))
+    return found
+
+
+def _balanced_scatter(
+    network: Network, step: Step, group: tuple[int, ...], shards: list[Array]
+) -> list[Array]:
+    dim = step.target.dim
+    cut = _cut(network, step, shards)
+    shapes = [np.moveaxis(piece, dim, 0).shape for piece in cut[0]]
+    evening = Evening(tuple(piece.size for piece in cut[0]))
+    every = []
+    for pieces in cut:
+        held = np.zeros(evening.part * len(group), shards[0].dtype)
+        for device, piece in enumerate(pieces):
+            rest = np.moveaxis(piece, dim, 0).ravel()
+            for start, size in evening.places(device):
+                held[start : start + size], rest = rest[:size], rest[size:]
+        every.append(list(held.reshape(len(group), -1)))
+    parts = _ring_reduce(network, group, every)
+    found = []
+    for device, shape in enumerate(shapes):
+        back = [
+            network.send(group[m.target], group[device], parts[m.target][m.at : m.at + m.size])
+            for m in evening.sent(device)
+        ]
+        piece = np.concatenate([parts[device][: evening.kept(device)], *back])
+        found.append(np.moveaxis(piece.reshape(shape), 0, dim))
+    return found
+
+
 def _all_reduce(
     network: Network, step: Step, group: tuple[int, ...], shards: list[Array]
 ) -> list[Array]:
@@ -137,6 +189,8 @@ WAYS: Mapping[StepKind, Way] = {
     "all_to_all": _all_to_all,
     "slice": _slice,
     "to_partial": _to_partial,
+    "all_gather[balanced]": _balanced_gather,
+    "reduce_scatter[balanced]": _balanced_scatter,
 }
 
 

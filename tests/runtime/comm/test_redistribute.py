@@ -15,3 +15,17 @@ import pytest
 def test_every_step_keeps_the_tensor(launch, nodes, gpus, shape, every):
     out = launch("steps", nodes * gpus, str(nodes), str(gpus), shape, str(every))
     assert "checked" in out
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "shape", "shares"),
+    [
+        (4, 1, "9,18", "5,2,1,1"),
+        pytest.param(2, 2, "8,16", "3,1", marks=pytest.mark.full),
+        pytest.param(3, 1, "14,7", "4,2,1", marks=pytest.mark.full),
+    ],
+)
+def test_every_step_keeps_the_tensor_in_unequal_pieces(launch, nodes, gpus, shape, shares):
+    """Filled up, made equal first, and as they are."""
+    out = launch("steps", nodes * gpus, str(nodes), str(gpus), shape, "1", shares)
+    assert "checked" in out
