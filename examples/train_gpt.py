@@ -3,13 +3,12 @@
     python -m oneflow.distributed.launch --nproc_per_node 4 -m examples.train_gpt
     python -m examples.train_gpt --mesh 1x1
 
-With --state FILE it goes on where the file's run stopped, on any mesh, and saves there.
+With --checkpoints FOLDER it goes on from the newest one there, on any mesh, and writes more.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Any
 
 import oneflow as flow
@@ -37,7 +36,7 @@ def main() -> None:
     options.add_argument("--mesh", default="2x2", help="hosts x devices of each")
     options.add_argument("--steps", type=int, default=200)
     options.add_argument("--every", type=int, default=50, help="steps between evaluations")
-    options.add_argument("--state", help="file to go on from and to save to")
+    options.add_argument("--checkpoints", help="folder to go on from and to save to")
     options.add_argument("--logs", help="folder for TensorBoard")
     given = options.parse_args()
 
@@ -54,10 +53,8 @@ def main() -> None:
         clip_grad_norm=1.0,
     )
     schedule = flow.optim.lr_scheduler.CosineAnnealingLR(trainer.optimizer, T_max=given.steps)
-    if given.state and os.path.exists(given.state):
-        saved = flow.load(given.state)
-        trainer.load_train_state(saved["trainer"])
-        schedule.load_state_dict(saved["schedule"])
+    if given.checkpoints and (saved := trainer.load(given.checkpoints, missing_ok=True)):
+        schedule.load_state_dict(saved)
     log = logger(trainer, given.steps, given.logs, items=LENGTH, unit="tokens")
     steps = range(trainer.steps, given.steps)
     for tokens, targets in loader(training, BATCH, steps, trainer.rows):
@@ -68,9 +65,8 @@ def main() -> None:
         if trainer.steps % given.every == 0 or trainer.steps == given.steps:
             told = trainer.evaluate(loader(held_out, BATCH, range(4)))
             log({f"held out {name}": value for name, value in told.items()})
-            state = trainer.train_state()  # all ranks gather it, rank 0 gets it
-            if trainer.is_main and given.state:
-                flow.save({"trainer": state, "schedule": schedule.state_dict()}, given.state)
+            if given.checkpoints:  # each rank writes its shards while training goes on
+                trainer.save(given.checkpoints, schedule.state_dict(), keep=2, wait=False)
 
 
 if __name__ == "__main__":

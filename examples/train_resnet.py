@@ -3,13 +3,12 @@
     python -m oneflow.distributed.launch --nproc_per_node 4 -m examples.train_resnet
     python -m examples.train_resnet --mesh 1x1
 
-With --state FILE it goes on where the file's run stopped, on any mesh, and saves there.
+With --checkpoints FOLDER it goes on from the newest one there, on any mesh, and writes more.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 
 import oneflow as flow
 from flowvision.models import resnet18
@@ -28,7 +27,7 @@ def main() -> None:
     options.add_argument("--batch", type=int, default=32)
     options.add_argument("--steps", type=int, default=208, help="52 are an epoch")
     options.add_argument("--every", type=int, default=52, help="steps between evaluations")
-    options.add_argument("--state", help="file to go on from and to save to")
+    options.add_argument("--checkpoints", help="folder to go on from and to save to")
     options.add_argument("--logs", help="folder for TensorBoard")
     given = options.parse_args()
 
@@ -45,10 +44,8 @@ def main() -> None:
         ema_decay=0.9,  # evaluated are the averaged parameters
     )
     schedule = flow.optim.lr_scheduler.CosineAnnealingLR(trainer.optimizer, T_max=given.steps)
-    if given.state and os.path.exists(given.state):
-        saved = flow.load(given.state)
-        trainer.load_train_state(saved["trainer"])
-        schedule.load_state_dict(saved["schedule"])
+    if given.checkpoints and (saved := trainer.load(given.checkpoints, missing_ok=True)):
+        schedule.load_state_dict(saved)
     log = logger(trainer, given.steps, given.logs, unit="images")
     correct = {"accuracy": lambda output, label: output.argmax(-1) == label}
     steps = range(trainer.steps, given.steps)
@@ -61,9 +58,8 @@ def main() -> None:
             with trainer.averaged():
                 told = trainer.evaluate(loader(held_out, given.batch), metrics=correct)
             log({f"held out {name}": value for name, value in told.items()})
-            state = trainer.train_state()  # all ranks gather it, rank 0 gets it
-            if trainer.is_main and given.state:
-                flow.save({"trainer": state, "schedule": schedule.state_dict()}, given.state)
+            if given.checkpoints:  # each rank writes its shards while training goes on
+                trainer.save(given.checkpoints, schedule.state_dict(), keep=2, wait=False)
 
 
 if __name__ == "__main__":

@@ -85,13 +85,15 @@ class ModelState:
 
     def set(self, name: str, whole: Tensor) -> None:
         """Overwrite the value, in the user's model if the graph does not read it."""
-        backend = self.groups.backend
-        self.apart.pop(name, None)
         if name in self.stored:
-            stored = self.stored[name]
-            backend.write(stored.local, shard(whole, stored.nd, self.groups))
+            self.set_local(name, shard(whole, self.stored[name].nd, self.groups))
         else:
-            backend.write(self._elsewhere(name), whole)
+            self.groups.backend.write(self._elsewhere(name), whole)
+
+    def set_local(self, name: str, local: Tensor) -> None:
+        """Overwrite this rank's part of a value that the graph reads."""
+        self.apart.pop(name, None)
+        self.groups.backend.write(self.stored[name].local, local)
 
     def shape(self, name: str) -> Shape:
         """The whole shape of a tensor."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +23,8 @@ from ..graph.graph import Graph
 from ..plans import Plan
 from ..plans.stage_figures import stage_figures
 from .backend import Backend, OptimizerFn, Tensor, check_computes
+from .checkpoint.checkpoints import Checkpoints
+from .checkpoint.shards import Shards
 from .comm.groups import Groups
 from .comm.passing import Passing
 from .comm.tied import exchange_gradients
@@ -107,6 +110,8 @@ class Trainer:
             "ignore" if emulate or signal else on_nonfinite,
         )  # fmt: skip
         self._whole = WholeState(traced, job, self._parts, self._update)
+        shards = Shards(traced, job, self._parts, self._update)
+        self._checkpoints = Checkpoints(plan, shards, world)
 
     def _make_job(self, emulate: bool, beside: bool, ways: Mapping[str, Callable[..., Any]]) -> Job:
         plan, backend = self.plan, self._backend
@@ -251,6 +256,7 @@ class Trainer:
         given whole and the model takes each row by itself. Raises ValueError if it does not, or if
         the number of tensors, a dtype or a shape is not the example's.
         """
+        self._checkpoints.check()
         tensors = self._traced.batches.flat("step", batch)
         filled = self._given.filled(tensors)
         for part in self._parts.values():
@@ -403,25 +409,38 @@ class Trainer:
         self._call_training("load_state_dict")
         self._whole.set_model(values)
 
-    def train_state(self) -> dict[str, Any] | None:
-        """All that training goes on from, on rank 0 as whole NumPy arrays; None on other ranks.
+    @inside("save")
+    def save(
+        self, folder: str | Path, extra: Mapping[str, Any] | None = None, *,
+        keep: int | None = None, wait: bool = True,
+    ) -> None:  # fmt: skip
+        """Write all that training goes on from into the checkpoint `step-N` in `folder`.
 
-        The model's values, what the optimizer keeps of each parameter and its groups' options, the
-        averaged parameters, the number of steps, dropout's seed and the loss scale. It names no
-        mesh: any other plan for the model may go on from it.
+        extra: anything of JSON that `load` is to give back, such as a scheduler's `state_dict`
+        keep:  remove all but so many of the newest checkpoints there; None keeps all
+        wait:  False: only copy it in memory, and write while training goes on; what fails then is
+               raised by this rank's next step or save
+
+        Each rank writes its own shards; all hosts need to share the folder. A checkpoint has its
+        name only when it is whole and on the disk. It has the model's values, the optimizer's state
+        and options, averages, steps, dropout's seed and the loss scale. Raises ValueError on all
+        ranks if it cannot be written.
         """
-        self._call_training("train_state")
-        return self._whole.training()
+        self._call_training("save")
+        self._checkpoints.save(folder, extra, keep, wait)
 
-    def load_train_state(self, state: Mapping[str, Any] | None) -> None:
-        """Go on from rank 0's `train_state`; other ranks may give None.
+    @inside("load")
+    def load(self, folder: str | Path, *, missing_ok: bool = False) -> dict[str, Any] | None:
+        """Go on from the newest whole checkpoint in `folder`, or from the one that it is.
 
-        Averages that the state does not have begin at its values. Raises ValueError on every rank
-        if it is another model's or another kind of optimizer's, or has averages (`state["ema"]`)
-        and the trainer keeps none.
+        Gives its `extra`. The plan may be any for the model: a rank reads what it needs of all
+        shards. One that is broken (a warning names the file) is passed over for the one before.
+        Averages that it does not have begin at its values. Raises ValueError on all ranks if none
+        is whole, if there is none (but gives None with `missing_ok`), or if it is another model's
+        or another kind of optimizer's.
         """
-        self._call_training("load_train_state")
-        self._whole.set_training(state)
+        self._call_training("load")
+        return self._checkpoints.load(folder, missing_ok)
 
     def _call_training(self, call: str, number: int = 0, sums: Checksums | None = None) -> None:
         """A roll call for what needs the parameters as they are trained."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Sequence
@@ -241,6 +242,17 @@ def _write_pictures(found: Plan, timeline: str | None, trace: str | None) -> Non
     metavar="FILE",
     help="Then write when each task of a step ran, for Perfetto (JSON).",
 )
+@click.option(
+    "--checkpoint",
+    metavar="FOLDER",
+    help="Go on from the newest checkpoint there, and write more (the newest 2 stay).",
+)
+@click.option("--every", type=click.IntRange(1), help="Steps between checkpoints, by default 50.")
+@click.option(
+    "--max-restarts", type=click.IntRange(0), default=0, show_default=True,
+    help="Start a job that fails again so often, from its last checkpoint. The machine file is read"
+    " anew: with another number of devices there, the job is planned anew for these.",
+)  # fmt: skip
 @click.option("--yes", is_flag=True, help="Start more than 4 processes per core without asking.")
 @BATCH
 @plan_options(without=("chunks",))
@@ -253,6 +265,9 @@ def train_command(
     steps: int,
     lr: float,
     profile: str | None,
+    checkpoint: str | None,
+    every: int | None,
+    max_restarts: int,
     yes: bool,
     batch: int | None,
     **options: Any,
@@ -269,10 +284,14 @@ def train_command(
         from .train import TrainJob, train
 
         cluster = load_cluster(cluster_file, nodes, gpus_per_node)
-    job = TrainJob(model, cluster, plan_file, steps, lr, batch, chosen, profile)
+    job = TrainJob(
+        model, cluster, plan_file, steps, lr, batch, chosen, profile, checkpoint, every,
+        max_restarts,
+    )  # fmt: skip
     if not yes and (crowd := job.crowd()):
         _ask(crowd)
-    sys.exit(train(job))
+    look = functools.partial(load_cluster, cluster_file, nodes, gpus_per_node)
+    sys.exit(train(job, look))
 
 
 def _ask(crowd: str) -> None:

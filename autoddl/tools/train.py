@@ -5,10 +5,13 @@ The data is made up (`synthetic`), from the seed, so that each rank makes the sa
 
 from __future__ import annotations
 
+import itertools
 import os
+import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,9 @@ from .synthetic import synthetic_batches
 
 _EMA_DECAY = 0.999  # of `--ema`, common in training loops: chosen, not measured
 _PROFILED = 3  # steps, of which the trace shows the median one
+_EVERY = 50  # steps between checkpoints
+_KEPT = 2  # checkpoints: the newest may be found broken
+_STOPPED = (130, 143)  # statuses of a job that was asked to end, by Ctrl-C and by SIGTERM
 PROCESSES_PER_CORE = 4  # more of them mostly wait for each other, and may take all of the memory
 
 
@@ -40,6 +46,9 @@ class TrainJob:
     plan_file: None for a new plan with these options; a plan in a file has its own, and takes only
                the seed and the optimizer of these
     profile:   a file for the trace of a step; None for none
+    checkpoint: the folder of checkpoints to go on from, and to write more into; None for none
+    every:     steps between them; one is written at the end, too
+    max_restarts: how often a job that fails starts again, from the last checkpoint
     """
 
     model: str
@@ -50,6 +59,9 @@ class TrainJob:
     batch: int | None = None
     options: PlanOptions = DEFAULTS
     profile: str | None = None
+    checkpoint: str | None = None
+    every: int | None = None
+    max_restarts: int = 0
 
     def __post_init__(self) -> None:
         own = [name for name in self.options.changed if name not in ("seed", "optimizer")]
@@ -58,6 +70,9 @@ class TrainJob:
                 f"the plan in {self.plan_file} has its own {' and '.join(own)}; leave "
                 f"{'it' if len(own) == 1 else 'them'} or --plan out"
             )
+
+        if self.checkpoint is None and (self.every or self.max_restarts):
+            raise ValueError("--every and --max-restarts need --checkpoint, a folder to go on from")
 
     def command(self, folder: str) -> list[str]:
         """The arguments of a rank, with the plan and the cluster from files in `folder`."""
@@ -73,6 +88,8 @@ class TrainJob:
             options["--batch"] = self.batch
         if self.profile is not None:
             options["--profile"] = self.profile
+        if self.checkpoint is not None:
+            options |= {"--checkpoint": self.checkpoint, "--every": self.every or _EVERY}
         words = [str(word) for option in options.items() for word in option]
         return ["-m", "autoddl", "train", self.model, *words]
 
@@ -89,17 +106,35 @@ def _is_launched() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def train(job: TrainJob) -> int:
+def train(job: TrainJob, look: Callable[[], Cluster] | None = None) -> int:
     """Train, and give the exit status of the job.
 
     A process that a launcher has started as a rank is that rank. Any other makes sure that the plan
-    fits the model and the cluster, and starts one process per device.
+    fits the model and the cluster, and starts one process per device. A job that fails is started
+    again, and goes on from its last checkpoint, on what `look` then finds of the cluster:
+    if that has changed, by a new plan. Ctrl-C and SIGTERM end it for good.
     """
     launched = _is_launched()
-    if launched or job.cluster.num_devices == 1:
+    if launched or (job.cluster.num_devices == 1 and not job.max_restarts):
         train_rank(job)
         return 0
-    plan = _checked_plan(job)
+    plan, status = _checked_plan(job), 0
+    for left in range(job.max_restarts, -1, -1):
+        status = _run(job, plan)
+        if status in (0, *_STOPPED) or not left:
+            break
+        more = f"{left - 1} more left" if left > 1 else "the last time"
+        print(f"the job ended with status {status}; it starts again ({more})", file=sys.stderr)
+        now = job.cluster if look is None else look()
+        if now != job.cluster:
+            job = replace(job, cluster=now, plan_file=None)
+            plan = _checked_plan(job)
+            print(f"planned anew for {now}", file=sys.stderr)
+    return status
+
+
+def _run(job: TrainJob, plan: Plan) -> int:
+    """Start one process per device; the status of the job."""
     with tempfile.TemporaryDirectory(prefix="autoddl-") as folder:
         plan.save(Path(folder) / "plan.json")
         job.cluster.save(Path(folder) / "cluster.json")
@@ -138,11 +173,15 @@ def train_rank(job: TrainJob) -> None:
     for note in estimates_notes(made.cluster):
         _say(note)
     like = own.to_arrays(example)
+    if job.checkpoint is not None and trainer.load(job.checkpoint, missing_ok=True) is not None:
+        _say(f"goes on after step {trainer.steps}")
     batches = synthetic_batches(like, made.graph, job.steps, seed)
-    for step, arrays in enumerate(batches, start=1):
+    for step, arrays in itertools.islice(enumerate(batches, start=1), trainer.steps, None):
         started = time.perf_counter()
         value = float(trainer.step(*own.to_arguments(arrays, example)))
         _say(f"step {step:3d}  loss {value:.6f}  {time.perf_counter() - started:.3f} s")
+        if job.checkpoint is not None and (step == job.steps or step % (job.every or _EVERY) == 0):
+            trainer.save(job.checkpoint, keep=_KEPT, wait=step == job.steps)
     if trainer.rows_per_second is not None:
         _say(f"{trainer.rows_per_second:.3g} rows of the batch a second")
     if job.profile is not None:

@@ -5,6 +5,7 @@ The one process differentiates the whole graph at once, by the reference operato
 
 import dataclasses
 import functools
+import tempfile
 
 import autograd.numpy as anp
 import numpy as np
@@ -105,7 +106,7 @@ def check(graph, plan: Plan, then: Plan | None = None):
     params = start(graph)
     traced = Traced(graph, params, {}, {name: name for name in params}, structure=Slot(0))
 
-    def train(backend):
+    def train(folder, backend):
         optimizer = functools.partial(Momentum, lr=RATE, momentum=MOMENTUM)
         options = {"debug": True, "clip_grad_norm": LIMIT}
         trainer = Trainer(traced, plan, optimizer, backend, scaler=LossScaler(), **options)
@@ -115,17 +116,18 @@ def check(graph, plan: Plan, then: Plan | None = None):
             losses.append(trainer.step(batch(graph, step)))
             norms.append(trainer.grad_norm)
             if step == 0:
-                state = trainer.train_state()
-                assert trainer.is_main == (state is not None)
+                trainer.save(folder)
                 other = functools.partial(Momentum, lr=9.0, momentum=MOMENTUM)
                 scaler = LossScaler(1.0)
                 trainer = Trainer(traced, then or plan, other, backend, scaler=scaler, **options)
-                trainer.load_train_state(state)
+                trainer.load(folder)
                 assert (scaler.scale, scaler.good_steps) == (2.0**16, 1)
         trainer.load_state_dict(trainer.state_dict())
         return (losses, norms), trainer.state_dict(), trainer.eval_step(batch(graph, 9))
 
-    for losses, params, result in World(plan.cluster.num_devices).run(train):
+    with tempfile.TemporaryDirectory() as folder:
+        found = World(plan.cluster.num_devices).run(functools.partial(train, folder))
+    for losses, params, result in found:
         np.testing.assert_allclose(losses, expected[0], rtol=1e-10)
         np.testing.assert_allclose(result, expected[2], rtol=1e-9)
         assert params.keys() == expected[1].keys()

@@ -26,7 +26,7 @@ def lines(script, mesh, *options):
 
 
 def test_gpt_goes_on_with_one_device(tmp_path):
-    state = ("--state", str(tmp_path / "state"))
+    state = ("--checkpoints", str(tmp_path))
     first = lines("train_gpt", "2x2", "--steps", "2", "--every", "2", *state)
     later = lines("train_gpt", "1x1", "--steps", "4", "--every", "2", *state)
     assert list(first) == [2]

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from autoddl.cluster.spec import Cluster
 from autoddl.tools import train as job
 from autoddl.tools.cli import main
 
@@ -181,3 +183,51 @@ def test_an_operator_without_a_rule_is_told_once(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     told = [line for line in done.stderr.splitlines() if "cumprod" in line]
     assert len(told) == 1 and told[0].startswith("Warning: 1 runs as one replicated operator")
+
+
+def test_restarts_need_a_folder_to_go_on_from(refused):
+    assert "need --checkpoint" in refused("--max-restarts", "1")
+
+
+@pytest.mark.full
+def test_a_killed_job_goes_on_with_fewer_devices(tmp_path):
+    """On four devices, then, as the machine file says so, on three: no step is left out."""
+    folder, machine = tmp_path / "checkpoints", tmp_path / "machine.json"
+    whole = Cluster.load(LAPTOP)
+    whole.with_shape(1, 4).save(machine)
+    words = ["train", MODEL, "--cluster", str(machine), "--steps", "14"]
+    alone = run("-m", "autoddl", *words[:2], "--cluster", LAPTOP, "--nodes", "1",
+                "--gpus-per-node", "1", "--steps", "14")  # fmt: skip
+    command = [*words, "--checkpoint", str(folder), "--every", "4", "--max-restarts", "2"]
+    clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
+    started = subprocess.Popen(
+        [sys.executable, "-m", "autoddl", *command], cwd=ROOT, env=clean, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert started.stdout is not None
+    text = ""
+    for line in started.stdout:
+        text += line
+        if line.startswith("step   6"):
+            whole.with_shape(1, 3).save(machine)
+            os.kill(next(rank for rank in ranks_of(started.pid)), signal.SIGKILL)
+            break
+    text += started.stdout.read()
+    assert started.wait() == 0, text
+    assert "planned anew for" in text and "goes on after step 4" in text
+    expected = dict(enumerate(losses(alone.stdout), start=1))
+    found = re.findall(r"^step +(\d+)  loss (\S+)", text, re.MULTILINE)
+    assert [int(step) for step, _ in found if int(step) > 4][-10:] == list(range(5, 15)), text
+    for step, loss in found:
+        assert float(loss) == pytest.approx(expected[int(step)], rel=1e-4), step
+
+
+def ranks_of(launcher: int) -> list[int]:
+    """The processes of a job's ranks, which have the launcher's process as their parent."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (place / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) == launcher and b"autoddl" in (place / "cmdline").read_bytes():
+                found.append(int(place.name))
+    return found

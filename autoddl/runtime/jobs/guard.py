@@ -146,6 +146,12 @@ def note_collective(kind: str, ranks: tuple[int, ...], first: int) -> None:
         _guard.journal.collective(_label(kind, ranks, first))
 
 
+def note_work(what: str) -> None:
+    """This rank gets on with something that takes long and communicates nothing."""
+    if _guard is not None and _guard.journal is not None:
+        _guard.journal.collective(what)
+
+
 @functools.cache
 def _label(kind: str, ranks: tuple[int, ...], first: int) -> str:
     shown = ", ".join(str(first + rank) for rank in ranks[:8])

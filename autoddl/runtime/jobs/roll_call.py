@@ -19,8 +19,8 @@ from ..comm.groups import Group
 from .guard import inside, leave, leave_if_failed
 
 CALLS = (
-    "exit", "step", "eval_step", "state_dict", "load_state_dict", "train_state", "load_train_state",
-    "averaged", "evaluate", "checked",
+    "exit", "step", "eval_step", "state_dict", "load_state_dict", "save", "load", "averaged",
+    "evaluate", "checked",
 )  # fmt: skip
 Checksums = Mapping[int, tuple[int, int]]  # argument -> what it is a part of, and its checksum
 

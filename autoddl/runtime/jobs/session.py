@@ -9,6 +9,7 @@ import numpy as np
 
 from ...cluster.spec import Cluster
 from ..backend import Backend, OptimizerFn
+from ..comm.groups import Group
 from ..update.parameters import Parameters, one_number
 
 
@@ -43,6 +44,16 @@ def share_text(make: Callable[[], str], backend: Backend) -> str:
     if "error" in received:
         raise ValueError(received["error"])
     return received["text"]
+
+
+def share_error(error: str, world: Group) -> str:
+    """The first rank's that has one, on every rank; "" if none has. Ranks call it together."""
+    if world.size == 1:
+        return error
+    backend = world.backend
+    own = backend.from_numpy(np.array([bool(error)], dtype=np.float64))
+    failed = np.flatnonzero(backend.to_numpy(world.all_gather(own)))
+    return broadcast_text(error, int(failed[0]), backend) if len(failed) else ""
 
 
 def broadcast_text(message: str, source: int, backend: Backend) -> str:

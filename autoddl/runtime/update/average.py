@@ -73,6 +73,10 @@ class Average:
             "(autoddl plan --ema) to count them"
         )
 
+    def of(self, part: int, name: str) -> Tensor:
+        """The average of a parameter: this rank's part of it."""
+        return self._values[part, name]
+
     def restart(self) -> None:
         """Begin again at the parameters' values."""
         for key, average in self._values.items():

@@ -1,4 +1,4 @@
-"""Averages on one device; `test_whole_state.py` compares those of all plans with one process."""
+"""Averages on one device; `test_checkpoints.py` compares those of all plans with one process."""
 
 from dataclasses import replace
 
@@ -41,33 +41,33 @@ def test_averages_that_the_plan_has_not_counted_are_told(caplog):
     assert not caplog.messages
 
 
-def test_averages_are_left_alone_and_begin_at_what_is_loaded():
+def test_averages_are_left_alone_and_begin_at_what_is_loaded(tmp_path, caplog):
     model, loss, batch = build("perceptron")
     trainer = trainer_of(model, loss, batch(0, 8), ema_decay=0.9)
     trainer.step(*batch(0, 8))
     with trainer.averaged():
         for call in (
-            trainer.train_state,
+            lambda: trainer.save(tmp_path),
             trainer.ema_state_dict,
             lambda: trainer.step(*batch(0, 8)),
         ):
             with pytest.raises(ValueError, match=r"inside `with trainer.averaged\(\)`"):
                 call()
-    state = trainer.train_state()
-    assert state is not None and state["ema"].keys() == model.state_dict().keys()
-    weight = "first.weight"
-    assert not np.array_equal(state["ema"][weight], state["model"][weight])
-    trainer.load_state_dict(state["model"])
-    np.testing.assert_array_equal(trainer.ema_state_dict()[weight].numpy(), state["model"][weight])
-    trainer.load_train_state(state)
-    np.testing.assert_array_equal(trainer.ema_state_dict()[weight].numpy(), state["ema"][weight])
-    np.testing.assert_array_equal(arrays(trainer)[weight], state["model"][weight])
-    trainer.load_train_state({**state, "ema": None})
-    np.testing.assert_array_equal(trainer.ema_state_dict()[weight].numpy(), state["model"][weight])
+    trainer.save(tmp_path)
+    weight, own = "first.weight", arrays(trainer)
+    averages = trainer.ema_state_dict()[weight].numpy()
+    assert not np.array_equal(averages, own[weight])
+    trainer.load_state_dict(trainer.state_dict())
+    np.testing.assert_array_equal(trainer.ema_state_dict()[weight].numpy(), own[weight])
+    trainer.load(tmp_path)
+    np.testing.assert_array_equal(trainer.ema_state_dict()[weight].numpy(), averages)
+    np.testing.assert_array_equal(arrays(trainer)[weight], own[weight])
     without = trainer_of(model, loss, batch(0, 8))
-    with pytest.raises(ValueError, match="give parallelize an ema_decay, or drop them with"):
-        without.load_train_state(state)
+    without.load(tmp_path)
+    assert "has averaged parameters; without ema_decay they are left out" in caplog.messages[-1]
     with pytest.raises(ValueError, match="no averages are kept; give parallelize an ema_decay"):
         without.ema_state_dict()
-    with pytest.raises(ValueError, match="averages are those of other parameters"):
-        trainer.load_train_state({**state, "ema": {}})
+    without.step(*batch(1, 8))
+    without.save(tmp_path)
+    trainer.load(tmp_path)
+    np.testing.assert_array_equal(trainer.ema_state_dict()[weight].numpy(), arrays(without)[weight])

@@ -4,7 +4,9 @@ Arguments: one JSON list of cases (see `DEFAULTS`). Prints a line for each that 
 """
 
 import json
+import shutil
 import sys
+import tempfile
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -193,7 +195,7 @@ def plan_of(case, graph) -> Plan:
 
 def together(case) -> Run:
     """By the case's plan and those that follow, each of which has a trainer of its own."""
-    run, state, progress = Run(), None, None
+    run, folder = Run(), share_text(tempfile.mkdtemp, OneFlow())
     for then in ({}, *case["then"]):
         model, loss, batch = build(case["model"], case["frozen"])
         traced = trace_with_state(model, *as_arguments(batch(0, ROWS)), loss=loss)
@@ -204,8 +206,7 @@ def together(case) -> Run:
         if case["hook"]:
             trainer.after_backward(hook)
         scheduler = schedule(trainer.optimizer)
-        if progress is not None:
-            trainer.load_train_state(state)
+        if progress := trainer.load(folder, missing_ok=True):
             scheduler.load_state_dict(progress)
         assert trainer.steps == len(run.losses)
         for _ in range(case["steps"]):
@@ -214,8 +215,7 @@ def together(case) -> Run:
             scheduler.step()
             if trainer.grad_norm is not None:
                 run.norms.append(trainer.grad_norm)
-        state, progress = trainer.train_state(), scheduler.state_dict()
-        assert trainer.is_main == (rank() == 0) == (state is not None)
+        trainer.save(folder, scheduler.state_dict(), keep=1)
         run.state = arrays(trainer)
         if case["scored"]:
             metrics = {"above": above, "squares": squares}
@@ -225,6 +225,8 @@ def together(case) -> Run:
             with trainer.averaged():
                 run.result = trainer.eval_step(*batch(9, ROWS)[:-1]).numpy()
             assert all(np.array_equal(v, run.state[k]) for k, v in arrays(trainer).items())
+    if rank() == 0:
+        shutil.rmtree(folder)
     return run
 
 

@@ -1,0 +1,178 @@
+"""Pieces of tensors in files: written one at a time, and only what is needed of them is read.
+
+A file is in the format of safetensors: the length of its header (8 bytes, little-endian), the
+header (JSON: name -> dtype, shape, and where its bytes are), and the bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from ...sbp.layout import ITEM_BYTES, Shape
+from ..jobs.guard import note_work
+
+_NAMES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32",
+    "int8": "I8", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
+_BLOCK = 1 << 24  # bytes that are checked at once, so that the job is seen to go on
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A box of a tensor, and where its bytes are.
+
+    key:      of the tensor
+    start:    its first element, in the whole tensor
+    rank:     which wrote it, into the file of that name
+    offset:   of its first byte in the file
+    checksum: CRC-32 of its bytes
+    """
+
+    key: str
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+    rank: int
+    offset: int
+    checksum: int
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def file(self) -> str:
+        return shard_file(self.rank)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A rank's part of a tensor: of its `whole` shape, from `start` on; in memory of its own."""
+
+    key: str
+    whole: Shape
+    start: Shape
+    array: np.ndarray
+
+
+def shard_file(rank: int) -> str:
+    return f"rank-{rank:05d}.safetensors"
+
+
+def write_parts(
+    folder: Path, rank: int, parts: Sequence[Part], note: Callable[[str], None]
+) -> list[Piece]:
+    """Write a rank's file; it is on the disk then. OSError, or ValueError for an unknown dtype.
+
+    note: told what is done, now and then
+    """
+    header, end = {}, 0
+    for part in parts:
+        name = part.array.dtype.name
+        if name not in _NAMES:
+            raise ValueError(f"{part.key}: tensors of {name} cannot be saved")
+        start, end = end, end + part.array.nbytes
+        header[part.key] = {
+            "dtype": _NAMES[name], "shape": part.array.shape, "data_offsets": [start, end]
+        }  # fmt: skip
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    pieces = []
+    with open(folder / shard_file(rank), "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for part in parts:
+            data, where = part.array.reshape(-1).view(np.uint8), file.tell()
+            file.write(data.data)
+            found = _checksum(data, part.key, note)
+            pieces.append(Piece(part.key, part.start, part.array.shape, rank, where, found))
+        file.flush()
+        os.fsync(file.fileno())
+    return pieces
+
+
+def _checksum(data: np.ndarray, key: str, note: Callable[[str], None]) -> int:
+    found = 0
+    for start in range(0, len(data), _BLOCK):
+        note(f"checksum of {key}")
+        found = zlib.crc32(data[start : start + _BLOCK].data, found)
+    return found
+
+
+class Reader:
+    """Reads tensors from the pieces in a folder; `dtypes` of the tensors by key.
+
+    A file is mapped into memory, so that only what is asked for is read. ValueError names a file
+    that is missing or broken.
+    """
+
+    def __init__(self, folder: Path, pieces: Sequence[Piece], dtypes: Mapping[str, str]) -> None:
+        self.folder = folder
+        self._pieces = pieces
+        self._dtypes = dtypes
+        self._files: dict[str, np.ndarray] = {}
+
+    @cached_property
+    def _by_key(self) -> dict[str, list[Piece]]:
+        found: dict[str, list[Piece]] = {}
+        for piece in self._pieces:
+            found.setdefault(piece.key, []).append(piece)
+        return found
+
+    def verify(self, rank: int, size: int) -> None:
+        """Read this rank's part of all the pieces. ValueError names one that has changed."""
+        for piece in self._pieces[rank::size]:
+            if _checksum(self._bytes(piece), piece.key, note_work) != piece.checksum:
+                raise ValueError(
+                    f"{self.folder / piece.file}: {piece.key} has changed since it was written "
+                    "(its checksum is another)"
+                )
+
+    def read(self, key: str, box: Sequence[slice]) -> np.ndarray:
+        """That part of a tensor, in memory of its own."""
+        shape = tuple(s.stop - s.start for s in box)
+        found = np.empty(shape, self._dtypes[key])
+        filled = 0
+        for piece in self._by_key.get(key, ()):
+            pairs = zip(box, piece.start, piece.shape, strict=True)
+            common = [
+                (max(own.start, start), min(own.stop, start + size)) for own, start, size in pairs
+            ]
+            if any(low >= high for low, high in common):
+                continue
+            note_work(f"reading {key}")
+            target, source = (
+                tuple(slice(low - first, high - first) for (low, high), first in zip(
+                    common, firsts, strict=True
+                ))
+                for firsts in ([own.start for own in box], piece.start)
+            )  # fmt: skip
+            stored = self._bytes(piece).view(self._dtypes[key]).reshape(piece.shape)
+            found[target] = stored[source]
+            filled += math.prod(high - low for low, high in common)
+        if filled != found.size:
+            raise ValueError(f"{self.folder}: pieces of {key} are missing")
+        return found
+
+    def _bytes(self, piece: Piece) -> np.ndarray:
+        """[bytes] of a piece, in the file."""
+        path = self.folder / piece.file
+        try:
+            if piece.file not in self._files:
+                self._files[piece.file] = np.memmap(path, np.uint8, "r")
+        except FileNotFoundError:
+            raise ValueError(f"{path}: missing, which rank {piece.rank} had written") from None
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path}: {error}") from error
+        end = piece.offset + piece.numel * ITEM_BYTES[self._dtypes[piece.key]]
+        if len(self._files[piece.file]) < end:
+            raise ValueError(f"{path}: it ends before {piece.key} does")
+        return self._files[piece.file][piece.offset : end]
