@@ -8,6 +8,7 @@ import oneflow as flow
 from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
+from ...comm import inner
 from ...kernel import Context, Explicit
 from ..experts import Places
 from .registry import kernel, simple
@@ -28,17 +29,10 @@ def gather(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]
     axis = attrs["axis"] % table.ndim
     if not ctx.is_split(0, axis):
         return [_C.gather(table, indices, axis)]
-    held, is_held = held_indices(indices, ctx.offset(0, axis), table.shape[axis])
+    held, is_held = inner.held_indices(indices, ctx.offset(0, axis), table.shape[axis])
     found = _C.gather(table, held, axis)
     around = (*(1,) * axis, *indices.shape, *(1,) * (table.ndim - axis - 1))
     return [found * is_held.to(found.dtype).reshape(*around)]
-
-
-def held_indices(indices: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]:
-    """Indices into a shard that holds [start, start + count), 0 for others; and which it holds."""
-    local = indices - start
-    is_held = flow.logical_and(local >= 0, local < count)
-    return local * is_held.to(local.dtype), is_held
 
 
 @kernel("embedding")

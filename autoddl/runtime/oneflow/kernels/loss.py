@@ -8,10 +8,9 @@ import oneflow as flow
 from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
+from ...comm import inner
 from ...kernel import Context, Explicit
-from .lookup import held_indices
 from .registry import kernel, output_kernel
-from .softmax import shifted_and_total
 
 
 @kernel("nll")
@@ -20,7 +19,7 @@ def nll(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     x, target = inputs[:2]
     weight = nll_weight(ctx, inputs, attrs)
     target = target * (target != attrs["ignore_index"]).to(target.dtype)
-    held, is_held = held_indices(target, ctx.offset(0, x.ndim - 1), x.shape[-1])
+    held, is_held = inner.held_indices(target, ctx.offset(0, x.ndim - 1), x.shape[-1])
     picked = _C.dim_gather(x, x.ndim - 1, held.unsqueeze(-1)).squeeze(-1)
     outputs = [-picked * (weight * is_held.to(x.dtype)), weight]
     return outputs[: len(ctx.spec.outputs)]
@@ -44,28 +43,17 @@ def sparse_softmax_cross_entropy(
 ) -> Sequence[Tensor] | Explicit:
     """(prediction [..., c], label [...]) -> log sum exp(prediction) - prediction[label].
 
-    Split classes: the maxima, the sums and the labels' logits are all-reduced;
-    dx = (softmax(x) - one_hot(label)) dy needs no more.
+    Split classes: the maxima, the sums and the labels' logits are all-reduced.
     """
     x, label = inputs
     group = ctx.inner
     if group is None:
         return [_C.sparse_softmax_cross_entropy(x, label)]
     with flow.no_grad():
-        held, is_held = held_indices(label, ctx.offset(0, x.ndim - 1), x.shape[-1])
+        held, is_held = inner.held_indices(label, ctx.offset(0, x.ndim - 1), x.shape[-1])
         hot = _C.one_hot(held, x.shape[-1], 1.0, 0.0).to(x.dtype)
         hot = hot * is_held.to(x.dtype).unsqueeze(-1)
-        shifted, total = shifted_and_total(x, group)
-        picked = group.all_reduce((hot * shifted).sum(dim=-1))
-        out = flow.log(total).squeeze(-1) - picked
-        slope = flow.exp(shifted) / total - hot
-
-    def vjp(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        (dy,) = grads
-        assert dy is not None
-        return [slope * dy.unsqueeze(-1), None]
-
-    return Explicit([out], vjp)
+        return inner.cross_entropy(x, hot, group)
 
 
 @kernel("softmax_cross_entropy")

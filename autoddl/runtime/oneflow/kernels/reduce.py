@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import oneflow as flow
 from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
+from ...comm import inner
 from ...kernel import Context, Explicit
 from .registry import kernel
 
@@ -31,32 +31,18 @@ def reduce_mean(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Te
 
 @kernel("var")
 def var(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor] | Explicit:
-    """x -> y over the dims `dim`; the mean and the centred squares are all-reduced if one is split.
-
-    dx = 2 (x - mean) / (n - unbiased) dy
-    """
+    """x -> y over the dims `dim`; the mean and the squares are all-reduced if one is split."""
     (x,) = inputs
+    if ctx.inner is not None:
+        with flow.no_grad():
+            return inner.variance(ctx, x, attrs)
     dims, unbiased = attrs["dim"], attrs["unbiased"]
     reduced = {d % x.ndim for d in dims}
     kept = [1 if d in reduced else n for d, n in enumerate(x.shape)]
     shape = kept if attrs["keepdim"] else [n for d, n in enumerate(kept) if d not in reduced]
-    if ctx.inner is None:
-        # OneFlow fails on a list of all dims
-        chosen = None if len(reduced) == x.ndim else dims
-        return [_C.var(x, dim=chosen, unbiased=unbiased).reshape(*shape)]
-    count = math.prod(ctx.spec.inputs[0].shape[d] for d in dims)
-    with flow.no_grad():
-        mean = ctx.inner.all_reduce(x.sum(dim=dims, keepdim=True)) / count
-        centred = x - mean
-        total = ctx.inner.all_reduce((centred * centred).sum(dim=dims, keepdim=True))
-        y = (total / (count - unbiased)).reshape(*shape)
-
-    def vjp(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        (dy,) = grads
-        assert dy is not None
-        return [centred * (dy.reshape(*kept) * (2.0 / (count - unbiased)))]
-
-    return Explicit([y], vjp)
+    # OneFlow fails on a list of all dims
+    chosen = None if len(reduced) == x.ndim else dims
+    return [_C.var(x, dim=chosen, unbiased=unbiased).reshape(*shape)]
 
 
 @kernel("argmax")
@@ -79,13 +65,11 @@ def cumsum(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]
         before = group.sum_before(x.sum(dim=dim, keepdim=True).to(x.dtype))
         y = flow.cumsum(x, dim).to(x.dtype) + before
 
-    def vjp(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        (dy,) = grads
-        assert dy is not None
+    def gradients(dy: Tensor) -> list[Tensor | None]:
         after = group.sum_before(dy.sum(dim=dim, keepdim=True), after=True)
         return [flow.flip(flow.cumsum(flow.flip(dy, [dim]), dim), [dim]) + after]
 
-    return Explicit([y], vjp)
+    return inner.explicit(y, gradients)
 
 
 @kernel("median_with_indices", "median_indices")

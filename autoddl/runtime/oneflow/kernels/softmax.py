@@ -1,9 +1,4 @@
-"""Softmax over the last dim; if that is split, maxima and sums are all-reduced.
-
-forward    m = max x over all shards;  s = all_reduce(sum exp(x - m))
-backward   softmax:     dx = y (dy - all_reduce(sum dy y))
-           log_softmax: dx = dy - exp(y) all_reduce(sum dy)
-"""
+"""Softmax over the last dim, and attention with it."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ import oneflow as flow
 from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
-from ...comm.groups import Group
+from ...comm import inner
 from ...kernel import Context, Explicit
 from .registry import kernel
 
@@ -28,15 +23,7 @@ def softmax(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Te
     if group is None:
         return [_C.softmax(x, x.ndim - 1)]
     with flow.no_grad():
-        shifted, total = shifted_and_total(x, group)
-        y = flow.exp(shifted) / total
-
-    def vjp(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        (dy,) = grads
-        assert dy is not None
-        return [y * (dy - group.all_reduce((dy * y).sum(dim=-1, keepdim=True)))]
-
-    return Explicit([y], vjp)
+        return inner.softmax(x, group)
 
 
 @kernel("log_softmax")
@@ -49,21 +36,7 @@ def log_softmax(
     if group is None:
         return [_C.log_softmax(x, x.ndim - 1)]
     with flow.no_grad():
-        shifted, total = shifted_and_total(x, group)
-        y = shifted - flow.log(total)
-
-    def vjp(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        (dy,) = grads
-        assert dy is not None
-        return [dy - flow.exp(y) * group.all_reduce(dy.sum(dim=-1, keepdim=True))]
-
-    return Explicit([y], vjp)
-
-
-def shifted_and_total(x: Tensor, group: Group) -> tuple[Tensor, Tensor]:
-    """x - m and sum exp(x - m) over the last dim of the whole, m its maximum there."""
-    shifted = x - group.all_max(x.amax(dim=-1, keepdim=True))
-    return shifted, group.all_reduce(flow.exp(shifted).sum(dim=-1, keepdim=True))
+        return inner.log_softmax(x, group)
 
 
 @kernel("attention")

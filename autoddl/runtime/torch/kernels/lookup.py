@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ....sbp.signature import Attrs
+from ...comm import inner
 from ...kernel import Context, Kernel
 from .plain import of_attrs, of_inputs
 
@@ -19,7 +20,7 @@ def gather(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]
     axis = attrs["axis"] % table.ndim
     if not ctx.is_split(0, axis):
         return [_picked(table, indices, axis)]
-    held, is_held = held_indices(indices, ctx.offset(0, axis), table.shape[axis])
+    held, is_held = inner.held_indices(indices, ctx.offset(0, axis), table.shape[axis])
     found = _picked(table, held, axis)
     around = (*(1,) * axis, *indices.shape, *(1,) * (table.ndim - axis - 1))
     return [found * is_held.to(found.dtype).reshape(around)]
@@ -30,13 +31,6 @@ def _picked(table: Tensor, indices: Tensor, axis: int) -> Tensor:
         return F.embedding(indices, table)
     found = torch.index_select(table, axis, indices.reshape(-1))
     return found.reshape(*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :])
-
-
-def held_indices(indices: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]:
-    """Indices into a shard that holds [start, start + count), 0 for others; and which it holds."""
-    local = indices - start
-    is_held = (local >= 0) & (local < count)
-    return local * is_held.to(local.dtype), is_held
 
 
 def _embedding(a: Attrs, weight: Tensor, indices: Tensor) -> Tensor:

@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ....sbp.signature import Attrs
+from ...comm import inner
 from ...kernel import Context, Explicit, Kernel
-from .lookup import held_indices
 from .plain import of_attrs
-from .softmax import shifted_and_total
 
 
 def nll(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
@@ -20,7 +19,7 @@ def nll(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     x, target = inputs[:2]
     weight = nll_weight(ctx, inputs, attrs)
     target = target * (target != attrs["ignore_index"]).to(target.dtype)
-    held, is_held = held_indices(target, ctx.offset(0, x.ndim - 1), x.shape[-1])
+    held, is_held = inner.held_indices(target, ctx.offset(0, x.ndim - 1), x.shape[-1])
     picked = torch.gather(x, -1, held.long().unsqueeze(-1)).squeeze(-1)
     outputs = [-picked * (weight * is_held.to(x.dtype)), weight]
     return outputs[: len(ctx.spec.outputs)]
@@ -42,8 +41,7 @@ def sparse_softmax_cross_entropy(
 ) -> Sequence[Tensor] | Explicit:
     """(prediction [..., c], label [...]) -> log sum exp(prediction) - prediction[label].
 
-    Split classes: the maxima, the sums and the labels' logits are all-reduced;
-    dx = (softmax(x) - one_hot(label)) dy needs no more.
+    Split classes: the maxima, the sums and the labels' logits are all-reduced.
     """
     x, label = inputs
     group = ctx.inner
@@ -51,19 +49,9 @@ def sparse_softmax_cross_entropy(
         each = F.cross_entropy(x.flatten(0, -2), label.flatten().long(), reduction="none")
         return [each.reshape(label.shape)]
     with torch.no_grad():
-        held, is_held = held_indices(label, ctx.offset(0, x.ndim - 1), x.shape[-1])
+        held, is_held = inner.held_indices(label, ctx.offset(0, x.ndim - 1), x.shape[-1])
         hot = F.one_hot(held.long(), x.shape[-1]).to(x.dtype) * is_held.to(x.dtype).unsqueeze(-1)
-        shifted, total = shifted_and_total(x, group)
-        picked = group.all_reduce((hot * shifted).sum(-1))
-        out = torch.log(total).squeeze(-1) - picked
-        slope = torch.exp(shifted) / total - hot
-
-    def vjp(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        (dy,) = grads
-        assert dy is not None
-        return [slope * dy.unsqueeze(-1), None]
-
-    return Explicit([out], vjp)
+        return inner.cross_entropy(x, hot, group)
 
 
 def with_logits(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ....sbp.signature import Attrs
+from ...comm import inner
 from ...kernel import Context, Explicit, Kernel
 from .plain import of_attrs
 
@@ -36,30 +36,13 @@ def _one_by_one(function: Any) -> Any:
 
 
 def var(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor] | Explicit:
-    """x -> y over the dims `dim`; the mean and the centred squares are all-reduced if one is split.
-
-    dx = 2 (x - mean) / (n - unbiased) dy
-    """
+    """x -> y over the dims `dim`; the mean and the squares are all-reduced if one is split."""
     (x,) = inputs
     dims, unbiased, keep = tuple(attrs["dim"]), int(attrs["unbiased"]), attrs["keepdim"]
     if ctx.inner is None:
         return [torch.var(x, dims, correction=unbiased, keepdim=keep)]
-    reduced = {d % x.ndim for d in dims}
-    kept = [1 if d in reduced else n for d, n in enumerate(x.shape)]
-    shape = kept if keep else [n for d, n in enumerate(kept) if d not in reduced]
-    count = math.prod(ctx.spec.inputs[0].shape[d] for d in dims)
     with torch.no_grad():
-        mean = ctx.inner.all_reduce(x.sum(dims, True)) / count
-        centred = x - mean
-        total = ctx.inner.all_reduce((centred * centred).sum(dims, True))
-        y = (total / (count - unbiased)).reshape(shape)
-
-    def vjp(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        (dy,) = grads
-        assert dy is not None
-        return [centred * (dy.reshape(kept) * (2.0 / (count - unbiased)))]
-
-    return Explicit([y], vjp)
+        return inner.variance(ctx, x, attrs)
 
 
 def cumsum(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Tensor] | Explicit:
@@ -75,13 +58,11 @@ def cumsum(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Sequence[Ten
         before = group.sum_before(x.sum(dim, True, dtype=x.dtype))
         y = torch.cumsum(x, dim, dtype=x.dtype) + before
 
-    def vjp(grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        (dy,) = grads
-        assert dy is not None
+    def gradients(dy: Tensor) -> list[Tensor | None]:
         after = group.sum_before(dy.sum(dim, True), after=True)
         return [torch.flip(torch.cumsum(torch.flip(dy, [dim]), dim), [dim]) + after]
 
-    return Explicit([y], vjp)
+    return inner.explicit(y, gradients)
 
 
 def _order(a: Attrs, x: Tensor) -> Tensor:
