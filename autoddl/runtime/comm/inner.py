@@ -82,8 +82,8 @@ def variance(ctx: Context, x: Tensor, attrs: Attrs) -> Explicit:
     centred = x - ctx.inner.all_reduce(x.sum(dims, True)) / count
     total = ctx.inner.all_reduce((centred * centred).sum(dims, True))
     divisor = count - attrs["unbiased"]
-    y = (total / divisor).reshape(*shape)
-    return explicit(y, lambda dy: [centred * (dy.reshape(*kept) * (2.0 / divisor))])
+    y = (total / divisor).reshape(shape)
+    return explicit(y, lambda dy: [centred * (dy.reshape(kept) * (2.0 / divisor))])
 
 
 @dataclass
@@ -109,7 +109,7 @@ class _Standardised:
             both = self.group.backend.cat([total.reshape(-1) for total in sums], 0)
             both = self.group.all_reduce(both)
             parts = both.narrow(0, 0, n), both.narrow(0, n, n)
-            sums = parts[0].reshape(*sums[0].shape), parts[1].reshape(*sums[1].shape)
+            sums = parts[0].reshape(sums[0].shape), parts[1].reshape(sums[1].shape)
         return self.rstd * (h - sums[0] / self.count - self.xhat * (sums[1] / self.count))
 
 
@@ -166,7 +166,7 @@ def batch_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit
             ctx.updates[1 + index] = old * keep + value.reshape(-1) * (1 - keep)
 
     def gradients(dy: Tensor) -> list[Tensor | None]:
-        dx = s.gradient(dy * gamma.reshape(*around))
+        dx = s.gradient(dy * gamma.reshape(around))
         return [dx, *[None] * (len(inputs) - 3), (dy * s.xhat).sum(dims), dy.sum(dims)]
 
-    return explicit(s.xhat * gamma.reshape(*around) + beta.reshape(*around), gradients)
+    return explicit(s.xhat * gamma.reshape(around) + beta.reshape(around), gradients)

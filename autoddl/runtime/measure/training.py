@@ -210,6 +210,8 @@ def _transfers(plan: Plan) -> dict[bool, list[tuple[tuple[Link, str], float]]]:
 
 def _can_block(plan: Plan) -> bool:
     """True if a rank may wait for each transfer before it goes on, as a step taken apart does."""
+    if len(plan.stages) == 1:  # no transfers; to price the passes would take a part of set-up
+        return True
     try:
         sorted_tasks(figures(plan).schedule, overlap=False)
     except Deadlock:
