@@ -417,7 +417,7 @@ class Trainer:
         """Write all that training goes on from into the checkpoint `step-N` in `folder`.
 
         extra: anything of JSON that `load` is to give back, such as a scheduler's `state_dict`
-        keep:  remove all but so many of the newest checkpoints there; None keeps all
+        keep:  remove all but so many of those written last; None keeps all
         wait:  False: only copy it in memory, and write while training goes on; what fails then is
                raised by this rank's next step or save
 
@@ -431,7 +431,7 @@ class Trainer:
 
     @inside("load")
     def load(self, folder: str | Path, *, missing_ok: bool = False) -> dict[str, Any] | None:
-        """Go on from the newest whole checkpoint in `folder`, or from the one that it is.
+        """Go on from the whole checkpoint in `folder` that was written last, or that it is.
 
         Gives its `extra`. The plan may be any for the model: a rank reads what it needs of all
         shards. One that is broken (a warning names the file) is passed over for the one before.

@@ -117,7 +117,7 @@ def missing_ranks(partial: Path, ranks: int) -> list[int]:
 
 
 def commit(partial: Path, ranks: int, facts: Mapping[str, Any], keep: int | None) -> Path:
-    """Make a checkpoint of what all ranks have written, and remove all but `keep` of the newest.
+    """Make a checkpoint of what all ranks have written, and remove all but the last `keep`.
 
     facts: the fields of its manifest that are no rank's own
     """
@@ -160,15 +160,23 @@ def _flush(path: Path) -> None:
 
 
 def checkpoints(folder: str | Path) -> list[Path]:
-    """The checkpoints in a folder, or the folder itself if it is one; the newest first."""
+    """The checkpoints in a folder, or the folder itself if it is one; those written last first.
+
+    A run that has gone on from an earlier step has older ones with more steps beside it.
+    """
     home = Path(folder)
     if (home / MANIFEST).exists():
         return [home]
     found = [
-        (int(number), place) for place in home.glob(f"{_NAME}*")
-        if (number := place.name.removeprefix(_NAME)).isdecimal()
-    ]  # fmt: skip
-    return [place for _, place in sorted(found, reverse=True)]
+        place for place in home.glob(f"{_NAME}*") if place.name.removeprefix(_NAME).isdecimal()
+    ]
+    return sorted(found, key=lambda place: (_written(place), place.name), reverse=True)
+
+
+def _written(place: Path) -> int:
+    """When, in nanoseconds; of one without a manifest, when that went."""
+    manifest = place / MANIFEST
+    return (manifest if manifest.exists() else place).stat().st_mtime_ns
 
 
 def load_manifest(place: Path) -> Manifest:

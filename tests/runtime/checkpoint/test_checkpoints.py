@@ -72,6 +72,8 @@ def test_a_run_goes_on_to_the_bit_and_keeps_the_newest(tmp_path):
     for key, value in again.ema_state_dict().items():
         np.testing.assert_array_equal(value.numpy(), averages[key].numpy(), err_msg=key)
     assert again.load(tmp_path / "step-00000002") == {"read": 2} and again.steps == 2
+    again.save(tmp_path, {"read": "again"})
+    assert again.load(tmp_path) == {"read": "again"}, "step 3 is of the run before"
 
 
 def test_what_is_broken_is_named_and_the_one_before_is_taken(tmp_path, caplog):
