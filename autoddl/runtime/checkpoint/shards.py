@@ -22,6 +22,7 @@ from ..whole_state import holders
 from .folder import Manifest
 from .pieces import Part, Reader
 
+_CONSTANT = -1  # part of what a trace has made a buffer of, and what is in no `state_dict`
 _MODEL, _KEPT, _AVERAGE = "model", "optimizer", "ema"
 
 
@@ -48,7 +49,7 @@ class Shards:
         for number, part in self._parts.items():
             part.state.settle()
             for turn, (name, stored) in enumerate(part.state.stored.items()):
-                if self._holders[name] == number and self._writes(stored, turn):
+                if self._holders.get(name, _CONSTANT) == number and self._writes(stored, turn):
                     yield from self._kinds(number, name, stored)
         for name, number in self._holders.items():
             part = self._parts.get(number or 0)
@@ -141,6 +142,8 @@ class Shards:
                 slots.setdefault(_name(key), []).append(key.split("/", 2)[1])
         for number, part in self._parts.items():
             for name, stored in part.state.stored.items():
+                if name not in self._holders:
+                    continue
                 box = self._box(stored)
 
                 def local(kind: str, name: str = name, box: tuple[slice, ...] = box) -> Tensor:
