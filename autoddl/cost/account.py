@@ -17,6 +17,7 @@ from ..graph.graph import SOURCE_KINDS, Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.collectives import Step, device_intra_bytes, nic_bytes, nic_messages
 from ..sbp.layout import TensorSpec, even_bytes
+from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, P
 from ..sbp.redistribute import path_cost
 from ..sbp.signature import Inner, find_rule, signatures_of
@@ -185,18 +186,7 @@ def operator_seconds(
     """Seconds of computation of one forward and one backward pass of `op` on one device."""
     if op.name in graph.free_ops:
         return 0.0, 0.0
-    mesh, spec, places = model.cluster.mesh, graph.spec(op), (*placed.ins, *placed.outs)
-    divides = [any(nd[axis].is_split for nd in places) for axis in range(mesh.num_axes)]
-    share = math.prod(p for p, divided in zip(mesh.parts, divides, strict=True) if divided)
-    tensors = zip((*spec.inputs, *spec.outputs), places, strict=True)
-    sizes = [(even_bytes(t, nd, mesh), nd) for t, nd in tensors]
-    first = sum(size for size, nd in sizes if mesh.shares and nd[0].is_split)
-    divided = Divided(
-        np.array([float(share)]),
-        np.array([sum(size for size, _ in sizes)]),
-        np.array([any(divides[:1])]),
-        np.array([float(first)]),
-    )
+    divided = divided_by(graph, model.cluster.mesh, op, placed)
 
     def seconds(has_grad: bool) -> float:
         return float(divided.seconds(model.cluster, graph, op, has_grad)[0])
@@ -204,6 +194,22 @@ def operator_seconds(
     forward = seconds(False)
     has_grad = any(o in graph.needs_grad for o in op.outputs)
     return forward, seconds(True) - forward if has_grad else 0.0
+
+
+def divided_by(graph: Graph, mesh: Mesh, op: Op, placed: PlannedOp) -> Divided:
+    """How `op` is divided where it is placed: arrays of one strategy."""
+    spec, places = graph.spec(op), (*placed.ins, *placed.outs)
+    divides = [any(nd[axis].is_split for nd in places) for axis in range(mesh.num_axes)]
+    share = math.prod(p for p, divided in zip(mesh.parts, divides, strict=True) if divided)
+    tensors = zip((*spec.inputs, *spec.outputs), places, strict=True)
+    sizes = [(even_bytes(t, nd, mesh), nd) for t, nd in tensors]
+    first = sum(size for size, nd in sizes if mesh.shares and nd[0].is_split)
+    return Divided(
+        np.array([float(share)]),
+        np.array([sum(size for size, _ in sizes)]),
+        np.array([any(divides[:1])]),
+        np.array([float(first)]),
+    )
 
 
 def inner_of(graph: Graph, op: Op) -> Inner:

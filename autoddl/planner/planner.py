@@ -31,7 +31,7 @@ from .asked import cost_model, micro_batch_counts, prepared, stage_counts
 from .baselines.pricing import BaselinePricer, tried_again
 from .mesh import MeshPlan, plan_mesh, write_stage
 from .options import DEFAULTS, PlanOptions
-from .shares import TRIES, Shares, best_shares, divided_rows, speeds
+from .shares import TRIES, Shares, best_shares, better_shares, divided_rows, speeds
 from .stages.choice import MOST_STAGES, ranked_partitions
 from .stages.partition import Partition, Stage
 from .stages.stage_prices import StagePrices
@@ -150,11 +150,13 @@ def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space
             failed.append(error)
             return None
 
+    rows = divided_rows(cluster, graph.batch)
     best, plans = best_shares(
         at,
         lambda plan: figures(plan).iteration_s,
+        lambda plan: better_shares(plan, rows),
         speeds(cluster, graph),
-        divided_rows(cluster, graph.batch),
+        rows,
     )
     if best is None:
         raise failed[0]

@@ -4,35 +4,233 @@ A plan at given shares is found by one search, which knows of each operator what
 devices takes (`cost.operators.Divided`). Shares in proportion to the speed of the devices balance
 what is divided; even shares fill up no collective, whose pieces are as large as the largest
 (`Mesh.padding`); the best lie between, the nearer to even the more is communicated (HAP, Zhang et
-al., EuroSys 2024, section 2.4 and Fig. 2). So shares are sought along the line
+al., EuroSys 2024, section 2.4 and Fig. 2). So, as in HAP (section 3.1), the two are sought in
+turns: strategies at given shares by a search, and the shares at which these strategies take least
+(`better_shares`), at which is searched again, until no new shares come up.
 
-    share of a run of hosts  ~  speed ** t,      t = 0: even,   t = 1: in proportion
+Even and proportional shares are always tried, and the fastest plan of all is taken, as it was
+priced, so it is never slower than the even one. Where the even plan is the fastest, the turns begin
+again halfway between the two.
 
-by a golden-section search, each t rounded to whole shares whose sum divides the rows of the batch.
-Even and proportional shares are always tried, and the fastest plan of all is taken, so it is never
-slower than the even one.
+The shares at which given strategies take least are exact, in whole units, for up to three kinds. Of
+a plan, what each operator takes and what is communicated is known at any shares (`Strategies`).
+What a step takes depends only on the largest run of each kind of hosts and grows with it, so that
+is what is chosen: for kinds k with n_k runs each, u units in all and m_k for the largest run,
+
+    minimise    sum_i max_k f_ik(m_k / u) + b max_k m_k / u + c
+    such that   sum_k n_k m_k >= u,   m_k >= 1
+
+with f the seconds of the operators that are alike. Three kinds at a time share anew what they have,
+all ways tried, until no three gain. HAP (Zhang et al., EuroSys 2024, Eq. 3) solves this as a linear
+program in parts of the whole; HiGHS takes 2 ms for that, where all ways for two or three kinds and
+24 units take 0.4 ms, need no rounding and no straight lines for f, and with four or five kinds a
+start at its optimum found no more optima than a start at any other point.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..cluster.spec import Cluster
-from ..cost.operators import Divided
-from ..graph.graph import SOURCE_KINDS, Graph
+from ..cluster.spec import Cluster, Device
+from ..cost.account import divided_by
+from ..cost.operators import Divided, compute_seconds, times_of
+from ..cost.recompute import Recomputation
+from ..graph.graph import SOURCE_KINDS, Graph, Op
+from ..plans.figures import figures
+from ..plans.plan import Plan
+from ..sbp.signature import find_rule
 
+Array = NDArray[np.float64]
 Shares = tuple[int, ...]
 Found = TypeVar("Found")
-_GOLDEN = (math.sqrt(5) - 1) / 2
-# Both ends and five between: the last two t are 0.09 apart, 6 % of a share at twice the speed.
-TRIES = 7
+_HALFWAY = 0.5  # as a power of the speed; of 40 small models it made one 0.8 % faster
+TRIES = 7  # searches at most; two or three are usual
 # A finer division of the rows counts only if the slowest run has so much less: it fits fewer dims.
 _WORTH = 0.02
-_MOST_UNITS = 64  # of which the shares are made: 1.6 % of the whole, as fine as _WORTH
+_AT_ONCE = 3  # kinds: 2,000 ways to share 64 units, 10 ms for a model of 100 unlike operators
+_MOST_UNITS = 64  # of which shares are made: 1.6 % of the whole
+_WORTH_S = 0.002  # of the seconds, for which the whole is cut finer: a finer cut fits fewer dims
+
+
+@dataclass(frozen=True)
+class Loads:
+    """What a step takes by what one run of hosts of each kind gets, in units of the whole.
+
+    compute_s: of operators that are alike, for each kind with 1, 2, ... units; rank 3
+    base_s:    of communication whatever the shares, and of what is not divided
+    largest_s: of communication by the largest share: so much for all of the whole
+    runs:      of each kind
+    """
+
+    compute_s: Array
+    base_s: float
+    largest_s: float
+    runs: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        assert self.compute_s.shape[1] == len(self.runs) and self.units >= sum(self.runs)
+
+    @property
+    def units(self) -> int:
+        return self.compute_s.shape[2]
+
+    def seconds(self, most: Array) -> Array:
+        """Of steps whose runs of each kind get at most so many units; rank 2: steps, kinds."""
+        each = self.compute_s[:, np.arange(len(self.runs)), most.astype(int) - 1]
+        largest = most.max(axis=1) / self.units
+        return each.max(axis=2).sum(axis=0) + self.base_s + self.largest_s * largest
+
+    def best(self) -> tuple[tuple[int, ...], float]:
+        """Of each kind the units of its largest run, and the seconds."""
+        runs = np.array(self.runs)
+        most = np.full(len(runs), -(-self.units // sum(self.runs)))
+        least_s = float(self.seconds(most[None])[0])
+        is_better = True
+        while is_better:
+            is_better = False
+            for few in itertools.combinations(range(len(runs)), min(_AT_ONCE, len(runs))):
+                chosen = list(few)
+                rest = self.units - int(runs @ most) + int(runs[chosen] @ most[chosen])
+                split = _splits(tuple(self.runs[n] for n in few), rest)
+                ways = np.repeat(most[None], len(split), axis=0)
+                ways[:, chosen] = split
+                seconds = self.seconds(ways)
+                at = int(seconds.argmin())
+                if seconds[at] < least_s * (1 - 1e-12):
+                    most, least_s, is_better = ways[at], float(seconds[at]), True
+        return tuple(int(n) for n in most), least_s
+
+
+def _splits(runs: Sequence[int], units: int) -> NDArray[np.int64]:
+    """At most so many units for a run of each kind, in all ways; the last takes what is left.
+
+    Runs of a kind need not have equally many, so all together may have room for more.
+    """
+    first = [np.arange(1, max(units, 1) + 1)] * (len(runs) - 1)
+    ways = np.stack(np.meshgrid(*first, indexing="ij"), axis=-1).reshape(-1, len(first))
+    last = np.maximum(-(-(units - ways @ np.array(runs[:-1])) // runs[-1]), 1)
+    return np.column_stack([ways, last])
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """So many operators of `graph` that are like `op`, each done `passes` times forward.
+
+    at: how `op` is divided where a run gets `largest` of the whole
+    """
+
+    graph: Graph
+    op: Op
+    passes: int
+    at: Divided
+    largest: float
+    count: int
+
+    def seconds(self, device: Device, parts: Array) -> Array:
+        """Of one micro-batch on a device whose run of hosts gets each of `parts`."""
+        graph, op, at = self.graph, self.op, self.at
+        spec, rule = graph.spec(op), find_rule(op.kind)
+        assert rule is not None, f"{op.name} has no rule"
+        share = at.share * self.largest / parts if at.by_first[0] else at.share + 0 * parts
+        moved = at.moved_bytes + at.first_moved_bytes * (parts / self.largest - 1)
+        times = times_of(device, graph, op)
+        has_grad = any(name in graph.needs_grad for name in op.outputs)
+        forward_s = compute_seconds(spec, rule, device, share, moved, False, times)
+        both_s = compute_seconds(spec, rule, device, share, moved, has_grad, times)
+        return self.count * (both_s + (self.passes - 1) * forward_s)
+
+
+@dataclass(frozen=True)
+class Strategies:
+    """Those of a plan of one mesh that has shares, whatever the shares.
+
+    groups: of hosts, of each run
+    """
+
+    alike: tuple[_Alike, ...]
+    devices: tuple[Device, ...]
+    groups: tuple[int, ...]
+    base_s: float
+    largest_s: float
+
+    @staticmethod
+    def of(plan: Plan) -> Strategies:
+        stage, mesh, graph = plan.stage, plan.stage.mesh, plan.stage.graph
+        assert mesh.shares, "only uneven shares have an axis of their own"
+        even_s = figures(at_shares(plan, (1,) * len(mesh.shares))).cost.exposed_s
+        here_s = figures(plan).cost.exposed_s
+        largest = max(mesh.shares) / sum(mesh.shares)
+        slope = (here_s - even_s) / (largest - 1 / len(mesh.shares))
+        runs = plan.cluster.runs
+        groups = tuple(runs[n * len(runs) // len(mesh.shares)] for n in range(len(mesh.shares)))
+        devices = tuple(plan.cluster.device_of(group) for group in dict.fromkeys(groups))
+        measured = any(device.operators for device in devices)
+        again = Recomputation(graph, stage.recomputed)
+        found: dict[Hashable, _Alike] = {}
+        for op in graph.ops:
+            if op.kind in SOURCE_KINDS or op.name in graph.free_ops:
+                continue
+            placed, passes = stage.ops[op.name], again.passes(op.name)
+            key: Hashable = op.name
+            if op.kind != "opaque" and not measured:
+                has_grad = any(name in graph.needs_grad for name in op.outputs)
+                spec, attrs = graph.spec(op), tuple(sorted(op.attrs.items()))
+                key = op.kind, attrs, spec.inputs, spec.outputs, placed, has_grad, passes
+            if key in found:
+                found[key] = replace(found[key], count=found[key].count + stage.micro_batches)
+            else:
+                at = divided_by(graph, mesh, op, placed)
+                found[key] = _Alike(graph, op, passes, at, largest, stage.micro_batches)
+        alike = tuple(found.values())
+        return Strategies(alike, devices, groups, here_s - slope * largest, slope)
+
+    def loads(self, units: int) -> Loads:
+        """In so many units of the whole."""
+        parts = np.arange(1, units + 1) / units
+        compute_s = np.array([[a.seconds(d, parts) for d in self.devices] for a in self.alike])
+        runs = tuple(Counter(self.groups).values())
+        return Loads(compute_s, self.base_s, self.largest_s, runs)
+
+
+def at_shares(plan: Plan, shares: tuple[int, ...]) -> Plan:
+    """The strategies of a plan of one mesh at other shares, whether or not they divide its dims."""
+    stage = replace(plan.stage, shares=shares, cluster=plan.stage.cluster.with_shares(shares))
+    return replace(plan, stages=(stage,), baselines=())
+
+
+def better_shares(plan: Plan, rows: int) -> tuple[int, ...]:
+    """At which the strategies of a plan with uneven shares take least; their sum divides `rows`."""
+    strategies = Strategies.of(plan)
+    kinds = list(dict.fromkeys(strategies.groups))
+    found: tuple[int, ...] = ()
+    least_s = math.inf
+    for units in range(len(strategies.groups), min(rows, _MOST_UNITS) + 1):
+        if rows % units or units == 1:
+            continue
+        loads = strategies.loads(units)
+        most, seconds = loads.best()
+        if seconds < least_s * (1 - _WORTH_S):
+            least_s = seconds
+            found = filled([most[kinds.index(group)] for group in strategies.groups], units)
+    common = math.gcd(*found) if found else 1
+    return tuple(share // common for share in found)
+
+
+def filled(most: Sequence[int], units: int) -> tuple[int, ...]:
+    """Shares of so many units in all, of each run at most so many and at least one."""
+    shares = list(most)
+    while sum(shares) > units:
+        last = max(range(len(shares)), key=lambda n: (shares[n] > 1, shares[n] / most[n], n))
+        shares[last] -= 1
+    return tuple(shares)
 
 
 def speeds(cluster: Cluster, graph: Graph) -> tuple[float, ...]:
@@ -98,34 +296,36 @@ def _rounded(wanted: Sequence[float], units: int) -> Shares:
 def best_shares(
     at: Callable[[Shares], Found | None],
     seconds: Callable[[Found], float],
+    better: Callable[[Found], Shares],
     speed: Sequence[float],
     rows: int,
 ) -> tuple[Shares | None, dict[Shares, Found]]:
     """The shares whose plan is fastest (None: none fits), and all plans that were found.
 
-    at: the plan at given shares, None if nothing fits there; () stands for even ones
+    at:     the plan at given shares, None if nothing fits there; () stands for even ones
+    better: the shares at which the strategies of a plan take least
     """
-    found: dict[Shares, Found | None] = {}
-
-    def cost(t: float) -> float:
-        shares = whole_shares([v**t for v in speed], rows) if t else ()
-        shares = () if len(set(shares)) < 2 else shares
-        if shares not in found:
-            found[shares] = at(shares)
-        plan = found[shares]
-        return math.inf if plan is None else seconds(plan)
-
-    ends = cost(0.0), cost(1.0)
-    low, high = 0.0, 1.0
-    if all(map(math.isfinite, ends)):
-        inner = [1 - _GOLDEN, _GOLDEN]
-        costs = [cost(t) for t in inner]
-        for _ in range(TRIES - 4):
-            worse = costs[0] < costs[1]
-            low, high = (low, inner[1]) if worse else (inner[0], high)
-            at_t = low + (1 - _GOLDEN if worse else _GOLDEN) * (high - low)
-            inner = [at_t, inner[0]] if worse else [inner[1], at_t]
-            costs = [cost(at_t), costs[0]] if worse else [costs[1], cost(at_t)]
+    found: dict[Shares, Found | None] = {(): at(())}
+    for power in (1.0, _HALFWAY):
+        shares = _told(whole_shares([v**power for v in speed], rows))
+        while shares not in found and len(found) < TRIES:
+            plan = found[shares] = at(shares)
+            if plan is None:
+                break
+            shares = _told(better(plan))
+        if _fastest(found, seconds) != ():
+            break
     plans = {shares: plan for shares, plan in found.items() if plan is not None}
-    best = min(plans, key=lambda shares: (seconds(plans[shares]), shares), default=None)
-    return best, plans
+    return _fastest(plans, seconds), plans
+
+
+def _fastest(
+    plans: Mapping[Shares, Found | None], seconds: Callable[[Found], float]
+) -> Shares | None:
+    taken = {shares: seconds(plan) for shares, plan in plans.items() if plan is not None}
+    return min(taken, key=lambda shares: (taken[shares], shares), default=None)
+
+
+def _told(shares: Shares) -> Shares:
+    """() for equal ones."""
+    return shares if len(set(shares)) > 1 else ()
