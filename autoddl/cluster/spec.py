@@ -203,16 +203,26 @@ class Cluster:
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
         """Devices that differ, or that get other shares."""
+        found: list[Kind] = []
+        for kind in self._kinds_of_runs:
+            found += [kind] if kind not in found else []
+        return tuple(found)
+
+    def kind_of(self, node: int) -> Kind:
+        """Of the devices of a host."""
+        return self._kinds_of_runs[node * len(self._kinds_of_runs) // self.nodes]
+
+    @cached_property
+    def _kinds_of_runs(self) -> tuple[Kind, ...]:
+        """Of runs of equally many hosts, as fine as the groups and the shares divide them."""
         if not self.groups and not self.shares:
             return (Kind(self.device),)
         shares = self.shares or (1,) * len(self.runs)
         groups = [n * len(self.runs) // len(shares) for n in range(len(shares))]
         devices = [self.device_of(self.runs[n]) if self.groups else self.device for n in groups]
-        found: list[Kind] = []
-        for device, share in zip(devices, shares, strict=True):
-            kind = Kind(device, share / max(shares))
-            found += [kind] if kind not in found else []
-        return tuple(found)
+        return tuple(
+            Kind(device, share / max(shares)) for device, share in zip(devices, shares, strict=True)
+        )
 
     @property
     def memory_bytes(self) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
+from ..cluster.spec import Kind
 from ..graph.graph import SOURCE_KINDS, Graph, Op
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.collectives import Step, device_intra_bytes, nic_bytes, nic_messages
@@ -181,15 +182,18 @@ def _reduced_nd(inner: Inner, placed: PlannedOp) -> NdSbp:
 
 
 def operator_seconds(
-    graph: Graph, model: CostModel, op: Op, placed: PlannedOp
+    graph: Graph, model: CostModel, op: Op, placed: PlannedOp, kind: Kind | None = None
 ) -> tuple[float, float]:
-    """Seconds of computation of one forward and one backward pass of `op` on one device."""
+    """Seconds of computation of one forward and one backward pass of `op` on one device.
+
+    kind: of a device of this kind; None for the kind that takes longest
+    """
     if op.name in graph.free_ops:
         return 0.0, 0.0
     divided = divided_by(graph, model.cluster.mesh, op, placed)
 
     def seconds(has_grad: bool) -> float:
-        return float(divided.seconds(model.cluster, graph, op, has_grad)[0])
+        return float(divided.seconds(model.cluster, graph, op, has_grad, kind)[0])
 
     forward = seconds(False)
     has_grad = any(o in graph.needs_grad for o in op.outputs)

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster.operator_times import OperatorTimes
-from ..cluster.spec import Cluster, Curve, Device
+from ..cluster.spec import Cluster, Curve, Device, Kind
 from ..graph.graph import Graph, Op
 from ..sbp.layout import TensorSpec
 from ..sbp.signature import Inner, OpSpec, Rule, find_rule
@@ -89,15 +89,18 @@ class Divided:
     by_first: NDArray[np.bool_]
     first_moved_bytes: Array
 
-    def seconds(self, cluster: Cluster, graph: Graph, op: Op, has_grad: bool) -> Array:
+    def seconds(
+        self, cluster: Cluster, graph: Graph, op: Op, has_grad: bool, only: Kind | None = None
+    ) -> Array:
         """`compute_seconds` of the kind of devices that takes longest, of each with its own part.
 
+        only: of this kind instead
         HAP (Zhang et al., EuroSys 2024, section 3.2): the slowest device's computation counts.
         """
         spec, rule = graph.spec(op), find_rule(op.kind)
         assert rule is not None, f"{op.name} has no rule"
         found: list[Array] = []
-        for kind in cluster.kinds:
+        for kind in (only,) if only else cluster.kinds:
             share, moved = self.share, self.moved_bytes
             if kind.part != 1.0:
                 share = np.where(self.by_first, share / kind.part, share)

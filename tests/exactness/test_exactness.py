@@ -160,8 +160,8 @@ UNEVEN = ("searched@3-1", "data_parallel@3-1", "random:1@7-1", "zero:mixed@3-1")
         pytest.param("convnet", (2, 2), "momentum", 1, UNEVEN[:3], marks=pytest.mark.full),
         pytest.param("moe-8-top-2", (2, 2), "momentum", 1, UNEVEN[:3], marks=pytest.mark.full),
         *(
-            pytest.param(model, (4, 1), "momentum", 2, FOUR_KINDS, marks=pytest.mark.full)
-            for model in ("wide-36", "dlrm-36", "convnet-36")
+            pytest.param(model, (4, 1), "momentum", parts, FOUR_KINDS, marks=pytest.mark.full)
+            for model, parts in (("wide-36", 2), ("wide-36", 4), ("dlrm-36", 2), ("convnet-36", 1))
         ),
     ],
 )

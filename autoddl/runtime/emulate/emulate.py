@@ -2,8 +2,9 @@
 
 A machine with few cores cannot compute for many devices at once, but it can wait for all of them.
 Operators give zeros of the right local shape and dtype; redistributions, the operators' own
-collectives and the order of everything stay real. Losses and gradients then mean nothing, and every
-time measured so is one of *emulated compute*.
+collectives and the order of everything stay real. Where a machine's hosts are of several kinds, or
+have unequal parts, each waits for as long as its own devices take. Losses and gradients then mean
+nothing, and every time measured so is one of *emulated compute*.
 
 A device computes beside its communication, and an operator waits for what it reads alone. So each
 edge of the program notes the collective that its tensor, or gradient, comes by, and the kernel that
@@ -150,7 +151,9 @@ class Emulator:
 
     def _kernel(self, graph: Graph, node: Node) -> Kernel:
         spec, planned = node.context.spec, node.planned
-        forward_s, backward_s = operator_seconds(graph, self.model, node.op, planned)
+        host = self.groups.rank // self.groups.mesh.gpus_per_node
+        kind = self.model.cluster.kind_of(host)
+        forward_s, backward_s = operator_seconds(graph, self.model, node.op, planned, kind)
         outputs = self._parts(spec.outputs, planned.outs)
         gradients = self._parts(spec.inputs, planned.grad_ins)
         sums = self._inner(graph, node)

@@ -28,6 +28,7 @@ from .record import Owner, Record, all_records, find_record
 from .spec import BoxSpec, parse_rate
 
 DEFAULT_NAME = "box"
+Rate = str | float | None  # as `parse_rate` takes it, or in bits per second
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _numbers = itertools.count()
 
@@ -35,7 +36,7 @@ _numbers = itertools.count()
 class Box:
     """`nodes` hosts of `gpus_per_node` processes, with links of `rate` ("200mbit", or bit/s).
 
-    rate: None leaves the links unshaped
+    rate: of all links, or one for each host; None leaves the links unshaped
     name: of the box on this machine; by default one that nobody else has
 
     Raises ValueError without root or iproute2, and if a box of this name is up.
@@ -45,10 +46,10 @@ class Box:
         self,
         nodes: int,
         gpus_per_node: int = 1,
-        rate: str | float | None = None,
+        rate: Rate | Sequence[str | float] = None,
         name: str | None = None,
     ) -> None:
-        bits = parse_rate(rate) if isinstance(rate, str) else rate
+        bits = _bits(rate)
         name = name or f"{os.getpid()}-{next(_numbers)}"
         self.spec = BoxSpec(nodes, gpus_per_node, bits, name)
         self._handlers: dict[int, Any] = {}
@@ -144,11 +145,10 @@ class Box:
         """What has gone through each host's link since the box is up."""
         return read_links(self.spec)
 
-    def set_rate(self, rate: str | float | None) -> None:
+    def set_rate(self, rate: Rate | Sequence[str | float]) -> None:
         """Shape the links anew; the box stays as it is otherwise."""
-        bits = parse_rate(rate) if isinstance(rate, str) else rate
-        network.shape(self.spec, bits)
-        self.spec = dataclasses.replace(self.spec, rate=bits)
+        self.spec = dataclasses.replace(self.spec, rate=_bits(rate))
+        network.shape(self.spec)
 
     @staticmethod
     def find(name: str = DEFAULT_NAME) -> Box:
@@ -161,6 +161,14 @@ class Box:
             )
         spec = record.spec
         return Box(spec.nodes, spec.gpus_per_node, spec.rate, spec.name)
+
+
+def _bits(rate: Rate | Sequence[str | float]) -> float | tuple[float, ...] | None:
+    if isinstance(rate, str):
+        return parse_rate(rate)
+    if isinstance(rate, Sequence):
+        return tuple(parse_rate(r) if isinstance(r, str) else r for r in rate)
+    return rate
 
 
 def remove_stale() -> list[str]:

@@ -15,13 +15,14 @@ _UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 class BoxSpec:
     """`nodes` hosts of `gpus_per_node` processes; each link carries `rate` bit/s either way.
 
-    rate: bits per second; None leaves the links as fast as the machine makes them
+    rate: bits per second, of all hosts or of each; None leaves the links as fast as the machine
+          makes them
     name: tells boxes on one machine apart
     """
 
     nodes: int
     gpus_per_node: int
-    rate: float | None
+    rate: float | tuple[float, ...] | None
     name: str = "box"
 
     def __post_init__(self) -> None:
@@ -29,8 +30,11 @@ class BoxSpec:
             raise ValueError(f"a box has 1 to {MOST_HOSTS} hosts, got {self.nodes}")
         if self.gpus_per_node < 1:
             raise ValueError(f"a host needs at least one process, got {self.gpus_per_node}")
-        if self.rate is not None and self.rate < 1e5:
-            raise ValueError(f"the rate must be at least 100kbit, got {self.rate:g} bit/s")
+        if isinstance(self.rate, tuple) and len(self.rate) != self.nodes:
+            raise ValueError(f"{len(self.rate)} rates for {self.nodes} hosts: give one for each")
+        for rate in self.rates:
+            if rate is not None and rate < 1e5:
+                raise ValueError(f"the rate must be at least 100kbit, got {rate:g} bit/s")
         if not re.fullmatch(r"[A-Za-z0-9.-]{1,40}", self.name):
             raise ValueError(f"{self.name!r} cannot name a box: use up to 40 letters, digits, . -")
 
@@ -38,6 +42,11 @@ class BoxSpec:
     def size(self) -> int:
         """Number of processes."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def rates(self) -> tuple[float | None, ...]:
+        """Of each host's link."""
+        return self.rate if isinstance(self.rate, tuple) else (self.rate,) * self.nodes
 
     @property
     def router(self) -> str:
@@ -61,7 +70,8 @@ class BoxSpec:
         return f"10.77.{index}.1"
 
     def __str__(self) -> str:
-        speed = "unshaped" if self.rate is None else format_rate(self.rate)
+        rates = self.rate if isinstance(self.rate, tuple) else (self.rate,)
+        speed = ", ".join("unshaped" if rate is None else format_rate(rate) for rate in rates)
         return f"{self.nodes} hosts x {self.gpus_per_node} processes, links {speed}"
 
 

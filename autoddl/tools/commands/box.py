@@ -104,6 +104,7 @@ def status(as_json: bool) -> None:
     from ...plans.report.sections import Column, Figure, Figures, Report, Table
     from ..box import Box
     from ..box.network import processes
+    from ..box.spec import format_rate
     from ..show import show
 
     there = Box.find()
@@ -125,7 +126,8 @@ def status(as_json: bool) -> None:
         Column("received_bytes", "received", "bytes"),
         Column("processes", "processes", "count"),
     )
-    whole = Figures("", "", (Figure("box", "", str(spec)), Figure("rate", "", spec.rate)))
+    rate = tuple(map(format_rate, spec.rate)) if isinstance(spec.rate, tuple) else spec.rate
+    whole = Figures("", "", (Figure("box", "", str(spec)), Figure("rate", "", rate)))
     table = Table("hosts", "Hosts", columns, tuple(hosts))
     show(Report(str(spec), "", (whole, table)), as_json)
 

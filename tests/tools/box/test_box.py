@@ -73,6 +73,16 @@ def transfer(box: Box, size: int) -> tuple[int, float]:
 
 
 @pytest.mark.alone
+def test_each_host_has_its_own_rate():
+    with Box(2, 1, ("200mbit", "20mbit")) as box:
+        assert str(box.spec).endswith("links 200mbit, 20mbit")
+        size, seconds = 500_000, []
+        while len(seconds) < 10 and (not seconds or min(seconds) > 1.05 * size * 8 / 2e7):
+            seconds.append(transfer(box, size)[1])
+        assert min(seconds) == pytest.approx(size * 8 / 2e7, rel=0.1)
+
+
+@pytest.mark.alone
 def test_throughput_and_counters_are_right():
     with Box(3, 1, "50mbit") as box:
         before = box.links()
@@ -184,7 +194,7 @@ def test_a_failure_inside_takes_it_down():
 
 
 def test_a_box_that_cannot_be_built_is_removed(monkeypatch):
-    def fail(spec, rate):
+    def fail(spec):
         raise ValueError("no such queue")
 
     monkeypatch.setattr("autoddl.tools.box.network.shape", fail)

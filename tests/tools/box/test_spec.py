@@ -29,6 +29,8 @@ def test_what_is_no_rate(text):
         ((0, 1, None), "1 to 250 hosts, got 0"),
         ((2, 0, None), "at least one process"),
         ((2, 1, 10.0), "at least 100kbit"),
+        ((2, 1, (1e8, 10.0)), "at least 100kbit"),
+        ((3, 1, (1e8, 5e7)), "2 rates for 3 hosts"),
         ((2, 1, None, "a/b"), "cannot name a box"),
     ],
 )
@@ -50,7 +52,7 @@ def test_payload_is_what_is_left_without_headers():
 
 def test_records(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "FOLDER", tmp_path / "boxes")
-    record = Record(BoxSpec(2, 2, 1e8), Owner.me())
+    record = Record(BoxSpec(2, 2, (1e8, 5e7)), Owner.me())
     assert find_record("box") is None
     record.claim()
     assert find_record("box") == record
