@@ -328,6 +328,17 @@ class OpPullback:
         self.step.tape.view(name, source)
         self.given[index] = name
 
+    def pull_view(self) -> None:
+        """The gradient of a view is a view of its own gradient, unless that takes a copy."""
+        if not self.wants(0):
+            return
+        strides = gradient_strides(self.spec, self.strides_dy())
+        if strides is None:
+            self.give(0, [self.dy()], workspace=self.bytes_x(0))
+        else:
+            self.give_view(0, self.dy())
+            self.step.strides[self.given[0]] = strides
+
     @property
     def spec(self) -> OpSpec:
         return self.step.plan.graph.spec(self.op)

@@ -82,6 +82,22 @@ class Kept:
     tensors: Mapping[str, Tensor]
     options: Mapping[str, Any]
 
+    @staticmethod
+    def of(tensors: Mapping[str, Tensor], group: Mapping[str, Any]) -> Kept:
+        """With those options of a parameter group that are plain values."""
+        plain = (bool, int, float, str, type(None))
+
+        def is_plain(value: Any) -> bool:
+            parts = value if isinstance(value, (tuple, list)) else [value]
+            return all(isinstance(part, plain) for part in parts)
+
+        return Kept(tensors, {name: x for name, x in group.items() if is_plain(x)})
+
+    def put_options(self, group: Any) -> None:
+        """Into the parameter group; what a file has made a list of was a tuple."""
+        for name, value in self.options.items():
+            group[name] = tuple(value) if isinstance(value, list) else value
+
 
 class Optimizer(Protocol):
     """An optimizer of this rank's parameters.

@@ -7,9 +7,8 @@ from typing import Any
 import oneflow as flow
 
 from ..backend import Kept
+from ..update.parameters import state_kind
 from .parameters import local_part
-
-_PLAIN = (bool, int, float, str, type(None))
 
 
 class FlowOptimizer:
@@ -17,7 +16,7 @@ class FlowOptimizer:
 
     def __init__(self, own: flow.optim.Optimizer) -> None:
         self.own: Any = own
-        self.kind = _state_kind(own)
+        self.kind = state_kind(own)
 
     def step(self) -> None:
         self.own.step()
@@ -37,8 +36,7 @@ class FlowOptimizer:
             if isinstance(value, flow.Tensor) and value.shape == parameter.shape
         }
         group = self._group(parameter)
-        options = group.options if group else {}
-        return Kept(tensors, {name: x for name, x in options.items() if _is_plain(x)})
+        return Kept.of(tensors, group.options if group else {})
 
     def write(self, parameter: Any, kept: Kept) -> None:
         own = self.own._state.setdefault(parameter, {})
@@ -50,8 +48,8 @@ class FlowOptimizer:
         for name in [name for name in own if name not in kept.tensors]:
             del own[name]
         group = self._group(parameter)
-        for name, value in kept.options.items() if group else ():
-            group[name] = tuple(value) if isinstance(value, list) else value
+        if group is not None:
+            kept.put_options(group)
 
     def _group(self, parameter: Any) -> Any:
         """The parameter group that it is in, if it is in one."""
@@ -59,18 +57,3 @@ class FlowOptimizer:
             if any(one is parameter for one in group.parameters):
                 return group
         return None
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return all(isinstance(x, _PLAIN) for x in value)
-    return isinstance(value, _PLAIN)
-
-
-def _state_kind(optimizer: flow.optim.Optimizer) -> str:
-    """How much state an optimizer keeps, as the planner names it; an unknown one is Adam."""
-    name = type(optimizer).__name__.lower()
-    if name == "sgd":
-        momentum = any(group["momentum"] for group in optimizer.param_groups)
-        return "momentum" if momentum else "sgd"
-    return name if name == "adamw" else "adam"

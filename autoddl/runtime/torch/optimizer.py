@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from ..backend import Kept
+from ..update.parameters import state_kind
 
-_PLAIN = (bool, int, float, str, type(None))
 _COUNT = "step"  # of updates: optimizers keep it with each parameter, those without do not count
 
 
@@ -17,7 +17,7 @@ class TorchOptimizer:
 
     def __init__(self, own: torch.optim.Optimizer) -> None:
         self.own: Any = own
-        self.kind = _state_kind(own)
+        self.kind = state_kind(own)
         self.steps = 0
 
     @property
@@ -44,7 +44,7 @@ class TorchOptimizer:
         }
         group = self._group(parameter)
         options = {} if group is None else {k: v for k, v in group.items() if k != "params"}
-        return Kept(tensors, {k: v for k, v in options.items() if _is_plain(v)})
+        return Kept.of(tensors, options)
 
     def write(self, parameter: Any, kept: Kept) -> None:
         own = self.own.state[parameter]
@@ -56,8 +56,8 @@ class TorchOptimizer:
         if kept.tensors and self.kind in ("adam", "adamw") and _COUNT not in own:
             own[_COUNT] = torch.tensor(float(self._steps))
         group = self._group(parameter)
-        for name, value in kept.options.items() if group else ():
-            group[name] = tuple(value) if isinstance(value, list) else value
+        if group is not None:
+            kept.put_options(group)
 
     def _group(self, parameter: Any) -> Any:
         """The parameter group that it is in, if it is in one."""
@@ -75,18 +75,3 @@ def _is_part(name: str, value: Any, parameter: Any) -> bool:
     """Whether a value of the state is placed as the parameter is."""
     is_tensor = isinstance(value, torch.Tensor) and value.shape == parameter.shape
     return is_tensor and name != _COUNT
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return all(isinstance(x, _PLAIN) for x in value)
-    return isinstance(value, _PLAIN)
-
-
-def _state_kind(optimizer: torch.optim.Optimizer) -> str:
-    """How much state an optimizer keeps, as the planner names it; an unknown one is Adam."""
-    name = type(optimizer).__name__.lower()
-    if name == "sgd":
-        momentum = any(group["momentum"] for group in optimizer.param_groups)
-        return "momentum" if momentum else "sgd"
-    return name if name == "adamw" else "adam"

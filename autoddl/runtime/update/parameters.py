@@ -39,3 +39,12 @@ def one_number(backend: Backend) -> tuple[str, Any]:
     """A parameter that no model has, where an optimizer is to be made and there is none else."""
     one, _ = backend.parameter((1,), "float32", NdSbp(()), Mesh(1, 1), backend.rank, True)
     return "none", one
+
+
+def state_kind(optimizer: Any) -> str:
+    """How much state an optimizer keeps, as the planner names it; an unknown one is Adam."""
+    name = type(optimizer).__name__.lower()
+    if name == "sgd":
+        momentum = any(group["momentum"] for group in optimizer.param_groups)
+        return "momentum" if momentum else "sgd"
+    return name if name == "adamw" else "adam"

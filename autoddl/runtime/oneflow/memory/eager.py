@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....cost.memory import beside_bytes
-from ....cost.step_tensors import OpPullback, gradient_strides, view_of
+from ....cost.step_tensors import OpPullback, view_of
 from ....graph.placed import PlannedOp
 from ....sbp.signature import OpSpec, is_matmul
 
@@ -92,7 +92,7 @@ def _forgets_copies(op: OpSpec) -> bool:
 def pull_back(op: OpPullback) -> None:
     """Append the backward pass to the step's tape."""
     if view_of(op.spec) in ("same", "reshape", "transpose"):
-        _pull_view(op)
+        op.pull_view()
         return
     inputs, outputs = range(op.num_inputs), range(op.num_outputs)
     reads = [op.dy(o) for o in outputs if op.dy(o)]
@@ -127,14 +127,3 @@ def pull_back(op: OpPullback) -> None:
     else:
         workspace += sum(copies)
     op.step.tape.act(f"backward of {op.op.name}", reads, makes, workspace)
-
-
-def _pull_view(op: OpPullback) -> None:
-    if not op.wants(0):
-        return
-    strides = gradient_strides(op.spec, op.strides_dy())
-    if strides is None:
-        op.give(0, [op.dy()], workspace=op.bytes_x(0))
-    else:
-        op.give_view(0, op.dy())
-        op.step.strides[op.given[0]] = strides

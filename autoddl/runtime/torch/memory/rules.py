@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from ....cost.memory import beside_bytes
-from ....cost.step_tensors import OpPullback, PlannedStep, gradient_strides, view_of
+from ....cost.step_tensors import OpPullback, PlannedStep, view_of
 from ....cost.tape import Peak
 from ....graph.placed import PlannedOp
 from ....sbp.signature import OpSpec, find_rule, is_matmul
@@ -49,7 +49,7 @@ def workspace_bytes(op: OpSpec, ins: Sequence[float], copies: Sequence[float]) -
 def pull_back(op: OpPullback) -> None:
     """Append the backward pass to the step's tape."""
     if view_of(op.spec) in ("same", "reshape", "transpose"):
-        _pull_view(op)
+        op.pull_view()
         return
     reads = [*(op.dy(o) for o in range(op.num_outputs) if op.dy(o)), *_saved(op)]
     if op.extra() in op.step.extras:
@@ -76,17 +76,6 @@ def _saved(op: OpPullback) -> list[str]:
     names = saves.split()
     found = [op.x(n) for n in inputs if f"x{n}" in names or "other" in names]
     return [*found, op.y()] if "y0" in names else found
-
-
-def _pull_view(op: OpPullback) -> None:
-    if not op.wants(0):
-        return
-    strides = gradient_strides(op.spec, op.strides_dy())
-    if strides is None:
-        op.give(0, [op.dy()], workspace=op.bytes_x(0))
-    else:
-        op.give_view(0, op.dy())
-        op.step.strides[op.given[0]] = strides
 
 
 def compiles(plan: PlannedStep) -> bool:
