@@ -91,7 +91,8 @@ def framework_of_entry(name: str, call: str) -> Framework:
     """That which the module of `name` (module:function) has imported."""
     if ":" not in name:
         return framework(_FIRST, call)
-    module = sys.modules[find_entry(name).__module__]
+    with _without_no_news():
+        module = sys.modules[find_entry(name).__module__]
     origins = {_origin(value) for value in vars(module).values()}
     return framework("torch" if "torch" in origins and _FIRST not in origins else _FIRST, call)
 
@@ -123,7 +124,7 @@ def need(framework: str, call: str) -> None:
 def need_oneflow(call: str) -> None:
     """Raise BackendMissing, naming the call, if OneFlow cannot be imported."""
     try:
-        with contextlib.nullcontext() if "oneflow" in sys.modules else _without_no_news():
+        with _without_no_news():
             import oneflow  # noqa: F401
     except ImportError as error:
         raise BackendMissing(
@@ -139,6 +140,9 @@ def _without_no_news() -> Iterator[None]:
     OneFlow's libraries write it themselves, so it is taken out on its way; by another process, as
     nothing else must be lost if this one is killed.
     """
+    if "oneflow" in sys.modules:  # it has been said
+        yield
+        return
     sys.stderr.flush()
     kept = os.dup(2)
     try:
