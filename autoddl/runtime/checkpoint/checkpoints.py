@@ -9,18 +9,19 @@ import secrets
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...plans import Plan
 from ..comm.groups import Group
-from ..jobs.guard import leave, note_work
+from ..jobs.guard import leave, patient
 from ..jobs.session import share_error, share_text
 from .folder import Manifest, begin, checkpoints, commit, load_manifest, missing_ranks, save_written
 from .pieces import Reader, write_parts
 from .shards import Shards
 
+_SLOWEST = 1e7  # bytes a second: a disk that is slower counts as one that hangs
 _LOOK_S = 0.02  # between two looks at whether all have written: one takes microseconds
 
 
@@ -29,11 +30,13 @@ class _Writing:
     """A checkpoint on its way to the disk: this rank's shard, and on rank 0 the whole.
 
     abandoned: some rank cannot write its shard
+    bytes:     of the shard
     """
 
     shard: Future[None]
     whole: Future[None] | None
-    abandoned: threading.Event = field(default_factory=threading.Event)
+    abandoned: threading.Event
+    bytes: int
 
     def error(self, wait: bool = False) -> str:
         """Why a part that has ended has failed; "" if none has."""
@@ -77,11 +80,10 @@ class Checkpoints:
         partial = Path(share_text(lambda: self._begin(folder, facts), self._backend))
         parts = list(self._shards.own())
         options, rank, ranks = self._shards.options(), self._backend.rank, self._world.size
-        note = note_work if wait else _say_nothing
-        abandoned = threading.Event()
+        abandoned, size = threading.Event(), sum(part.array.nbytes for part in parts)
 
         def write() -> None:
-            pieces = write_parts(partial, rank, parts, note)
+            pieces = write_parts(partial, rank, parts)
             save_written(partial, rank, parts, pieces, options)
 
         def finish() -> None:
@@ -94,7 +96,7 @@ class Checkpoints:
         shard = pool.submit(write)
         whole = pool.submit(finish) if rank == 0 else None
         pool.shutdown(wait=False)
-        self._writing = _Writing(shard, whole, abandoned)
+        self._writing = _Writing(shard, whole, abandoned, size)
         if wait:
             self._settle()
         else:
@@ -123,11 +125,12 @@ class Checkpoints:
         if writing is None:
             return
         atexit.unregister(writing.at_exit)
-        for future in (writing.shard, writing.whole):
-            error = share_error(_error(future) if future is not None else "", self._world)
-            if error:
-                writing.abandoned.set()
-                raise ValueError(error)
+        with patient(writing.bytes / _SLOWEST):
+            for future in (writing.shard, writing.whole):
+                own = _error(future) if future is not None else ""
+                if error := share_error(own, self._world):
+                    writing.abandoned.set()
+                    raise ValueError(error)
 
     def load(self, folder: str | Path, missing_ok: bool) -> dict[str, Any] | None:
         """See `Trainer.load`."""
@@ -142,10 +145,13 @@ class Checkpoints:
             )
         broken: list[str] = []
         for place in places:
-            found, error = self._verified(place)
+            dropped = False
+            with patient(_bytes(place) / _SLOWEST):
+                found, error = self._verified(place)
+                if found is not None:
+                    self._shards.check(found[0])
+                    dropped = self._shards.take(*found)
             if found is not None:
-                self._shards.check(found[0])
-                dropped = self._shards.take(*found)
                 if self._backend.rank == 0:
                     _say(broken, place, dropped)
                 return dict(found[0].extra)
@@ -166,8 +172,9 @@ class Checkpoints:
         return None if error else made, error
 
 
-def _say_nothing(what: str) -> None:
-    pass
+def _bytes(place: Path) -> int:
+    """Of a checkpoint's files, as far as they are there."""
+    return sum(path.stat().st_size for path in place.glob("*"))
 
 
 def _say(broken: list[str], place: Path, dropped: bool) -> None:

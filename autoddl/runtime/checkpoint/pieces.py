@@ -10,7 +10,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,13 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from ...sbp.layout import ITEM_BYTES, Shape
-from ..jobs.guard import note_work
 
 _NAMES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32",
     "int8": "I8", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
-_BLOCK = 1 << 24  # bytes that are checked at once, so that the job is seen to go on
 
 
 @dataclass(frozen=True)
@@ -68,13 +66,8 @@ def shard_file(rank: int) -> str:
     return f"rank-{rank:05d}.safetensors"
 
 
-def write_parts(
-    folder: Path, rank: int, parts: Sequence[Part], note: Callable[[str], None]
-) -> list[Piece]:
-    """Write a rank's file; it is on the disk then. OSError, or ValueError for an unknown dtype.
-
-    note: told what is done, now and then
-    """
+def write_parts(folder: Path, rank: int, parts: Sequence[Part]) -> list[Piece]:
+    """Write a rank's file; it is on the disk then. OSError, or ValueError for an unknown dtype."""
     header, end = {}, 0
     for part in parts:
         name = part.array.dtype.name
@@ -92,19 +85,11 @@ def write_parts(
         for part in parts:
             data, where = part.array.reshape(-1).view(np.uint8), file.tell()
             file.write(data.data)
-            found = _checksum(data, part.key, note)
+            found = zlib.crc32(data.data)
             pieces.append(Piece(part.key, part.start, part.array.shape, rank, where, found))
         file.flush()
         os.fsync(file.fileno())
     return pieces
-
-
-def _checksum(data: np.ndarray, key: str, note: Callable[[str], None]) -> int:
-    found = 0
-    for start in range(0, len(data), _BLOCK):
-        note(f"checksum of {key}")
-        found = zlib.crc32(data[start : start + _BLOCK].data, found)
-    return found
 
 
 class Reader:
@@ -130,7 +115,7 @@ class Reader:
     def verify(self, rank: int, size: int) -> None:
         """Read this rank's part of all the pieces. ValueError names one that has changed."""
         for piece in self._pieces[rank::size]:
-            if _checksum(self._bytes(piece), piece.key, note_work) != piece.checksum:
+            if zlib.crc32(self._bytes(piece).data) != piece.checksum:
                 raise ValueError(
                     f"{self.folder / piece.file}: {piece.key} has changed since it was written "
                     "(its checksum is another)"
@@ -148,7 +133,6 @@ class Reader:
             ]
             if any(low >= high for low, high in common):
                 continue
-            note_work(f"reading {key}")
             target, source = (
                 tuple(slice(low - first, high - first) for (low, high), first in zip(
                     common, firsts, strict=True

@@ -146,12 +146,6 @@ def note_collective(kind: str, ranks: tuple[int, ...], first: int) -> None:
         _guard.journal.collective(_label(kind, ranks, first))
 
 
-def note_work(what: str) -> None:
-    """This rank gets on with something that takes long and communicates nothing."""
-    if _guard is not None and _guard.journal is not None:
-        _guard.journal.collective(what)
-
-
 @functools.cache
 def _label(kind: str, ranks: tuple[int, ...], first: int) -> str:
     shown = ", ".join(str(first + rank) for rank in ranks[:8])
@@ -162,6 +156,18 @@ def be_patient(seconds: float) -> None:
     """A step may take so long."""
     if _guard is not None and _guard.journal is not None:
         _guard.journal.be_patient(seconds)
+
+
+@contextlib.contextmanager
+def patient(seconds: float) -> Iterator[None]:
+    """What is inside may take so long, on all ranks, without a collective."""
+    journal = _guard and _guard.journal
+    before = journal.patience_s if journal else 0.0
+    be_patient(max(before, seconds))
+    try:
+        yield
+    finally:
+        be_patient(before)
 
 
 def announce(reason: str) -> None:

@@ -74,6 +74,10 @@ class Journal:
         self._put(2, self._head[2] + 1)
         self._write("collective", what)
 
+    @property
+    def patience_s(self) -> float:
+        return self._head[4]
+
     def be_patient(self, seconds: float) -> None:
         """A step may take so long."""
         self._put(4, seconds)
