@@ -2,7 +2,7 @@
 export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 
-.PHONY: demo test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-hetero bench-memory bench-memory-seconds bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-search bench-table3 bench-truth docs setup clean
+.PHONY: demo test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-hetero bench-hetero-paper bench-memory bench-memory-seconds bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-search bench-table3 bench-truth docs setup clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -46,6 +46,10 @@ bench-golden: setup
 # two fast and two slow hosts in a box, with emulated compute (needs root)
 bench-hetero: setup
 	$(PYTHON) -m benchmarks.hetero
+
+# HAP's figures on its machines of two kinds, predicted
+bench-hetero-paper: setup
+	$(PYTHON) -m benchmarks.hetero_paper
 
 # All families of image models and our own, planned: gaps, seconds, the closest known scheme
 bench-models: setup

@@ -31,7 +31,15 @@ from .asked import cost_model, micro_batch_counts, prepared, stage_counts
 from .baselines.pricing import BaselinePricer, tried_again
 from .mesh import MeshPlan, plan_mesh, write_stage
 from .options import DEFAULTS, PlanOptions
-from .shares import TRIES, Shares, best_shares, better_shares, divided_rows, speeds
+from .shares import (
+    TRIES,
+    Shares,
+    best_shares,
+    better_shares,
+    divided_rows,
+    proportional_shares,
+    speeds,
+)
 from .stages.choice import MOST_STAGES, ranked_partitions
 from .stages.partition import Partition, Stage
 from .stages.stage_prices import StagePrices
@@ -353,14 +361,25 @@ def baseline_plans(
 def each_baseline(
     graph: Graph, cluster: Cluster, options: PlanOptions = DEFAULTS
 ) -> Iterator[tuple[PlannedBaseline, Plan | None]]:
-    """The same, one after the other."""
-    model = cost_model(cluster.with_shares(options.given_shares or cluster.shares), options)
-    held = options.in_flight or 1
-    micro = MicroBatches.of(prepared(graph, options), held)
-    counts = micro_batch_counts(prepared(graph, options), options.micro_batches, held)
+    """The same, one after the other.
+
+    Where hosts are not alike and no shares are asked for, at even shares and then, named after
+    them, at shares in proportion to the speed of the devices: HAP's DP-EV and DP-CP are two of
+    these.
+    """
+    even = options.given_shares or cluster.shares
+    tried = [even]
+    if cluster.groups and options.given_shares is None and not even:
+        tried.append(proportional_shares(cluster, graph))
+    held, graph = options.in_flight or 1, prepared(graph, options)
+    micro = MicroBatches.of(graph, held)
+    counts = micro_batch_counts(graph, options.micro_batches, held)
     again = tried_again(repeated_blocks(micro.graph(counts[0])), options.checkpointing)
-    with paused_collector():
-        for rival in BaselinePricer(micro, counts, model, options.seed, again).each():
-            name, found = rival.record.name, rival.found
-            plan = found and Plan.on_one_mesh(write_stage(found, options.seed, 0.0, name))
-            yield rival.record, plan
+    for shares in dict.fromkeys(tried):
+        model = cost_model(cluster.with_shares(shares), options)
+        at = "" if shares == even else f", shares {':'.join(map(str, shares))}"
+        with paused_collector():
+            for rival in BaselinePricer(micro, counts, model, options.seed, again).each():
+                name, found = rival.record.name, rival.found
+                plan = found and Plan.on_one_mesh(write_stage(found, options.seed, 0.0, name))
+                yield replace(rival.record, name=f"{name}{at}"), plan

@@ -263,6 +263,11 @@ def divided_rows(cluster: Cluster, batch: int) -> int:
     return rows if rows >= len(cluster.runs) else batch
 
 
+def proportional_shares(cluster: Cluster, graph: Graph) -> Shares:
+    """Whole ones near to the speeds of the runs of hosts; () if these are alike."""
+    return _told(whole_shares(speeds(cluster, graph), divided_rows(cluster, graph.batch)))
+
+
 def whole_shares(wanted: Sequence[float], rows: int) -> Shares:
     """Whole shares, each at least 1, that come near to those wanted; their sum divides `rows`.
 

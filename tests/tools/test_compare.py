@@ -17,6 +17,7 @@ from autoddl.tools.compare import OURS, compare
 from autoddl.tools.report.compare import comparison_report
 from tests.clusters import cluster
 from tests.graphs import mlp, residual
+from tests.planner.test_shares import unlike
 
 GRAPH = residual(3, 128, 256)
 WHERE = cluster("piz_daint", 4, 2)
@@ -55,6 +56,20 @@ def test_every_scheme_has_its_figures():
     assert closest.seconds == min(s.seconds for s in found.schemes[1:])
     saved = found.reductions(closest)["iteration_s"]
     assert found.ours.seconds == pytest.approx(closest.seconds * (1 - saved))
+
+
+def test_hosts_that_are_not_alike_have_schemes_at_even_and_at_proportional_shares():
+    where = unlike(1, 1, factor=3.0)
+    found = compare(GRAPH, where)
+    names = [scheme.name for scheme in found.schemes[1:]]
+    plain = [family.name for family in FAMILIES]
+    assert names == plain + [f"{name}, shares 3:1" for name in plain]
+    by_name = {scheme.name: scheme for scheme in found.schemes}
+    plan = by_name["data parallel, shares 3:1"].plan
+    assert plan is not None and plan.stage.shares == (3, 1)
+    assert all(found.ours.seconds <= s.seconds * (1 + 1e-6) for s in found.schemes[1:])
+    given = compare(GRAPH, where, PlanOptions(shares="2:1"))
+    assert [scheme.name for scheme in given.schemes[1:]] == plain
 
 
 def test_mixed_precision_is_for_every_scheme():
