@@ -45,6 +45,7 @@ bench-golden: setup
 
 # two fast and two slow hosts in a box, with emulated compute (needs root)
 bench-hetero: setup
+	$(PYTHON) -m benchmarks.box.uneven
 	$(PYTHON) -m benchmarks.hetero
 
 # HAP's figures on its machines of two kinds, predicted

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
-from autoddl.sbp.collectives import Step, nic_bytes, nic_messages
+from autoddl.sbp.collectives import COLLECTIVES, Step, nic_bytes, nic_messages
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
@@ -37,8 +37,9 @@ class Expected:
 def of_step(shape: tuple[int, ...], placement: str, step: str, mesh: Mesh) -> Expected:
     """One step of a float32 tensor."""
     parsed = Step.parse(step)
-    planned = nic_bytes(TensorSpec(shape), NdSbp.parse(placement), [parsed], mesh)
-    return Expected(planned, nic_messages([parsed], mesh))
+    table = COLLECTIVES.balanced if mesh.shares else COLLECTIVES
+    planned = nic_bytes(TensorSpec(shape), NdSbp.parse(placement), [parsed], mesh, table)
+    return Expected(planned, nic_messages([parsed], mesh, table))
 
 
 def of_plan(plan: Plan) -> Expected:

@@ -22,10 +22,20 @@ ENV = {"PYTHONPATH": str(HERE.parents[1]), "GLOG_minloglevel": "3"}
 
 
 def run_steps(
-    box: Box, shape: Sequence[int], steps: Sequence[tuple[str, str]], repeats: int
+    box: Box,
+    shape: Sequence[int],
+    steps: Sequence[tuple[str, str]],
+    repeats: int,
+    shares: Sequence[int] = (),
+    measure: str = "bytes",
 ) -> list[list[dict[str, Any]]]:
-    """For each (placement, step) what each host's link carried."""
+    """For each (placement, step) what each host's link carried, or the seconds it took.
+
+    shares: of the mesh
+    measure: "bytes" or "seconds"
+    """
     work = {"shape": list(shape), "steps": [list(step) for step in steps], "repeats": repeats}
+    work |= {"shares": list(shares), "measure": measure}
     with _folder() as folder:
         (folder / "steps.json").write_text(json.dumps(work))
         sizes = [str(box.spec.nodes), str(box.spec.gpus_per_node)]

@@ -29,6 +29,25 @@ STEPS = [
 ]
 
 
+UNEQUAL = [
+    ("(S0)", "all_gather[0] S0->B"),
+    ("(S1)", "all_gather[balanced][0] S1->B"),
+    ("(P)", "reduce_scatter[balanced][0] P->S0"),
+    ("(S0)", "all_to_all[0] S0->S1"),
+]
+
+
+def test_unequal_pieces_send_what_they_should():
+    """The busiest host, out of it or into it."""
+    mesh, shape = Mesh(4, 1, (5, 2, 1, 1)), (36 * 9, 32 * 9)
+    with Box(4, 1) as box:
+        found = run_steps(box, shape, UNEQUAL, repeats=3, shares=mesh.shares)
+    for (nd, step), hosts in zip(UNEQUAL, found, strict=True):
+        most = max(host[f"{way}_payload"] for host in hosts for way in ("sent", "received"))
+        planned = expected.of_step(shape, nd, step, mesh)
+        assert planned.planned * 0.99 < most < planned.payload * 1.03, (step, most, planned)
+
+
 def test_steps_and_plans_send_what_they_should():
     mesh = Mesh(2, 2)
     graph = trace_entry("benchmarks.box.models:mlp")
