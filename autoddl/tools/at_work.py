@@ -2,11 +2,13 @@
 
 It says what is being done, for how long, and what was found last: planning tells that to the
 logger `autoddl`, as `logging` has it. A command that is quick says nothing. On a terminal one line
-changes in place; elsewhere, as in a log, a line is written now and then.
+changes in place; elsewhere, as in a log, a line is written now and then. Ranks of a job say nothing:
+who has started them does.
 """
 
 import contextlib
 import logging
+import os
 import shutil
 import sys
 import threading
@@ -27,6 +29,9 @@ def at_work(what: str, stream: TextIO | None = None, first_s: float = FIRST_S) -
     stream: stderr by default
     first_s: of silence; 0 before a framework is imported, which holds up all threads
     """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        yield
+        return
     sign = _Sign(what, stream or sys.stderr, first_s)
     logger = logging.getLogger(LOGGER)
     level = logger.level

@@ -112,6 +112,14 @@ def test_ctrl_c_while_known_schemes_are_priced_leaves_the_plan(monkeypatch):
     assert plan.stage.search.end == "interrupted" and plan.stage.search.lower_bound_s
 
 
+def test_ranks_of_a_job_say_nothing(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    stream = io.StringIO()
+    with at_work("looking", stream, first_s=0):
+        time.sleep(0.1)
+    assert stream.getvalue() == ""
+
+
 class AtStages(Told):
     """Presses Ctrl-C when plans in stages begin."""
 
