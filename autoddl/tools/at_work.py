@@ -2,8 +2,8 @@
 
 It says what is being done, for how long, and what was found last: planning tells that to the
 logger `autoddl`, as `logging` has it. A command that is quick says nothing. On a terminal one line
-changes in place; elsewhere, as in a log, a line is written now and then. Ranks of a job say nothing:
-who has started them does.
+changes in place; elsewhere, as in a log, a line is written now and then. Ranks of a job say
+nothing: who has started them does.
 """
 
 import contextlib
