@@ -187,6 +187,7 @@ class Part:
         if self._job.emulator is None:
             return
         coming = self._coming.pop((kind, number), [])
+        self._job.emulator.clock.drain()  # for what comes other ranks may wait for these
         if all(arrival.is_there for arrival in coming):
             return  # and makes up for an earlier sleep that ended late
         for arrival in coming:

@@ -127,7 +127,7 @@ class Trainer:
         opaque = {k: backend.kernels.opaque(call) for k, call in self._traced.opaque.items()}
         whole = {**self._traced.params, **self._traced.buffers}
         run_state, model = RunState(one.seed), stage_figures(one).model
-        emulator = Emulator(model, groups, run_state) if emulate else None
+        emulator = Emulator(model, groups, run_state, plan.num_stages > 1) if emulate else None
         return Job(
             plan, ranks, stage, groups, run_state, opaque, counting, whole, emulator, beside,
             self._debug,

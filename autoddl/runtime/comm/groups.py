@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from ...sbp.layout import TensorSpec
 from ...sbp.mesh import Mesh
@@ -23,13 +23,21 @@ class Traffic:
     bytes: int
 
 
-class Watch(Protocol):
-    """Told of each collective of this rank, when it is about to start and when it is asked for."""
+Around = Callable[["Call"], list[Tensor]]
 
-    def before_collective(self, group: Group) -> None: ...
 
-    def after_collective(self, group: Group, moved: Tensor) -> None:
-        """`moved` is what it gives, when it is there."""
+@dataclass(frozen=True)
+class Call:
+    """A collective that a rank of `group` is about to run.
+
+    sizes: elements of each flat tensor that it gives, of `dtype`
+    run:   asks the framework for it
+    """
+
+    group: Group
+    dtype: str
+    sizes: Sequence[int]
+    run: Callable[[], list[Tensor]]
 
 
 @dataclass
@@ -55,15 +63,18 @@ class Group:
 
     def all_gather(self, x: Tensor) -> Tensor:
         """[n] on each rank -> [size * n], in rank order."""
-        return self._run("all_gather", self.backend.all_gather, x)
+        return self._run_one("all_gather", self.backend.all_gather, x, x.shape[0] * self.size)
 
     def reduce_scatter(self, x: Tensor) -> Tensor:
         """[size * n] on each rank -> the sum's piece [n] that belongs to this rank."""
-        return self._run("reduce_scatter", self.backend.reduce_scatter, x)
+        return self._run_one(
+            "reduce_scatter", self.backend.reduce_scatter, x, x.shape[0] // self.size
+        )
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """[...] on each rank -> the sum [...]."""
-        summed = self._run("all_reduce", self.backend.all_reduce, x.reshape(-1))
+        flat = x.reshape(-1)
+        summed = self._run_one("all_reduce", self.backend.all_reduce, flat, flat.shape[0])
         return summed.reshape(x.shape)
 
     def all_to_all(self, x: Tensor) -> Tensor:
@@ -77,20 +88,23 @@ class Group:
         if self.size == 1:
             return list(rows)
         flat = [row.reshape(-1) for row in rows]
-        self.groups.start(self, "all_to_all", *flat)
-        got = self.backend.all_to_all(self.channel, flat)
-        self.groups.end(self, *got)
-        return got
+        sizes = [x.shape[0] for x in flat]
+        return self._run(
+            "all_to_all", flat, sizes, lambda: self.backend.all_to_all(self.channel, flat)
+        )
 
     def make_equal(self, piece: Tensor, evening: Evening) -> Tensor:
         """Flat pieces of unequal size -> equal parts, the rest of some of them undefined."""
         backend, mine = self.backend, self.index
         kept = backend.narrow(piece, 0, 0, evening.kept(mine))
-        self.groups.start(self, "make_equal", piece)
-        for move in evening.sent(mine):
-            self._send(backend.narrow(piece, 0, move.start, move.size), move.target)
-        got = [self._receive(m.size, m.source, piece) for m in evening.received(mine)]
-        self.groups.end(self, *(got or [piece]))
+        received = evening.received(mine)
+
+        def run() -> list[Tensor]:
+            for move in evening.sent(mine):
+                self._send(backend.narrow(piece, 0, move.start, move.size), move.target)
+            return [self._receive(m.size, m.source, piece) for m in received]
+
+        got = self._run("make_equal", [piece], [m.size for m in received], run)
         missing = evening.part - sum(int(x.shape[0]) for x in (kept, *got))
         fill = [backend.zeros((missing,), dtype_of(piece))] if missing else []
         return backend.cat([kept, *got, *fill], 0) if got or fill else kept
@@ -98,11 +112,14 @@ class Group:
     def make_unequal(self, part: Tensor, evening: Evening) -> Tensor:
         """The inverse of `make_equal`."""
         backend, mine = self.backend, self.index
-        self.groups.start(self, "make_unequal", part)
-        for move in evening.received(mine):
-            self._send(backend.narrow(part, 0, move.at, move.size), move.source)
-        got = [self._receive(m.size, m.target, part) for m in evening.sent(mine)]
-        self.groups.end(self, *(got or [part]))
+        sent = evening.sent(mine)
+
+        def run() -> list[Tensor]:
+            for move in evening.received(mine):
+                self._send(backend.narrow(part, 0, move.at, move.size), move.source)
+            return [self._receive(m.size, m.target, part) for m in sent]
+
+        got = self._run("make_unequal", [part], [m.size for m in sent], run)
         kept = backend.narrow(part, 0, 0, evening.kept(mine))
         return backend.cat([kept, *got], 0) if got else kept
 
@@ -152,13 +169,27 @@ class Group:
         pieces = self.all_to_all(self.backend.cat(sums[::-1] if after else sums, 0))
         return self.backend.narrow(pieces.reshape(-1), 0, 0, n).reshape(x.shape)
 
-    def _run(self, kind: str, collective: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
+    def _run_one(
+        self, kind: str, collective: Callable[[Any, Tensor], Tensor], x: Tensor, size: int
+    ) -> Tensor:
+        """A collective that takes a tensor and gives one, of so many elements."""
         if self.size == 1:
             return x
-        self.groups.start(self, kind, x)
-        moved = collective(self.channel, x)
-        self.groups.end(self, moved)
+        (moved,) = self._run(kind, [x], [size], lambda: [collective(self.channel, x)])
         return moved
+
+    def _run(
+        self,
+        kind: str,
+        given: Sequence[Tensor],
+        sizes: Sequence[int],
+        run: Callable[[], list[Tensor]],
+    ) -> list[Tensor]:
+        groups = self.groups
+        groups.note(self, kind, given)
+        if groups.around is None:
+            return run()
+        return groups.around(Call(self, dtype_of(given[0]), sizes, run))
 
 
 class Groups:
@@ -166,7 +197,7 @@ class Groups:
 
     first: the job's rank that is the mesh's rank 0; a pipeline stage's mesh is a part of the job
     ways:  `Step.way` of other algorithms than the default -> what prepares such a step
-    Set `log` to a list to record traffic, `watch` to be told of each collective.
+    Set `log` to a list to record traffic, `around` to what gives results in place of `Call.run`.
     """
 
     def __init__(
@@ -183,7 +214,7 @@ class Groups:
         self.first = first
         self.ways = ways
         self.log: list[Traffic] | None = None
-        self.watch: Watch | None = None
+        self.around: Around | None = None
         self._groups: dict[tuple[int, ...], Group] = {}
 
     @property
@@ -203,18 +234,9 @@ class Groups:
             )
         return self._groups[key]
 
-    def start(self, group: Group, kind: str, *given: Tensor) -> None:
-        """A collective of the group is about to start."""
+    def note(self, group: Group, kind: str, given: Sequence[Tensor]) -> None:
+        """A collective of the group is asked for."""
         if self.log is not None:
             size = sum(TensorSpec(tuple(x.shape), dtype_of(x)).bytes for x in given)
             self.log.append(Traffic(kind, group.axes, size))
         note_collective(kind, group.ranks, self.first)
-        if self.watch is not None:
-            self.watch.before_collective(group)
-
-    def end(self, group: Group, *moved: Tensor) -> None:
-        """A collective of the group has been asked for, and gives what `moved` is."""
-        if self.watch is not None:
-            firsts = [self.backend.narrow(x.reshape(-1), 0, 0, 1) for x in moved]
-            whole = moved[0] if len(moved) == 1 else self.backend.cat(firsts, 0)
-            self.watch.after_collective(group, whole)

@@ -6,10 +6,10 @@ collectives and the order of everything stay real. Where a machine's hosts are o
 have unequal parts, each waits for as long as its own devices take. Losses and gradients then mean
 nothing, and every time measured so is one of *emulated compute*.
 
-A device computes beside its communication, and an operator waits for what it reads alone. So each
-edge of the program notes the collective that its tensor, or gradient, comes by, and the kernel that
-takes it waits for that one (`clock`). Nothing waits for gradients that travel in the plan's buckets
-before the step ends.
+A device computes beside its communication, and an operator waits for what it reads alone. So a
+collective of a step gives zeros at once and runs when its turn comes (`clock`); each edge of the
+program notes the one that its tensor, or gradient, comes by, and the kernel that takes it waits for
+that one. Nothing waits for gradients that travel in the plan's buckets before the step ends.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from ...cost.account import inner_of, operator_seconds
 from ...cost.model import CostModel
@@ -25,12 +26,12 @@ from ...sbp.layout import TensorSpec, local_shape
 from ...sbp.placement import NdSbp
 from ...sbp.signature import Attrs
 from ..backend import Tensor
-from ..comm.groups import Group, Groups
+from ..comm.groups import Call, Group, Groups
 from ..comm.redistribute import LocalFn
 from ..execution.program import Edge, Node, Program
 from ..kernel import ByInput, Context, Explicit, Kernel, RunState
 from .clock import Clock, Sent
-from .overhead import overhead_s
+from .overhead import Overhead, run_alone
 
 EMULATED = "emulated compute"
 MAXIMUM_FIRST = ("softmax", "log_softmax", "sparse_softmax_cross_entropy")
@@ -67,32 +68,36 @@ class _Sums:
 
 @dataclass
 class Emulator:
-    """Puts waits in the place of the kernels of programs that are priced by `model`."""
+    """Puts waits in the place of the kernels of programs that are priced by `model`.
+
+    transfers: there are others, between stages, beside the collectives
+    """
 
     model: CostModel
     groups: Groups
     run_state: RunState
-    clock: Clock = field(init=False)
+    transfers: bool
+    clock: Clock = field(default_factory=Clock)
     _zeros: dict[tuple[tuple[int, ...], str], Tensor] = field(default_factory=dict)
-    _overhead_s: dict[tuple[int, ...], float] = field(default_factory=dict)
+    _overheads: dict[tuple[int, ...], Overhead] = field(default_factory=dict)
     # what brings a tensor to an operator, or gradients to its output, in a micro-batch
     _coming: defaultdict[Hashable, list[Sent]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
-        self.groups.watch = self
-        self.clock = Clock(self.groups.backend)
+        self.groups.around = self._around
         self._heavy = set(self.groups.backend.kernels.by_input.values())
 
-    def before_collective(self, group: Group) -> None:
-        """All ranks of the group come here together, also for the first time."""
-        if group.axes not in self._overhead_s:
-            watch, self.groups.watch = self.groups.watch, None  # which may be around this one
-            self._overhead_s[group.axes] = overhead_s(group, self.clock.arrival)
-            self.groups.watch = watch
-        self.clock.before_collective()
-
-    def after_collective(self, group: Group, moved: Tensor) -> None:
-        self.clock.after_collective(moved, self._overhead_s[group.axes])
+    def _around(self, call: Call) -> list[Tensor]:
+        """A collective, which takes its turn on the clock; outside of a step it runs."""
+        if not self.clock.is_running:
+            return call.run()
+        group = call.group
+        if group.axes not in self._overheads:
+            self.clock.drain()  # all ranks of the group come here after the same collectives
+            self._overheads[group.axes] = Overhead.of(group, self.transfers)
+        run = partial(run_alone, self.groups.backend, call.run, self.transfers)
+        self.clock.send(run, self._overheads[group.axes])
+        return [self._zero((size,), call.dtype) for size in call.sizes]
 
     def replace(self, program: Program, overlaps: bool) -> None:
         """Emulate every operator of a program.
@@ -146,8 +151,8 @@ class Emulator:
             self.clock.wait_for(sent)
 
     def _inner_ends(self) -> None:
-        assert self.clock.last is not None
-        self.clock.wait_for(self.clock.last)
+        if self.clock.last is not None:  # it is in an evaluation
+            self.clock.wait_for(self.clock.last)
 
     def _kernel(self, graph: Graph, node: Node) -> Kernel:
         spec, planned = node.context.spec, node.planned

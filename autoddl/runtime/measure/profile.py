@@ -35,9 +35,9 @@ from ...plans.format import format_seconds
 from ...plans.schedule.passes import Cause
 from ...plans.schedule.step import COMPUTING, Step
 from ..backend import Tensor
-from ..comm.groups import Group, Groups, Watch
+from ..comm.groups import Around, Call, Groups
 from ..comm.redistribute import LocalFn
-from ..emulate.clock import Clock
+from ..emulate.clock import Clock, Sent
 from ..execution.buckets import Bucket
 from ..execution.program import Edge, Node, Program
 from ..kernel import Context, RunState
@@ -66,7 +66,14 @@ class Name:
 class _Event:
     name: Name
     asked: float
-    ended: Future[float] | float
+    ended: Future[float] | Sent | float
+
+    @property
+    def end(self) -> float:
+        if isinstance(self.ended, Sent):
+            assert self.ended.end is not None, "the step is over"
+            return self.ended.end
+        return self.ended.result() if isinstance(self.ended, Future) else self.ended
 
 
 @dataclass
@@ -78,20 +85,20 @@ class Recorder:
     emulated: Clock | None
     events: list[_Event] = field(default_factory=list)
     began: float = 0.0
-    _seen: list[Future[float]] = field(default_factory=list)
+    _seen: list[tuple[float, Future[float] | Sent]] = field(default_factory=list)  # asked, ended
     _computed: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     _arrived: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_WATCHED))
-    _next: Watch | None = None
+    _next: Around | None = None
 
     def __post_init__(self) -> None:
-        self._next, self.groups.watch = self.groups.watch, self
+        self._next, self.groups.around = self.groups.around, self._around
         # what waits would else be late by Python's 5 ms while the step is being asked for
         self._switch_s = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_S)
 
     def close(self) -> None:
         """Note nothing any more."""
-        self.groups.watch = self._next
+        self.groups.around = self._next
         for pool in (self._computed, self._arrived):
             pool.shutdown()
         sys.setswitchinterval(self._switch_s)
@@ -117,19 +124,17 @@ class Recorder:
         name = "+".join(edge.key[0] for edge in bucket.edges)
         return dataclasses.replace(bucket, travel=self._path(bucket.travel, "exchange", name))
 
-    def before_collective(self, group: Group) -> None:
-        if self._next is not None:
-            self._next.before_collective(group)
-
-    def after_collective(self, group: Group, moved: Tensor) -> None:
-        if self._next is not None:
-            self._next.after_collective(group, moved)
-        self._seen.append(self._when(moved))
-
-    def _when(self, moved: Tensor) -> Future[float]:
+    def _around(self, call: Call) -> list[Tensor]:
+        asked = self.emulated.free_at if self.emulated is not None else time.perf_counter()
+        moved = self._next(call) if self._next else call.run()
         if self.emulated is not None and self.emulated.last is not None:
-            return self.emulated.last.arrived
-        return self._arrived.submit(self._wait, moved)
+            self._seen.append((asked, self.emulated.last))
+        elif moved:
+            backend = self.groups.backend
+            firsts = [backend.narrow(x.reshape(-1), 0, 0, 1) for x in moved]
+            whole = moved[0] if len(moved) == 1 else backend.cat(firsts, 0)
+            self._seen.append((asked, self._arrived.submit(self._wait, whole)))
+        return moved
 
     def _wait(self, x: Tensor) -> float:
         self.groups.backend.wait(x)
@@ -148,17 +153,18 @@ class Recorder:
         """`path`, noted where it has collectives. each: for each micro-batch"""
 
         def run(x: Tensor) -> Tensor:
-            asked, self._seen = time.perf_counter(), []
+            self._seen = []
             moved = path(x)
-            self._note_collectives(cause, operator, asked, each)
+            self._note_collectives(cause, operator, each)
             return moved
 
         return run
 
-    def _note_collectives(self, cause: Cause, operator: str, asked: float, each: bool) -> None:
+    def _note_collectives(self, cause: Cause, operator: str, each: bool) -> None:
+        """Those that were asked for since the last note, as one task."""
         if self._seen:
             name = Name(cause, operator, self.run_state.micro_batch if each else 0)
-            self.events.append(_Event(name, asked, self._seen[-1]))
+            self.events.append(_Event(name, self._seen[0][0], self._seen[-1][1]))
         self._seen = []
 
     def _kernel(self, node: Node, kernel: Any) -> Any:
@@ -176,12 +182,8 @@ class Recorder:
         self._note("backward", node, asked, [x for x in given if x is not None])
 
     def _note(self, cause: Cause, node: Node, asked: float, made: Sequence[Tensor]) -> None:
-        inner, self._seen = self._seen, []
+        self._note_collectives("collective", node.op.name, each=True)
         name = Name(cause, node.op.name, self.run_state.micro_batch)
-        if inner:
-            self.events.append(
-                _Event(dataclasses.replace(name, cause="collective"), asked, inner[-1])
-            )
         if self.emulated is not None:
             self.events.append(_Event(name, asked, self.emulated.free_at))
         elif made:
@@ -193,8 +195,7 @@ class Recorder:
         brought: dict[tuple[str, int], float] = defaultdict(float)
         rows: list[tuple[float, float]] = []
         for event in self.events:
-            ended = event.ended.result() if isinstance(event.ended, Future) else event.ended
-            name, end = event.name, max(0.0, ended - self.began)
+            name, end = event.name, max(0.0, event.end - self.began)
             computes = name.cause in COMPUTING
             asked = 0.0 if computes and self.emulated is not None else event.asked - self.began
             start = max(asked, free[computes])

@@ -3,13 +3,12 @@
 import json
 import time
 
-import oneflow as flow
 import pytest
 
 from autoddl.cluster.spec import Device
 from autoddl.cost.operators import at_rate
 from autoddl.runtime.emulate.clock import Clock
-from autoddl.runtime.oneflow.backend import OneFlow
+from autoddl.runtime.emulate.overhead import Overhead
 
 
 @pytest.mark.alone
@@ -27,62 +26,59 @@ def test_traffic_is_real_and_waits_are_right(launch, model):
         assert each["seconds"] < limit, each
 
 
-@pytest.mark.alone
-def test_the_clock_waits_for_what_is_computed_and_not_for_what_is_late():
-    clock = Clock(OneFlow("cpu"))
-    started = time.perf_counter()
-    clock.start()
-    for _ in range(100):
-        clock.compute(0.001)
-    time.sleep(0.05)  # the host is busy meanwhile
-    clock.before_collective()
-    passed = time.perf_counter() - started
-    assert passed >= 0.1
-    assert clock.late == pytest.approx(passed - 0.1, abs=2e-3)
-    clock.wait_for(clock.after_collective(flow.zeros(1)))
-    assert clock.free_at <= time.perf_counter() - clock.late
+FREE = Overhead(0.0, 0.0)
 
 
-class Slow(OneFlow):
-    """A back end whose only tensor is there after so many seconds."""
-
-    def __init__(self, seconds):
-        super().__init__("cpu")
-        self.there_at = time.perf_counter() + seconds
-
-    def wait(self, x=None):
-        time.sleep(max(0.0, self.there_at - time.perf_counter()))
+def sleeping(seconds):
+    return lambda: time.sleep(seconds)
 
 
 @pytest.mark.parametrize("compute_s", [0.0, 0.05, 0.3])
 def test_computation_goes_on_beside_a_collective_and_waits_where_it_needs_it(compute_s):
-    clock = Clock(Slow(0.15))
+    clock = Clock()
     clock.start()
     began = clock.free_at
-    clock.before_collective()
-    sent = clock.after_collective("moved")
-    clock.compute(compute_s)
+    sent = clock.send(sleeping(0.15), FREE)
+    clock.free_at += compute_s
     assert time.perf_counter() - began < 0.1, "nobody has waited yet"
     clock.wait_for(sent)
     assert clock.free_at - began == pytest.approx(max(compute_s, 0.15), abs=0.05)
     assert clock.stalled_s == pytest.approx(max(0.0, 0.15 - compute_s), abs=0.05)
     clock.finish()
-    assert time.perf_counter() - began >= max(compute_s, 0.15)
+    assert time.perf_counter() - began >= max(compute_s, 0.15) and not clock.is_running
 
 
-def test_what_the_emulation_adds_is_taken_off_unless_the_collective_had_to_queue():
-    clock = Clock(Slow(0.15))
+def test_a_collective_starts_when_its_operator_ends_whatever_the_host_does_meanwhile():
+    clock, starts = Clock(), []
     clock.start()
     began = clock.free_at
-    clock.before_collective()
-    first = clock.after_collective("moved", 0.05)
-    clock.before_collective()
-    second = clock.after_collective("moved", 0.05)
-    assert first.end() - began == pytest.approx(0.10, abs=0.03)
-    assert second.end() - began == pytest.approx(0.15, abs=0.03)
-    clock.before_collective()
-    third = clock.after_collective("moved", 10.0)  # never more than the collective took
-    assert third.end() >= second.end()
+    clock.compute(0.1)
+    clock.send(lambda: starts.append(time.perf_counter()), FREE)
+    time.sleep(0.02)  # the host is busy
+    clock.compute(0.1)
+    assert not starts
+    clock.finish()
+    assert 0.1 <= starts[0] - began < 0.19
+    assert clock.free_at - began == pytest.approx(0.2) and time.perf_counter() - began >= 0.2
+
+
+def test_lateness_and_what_the_emulation_adds_are_no_time_of_a_collective():
+    clock = Clock()
+
+    def seconds(run, overhead):
+        """Of a collective that computation waits for."""
+        asked = clock.free_at
+        clock.wait_for(clock.send(run, overhead))
+        return clock.free_at - asked
+
+    clock.start()
+    clock.compute(0.1)
+    added = Overhead(slept_s=0.05, waited_s=0.02)
+    assert seconds(sleeping(0.15), added) == pytest.approx(0.1, abs=0.03)
+    assert seconds(sleeping(0.1), added) == pytest.approx(0.08, abs=0.03)
+    time.sleep(0.3)  # the rank is stopped for a while, and then asks for one that is due
+    assert seconds(sleeping(0.05), FREE) == pytest.approx(0.05, abs=0.03)
+    assert seconds(sleeping(0.01), Overhead(10.0, 10.0)) == 0
 
 
 def test_a_rate_must_be_positive():
