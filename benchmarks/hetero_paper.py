@@ -165,12 +165,13 @@ def table(cases: tuple[Case, ...] | list[Case], told: dict[str, Any]) -> list[st
         rivals = [seconds.get(name) for name in EVEN]
         rivals.insert(1, uneven[0] if uneven else None)
         known = [s for s in rivals if s is not None]
+        missing = "-" if case.p100 else "does not fit"
         closest = min(seconds, key=seconds.__getitem__)
         ahead = f"{min(known) / ours:.2f}" if known else "none fits"
         paper = "-" if case.ahead is None else f"{case.ahead:.2f}"
         cells = (
             case.name, format_seconds(ours), f"{row['communication_s'] / ours:.0%}", row["shares"],
-            *("does not fit" if s is None else format_seconds(s) for s in rivals),
+            *(missing if s is None else format_seconds(s) for s in rivals),
             f"{paper}, {ahead}", f"{seconds[closest] / ours:.2f} ({closest})",
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")

@@ -42,7 +42,10 @@ def check_model(planned: Graph, precision: str, graph: Graph) -> None:
 
 
 def check_shape(planned: Cluster, cluster: Cluster) -> None:
-    """ValueError unless `cluster` has the shape of the one that was planned for."""
+    """ValueError unless `cluster` has the shape of the one that was planned for.
+
+    And the same kinds of hosts in the same order, if both have several.
+    """
     mine = (planned.nodes, planned.gpus_per_node)
     given = (cluster.nodes, cluster.gpus_per_node)
     if mine != given:
@@ -50,6 +53,15 @@ def check_shape(planned: Cluster, cluster: Cluster) -> None:
             f"the plan is for {mine[0]} x {mine[1]} devices, the cluster has "
             f"{given[0]} x {given[1]}; plan for this cluster, or give the cluster as "
             f"cluster.with_shape(nodes={mine[0]}, gpus_per_node={mine[1]})"
+        )
+    ours, theirs = (
+        ", ".join(f"{group.nodes} x {group.name}" for group in where.groups)
+        for where in (planned, cluster)
+    )
+    if ours and theirs and ours != theirs:
+        raise ValueError(
+            f"the plan is for hosts in the order {ours}, the cluster has {theirs}; give the hosts "
+            "their ranks in the plan's order, or plan for this cluster"
         )
 
 

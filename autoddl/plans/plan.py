@@ -196,7 +196,7 @@ class Plan(Once):
         checks.check_model(self.graph, self.precision, graph)
 
     def check_cluster(self, cluster: Cluster) -> None:
-        """ValueError unless this plan is for a cluster of the same shape."""
+        """ValueError unless this plan is for a cluster of the same shape and kinds of hosts."""
         checks.check_shape(self.cluster, cluster)
 
     def verify(self) -> None:

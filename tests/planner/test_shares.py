@@ -233,6 +233,18 @@ def test_groups_of_a_machine_file():
     data["groups"] = data["groups"][:1]
     with pytest.raises(ValueError, match="one group says no more than the machine itself"):
         Cluster.from_json(data)
+    for key, value, words in (
+        ("nodes", 0, "greater than 0"), ("link", {}, "unknown field"), ("device", {}, "missing")
+    ):  # fmt: skip
+        data = where.to_json()
+        data["groups"][1][key] = value
+        with pytest.raises(ValueError, match=words) as error:
+            Cluster.from_json(data)
+        assert "groups[1]" in str(error.value)
+    data = where.to_json()
+    del data["inter"]
+    with pytest.raises(ValueError, match="field 'inter' is missing"):
+        Cluster.from_json(data)
     assert Cluster.load("hap_64").runs == (0, 1, 1, 1)
     slow = dataclasses.replace(where.inter, beta_s_per_byte=1e-6)
     mixed = dataclasses.replace(

@@ -1,11 +1,15 @@
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from autoddl.planner.options import PlanOptions
+from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from tests.clusters import cluster
 from tests.graphs import mlp, residual
+from tests.planner.test_shares import unlike
 from tests.plans.example import MLP, MODEL, PLAN, STAGED
 
 
@@ -78,6 +82,16 @@ def test_another_model_or_cluster_is_refused(plan: Plan, graph):
 def test_blocks_of_unknown_or_repeated_operators_are_refused(blocks, reason):
     with pytest.raises(ValueError, match=reason):
         Plan.from_json(changed(PLAN, recomputed=blocks))
+
+
+def test_a_plan_for_another_order_of_hosts_is_refused():
+    where = unlike(1, 2)
+    plan = find_plan(mlp(8, (4, 4)), where, PlanOptions(baselines=False))
+    plan.check_cluster(where)
+    plan.check_cluster(cluster("laptop", 3, 1))
+    turned = dataclasses.replace(where, groups=where.groups[::-1])
+    with pytest.raises(ValueError, match="in the order 1 x fast, 2 x slow, .* has 2 x slow, 1 x"):
+        plan.check_cluster(turned)
 
 
 def test_stages_that_are_not_the_whole_model_on_all_devices_are_refused():
