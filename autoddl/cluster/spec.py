@@ -254,6 +254,15 @@ class Cluster:
         table = self.collectives.balanced if shares else self.collectives
         return dataclasses.replace(self, shares=shares, collectives=table)
 
+    def of_group(self, number: int) -> Cluster:
+        """The hosts of one group, without the others."""
+        own = self.groups[number]
+        return dataclasses.replace(
+            self, name=f"{self.name}, {own.name} alone", nodes=own.nodes,
+            device=self.device_of(number), intra=own.intra or self.intra,
+            inter=own.inter or self.inter, groups=(), shares=(), lines=(), sources={},
+        )  # fmt: skip
+
     @property
     def num_devices(self) -> int:
         return self.nodes * self.gpus_per_node

@@ -12,6 +12,7 @@ topology, and in stages each in the same stages, with its best topology for ever
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +23,7 @@ from ..graph.cut import CutGraph, cut_graph
 from ..graph.graph import Graph
 from ..graph.regions import repeated_blocks
 from ..plans.figures import figures
+from ..plans.format import format_seconds
 from ..plans.plan import Plan
 from ..plans.records import PlannedBaseline
 from ..plans.schedule.orders import in_flight
@@ -34,6 +36,7 @@ from .options import DEFAULTS, PlanOptions
 from .shares import (
     TRIES,
     Shares,
+    alone_s,
     best_shares,
     better_shares,
     divided_rows,
@@ -46,6 +49,7 @@ from .stages.stage_prices import StagePrices
 from .tables.group_table import Space
 from .tables.groups import MicroBatches
 
+_log = logging.getLogger(__name__)
 MOST_LAYERS = 96  # that may be cut between: 48 and 192 gave the same plans of two GPTs
 # Repeated blocks a stage, enough to cut between them only: with 1, GPT 0.35B (24 blocks) in four
 # stages of 9 GB took 6 % longer, planned in half the time; with 4 the same.
@@ -172,11 +176,36 @@ def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space
     if best is None:
         raise failed[0]
     plan, even = plans[best], plans.get(())
+    _tell_of_groups_alone(graph, model, replace(options, baselines=False), plan)
     rival = even.closest_baseline if even is not None and even is not plan else None
     if rival is None:
         return plan
     named = replace(rival, name=f"{rival.name}, even shares")
     return replace(plan, baselines=(*plan.baselines, named))
+
+
+def _tell_of_groups_alone(graph: Graph, model: CostModel, options: PlanOptions, plan: Plan) -> None:
+    """Warn where the hosts of one group are faster without the others.
+
+    A share of nothing, which no mesh has, is a plan on fewer hosts; which to start is the user's.
+    """
+    if options.budget_seconds is not None or plan.stage.search.end == "interrupted":
+        return
+    seconds = figures(plan).iteration_s
+    for number, group in enumerate(model.cluster.groups):
+        alone = model.cluster.of_group(number)
+        if alone_s(alone.device, alone, graph) / alone.num_devices >= seconds:
+            continue  # not even if nothing had to be communicated
+        try:
+            found = figures(_on_one_mesh(graph, replace(model, cluster=alone), options))
+        except ValueError:
+            continue
+        if found.iteration_s < seconds:
+            _log.warning(
+                "the hosts of %s would take %s a step without the others, all together take %s; "
+                "plan for them with a machine file of their own",
+                group.name, format_seconds(found.iteration_s), format_seconds(seconds),
+            )  # fmt: skip
 
 
 def _by(model: CostModel, shares: Shares) -> CostModel:

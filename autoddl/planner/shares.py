@@ -235,11 +235,14 @@ def filled(most: Sequence[int], units: int) -> tuple[int, ...]:
 
 def speeds(cluster: Cluster, graph: Graph) -> tuple[float, ...]:
     """How fast each run of hosts computes the model, the fastest 1."""
-    seconds: list[float] = []
-    for group in cluster.runs:
-        alone = Cluster(cluster.name, 1, 1, cluster.device_of(group), cluster.intra, cluster.inter)
-        seconds.append(sum(_seconds(alone, graph)))
+    seconds = [alone_s(cluster.device_of(group), cluster, graph) for group in cluster.runs]
     return tuple(min(seconds) / own for own in seconds)
+
+
+def alone_s(device: Device, cluster: Cluster, graph: Graph) -> float:
+    """Seconds of computation of the whole model on one device."""
+    alone = Cluster(cluster.name, 1, 1, device, cluster.intra, cluster.inter)
+    return sum(_seconds(alone, graph))
 
 
 def _seconds(alone: Cluster, graph: Graph) -> list[float]:

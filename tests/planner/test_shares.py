@@ -124,6 +124,18 @@ def test_memory_is_held_against_the_device_that_has_least():
     assert max(figures(plan).memory_bytes) <= small.memory_bytes
 
 
+def test_hosts_that_are_faster_without_the_others_are_named(caplog):
+    """With a slow link all would compute everything, at the pace of the slow one."""
+    where = unlike(link=0.01)
+    both = seconds(find_plan(WIDE, where, PlanOptions()))
+    alone = seconds(find_plan(WIDE, where.of_group(0), PlanOptions()))
+    assert alone == pytest.approx(both / 3, rel=1e-3)
+    assert "the hosts of fast would take 5.28 ms a step without the others" in caplog.text
+    caplog.clear()
+    find_plan(WIDE, unlike(link=10.0), PlanOptions(baselines=False))
+    assert not caplog.text
+
+
 def test_whole_shares_are_near_to_what_is_wanted():
     assert whole_shares((1.0, 0.5), 64) == (43, 21)
     assert whole_shares((1.0, 0.5), 48) == (2, 1)
