@@ -20,7 +20,7 @@ from ..._files import FileKind, Size, Versioned, checked, write_atomically
 from .pieces import Part, Piece
 
 MANIFEST = "manifest.json"
-_NAME, _PARTIAL = "step-", ".step-"
+_NAME, _PARTIAL, _NEW = "step-", ".step-", ".new"
 
 
 @checked
@@ -138,17 +138,33 @@ def commit(partial: Path, ranks: int, facts: Mapping[str, Any], keep: int | None
     for path in (partial / MANIFEST, partial):
         _flush(path)
     final = partial.parent / f"{_NAME}{manifest.steps:08d}"
-    if final.exists():  # a run that went on from an earlier one has come here again
-        shutil.rmtree(old := partial.parent / f"{_PARTIAL}old", ignore_errors=True)
-        final.rename(old)
-    partial.rename(final)
+    _give_name(partial, final)
     _flush(final.parent)
     others = [place for place in checkpoints(final.parent) if place != final]
     for place in others[keep - 1 :] if keep is not None else ():
-        place.rename(gone := place.parent / f"{_PARTIAL}{place.name}")
-        shutil.rmtree(gone)
-    shutil.rmtree(final.parent / f"{_PARTIAL}old", ignore_errors=True)
+        _remove(place)
     return final
+
+
+def _give_name(whole: Path, final: Path) -> None:
+    """A run that went on from an earlier step has come here again, and replaces what was there.
+
+    At each moment one of the two is there under a name that `checkpoints` finds.
+    """
+    interim = final.with_name(f"{final.name}{_NEW}")
+    if interim.exists():  # a job was killed below
+        _remove(final)
+        interim.rename(final)
+    whole.rename(interim)
+    _remove(final)
+    interim.rename(final)
+
+
+def _remove(place: Path) -> None:
+    """At once for those who look for checkpoints."""
+    if place.exists():
+        place.rename(gone := place.with_name(f"{_PARTIAL}{place.name}.old"))
+        shutil.rmtree(gone)
 
 
 def _flush(path: Path) -> None:
@@ -168,8 +184,9 @@ def checkpoints(folder: str | Path) -> list[Path]:
     if (home / MANIFEST).exists():
         return [home]
     found = [
-        place for place in home.glob(f"{_NAME}*") if place.name.removeprefix(_NAME).isdecimal()
-    ]
+        place for place in home.glob(f"{_NAME}*")
+        if place.name.removeprefix(_NAME).removesuffix(_NEW).isdecimal()
+    ]  # fmt: skip
     return sorted(found, key=lambda place: (_written(place), place.name), reverse=True)
 
 

@@ -112,6 +112,23 @@ def test_what_is_broken_is_named_and_the_one_before_is_taken(tmp_path, caplog):
         trainer.load(tmp_path)
 
 
+def test_a_job_killed_while_it_replaces_a_checkpoint_leaves_one(tmp_path):
+    trainer, batch = make()
+    trainer.step(*batch(0, 8))
+    for both in (True, False):
+        trainer.save(tmp_path, {"both": both})
+        (place,) = checkpoints(tmp_path)
+        interim = place.with_name(f"{place.name}.new")
+        if both:
+            shutil.copytree(place, interim)
+        else:
+            place.rename(interim)
+        assert trainer.load(tmp_path) == {"both": both}
+    trainer.save(tmp_path, {"both": "neither"})
+    assert [one.name for one in tmp_path.iterdir()] == ["step-00000001"]
+    assert trainer.load(tmp_path) == {"both": "neither"}
+
+
 def test_what_does_not_fit_or_cannot_be_written_is_refused(tmp_path):
     trainer, batch = make(ema_decay=0.9)
     trainer.step(*batch(0, 8))
