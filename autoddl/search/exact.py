@@ -76,17 +76,19 @@ def prove(problem: Problem, run: Progress) -> str:
     """Offer the optimum to `run` and raise its bound to it; what found it."""
     run.spend()
     view = Restricted.of(problem)
+    gap = min(run.budget.gap, _NEAR)
     if problem.free is None:
-        solved = view.solved(0.0, run)
+        solved = view.solved(0.0, run, gap)
         free = solved.choice, solved.short
     else:
         free = problem.free
     name = "messages" if view.leaves_variables else "elimination"
     run.raise_bound(score_bound(problem, free, 0.0))
-    if run.bound >= problem.cost_limit or (run.offer(free[0]) and free[1] == 0.0):
+    if run.bound >= problem.cost_limit:
+        return name
+    if run.offer(free[0]) and (free[1] == 0.0 or run.is_good(gap)):
         return name
     best = Dual(0.0, run.bound)
-    gap = min(run.budget.gap, _NEAR)
     for near in (_NEAR, 0.0):
         best = max(best, approach(view, run, near), key=lambda dual: dual.bound)
         if run.best is None and math.isfinite(run.bound):  # messages do not tell what fits
@@ -187,9 +189,12 @@ def may_fit(problem: Problem) -> bool:
     return bool(state.node) or state.constant <= problem.memory_limit * (1 + 2 * ROUNDING)
 
 
-def free_choice(problem: Problem) -> Found:
-    """A cheap choice, and how much less another one costs at most, memory ignored."""
-    free = solve(eliminate(problem, 0.0, frozenset()))
+def free_choice(problem: Problem, gap: float = 0.0) -> Found:
+    """A cheap choice, and how much less another one costs at most, memory ignored.
+
+    gap: that is small enough, as a part of the cost
+    """
+    free = solve(eliminate(problem, 0.0, frozenset()), gap=gap)
     return free.choice, free.short
 
 

@@ -55,10 +55,12 @@ class Solved:
     messages: Messages | None = None
 
 
-def solve(state: Elimination, spend: Callable[[], None] = lambda: None) -> Solved:
+def solve(state: Elimination, spend: Callable[[], None] = lambda: None, gap: float = 0.0) -> Solved:
     """The best choice of all variables and its proof, or a good one and a bound.
 
     spend: called before each sweep, may raise to end the search
+    gap: by which another choice may cost less, as a part of what that costs: an LSTM of 128 steps
+         on 16 devices is at 4e-5 after 3 sweeps, and proven to rounding after 23
     """
     if not state.node:
         return Solved(state, state.expand({}), 0.0)
@@ -73,7 +75,7 @@ def solve(state: Elimination, spend: Callable[[], None] = lambda: None) -> Solve
         if score < least or not best:
             best, least = chosen, score
         missing = least - bounds[-1]
-        if missing <= ROUNDING * abs(least + state.constant):
+        if missing <= max(ROUNDING, gap) * abs(bounds[-1] + state.constant):
             break
         if len(bounds) > _PATIENCE and bounds[-1] - bounds[-1 - _PATIENCE] < _LEAST_RISE * missing:
             break

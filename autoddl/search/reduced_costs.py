@@ -141,7 +141,7 @@ class Restricted:
     price: float = 0.0
 
     def __post_init__(self) -> None:
-        self._last: tuple[float, Solved] | None = None
+        self._last: tuple[float, float, Solved] | None = None
 
     @staticmethod
     def of(problem: Problem) -> Restricted:
@@ -162,12 +162,16 @@ class Restricted:
         sizes = len(problem.node_cost), len(problem.edge_cost)
         return bool(program(problem.nodes, problem.edges, sizes, frozenset()).node)
 
-    def solved(self, price: float, run: Progress) -> Solved:
-        """The best choice at a price that is found; the last one is remembered."""
-        if self._last is None or self._last[0] != price:
+    def solved(self, price: float, run: Progress, gap: float = 0.0) -> Solved:
+        """The best choice at a price that is found; the last one is remembered.
+
+        gap: that is small enough, as a part of the cost; a smaller one is as good
+        """
+        if self._last is None or self._last[0] != price or self._last[1] > gap:
             state = eliminate(self.problem, price, frozenset())
-            self._last = price, solve(state, run.spend)
-        return self._last[1]
+            found = solve(state, run.spend, gap)
+            self._last = price, gap if found.short else 0.0, found
+        return self._last[2]
 
     def among(self, chosen: Sequence[NDArray[np.int64]]) -> Restricted:
         """With these of its strategies only."""

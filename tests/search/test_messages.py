@@ -47,6 +47,20 @@ def test_what_is_short_is_what_another_choice_may_be_better_by():
         assert least - 1e-12 <= cost <= least + found.short + 1e-6
 
 
+def test_a_gap_that_is_allowed_ends_the_sweeps_earlier():
+    sweeps = {0.0: 0, 0.05: 0}
+    for problem in graphs():
+        least = priced(problem)[1].min()
+        for gap in sweeps:
+            spent: list[None] = []
+            state = eliminate(problem, 0.0, frozenset())
+            found = solve(state, lambda spent=spent: spent.append(None), gap)
+            cost = problem.evaluate(found.choice)[0]
+            assert least - 1e-12 <= cost <= least + found.short + 1e-6
+            sweeps[gap] += len(spent)
+    assert sweeps[0.05] < sweeps[0.0]
+
+
 def test_no_choice_through_an_entry_is_below_its_bound():
     """Of every node and edge table, those of eliminated variables, too."""
     tight = 0

@@ -228,7 +228,7 @@ class BaselinePricer:
     def _bound(self, way: _Way) -> float:
         """Seconds that no plan of the way falls below, nor one in more micro-batches."""
         tables = self._of_variant(way)
-        free = free_choice(tables.problem)
+        free = free_choice(tables.problem, _GAP)
         self._restricted[way] = replace(tables, problem=replace(tables.problem, free=free))
         return score_bound(tables.problem, free, 0.0)
 
