@@ -35,6 +35,8 @@ class ExchangePrice:
     exchange:  for each second of it that may be hidden
     beside:    taken off for each second of the last backward pass
     latencies: whether they count; a bucket pays them once, so bounds have none
+    ahead:     gathers of ZeRO's stage 3 may be hidden, too: of those of a parameter one counts, as
+               its exchange does
     late:      operators whose gradients come when the backward pass is as good as over: they count
                whole, and of the backward passes of `last` no second does
     """
@@ -42,6 +44,7 @@ class ExchangePrice:
     exchange: float
     beside: float = 0.0
     latencies: bool = False
+    ahead: bool = False
     late: frozenset[str] = frozenset()
     last: frozenset[str] = frozenset()
 

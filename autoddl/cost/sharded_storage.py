@@ -255,12 +255,14 @@ class StoragePrices:
         whole_s: Floats,
         passes: int = 1,
         exchange_price: float | None = None,
+        ahead: bool = False,
     ) -> Floats:
         """[n] an iteration; rows that are not split cost `whole_s`, and the others no less.
 
         passes: forward passes of the reader for each micro-batch
         exchange_price: of a second of the reduction in the last micro-batch, if it is not None;
                         then that of the others is hidden
+        ahead:  of stage 3 one gather counts, at that price, as all may be hidden
         """
         seconds = whole_s.copy()
         split = self._split(stored)
@@ -270,7 +272,10 @@ class StoragePrices:
         gathered, rest = split.gathered[rows], ((self.given == _P) & ~split.gathered)[rows]
         forward, sums = edge_times(True, stage, micro_batches, passes)
         gather_s, scatter_s = self._collected(gathered, self._whole[rows])
-        found = sum(forward) * gather_s
+        gathers = float(sum(forward))
+        if ahead and stage == 3 and exchange_price is not None:
+            gathers = exchange_price
+        found = gathers * gather_s
         masks, least = _masks(rest), np.full(len(rest), np.inf)
         for way in self.comm.ways(_SUMS):
             alpha_s, beta_s_per_byte = self.comm.prices(way, masks)

@@ -182,6 +182,23 @@ class StepTensors:
             known = self._parts[id(nd)] = nd, num_shards(nd, self.plan.mesh)
         return whole / known[1]
 
+    @property
+    def ahead_bytes(self) -> float:
+        """Of the largest parameter that is gathered while another one's reader runs.
+
+        That is where buckets travel beside the backward pass, and passes do not take turns.
+        """
+        plan = self.plan
+        if not plan.buckets or plan.turns:
+            return 0.0
+        readers = {op.name: op for op in plan.graph.ops}
+        gathered = [
+            self.bytes_of(readers[op].inputs[index], plan.ops[op].ins[index])
+            for (op, index), edge in plan.edges.items()
+            if edge.zero_stage == 3
+        ]
+        return max(gathered) if len(gathered) > 1 else 0.0
+
     def strides_of(self, name: str, tensor: str) -> Strides:
         """Of `tensor`, which is `name`; those of the whole, as if it were not split."""
         return self.strides.get(name) or contiguous(self.plan.graph.tensors[tensor].spec.shape)

@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..cost.model import CostModel, ExchangePrice
+from ..cost.sharded_storage import stage_at
+from ..graph.graph import Graph, Op
 from ..plans.schedule.step import StepMaker
 from .fit_in_memory import FittedSearch
 from .realize import Candidate
@@ -52,12 +54,12 @@ def overlapped(likely: Candidate, one: FittedSearch, model: CostModel) -> Candid
 
     serial_s = likely.result.lower_bound
     best, bound = likely.serial(model), -math.inf
-    late, last = _late(best.maker)
+    late, last = _late(best.maker, one.estimator.space.zero)
     lines = [_line(best, late, last)]
     prices = [0.0]
     for _ in range(_BOUNDS):
         price = prices[-1]
-        found = searched(ExchangePrice(price, price, late=late, last=last))
+        found = searched(ExchangePrice(price, price, ahead=True, late=late, last=last))
         if found is None:
             break
         bound = max(bound, found.result.lower_bound)
@@ -74,13 +76,16 @@ def overlapped(likely: Candidate, one: FittedSearch, model: CostModel) -> Candid
     return replace(best, result=result).knowing(best)
 
 
-def _late(maker: StepMaker) -> tuple[frozenset[str], frozenset[str]]:
-    """`late` and `last` of an `ExchangePrice` that take this plan the longest."""
+def _late(maker: StepMaker, zero: bool) -> tuple[frozenset[str], frozenset[str]]:
+    """`late` and `last` of an `ExchangePrice` that take this plan the longest.
+
+    zero: parameters may be stored split; none that could be gathered is late
+    """
     names: list[str] = []
     exchange_s = left_s = most_s = 0.0
     count = 0
     for own in maker.operators:
-        if left_s > _LATE * maker.backward_s:
+        if left_s > _LATE * maker.backward_s or (zero and _may_be_gathered(maker.graph, own.op)):
             break
         names.append(own.op.name)
         exchange_s += sum(maker.prices[number][1] for number in own.exchanged)
@@ -88,6 +93,15 @@ def _late(maker: StepMaker) -> tuple[frozenset[str], frozenset[str]]:
             most_s, count = exchange_s - left_s, len(names)
         left_s += own.backward_s
     return frozenset(names[:count]), frozenset(names[: max(count - 1, 0)])
+
+
+def _may_be_gathered(graph: Graph, op: Op) -> bool:
+    """Whether ZeRO's stage 3 may gather one of its parameters."""
+    spec = graph.spec(op)
+    return any(
+        graph.producers[tensor].kind == "param" and stage_at(spec, index, 3) == 3
+        for index, tensor in enumerate(op.inputs)
+    )
 
 
 def _line(found: Candidate, late: frozenset[str], last: frozenset[str]) -> tuple[float, float]:

@@ -91,7 +91,10 @@ class Job:
         if recorder is not None:
             recorder.follow(program)
             buckets = tuple(map(recorder.exchange, buckets))
-        return Executor(program, state, self.run_state, self.groups, self.debug, rows, buckets)
+        ahead = bool(buckets) and not plan.turns  # passes in turns would take each other's order
+        return Executor(
+            program, state, self.run_state, self.groups, self.debug, rows, buckets, ahead
+        )
 
 
 class Outgoing:

@@ -37,6 +37,7 @@ def test_gradients_in_buckets_are_those_that_travel_one_by_one(launch):
     train(
         launch, 4, {**together, "debug": True}, {**together, "micro_batches": 4, "rows": 16},
         {**single, "data_parallel": False, "optimizer": "adam"}, {**single, "zero": "mixed"},
+        {**single, "zero": 3, "micro_batches": 2, "rows": 16},
     )  # fmt: skip
 
 

@@ -81,6 +81,14 @@ class _Way:
 _Planned = tuple[_Way, Candidate]
 
 
+def _most_hidden_s(way: _Way, found: Candidate) -> float:
+    """Beside the last backward pass gradients travel; beside all others what is gathered."""
+    maker = found.maker
+    if not way.variant.family.split_stored:
+        return maker.backward_s
+    return way.parts * (maker.backward_s + sum(own.forward_s for own in maker.operators))
+
+
 @dataclass(frozen=True)
 class BaselinePricer:
     """Prices the baselines of a graph under `model`.
@@ -176,8 +184,8 @@ class BaselinePricer:
             found = None if result is None else self._within_limit(tables, result)
             if found is not None and (best is None or found.step_s < best[1].step_s):
                 best = ways[0], found
-                # no topology hides more than its backward pass, and all divide computation alike
-                beat_s = found.step_s + (found.maker.backward_s if self.model.overlap else 0.0)
+                # no topology hides more than it computes, and all divide computation alike
+                beat_s = found.step_s + (_most_hidden_s(*best) if self.model.overlap else 0.0)
             rest = self._divided_ways(ways[1:]) if found is None else ()
             if rest:
                 heapq.heappush(queue, (bound_s, number, rest))

@@ -31,7 +31,7 @@ class StoragePort:
     passes: forward passes of the operator for each micro-batch
     held:   how much counts of what stage 3 gathers for the operator
     stored: axes that may split it -> its placements [strategies, axis]
-    exchange_price: as `StoragePrices.seconds` takes it
+    exchange_price, ahead: as `StoragePrices.seconds` takes them
     """
 
     op: OpSpec
@@ -41,6 +41,7 @@ class StoragePort:
     held: float
     stored: Mapping[tuple[int, ...], Codes]
     exchange_price: float | None = None
+    ahead: bool = False
 
     @staticmethod
     def make(
@@ -51,10 +52,11 @@ class StoragePort:
         held: float,
         storages: Sequence[Storage],
         exchange_price: float | None = None,
+        ahead: bool = False,
     ) -> StoragePort:
         chosen = {s.axes: chosen_axes(s.axes, prices.comm.mesh) for s in storages}
         stored = {axes: prices.stored(where) for axes, where in chosen.items()}
-        return StoragePort(op, index, prices, passes, held, stored, exchange_price)
+        return StoragePort(op, index, prices, passes, held, stored, exchange_price, ahead)
 
     def some(self, rows: NDArray[np.int64]) -> StoragePort:
         """For these strategies only."""
@@ -72,8 +74,8 @@ class StoragePort:
     def seconds(self, storage: Storage, micro_batches: int, whole_s: Table) -> Table:
         stored = self.stored[storage.axes]
         stage = self.stage(storage)
-        price = self.exchange_price
-        return self.prices.seconds(stage, stored, micro_batches, whole_s, self.passes, price)
+        often = micro_batches, whole_s, self.passes
+        return self.prices.seconds(stage, stored, *often, self.exchange_price, self.ahead)
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,12 @@ other, y those of the exchange and b those of the last micro-batch's backward pa
     T >= c - min(y, b) >= c - (1 - p) y - p b    for each 0 <= p <= 1
 
 (of storages in stages 2 and 3 only the last micro-batch's exchange counts in y, the others are
-hidden: they do not count in c). With buckets y can be less, but not less than without latencies. Of
-the gradients that come `late`, when but the operators `last` are left, all seconds z come after
-the others' backward passes, so that in the place of c - y may stand c - (y - z) - l, for l seconds
-of the backward passes of `last`. So at the prices p of an `ExchangePrice`, the least of
+hidden: they do not count in c; nor do the gathers of stage 3 but the last micro-batch's in its
+backward pass, which count in y, as they are asked for ahead). With buckets y can be less, but not
+less than without latencies. Of the gradients that come `late`, when but the operators `last` are
+left, all seconds z come after the others' backward passes, and nothing of these is gathered, so
+that in the place of c - y may stand c - (y - z) - l, for l seconds of the backward passes of
+`last`. So at the prices p of an `ExchangePrice`, the least of
 
     node(s) = M (compute(s) + inner collectives(s)) - p backward(s) + p exchange(s)
 

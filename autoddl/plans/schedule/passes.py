@@ -21,7 +21,8 @@ Cause = Literal["forward", "backward", "collective", "gather", "exchange"]
 class Operator:
     """What an operator does in a pass of one micro-batch, in seconds.
 
-    first:   its parameters' gathers, once an iteration; `again`: before each pass (ZeRO's stage 3)
+    first:   its parameters' gathers, once an iteration; `again`: before each pass (ZeRO's stage 3),
+             also if they take no time
     arrive:  collectives of its other inputs; `inner`: its own, forward and backward
     return_: collectives of its inputs' gradients; exchanged: numbers of its parameters' gradients
     """

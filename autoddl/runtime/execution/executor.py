@@ -29,6 +29,7 @@ from ..kernel import RunState
 from ..state import ModelState
 from .buckets import Bucket
 from .check import check_gradients, check_node, check_tensor
+from .gathers import Gathers
 from .gradients import Gradients
 from .known_sums import KnownSums
 from .program import FED, Edge, Key, Node, Program
@@ -42,6 +43,7 @@ class Executor:
     debug:   check every tensor against its planned placement
     rows:    how the micro-batches of training add up; by default to the mean of their losses
     buckets: of gradients that travel together, beside the backward pass
+    ahead:   parameters that are stored split are asked for one reader ahead
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Executor:
         debug: bool = False,
         rows: Rows | None = None,
         buckets: Sequence[Bucket] = (),
+        ahead: bool = False,
     ) -> None:
         self.graph = program.graph
         self._program = program
@@ -66,6 +69,8 @@ class Executor:
             sent_key(n.op.attrs["tensor"]) for n in program.nodes if n.op.kind == "stage_output"
         }
         self._gradients = Gradients(program, groups.backend, buckets)
+        self._gathers = Gathers(self._fetch)
+        self._ahead = program.gathered if ahead else ((), ())
         self._known = KnownSums(program, self.rows, self._bring, run_state, groups.backend)
 
     def begin(self, micro_batches: Sequence[Values]) -> None:
@@ -219,7 +224,7 @@ class Executor:
     ) -> Tensor:
         """Redistribute the tensor of an edge."""
         if edge.source.kind == "param":
-            return self._fetch(edge) if edge.zero_stage == 3 else parameters[edge.key]
+            return self._gathers.take(edge) if edge.zero_stage == 3 else parameters[edge.key]
         if edge.source.kind in FED:
             return edge.forward(inputs[edge.tensor])
         if edge.source.kind == "buffer":
@@ -237,6 +242,7 @@ class Executor:
 
         Nothing but `done` holds a tensor of it afterwards.
         """
+        self._gathers.begin(self._ahead[0] if with_gradient else ())
         for node in self._program.nodes:
             if with_gradient and node.block is not None and node.block not in done.kept:
                 done.kept[node.block] = {}
@@ -278,6 +284,7 @@ class Executor:
                     source = inputs if edge.source.kind in FED else done.values
                     done.kept[node.block][edge.tensor] = source[edge.tensor]
         received = [self._receive(edge, inputs, parameters, done.values) for edge in node.edges]
+        self._gathers.ask_next(node)
         if self._debug:
             alike = [
                 None if edge.source.kind == "buffer" and self._state.is_apart(edge.source) else x
@@ -294,7 +301,7 @@ class Executor:
         wanted = node.wanted if with_gradient else ()
         record: Record | None
         if node.fetched_twice is not None and with_gradient:
-            fetch = functools.partial(self._fetch, node.fetched_twice)
+            fetch = functools.partial(self._gathers.take, node.fetched_twice)
             record, outputs = run_forgetting(
                 self._backend, node.kernel, node.context, node.attrs, received, fetch
             )
@@ -312,7 +319,7 @@ class Executor:
         """Keep the state that the operator has changed."""
         for index, value in node.context.updates.items():
             name = node.edges[index].source.attrs["name"]
-            apart = _unlike_rows(node) if statistics_of(node.op) == "shard" else ()
+            apart = node.unlike_rows if statistics_of(node.op) == "shard" else ()
             self._state.update(name, value, node.planned.ins[index], apart)
         self._state.count_batch(node.op.module)
 
@@ -325,6 +332,7 @@ class Executor:
                 values.update(known)
             elif node.block == block:
                 received = [self._receive(edge, inputs, parameters, values) for edge in node.edges]
+                self._gathers.ask_next(node)
                 done.records[number], outputs = self._run(node, received, with_gradient=True)
                 values.update(zip(node.op.outputs, outputs, strict=True))
 
@@ -344,6 +352,7 @@ class Executor:
         Stops twice in each operator: when its gradients are taken, and when they are on their way.
         """
         done.values.clear()  # what is left are the model's results
+        self._gathers.begin(self._ahead[1])
         for node in reversed(self._program.nodes):
             if node.block in done.kept:
                 self._run_again(node.block, done, self._parameters)
@@ -389,6 +398,7 @@ class Executor:
         if delayed is not None and later:
             delayed.append(Delayed(node, record, taken, later))
         asked = time.perf_counter()
+        self._gathers.ask_again(node)
         given = product(record, taken, later)
         if self._program.made is not None:
             self._program.made(node, asked, given)
@@ -426,20 +436,12 @@ def sent_key(tensor: str) -> str:
     return f"{tensor}.sent"
 
 
-def _unlike_rows(node: Node) -> tuple[int, ...]:
-    """The mesh axes along which a BatchNorm's rows are split."""
-    channel = node.op.attrs["axis"] % len(node.context.spec.inputs[0].shape)
-    rows = node.planned.ins[0]
-    return tuple(a for a, p in enumerate(rows) if p.is_split and p.dim != channel)
-
-
 def _can_wait(node: Node, record: Record) -> tuple[int, ...]:
     """Inputs whose gradients nothing in this pass needs, and that can be taken by themselves."""
-    if record.by_input is None:
-        return ()
+    edges = node.edges if record.by_input is not None else ()
     return tuple(
         index
-        for index, edge in enumerate(node.edges)
+        for index, edge in enumerate(edges)
         if edge.carries_gradient and edge.source.kind == "param"
     )
 

@@ -84,6 +84,13 @@ class Node:
         """An input that is forgotten after the forward pass, if there is one (ZeRO's stage 3)."""
         return next((edge for edge in self.edges if edge.zero_stage == 3), None)
 
+    @property
+    def unlike_rows(self) -> tuple[int, ...]:
+        """The mesh axes along which a BatchNorm's rows are split."""
+        channel = self.op.attrs["axis"] % len(self.context.spec.inputs[0].shape)
+        rows = self.planned.ins[0]
+        return tuple(a for a, p in enumerate(rows) if p.is_split and p.dim != channel)
+
 
 @dataclass
 class Program:
@@ -108,6 +115,24 @@ class Program:
         """The uses of parameters that stay from the start of a step to its end."""
         edges = (edge for node in self.nodes for edge in node.edges)
         return tuple(e for e in edges if e.source.kind == "param" and e.zero_stage < 3)
+
+    @cached_property
+    def gathered(self) -> tuple[tuple[Edge, ...], tuple[Edge, ...]]:
+        """What ZeRO's stage 3 gathers in a forward and in a backward pass, in order."""
+        blocks: dict[int, list[Node]] = {}
+        for node in self.nodes:
+            if node.block is not None:
+                blocks.setdefault(node.block, []).append(node)
+        backward: list[Node] = []
+        for node in reversed(self.nodes):
+            if node.block is not None:
+                backward += blocks.pop(node.block, [])  # run again before its backward pass
+            backward += [node] * node.carries_gradient
+        one, other = (
+            tuple(node.fetched_twice for node in nodes if node.fetched_twice is not None)
+            for nodes in (self.nodes, backward)
+        )
+        return one, other
 
     @cached_property
     def block_inputs(self) -> Mapping[int, frozenset[str]]:

@@ -9,7 +9,7 @@ import pytest
 @pytest.mark.parametrize(
     ("model", "kind", "compute"),
     [
-        ("transformer", "buckets", "real"),
+        ("transformer", "split", "real"),
         pytest.param("perceptron", "serial", "real", marks=pytest.mark.full),
         pytest.param("transformer", "buckets", "emulated", marks=pytest.mark.full),
     ],
