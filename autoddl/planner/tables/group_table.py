@@ -326,10 +326,9 @@ class GroupTables:
             prices, op = self._storage_prices(port, table), group.ops[port.op]
             held = self.again.weight(op.name) * (op.name in self.again.last_products)
             how = prices, self.again.passes(op.name), held, self.storages
-            exchange = self.model.exchange
-            price = exchange and exchange.of(op.name)
-            ahead = exchange is not None and exchange.ahead
-            found.append(StoragePort.make(self.graph.spec(op), port.index, *how, price, ahead))
+            price = self.model.exchange
+            told = (price.of(op.name), price.ahead) if price else (None, False)
+            found.append(StoragePort.make(self.graph.spec(op), port.index, *how, *told))
         return tuple(found)
 
     def _storage_prices(self, port: Port, table: GroupTable) -> StoragePrices:
