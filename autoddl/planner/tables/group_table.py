@@ -321,14 +321,13 @@ class GroupTables:
 
     def _storage_ports(self, group: Group, table: GroupTable) -> tuple[StoragePort, ...]:
         """The trained parameters of the group, if they may be stored split."""
-        found = []
+        found, price = [], self.model.exchange
         for port in filter(self._is_trained, group.sources if self._zero else ()):
             prices, op = self._storage_prices(port, table), group.ops[port.op]
             held = self.again.weight(op.name) * (op.name in self.again.last_products)
-            how = prices, self.again.passes(op.name), held, self.storages
-            price = self.model.exchange
+            how = self.again.passes(op.name), held, self.storages
             told = (price.of(op.name), price.ahead) if price else (None, False)
-            found.append(StoragePort.make(self.graph.spec(op), port.index, *how, *told))
+            found.append(StoragePort.make(self.graph.spec(op), port.index, prices, *how, *told))
         return tuple(found)
 
     def _storage_prices(self, port: Port, table: GroupTable) -> StoragePrices:
