@@ -1,12 +1,14 @@
 """Along an axis with shares: layouts, every rule, paths, and their bytes."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoddl.cluster.link import GroupLine
 from autoddl.cost.collectives import CommModel
 from autoddl.sbp.collectives import Step, legal_steps, path_bytes, work_of
 from autoddl.sbp.layout import TensorSpec, is_even, local_shape, local_slices, shard_bytes
@@ -173,6 +175,16 @@ def test_unequal_pieces_in_fewer_bytes(kind, shares):
     default = comm.cheapest(TensorSpec((total, total)), nd, [step])
     assert chosen[0].algorithm == ("balanced" if kind != "all_to_all" and size > 2 else "")
     assert default[0].algorithm == ""
+
+
+def test_a_measured_ring_prices_what_is_made_equal_for_it():
+    line = GroupLine(kind="all_gather", nodes=4, gpus=1, groups=1, latency_s=1.0, s_per_byte=2.0)
+    where = replace(cluster("gcp_a100", 4, 1), lines=(line,)).with_shares((5, 2, 1, 1))
+    comm = CommModel(where)
+    latency_s, s_per_byte = comm.price("all_gather[balanced]", (0,))
+    assert latency_s == pytest.approx(1 + 3 * where.inter.alpha_s)
+    assert s_per_byte == pytest.approx(2 * (3 / 4 + 5 / 9 - 1 / 4) / (3 / 4))
+    assert comm.price("all_gather", (0,)) == pytest.approx((1, 2 * 20 / 9))
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
