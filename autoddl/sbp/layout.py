@@ -83,7 +83,7 @@ def piece_of(start: int, stop: int, axis: Axis, index: int) -> tuple[int, int]:
 
     ValueError if the shares cannot divide it into whole elements.
     """
-    if not axis.shares:
+    if len(set(axis.shares)) < 2:
         return balanced_range(start, stop, axis.extent, index)
     unit, rest = divmod(stop - start, axis.units)
     if rest:

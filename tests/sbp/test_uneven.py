@@ -50,6 +50,8 @@ def test_a_dim_is_cut_by_the_shares():
     assert sizes((9,), "(S0)", Mesh(4, 1, (5, 2, 1, 1))) == [5, 2, 1, 1]
     assert sizes((8,), "(S0, B)", Mesh(4, 1, (3, 1))) == [6, 6, 2, 2]
     assert shard_bytes(TensorSpec((8,)), NdSbp.parse("(S0)"), Mesh(2, 1, (1, 3))) == 24
+    # equal shares are none: what they do not divide is divided as on an even axis
+    assert sizes((8,), "(S0)", Mesh(3, 1, (1, 1, 1))) == sizes((8,), "(S0)", Mesh(3, 1))
     with pytest.raises(ValueError, match="6 elements cannot be divided 3:1.*multiple of 4"):
         local_slices((6,), NdSbp.parse("(S0)"), Mesh(2, 1, (3, 1)), 0)
 
