@@ -60,6 +60,9 @@ _CANDIDATES = (
 # Times the micro-batches of stages that do not fit, once time is over. With 1, GPT 0.35B in 4 and 8
 # stages on 2x8 took 1.4 times as long, for the same plans.
 _MANY_MORE = 2
+# Of the seconds of a plan: where computation alone takes as long as that on the hosts of one group,
+# these are not planned for, as what they may gain is not worth a search.
+_ALONE = 0.75
 _ONE_MESH = 0.5  # of the seconds, before stages are tried: chosen, not measured
 
 
@@ -194,8 +197,8 @@ def _tell_of_groups_alone(graph: Graph, model: CostModel, options: PlanOptions, 
     seconds = figures(plan).iteration_s
     for number, group in enumerate(model.cluster.groups):
         alone = model.cluster.of_group(number)
-        if alone_s(alone.device, alone, graph) / alone.num_devices >= seconds:
-            continue  # not even if nothing had to be communicated
+        if alone_s(alone.device, alone, graph) / alone.num_devices >= _ALONE * seconds:
+            continue
         try:
             found = figures(_on_one_mesh(graph, replace(model, cluster=alone), options))
         except ValueError:
