@@ -251,16 +251,16 @@ class Cluster:
                 f"{', '.join(str(group.nodes) for group in self.groups)} hosts; give "
                 f"{len(self.runs)}, one for each run of hosts"
             )
-        table = self.collectives.balanced if shares else self.collectives
+        table = self.collectives.balanced if shares else self.collectives.even
         return dataclasses.replace(self, shares=shares, collectives=table)
 
     def of_group(self, number: int) -> Cluster:
         """The hosts of one group, without the others."""
         own = self.groups[number]
         return dataclasses.replace(
-            self, name=f"{self.name}, {own.name} alone", nodes=own.nodes,
+            self.with_shares(()), name=f"{self.name}, {own.name} alone", nodes=own.nodes,
             device=self.device_of(number), intra=own.intra or self.intra,
-            inter=own.inter or self.inter, groups=(), shares=(), lines=(), sources={},
+            inter=own.inter or self.inter, groups=(), lines=(), sources={},
         )  # fmt: skip
 
     @property

@@ -154,6 +154,12 @@ class Collectives:
             found = found.with_algorithm(name, "balanced", EvenedRing(1, passes), balanced)
         return found
 
+    @property
+    def even(self) -> Collectives:
+        """This table without what `balanced` adds."""
+        kept = tuple(entry for entry in self.entries if entry.algorithm != "balanced")
+        return self if kept == self.entries else Collectives(kept)
+
     @cached_property
     def _by_way(self) -> dict[StepKind, Collective]:
         return {entry.way: entry for entry in self.entries}
