@@ -30,21 +30,35 @@ def make(name="perceptron", **options):
     return trainer_of(model, loss, batch(0, 8), **{"optimizer": adam, **options}), batch
 
 
-def test_training_goes_on_by_other_plans(launch):
+EMA, STAGED = {"ema": 0.7}, {"stages": 2, "micro_batches": 4}
+TWO, TIED = {"optimizer": "groups", "steps": 2, **EMA}, {"clip": 0.3, **EMA, **STAGED}
+ONE_AXIS = {"nodes": 1, "gpus": 4, "seed": 4}
+SAME = {"then": [{}], "uninterrupted": True}  # the same plan goes on to the bit
+FROZEN = {**STAGED, **TWO, "frozen": ["first", "second"], "then": [{}]}
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        [
+            {"model": "perceptron", "seed": 0, **TWO, "then": [ONE_AXIS, {**STAGED, "seed": None}]},
+            {"model": "dropout", "seed": 3, **TWO, **SAME, "alone": False},
+        ],
+        pytest.param(
+            [
+                {"model": "transformer", **TIED, "optimizer": "sgd", "then": [ONE_AXIS]},
+                {"model": "dense", "zero": "mixed", **TWO, **SAME},
+                {"model": "perceptron", **FROZEN},
+            ],
+            marks=pytest.mark.full,
+        ),
+    ],
+)
+def test_training_goes_on_by_other_plans(launch, cases):
     """AdamW with a schedule and groups, from 2x2 to 1x4 and in stages; dropout by the same plan.
 
     With averaged parameters, also of a tied weight.
     """
-    ema, staged = {"ema": 0.7}, {"stages": 2, "micro_batches": 4}
-    two, tied = {"optimizer": "groups", "steps": 2, **ema}, {"clip": 0.3, **ema, **staged}
-    one_axis = {"nodes": 1, "gpus": 4, "seed": 4}
-    cases = [
-        {"model": "perceptron", "seed": 0, **two, "then": [one_axis, {**staged, "seed": None}]},
-        {"model": "transformer", **tied, "optimizer": "sgd", "then": [one_axis]},
-        {"model": "dense", "zero": "mixed", **two, "then": [{}], "uninterrupted": True},
-        {"model": "perceptron", **staged, **two, "frozen": ["first", "second"], "then": [{}]},
-        {"model": "dropout", "seed": 3, **two, "then": [{}], "uninterrupted": True, "alone": False},
-    ]
     out = launch("loop", 4, json.dumps(cases))
     assert out.count("equal: ") == len(cases), out
 
