@@ -87,6 +87,8 @@ class Checkpoints:
             save_written(partial, rank, parts, pieces, options)
 
         def finish() -> None:
+            if shard.exception() is not None:  # it ran before, in the same thread
+                return
             while missing_ranks(partial, ranks):
                 if abandoned.wait(_LOOK_S):
                     return
@@ -116,7 +118,11 @@ class Checkpoints:
 
     def check(self) -> None:
         """ValueError if what is written beside training has failed on this rank."""
-        if self._writing is not None and (error := self._writing.error()):
+        writing = self._writing
+        if writing is not None and (error := writing.error()):
+            self._writing = None
+            writing.abandoned.set()
+            atexit.unregister(writing.at_exit)
             raise ValueError(error)
 
     def _settle(self) -> None:

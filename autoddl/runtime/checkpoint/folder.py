@@ -7,6 +7,7 @@ checkpoints that were there are as they were.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -191,9 +192,11 @@ def checkpoints(folder: str | Path) -> list[Path]:
 
 
 def _written(place: Path) -> int:
-    """When, in nanoseconds; of one without a manifest, when that went."""
-    manifest = place / MANIFEST
-    return (manifest if manifest.exists() else place).stat().st_mtime_ns
+    """When, in nanoseconds; of one without a manifest, when that went; 0 if a job takes it away."""
+    for path in (place / MANIFEST, place):
+        with contextlib.suppress(FileNotFoundError):
+            return path.stat().st_mtime_ns
+    return 0
 
 
 def load_manifest(place: Path) -> Manifest:

@@ -185,13 +185,22 @@ def test_a_write_that_fails_beside_training_is_raised_by_the_next_step(tmp_path)
     assert checkpoints(tmp_path) == []
 
 
+def test_a_job_ends_when_its_last_write_beside_training_fails(tmp_path):
+    """Also where no step comes after it to raise the error."""
+    command = [sys.executable, "-m", __name__, tmp_path, "500000"]
+    ended = subprocess.run(command, cwd=ROOT, timeout=60, capture_output=True, text=True)
+    assert ended.returncode != 0 and "the checkpoint could not be written" in ended.stderr
+
+
 def test_a_job_killed_while_it_saves_keeps_the_last_good_checkpoint(tmp_path):
     job = subprocess.Popen([sys.executable, "-m", __name__, tmp_path], cwd=ROOT)
     end = time.monotonic() + 60
-    while not (checkpoints(tmp_path) and list(tmp_path.glob(".step-*/rank-00000.safetensors"))):
-        assert job.poll() is None and time.monotonic() < end
-    job.send_signal(signal.SIGKILL)
-    job.wait()
+    try:
+        while not (checkpoints(tmp_path) and list(tmp_path.glob(".step-*/rank-00000.safetensors"))):
+            assert job.poll() is None and time.monotonic() < end
+    finally:
+        job.send_signal(signal.SIGKILL)
+        job.wait()
     trainer, batch = wide()
     assert trainer.load(tmp_path) == {} and trainer.steps == 1
     trainer.step(*batch)
@@ -204,6 +213,10 @@ def test_a_job_killed_while_it_saves_keeps_the_last_good_checkpoint(tmp_path):
 if __name__ == "__main__":
     trainer, batch = wide()
     trainer.step(*batch)
+    if len(sys.argv) > 2:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+        trainer.save(sys.argv[1], wait=False)
+        sys.exit()
     trainer.save(sys.argv[1])
     while True:
         trainer.save(f"{sys.argv[1]}", keep=1)
