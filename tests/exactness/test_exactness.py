@@ -28,7 +28,7 @@ SCHEMES = {
     (2, 2): ("searched", "data_parallel", "B-S1", "S1-B"),
     (2, 4): ("searched", "data_parallel", "S0-B-S1", "B-S1-S1"),
 }
-REPRESENTATIVE = {("gpt", (2, 2), "adam"), ("dlrm", (2, 4), "adam")}
+REPRESENTATIVE = {("gpt", (2, 2), "adam")}
 
 
 @pytest.fixture(scope="session")

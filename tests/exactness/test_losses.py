@@ -59,15 +59,11 @@ def test_rows_that_meet_are_trained_whole(jobs, stages):
 
 
 @pytest.mark.timeout(900)
-def test_batch_norm_of_micro_batches(jobs):
+@pytest.mark.parametrize("parts", [2, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 4))])
+def test_batch_norm_of_micro_batches(jobs, parts):
     """Each has the statistics of its own rows, on whichever devices they are."""
-    how = "micro_batch"
-    cases = [
-        {"model": "convnet", "micro_batches": parts, "batch_norm": how, "stages": stages}
-        for parts in (1, 2, 4)
-        for stages in STAGES
-    ]
-    passes(jobs, cases)
+    case = {"model": "convnet", "micro_batches": parts, "batch_norm": "micro_batch"}
+    passes(jobs, [{**case, "stages": stages} for stages in STAGES])
 
 
 @pytest.mark.parametrize(

@@ -50,22 +50,34 @@ def test_rows_that_meet_are_refused(name):
     trainer.step(*batch(0, 8))
 
 
-def test_short_batches_on_several_devices_are_those_of_one_process(launch):
+SEVERAL = {"stages": 2, "micro_batches": 4}
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        [
+            {"model": "ignoring words", "seed": 0, "micro_batches": 2, "short": 5},
+            {"model": "masked", **SEVERAL, "short": 3, "clip": 0.3},
+        ],
+        pytest.param(
+            [
+                {"model": "by name", "seed": 1, "short": 1},
+                {"model": "by name", "stages": 2, "micro_batches": 2, "short": 5},
+                # sums that are computed in several stages, which then take whole batches only
+                {"model": "weighing", "stages": 2, "scored": [], "steps": 2},
+            ],
+            marks=pytest.mark.full,
+        ),
+    ],
+)
+def test_short_batches_on_several_devices_are_those_of_one_process(launch, cases):
     """Mixed placements, micro-batches, a shorter batch than ranks, stages; sums of weights.
 
     What they have learned is evaluated on batches of other sizes. Batches and results are dicts in
     some.
     """
-    scored = {"scored": [8, 11, 3]}
-    cases = [
-        {"model": "ignoring words", "seed": 0, "micro_batches": 2, "short": 5},
-        {"model": "masked", "stages": 2, "micro_batches": 4, "short": 3, "clip": 0.3},
-        {"model": "by name", "seed": 1, "short": 1},
-        {"model": "by name", "stages": 2, "micro_batches": 2, "short": 5},
-        # sums that are computed in several stages, which then take whole batches only
-        {"model": "weighing", "stages": 2, "scored": [], "steps": 2},
-    ]
-    out = launch("loop", 4, json.dumps([{**scored, **case} for case in cases]))
+    out = launch("loop", 4, json.dumps([{"scored": [8, 11, 3], **case} for case in cases]))
     assert out.count("equal: ") == len(cases), out
 
 
