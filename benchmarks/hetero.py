@@ -36,7 +36,7 @@ from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.tools.box import Box
 from benchmarks.box.machines import calibrated
-from benchmarks.box.results import FOLDER, machine, save
+from benchmarks.box.results import FOLDER, machine, save, where_and_when
 from benchmarks.box.work import run_plans
 
 MODELS = ("wide_mlp", "vgg", "wide_gpt")
@@ -128,8 +128,7 @@ def table(cases: Sequence[Case], about: Mapping[str, Any]) -> str:
         "compute, and how many times as long as ours each plan takes. Of the data parallel step",
         f"with equal parts {COMPUTED:.0%} are computation.",
         "",
-        f"On {about['processor']}, {about['cores']} cores, {about['date']}, with a load of "
-        f"{about['load_average']} by other programs.",
+        where_and_when(about),
         "",
         "| model, links | plan | shares | measured | predicted | ratio | times ours | predicted |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",

@@ -38,7 +38,7 @@ from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.oneflow.trace.entries import trace_entry
 from autoddl.tools.box import Box
 from benchmarks.box.machines import calibrated, calibrated_for
-from benchmarks.box.results import FOLDER, machine, save
+from benchmarks.box.results import FOLDER, machine, save, where_and_when
 from benchmarks.box.work import run_plans
 
 MODELS = {"wide_mlp": "data parallel", "wide_gpt": "tensor parallel in hosts", "bert_moe": ""}
@@ -179,8 +179,7 @@ def table(cases: Sequence[Case], about: dict[str, Any]) -> str:
         "with communication (and real computation) as slow as in the waiting steps. Hidden: the",
         "waiting step less the step, and the share of what the plan's schedule hides.",
         "",
-        f"On {about['processor']}, {about['cores']} cores, {about['date']}, with a load of "
-        f"{about['load_average']} by other programs.",
+        where_and_when(about),
         "",
         "| model, plan | hosts, links | compute | buckets | step | waiting | at its price "
         "| hidden |",

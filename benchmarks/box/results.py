@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,14 @@ def machine() -> dict[str, Any]:
         "load_average": round(os.getloadavg()[2], 1),
         "date": datetime.now(timezone.utc).date().isoformat(),
     }
+
+
+def where_and_when(about: Mapping[str, Any]) -> str:
+    """What `machine` gives, as a sentence."""
+    return (
+        f"On {about['processor']}, {about['cores']} cores, {about['date']}, with a load of "
+        f"{about['load_average']} by other programs."
+    )
 
 
 def save(name: str, found: dict[str, Any], table: str) -> None:

@@ -20,7 +20,7 @@ from autoddl.tools.box import Box
 from benchmarks.hetero import CALIBRATE
 
 from .machines import calibrated
-from .results import machine, save
+from .results import machine, save, where_and_when
 from .work import run_steps
 
 SKEWS = ((7, 7, 6, 6), (3, 3, 2, 2), (2, 2, 1, 1), (3, 3, 1, 1), (5, 2, 1, 1), (9, 1, 1, 1))
@@ -54,8 +54,7 @@ def table(cases: list[Case], about: dict[str, object]) -> str:
         "Milliseconds of collectives on 4 hosts by `python -m benchmarks.box.uneven`, measured and",
         "predicted, where the hosts have shares of the tensor; a plan takes the way in bold.",
         "",
-        f"On {about['processor']}, {about['cores']} cores, {about['date']}, with a load of "
-        f"{about['load_average']} by other programs.",
+        where_and_when(about),
         "",
         "| bytes | shares | way | measured | predicted |",
         "| ---: | --- | --- | ---: | ---: |",
