@@ -72,7 +72,7 @@ class ModelState:
         """The whole value of a tensor. Ranks call it together."""
         backend = self.groups.backend
         if name not in self.stored:
-            return self._copy(self._elsewhere(name))
+            return self._copy(self.unread(name))
         self._bring_together(name)
         local = backend.detached(self.stored[name].local)
         gathered = self.gather(name, local)
@@ -88,7 +88,7 @@ class ModelState:
         if name in self.stored:
             self.set_local(name, shard(whole, self.stored[name].nd, self.groups))
         else:
-            self.groups.backend.write(self._elsewhere(name), whole)
+            self.groups.backend.write(self.unread(name), whole)
 
     def set_local(self, name: str, local: Tensor) -> None:
         """Overwrite this rank's part of a value that the graph reads."""
@@ -99,7 +99,7 @@ class ModelState:
         """The whole shape of a tensor."""
         if name in self.stored:
             return self.stored[name].shape
-        return tuple(self._elsewhere(name).shape)
+        return tuple(self.unread(name).shape)
 
     def update(self, name: str, value: Tensor, nd: NdSbp, apart: tuple[int, ...] = ()) -> None:
         """Overwrite a buffer with `value`, this rank's part under `nd`, where it is then kept.
@@ -169,7 +169,7 @@ class ModelState:
         """One more batch has gone through the BatchNorm at path `module`."""
         name = f"{module}.num_batches_tracked" if module else "num_batches_tracked"
         if name in self.counters or name in self.whole:  # a functional BatchNorm counts nothing
-            self.counters[name] = self._elsewhere(name) + 1
+            self.counters[name] = self.unread(name) + 1
 
     def check_parameters(self) -> None:
         """AssertionError unless every parameter is placed as planned, and replicas are equal."""
@@ -178,7 +178,7 @@ class ModelState:
                 what = f"parameter {name}"
                 check_tensor(stored.local, what, stored.shape, stored.nd, self.groups)
 
-    def _elsewhere(self, name: str) -> Tensor:
+    def unread(self, name: str) -> Tensor:
         """A tensor that the graph does not read."""
         return self.counters.get(name, self.whole.get(name))
 

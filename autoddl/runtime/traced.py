@@ -29,6 +29,7 @@ class Traced:
     structure: the model's result with `Slot(i)` in the place of `graph.outputs[i]`
     examples:  the specs of all tensors of the example, in the order of `calling`
     calling:   how the model is called with a batch; None if only its tensors are known
+    model:     the user's, where the trainer gives a copy of it
     """
 
     graph: Graph
@@ -39,6 +40,7 @@ class Traced:
     structure: Any = None
     examples: tuple[TensorSpec, ...] = ()
     calling: Calling | None = None
+    model: Any = None
 
     @property
     def batches(self) -> Calling:

@@ -20,7 +20,7 @@ from .guard import inside, leave, leave_if_failed
 
 CALLS = (
     "exit", "step", "eval_step", "state_dict", "load_state_dict", "save", "load", "averaged",
-    "evaluate", "checked",
+    "evaluate", "checked", "module",
 )  # fmt: skip
 Checksums = Mapping[int, tuple[int, int]]  # argument -> what it is a part of, and its checksum
 

@@ -29,10 +29,12 @@ def start_trainer(
     backend: Backend,
     options_of: OptionsFn,
     options: Mapping[str, Any],
+    kind: type[Trainer] = Trainer,
 ) -> Trainer:
     """The trainer of this rank. All ranks of the job call it, behind the guard.
 
     options: of `Trainer`
+    kind:    the class of the trainer
 
     Raises ValueError unless the ranks have the same plan, options, versions and optimizer. Of the
     model's values rank 0's are taken.
@@ -44,7 +46,7 @@ def start_trainer(
     }
     check_alike(said, backend)
     say_unlike("the model's initial values", {**traced.params, **traced.buffers}, backend)
-    trainer = Trainer(traced, plan, optimizer, backend, **options)
+    trainer = kind(traced, plan, optimizer, backend, **options)
     check_alike({"optimizer": _optimizer_text(trainer, options_of)}, backend)
     be_patient(_TIMES_PREDICTED * figures(plan).iteration_s)
     atexit.register(trainer.roll_call.at_exit)

@@ -19,6 +19,7 @@ from ..traced import Traced
 from ..trainer import Plan, Trainer
 from .backend import Torch as new_backend
 from .trace.trace import trace_with_state
+from .trainer import TorchTrainer
 
 __all__ = ["new_backend", "trace_with_state"]
 NAME = "torch"
@@ -27,7 +28,7 @@ MOMENTUM = 0.9  # the usual choice with SGD
 
 def build_trainer(traced: Traced, plan: Plan, optimizer: OptimizerFn, **options: Any) -> Trainer:
     install_guard()
-    return start_trainer(traced, plan, optimizer, new_backend(), _options_of, options)
+    return start_trainer(traced, plan, optimizer, new_backend(), _options_of, options, TorchTrainer)
 
 
 def _options_of(optimizer: Any) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:

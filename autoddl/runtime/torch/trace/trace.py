@@ -70,6 +70,7 @@ def trace_with_state(
         structure=structure,
         examples=tuple(TensorSpec(tuple(t.shape), dtype_name(t.dtype)) for t in tensors),
         calling=calling,
+        model=model,
     )
 
 

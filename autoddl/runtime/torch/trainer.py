@@ -1,0 +1,98 @@
+"""A trainer on PyTorch, whose model torch's own tools can take."""
+
+from __future__ import annotations
+
+import copy
+from functools import cached_property
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from ...plans.figures import figures
+from ...sbp.layout import is_even, local_slices
+from ...sbp.mesh import Mesh
+from ..jobs.guard import inside
+from ..state import Stored
+from ..trainer import Trainer
+from ..whole_state import holders
+
+
+class TorchTrainer(Trainer):
+    """See `Trainer`."""
+
+    @inside("module")
+    def module(self) -> nn.Module:
+        """A copy of the model whose parameters and buffers are `DTensor`s, placed as planned.
+
+        They are the trainer's own memory: `torch.distributed.checkpoint` saves the module's
+        `state_dict`, each rank its parts, and training goes on from what it loads into it, under
+        any plan or none; averages stay what they are. A step gives buffers new memory: ask again
+        after it. On one device they are plain tensors, in stages None where another stage has
+        them. All ranks call it.
+
+        Raises ValueError where a `DTensor` cannot be placed so, or two stages share a parameter.
+        """
+        self._call_training("module")
+        for tensor in figures(self.plan).travel.shared_params:
+            raise ValueError(
+                f"two stages have {tensor}, which a module has once; use trainer.save or "
+                "trainer.state_dict"
+            )
+        for part in self._parts.values():
+            part.state.settle()
+        named = {**self._traced.params, **self._traced.buffers}
+        parts = holders(self.plan, named)
+        found = {id(x): self._shared(name, x, parts[name]) for name, x in named.items()}
+        made = copy.deepcopy(self._traced.model, {id(x): x for x in named.values()})
+        for module in made.modules():
+            for own in (module._parameters, module._buffers):
+                own.update({key: found[id(x)] for key, x in own.items() if x is not None})
+        return made
+
+    def _shared(self, name: str, own: torch.Tensor, number: int | None) -> torch.Tensor | None:
+        """What stands in the module for the user's `own` tensor, which part `number` has."""
+        if number is not None and number not in self._parts:
+            return None
+        state = self._parts[self.stage if number is None else number].state
+        stored = state.stored.get(name)
+        x = state.unread(name) if stored is None else self._dtensor(name, stored)
+        return nn.Parameter(x, own.requires_grad) if isinstance(own, nn.Parameter) else x
+
+    def _dtensor(self, name: str, stored: Stored) -> torch.Tensor:
+        mesh = self._job.groups.mesh
+        if mesh.size == 1:
+            return stored.local
+        if not all(_is_chunk(stored, mesh, rank) for rank in range(mesh.size)):
+            raise ValueError(
+                f"{name} of shape {stored.shape} is cut into other parts on {mesh} devices than a "
+                "DTensor has; use trainer.save and trainer.state_dict"
+            )
+        places = [Shard(p.dim) if p.is_split else Replicate() for p in stored.nd]
+        like = torch.empty(stored.shape, device="meta")
+        return DTensor.from_local(
+            stored.local, self._meshes[self.stage], places, shape=like.shape, stride=like.stride()
+        )
+
+    @cached_property
+    def _meshes(self) -> list[DeviceMesh]:
+        """Of the stages, a dimension for each axis of the plan; all ranks make them all."""
+        kind = self._backend.facts.device
+        pairs = zip(self._job.ranks, self.plan.stages, strict=True)
+        return [
+            DeviceMesh(kind, torch.tensor(ranks).view(stage.mesh.extents)) for ranks, stage in pairs
+        ]
+
+
+def _is_chunk(stored: Stored, mesh: Mesh, rank: int) -> bool:
+    """Whether a rank's part is what `torch.chunk`, axis by axis, would give it."""
+    if is_even(stored.shape, stored.nd, mesh) and not mesh.shares:
+        return True
+    ranges = [range(n) for n in stored.shape]
+    for place, extent, coord in zip(stored.nd, mesh.extents, mesh.coords(rank), strict=True):
+        if place.is_split:
+            size = -(-len(ranges[place.dim]) // extent)
+            ranges[place.dim] = ranges[place.dim][coord * size : (coord + 1) * size]
+    own = local_slices(stored.shape, stored.nd, mesh, rank)
+    return [range(s.start, s.stop) for s in own] == ranges
