@@ -57,6 +57,7 @@ OUTSIDE = {
     "runtime.oneflow.rival": {"numpy", "oneflow", "google"},
     "runtime.torch": {"numpy", "torch"},
     "runtime.torch.memory": set(),
+    "runtime.entry": {"numpy", "transformers"},
     "runtime.framework": {"numpy", "oneflow", "torch"},  # says what to do where it is missing
     "tools.calibration": {"numpy", "scipy", "matplotlib", "rich"},
     "tools.report": {"jinja2", "matplotlib"},

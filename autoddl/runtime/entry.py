@@ -1,6 +1,7 @@
 """Models by name: `module:function` names a function that returns (model, example, loss).
 
-A name without a colon is one of the models that come with autoddl (`oneflow/models`).
+A name without a colon is one of the models that come with autoddl (`oneflow/models`), and
+`hf:config.json` the one of transformers that the file configures, with its own loss.
 
 `example` is the model's positional inputs followed by the target, `loss(output, target)` a scalar;
 or `example` is a dict (`calling.py`).
@@ -10,6 +11,7 @@ The module is searched for in the current directory first.
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import inspect
 import os
@@ -18,7 +20,14 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 SHIPPED = f"{__package__}.oneflow.models"
+HUGGING_FACE = "hf:"
+_LONGEST = 2048  # tokens of a row, unless the name says another number: what many are trained with
+_BY_TOKEN = ("LM", "LMHeadModel", "ForConditionalGeneration", "ForTokenClassification")
+_BY_ROW = ("ForSequenceClassification", "ForImageClassification")
+_ATTENTION_DROPS = {"attention_dropout", "attention_probs_dropout_prob", "attn_pdrop"}
 Entry = tuple[Any, Any, Callable[..., Any]]
 
 
@@ -51,6 +60,8 @@ def call_entry(name: str, batch: int | None = None) -> Entry:
 
 def find_entry(name: str) -> Callable[..., Any]:
     """The function itself, uncalled. ValueError as for `call_entry`."""
+    if name.startswith(HUGGING_FACE):
+        return functools.partial(hugging_face, name.removeprefix(HUGGING_FACE))
     module_name, colon, function_name = name.rpartition(":")
     if not function_name or (colon and not module_name):
         raise ValueError(f"{name!r} names no function; write module:function")
@@ -67,6 +78,61 @@ def find_entry(name: str) -> Callable[..., Any]:
         f"no model {name!r} comes with autoddl ('autoddl models' lists those that do); "
         + (hint if near else "write module:function for one of your own")
     )
+
+
+def hugging_face(name: str, batch: int = 8) -> Entry:
+    """The model that a configuration file of transformers is for, with random values.
+
+    name: of the file; behind a colon how many tokens a row has, by default as many as the model
+          takes, at most 2048
+
+    Attention drops nothing, as no plan has that. ValueError if there is no such file or model, or
+    what it learns is not known.
+    """
+    file, colon, length = name.rpartition(":")
+    if not (colon and length.isdecimal() and int(length)):
+        file, length = name, ""
+    if not os.path.isfile(file):
+        raise ValueError(f"{file}: no such file; give a model's config.json")
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError(
+            f"{HUGGING_FACE}{name} needs transformers, which cannot be imported here ({error}): "
+            "pip install transformers"
+        ) from error
+    try:
+        config = transformers.AutoConfig.from_pretrained(file)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"{file}: {str(error).partition(chr(10))[0]}") from error
+    (kind, *_) = config.architectures or [""]
+    made = getattr(transformers, kind, None)
+    by_token = kind.endswith(_BY_TOKEN)
+    if made is None or not (by_token or kind.endswith(_BY_ROW)):
+        raise ValueError(
+            f"{file}: what a {kind or 'model without architectures'} learns is not known here, "
+            "which LlamaForCausalLM tells; write a function for it, and give module:function"
+        )
+    config.use_cache = False
+    for option in _ATTENTION_DROPS.intersection(config.to_dict()):
+        setattr(config, option, 0.0)
+    model = made(config)
+    words = int(length) if length else min(_LONGEST, _longest(config))
+    if model.main_input_name == "pixel_values":
+        shape = batch, config.num_channels, config.image_size, config.image_size
+        inputs = np.zeros(shape, np.float32)
+    else:
+        inputs = np.zeros((batch, words), np.int64)
+    labels = np.zeros((batch, words) if by_token else batch, np.int64)
+    arrays = {model.main_input_name: inputs, "labels": labels}
+    example = dict(transformers.BatchEncoding(arrays, tensor_type="pt"))
+    return model, example, lambda result, batch: result.loss
+
+
+def _longest(config: Any) -> int:
+    """The tokens that a model takes, as far as its configuration says."""
+    names = "max_position_embeddings", "n_positions"
+    return next((n for name in names if (n := getattr(config, name, None))), _LONGEST)
 
 
 def describe(value: object) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .entry import Entry, find_entry
+from .entry import HUGGING_FACE, Entry, find_entry
 from .jobs.launch import NO_NEWS
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ def framework_of(model: Any, call: str) -> Framework:
 
 def framework_of_entry(name: str, call: str) -> Framework:
     """That which the module of `name` (module:function) has imported."""
+    if name.startswith(HUGGING_FACE):
+        return framework("torch", call)
     if ":" not in name:
         return framework(_FIRST, call)
     with _without_no_news():

@@ -32,7 +32,8 @@ def map_leaves(tree: Any, leaf: type, change: Callable[[Any], Any]) -> Any:
         return type(tree)(map(inside, tree))
     if isinstance(tree, dict):
         changed = copy.copy(tree)  # a subclass may take other arguments than a dict
-        changed.update({key: inside(item) for key, item in tree.items()})
+        for key, item in tree.items():  # one by one: the results of transformers have no `update`
+            changed[key] = inside(item)
         return changed
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         fields = [f.name for f in dataclasses.fields(tree) if f.init]

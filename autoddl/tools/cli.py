@@ -43,10 +43,11 @@ if TYPE_CHECKING:
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(package_name="autoddl")
 def main(debug: bool) -> None:
-    """Plan and run parallel training of OneFlow models.
+    """Plan and run parallel training of models of OneFlow and PyTorch.
 
-    A MODEL is module:function, a function that returns (model, example, loss), or one of those
-    that 'autoddl models' lists. 'autoddl COMMAND --help' shows examples.
+    A MODEL is module:function, a function that returns (model, example, loss); one of those that
+    'autoddl models' lists; or hf:config.json (hf:config.json:4096 for rows of 4096 tokens), the
+    configuration of a model of Hugging Face. 'autoddl COMMAND --help' shows examples.
     """
     del debug
     # OneFlow's log on stderr: by default only what ends the process.
@@ -94,6 +95,7 @@ def trace(model: str, output: str, batch: int | None) -> None:
         "autoddl plan gpt.json --cluster laptop --stages 2 --schedule eager-1f1b",
         "autoddl plan gpt.json --cluster laptop --search integer --budget-seconds 60",
         "autoddl plan gpt.json --cluster gcp_a100 --nodes 128 --gap 1%",
+        "autoddl plan hf:config.json --batch 1024 --cluster gcp_a100 --back-end torch",
     )
 )
 @MODEL

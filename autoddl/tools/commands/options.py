@@ -157,8 +157,11 @@ def load_cluster(path: str, nodes: int | None, gpus_per_node: int | None) -> Clu
 
 
 def graph_of(model: str, batch: int | None) -> Graph:
-    """The graph saved in the file `model`, or the trace of module:function."""
-    if not (model.endswith(".json") or Path(model).is_file()):
+    """The graph saved in the file `model`, or the trace of a model by name."""
+    from ...runtime.entry import HUGGING_FACE
+
+    is_file = model.endswith(".json") or Path(model).is_file()
+    if model.startswith(HUGGING_FACE) or not is_file:
         return traced(model, batch)
     from ...graph.graph import Graph
 
@@ -167,7 +170,7 @@ def graph_of(model: str, batch: int | None) -> Graph:
 
 
 def traced(model: str, batch: int | None) -> Graph:
-    """The graph of module:function, built without memory for its parameters."""
+    """The graph of a model by name, built without memory for its parameters."""
     from ...runtime.framework import framework_of_entry
 
     return framework_of_entry(model, "autoddl trace").trace_entry(model, batch)

@@ -1,0 +1,75 @@
+"""Models by Hugging Face's configuration files: planned without weights, and trained."""
+
+import json
+import sys
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from autoddl.graph.graph import Graph
+from autoddl.runtime.entry import call_entry
+from autoddl.tools.cli import main
+
+VIT = {
+    "model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 32,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "image_size": 32,
+    "patch_size": 8,
+}  # fmt: skip
+BERT = {
+    "model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 32,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 99,
+}  # fmt: skip
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    """Writes a config.json into the current folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda fields: (tmp_path / "config.json").write_text(json.dumps(fields))
+
+
+def run(*words):
+    return CliRunner().invoke(main, list(words))
+
+
+@pytest.mark.parametrize(("fields", "rows"), [(VIT, 8), (BERT, 12)])
+def test_a_graph_has_the_files_model_in_the_batch_asked_for(config, fields, rows):
+    pytest.importorskip("transformers", reason="needs transformers")
+    config(fields)
+    done = run("trace", "hf:config.json:24", "--batch", str(rows), "-o", "graph.json")
+    assert done.exit_code == 0, done.output
+    graph, (model, *_) = Graph.load("graph.json"), call_entry("hf:config.json")
+    assert graph.batch == rows
+    known = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    assert {op.attrs["name"]: graph.spec(op).outputs[0].shape for op in graph.params} == known
+    words = graph.tensors["input.0"].spec.shape
+    assert words == ((rows, 24) if fields is BERT else (rows, 3, 32, 32))
+
+
+def test_it_is_planned_and_trained(config):
+    pytest.importorskip("transformers", reason="needs transformers")
+    config(VIT)
+    done = run("plan", "hf:config.json", "--cluster", "laptop", "--back-end", "torch")
+    assert done.exit_code == 0 and "ViTForImageClassification on laptop 2x2" in done.output
+    one = ("--cluster", "laptop", "--nodes", "1", "--gpus-per-node", "1")
+    done = run("train", "hf:config.json", *one, "--steps", "2")
+    assert done.exit_code == 0 and "step   2  loss" in done.output, done.output
+
+
+def test_what_cannot_be_made_is_refused(config, monkeypatch):
+    def error(name="hf:config.json"):
+        done = run("plan", name, "--cluster", "laptop")
+        assert done.exit_code != 0
+        return done.output
+
+    assert "no-such.json: no such file" in error("hf:no-such.json")
+    config({**BERT, "architectures": ["BertModel"]})
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "transformers", None)
+        assert "pip install transformers" in error()
+    pytest.importorskip("transformers", reason="needs transformers")
+    assert "what a BertModel learns is not known here" in error()
+    config({"model_type": "no such"})
+    assert "config.json: " in error()
+    assert torch.get_default_device().type == "cpu"
