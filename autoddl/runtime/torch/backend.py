@@ -93,6 +93,11 @@ class Torch:
         self, watched: Sequence[torch.Tensor | None], outputs: Sequence[torch.Tensor]
     ) -> Vjp:
         leaves = [x for x in watched if x is not None]
+        node = outputs[0].grad_fn if len(outputs) == 1 else None
+        if node is not None and len(node._input_metadata) == 1:
+            ends = [n and getattr(n, "variable", node) for n, _ in node.next_functions]
+            if all(end is not node for end in ends):  # else they are other operators' results
+                return functools.partial(_through, node, ends, watched)
 
         def vjp(gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
             pairs = zip(outputs, gradients, strict=True)
@@ -195,6 +200,29 @@ class Torch:
             )
         check_handed(parameters, (p for group in made.param_groups for p in group["params"]))
         return TorchOptimizer(made)
+
+
+def _through(
+    node: Any,
+    ends: Sequence[torch.Tensor | None],
+    watched: Sequence[torch.Tensor | None],
+    gradients: Sequence[torch.Tensor | None],
+) -> list[torch.Tensor | None]:
+    """The vector-Jacobian product of one operator of autograd, whose inputs `ends` are watched.
+
+    Autograd's engine would take 25 us for it, eager torch 20 us for both passes of an operator.
+    """
+    with torch.no_grad():
+        given = node(*gradients)
+        sums: dict[int, torch.Tensor] = {}
+        for x, gradient in zip(ends, given if isinstance(given, tuple) else (given,), strict=True):
+            if x is not None and gradient is not None:
+                own = gradient if gradient.shape == x.shape else gradient.sum_to_size(x.shape)
+                sums[id(x)] = sums[id(x)] + own if id(x) in sums else own
+        return [
+            x if x is None else sums[id(x)] if id(x) in sums else torch.zeros_like(x)
+            for x in watched
+        ]
 
 
 def _refuse_opaque(call: Any) -> Any:

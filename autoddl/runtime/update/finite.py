@@ -1,6 +1,7 @@
 """Whether the loss and the gradients are finite: no infinity, and nothing that is no number (NaN).
 
-Zero times what is not finite is no number, and stays so in sums: one number tells of a tensor.
+A sum of what is not finite is not finite, and zero times that is no number: one number tells of all
+tensors, each of which is read once. (Finite elements whose sum has no float32 count as infinite.)
 """
 
 from __future__ import annotations
@@ -26,11 +27,10 @@ def check_choice(on_nonfinite: str) -> None:
 
 def health(tensors: Iterable[Tensor], backend: Backend) -> Tensor:
     """Float64 [1]: zero if all elements of the local tensors are finite, else no number."""
-    total = backend.zeros((1,), "float64")
+    sums = [backend.zeros((1,), "float64")]
     with backend.no_grad():
-        for x in tensors:
-            total = total + backend.cast((x * 0.0).sum().reshape((1,)), "float64")
-    return total
+        sums += [backend.cast(x.sum().reshape((1,)), "float64") for x in tensors]
+        return (backend.cat(sums, 0) * 0.0).sum().reshape((1,))
 
 
 def all_finite(tensors: Iterable[Tensor], world: Group) -> bool:

@@ -24,12 +24,6 @@ def multiply(a: Tensor, b: Tensor, attrs: Attrs) -> Tensor:
     return y if attrs["alpha"] == 1 else y * attrs["alpha"]
 
 
-def matmul(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
-    """(a, b) -> alpha a b, either transposed."""
-    a, b = inputs
-    return [multiply(a, b, attrs)]
-
-
 def product_gradient(a: Tensor, b: Tensor, attrs: Attrs, dy: Tensor, index: int) -> Tensor:
     """da (index 0) or db (1)."""
     ta, tb, alpha = attrs["transpose_a"], attrs["transpose_b"], attrs["alpha"]
@@ -57,8 +51,8 @@ def _summed(gradient: Tensor, like: Tensor) -> Tensor:
     return gradient.sum_to_size(like.shape) if gradient.shape != like.shape else gradient
 
 
-def matmul_by_input(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput:
-    """`matmul`, whose two gradients come apart."""
+def matmul(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput:
+    """(a, b) -> alpha a b, either transposed; its two gradients come apart."""
     a, b = (x.detach() for x in inputs)
 
     def gradient(grads: Sequence[Tensor | None], index: int) -> Tensor:
@@ -226,6 +220,6 @@ KERNELS: dict[str, Kernel] = {
     ),
 }
 BY_INPUT: dict[str, Kernel] = {
-    **dict.fromkeys(filter(is_matmul, RULES), matmul_by_input),
+    **dict.fromkeys(filter(is_matmul, RULES), matmul),
     **dict.fromkeys(_CONVOLUTIONS, conv_by_input),
 }
