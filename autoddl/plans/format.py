@@ -50,7 +50,7 @@ def format_bytes(n: float) -> str:
     if n == math.inf:
         return "unlimited memory"
     for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(n) < 1000 or unit == "TB":
+        if abs(n) < 999.5 or unit == "TB":  # as much is written as 1000, which is 1 of the next
             return f"{n:.0f} B" if unit == "B" else f"{n:.3g} {unit}"
         n /= 1000
     raise AssertionError
@@ -65,7 +65,7 @@ def format_at_least(n: float) -> str:
 def format_seconds(s: float) -> str:
     """0.00234 -> '2.34 ms'."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(s) >= scale:
+        if abs(s) >= 0.9995 * scale:  # what is written as 1000 of the next
             return f"{s / scale:.3g} {unit}"
     return "0 s" if s == 0 else f"{s / 1e-9:.3g} ns"
 

@@ -47,7 +47,7 @@ def examine() -> list[Check]:
     """All checks, in the order in which to mend what fails."""
     installed = installed_versions()
     checks = [python_check(sys.version_info[:2], platform.system(), platform.machine())]
-    needed = ("numpy", "scipy", "click", "rich", "jinja2")
+    needed = ("numpy", "scipy", "pydantic", "click", "rich", "jinja2")
     checks += [planner_check(name, installed) for name in needed]
     checks.append(loops_check(loops))
     checks += oneflow_checks(installed, can_have_oneflow())
@@ -82,7 +82,7 @@ def python_check(version: tuple[int, int], system: str, machine: str) -> Check:
     if version != (3, 10) or (system, machine) != ("Linux", "x86_64"):
         return Check(
             "python", "note", found,
-            "planning works; tracing and training need Python 3.10 on Linux x86_64",
+            "planning and PyTorch models work; OneFlow models need Python 3.10 on Linux x86_64",
         )  # fmt: skip
     return Check("python", "ok", found)
 
@@ -112,7 +112,7 @@ def oneflow_checks(installed: Installed, possible: bool) -> list[Check]:
     if version is None:
         if possible:
             return [Check("oneflow", "fail", "not installed", REINSTALL)]
-        return [Check("oneflow", "note", "not installed", "to trace and train, use Python 3.10")]
+        return [Check("oneflow", "note", "not installed", "its models need Python 3.10")]
     if version.partition("+")[0] != ONEFLOW:
         mend = f"autoddl needs {ONEFLOW}: pip install oneflow=={ONEFLOW} (Python 3.10)"
         return [Check("oneflow", "fail", version, mend)]
@@ -200,7 +200,10 @@ def optional_checks(
 ) -> list[Check]:
     """What only some commands need; without it a note says which. `which` as `shutil.which`."""
     pictures = "compare --plot, explain --timeline and calibrate's plot"
-    found = [_optional("matplotlib", installed.get("matplotlib"), pictures, "pip install")]
+    found = [
+        _optional("torch", installed.get("torch"), "models of PyTorch", "pip install"),
+        _optional("matplotlib", installed.get("matplotlib"), pictures, "pip install"),
+    ]
     browser = next((name for name in BROWSERS if which(name)), None)
     found.append(_optional("chromium", browser, "explain --png", "apt install"))
     tools = None if any(which(tool) is None for tool in BOX_TOOLS) else " and ".join(BOX_TOOLS)

@@ -64,6 +64,11 @@ class TrainJob:
     max_restarts: int = 0
 
     def __post_init__(self) -> None:
+        if Path(self.model).is_file():
+            raise ValueError(
+                f"{self.model} is a file, and a model is needed here: module:function, or a name "
+                "that 'autoddl models' lists; a plan is given as --plan FILE"
+            )
         own = [name for name in self.options.changed if name not in ("seed", "optimizer")]
         if self.plan_file is not None and own:
             raise ValueError(

@@ -103,12 +103,14 @@ def test_launcher():
 
 
 def test_what_some_commands_need_is_noted():
-    there = doctor.optional_checks({"matplotlib": "3.10.9"}, lambda name: f"/bin/{name}", True)
+    installed = {"matplotlib": "3.10.9", "torch": "2.14.1"}
+    there = doctor.optional_checks(installed, lambda name: f"/bin/{name}", True)
     assert {check.status for check in there} == {"ok"}
     missing = doctor.optional_checks({}, lambda name: None, False)
     mends = {check.name: check.mend for check in missing}
     assert {check.status for check in missing} == {"note"}
     assert "compare --plot" in mends["matplotlib"] and "explain --png" in mends["chromium"]
+    assert "PyTorch" in mends["torch"]
     assert "box" in mends["iproute2"] and "sudo" in mends["root"]
 
 

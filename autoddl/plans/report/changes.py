@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ...cluster.spec import Cluster
+from ...cluster.link import Link
+from ...cluster.spec import Cluster, HostGroup
 from ..figures import figures
 from ..plan import Plan
 from ..records import COPIES, PlannedLayer
@@ -45,15 +46,19 @@ class Change:
 
 def with_faster(cluster: Cluster, link: Literal["inter", "intra"]) -> Cluster:
     """The same machine with links between hosts, or inside them, of twice the bandwidth."""
-    old: float = getattr(cluster, link).beta_s_per_byte
+
+    def faster(part: Cluster | HostGroup) -> dict[str, Link]:
+        old: Link | None = getattr(part, link)  # None: a group without one of its own
+        return {link: replace(old, beta_s_per_byte=old.beta_s_per_byte / 2)} if old else {}
+
     lines = tuple(
         replace(line, s_per_byte=line.s_per_byte / 2)
         if (line.nodes > 1) == (link == "inter")
         else line
         for line in cluster.lines
     )
-    faster = replace(getattr(cluster, link), beta_s_per_byte=old / 2)
-    return replace(cluster, **{link: faster}, lines=lines)
+    groups = tuple(replace(group, **faster(group)) for group in cluster.groups)
+    return replace(cluster, **faster(cluster), groups=groups, lines=lines)
 
 
 def same_plan(plan: Plan) -> Iterator[Change]:
@@ -69,11 +74,14 @@ def changes(plan: Plan, anew: Sequence[Change] = ()) -> Table:
     """What each change brings; a change that was planned anew stands below the plan as it is."""
     found = [*same_plan(plan), *anew]
     title = "What would change its time" if found else ""
-    notes = (
-        "times as fast: rows a second, against this plan; done again: computation that another "
-        "device does as well; the same plan: with all placements held fixed",
-    )
     rows = tuple(_row(plan, change) for change in found)
+    again = ""
+    if any(row.get("repeated") for row in rows):
+        again = "done again: computation that another device does as well; "
+    notes = (
+        f"times as fast: rows a second, against this plan; {again}the same plan: with all "
+        "placements held fixed",
+    )
     return Table("changes", title, _COLUMNS, rows, notes=notes if found else ())
 
 

@@ -283,7 +283,7 @@ def _schemes(plan: Plan) -> Table:
     columns = (
         Column("name", "scheme"),
         Column("topology", "split"),
-        Column("micro_batches", "rounds", "count"),
+        Column("micro_batches", "micro-batches", "count"),
         Column("iteration_s", "a step", "seconds"),
         Column("times", "times as long", "times"),
         Column("communication_s", "comm.", "seconds"),

@@ -77,10 +77,15 @@ def _is_used(cluster: Cluster, field: str) -> bool:
 
 
 def _source(cluster: Cluster, field: str) -> str:
-    """Where the file says that a number comes from; of a group's own, the group says it."""
+    """Where the file says that a number comes from; of a group's own, the group says it.
+
+    How many hosts a group has, the machine may say for all groups.
+    """
     for group in cluster.groups:
         if field.startswith(f"{group.name}."):
-            return group.sources.get(field.removeprefix(f"{group.name}."), "")
+            own = field.removeprefix(f"{group.name}.")
+            of_all = cluster.sources.get("nodes", "") if own == "nodes" else ""
+            return group.sources.get(own, of_all)
     return cluster.sources.get(field, "")
 
 

@@ -60,7 +60,7 @@ class _Kind:
     @property
     def text(self) -> str:
         """`10 layers such as features.2 by batch 4 (85% of the computation, ...)`."""
-        largest, others = self.layers[0].name, len(self.layers) - 1
+        largest, others = _called(self.layers[0]), len(self.layers) - 1
         which = f"{others + 1} layers such as {largest}" if others else largest
         shares = f"{self.compute:.0%} of the computation, {self.parameters:.0%} of the parameters"
         return f"{which} by {self.split} ({shares})"
@@ -101,7 +101,7 @@ def _splits(plan: Plan) -> str:
         return f"Splits all layers by {kinds[0].split}{_because(plan, kinds)}."
     told = " and ".join(kind.text for kind in kinds[:_NAMED])
     others = sum(len(kind.layers) for kind in kinds[_NAMED:])
-    rest = f", and {others} otherwise" if others else ""
+    rest = f", and {_counted(others)} in other ways" if others else ""
     return f"Splits {told}{rest}{_because(plan, kinds)}."
 
 
@@ -207,12 +207,22 @@ def _repeated(plan: Plan) -> str:
     if share < _SOME:
         return ""
     first = found[0]
-    others = f" and {len(found) - 1} other layers" if len(found) > 1 else ""
+    others = f" and {_counted(len(found) - 1, 'other ')}" if len(found) > 1 else ""
     return (
-        f"{first.name}{others}: {first.split.count(COPIES)} devices compute the same ({share:.0%} "
-        "of all computation is done again); a larger batch, wider layers or faster links would use "
-        "them, and 'autoddl explain --suggest' computes what fewer devices would do."
+        f"{first.split.count(COPIES)} devices each compute the same of {_called(first)}{others} "
+        f"({share:.0%} of all computation is done again); a larger batch, wider layers or faster "
+        "links would use them, and 'autoddl explain --suggest' computes what fewer devices would "
+        "do."
     )
+
+
+def _called(layer: PlannedLayer) -> str:
+    """Its name; `layer 2` where that is a number, as in an nn.Sequential."""
+    return f"layer {layer.name}" if layer.name.isdigit() else layer.name
+
+
+def _counted(layers: int, which: str = "") -> str:
+    return f"{layers} {which}layer{'' if layers == 1 else 's'}"
 
 
 def _named(scheme: PlannedBaseline) -> str:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from ..._files import write_figure
 from ...graph.batch_norm import batch_norm_of
-from ...plans.format import format_seconds, short_topology
+from ...plans import Plan
+from ...plans.format import format_seconds, short_topology, written
 from ...plans.report.contents import cluster_figures
 from ...plans.report.machine import estimates_notes
 from ...plans.report.notation import TOPOLOGY
 from ...plans.report.sections import Column, Figure, Figures, Report, Row, Table
+from ...plans.stage_figures import stage_figures
 from ..compare import Comparison, Scheme, causes
 
 # Parts of an iteration and their colours, which differ in lightness as well.
@@ -28,7 +30,7 @@ COLUMNS = (
     Column("name", "scheme"),
     Column("topology", "split", notation="words"),
     Column("topologies", "topologies", notation="sbp"),
-    Column("micro_batches", "rounds", "count"),
+    Column("micro_batches", "micro-batches", "count"),
     Column("iteration_s", "a step", "seconds"),
     Column("times", "x ours", "times"),
     Column("compute_s", "comput.", "seconds"),
@@ -63,7 +65,8 @@ def comparison_report(found: Comparison) -> Report:
     none = "none of the known schemes can run" if found.is_whole else "no known scheme was priced"
     note = none if closest is None else _saved(found, closest)
     ended = () if found.is_whole else ("interrupted: not all known schemes were priced",)
-    notes = (note, *ended, *estimates_notes(cluster))
+    certificate = () if found.ours.plan is None else _certificate(found.ours.plan)
+    notes = (note, *certificate, *ended, *estimates_notes(cluster))
     schemes = Table("schemes", "Schemes", COLUMNS, rows, notes=notes, legend={"sbp": TOPOLOGY})
     sections = (heading, cluster_figures(cluster), schemes)
     if closest is not None:
@@ -78,14 +81,23 @@ def _saved(found: Comparison, closest: Scheme) -> str:
     words = (
         f"{_less(less['iteration_s'])} time",
         f"{_less(less['communication_s'])} communication time",
-        f"{_less(less['nic_bytes'])} bytes through each NIC",
+        f"{_less(less['nic_bytes'], 'fewer')} bytes through each NIC",
     )
     return f"the closest is {closest.name}; ours takes {', '.join(words)}"
 
 
-def _less(share: float) -> str:
+def _certificate(ours: Plan) -> tuple[str, ...]:
+    """How far from the best possible our plan is at most, where the search proves it."""
+    gaps = [stage_figures(stage).gap for stage in ours.stages]
+    if any(gap is None for gap in gaps):
+        return ()
+    whose = "the lower bound" if len(gaps) == 1 else "its lower bound, stage by stage"
+    return (f"ours is within {written(max(filter(None, gaps), default=0.0), 'share')} of {whose}",)
+
+
+def _less(share: float, word: str = "less") -> str:
     """0.2 -> '20.0% less'."""
-    return f"{abs(share):.1%} {'more' if share < 0 else 'less'}"
+    return f"{abs(share):.1%} {'more' if share < 0 else word}"
 
 
 def _row(scheme: Scheme, ours: Scheme) -> Row:

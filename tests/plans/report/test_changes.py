@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autoddl.cluster.link import GroupLine
+from autoddl.cluster.spec import Cluster
 from autoddl.planner.planner import find_plan
 from autoddl.plans.figures import figures
 from autoddl.plans.report import report
@@ -41,6 +42,16 @@ def test_measured_lines_are_of_the_links_that_their_groups_cross():
     assert [line.s_per_byte for line in with_faster(where, "intra").lines] == [4.0, 2.0]
 
 
+def test_hosts_with_links_of_their_own_have_them_faster_too():
+    where = Cluster.load("hap_64")
+    (old,), (new,) = (
+        [group.intra for group in machine.groups if group.intra is not None]
+        for machine in (where, with_faster(where, "intra"))
+    )
+    assert new.beta_s_per_byte == old.beta_s_per_byte / 2
+    assert with_faster(where, "inter").groups == where.groups  # which all have the machine's
+
+
 def test_links_that_carry_nothing_are_left_out():
     assert not list(same_plan(find_plan(mlp(8, (16, 16)), cluster("laptop", 2, 2))))
     assert len(list(same_plan(STAGED))) == 2
@@ -50,7 +61,7 @@ def test_work_that_is_done_again_is_counted_and_named():
     alike = find_plan(mlp(8, (16, 16)), cluster("laptop", 2, 2))
     assert repeated(alike) == pytest.approx(0.75)
     (told,) = [f.value for f in why(alike).figures if f.key == "repeated"]
-    assert str(told).startswith("fc0: 4 devices compute the same (75% of all computation")
+    assert str(told).startswith("4 devices each compute the same of fc0 (75% of all computation")
     divided = find_plan(mlp(65536, (64, 64, 64)), cluster("piz_daint", 4, 1))
     assert repeated(divided) == 0.0
     assert not [f.value for f in why(divided).figures if f.key == "repeated" and f.value]

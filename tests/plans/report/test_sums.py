@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from autoddl.cluster.spec import HostGroup
 from autoddl.graph.graph import Graph
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import baseline_plans, find_plan
@@ -25,8 +26,12 @@ UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "%": 0.01,
          "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}  # fmt: skip
 SHAPES = ((1, 1), (2, 2), (4, 1), (1, 4), (2, 3), (2, 4))
 MACHINES = ("laptop", "piz_daint", "gcp_a100")
-KINDS = ("plain", "micro-batches", "tight", "ZeRO", "run again", "float16", "stages", "overlap")
+KINDS = (
+    "plain", "micro-batches", "tight", "ZeRO", "run again", "float16", "stages", "overlap",
+    "in flight", "shares",
+)  # fmt: skip
 NO_OTHERS = PlanOptions(baselines=False)
+OTHERS = ("scheme", "split", "micro-batches", "x ours")  # columns without a unit
 SEVERAL = 50
 
 
@@ -56,9 +61,14 @@ def some_plan(number: int) -> Plan:
         plan = baseline_plans(mlp(16, (32, 64)), where.with_shape(2, 2))["ZeRO"][1]
         assert plan is not None
         return plan
-    if kind == "overlap":
+    if kind in ("overlap", "in flight"):
         graph, where = residual(rng.choice((2, 3)), 512, 64), cluster("laptop", 2, 2)
-        return find_plan(graph, where, replace(NO_OTHERS, overlap=True))
+        both = 2 if kind == "in flight" else 1
+        return find_plan(graph, where, replace(NO_OTHERS, overlap=True, in_flight=both))
+    if kind == "shares":
+        where = cluster(rng.choice(MACHINES), 2, rng.choice((1, 2)))
+        where = replace(where, groups=(HostGroup("fast", 1), HostGroup("slow", 1)))
+        return find_plan(some_graph(rng), where, replace(NO_OTHERS, shares="3:1"))
     if kind == "run again":
         return find_plan(residual(3, 32, 64), where, PlanOptions(checkpointing="all"))
     if kind == "float16":
@@ -106,14 +116,18 @@ def test_they_are_of_all_kinds():
     assert {plan.num_stages for plan in PLANS} == {1, 2}
     assert {plan.precision for plan in PLANS} == {"float32", "float16"}
     assert sum(plan.micro_batches > 1 for plan in PLANS) >= 10
-    assert sum(bool(plan.recomputed) for plan in PLANS) >= 6
+    assert sum(bool(plan.recomputed) for plan in PLANS) >= 5
     assert sum(any(stage.buckets for stage in plan.stages) for plan in PLANS) >= 4
+    assert sum(any(stage.turns for stage in plan.stages) for plan in PLANS) >= 4
+    assert sum(any(stage.shares for stage in plan.stages) for plan in PLANS) >= 4
     stored = [any(e.zero_stage for s in plan.stages for e in s.edges.values()) for plan in PLANS]
     assert sum(stored) >= 5
     assert len({str(layer.split) for plan in PLANS for layer in plan.layers}) > 9
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=[f"{n} {KINDS[n % 8]}" for n in range(SEVERAL)])
+@pytest.mark.parametrize(
+    "plan", PLANS, ids=[f"{n} {KINDS[n % len(KINDS)]}" for n in range(SEVERAL)]
+)
 def test_columns_that_are_read_add_up_to_their_totals(plan: Plan):
     told, seen = report(plan).to_json(), 0
     for table, rows in read_tables(report(plan)):
@@ -136,7 +150,7 @@ def test_columns_that_are_read_add_up_to_their_totals(plan: Plan):
             assert sum(layer[key] for layer in layers) == own["link_bytes"][link]["total"]
 
 
-@pytest.mark.parametrize("plan", PLANS[::10], ids=range(5))
+@pytest.mark.parametrize("plan", PLANS[::11], ids=range(5))
 def test_what_is_read_of_each_scheme_adds_up(plan: Plan):
     shown = comparison_report(compare(plan.graph, plan.cluster, PlanOptions(micro_batches=1)))
     lines = [
@@ -148,8 +162,7 @@ def test_what_is_read_of_each_scheme_adds_up(plan: Plan):
     assert len(rows) == len(names) > 0
     for cells in rows:
         read = {title: cell for title, cell in zip(header, cells, strict=False)}
-        values = {t: number(c) for t, c in read.items() if t not in ("scheme", "split", "rounds")
-                  and t != "x ours"}  # fmt: skip
+        values = {t: number(c) for t, c in read.items() if t not in OTHERS}
         for whole, parts in (
             ("a step", ("comput.", "comm.")),
             ("comm.", ("forward", "backward", "gradients")),
