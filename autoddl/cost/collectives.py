@@ -36,7 +36,7 @@ from ..sbp.edges import mask_axes
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
-from ..sbp.work import EvenedRing, Work
+from ..sbp.work import Work
 
 Prices = NDArray[np.float64]
 CommRule = Literal["shared_nic", "plain"]
@@ -160,12 +160,10 @@ class CommModel:
             return line.latency_s, line.s_per_byte
         work = work_of(kind, nodes, gpus, groups, self.collectives)
         link = self._intra if nodes == 1 else self.cluster.common_link("inter")
-        entry = None if kind == "send" else self.collectives[kind]
-        if entry is not None and isinstance(entry.work, EvenedRing):
-            line = self._lines.get((entry.name, nodes, gpus, groups))
-            if line is not None:  # the ring that it runs, between further messages
-                further = work.messages - nodes * gpus + 1
-                return line.latency_s + further * link.alpha_s, line.s_per_byte
+        if work.further is not None:
+            line = self._lines.get((self.collectives[kind].name, nodes, gpus, groups))
+            if line is not None:
+                return line.latency_s + work.further * link.alpha_s, line.s_per_byte
         if kind == "send":
             latency = link.transfer_latency_s
         else:

@@ -53,11 +53,10 @@ Shares = tuple[int, ...]
 Found = TypeVar("Found")
 _HALFWAY = 0.5  # as a power of the speed; of 40 small models it made one 0.8 % faster
 TRIES = 7  # searches at most; two or three are usual
-# A finer division of the rows counts only if the slowest run has so much less: it fits fewer dims.
-_WORTH = 0.02
+# A finer division of the rows counts only if it gains so much of the time: it fits fewer dims.
+_WORTH = 0.002
 _AT_ONCE = 3  # kinds: 2,000 ways to share 64 units, 10 ms for a model of 100 unlike operators
 _MOST_UNITS = 64  # of which shares are made: 1.6 % of the whole
-_WORTH_S = 0.002  # of the seconds, for which the whole is cut finer: a finer cut fits fewer dims
 
 
 @dataclass(frozen=True)
@@ -210,16 +209,27 @@ def better_shares(plan: Plan, rows: int) -> tuple[int, ...]:
     """At which the strategies of a plan with uneven shares take least; their sum divides `rows`."""
     strategies = Strategies.of(plan)
     kinds = list(dict.fromkeys(strategies.groups))
-    found: tuple[int, ...] = ()
-    least_s = math.inf
-    for units in range(len(strategies.groups), min(rows, _MOST_UNITS) + 1):
-        if rows % units or units == 1:
+
+    def of_units(units: int) -> tuple[Shares, float]:
+        most, seconds = strategies.loads(units).best()
+        return filled([most[kinds.index(group)] for group in strategies.groups], units), seconds
+
+    return _divided(len(strategies.groups), rows, of_units)
+
+
+def _divided(runs: int, rows: int, of_units: Callable[[int], tuple[Shares, float]]) -> Shares:
+    """The shares of the coarsest division of `rows` that none finer betters by `_WORTH`.
+
+    of_units: shares of so many units in all, and what to compare
+    """
+    found: Shares = ()
+    least = math.inf
+    for units in range(max(runs, 2), min(rows, _MOST_UNITS) + 1):
+        if rows % units:
             continue
-        loads = strategies.loads(units)
-        most, seconds = loads.best()
-        if seconds < least_s * (1 - _WORTH_S):
-            least_s = seconds
-            found = filled([most[kinds.index(group)] for group in strategies.groups], units)
+        shares, value = of_units(units)
+        if value < least * (1 - _WORTH):
+            found, least = shares, value
     common = math.gcd(*found) if found else 1
     return tuple(share // common for share in found)
 
@@ -278,17 +288,12 @@ def whole_shares(wanted: Sequence[float], rows: int) -> Shares:
     `rows` is divided no finer than that is worth.
     """
     total = sum(wanted)
-    found: Shares = ()
-    least = math.inf
-    for units in range(len(wanted), min(rows, _MOST_UNITS) + 1):
-        if rows % units:
-            continue
+
+    def of_units(units: int) -> tuple[Shares, float]:
         shares = _rounded([w * units / total for w in wanted], units)
-        most = max(s / units / (w / total) for s, w in zip(shares, wanted, strict=True))
-        if most < least * (1 - _WORTH):
-            found, least = shares, most
-    common = math.gcd(*found) if found else 1
-    return tuple(share // common for share in found)
+        return shares, max(s / units / (w / total) for s, w in zip(shares, wanted, strict=True))
+
+    return _divided(len(wanted), rows, of_units)
 
 
 def _rounded(wanted: Sequence[float], units: int) -> Shares:

@@ -33,6 +33,8 @@ class Work:
     device:       bytes that each device sends
     shuffled:     bytes that each device copies or sums itself
     nic_messages: that each node sends to others
+    further:      of `messages`, those beside what the collective's default way sends, whose
+                  measured line holds for all else; None: it has a line of its own
     """
 
     messages: float
@@ -40,6 +42,7 @@ class Work:
     device: float
     shuffled: float = 0.0
     nic_messages: float = 0.0
+    further: float | None = None
 
     def times(self, nic: float, device: float) -> Work:
         """The same with so many times the bytes through the NIC, and out of a device."""
@@ -77,7 +80,8 @@ class EvenedRing(Ring):
 
     def __call__(self, nodes: int, gpus: int, groups: float) -> Work:
         work = super().__call__(nodes, gpus, groups)
-        return replace(work, messages=2 * work.messages, nic_messages=2 * work.nic_messages)
+        messages, crossing = 2 * work.messages, 2 * work.nic_messages
+        return replace(work, messages=messages, nic_messages=crossing, further=work.messages)
 
 
 @dataclass(frozen=True)
