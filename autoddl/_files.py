@@ -50,6 +50,7 @@ KINDS: Mapping[str, tuple[frozenset[str], str]] = {
         frozenset({"machine", "collectives"}),
         "'autoddl calibrate' writes one beside its machine file",
     ),
+    "hint file": (frozenset({"hints"}), "docs/hints.md tells what stands in one"),
     "machine file": (
         frozenset({"nodes", "gpus_per_node", "device"}),
         "'autoddl calibrate' writes one, 'autoddl machines' lists some",

@@ -1,11 +1,34 @@
-"""Declarations that a user may make about a model before it is planned."""
+"""Declarations that a user may make about a model before it is planned.
+
+`batchwise` says what a module computes. A `Hint` says how a part of the model is to be placed
+(Whale's annotations, Jia et al., ATC 2022, section 3.1.2, as constraints on our search):
+
+    replicate(n)    n copies, each of which computes its rows of the batch
+    split(n, dim)   the weights of products, convolutions and lookups in n parts
+    stage()         with stages, the model may be cut before it, and nowhere else
+    (B, S0)         the placement of one parameter or of a module's outputs
+
+A `HintAt` is a hint for what a path names: a module with all that is in it, or a parameter. `*` in
+a path is any one part of it (`blocks.*.mlp`), `.` the whole model, `default` all that no other hint
+names. All hints hold: two that cannot hold together are refused, as is one that names nothing.
+This module needs nothing but the standard library.
+"""
 
 from __future__ import annotations
 
-from typing import TypeVar
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal, TypeVar
 
 BATCHWISE = "_autoddl_batchwise"
 M = TypeVar("M")
+
+WHOLE, DEFAULT = ".", "default"
+_COUNTED = re.compile(r"(replicate|split)(?:\(\s*(\d+)?\s*(?:(?:,\s*)?dim\s*=\s*(\d+))?\s*\))?")
+_PLACEMENT = re.compile(r"B|P|S\d+")
 
 
 def batchwise(module: M) -> M:
@@ -22,3 +45,111 @@ def batchwise(module: M) -> M:
 def is_batchwise(module: object) -> bool:
     """True if `module` was declared batch-wise."""
     return getattr(module, BATCHWISE, False)
+
+
+@dataclass(frozen=True)
+class Hint:
+    """How a part of a model is to be placed. `parse` inverts `str`.
+
+    devices:   of `replicate` and `split`: how many copies or parts; None: as many as there are
+               devices, of the whole mesh or of a pipeline stage
+    dim:       of `split`: the dim of the weights, as the model stores them; None for any
+    placement: B, P or S<dim>: one for all mesh axes, one for the hosts and one for the devices
+               of each, or one for each axis
+
+    Raises ValueError for what is no hint.
+    """
+
+    kind: Literal["replicate", "split", "stage", "place"]
+    devices: int | None = None
+    dim: int | None = None
+    placement: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, least in (("devices", 1), ("dim", 0)):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (whole and value >= least):
+                raise ValueError(f"{self.kind}: {name} is a number from {least} on, got {value!r}")
+        if (self.kind == "place") != bool(self.placement):
+            raise ValueError(f"a hint of the kind {self.kind!r} with a placement {self.placement}")
+
+    def __str__(self) -> str:
+        if self.kind == "place":
+            return f"({', '.join(self.placement)})"
+        dim = None if self.dim is None else f"dim={self.dim}"
+        devices = None if self.devices is None else str(self.devices)
+        return f"{self.kind}({', '.join(filter(None, (devices, dim)))})"
+
+    @staticmethod
+    def parse(text: str) -> Hint:
+        """The inverse of `str`; the brackets of `split()` may be left out. ValueError on others."""
+        own = text.strip()
+        if own in ("stage", "stage()"):
+            return Hint("stage")
+        if own.startswith("(") and own.endswith(")"):
+            parts = tuple(part.strip() for part in own[1:-1].split(","))
+            if all(map(_PLACEMENT.fullmatch, parts)):
+                return Hint("place", placement=parts)
+        found = _COUNTED.fullmatch(own)
+        if found is None or (found[1] == "replicate" and found[3]):
+            raise ValueError(
+                f"{text!r} is no hint; use replicate(4), split(2), split(2, dim=0), stage() or the "
+                "placement of a parameter or of a module's outputs, such as (B, S0)"
+            )
+        devices, dim = (int(n) if n else None for n in found.groups()[1:])
+        if found[1] == "replicate":
+            return Hint("replicate", devices)
+        return Hint("split", devices, dim)
+
+
+@dataclass(frozen=True)
+class HintAt:
+    """A hint and the path that it is for; source: where it was given."""
+
+    where: str
+    hint: Hint
+    source: str = "hints"
+
+    def __str__(self) -> str:
+        return f"{self.hint} for {self.where!r} ({self.source})"
+
+    def matches(self, path: str) -> bool:
+        """Whether the hint's path names this one, part by part."""
+        mine, theirs = self.where.split("."), path.split(".")
+        if self.where == WHOLE or not path:
+            return self.where == WHOLE and not path
+        return len(mine) == len(theirs) and all(map(fnmatchcase, theirs, mine))
+
+
+Hints = tuple[HintAt, ...]
+GivenHints = Mapping[str, str | Hint | Sequence[str | Hint]] | Hints  # see `as_hints`
+
+
+def as_hints(given: object, source: str = "hints") -> Hints:
+    """Of a mapping from paths to hints, or their texts, one or a list. ValueError on others."""
+    if given is None:
+        return ()
+    if isinstance(given, tuple) and all(isinstance(own, HintAt) for own in given):
+        return given
+    if not isinstance(given, Mapping):
+        raise ValueError(f"hints are a dict such as {{'head': 'split(4)'}}, got {given!r}")
+    found: list[HintAt] = []
+    for where, several in given.items():
+        for own in several if isinstance(several, (list, tuple)) else (several,):
+            if not isinstance(where, str) or not where or not isinstance(own, (str, Hint)):
+                raise ValueError(f"hints have a path and a hint, got {where!r}: {own!r}")
+            found.append(HintAt(where, Hint.parse(own) if isinstance(own, str) else own, source))
+    return tuple(dict.fromkeys(found))
+
+
+def check_matched(hint: HintAt, found: object, known: Iterable[str]) -> None:
+    """ValueError unless something was found for the hint among the known paths."""
+    if found:
+        return
+    names = list(dict.fromkeys(filter(None, known)))
+    near = difflib.get_close_matches(hint.where, names, n=3) or names[:5]
+    raise ValueError(
+        f"the hint {hint} names no module or parameter of the model; there are "
+        f"{', '.join(map(repr, near)) or 'none'}"
+    )

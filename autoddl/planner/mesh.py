@@ -30,13 +30,18 @@ import numpy as np
 from ..cluster.submesh import SubMesh
 from ..cost.model import CostModel
 from ..cost.recompute import Checkpointing
+from ..graph.demands import Demands, find_demands
+from ..graph.hints import as_hints
 from ..graph.regions import Blocks
-from ..plans.format import format_at_least, format_bytes
+from ..plans.checks import broken
+from ..plans.figures import figures
+from ..plans.format import format_at_least, format_bytes, format_seconds
+from ..plans.plan import Plan
 from ..plans.records import SearchRecord
 from ..plans.stage import StagePlan
 from ..sbp.redistribute import PathTable
 from ..search.algorithms import Algorithm, find_algorithm
-from ..search.budget import Budget
+from ..search.budget import Budget, Deadline
 from ..search.elimination import eliminate
 from ..search.exact import free_bound
 from ..search.lagrangian import falling_prices
@@ -56,6 +61,7 @@ from .tables.pair_prices import PairPrices
 from .tables.tables import Tables, build_tables
 
 _GAP = 1e-4  # that a search which proves a bound may leave by default: no use to anyone to close
+_UNHINTED = 0.5  # of the seconds, for the plan without hints: chosen, not measured
 _LONG_GAP = 5e-4  # where the rest takes long to close; chosen, not measured
 
 
@@ -131,6 +137,61 @@ def plan_mesh(
         best = least
     stage = write_stage(best, seed, time.perf_counter() - started)
     return MeshPlan(stage, rivals, best.result.cost <= best.result.free_cost * (1 + budget.gap))
+
+
+def plan_hinted(
+    micro: MicroBatches,
+    counts: Sequence[int],
+    model: CostModel,
+    options: PlanOptions,
+    space: Space | None = None,
+) -> tuple[MeshPlan, float]:
+    """`plan_mesh` of a whole model with the hints, and the seconds of the plan without.
+
+    That is found first, and where it obeys the hints it is the plan. The known schemes are priced
+    in that search alone. Of the second one (`tables.hinted`) much has been priced then.
+
+    Raises ValueError for hints that cannot hold, as `find_demands` and the search do.
+    """
+    demands = find_demands(micro.whole, as_hints(options.hints))
+    prices = PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
+    deadline = Deadline.after(options.budget_seconds)
+    asked = replace(options, hints=(), budget_seconds=deadline.budget_s(_UNHINTED))
+    free = plan_mesh(micro, counts, model, asked, space, prices)
+    rivals = tuple(_marked(rival, demands) for rival in free.rivals)
+    unhinted_s = _seconds(free)
+    stage = free.stage
+    if broken(stage.graph, stage.mesh, stage.ops, demands) is None:
+        return replace(free, rivals=rivals), unhinted_s
+    asked = replace(asked, baselines=False, budget_seconds=deadline.budget_s(1.0))
+    try:
+        found = plan_mesh(replace(micro, demands=demands), counts, model, asked, space, prices)
+    except NoStrategy:
+        raise
+    except ValueError as error:
+        raise ValueError(
+            f"{error}. Without hints there is a plan of {format_seconds(unhinted_s)} an iteration"
+        ) from error
+    obeying = [rival for rival in rivals if not rival.record.breaks and rival.found is not None]
+    nearest = min(obeying, key=lambda rival: rival.seconds, default=None)
+    if nearest is not None and nearest.seconds < _seconds(found):
+        assert nearest.found is not None
+        found = MeshPlan(write_stage(nearest.found, options.seed, 0.0, nearest.record.name), ())
+    return replace(found, rivals=rivals), unhinted_s
+
+
+def _seconds(found: MeshPlan) -> float:
+    return figures(Plan.on_one_mesh(found.stage)).iteration_s
+
+
+def _marked(rival: Baseline, demands: Demands) -> Baseline:
+    """With the hint that it breaks, if it does."""
+    if rival.found is None:
+        return rival
+    tables = rival.found.tables
+    placed = rival.found.placed[0]
+    breaks = broken(tables.grouping.graph, tables.model.cluster.mesh, placed, demands)
+    return replace(rival, record=replace(rival.record, breaks=str(breaks[0]) if breaks else ""))
 
 
 def _beside(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from ..graph.hints import GivenHints, as_hints
 from ..search.algorithms import ALGORITHMS, RESTARTS, Algorithm, find_algorithm
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class PlanOptions:
     shares:             by which tensors are divided among runs of equally many hosts, such as
                         "3:1", or "even"; None chooses where the machine file has hosts of several
                         kinds, and is even elsewhere
+    hints:              how parts of the model are to be placed, such as {"head": "split(4)"}; see
+                        `graph.hints`. Beside those in the model's own code
     stages:             None for one mesh, a number of pipeline stages, or "auto" for as many as pay
     schedule:           of the stages
     delay:              weight gradients are computed so many backward passes late; None: with the
@@ -188,6 +191,7 @@ class PlanOptions:
     shares: str | None = _option(
         None, About("Of tensors among hosts that are not alike, e.g. 3:1; even: equal ones.")
     )
+    hints: GivenHints = _option((), About("How parts of the model are to be placed.", tuple))
     stages: Stages | None = _option(
         None, About("Cut the model into pipeline stages; auto: as many as pay.")
     )
@@ -200,6 +204,7 @@ class PlanOptions:
     )
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "hints", as_hints(self.hints))
         for option in dataclasses.fields(self):
             _check(option, getattr(self, option.name))
         if self.gap and not find_algorithm(self.search).proves_bound:
@@ -314,6 +319,7 @@ class TrainKeywords(TypedDict, total=False):
     back_end: str
     batch_norm: BatchNorm
     shares: str | None
+    hints: GivenHints
     schedule: str
     delay: int | None
     chunks: int
@@ -343,6 +349,8 @@ def _check(option: dataclasses.Field[Any], value: Any) -> None:
         return
     if name == "shares":
         parse_shares(value)
+        return
+    if name == "hints":  # checked when they are made
         return
     if asked.choices:
         if name == "search" and isinstance(value, Algorithm):

@@ -21,6 +21,7 @@ from ..cluster.spec import Cluster
 from ..cost.model import CostModel
 from ..graph.cut import CutGraph, cut_graph
 from ..graph.graph import Graph
+from ..graph.hints import as_hints
 from ..graph.regions import repeated_blocks
 from ..plans.figures import figures
 from ..plans.format import format_seconds
@@ -31,7 +32,7 @@ from ..plans.stage import StagePlan
 from ..search.budget import Deadline, Ended
 from .asked import cost_model, micro_batch_counts, prepared, stage_counts
 from .baselines.pricing import BaselinePricer, tried_again
-from .mesh import MeshPlan, plan_mesh, write_stage
+from .mesh import MeshPlan, plan_hinted, plan_mesh, write_stage
 from .options import DEFAULTS, PlanOptions
 from .shares import (
     TRIES,
@@ -108,6 +109,8 @@ def find_plan(
     graph = prepared(graph, options)
     if options.stages in (None, 1):
         return _on_hosts(graph, model, options, space)
+    if options.hints:
+        raise ValueError("hints are for one mesh as yet: leave out the stages, or the hints")
     if cluster.groups:
         raise ValueError(
             f"{cluster.name} has hosts of {len(cluster.groups)} kinds; stages are for hosts that "
@@ -220,8 +223,13 @@ def _on_one_mesh(
 ) -> Plan:
     held = options.in_flight or 1
     counts = micro_batch_counts(graph, options.micro_batches, held)
-    found = plan_mesh(MicroBatches.of(graph, held), counts, model, options, space)
-    return Plan.on_one_mesh(found.stage, tuple(rival.record for rival in found.rivals))
+    micro = MicroBatches.of(graph, held)
+    if options.hints:
+        found, unhinted_s = plan_hinted(micro, counts, model, options, space)
+    else:
+        found, unhinted_s = plan_mesh(micro, counts, model, options, space), None
+    plan = Plan.on_one_mesh(found.stage, tuple(rival.record for rival in found.rivals))
+    return replace(plan, hints=as_hints(options.hints), unhinted_s=unhinted_s)
 
 
 def _in_stages(

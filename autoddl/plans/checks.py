@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from ..cluster.spec import Cluster
 from ..cost.exchange import check_buckets
 from ..graph.batch_norm import batch_norm_of, with_batch_norm
 from ..graph.cut import CutGraph
+from ..graph.demands import Demands, find_demands
 from ..graph.graph import SOURCE_KINDS, Graph, Op
+from ..graph.hints import HintAt
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..graph.precision import in_precision
 from ..graph.regions import Blocks
 from ..sbp.collectives import Step
+from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
 from ..sbp.signature import Signature, partial_gradient
 from .schedule.turns import check_turns
@@ -132,6 +135,34 @@ def verify_stage(stage: StagePlan) -> None:
         raise ValueError("the plan has turns in a stage of a pipeline, where its schedule has them")
     operators = sum(op.kind not in SOURCE_KINDS for op in stage.graph.ops)
     check_turns(stage.turns, operators, stage.micro_batches)
+
+
+def broken(
+    graph: Graph, mesh: Mesh, ops: Mapping[str, PlannedOp], demands: Demands
+) -> tuple[HintAt, str] | None:
+    """A hint that the placements do not obey and the first operator where; None if they obey all.
+
+    graph: of the model or a stage; demands: of operators that may be in other stages
+    """
+    for op in graph.ops:
+        for demand in demands.get(op.name, ()):
+            placed = ops[op.name]
+            devices = demand.devices(mesh)
+            found = demand.counted(graph, op, placed.ins, placed.outs, mesh)
+            if found is None or (devices is not None and found != devices):
+                return demand.at, op.name
+    return None
+
+
+def verify_hints(graph: Graph, stages: Sequence[StagePlan], hints: Sequence[HintAt]) -> None:
+    """ValueError unless the stages of a model obey all hints."""
+    if not hints:
+        return
+    demands = find_demands(graph, hints)
+    for stage in stages:
+        what = broken(stage.graph, stage.mesh, stage.ops, demands)
+        if what:
+            raise ValueError(f"the plan does not obey the hint {what[0]} at {what[1]!r}")
 
 
 def _verify_names(stage: StagePlan) -> None:

@@ -23,14 +23,15 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from .._files import FIELDS, OMIT, Count, FileKind, Name, OneOf, Size, Stored, Versioned
+from .._files import FIELDS, OMIT, Count, FileKind, Name, OneOf, Positive, Size, Stored, Versioned
 from ..cluster.spec import Cluster, StoredCluster
 from ..graph.batch_norm import BatchNorm, batch_norm_of
 from ..graph.cut import CutGraph
 from ..graph.graph import Graph, StoredGraph
+from ..graph.hints import Hints
 from ..graph.regions import Blocks
 from . import checks
-from .records import PlannedBaseline, PlannedLayer
+from .records import PlannedBaseline, PlannedLayer, StoredHints
 from .schedule.orders import SCHEDULES, in_flight
 from .schedule.turns import num_strands
 from .stage import Once, StageFile, StagePlan
@@ -46,6 +47,7 @@ class Plan(Once):
     cut:    the graph at the size of a micro-batch, and its layers
     stages: the parts of the model in order, `chunks` on each stage
     delay:  of the weights' half of backward passes, see `plans.schedule.orders`
+    hints:  that it obeys; unhinted_s: seconds of an iteration of the plan without them
     """
 
     cut: CutGraph
@@ -55,6 +57,8 @@ class Plan(Once):
     schedule_name: str = "1f1b"
     delay: int | None = None
     chunks: int = 1
+    hints: Hints = ()
+    unhinted_s: float | None = None
 
     @property
     def graph(self) -> Graph:
@@ -132,8 +136,9 @@ class Plan(Once):
 
     @property
     def closest_baseline(self) -> PlannedBaseline | None:
-        """The fastest of the known schemes that fit, None if none was priced or none fits."""
-        fitting = [(b.iteration_s, n) for n, b in enumerate(self.baselines) if b.iteration_s]
+        """The fastest of the known schemes that fit and obey all hints, None if there is none."""
+        found = enumerate(self.baselines)
+        fitting = [(b.iteration_s, n) for n, b in found if b.iteration_s and not b.breaks]
         return self.baselines[min(fitting)[1]] if fitting else None
 
     @property
@@ -204,13 +209,14 @@ class Plan(Once):
 
         And unless in each, every path leads from its producer's placement to its reader's, what is
         recomputed are blocks of its graph's operators, and as many micro-batches are in flight as
-        the schedule, or the turns of one mesh, have.
+        the schedule, or the turns of one mesh, have, and all hints are obeyed.
         """
         checks.verify_layers(self.cut, self.stages)
         checks.verify_places(self.cluster, self.stages, self.chunks)
         for stage in self.stages:
             checks.verify_stage(stage)
         checks.verify_in_flight(self.in_flight, self.stages)
+        checks.verify_hints(self.graph, self.stages, self.hints)
 
     def to_json(self) -> dict[str, Any]:
         """What the file holds; `from_json` inverts it."""
@@ -262,6 +268,8 @@ class _PlanFile:
     cut: tuple[tuple[str, ...], ...]
     graph: StoredGraph
     ema: Annotated[bool, OMIT] = False
+    hints: Annotated[StoredHints, OMIT] = ()
+    unhinted_s: Annotated[Positive | None, OMIT] = None
 
     __pydantic_config__ = FIELDS
 
@@ -278,6 +286,8 @@ def _written(plan: Plan) -> _PlanFile:
         stages=plan.stages,
         cut=plan.cut.layers,
         graph=plan.graph,
+        hints=plan.hints,
+        unhinted_s=plan.unhinted_s,
     )
 
 
@@ -287,7 +297,9 @@ def _read(file: _PlanFile) -> Plan:
     asked = {name: getattr(file, name) for name in _ASKED}
     cut.verify()
     stages = tuple(stage.on(cut, file.cluster, asked) for stage in file.stages)
-    plan = Plan(cut, file.cluster, stages, file.baselines, file.schedule, file.delay, file.chunks)
+    schedule = file.schedule, file.delay, file.chunks
+    hinted = file.hints, file.unhinted_s
+    plan = Plan(cut, file.cluster, stages, file.baselines, *schedule, *hinted)
     plan.verify()
     return plan
 

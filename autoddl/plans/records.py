@@ -11,7 +11,8 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from .._files import FIELDS, Count, Name, NotNegative, OneOf, Positive, Size, Stored
+from .._files import FIELDS, OMIT, Count, Name, NotNegative, OneOf, Positive, Size, Stored
+from ..graph.hints import Hint, HintAt, Hints
 from ..sbp.mesh import Mesh
 
 COPIES, SUMMANDS, BATCH = "copies", "summands", "batch"
@@ -107,6 +108,7 @@ class PlannedBaseline:
                               that runs beside computation does not count
     memory_bytes: of one device; the least that was found if the scheme does not fit, None if it
                   does not divide the batch
+    breaks:       the first of the plan's hints that it does not obey, so it was not to be chosen
     """
 
     name: Name
@@ -115,6 +117,7 @@ class PlannedBaseline:
     memory_bytes: NotNegative | None
     iteration_s: Positive | None = None
     communication_s: NotNegative | None = None
+    breaks: Annotated[str, OMIT] = ""
 
     __pydantic_config__ = FIELDS
 
@@ -143,6 +146,23 @@ class SearchRecord:
     )
 
     __pydantic_config__ = FIELDS
+
+
+class _HintRow(NamedTuple):
+    where: Name
+    hint: str
+    source: str
+
+
+def _read_hints(rows: Iterable[_HintRow]) -> Hints:
+    return tuple(HintAt(row.where, Hint.parse(row.hint), row.source) for row in rows)
+
+
+def _hint_rows(hints: Hints) -> tuple[_HintRow, ...]:
+    return tuple(_HintRow(own.where, str(own.hint), own.source) for own in hints)
+
+
+StoredHints = Annotated[Hints, Stored(tuple[_HintRow, ...], _read_hints, _hint_rows)]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from jsonschema import Draft202012Validator
 
 from autoddl.cluster.spec import MACHINE_FILE, MACHINES
 from autoddl.graph.graph import GRAPH_FILE
+from autoddl.graph.hint_file import HINT_FILE
+from autoddl.graph.hints import as_hints
 from autoddl.plans.plan import PLAN_FILE
 from autoddl.runtime.measure.record import RECORD_FILE
 from autoddl.tools.cli import main
@@ -20,7 +22,9 @@ from tests.plans.example import BOTH
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "docs" / "schemas"
-FILES = {kind.name: kind for kind in (MACHINE_FILE, GRAPH_FILE, PLAN_FILE, RECORD_FILE)}
+KINDS = MACHINE_FILE, GRAPH_FILE, PLAN_FILE, RECORD_FILE, HINT_FILE
+FILES = {kind.name: kind for kind in KINDS}
+HINTS = {"head": "split(4, dim=0)"}, {"blocks.*": ["replicate(2)", "split()"], "x": "(B, S0)"}
 
 
 def schema_of(name: str) -> dict[str, Any]:
@@ -39,6 +43,8 @@ def examples(name: str) -> Iterator[dict[str, Any]]:
         yield json.loads(file.read_text())
     if name == "plan":
         yield from (json.loads(plan.dumps()) for plan in BOTH.values())
+    if name == "hint-file":
+        yield from (json.loads(HINT_FILE.dumps(as_hints(hints))) for hints in HINTS)
     if name == "graph":
         yield from (json.loads(GRAPH_FILE.dumps(plan.graph)) for plan in BOTH.values())
 

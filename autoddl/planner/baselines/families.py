@@ -38,6 +38,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ...graph import demands
 from ...graph.graph import SOURCE_KINDS, Graph, Op
 from ...plans.records import Split
 from ...sbp.mesh import Mesh
@@ -121,16 +122,10 @@ def letter_of(group: Group, composite: CompositeSignature) -> str:
 
 def splits_only_batch(graph: Graph, group: Group, composite: CompositeSignature) -> bool:
     """True if every tensor with a batch is split along it, and nothing else is split."""
-    for op, signature in zip(group.ops, composite.signatures, strict=True):
-        names = (*op.inputs, *op.outputs)
-        for name, placement in zip(names, (*signature.ins, *signature.outs), strict=True):
-            batch_dims = graph.tensors[name].batch_dims
-            if batch_dims:
-                if not placement.is_split or placement.dim != batch_dims[0]:
-                    return False
-            elif placement.is_split:
-                return False
-    return True
+    return all(
+        demands.splits_only_batch(graph, op, signature.ins, signature.outs)
+        for op, signature in zip(group.ops, composite.signatures, strict=True)
+    )
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from ...sbp.placement import B, Placement, S
 from ...sbp.signature import OpSpec, Signature
 from ...search.problem import Table
 from .groups import CompositeSignature, Group, Port, composite_signatures, rule_of
+from .hinted import Hinted
 from .pair_prices import Prices
 from .storage_table import StoragePort, StorageTable, memory_table, storage_table
 from .strategies import DEFAULT_CAP, Assignments, Even, assignments
@@ -137,13 +138,14 @@ class GroupTables:
 
     def local(self, group: Group) -> GroupTable:
         """The group's strategies with what needs no communication to price."""
-        composites = self._composites(group)
+        hints = Hinted(self.graph, self.mesh, group)
+        composites = hints.allowed(self._composites(group))
         dispensable = frozenset(
             n
             for n, c in enumerate(composites)
-            if _takes_partial(c) or (rule_of(group.head).heavy and not c.divides_work)
+            if c.takes_partial or (rule_of(group.head).heavy and not c.divides_work)
         )
-        leading = frozenset(n for n, c in enumerate(composites) if _splits_batch(c))
+        leading = frozenset(n for n, c in enumerate(composites) if c.splits_batch)
         copies = frozenset(n for n, c in enumerate(composites) if not c.divides_work)
 
         even = self._even(group, composites)
@@ -157,9 +159,11 @@ class GroupTables:
 
         divides = shards if min_shards > 1 else even
 
+        obeys = hints.mask(composites)
+
         def feasible(assign: Assignments) -> NDArray[np.bool_]:
-            mask = divides(assign)
-            for axis in range(assign.shape[1]):
+            mask = divides(assign) & obeys(assign)
+            for axis in range(assign.shape[1] if usable else 0):
                 mask &= np.array(usable[axis])[assign[:, axis]]
             return mask
 
@@ -170,7 +174,10 @@ class GroupTables:
             else []
         )
         kinds = len(composites), leading, dispensable, self.mesh
-        assign = assignments(*kinds, feasible if usable else divides, cap, copies)
+        restricted = usable or group.demands
+        assign = assignments(*kinds, feasible if restricted else divides, cap, copies)
+        if not len(assign) and group.demands:
+            raise NoStrategy(hints.refusal(self._composites(group), self._even))
         if not len(assign) and not self.space.strict:
             assign = assignments(*kinds, divides, cap, copies)
         if not len(assign):
@@ -438,13 +445,3 @@ def grad_out(signature: Signature, index: int) -> Placement:
     placement = signature.grad_outs[index]
     assert placement is not None, f"{signature} takes no gradient for output {index}"
     return placement
-
-
-def _takes_partial(composite: CompositeSignature) -> bool:
-    return any(p.is_partial for p in composite.signatures[-1].ins)
-
-
-def _splits_batch(composite: CompositeSignature) -> bool:
-    """True if the head's outputs are split along dim 0 (the batch, in a traced model)."""
-    outs = composite.signatures[-1].outs
-    return bool(outs) and all(p.is_split and p.dim == 0 for p in outs)

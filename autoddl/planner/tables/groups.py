@@ -14,10 +14,11 @@ it. Only a parameter with several uses (tied weights) is a group of its own.
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ...cost.recompute import Recomputation
+from ...graph.demands import Demand, Demands
 from ...graph.graph import Graph, Op
 from ...graph.regions import Blocks
 from ...sbp.placement import Placement
@@ -38,12 +39,16 @@ class Port:
 
 @dataclass(frozen=True)
 class Group:
-    """Operators in graph order; the last one is the head."""
+    """Operators in graph order; the last one is the head.
+
+    demands: of its operators, by number, what hints ask for
+    """
 
     ops: tuple[Op, ...]
     inputs: tuple[Port, ...]  # fed by other groups
     sources: tuple[Port, ...]  # fed by inputs, constants and single-use parameters
     outputs: tuple[tuple[int, int, str], ...]  # (operator, output index, tensor) read elsewhere
+    demands: tuple[tuple[int, Demand], ...] = ()
 
     @property
     def head(self) -> Op:
@@ -59,6 +64,16 @@ class CompositeSignature:
     @cached_property
     def divides_work(self) -> bool:
         return self.signatures[-1].divides_work
+
+    @property
+    def takes_partial(self) -> bool:
+        return any(p.is_partial for p in self.signatures[-1].ins)
+
+    @property
+    def splits_batch(self) -> bool:
+        """True if the head's outputs are split along dim 0 (the batch, in a traced model)."""
+        outs = self.signatures[-1].outs
+        return bool(outs) and all(p.is_split and p.dim == 0 for p in outs)
 
     def __str__(self) -> str:
         return str(self.signatures[-1])
@@ -102,8 +117,13 @@ def rule_of(op: Op) -> Rule:
     return rule
 
 
-def make_groups(graph: Graph) -> Grouping:
-    """Partition the graph's operators into groups. See the module docstring."""
+def make_groups(graph: Graph, demands: Demands | None = None) -> Grouping:
+    """Partition the graph's operators into groups. See the module docstring.
+
+    An operator of which something is demanded is planned only with those of which the same is:
+    demands reach no further than the hints that they come from.
+    """
+    demands = demands or {}
     free = graph.free_ops
     single_params = {op.name for op in graph.params if len(graph.consumers[op.outputs[0]]) == 1}
     ungrouped = free | single_params
@@ -117,7 +137,9 @@ def make_groups(graph: Graph) -> Grouping:
         if alike not in same_size:
             same_size[alike] = _of_one_size(graph, op)
         if _merges(graph, op, same_size[alike], ungrouped):
-            merged_into[op.name] = graph.consumers[op.outputs[0]][0][0].name
+            consumer = graph.consumers[op.outputs[0]][0][0].name
+            if op.name not in demands or demands[op.name] == demands.get(consumer):
+                merged_into[op.name] = consumer
     head_of: dict[str, str] = {}
     for op in reversed(graph.ops):
         if op.name not in ungrouped:
@@ -128,7 +150,7 @@ def make_groups(graph: Graph) -> Grouping:
         if op.name not in ungrouped:
             members.setdefault(head_of[op.name], []).append(op)
     ordered = [members[op.name] for op in graph.ops if op.name in members]
-    groups = tuple(_make_group(graph, ops, ungrouped) for ops in ordered)
+    groups = tuple(_make_group(graph, ops, ungrouped, demands) for ops in ordered)
     owner = {op.name: number for number, group in enumerate(groups) for op in group.ops}
     return Grouping(graph, groups, free, owner, _kinds(graph, groups, owner))
 
@@ -157,7 +179,7 @@ def _of_one_size(graph: Graph, op: Op) -> tuple[int, ...]:
     return tuple([n for n, name in enumerate(op.inputs) if size(name) == made])
 
 
-def _make_group(graph: Graph, ops: list[Op], ungrouped: Container[str]) -> Group:
+def _make_group(graph: Graph, ops: list[Op], ungrouped: Container[str], demands: Demands) -> Group:
     names = {op.name for op in ops}
     inputs: list[Port] = []
     sources: list[Port] = []
@@ -174,7 +196,8 @@ def _make_group(graph: Graph, ops: list[Op], ungrouped: Container[str]) -> Group
         if out in graph.outputs
         or not names.issuperset([consumer.name for consumer, _ in graph.consumers[out]])
     ]
-    return Group(tuple(ops), tuple(inputs), tuple(sources), tuple(outputs))
+    demanded = tuple((n, own) for n, op in enumerate(ops) for own in demands.get(op.name, ()))
+    return Group(tuple(ops), tuple(inputs), tuple(sources), tuple(outputs), demanded)
 
 
 def _kinds(graph: Graph, groups: Sequence[Group], owner: Container[str]) -> tuple[int, ...]:
@@ -198,7 +221,7 @@ def _key(graph: Graph, group: Group, owner: Container[str]) -> Hashable:
             parts += made, (op.name, index) in gives_grad, readers
         parts += [name in needs_grad for name in op.outputs]
     # Which outputs are read outside decides which composite signatures are distinct.
-    return tuple(parts), tuple([(number, index) for number, index, _ in group.outputs])
+    return tuple(parts), tuple([(n, index) for n, index, _ in group.outputs]), group.demands
 
 
 def composite_signatures(graph: Graph, group: Group) -> tuple[CompositeSignature, ...]:
@@ -257,15 +280,17 @@ class MicroBatches:
     that are run again, is found once.
 
     whole: the graph of the whole batch, with forks; in_flight: of `Recomputation`
+    demands: what hints ask for
     """
 
     whole: Graph
     in_flight: int = 1
+    demands: Demands = field(default_factory=dict)
 
     @staticmethod
-    def of(graph: Graph, in_flight: int = 1) -> MicroBatches:
+    def of(graph: Graph, in_flight: int = 1, demands: Demands | None = None) -> MicroBatches:
         """Of a graph without forks."""
-        return MicroBatches(graph.with_forks(), in_flight)
+        return MicroBatches(graph.with_forks(), in_flight, demands or {})
 
     def graph(self, parts: int) -> Graph:
         """One of `parts` micro-batches. ValueError if the batch cannot be cut so."""
@@ -291,4 +316,4 @@ class MicroBatches:
 
     @cached_property
     def _known(self) -> dict[int, Grouping]:
-        return {1: make_groups(self.whole)}
+        return {1: make_groups(self.whole, self.demands)}

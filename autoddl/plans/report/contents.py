@@ -305,9 +305,9 @@ def _times(seconds: float | None, ours: float) -> float | None:
 
 
 def unfit_text(baseline: PlannedBaseline) -> str:
-    """Why a known scheme is out of the question; "" if it is not."""
+    """Why a known scheme is out of the question, which fits or not; "" if it is not."""
     if baseline.fits:
-        return ""
+        return baseline.breaks and f"breaks {baseline.breaks}"
     if baseline.memory_bytes is None:
         return "does not divide the batch"
     return f"does not fit, it needs {format_bytes(baseline.memory_bytes)} a device"

@@ -33,10 +33,28 @@ def why(plan: Plan) -> Figures:
         "memory": _memory(plan),
         "saves": _saves(plan),
         "repeated": _repeated(plan),
+        "hints": _hints(plan),
     }
     told = tuple(Figure(key, "", sentence) for key, sentence in sentences.items())
     notes = tuple(sentence for sentence in sentences.values() if sentence)
     return Figures("why", "Why this plan", told, brief=True, notes=notes)
+
+
+def _hints(plan: Plan) -> str:
+    """What the user's hints cost."""
+    if not plan.hints or plan.unhinted_s is None:
+        return ""
+    first, others = plan.hints[0], len(plan.hints) - 1
+    more = f" and {others} other hint{'s'[: others - 1]}" if others else ""
+    told = f"It obeys {first}{more}"
+    seconds = figures(plan).iteration_s
+    extra = seconds / plan.unhinted_s - 1
+    if extra <= _ALIKE:
+        return f"{told}, which cost{'' if others else 's'} nothing."
+    return (
+        f"{told}: that costs {extra:.1%}, a step without hints takes "
+        f"{format_seconds(plan.unhinted_s)}."
+    )
 
 
 @dataclass(frozen=True)

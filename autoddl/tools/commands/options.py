@@ -91,10 +91,22 @@ class _NumberOrAuto(click.ParamType):
         return int(value)
 
 
+class _HintFile(click.ParamType):
+    """The hints of a file."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from ...graph.hint_file import load_hints
+
+        return load_hints(value) if isinstance(value, str) else value
+
+
 # The options whose values the command line writes otherwise than Python: type and metavar
 _WRITTEN: Mapping[str, tuple[click.ParamType, str]] = {
     "memory_limit_bytes": (_Gigabytes(), "GB"),
     "gap": (_Share(), "SHARE"),
+    "hints": (_HintFile(), "FILE"),
     "stages": (_NumberOrAuto(), "N|auto"),
 }
 _FLAGS = {"memory_limit_bytes": "--memory-limit-gb"}
@@ -126,8 +138,8 @@ def _plan_option(option: Field[Any]) -> Callable[[Command], Command]:
         option.name,
         type=written or _click_type(asked),
         metavar=metavar,
-        default=option.default,
-        show_default=option.default is not None,
+        default=option.default if option.default != () else None,
+        show_default=option.default not in (None, ()),
         help=asked.help,
     )
 
