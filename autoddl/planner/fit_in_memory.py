@@ -250,9 +250,11 @@ class FittedSearch:
         gap: that may be left; None: the budget's
         """
         gap = self.budget.gap if gap is None else gap
+        if bounds.bound >= beat_s:
+            return None
         slack, size = bounds.first_slack(), 0
         tables, result = None, None
-        while bounds.bound < beat_s:
+        while True:
             ceiling, kept = bounds.ceiling(slack), bounds.kept(slack)
             if sum(map(len, kept)) > size:
                 size = sum(map(len, kept))
@@ -274,7 +276,6 @@ class FittedSearch:
             if every or is_good or ceiling >= most_s or result.is_stopped:
                 return tables, dataclasses.replace(result, lower_bound=bound)
             slack = max(2 * slack, wanted / bounds.bound - 1 + 1e-6)
-        return None
 
     @property
     def left(self) -> Budget:

@@ -289,6 +289,8 @@ def _on_partition(
         found = _known(planned, micro.graph(parts), stage, held, deadline.is_over)
         if found is None:
             again = options.checkpointing if prices.recomputes else "none"
+            if again == "auto" and deadline.is_over and stage.price.work_bytes > 0:
+                again = "all"  # as it was priced: nothing else needs to be tried first
             if again == "all" and not repeated_blocks(micro.graph(parts)):
                 again = "none"
             try:

@@ -134,7 +134,7 @@ def _changes(states: Codes, others: Codes, ndim: int) -> Ints:
     held = {label: (states == label) @ (1 << np.arange(num_axes)) for label in range(-2, ndim)}
     found = []
     for label in held:
-        here, mask = _parts(held[label], masks[1:])
+        here, mask = _parts(held[label])
         onwards = -(mask & -mask)  # all axes from the first on
         if label >= 0:
             legal = held[label][here] & onwards & ~mask == 0
@@ -152,15 +152,25 @@ def _changes(states: Codes, others: Codes, ndim: int) -> Ints:
     return np.concatenate(found, axis=1)
 
 
-def _parts(held: Ints, masks: Ints) -> tuple[Ints, Ints]:
-    """Each row of `held` (bit masks), repeated for each subset of its mask."""
+def _parts(held: Ints) -> tuple[Ints, Ints]:
+    """Each row of `held` (bit masks), repeated for each subset of its mask but the empty one."""
     each, of = np.unique(held, return_inverse=True)
-    which, number = np.nonzero(masks & ~each[:, None] == 0)
-    count = np.bincount(which, minlength=len(each))
+    subsets = [_subsets(mask) for mask in each.tolist()]
+    count = np.array([len(own) for own in subsets], dtype=np.int64)
     first, parts = (np.cumsum(count) - count)[of], count[of]
     here = np.repeat(np.arange(len(held)), parts)
     place = np.arange(len(here)) - np.repeat(np.cumsum(parts) - parts, parts)
-    return here, masks[number[first[here] + place]]
+    return here, np.concatenate(subsets)[first[here] + place]
+
+
+@lru_cache(maxsize=1 << 12)
+def _subsets(mask: int) -> Ints:
+    """All of a bit mask but the empty one, ascending."""
+    found = np.zeros(1, dtype=np.int64)
+    for bit in range(mask.bit_length()):
+        if mask >> bit & 1:
+            found = np.concatenate([found, found + (1 << bit)])
+    return found[1:]
 
 
 def find(wanted: Ints, known: Ints) -> Ints:

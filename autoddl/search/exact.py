@@ -185,6 +185,11 @@ def _search_below(ceiling: float, view: Restricted | None, run: Progress, dual: 
 
 def may_fit(problem: Problem) -> bool:
     """Whether the least memory of all choices keeps to the limit; true if that is not known."""
+    smallest = [int(np.argmin(memory)) for memory in problem.node_memory]
+    one = np.array([smallest[table] for table in problem.nodes], dtype=np.int64)
+    cost, memory = problem.evaluate(one)
+    if memory <= problem.memory_limit and cost < math.inf:  # sooner: 0.3 of 2.2 s of CSWin on 2x8
+        return True
     state = eliminate(problem, math.inf, frozenset())
     return bool(state.node) or state.constant <= problem.memory_limit * (1 + 2 * ROUNDING)
 

@@ -12,7 +12,7 @@ from autoddl.search.budget import Budget, Progress
 from autoddl.search.dominance import prune
 from autoddl.search.elimination import eliminate
 from autoddl.search.elimination_order import without_fixed_cycles
-from autoddl.search.exact import approach, prove
+from autoddl.search.exact import approach, may_fit, prove
 from autoddl.search.local_search import crossover, prefix_totals
 from autoddl.search.pareto_elimination import TooMany, least_within
 from autoddl.search.problem import Edge, Problem, relative_gap
@@ -203,3 +203,16 @@ def test_approaching_the_limit_tells_what_the_cheapest_choice_costs_without_it(s
             approach(Restricted.of(tight), run, 0.01)
         assert run.free_cost == pytest.approx(cost)
         assert run.best is None or run.memory <= tight.memory_limit
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whether_anything_fits_is_exact_and_soon_known_where_the_smallest_strategies_do(
+    seed, monkeypatch
+):
+    problem = random_problem(np.random.default_rng(seed), len(SHAPES["chain"]) + 1, SHAPES["chain"])
+    choices = itertools.product(*map(range, problem.sizes()))
+    sizes = [problem.evaluate(np.array(choice))[1] for choice in choices]
+    for limit, fits in ((min(sizes) * 1.001, True), (min(sizes) * 0.999, False)):
+        assert may_fit(dataclasses.replace(problem, memory_limit=limit)) == fits
+    monkeypatch.setattr(exact_search, "eliminate", None)
+    assert may_fit(dataclasses.replace(problem, memory_limit=max(sizes)))
