@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .api import BackendMissing, parallelize, plan, trace
     from .cluster import Cluster
     from .graph.graph import Graph
-    from .graph.hints import batchwise
+    from .graph.hints import batchwise, replicate, set_default, split, stage
     from .planner.options import PlanOptions
     from .plans import Plan
     from .plans.figures import figures
@@ -36,6 +36,10 @@ __all__ = [
     "figures",
     "parallelize",
     "plan",
+    "replicate",
+    "set_default",
+    "split",
+    "stage",
     "trace",
 ]
 
@@ -56,6 +60,10 @@ _HOMES = {
     "figures": "plans.figures",
     "parallelize": "api",
     "plan": "api",
+    "replicate": "graph.hints",
+    "set_default": "graph.hints",
+    "split": "graph.hints",
+    "stage": "graph.hints",
     "trace": "api",
 }
 _PACKAGES = {"box": "tools.box"}  # that are used as `autoddl.box`

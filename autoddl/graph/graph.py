@@ -27,9 +27,10 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, PlainSerializer
 
-from .._files import FIELDS, FileKind, Name, OneOf, Size, Stored, Versioned, printable
+from .._files import FIELDS, OMIT, FileKind, Name, OneOf, Size, Stored, Versioned, printable
 from ..sbp.layout import ITEM_BYTES, TensorSpec
 from ..sbp.signature import OpSpec, Signature, find_rule, is_random, signatures_of
+from .hint_file import StoredHints
 
 SOURCE_KINDS = ("input", "param", "buffer")
 
@@ -114,6 +115,7 @@ class Graph:
               be re-batched (its trace changes with the batch), then `with_batch` refuses
     outputs:  names of the tensors that the model (not the loss) returned
     loss:     name of the scalar loss tensor, which the `loss` op takes; "" if traced without a loss
+    hints:    of the model's own code (`graph.hints`), until it is planned
     """
 
     VERSION: ClassVar[int] = 1
@@ -125,6 +127,7 @@ class Graph:
     outputs: tuple[str, ...]
     tensors: _Tensors
     ops: tuple[Op, ...]
+    hints: Annotated[StoredHints, OMIT] = ()
 
     __pydantic_config__ = FIELDS
 
@@ -187,7 +190,8 @@ class Graph:
         """The inputs that get a gradient from `op`, and the outputs whose gradient it takes."""
         spec = self.spec(op)
         if op.kind == "param":
-            given, taken = [], [t.is_float and _is_trainable(op) for t in spec.outputs]
+            trains = op.attrs.get("trainable", True)
+            given, taken = [], [t.is_float and trains for t in spec.outputs]
         elif find_rule(op.kind) and (signatures := self.signatures(op)):
             given = [p is not None for p in signatures[0].grad_ins]
             taken = [p is not None for p in signatures[0].grad_outs]
@@ -411,10 +415,6 @@ class Graph:
         return self.to_json()["fingerprint"]
 
 
-def _is_trainable(op: Op) -> bool:
-    return op.attrs.get("trainable", True)
-
-
 def _scaled(value: Any, exponent: int, old: int, new: int, where: str) -> Any:
     """A value at batch `old` that is proportional to batch^exponent, at batch `new`."""
     if exponent == 0:
@@ -430,7 +430,7 @@ def _scaled(value: Any, exponent: int, old: int, new: int, where: str) -> Any:
 def _seen_attrs(op: Op) -> Hashable:
     """The attributes that rules see, and how each depends on the batch."""
     if op.kind == "param":
-        return _is_trainable(op)
+        return op.attrs.get("trainable", True)
     if op.kind == "opaque":  # what it runs is an attribute of any type
         return op.attrs.get("num_args"), op.attrs.get("batchwise")
     if not op.attrs:
@@ -441,10 +441,5 @@ def _seen_attrs(op: Op) -> Hashable:
     return tuple(seen), tuple(sorted(op.batch_attrs.items()))
 
 
-def _verified(graph: Graph) -> Graph:
-    graph.verify()
-    return graph
-
-
-StoredGraph = Annotated[Graph, AfterValidator(_verified), Versioned()]
+StoredGraph = Annotated[Graph, AfterValidator(lambda g: g.verify() or g), Versioned()]
 GRAPH_FILE: FileKind[Graph] = FileKind("graph", StoredGraph, "trace the model again")

@@ -1,17 +1,34 @@
-"""Files with hints, for models whose code one cannot edit: a JSON object, path -> hint or hints.
+"""Hints as files have them; files of their own, for models whose code one cannot edit.
 
 A module of its own, as what checks files takes long to import and hints are imported everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 from .._files import FIELDS, FileKind, Name, Stored, Versioned
-from .hints import Hints, as_hints
+from .hints import Hint, HintAt, Hints, as_hints
+
+
+class _HintRow(NamedTuple):
+    where: Name
+    hint: str
+    source: str
+
+
+def _read_hints(rows: Iterable[_HintRow]) -> Hints:
+    return tuple(HintAt(row.where, Hint.parse(row.hint), row.source) for row in rows)
+
+
+def _hint_rows(hints: Hints) -> tuple[_HintRow, ...]:
+    return tuple(_HintRow(own.where, str(own.hint), own.source) for own in hints)
+
+
+StoredHints = Annotated[Hints, Stored(tuple[_HintRow, ...], _read_hints, _hint_rows)]
 
 
 @dataclass(frozen=True)

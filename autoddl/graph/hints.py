@@ -8,6 +8,15 @@
     stage()         with stages, the model may be cut before it, and nowhere else
     (B, S0)         the placement of one parameter or of a module's outputs
 
+In the model's own code they stand around the calls of submodules, in `forward`:
+
+    with autoddl.split(4):
+        logits = self.head(features)
+
+There the tracer, which runs `forward`, learns which modules are called (`recorded`); when the model
+runs by itself they do nothing. Modules are built before anyone knows where they are used, and one
+that is built by a library cannot be annotated: so calls count, and not where modules are made.
+
 A `HintAt` is a hint for what a path names: a module with all that is in it, or a parameter. `*` in
 a path is any one part of it (`blocks.*.mlp`), `.` the whole model, `default` all that no other hint
 names. All hints hold: two that cannot hold together are refused, as is one that names nothing.
@@ -17,11 +26,16 @@ This module needs nothing but the standard library.
 from __future__ import annotations
 
 import difflib
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Literal, TypeVar
+from types import FrameType
+from typing import Any, Literal, TypeVar
 
 BATCHWISE = "_autoddl_batchwise"
 M = TypeVar("M")
@@ -74,6 +88,20 @@ class Hint:
         if (self.kind == "place") != bool(self.placement):
             raise ValueError(f"a hint of the kind {self.kind!r} with a placement {self.placement}")
 
+    def __enter__(self) -> Hint:
+        """Around calls of submodules in `forward`. ValueError anywhere else."""
+        _surrounding.set((*_surrounding.get(), _Entered(HintAt("", self, _line_in_forward(self)))))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        *others, own = _surrounding.get()
+        _surrounding.set(tuple(others))
+        if kind is None and _record.get() is not None and not own.paths:
+            raise ValueError(
+                f"{own.at.hint} ({own.at.source}) stands around no call of a submodule: make what "
+                "it is for a module"
+            )
+
     def __str__(self) -> str:
         if self.kind == "place":
             return f"({', '.join(self.placement)})"
@@ -120,6 +148,91 @@ class HintAt:
         if self.where == WHOLE or not path:
             return self.where == WHOLE and not path
         return len(mine) == len(theirs) and all(map(fnmatchcase, theirs, mine))
+
+
+@dataclass(frozen=True)
+class _Entered:
+    """A hint around code that runs; paths: of the submodules that were called there so far."""
+
+    at: HintAt
+    paths: list[str] = field(default_factory=list)
+
+    def call(self, path: str) -> None:
+        inside = any(path.startswith(f"{own}.") or own == path for own in self.paths)
+        if not inside and not (self.at.hint.kind == "stage" and self.paths):
+            self.paths.append(path)
+            if (record := _record.get()) is not None:
+                record.append(replace(self.at, where=path))
+
+
+_surrounding: ContextVar[tuple[_Entered, ...]] = ContextVar("surrounding", default=())
+_record: ContextVar[list[HintAt] | None] = ContextVar("record", default=None)
+
+
+def replicate(n: int | None = None) -> Hint:
+    """n copies, each of which computes its rows of the batch; None: as many as devices."""
+    return Hint("replicate", n)
+
+
+def split(n: int | None = None, dim: int | None = None) -> Hint:
+    """The weights of products, convolutions and lookups in n parts, along `dim` or any."""
+    return Hint("split", n, dim)
+
+
+def stage() -> Hint:
+    """A pipeline stage may begin here, and only where such a hint is."""
+    return Hint("stage")
+
+
+def set_default(hint: Hint) -> None:
+    """For all that no other hint is for; called in `forward`. ValueError anywhere else."""
+    source = _line_in_forward(hint)
+    if (record := _record.get()) is not None:
+        record.append(HintAt(DEFAULT, hint, source))
+
+
+def _line_in_forward(hint: Hint) -> str:
+    """`model.py:31`, where the caller's caller is."""
+    frame: FrameType | None = sys._getframe(2)
+    assert frame is not None
+    source = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    while frame is not None:
+        if frame.f_code.co_name == "forward":
+            return source
+        frame = frame.f_back
+    raise ValueError(
+        f"{hint} ({source}) stands in no `forward`: around calls of submodules there it is a hint, "
+        f"elsewhere it does nothing; or plan with hints={{path: '{hint}'}}"
+    )
+
+
+@contextmanager
+def recorded(named_modules: Iterable[tuple[str, Any]]) -> Iterator[list[HintAt]]:
+    """Fills a list with the hints around the calls of these modules, while the model runs.
+
+    named_modules: (path, module) of OneFlow or PyTorch
+    """
+    found: list[HintAt] = []
+    hooked: list[Any] = []
+    key = object()
+
+    def hook_of(path: str) -> Callable[..., None]:
+        def note(*_: object) -> None:
+            for entered in _surrounding.get():
+                entered.call(path)
+
+        return note
+
+    token = _record.set(found)
+    try:
+        for path, module in named_modules:
+            module._forward_pre_hooks[key] = hook_of(path or WHOLE)
+            hooked.append(module)
+        yield found
+    finally:
+        _record.reset(token)
+        for module in hooked:
+            del module._forward_pre_hooks[key]
 
 
 Hints = tuple[HintAt, ...]

@@ -1,10 +1,13 @@
 """What the options ask of a model: its graph as it is planned, its prices, its micro-batches."""
 
+from dataclasses import replace
+
 from ..cluster.spec import Cluster
 from ..cost.model import CostModel
 from ..graph.batch_norm import with_batch_norm
 from ..graph.cut import CutGraph
 from ..graph.graph import Graph
+from ..graph.hints import as_hints
 from ..graph.precision import check_precision, in_precision
 from ..graph.rows import find_rows, in_several
 from .options import PlanOptions
@@ -27,8 +30,19 @@ def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:
 
 
 def prepared(graph: Graph, options: PlanOptions) -> Graph:
-    """A traced graph in the precision and with the statistics of BatchNorm that are asked for."""
+    """A traced graph in the precision and with the statistics of BatchNorm that are asked for.
+
+    Without its hints, which are the options' then (`with_hints_of`).
+    """
+    graph = replace(graph, hints=()) if graph.hints else graph
     return in_precision(with_batch_norm(graph, options.batch_norm), options.precision)
+
+
+def with_hints_of(graph: Graph, options: PlanOptions) -> PlanOptions:
+    """The options with the hints of the model's own code before theirs."""
+    if not graph.hints:
+        return options
+    return replace(options, hints=(*graph.hints, *as_hints(options.hints)))
 
 
 def micro_graph(graph: Graph, parts: int) -> Graph:

@@ -30,7 +30,7 @@ from ..plans.records import PlannedBaseline
 from ..plans.schedule.orders import in_flight
 from ..plans.stage import StagePlan
 from ..search.budget import Deadline, Ended
-from .asked import cost_model, micro_batch_counts, prepared, stage_counts
+from .asked import cost_model, micro_batch_counts, prepared, stage_counts, with_hints_of
 from .baselines.pricing import BaselinePricer, tried_again
 from .mesh import MeshPlan, plan_hinted, plan_mesh, write_stage
 from .options import DEFAULTS, PlanOptions
@@ -106,7 +106,7 @@ def find_plan(
             "the graph was traced without a loss; trace(..., loss=loss_fn) plans training"
         )
     model = cost_model(cluster, options)
-    graph = prepared(graph, options)
+    graph, options = prepared(graph, options), with_hints_of(graph, options)
     if options.stages in (None, 1):
         return _on_hosts(graph, model, options, space)
     if options.hints:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 
 from ..cluster.spec import Cluster
 from ..cost.exchange import check_buckets
@@ -26,6 +27,7 @@ NOT_RECOMPUTED = (*SOURCE_KINDS, "stage_input", "stage_output", "loss")
 
 def check_model(planned: Graph, precision: str, graph: Graph) -> None:
     """ValueError unless `planned` is `graph`, a freshly traced model, in `precision`."""
+    graph = replace(graph, hints=())
     try:
         ours = in_precision(with_batch_norm(graph, batch_norm_of(planned)), precision)
         ours = ours.with_batch(planned.batch) if graph.batch else ours

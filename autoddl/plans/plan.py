@@ -28,10 +28,11 @@ from ..cluster.spec import Cluster, StoredCluster
 from ..graph.batch_norm import BatchNorm, batch_norm_of
 from ..graph.cut import CutGraph
 from ..graph.graph import Graph, StoredGraph
+from ..graph.hint_file import StoredHints
 from ..graph.hints import Hints
 from ..graph.regions import Blocks
 from . import checks
-from .records import PlannedBaseline, PlannedLayer, StoredHints
+from .records import PlannedBaseline, PlannedLayer
 from .schedule.orders import SCHEDULES, in_flight
 from .schedule.turns import num_strands
 from .stage import Once, StageFile, StagePlan

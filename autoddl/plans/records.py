@@ -12,7 +12,6 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from .._files import FIELDS, OMIT, Count, Name, NotNegative, OneOf, Positive, Size, Stored
-from ..graph.hints import Hint, HintAt, Hints
 from ..sbp.mesh import Mesh
 
 COPIES, SUMMANDS, BATCH = "copies", "summands", "batch"
@@ -146,23 +145,6 @@ class SearchRecord:
     )
 
     __pydantic_config__ = FIELDS
-
-
-class _HintRow(NamedTuple):
-    where: Name
-    hint: str
-    source: str
-
-
-def _read_hints(rows: Iterable[_HintRow]) -> Hints:
-    return tuple(HintAt(row.where, Hint.parse(row.hint), row.source) for row in rows)
-
-
-def _hint_rows(hints: Hints) -> tuple[_HintRow, ...]:
-    return tuple(_HintRow(own.where, str(own.hint), own.source) for own in hints)
-
-
-StoredHints = Annotated[Hints, Stored(tuple[_HintRow, ...], _read_hints, _hint_rows)]
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from ..graph.graph import Graph
+from ..graph.hints import recorded
 from ..sbp.layout import TensorSpec
 from .backend import Tensor
 from .calling import Calling
 from .nested import Slot
 
+Trace = TypeVar("Trace", bound=Callable[..., Any])
+
 
 class OpaqueWarning(UserWarning):
     """A submodule runs as one operator because of something unknown inside it."""
+
+
+def with_hints(trace: Trace) -> Trace:
+    """`trace` of a model, whose graph then has the hints of the model's own code."""
+
+    @functools.wraps(trace)
+    def tracing(model: Any, *example: Any, **options: Any) -> Traced:
+        if not hasattr(model, "named_modules"):
+            return trace(model, *example, **options)
+        with recorded(model.named_modules()) as found:
+            traced = trace(model, *example, **options)
+        graph = replace(traced.graph, hints=tuple(dict.fromkeys(found)))
+        return replace(traced, graph=graph) if found else traced
+
+    return tracing  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,19 @@ from autoddl.sbp.mesh import Mesh
 from tests.runtime.random_plans import with_zero
 
 BASELINES = ("ZeRO", "Megatron", "Megatron+ZeRO", "SUMMA")
+HINTS = {  # of a GPT on 2x2
+    "blocks.0.attention": "replicate()",
+    "blocks.*.mlp": "split(4)",
+    "blocks.1.attention": ("split(2)", "replicate(2)"),
+    "embedding.weight": "(B, S0)",
+    "logits": "(S0, S2)",
+}
 ZERO = ("zero", "zero-again")  # the state is saved and loaded on the way
 
 
 def space(scheme: str, graph: Graph, mesh: Mesh) -> Space:
     """The restriction that forces `scheme`: data_parallel or letters such as B-S1, else none."""
-    if scheme in ("searched", "random"):
+    if scheme in ("searched", "random", "hinted"):
         return WHOLE_SPACE
     if scheme in ("data_parallel", *ZERO):
         return baselines.data_parallel(graph)
@@ -41,7 +48,7 @@ def plan_of(scheme: str, graph: Graph, cluster: Cluster, optimizer: str, parts: 
     `stages:N` is a pipeline with twice the micro-batches; `zero:N` is data parallel with parameters
     stored by ZeRO's stage N, `zero:mixed` each by another; `zero-again:N` is the same with the
     repeated blocks run again. `turns:SCHEME` has two micro-batches in flight, and buckets of
-    gradients, too.
+    gradients, too. `hinted` obeys `HINTS`.
     """
     kind, _, seed = scheme.partition(":")
     forced = seed if kind == "turns" else kind
@@ -59,6 +66,7 @@ def plan_of(scheme: str, graph: Graph, cluster: Cluster, optimizer: str, parts: 
         search="random" if kind == "random" else "auto",
         restarts=1 if kind == "random" else 32,
         baselines=False,
+        hints=HINTS if kind == "hinted" else (),
     )
     allowed = None if kind == "stages" else space(forced, graph, cluster.mesh)
     found = find_plan(graph, cluster, options, space=allowed)

@@ -222,3 +222,29 @@ def test_what_cannot_be_traced_is_told(model, why):
 def test_a_loss_that_is_no_scalar_is_told():
     with pytest.raises(ValueError, match=r"the loss must be a scalar tensor, it is \(4, 6\)"):
         traced(nn.Linear(6, 6), 4, 6, loss=lambda y, t: y - t)
+
+
+class Hinted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(nn.Linear(16, 32), nn.ReLU())
+        self.head = nn.Linear(32, 16)
+
+    def forward(self, x):
+        autoddl.set_default(autoddl.replicate(2))
+        with autoddl.replicate():
+            features = self.features(x)
+        with autoddl.split(4, dim=0):
+            return self.head(features)
+
+
+def test_hints_around_calls_are_in_the_graph():
+    model = Hinted()
+    graph = traced(model, 8, 16).graph
+    assert [str(at).partition(" (test_trace.py:")[0] for at in graph.hints] == [
+        "replicate(2) for 'default'",
+        "replicate() for 'features'",
+        "split(4, dim=0) for 'head'",
+    ]
+    plan = autoddl.plan(graph, cluster_of(2, 2), baselines=False, back_end="torch")
+    assert plan.hints == graph.hints and model(torch.zeros(8, 16)).shape == (8, 16)

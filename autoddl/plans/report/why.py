@@ -207,7 +207,8 @@ def _saves(plan: Plan) -> str:
     if not plan.baselines:
         return "" if plan.cluster.num_devices == 1 else "No known scheme was priced beside it."
     if closest is None or closest.iteration_s is None:
-        return "None of the known schemes fits the memory."
+        obey = ", or they break a hint" if any(b.breaks for b in plan.baselines) else ""
+        return f"None of the known schemes fits the memory{obey}."
     name = _named(closest)
     saved = 1 - ours / closest.iteration_s
     if all(stage.search.algorithm == f"baseline: {closest.name}" for stage in plan.stages):

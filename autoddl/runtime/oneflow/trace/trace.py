@@ -24,7 +24,7 @@ from ....graph.hints import is_batchwise
 from ....sbp.signature import find_rule, is_random
 from ...calling import Calling
 from ...jobs.guard import rank
-from ...traced import OpaqueWarning, Traced
+from ...traced import OpaqueWarning, Traced, with_hints
 from .batch import Scaling, compare, same_values
 from .emit import emit
 from .errors import check_local, check_loss, check_model, check_trainable, explain_failure
@@ -53,6 +53,7 @@ def trace(
     return trace_with_state(model, *example, loss=loss, name=name, known=known).graph
 
 
+@with_hints
 def trace_with_state(
     model: nn.Module,
     *example: Any,

@@ -20,7 +20,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from ....graph.graph import Graph
 from ....sbp.layout import TensorSpec
 from ...calling import Calling
-from ...traced import Traced
+from ...traced import Traced, with_hints
 from .aten import HANDLERS
 from .emit import Emitter, Ref, Unknown, dtype_name, is_live
 from .exported import LOSS, MODEL, LossFn, Whole, export
@@ -34,6 +34,7 @@ def trace(
     return trace_with_state(model, *example, loss=loss, name=name).graph
 
 
+@with_hints
 def trace_with_state(
     model: nn.Module, *example: Any, loss: LossFn | None = None, name: str | None = None
 ) -> Traced:
