@@ -73,21 +73,23 @@ def _stretches(
     keys: NDArray[np.int64], crossing: NDArray[np.int64], start: int, stop: int
 ) -> list[tuple[int, int]]:
     """The blocks within [start, stop), as (first, last + 1)."""
-    best: tuple[int, int, int, int] | None = None  # covered, -period, -first, blocks
+    best: tuple[int, int, int] | None = None  # covered, -period, -first one that is alike
     for period in range(2, (stop - start) // 2 + 1):
         alike = keys[start : stop - period] == keys[start + period : stop]
-        if best is not None and alike.sum() + period < best[0]:
+        many = int(np.count_nonzero(alike))
+        if many < period or (best is not None and many + period < best[0]):
             continue
         edges = np.flatnonzero(np.diff(np.concatenate(([0], alike.astype(np.int8), [0]))))
-        for a, b in edges.reshape(-1, 2):
-            count = (b - a + period) // period
-            if count > 1 and (best is None or (count * period, -period, -a) > best[:3]):
-                first = _first(crossing[start + a : start + b + period + 1], period, count)
-                best = count * period, -period, -a, start + a + first
+        lengths = edges[1::2] - edges[::2]
+        for at in np.flatnonzero(lengths >= period):
+            found = int(lengths[at] + period) // period * period, -period, -int(edges[2 * at])
+            best = found if best is None else max(best, found)
     if best is None:
         return []
-    covered, negative, _, first = best
-    period = -negative
+    covered, period, first = best[0], -best[1], start - best[2]
+    alike = keys[first : stop - period] == keys[first + period : stop]
+    after = np.append(np.flatnonzero(~alike), len(alike))[0] + period  # a whole stretch's length
+    first += _first(crossing[first : first + after + 1], period, covered // period)
     blocks = [(n, n + period) for n in range(first, first + covered, period)]
     before = _stretches(keys, crossing, start, first)
     return before + blocks + _stretches(keys, crossing, first + covered, stop)

@@ -25,6 +25,7 @@ from ..cost.recompute import Checkpointing
 from ..graph.regions import Blocks, repeated_blocks
 from ..plans.format import format_seconds
 from ..search.budget import Ended
+from ..search.problem import SearchEnd
 from .estimate import WORTH_ESTIMATE, Estimate, Estimator
 from .fit_in_memory import FittedSearch
 from .realize import NEAR_FREE, Candidate
@@ -70,13 +71,20 @@ class Batches:
             if self.one.budget.seconds < math.inf:
                 self._first(checkpointing)
                 self.estimator.check = self._check
-            return self._best_of_all(checkpointing)
+            found = self._best_of_all(checkpointing)
         except (KeyboardInterrupt, Ended) as ended:
             if self._best is None:
                 raise
-            end = "budget" if isinstance(ended, Ended) else "interrupted"
-            result = replace(self._best.result, end=end)
-            return replace(self._best, result=result).knowing(self._best)
+            return self._ended("budget" if isinstance(ended, Ended) else "interrupted")
+        if found is not None and found.result.is_stopped:  # maybe before it was any good
+            return self._ended(found.result.end)
+        return found
+
+    def _ended(self, end: SearchEnd) -> Candidate:
+        """The best so far, of a search that was stopped."""
+        assert self._best is not None
+        result = replace(self._best.result, end=end)
+        return replace(self._best, result=result).knowing(self._best)
 
     def _check(self) -> None:
         """Raises Ended if there is a plan and no time for another."""

@@ -54,6 +54,20 @@ def test_time_enough_gives_the_plan_of_all_time():
     assert timed.stage.search.end == "done" and timed.baselines == whole.baselines
 
 
+def test_a_search_stopped_at_its_start_does_not_take_the_place_of_the_first_plan(monkeypatch):
+    """EfficientNet's plan took 13 times as long where the budget ended between the two."""
+    graph, where = residual(3, 256, 256), cluster("laptop", 2, 2)
+    first = find_plan(graph, where, PlanOptions(budget_seconds=AT_ONCE))
+
+    def left(self):
+        return self.budget if self.is_rough else replace(self.budget, seconds=1e-9)
+
+    monkeypatch.setattr(FittedSearch, "left", property(left))
+    plan = find_plan(graph, where, PlanOptions(budget_seconds=1e6))
+    assert plan.stage.search.end == "budget"
+    assert figures(plan).iteration_s <= figures(first).iteration_s
+
+
 def test_no_time_is_spent_once_there_is_a_plan():
     """Of a model in stages of many micro-batches and blocks, whose planning takes much longer."""
     graph, where = attention(3, 64, 8, 128, 8), cluster("piz_daint", 32, 1)
