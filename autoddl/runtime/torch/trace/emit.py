@@ -58,6 +58,7 @@ class Ref:
         return TensorSpec((), self.dtype).is_float
 
 
+_SOURCES = ("input", "param", "buffer")
 Found = Any  # a Ref, a constant, a number, or a sequence of them; None for what nobody may read
 Handler = Callable[["Emitter", Mapping[str, Any]], Found]
 
@@ -259,8 +260,17 @@ class Emitter:
         if loss is not None:
             scalar = self.ref(loss).name
             self.ops.append(Op(self.unique("loss"), "loss", (scalar,), (), module="loss"))
+        # each source before its first reader, as in OneFlow's traces: plans are then for both
+        sources = {op.outputs[0]: op for op in self.ops if op.kind in _SOURCES}
+        ops: list[Op] = []
+        for op in self.ops:
+            if op.kind not in _SOURCES:
+                ops += [sources.pop(x) for x in dict.fromkeys(op.inputs) if x in sources]
+                ops.append(op)
+        ops += sources.values()
+        tensors = {name: self.tensors[name] for op in ops for name in op.outputs}
         graph = Graph(
-            ops=tuple(self.ops), tensors=self.tensors, outputs=results, loss=scalar,
+            ops=tuple(ops), tensors=tensors, outputs=results, loss=scalar,
             batch=self.batch if self.scales else 0, name=name,
         )  # fmt: skip
         graph.verify()

@@ -35,7 +35,7 @@ class Whole(nn.Module):
     def __init__(self, model: nn.Module, loss: LossFn | None, calling: Calling) -> None:
         super().__init__()
         self.model = model
-        self.loss: Any = loss
+        self.loss: Any = loss if loss is None or isinstance(loss, nn.Module) else _Loss(loss)
         self.calling = calling
         self.structure: Any = None
 
@@ -50,6 +50,14 @@ class Whole(nn.Module):
             shown = f"{tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"{value!r}"
             raise ValueError(f"the loss must be a scalar tensor, it is {shown}; reduce it first")
         return (*outputs, value)
+
+
+class _Loss(nn.Module):
+    """A function as a module, whose name its operators then have."""
+
+    def __init__(self, function: LossFn) -> None:
+        super().__init__()
+        self.forward = function
 
 
 def export(whole: Whole, example: Sequence[torch.Tensor]) -> tuple[ExportedProgram, bool]:
