@@ -18,7 +18,7 @@ holds it and its optimizer state, and their gradients are summed once per iterat
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,7 +37,7 @@ class CutGraph:
     def verify(self) -> None:
         """ValueError unless every operator that has a place is in one layer, in graph order."""
         placed = [name for layer in self.layers for name in layer]
-        body = {op.name: n for n, op in enumerate(_body(self.graph))}
+        body = {op.name: n for n, op in enumerate(body_of(self.graph))}
         ours = [body[name] for name in placed if name in body]
         if ours != list(range(len(body))) or len(set(placed)) < len(placed):
             missing = [name for name in body if name not in placed]
@@ -191,16 +191,21 @@ class CutGraph:
         return Op(f"{tensor}.{kind}", kind, *ends, attrs, module=module)
 
 
-def cut_graph(graph: Graph, most_layers: int | None = None) -> CutGraph:
+def cut_graph(
+    graph: Graph, most_layers: int | None = None, starts: Collection[str] | None = None
+) -> CutGraph:
     """Cut `graph` into layers, removing the cuts that carry most bytes above `most_layers`.
 
     Among cuts that carry equally many bytes, those inside repeated blocks are removed first.
 
+    starts: names of the operators before which alone it is cut, if they are given
     Raises ValueError if `most_layers` is not at least 1.
     """
     if most_layers is not None and most_layers < 1:
         raise ValueError(f"most_layers must be at least 1, got {most_layers}")
-    body = _body(graph)
+    body = body_of(graph)
+    if starts is not None:
+        return _layers(graph, body, [n for n, op in enumerate(body) if n and op.name in starts])
     crossing = crossing_bytes(graph, body).tolist()
     heavy = [n for n, op in enumerate(body) if _is_heavy(op)]
     cuts = [
@@ -218,12 +223,16 @@ def cut_graph(graph: Graph, most_layers: int | None = None) -> CutGraph:
         joined = [work[b] - work[a] for a, b in zip(bounds, bounds[2:], strict=False)]
         keys = [(-crossing[k], k in between, work) for k, work in zip(cuts, joined, strict=True)]
         del cuts[keys.index(min(keys))]
+    return _layers(graph, body, cuts)
+
+
+def _layers(graph: Graph, body: Sequence[Op], cuts: Sequence[int]) -> CutGraph:
     bounds = [0, *cuts, len(body)]
     layers = (body[a:b] for a, b in zip(bounds, bounds[1:], strict=False))
     return CutGraph(graph, tuple(tuple(op.name for op in layer) for layer in layers))
 
 
-def _body(graph: Graph) -> list[Op]:
+def body_of(graph: Graph) -> list[Op]:
     """The operators that have a place: neither sources nor computed from constants alone."""
     return [op for op in graph.ops if op.kind != "param" and op.name not in graph.free_ops]
 

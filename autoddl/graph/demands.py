@@ -20,6 +20,7 @@ from typing import Literal
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp, Placement
 from ..sbp.signature import find_rule
+from .cut import body_of
 from .graph import SOURCE_KINDS, Graph, Op
 from .hints import DEFAULT, Hint, HintAt, check_matched
 
@@ -123,6 +124,26 @@ def find_demands(graph: Graph, hints: Sequence[HintAt]) -> Demands:
             for name, demand in _of_hint(graph, at, rest, set()):
                 found.setdefault(name, []).append(demand)
     return {name: tuple(dict.fromkeys(own)) for name, own in found.items()}
+
+
+def stage_starts(graph: Graph, hints: Sequence[HintAt]) -> frozenset[str] | None:
+    """The operators before which stages may begin; None if no hint says so.
+
+    Of each module that a hint names it is the first operator. ValueError if it names none.
+    """
+    stages = [at for at in hints if at.hint.kind == "stage"]
+    found: dict[str, str] = {}  # module -> operator
+    body = body_of(graph)
+    for at in stages:
+        own: dict[str, str] = {}
+        for op in body:
+            parts = op.module.split(".")
+            for path in (".".join(parts[:n]) for n in range(1, len(parts) + 1)):
+                if at.matches(path):
+                    own.setdefault(path, op.name)
+        check_matched(at, own, (op.module for op in body))
+        found |= own
+    return frozenset(found.values()) if stages else None
 
 
 _WANTED = {

@@ -45,6 +45,13 @@ def with_hints_of(graph: Graph, options: PlanOptions) -> PlanOptions:
     return replace(options, hints=(*graph.hints, *as_hints(options.hints)))
 
 
+def check_no_stages(options: PlanOptions) -> None:
+    """ValueError for hints of stages where there are to be none."""
+    for at in as_hints(options.hints):
+        if at.hint.kind == "stage":
+            raise ValueError(f"the hint {at} needs stages: plan with stages='auto', or a number")
+
+
 def micro_graph(graph: Graph, parts: int) -> Graph:
     """The graph of one of `parts` micro-batches, with forks."""
     return (graph.with_batch(graph.batch // parts) if parts > 1 else graph).with_forks()

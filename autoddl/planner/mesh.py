@@ -117,8 +117,8 @@ def plan_mesh(
     if pricer is not None and not is_late:
         two = replace(pricer, micro=two_of(micro), counts=even(counts)) if tried_two else None
         rivals, best = _beside(pricer, two, best)
-    allowed = [rival for rival in rivals if options.zero or "ZeRO" not in rival.record.name]
-    nearest = min(allowed, key=lambda rival: rival.seconds, default=None)
+    rivals = tuple(_marked(rival, micro.demands) for rival in rivals)
+    nearest = _nearest(rivals, options)
     if nearest is not None and nearest.seconds < _cost_to_beat(best):
         assert nearest.found is not None
         spent_s = time.perf_counter() - started
@@ -127,7 +127,7 @@ def plan_mesh(
     if best is None:
         least = smallest(batches, options.checkpointing)
         if least.excess_bytes > 0 or not algorithm.proves_bound:
-            rival = pricer and pricer.smallest(least.needed_bytes)
+            rival = pricer and not micro.demands and pricer.smallest(least.needed_bytes)
             found = (rival and rival.found) or least
             if not rival or found.needed_bytes > model.limit_bytes:
                 raise ValueError(_none_found(model, found, len(counts) > 1, options.search))
@@ -172,8 +172,7 @@ def plan_hinted(
         raise ValueError(
             f"{error}. Without hints there is a plan of {format_seconds(unhinted_s)} an iteration"
         ) from error
-    obeying = [rival for rival in rivals if not rival.record.breaks and rival.found is not None]
-    nearest = min(obeying, key=lambda rival: rival.seconds, default=None)
+    nearest = _nearest(rivals, options)
     if nearest is not None and nearest.seconds < _seconds(found):
         assert nearest.found is not None
         found = MeshPlan(write_stage(nearest.found, options.seed, 0.0, nearest.record.name), ())
@@ -184,9 +183,16 @@ def _seconds(found: MeshPlan) -> float:
     return figures(Plan.on_one_mesh(found.stage)).iteration_s
 
 
+def _nearest(rivals: Sequence[Baseline], options: PlanOptions) -> Baseline | None:
+    """The fastest known scheme that may be the plan."""
+    obeying = (rival for rival in rivals if not rival.record.breaks)
+    allowed = [rival for rival in obeying if options.zero or "ZeRO" not in rival.record.name]
+    return min(allowed, key=lambda rival: rival.seconds, default=None)
+
+
 def _marked(rival: Baseline, demands: Demands) -> Baseline:
     """With the hint that it breaks, if it does."""
-    if rival.found is None:
+    if rival.found is None or not demands:
         return rival
     tables = rival.found.tables
     placed = rival.found.placed[0]

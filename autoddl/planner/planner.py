@@ -20,6 +20,7 @@ from dataclasses import replace
 from ..cluster.spec import Cluster
 from ..cost.model import CostModel
 from ..graph.cut import CutGraph, cut_graph
+from ..graph.demands import Demands, find_demands, stage_starts
 from ..graph.graph import Graph
 from ..graph.hints import as_hints
 from ..graph.regions import repeated_blocks
@@ -30,7 +31,14 @@ from ..plans.records import PlannedBaseline
 from ..plans.schedule.orders import in_flight
 from ..plans.stage import StagePlan
 from ..search.budget import Deadline, Ended
-from .asked import cost_model, micro_batch_counts, prepared, stage_counts, with_hints_of
+from .asked import (
+    check_no_stages,
+    cost_model,
+    micro_batch_counts,
+    prepared,
+    stage_counts,
+    with_hints_of,
+)
 from .baselines.pricing import BaselinePricer, tried_again
 from .mesh import MeshPlan, plan_hinted, plan_mesh, write_stage
 from .options import DEFAULTS, PlanOptions
@@ -108,15 +116,23 @@ def find_plan(
     model = cost_model(cluster, options)
     graph, options = prepared(graph, options), with_hints_of(graph, options)
     if options.stages in (None, 1):
+        check_no_stages(options)
         return _on_hosts(graph, model, options, space)
-    if options.hints:
-        raise ValueError("hints are for one mesh as yet: leave out the stages, or the hints")
     if cluster.groups:
         raise ValueError(
             f"{cluster.name} has hosts of {len(cluster.groups)} kinds; stages are for hosts that "
             "are all alike: plan it without stages"
         )
     assert space is None, "stages are searched among all strategies"
+    if not options.hints:
+        return _staged(graph, model, options)
+    free, plan = (_staged(graph, model, own) for own in (replace(options, hints=()), options))
+    seconds = min(figures(free).iteration_s, figures(plan).iteration_s)
+    return replace(plan, hints=as_hints(options.hints), unhinted_s=seconds)
+
+
+def _staged(graph: Graph, model: CostModel, options: PlanOptions) -> Plan:
+    """In the stages that are asked for, or as many as pay."""
     deadline = Deadline.after(options.budget_seconds)
     if options.stages != "auto":
         plan = _in_stages(graph, model, options, deadline)
@@ -246,7 +262,7 @@ def _in_stages(
     model = replace(model, overlap=False)
     blocks = len(repeated_blocks(graph))
     most = min(MOST_LAYERS, blocks) if blocks >= _MANY * MOST_STAGES else MOST_LAYERS
-    cut = cut_graph(graph, most)
+    cut = cut_graph(graph, most, stage_starts(graph, as_hints(options.hints)))
     counts = stage_counts(cut, options.micro_batches)
     while True:
         prices, ranked = ranked_partitions(cut, model, counts, options, deadline, gives_up)
@@ -283,10 +299,11 @@ def _on_partition(
     held_by = in_flight(options.schedule, count, parts, options.chunks, options.delay)
     evaluations = options.budget_evaluations
     evaluations = evaluations and max(1, round(evaluations / len(chosen.stages)))
+    demands = find_demands(cut.graph, as_hints(options.hints))
     planned: list[MeshPlan] = []
     for n, (stage, held) in enumerate(zip(chosen.stages, held_by, strict=True)):
-        micro = MicroBatches.of(cut.stage(stage.first, stage.last), held)
-        found = _known(planned, micro.graph(parts), stage, held, deadline.is_over)
+        micro = MicroBatches.of(cut.stage(stage.first, stage.last), held, demands)
+        found = _known(planned, micro.graph(parts), demands, stage, held, deadline.is_over)
         if found is None:
             again = options.checkpointing if prices.recomputes else "none"
             if again == "auto" and deadline.is_over and stage.price.work_bytes > 0:
@@ -325,15 +342,15 @@ def _on_partition(
     rivals = _rivals(whole, planned, options)
     if not rivals:
         return whole
-    allowed = [plan for record, plan in rivals if options.zero or "ZeRO" not in record.name]
+    allowed = [p for r, p in rivals if not r.breaks and (options.zero or "ZeRO" not in r.name)]
     best = min([whole, *filter(None, allowed)], key=lambda plan: figures(plan).iteration_s)
     return replace(best, baselines=tuple(record for record, _ in rivals))
 
 
 def _known(
-    planned: Sequence[MeshPlan], graph: Graph, stage: Stage, held: int, is_late: bool
+    planned: Sequence[MeshPlan], graph: Graph, demands: Demands, stage: Stage, held: int, late: bool
 ) -> MeshPlan | None:
-    """The plan of an earlier stage with the same layers under other names.
+    """The plan of an earlier stage with the same layers and hints under other names.
 
     With fewer micro-batches in flight it is the best one, too, if it lost nothing to the memory;
     if it is late, it will do anyway.
@@ -342,9 +359,10 @@ def _known(
         own = other.stage
         if own.place.shape != stage.shape or own.in_flight < held:
             continue
-        if own.in_flight == held or other.is_free or is_late:
+        if own.in_flight == held or other.is_free or late:
             found = own.for_equal(graph)
-            if found is not None:
+            asked = [[demands.get(op.name) for op in g.ops] for g in (own.graph, graph)]
+            if found is not None and asked[0] == asked[1]:
                 return replace(other, stage=replace(found, in_flight=held))
     return None
 
@@ -376,7 +394,9 @@ def _rivals(
                 same = replace(same, in_flight=at.in_flight)
                 stages.append(same.at(at.first, at.last, at.place))
         topology = " | ".join(dict.fromkeys(topologies))
+        breaks = (own.rivals[number].record.breaks for own in planned if own.rivals)
         record = replace(first.record, topology=topology, iteration_s=None, communication_s=None)
+        record = replace(record, breaks=next(filter(None, breaks), ""))
         plan = None
         if len(stages) == len(planned):
             plan = replace(whole, stages=tuple(stages))

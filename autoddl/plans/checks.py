@@ -9,7 +9,7 @@ from ..cluster.spec import Cluster
 from ..cost.exchange import check_buckets
 from ..graph.batch_norm import batch_norm_of, with_batch_norm
 from ..graph.cut import CutGraph
-from ..graph.demands import Demands, find_demands
+from ..graph.demands import Demands, find_demands, stage_starts
 from ..graph.graph import SOURCE_KINDS, Graph, Op
 from ..graph.hints import HintAt
 from ..graph.placed import PlannedEdge, PlannedOp
@@ -156,11 +156,15 @@ def broken(
     return None
 
 
-def verify_hints(graph: Graph, stages: Sequence[StagePlan], hints: Sequence[HintAt]) -> None:
+def verify_hints(cut: CutGraph, stages: Sequence[StagePlan], hints: Sequence[HintAt]) -> None:
     """ValueError unless the stages of a model obey all hints."""
     if not hints:
         return
-    demands = find_demands(graph, hints)
+    demands, starts = find_demands(cut.graph, hints), stage_starts(cut.graph, hints)
+    for stage in stages[1:]:
+        first = cut.layers[stage.first][0]
+        if starts is not None and first not in starts:
+            raise ValueError(f"the plan has a stage that begins at {first!r}, against its hints")
     for stage in stages:
         what = broken(stage.graph, stage.mesh, stage.ops, demands)
         if what:

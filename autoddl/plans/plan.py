@@ -217,7 +217,7 @@ class Plan(Once):
         for stage in self.stages:
             checks.verify_stage(stage)
         checks.verify_in_flight(self.in_flight, self.stages)
-        checks.verify_hints(self.graph, self.stages, self.hints)
+        checks.verify_hints(self.cut, self.stages, self.hints)
 
     def to_json(self) -> dict[str, Any]:
         """What the file holds; `from_json` inverts it."""

@@ -185,3 +185,51 @@ def test_no_hint_makes_a_plan_cheaper():
 @pytest.mark.full
 def test_no_hint_makes_a_plan_cheaper_in_many_sets():
     assert check_some(range(12, 312)) >= 150
+
+
+# ---- in stages
+
+STAGED = PlanOptions(stages=2, micro_batches=4, baselines=False)
+
+
+def starts(plan: Plan) -> list[str]:
+    """The modules with which stages begin."""
+    ops = {op.name: op for op in plan.graph.ops}
+    return [ops[plan.cut.layers[stage.first][0]].module for stage in plan.stages]
+
+
+def test_stages_begin_where_hints_say():
+    free = find_plan(MLP, FOUR, STAGED)
+    for name in ("fc1", "fc2"):
+        plan = find_plan(MLP, FOUR, dataclasses.replace(STAGED, hints={name: "stage()"}))
+        assert starts(plan) == [starts(free)[0], name]
+        assert figures(plan).iteration_s >= plan.unhinted_s
+        assert Plan.loads(plan.dumps()) == plan
+    data = plan.to_json()
+    data["hints"][0][0] = "fc1"
+    with pytest.raises(ValueError, match="begins at 'fc2/matmul', against its hints"):
+        Plan.from_json(data)
+
+
+def test_stages_obey_hints_of_their_modules():
+    hints = {"fc1": ("stage()", "split(2)"), "fc2": "replicate(2)"}
+    plan = find_plan(MLP, FOUR, dataclasses.replace(STAGED, hints=hints, baselines=True))
+    second = plan.stages[1]
+    assert second.mesh.size == 2 and second.ops["fc1/matmul"].ins[1].split_dims()
+    assert second.ops["fc2/matmul"].outs[0].split_dims() == (0,)
+    assert {b.name: bool(b.breaks) for b in plan.baselines}["data parallel"]
+
+
+@pytest.mark.parametrize(
+    ("hints", "stages", "says"),
+    [
+        ({"fc1": "stage()"}, None, "needs stages"),
+        ({"fc1": "stage()"}, 3, "more than the model's 2 layers"),
+        ({"fc1": "split(4)"}, 2, r"cannot hold.*possible there: split\(1\), split\(2\)"),
+        ({"fc9": "stage()"}, 2, "names no module"),
+    ],
+)
+def test_hints_that_stages_cannot_obey_are_refused(hints, stages, says):
+    options = PlanOptions(stages=stages, micro_batches=4, hints=hints, baselines=False)
+    with pytest.raises(ValueError, match=says):
+        find_plan(MLP, FOUR, options)
