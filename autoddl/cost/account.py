@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -43,8 +43,9 @@ class Traffic:
         return self.forward + self.backward + self.gradient_sync
 
     def add(self, other: Traffic) -> None:
-        for f in fields(self):
-            setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))
+        self.forward += other.forward
+        self.backward += other.backward
+        self.gradient_sync += other.gradient_sync
 
 
 @dataclass

@@ -9,8 +9,9 @@ shard may send it, and all devices that need the target shard must receive it. S
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from ...cluster.submesh import Device, SubMesh
 from ...sbp.layout import TensorSpec, local_slices
@@ -70,14 +71,18 @@ def unit_tasks(spec: TensorSpec, source: End, target: End) -> tuple[UnitTask, ..
             f"source ({source.place}) and target ({target.place}) share device {min(shared)}; "
             "stages lie on disjoint sub-meshes"
         )
-    wanted = _shards(spec, target)
+    sides = _shards(spec, source), _shards(spec, target)
+    given, needed = (np.array([*side]).reshape(len(side), len(spec.shape), 2) for side in sides)
+    low = np.maximum(given[:, None, :, 0], needed[None, :, :, 0])  # [source's, target's, dims]
+    high = np.minimum(given[:, None, :, 1], needed[None, :, :, 1])
+    senders, receivers = ([*side.values()] for side in sides)
     tasks = []
-    for box, senders in _shards(spec, source).items():
-        for other, receivers in wanted.items():
-            common = _intersection(box, other)
-            numel = math.prod(stop - start for start, stop in common)
-            if numel > 0:
-                tasks.append(UnitTask(common, numel, spec.item_bytes, senders, receivers))
+    for first, second in np.argwhere((low < high).all(axis=2)).tolist():
+        ends = low[first, second].tolist(), high[first, second].tolist()
+        numel = math.prod(stop - start for start, stop in zip(*ends, strict=True))
+        box = tuple(zip(*ends, strict=True))
+        pair = senders[first], receivers[second]
+        tasks.append(UnitTask(box, numel, spec.item_bytes, *pair))
     return tuple(tasks)
 
 
@@ -88,11 +93,3 @@ def _shards(spec: TensorSpec, end: End) -> dict[Box, tuple[Device, ...]]:
         slices = local_slices(spec.shape, end.nd, end.place.mesh, rank)
         found.setdefault(tuple((s.start, s.stop) for s in slices), []).append(device)
     return {box: tuple(devices) for box, devices in found.items()}
-
-
-def _intersection(a: Sequence[tuple[int, int]], b: Sequence[tuple[int, int]]) -> Box:
-    """The common box of a and b; an empty one has no elements in some dim."""
-    return tuple(
-        (max(low, start), max(max(low, start), min(high, stop)))
-        for (low, high), (start, stop) in zip(a, b, strict=True)
-    )
