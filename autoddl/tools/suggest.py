@@ -19,15 +19,35 @@ from ..plans.figures import figures
 from ..plans.report.changes import LINKS, Change, with_faster
 
 _log = logging.getLogger(__name__)
+_MOST_HINTS = 8  # that are left out one by one: chosen, each is a plan's work
 
 
 def planned_anew(plan: Plan) -> list[Change]:
-    """Faster links, twice the batch, twice the memory, and half of the devices."""
-    found = []
+    """Without hints, faster links, twice the batch, twice the memory, and half of the devices.
+
+    Of the hints that one whose loss would help most comes first.
+    """
+    found = _without_hints(plan)
     for what, batch, cluster, options in _asked(plan):
         _log.info("planning for %s", what)
         found.append(_planned(plan, what, batch, cluster, options))
     return found
+
+
+def _without_hints(plan: Plan) -> list[Change]:
+    """Without each of the hints, if they are few, and without all; the fastest first."""
+    hints, options = plan.hints, own_options(plan)
+    asked = {f"without {at}": tuple(own for own in hints if own != at) for at in hints}
+    if len(hints) > _MOST_HINTS:
+        asked = {}
+    if len(hints) != 1:
+        asked |= {"without all hints": ()} if hints else {}
+    found = []
+    for what, others in asked.items():
+        _log.info("planning %s", what)
+        own = replace(options, hints=others)
+        found.append(_planned(plan, what, plan.batch, plan.cluster, own))
+    return sorted(found, key=lambda c: figures(c.plan).iteration_s if c.plan else math.inf)
 
 
 def _asked(plan: Plan) -> Iterator[tuple[str, int, Cluster, PlanOptions]]:
@@ -66,6 +86,7 @@ def own_options(plan: Plan) -> PlanOptions:
         back_end=plan.back_end,
         ema=plan.ema,
         batch_norm=plan.batch_norm,
+        hints=plan.hints,
         **(of_stages if staged else {}),  # type: ignore[arg-type]
     )
 

@@ -203,7 +203,7 @@ def test_stages_begin_where_hints_say():
     for name in ("fc1", "fc2"):
         plan = find_plan(MLP, FOUR, dataclasses.replace(STAGED, hints={name: "stage()"}))
         assert starts(plan) == [starts(free)[0], name]
-        assert figures(plan).iteration_s >= plan.unhinted_s
+        assert plan.unhinted_s is not None and figures(plan).iteration_s >= plan.unhinted_s
         assert Plan.loads(plan.dumps()) == plan
     data = plan.to_json()
     data["hints"][0][0] = "fc1"

@@ -74,3 +74,22 @@ def test_explain_suggests(tmp_path):
     assert fewer["speed"] == pytest.approx(1)
     both = CliRunner().invoke(main, ["explain", file, "--suggest", "--layer", "fc0"])
     assert both.exit_code == 2 and "leave --layer or --suggest out" in both.output
+
+
+def test_the_hint_that_costs_most_comes_first():
+    hints = {"fc0": "split(2)", "fc1": "split(4)", "fc2": "replicate(1)"}
+    plan = find_plan(mlp(512, (256, 256, 256, 256)), WHERE, PlanOptions(hints=hints))
+    found = [change for change in planned_anew(plan) if change.what.startswith("without")]
+    assert {change.what for change in found} == {
+        "without all hints",
+        *(f"without {hint} for '{path}' (hints)" for path, hint in hints.items()),
+    }
+    seconds = [figures(change.plan).iteration_s for change in found if change.plan]
+    assert (
+        len(seconds) == 4
+        and seconds == sorted(seconds)
+        and seconds[-1] <= 1.0001 * (figures(plan).iteration_s)
+    )
+    (free,) = [c.plan for c in found if c.plan and c.what == "without all hints"]
+    assert figures(free).iteration_s == plan.unhinted_s and seconds[0] == plan.unhinted_s
+    assert any(change.plan.hints == plan.hints for change in planned_anew(plan) if change.plan)

@@ -51,9 +51,10 @@ def _hints(plan: Plan) -> str:
     extra = seconds / plan.unhinted_s - 1
     if extra <= _ALIKE:
         return f"{told}, which cost{'' if others else 's'} nothing."
+    each = "; 'autoddl explain --suggest' tells what each costs" if others else ""
     return (
         f"{told}: that costs {extra:.1%}, a step without hints takes "
-        f"{format_seconds(plan.unhinted_s)}."
+        f"{format_seconds(plan.unhinted_s)}{each}."
     )
 
 
