@@ -249,7 +249,7 @@ class Cluster:
             raise ValueError(
                 f"{len(shares)} shares for groups of "
                 f"{', '.join(str(group.nodes) for group in self.groups)} hosts; give "
-                f"{len(self.runs)}, one for each run of hosts"
+                f"{len(self.runs)}, one for every {math.gcd(*(g.nodes for g in self.groups))} hosts"
             )
         table = self.collectives.balanced if shares else self.collectives.even
         return dataclasses.replace(self, shares=shares, collectives=table)

@@ -380,7 +380,7 @@ def parse_shares(text: object) -> tuple[int, ...]:
         return ()
     if not isinstance(text, str) or not re.fullmatch(r"[1-9]\d{0,5}(:[1-9]\d{0,5})+", text):
         raise ValueError(
-            f"shares must be like '3:1', one for each run of hosts, or 'even': {text!r}"
+            f"shares must be like '3:1', one for every so many hosts, or 'even': {text!r}"
         )
     shares = tuple(map(int, text.split(":")))
     return tuple(share // math.gcd(*shares) for share in shares)

@@ -79,6 +79,7 @@ class _Sign(logging.Handler):
             line = f"{self._what}: {time.monotonic() - self._started:.0f} s"
             line = f"{line}; {self._last}" if self._last else line
             if self._is_terminal:
-                line = f"\r{line[: shutil.get_terminal_size().columns - 1]}\x1b[K"
+                width = shutil.get_terminal_size().columns or 80  # 0: nobody has told its size
+                line = f"\r{line[: width - 1]}\x1b[K"
             self._stream.write(line if self._is_terminal else f"{line}\n")
             self._stream.flush()

@@ -138,9 +138,10 @@ def _because(plan: Plan, kinds: Sequence[_Kind]) -> str:
     if data is None:
         return ""
     if data.memory_bytes is None:
-        return (
-            f", as a batch of {plan.batch} does not divide over {plan.cluster.num_devices} devices"
-        )
+        over = f"over {plan.cluster.num_devices} devices"
+        if plan.stage.shares:
+            over += f" in shares of {':'.join(map(str, plan.stage.shares))}"
+        return f", as a batch of {plan.batch} does not divide {over}"
     if data.iteration_s is None or data.communication_s is None:
         limit = format_bytes(plan.memory_limit_bytes)
         needed = format_bytes(data.memory_bytes)

@@ -135,16 +135,21 @@ def bar(section: Section) -> tuple[Segment, ...]:
     if isinstance(section, Figures) or "share" not in section.sums:
         return ()
     first, size, share = section.columns[0], section.columns[1], section.columns[2]
-    whole = max(section.sums[share.key], 1.0) if section.sums[share.key] else section.sums[size.key]
-    field = share if section.sums[share.key] else size
+    field, least = (share, 1.0) if section.sums[share.key] else (size, 0.0)
+    there = [
+        max(_number(row[field.key]), 0.0) for row in section.rows
+    ]  # what is taken off has none
+    whole = max(
+        section.sums[field.key], least, sum(there)
+    )  # parts of a step that overlaps are more
     return tuple(
         Segment(
             section.text(first, row),
             cause_style(str(row[first.key])),
             section.text(size, row),
-            percent(row[field.key], whole),
+            percent(part, whole),
         )
-        for row in section.rows
+        for row, part in zip(section.rows, there, strict=True)
     )
 
 

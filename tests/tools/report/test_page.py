@@ -73,6 +73,17 @@ def test_parts_of_the_time_add_up(plan):
     assert compute.percent == pytest.approx(100 * cost.compute_s / cost.iteration_s, abs=1e-3)
 
 
+def test_parts_of_a_step_that_overlaps_have_room_on_one_bar():
+    options = PlanOptions(overlap=True, in_flight=2, baselines=False)
+    plan = find_plan(residual(2, 512, 64), cluster("laptop", 2, 2), options)
+    parts = {part.name: part.percent for part in item(plan, "time")["bar"]}
+    cost = figures(plan).cost
+    serial_s = cost.compute_s + cost.communication_s
+    assert cost.hidden_s > 0 and min(parts.values()) == 0.0
+    assert sum(parts.values()) == pytest.approx(100, abs=0.01)
+    assert parts["computation"] == pytest.approx(100 * cost.compute_s / serial_s, abs=1e-3)
+
+
 def test_widths_of_splits_are_logarithms_of_devices():
     split = Split((SplitPart("batch", 4, 4), SplitPart("out", 8, 8), SplitPart("in", 2)))
     parts = split_parts(split)
