@@ -1,5 +1,6 @@
 """Settings and jobs of all tests."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,9 @@ from tests.ranks import ROOT, Jobs
 # The same examples on every run; a busy machine is no failure.
 settings.register_profile("autoddl", derandomize=True, deadline=None)
 settings.load_profile("autoddl")
+
+
+os.environ.setdefault("AUTODDL_RECORD", "")  # jobs that are made to fail leave no files
 
 
 @pytest.fixture(scope="session")

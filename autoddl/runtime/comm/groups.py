@@ -197,6 +197,7 @@ class Groups:
 
     first: the job's rank that is the mesh's rank 0; a pipeline stage's mesh is a part of the job
     ways:  `Step.way` of other algorithms than the default -> what prepares such a step
+    why:    what the collectives that are asked for now are for, for people
     Set `log` to a list to record traffic, `around` to what gives results in place of `Call.run`.
     """
 
@@ -215,6 +216,7 @@ class Groups:
         self.ways = ways
         self.log: list[Traffic] | None = None
         self.around: Around | None = None
+        self.why = ""
         self._groups: dict[tuple[int, ...], Group] = {}
 
     @property
@@ -239,4 +241,4 @@ class Groups:
         if self.log is not None:
             size = sum(TensorSpec(tuple(x.shape), dtype_of(x)).bytes for x in given)
             self.log.append(Traffic(kind, group.axes, size))
-        note_collective(kind, group.ranks, self.first)
+        note_collective(kind, group.ranks, self.first, self.why)

@@ -54,8 +54,9 @@ class Passing:
                 back = None
                 if backward is not None:
                     assert into.grad_outs[0] is not None
-                    back = prepare(backward, shape, into.grad_outs[0], groups)
-                found[link] = prepare(forward, shape, out.ins[0], groups), back
+                    why = f"the gradient of {link.tensor}"
+                    back = prepare(backward, shape, into.grad_outs[0], groups, why)
+                found[link] = prepare(forward, shape, out.ins[0], groups, link.tensor), back
         return found
 
     def _count_links(self) -> None:

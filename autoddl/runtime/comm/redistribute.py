@@ -27,12 +27,16 @@ from .groups import Group, Groups
 LocalFn = Callable[[Tensor], Tensor]
 
 
-def prepare(steps: Sequence[Step], shape: Shape, nd: NdSbp, groups: Groups) -> LocalFn:
+def prepare(
+    steps: Sequence[Step], shape: Shape, nd: NdSbp, groups: Groups, why: str = ""
+) -> LocalFn:
     """A function that takes a rank's part of a tensor of global `shape` from `nd` through `steps`.
 
     It must be called by all ranks in the same order. No steps: the identity. All of it runs beside
     computation, copies before and after a collective too: in the queue of computation they would
     hold up, until the tensor is there, what does not need it.
+
+    why: what it is for, which a job that is lost says of its last collective
     """
     functions: list[LocalFn] = []
     ways = {**WAYS, **groups.ways}
@@ -52,9 +56,11 @@ def prepare(steps: Sequence[Step], shape: Shape, nd: NdSbp, groups: Groups) -> L
         return functions[0]
 
     def run(x: Tensor) -> Tensor:
+        groups.why = why
         with nullcontext() if is_free else groups.backend.beside():
             for function in functions:
                 x = function(x)
+        groups.why = ""
         return x
 
     return run

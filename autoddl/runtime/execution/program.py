@@ -241,14 +241,14 @@ def _edge(
     gradient = planned.grad_ins[index]
     backward = _unreachable
     if flows and gradient is not None and name in graph.needs_grad:
-        backward = prepare(path.backward, shape, gradient, groups)
+        backward = prepare(path.backward, shape, gradient, groups, f"the gradient of {name}")
     return Edge(
         key,
         name,
         source,
         placed,
         planned.ins[index],
-        prepare(path.forward, shape, placed, groups),
+        prepare(path.forward, shape, placed, groups, op.name),
         backward,
         backward is not _unreachable,
         last[name] == key and name not in kept,

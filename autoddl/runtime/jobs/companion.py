@@ -4,7 +4,8 @@ OneFlow waits for hours for a rank that is stopped, sleeps, has ended or cannot 
 with Python's lock held, so that no thread of the rank could do anything about it. The companion
 knows its rank by the kernel (pidfd, /proc) and by the rank's `Journal`. It is connected to the
 companion of rank 0, the hub, by TCP, tells it what its rank does, and hears what is wrong with the
-job. The hub alone judges (`judge`), prints the cause once, and all companions kill their ranks.
+job. The hub alone judges (`judge`), prints the cause once, writes what each rank did last to one
+file (`_RECORD`), and all companions kill their ranks.
 
 A connection is taken for a rank's only if it knows the job's secret, which the launcher puts into
 the environment. Needs the standard library only, and is started without `site`.
@@ -24,6 +25,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import IO
 
 from .journal import Journal
 from .verdict import START_SECONDS, Rank, judge
@@ -34,6 +36,8 @@ NEWS_SECONDS = 0.1  # until another companion has said that its rank has ended
 PORTS = 8  # that are tried where the launcher names none
 _PORT_OF_JOB = "AUTODDL_WATCH_PORT"
 _SECRET = "AUTODDL_SECRET"
+_RECORD = "AUTODDL_RECORD"  # the file of a lost job's record; empty for none
+RECORD_SECONDS = 0.5  # for the ranks' records to come: our launcher ends what is left after 2 s
 
 
 def start(descriptor: int, limit_s: float) -> None:
@@ -82,6 +86,10 @@ class Own:
         except OSError:
             state, ticks = "X", 0
         return Rank(*self._place, state, ticks, self.is_dead or state in "ZX", **asdict(done))
+
+    def record(self) -> list[tuple[float, str]]:
+        """What it did last (`Journal.record`)."""
+        return self._journal.record()
 
     def kill(self) -> None:
         with contextlib.suppress(OSError):
@@ -242,8 +250,42 @@ class Hub(Companion):
         for line in self.lines.values():
             line.connection.setblocking(True)
             line.send(over=True)
+        if os.environ.get(_RECORD) != "":
+            self._write(self._records())
         self.own.kill()
         self.is_over = True
+
+    def _records(self) -> dict[int, list[tuple[float, str]]]:
+        """Those of all ranks whose companions answer in time."""
+        found = {0: self.own.record()}
+        end = time.monotonic() + RECORD_SECONDS
+        with selectors.DefaultSelector() as selector:
+            for rank, line in self.lines.items():
+                line.connection.setblocking(False)
+                selector.register(line.connection, selectors.EVENT_READ, rank)
+            while len(selector.get_map()) and (left := end - time.monotonic()) > 0:
+                for key, _ in selector.select(left):
+                    said = self.lines[key.data].read()
+                    for words in said or ():
+                        if "record" in words:
+                            found[key.data] = words["record"]  # type: ignore[assignment]
+                    if said is None or key.data in found:
+                        selector.unregister(key.fileobj)
+        return found
+
+    def _write(self, records: Mapping[int, list[tuple[float, str]]]) -> None:
+        lines = []
+        for number, one in sorted(self.ranks.items()):
+            lines.append(f"rank {number} of {self.size} on {one.host}: {one.where}")
+            for at, what in records.get(number, ()):
+                clock = time.strftime("%H:%M:%S", time.localtime(at))
+                lines.append(f"  {clock}.{int(at % 1 * 1e6):06d}  {what}")
+        try:
+            with _record_file() as file:
+                file.write("\n".join(lines) + "\n")
+            self.say(f"autoddl: what each rank did last is in {file.name}")
+        except OSError as error:
+            self.say(f"autoddl: what each rank did last could not be written: {error}")
 
 
 class Spoke(Companion):
@@ -286,6 +328,7 @@ class Spoke(Companion):
         for words in said or ():
             self.heard = time.monotonic()
             if words.get("over"):
+                self.line.send(record=self.own.record())
                 self._end("")
             elif "nonce" in words:
                 rank = self.own.look().rank
@@ -311,6 +354,17 @@ class Spoke(Companion):
 
 def _proof(nonce: str) -> str:
     return hmac.new(os.environ.get(_SECRET, "").encode(), nonce.encode(), "sha256").hexdigest()
+
+
+def _record_file() -> IO[str]:
+    """Opened for writing: the user's choice, or a new one in the folder for temporary files."""
+    if path := os.environ.get(_RECORD):
+        return open(path, "w")
+    import tempfile
+
+    return tempfile.NamedTemporaryFile(
+        "w", prefix="autoddl-record-", suffix=".txt", delete=False
+    )  # fmt: skip
 
 
 def _ports() -> list[int]:

@@ -140,16 +140,17 @@ def inside(call: str) -> Iterator[None]:
         yield
 
 
-def note_collective(kind: str, ranks: tuple[int, ...], first: int) -> None:
+def note_collective(kind: str, ranks: tuple[int, ...], first: int, why: str = "") -> None:
     """This rank asks for one, of the job's ranks from `first`."""
     if _guard is not None and _guard.journal is not None:
-        _guard.journal.collective(_label(kind, ranks, first))
+        _guard.journal.collective(_label(kind, ranks, first, why))
 
 
 @functools.cache
-def _label(kind: str, ranks: tuple[int, ...], first: int) -> str:
+def _label(kind: str, ranks: tuple[int, ...], first: int, why: str) -> str:
     shown = ", ".join(str(first + rank) for rank in ranks[:8])
-    return f"{kind} of ranks {shown}{', ...' if len(ranks) > 8 else ''}"
+    of = f"{kind} of ranks {shown}{', ...' if len(ranks) > 8 else ''}"
+    return f"{of} for {why}" if why else of
 
 
 def be_patient(seconds: float) -> None:

@@ -10,16 +10,19 @@ import contextlib
 import mmap
 import os
 import struct
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_SIZE = 4096
+_KEPT = 128  # entries of the record: some steps of a small model, a part of one of a large
 # calls, calls inside of which it is, collectives, whether it ended as planned, patience in seconds
 _HEAD = struct.Struct("qqqqd")
-_TEXT = struct.Struct("64s")
-_PLACES = {"call": 64, "collective": 128, "reason": 192}
+_TEXT = struct.Struct("128s")
+_PLACES = {"call": 64, "collective": 192, "reason": 320}
 _REASON = struct.Struct("1024s")
+_RECORD = 2048  # where the record of the last entries begins, a ring
+_ENTRY = struct.Struct("d128s")  # seconds since 1970, what
 
 
 @dataclass(frozen=True)
@@ -42,16 +45,18 @@ class Journal:
     calls:      made so far of those that all ranks make together, such as steps
     inside:     whether the last one has not returned
     call:       the last one, with its number, such as "step 6"
-    collective: the last one asked for
+    collective: the last one asked for; both are in the record of the last entries, too
     patience_s: how long a step may take
     ended:      the rank leaves as it should
     reason:     it leaves as it should not, and has said why
     """
 
     def __init__(self, descriptor: int) -> None:
-        os.ftruncate(descriptor, _SIZE)
-        self._memory = mmap.mmap(descriptor, _SIZE)
+        size = _RECORD + _KEPT * _ENTRY.size
+        os.ftruncate(descriptor, size)
+        self._memory = mmap.mmap(descriptor, size)
         self._head = [0, 0, 0, 0, 0.0]
+        self._entries = 0
         self._counts: Counter[str] = Counter()
 
     @contextlib.contextmanager
@@ -61,18 +66,24 @@ class Journal:
             yield
             return
         self._counts[call] += 1
-        self._write("call", f"{call} {self._counts[call]}")
+        name = f"{call} {self._counts[call]}"
+        self._write("call", name)
+        self._record(f"{name} begins")
         self._put(0, self._head[0] + 1)
         self._put(1, 1)
+        end = "fails"
         try:
             yield
+            end = "ends"
         finally:
             self._put(1, 0)
+            self._record(f"{name} {end}")
 
     def collective(self, what: str) -> None:
         """A collective is asked for."""
         self._put(2, self._head[2] + 1)
         self._write("collective", what)
+        self._record(what)
 
     @property
     def patience_s(self) -> float:
@@ -98,6 +109,19 @@ class Journal:
         return Done(
             calls, inside, collectives, bool(ended), patience_s, call, collective, reason
         )  # fmt: skip
+
+    def record(self) -> list[tuple[float, str]]:
+        """The last entries, oldest first, each with its time in seconds since 1970."""
+        places = range(_RECORD, _RECORD + _KEPT * _ENTRY.size, _ENTRY.size)
+        entries = [_ENTRY.unpack_from(self._memory, place) for place in places]
+        return [
+            (at, raw.rstrip(b"\0").decode(errors="replace")) for at, raw in sorted(entries) if at
+        ]
+
+    def _record(self, what: str) -> None:
+        place = _RECORD + self._entries % _KEPT * _ENTRY.size
+        _ENTRY.pack_into(self._memory, place, time.time(), what.encode()[: _TEXT.size])
+        self._entries += 1
 
     def _put(self, index: int, value: float) -> None:
         self._head[index] = value

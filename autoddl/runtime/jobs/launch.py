@@ -30,6 +30,7 @@ from .leash import leashed
 POLL_SECONDS = 0.05  # how late an ended rank is noticed; twenty checks a second cost nothing
 # after a rank has failed: the others notice it themselves and may still print why they end
 GRACE_SECONDS = 2.0
+RECORD_SECONDS = 1.5  # for the companions to write what all ranks did last
 WORD_SECONDS = 0.2  # until what a rank has said last is read
 TERM_SECONDS = 3.0  # a rank that ignores SIGTERM for so long is killed
 # OneFlow's other ranks wait many seconds before they try again if rank 0 does not listen when they
@@ -100,7 +101,7 @@ def run_processes(
                 if rank == 0 and nproc > 1:
                     _wait_until_listening(process, port)
             deadline = None if timeout is None else time.monotonic() + timeout
-            return _wait(processes, deadline, sink)
+            return _wait(processes, deadline, sink, readers)
     except KeyboardInterrupt:
         return 130
     except _Terminated:
@@ -226,7 +227,12 @@ class _Sink:
             self._stream.flush()
 
 
-def _wait(processes: Sequence[subprocess.Popen[str]], deadline: float | None, sink: _Sink) -> int:
+def _wait(
+    processes: Sequence[subprocess.Popen[str]],
+    deadline: float | None,
+    sink: _Sink,
+    readers: Sequence[threading.Thread],
+) -> int:
     """Wait until all ranks succeed or one fails; returns its status, 124 at the deadline.
 
     A rank that aborts has usually lost another one, whose failure is then the cause.
@@ -239,7 +245,7 @@ def _wait(processes: Sequence[subprocess.Popen[str]], deadline: float | None, si
             end = time.monotonic() + (GRACE_SECONDS if is_abort else WORD_SECONDS)
             while time.monotonic() < end and not sink.knows_cause:
                 time.sleep(POLL_SECONDS)
-            return _named(processes, rank, sink)
+            return _named(processes, rank, sink, readers)
         if all(code == 0 for code in codes):
             return 0
         if deadline is not None and time.monotonic() > deadline:
@@ -247,7 +253,12 @@ def _wait(processes: Sequence[subprocess.Popen[str]], deadline: float | None, si
         time.sleep(POLL_SECONDS)
 
 
-def _named(processes: Sequence[subprocess.Popen[str]], rank: int, sink: _Sink) -> int:
+def _named(
+    processes: Sequence[subprocess.Popen[str]],
+    rank: int,
+    sink: _Sink,
+    readers: Sequence[threading.Thread],
+) -> int:
     """The status of the job that `rank` has ended; which rank and how is said, if none has."""
     codes = [process.poll() for process in processes]
     if codes[rank] == -signal.SIGABRT:
@@ -258,6 +269,9 @@ def _named(processes: Sequence[subprocess.Popen[str]], rank: int, sink: _Sink) -
     if not sink.knows_cause:
         sink.write(f"rank {rank} of {len(processes)} {how} and ends the job")
     _wait_some(processes, GRACE_SECONDS)
+    end = time.monotonic() + RECORD_SECONDS
+    for reader in readers:  # it ends with the rank's companion
+        reader.join(max(0.0, end - time.monotonic()))
     return code if code > 0 else 128 - code
 
 

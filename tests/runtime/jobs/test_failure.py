@@ -15,8 +15,9 @@ SECONDS = 30.0
 LIMIT = "8"  # without progress
 
 
-def under_our_launcher(mode: str) -> tuple[int, str]:
-    return run_worker("fail", 2, mode, "1", timeout=90, env={"AUTODDL_TIMEOUT": LIMIT})
+def under_our_launcher(mode: str, record: str = "") -> tuple[int, str]:
+    env = {"AUTODDL_TIMEOUT": LIMIT, "AUTODDL_RECORD": record}
+    return run_worker("fail", 2, mode, "1", timeout=90, env=env)
 
 
 def under_oneflows_launcher(mode: str) -> tuple[int, str]:
@@ -107,3 +108,16 @@ def test_one_failing_rank_ends_the_job(start, mode, message):
         time.sleep(0.2)
     assert not any(map(is_running, pids)), out
     assert time.time() < float(failed_at) + SECONDS, out
+
+
+def test_what_each_rank_did_last_is_written_down(tmp_path):
+    """Also where the other rank's framework aborts at once, as its peer is gone."""
+    record = tmp_path / "record.txt"
+    _, out = under_our_launcher("exchange", str(record))
+    assert f"what each rank did last is in {record}" in out, out
+    zero, one = record.read_text().split("rank 1 of 2 on ")
+    assert zero.startswith("rank 0 of 2 on ")
+    for text in (zero, one):
+        assert re.search(r"\d\d:\d\d:\d\d\.\d{6}  step 2 begins\n", text)
+        assert re.search(r"of ranks 0, 1 for the gradient of \w+\.weight\n", text)
+    assert one.endswith("step 2 fails\n")
