@@ -148,7 +148,8 @@ def plan_hinted(
 ) -> tuple[MeshPlan, float]:
     """`plan_mesh` of a whole model with the hints, and the seconds of the plan without.
 
-    That is found first, and where it obeys the hints it is the plan. The known schemes are priced
+    That is found first, and where it obeys the hints it is the plan; where memory binds, the plan
+    with hints may be the faster one, and then it is both. The known schemes are priced
     in that search alone. Of the second one (`tables.hinted`) much has been priced then.
 
     Raises ValueError for hints that cannot hold, as `find_demands` and the search do.
@@ -176,7 +177,7 @@ def plan_hinted(
     if nearest is not None and nearest.seconds < _seconds(found):
         assert nearest.found is not None
         found = MeshPlan(write_stage(nearest.found, options.seed, 0.0, nearest.record.name), ())
-    return replace(found, rivals=rivals), unhinted_s
+    return replace(found, rivals=rivals), min(unhinted_s, _seconds(found))
 
 
 def _seconds(found: MeshPlan) -> float:
