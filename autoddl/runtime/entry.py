@@ -114,6 +114,7 @@ def hugging_face(name: str, batch: int = 8) -> Entry:
             "which LlamaForCausalLM tells; write a function for it, and give module:function"
         )
     config.use_cache = False
+    _without_mask(transformers, config)
     for option in _ATTENTION_DROPS.intersection(config.to_dict()):
         setattr(config, option, 0.0)
     model = made(config)
@@ -127,6 +128,20 @@ def hugging_face(name: str, batch: int = 8) -> Entry:
     arrays = {model.main_input_name: inputs, "labels": labels}
     example = dict(transformers.BatchEncoding(arrays, tensor_type="pt"))
     return model, example, lambda result, batch: result.loss
+
+
+def _without_mask(transformers: Any, config: Any) -> None:
+    """Attention to whole rows as one operator that is causal or not, as the model's is.
+
+    Else transformers' masks tell several texts in a row apart, by what a batch holds.
+    """
+    windows = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    if windows or getattr(config, "sliding_window", None):
+        return
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    transformers.AttentionInterface.register("whole_rows", sdpa_attention_forward)
+    config._attn_implementation = "whole_rows"
 
 
 def _longest(config: Any) -> int:

@@ -7,9 +7,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import autoddl
 from autoddl.graph.graph import Graph
 from autoddl.runtime.entry import call_entry
 from autoddl.tools.cli import main
+from tests.runtime.random_plans import cluster_of
 
 VIT = {
     "model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 32,
@@ -19,6 +21,11 @@ VIT = {
 BERT = {
     "model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 32,
     "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 99,
+}  # fmt: skip
+LLAMA = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 64, "vocab_size": 99, "tie_word_embeddings": True,
 }  # fmt: skip
 
 
@@ -33,7 +40,7 @@ def run(*words):
     return CliRunner().invoke(main, list(words))
 
 
-@pytest.mark.parametrize(("fields", "rows"), [(VIT, 8), (BERT, 12)])
+@pytest.mark.parametrize(("fields", "rows"), [(VIT, 8), (BERT, 12), (LLAMA, 4)])
 def test_a_graph_has_the_files_model_in_the_batch_asked_for(config, fields, rows):
     pytest.importorskip("transformers", reason="needs transformers")
     config(fields)
@@ -44,7 +51,29 @@ def test_a_graph_has_the_files_model_in_the_batch_asked_for(config, fields, rows
     known = {name: tuple(p.shape) for name, p in model.named_parameters()}
     assert {op.attrs["name"]: graph.spec(op).outputs[0].shape for op in graph.params} == known
     words = graph.tensors["input.0"].spec.shape
-    assert words == ((rows, 24) if fields is BERT else (rows, 3, 32, 32))
+    assert words == ((rows, 24) if fields is not VIT else (rows, 3, 32, 32))
+
+
+def test_it_computes_what_transformers_own_model_does(config):
+    """Losses of a causal model, in steps of one process."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    config(LLAMA)
+    model, example, loss = call_entry("hf:config.json:24")
+    own = transformers.LlamaForCausalLM(transformers.AutoConfig.from_pretrained("config.json"))
+    own.load_state_dict(model.state_dict())
+    optimizer = torch.optim.SGD(own.parameters(), lr=0.1)
+    trainer = autoddl.parallelize(
+        model, cluster_of(1, 1), example=example, loss=loss,
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+    )  # fmt: skip
+    for seed in range(3):
+        words = torch.randint(0, 99, (8, 24), generator=torch.Generator().manual_seed(seed))
+        batch = {"input_ids": words, "labels": words}
+        optimizer.zero_grad()
+        value = own(**batch).loss
+        value.backward()
+        optimizer.step()
+        assert float(trainer.step(batch)) == pytest.approx(value.item(), rel=1e-5)
 
 
 def test_it_is_planned_and_trained(config):
