@@ -31,8 +31,7 @@ class Walk:
         work:  calls what computes
         """
         for part in self._parts.values():
-            inputs = [part.inputs[m] for m in sorted(part.inputs)]
-            work(partial(part.executor.begin, inputs))
+            work(partial(self._begin, part))
         share = self._job.counting.share(self._job.run_state.filled)
         if self._job.plan.stages[0].turns:
             self._take_turns(share, share * scale, work)
@@ -43,6 +42,11 @@ class Walk:
                 work(partial(self.compute, action, number, share, share * scale))
             else:
                 self._passing.transfer(action, number)
+
+    @staticmethod
+    def _begin(part: Part) -> None:
+        """Nothing here may keep the inputs: what other stages send is put beside them later."""
+        part.executor.begin([part.inputs[m] for m in sorted(part.inputs)])
 
     def _take_turns(
         self, share: float, scaled: float, work: Callable[[Callable[[], Any]], Any]
