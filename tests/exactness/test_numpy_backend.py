@@ -6,6 +6,7 @@ The one process differentiates the whole graph at once, by the reference operato
 import dataclasses
 import functools
 import tempfile
+import weakref
 
 import autograd.numpy as anp
 import numpy as np
@@ -17,6 +18,7 @@ from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
+from autoddl.runtime.comm.passing import Passing
 from autoddl.runtime.nested import Slot
 from autoddl.runtime.traced import Traced
 from autoddl.runtime.trainer import Trainer
@@ -174,6 +176,33 @@ def test_two_stages(graph, schedule):
     options = PlanOptions(stages=2, schedule=schedule, micro_batches=4)
     plan = find_plan(graph, cluster_of(2, 2), options)
     check(graph, plan)
+
+
+def test_what_a_stage_receives_lives_as_long_as_its_micro_batch(tmp_path, monkeypatch):
+    """1F1B's last stage has one in work, and at most one that has come ahead; all had been kept."""
+    graph, seen, most = in_float64(MODELS["mlp"](), tmp_path / "graph.json"), [], [0]
+    plan = find_plan(graph, cluster_of(1, 2), PlanOptions(stages=2, micro_batches=4))
+    transfer = Passing.transfer
+
+    def noted(self, action, number):
+        transfer(self, action, number)
+        if action.kind == "RF":
+            (value,) = self._parts[number].inputs[action.micro_batch].values()
+            seen.append(weakref.ref(value))
+            del value
+            most[0] = max(most[0], sum(ref() is not None for ref in seen))
+
+    monkeypatch.setattr(Passing, "transfer", noted)
+    params = start(graph)
+    traced = Traced(graph, params, {}, {name: name for name in params}, structure=Slot(0))
+
+    optimizer = functools.partial(Momentum, lr=RATE, momentum=MOMENTUM)
+
+    def train(backend):
+        Trainer(traced, plan, optimizer, backend).step(batch(graph, 0))
+
+    World(2).run(train)
+    assert len(seen) == 4 and 1 <= most[0] <= 2
 
 
 def test_a_rank_that_fails_ends_the_job(graph):

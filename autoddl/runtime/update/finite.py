@@ -1,7 +1,8 @@
 """Whether the loss and the gradients are finite: no infinity, and nothing that is no number (NaN).
 
 A sum of what is not finite is not finite, and zero times that is no number: one number tells of all
-tensors, each of which is read once. (Finite elements whose sum has no float32 count as infinite.)
+tensors, each of which is read once. (Finite elements whose sum has no float32 count as infinite;
+float16 has so small a range that each element is multiplied instead.)
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..backend import Backend, Tensor
+from ..backend import Backend, Tensor, dtype_of
 from ..comm.groups import Group
 
 ON_NONFINITE = ("raise", "skip", "ignore")
@@ -29,7 +30,9 @@ def health(tensors: Iterable[Tensor], backend: Backend) -> Tensor:
     """Float64 [1]: zero if all elements of the local tensors are finite, else no number."""
     sums = [backend.zeros((1,), "float64")]
     with backend.no_grad():
-        sums += [backend.cast(x.sum().reshape((1,)), "float64") for x in tensors]
+        for x in tensors:
+            alike = x * 0.0 if dtype_of(x) == "float16" else x
+            sums.append(backend.cast(alike.sum().reshape((1,)), "float64"))
         return (backend.cat(sums, 0) * 0.0).sum().reshape((1,))
 
 

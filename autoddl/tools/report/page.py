@@ -136,12 +136,10 @@ def bar(section: Section) -> tuple[Segment, ...]:
         return ()
     first, size, share = section.columns[0], section.columns[1], section.columns[2]
     field, least = (share, 1.0) if section.sums[share.key] else (size, 0.0)
-    there = [
-        max(_number(row[field.key]), 0.0) for row in section.rows
-    ]  # what is taken off has none
-    whole = max(
-        section.sums[field.key], least, sum(there)
-    )  # parts of a step that overlaps are more
+    # What overlap takes off has no part of the bar, and the parts of a step that overlaps add up
+    # to more than the step.
+    there = [max(_number(row[field.key]), 0.0) for row in section.rows]
+    whole = max(section.sums[field.key], least, sum(there))
     return tuple(
         Segment(
             section.text(first, row),
