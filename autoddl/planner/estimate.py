@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ..cost.model import CostModel
 from ..graph.regions import Blocks
 from ..search.budget import Budget, Progress
-from ..search.exact import approach
+from ..search.lagrangian import approach
 from ..search.reduced_costs import Restricted
 from .coarse_to_fine import ClassBounds, class_bounds
 from .tables.group_table import NoStrategy, Space

@@ -43,8 +43,7 @@ from ..sbp.redistribute import PathTable
 from ..search.algorithms import Algorithm, find_algorithm
 from ..search.budget import Budget, Deadline
 from ..search.elimination import eliminate
-from ..search.exact import free_bound
-from ..search.lagrangian import falling_prices
+from ..search.lagrangian import falling_prices, free_bound
 from ..search.problem import Choice, SearchResult
 from .baselines.pricing import Baseline, BaselinePricer, tried_again
 from .batches import Batches

@@ -26,6 +26,10 @@ _LEAST_S = 1e-6  # that a search gets: some plan is found all the same
 _EARLIER = 2  # choices that are remembered
 
 
+class TooMany(Exception):
+    """More pairs of strategies, or of cost and memory, than may be looked at."""
+
+
 class Spent(Protocol):
     """A search or a part of one."""
 

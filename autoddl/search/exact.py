@@ -23,16 +23,15 @@ import math
 
 import numpy as np
 
-from .budget import Budget, Progress
+from .budget import Budget, Progress, TooMany
 from .dominance import prune
 from .elimination import eliminate, eliminated_along_chains
 from .elimination_order import without_fixed_cycles
 from .integer_program import program_columns, solve_program
-from .lagrangian import Dual, Found, best_price, score_bound
-from .local_search import crossover, descend
-from .messages import solve
-from .pareto_elimination import AtPrice, Least, TooMany, least_within
-from .problem import ROUNDING, Choice, Problem, SearchResult
+from .lagrangian import Dual, approach, score_bound
+from .local_search import descend
+from .pareto_elimination import AtPrice, Least, least_within
+from .problem import ROUNDING, Problem, SearchResult
 from .reduced_costs import ReducedCosts, Restricted
 
 # Of the integer program: a GPT with one layer of experts on four devices has 120,000 (9 s).
@@ -181,63 +180,6 @@ def _search_below(ceiling: float, view: Restricted | None, run: Progress, dual: 
             _close(view, run, Dual(dual.price, max(dual.bound, run.bound)))
             return
         view = view.below(dual.price, min(ceiling, run.to_beat), run)
-
-
-def may_fit(problem: Problem) -> bool:
-    """Whether the least memory of all choices keeps to the limit; true if that is not known."""
-    smallest = [int(np.argmin(memory)) for memory in problem.node_memory]
-    one = np.array([smallest[table] for table in problem.nodes], dtype=np.int64)
-    cost, memory = problem.evaluate(one)
-    if memory <= problem.memory_limit and cost < math.inf:  # sooner: 0.3 of 2.2 s of CSWin on 2x8
-        return True
-    state = eliminate(problem, math.inf, frozenset())
-    return bool(state.node) or state.constant <= problem.memory_limit * (1 + 2 * ROUNDING)
-
-
-def free_choice(problem: Problem, gap: float = 0.0) -> Found:
-    """A cheap choice, and how much less another one costs at most, memory ignored.
-
-    gap: that is small enough, as a part of the cost
-    """
-    free = solve(eliminate(problem, 0.0, frozenset()), gap=gap)
-    return free.choice, free.short
-
-
-def free_bound(problem: Problem) -> float:
-    """No choice costs less than this, whatever its memory."""
-    return score_bound(problem, free_choice(problem), 0.0)
-
-
-def approach(view: Restricted, run: Progress, near: float) -> Dual:
-    """Offer good choices of `view`; the best price of memory, or one that proves a gap of `near`.
-
-    The bound, to which that of the run is raised, is one of all choices; inf if nothing fits.
-    """
-    whole = view.whole
-    sides: dict[bool, Choice] = {}  # the last choice that fits, and the last that does not
-
-    def solve(price: float) -> Found:
-        run.spend()
-        solved = view.solved(price, run)
-        return view.original(solved.choice), solved.short
-
-    def done(choice: Choice, bound: float) -> bool:
-        fits = whole.evaluate(choice)[1] <= whole.memory_limit
-        sides[fits] = choice
-        candidates = [choice]  # one that does not fit tells what the limit costs
-        if len(sides) == 2:
-            joined = crossover(whole, sides[True], sides[False])
-            candidates += [] if joined is None else [joined]
-        for candidate in candidates:
-            if run.offer(candidate):
-                run.offer(descend(whole, candidate, spend=run.check)[0])
-        run.raise_bound(min(bound, view.ceiling))
-        return bound >= whole.cost_limit or run.is_good(near, bound)
-
-    found = best_price(whole, solve, solve(0.0), start=view.price, done=done)
-    view.price = found.price
-    run.raise_bound(min(found.bound, view.ceiling))
-    return Dual(found.price, min(found.bound, view.ceiling))
 
 
 def _close(view: Restricted, run: Progress, dual: Dual) -> None:

@@ -8,6 +8,10 @@ that fits, both of least score at some price, the lines of the two meet at
 
 the best choice at that price replaces one of them, until it lies on the same lines: then p is the
 maximum of L. A price at which the best choice fits is found by raising a guess.
+
+`approach` offers the choices on the way, joined and improved, to a search that runs. The price 0
+tells what can be had if memory does not count (`free_choice`, `free_bound`), an infinite one
+whether anything fits (`may_fit`).
 """
 
 from __future__ import annotations
@@ -16,8 +20,14 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .local_search import descend
+import numpy as np
+
+from .budget import Progress
+from .elimination import eliminate
+from .local_search import crossover, descend
+from .messages import solve
 from .problem import ROUNDING, Choice, Problem
+from .reduced_costs import Restricted
 
 # Half and twice the first price, the rise and the rises gave the same plans of VGG13 on 64, GPT-36B
 # on 256 and GPT-0.35B on 2x16 devices, in times within noise; secants mostly end in 5 to 8 steps.
@@ -145,3 +155,60 @@ def within_limit(problem: Problem, solve: Callable[[float], Choice]) -> Choice |
 
     best_price(problem, lambda price: (solve(price), 0.0), (solve(0.0), 0.0), done=offer)
     return None if best is None else descend(problem, best)[0]
+
+
+def approach(view: Restricted, run: Progress, near: float) -> Dual:
+    """Offer good choices of `view`; the best price of memory, or one that proves a gap of `near`.
+
+    The bound, to which that of the run is raised, is one of all choices; inf if nothing fits.
+    """
+    whole = view.whole
+    sides: dict[bool, Choice] = {}  # the last choice that fits, and the last that does not
+
+    def solve(price: float) -> Found:
+        run.spend()
+        solved = view.solved(price, run)
+        return view.original(solved.choice), solved.short
+
+    def done(choice: Choice, bound: float) -> bool:
+        fits = whole.evaluate(choice)[1] <= whole.memory_limit
+        sides[fits] = choice
+        candidates = [choice]  # one that does not fit tells what the limit costs
+        if len(sides) == 2:
+            joined = crossover(whole, sides[True], sides[False])
+            candidates += [] if joined is None else [joined]
+        for candidate in candidates:
+            if run.offer(candidate):
+                run.offer(descend(whole, candidate, spend=run.check)[0])
+        run.raise_bound(min(bound, view.ceiling))
+        return bound >= whole.cost_limit or run.is_good(near, bound)
+
+    found = best_price(whole, solve, solve(0.0), start=view.price, done=done)
+    view.price = found.price
+    run.raise_bound(min(found.bound, view.ceiling))
+    return Dual(found.price, min(found.bound, view.ceiling))
+
+
+def may_fit(problem: Problem) -> bool:
+    """Whether the least memory of all choices keeps to the limit; true if that is not known."""
+    smallest = [int(np.argmin(memory)) for memory in problem.node_memory]
+    one = np.array([smallest[table] for table in problem.nodes], dtype=np.int64)
+    cost, memory = problem.evaluate(one)
+    if memory <= problem.memory_limit and cost < math.inf:  # sooner: 0.3 of 2.2 s of CSWin on 2x8
+        return True
+    state = eliminate(problem, math.inf, frozenset())
+    return bool(state.node) or state.constant <= problem.memory_limit * (1 + 2 * ROUNDING)
+
+
+def free_choice(problem: Problem, gap: float = 0.0) -> Found:
+    """A cheap choice, and how much less another one costs at most, memory ignored.
+
+    gap: that is small enough, as a part of the cost
+    """
+    free = solve(eliminate(problem, 0.0, frozenset()), gap=gap)
+    return free.choice, free.short
+
+
+def free_bound(problem: Problem) -> float:
+    """No choice costs less than this, whatever its memory."""
+    return score_bound(problem, free_choice(problem), 0.0)

@@ -14,15 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._native.library import Loops
+from .budget import TooMany
 from .problem import Table
 
 Pairs = NDArray[np.float64]  # [n, 2]: cost, memory
 Numbers = NDArray[np.int64]
 _CHUNK = 2_000_000  # pairs that are looked at together
-
-
-class TooMany(Exception):
-    """The fronts have more pairs than may be looked at."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._native.library import loops
+from .budget import TooMany
 from .elimination import Elimination
 from .elimination_order import Program, Step
 from .pareto import (
@@ -28,7 +29,6 @@ from .pareto import (
     Matches,
     Numbers,
     Pairs,
-    TooMany,
     apart,
     counts_below,
     in_loops,

@@ -32,11 +32,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .budget import Progress
+from .budget import Progress, TooMany
 from .elimination import Elimination, eliminate, min_plus
 from .elimination_order import program, without_fixed_cycles
 from .messages import Messages, Solved, solve
-from .pareto import TooMany
 from .problem import ROUNDING, Choice, Edge, Problem, Table
 
 Numbers = NDArray[np.int64]

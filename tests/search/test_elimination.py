@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from autoddl.search.elimination import eliminate
-from autoddl.search.exact import free_bound
+from autoddl.search.lagrangian import free_bound
 from autoddl.search.problem import Edge, Problem
 from tests.search.brute_force import SHAPES, optimum, random_problem
 

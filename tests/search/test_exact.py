@@ -8,13 +8,14 @@ import pytest
 
 from autoddl.search import exact as exact_search
 from autoddl.search import pareto_elimination
-from autoddl.search.budget import Budget, Progress
+from autoddl.search.budget import Budget, Progress, TooMany
 from autoddl.search.dominance import prune
 from autoddl.search.elimination import eliminate
 from autoddl.search.elimination_order import without_fixed_cycles
-from autoddl.search.exact import approach, may_fit, prove
+from autoddl.search.exact import prove
+from autoddl.search.lagrangian import approach, may_fit
 from autoddl.search.local_search import crossover, prefix_totals
-from autoddl.search.pareto_elimination import TooMany, least_within
+from autoddl.search.pareto_elimination import least_within
 from autoddl.search.problem import Edge, Problem, relative_gap
 from autoddl.search.reduced_costs import ReducedCosts, Restricted
 from tests.search.brute_force import SHAPES, optimum, random_problem

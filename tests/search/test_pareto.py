@@ -5,8 +5,9 @@ import pytest
 
 from autoddl._native.library import loops
 from autoddl.search import pareto_elimination
+from autoddl.search.budget import TooMany
 from autoddl.search.elimination import eliminated_along_chains
-from autoddl.search.pareto import Fronts, Matches, TooMany, apart, in_loops, on_arrays, undominated
+from autoddl.search.pareto import Fronts, Matches, apart, in_loops, on_arrays, undominated
 from tests.search.test_elimination_order import chosen, deep, within
 
 

@@ -31,8 +31,7 @@ from ...plans.records import PlannedBaseline
 from ...sbp.mesh import Mesh
 from ...search.algorithms import find_algorithm
 from ...search.budget import Budget
-from ...search.exact import free_choice, may_fit
-from ...search.lagrangian import score_bound
+from ...search.lagrangian import free_choice, may_fit, score_bound
 from ...search.problem import SearchResult
 from ..estimate import Estimator
 from ..fit_in_memory import FittedSearch

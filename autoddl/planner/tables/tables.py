@@ -45,7 +45,7 @@ from ...cost.sharded_storage import WHOLE, Storage
 from ...graph.graph import Graph
 from ...sbp.edges import words
 from ...sbp.layout import TensorSpec
-from ...search.exact import may_fit
+from ...search.lagrangian import may_fit
 from ...search.problem import Choice, Edge, Problem, Table
 from .group_table import WHOLE_SPACE, Codes, GroupTable, GroupTables, Space, grad_in, grad_out
 from .groups import Group, Grouping, Port, make_groups, rule_of
