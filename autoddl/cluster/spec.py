@@ -18,17 +18,28 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, InstanceOf
 from pydantic.json_schema import SkipJsonSchema
 
-from .._files import OMIT, Count, FileKind, Name, NotNegative, OneOf, Positive, Versioned, checked
+from .._files import (
+    OMIT,
+    Count,
+    FileKind,
+    Name,
+    NotNegative,
+    OneOf,
+    Positive,
+    Stored,
+    Versioned,
+    checked,
+)
 from ..sbp.collectives import COLLECTIVES, Collectives
 from ..sbp.mesh import Mesh
 from .link import GroupLine, Link
-from .operator_times import StoredTimes
 from .provenance import Calibration
 
 MACHINES = Path(__file__).parent / "machines"  # the files that come with autoddl
@@ -55,6 +66,41 @@ def with_float32(by_dtype: Mapping[str, Value]) -> Mapping[str, Value]:
     if "float32" not in by_dtype:
         raise ValueError("'float32' is missing")
     return by_dtype
+
+
+# (work, forward seconds, backward seconds)
+TimedPoint = tuple[Positive, Positive, NotNegative]
+
+
+@dataclass(frozen=True)
+class OperatorTimes:
+    """Measured seconds of an operator on a device, forward and backward, at several batch sizes.
+
+    A single arithmetic rate and a single memory bandwidth describe matrix products on a large
+    device well. Other operators may be far slower: a convolution or a broadcast on a CPU may run at
+    a tenth of those rates. `autoddl calibrate --model` times those of a model; `cost.operators`
+    decides which measurement belongs to an operator.
+
+    points: in ascending order of work (`cost.operators.work`); seconds never fall
+    """
+
+    points: tuple[TimedPoint, ...]
+
+    def __post_init__(self) -> None:
+        if not self.points:
+            raise ValueError("an operator needs one measured point at least")
+        for (a, *before), (b, *after) in itertools.pairwise(self.points):
+            if b <= a or any(y < x for x, y in zip(before, after, strict=True)):
+                raise ValueError(
+                    f"work must ascend and seconds must not fall, got {[b, *after]} after "
+                    f"{[a, *before]}"
+                )
+
+
+# In a file as the list of its points
+StoredTimes = Annotated[
+    OperatorTimes, Stored(tuple[TimedPoint, ...], OperatorTimes, attrgetter("points"))
+]
 
 
 @checked

@@ -10,7 +10,7 @@ efficiency, flops / rate of an operator that multiplies matrices is read off it 
 lines between the points (FLOPs, seconds) in logarithms, and the rates of the first and the last
 point beyond them.
 
-**By a measurement of the operator itself** (`cluster.operator_times`), if there is one: straight
+**By a measurement of the operator itself** (`cluster.spec`), if there is one: straight
 lines between the measured points in logarithms, but never less than it costs to start an operator.
 `operator_key` says which operators are the same. `work` is what grows with the batch and is shared
 by the devices that divide the operator: FLOPs of operators that multiply matrices, else the bytes
@@ -33,8 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cluster.operator_times import OperatorTimes
-from ..cluster.spec import Cluster, Curve, Device, Kind
+from ..cluster.spec import Cluster, Curve, Device, Kind, OperatorTimes
 from ..graph.graph import Graph, Op
 from ..sbp.layout import TensorSpec
 from ..sbp.signature import Inner, OpSpec, Rule, find_rule

@@ -8,15 +8,13 @@ consumers), `loss` (the sink that takes the scalar loss), and in the graph of a 
 `stage_input` (a source: what an earlier stage sends) and `stage_output` (a sink: what it sends on),
 with attrs `tensor` (its name in the whole graph) and `gradient` (whether one comes or goes back).
 
-Batch scaling: a tensor dim marked in `Tensor.batch_dims` and an attribute listed in
-`Op.batch_attrs` are proportional (or, for exponent -1, inversely proportional) to the batch, so
+Operators and tensors (`operator`) know what of them is proportional to the batch, so
 `Graph.with_batch` gives the graph of any micro-batch without tracing again.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -25,86 +23,15 @@ from itertools import chain, compress, count
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, Field, PlainSerializer
+from pydantic import AfterValidator
 
-from .._files import FIELDS, OMIT, FileKind, Name, OneOf, Size, Stored, Versioned, printable
-from ..sbp.layout import ITEM_BYTES, TensorSpec
+from .._files import FIELDS, OMIT, FileKind, Size, Versioned, printable
+from ..sbp.layout import TensorSpec
 from ..sbp.signature import OpSpec, Signature, find_rule, is_random, signatures_of
 from .hint_file import StoredHints
+from .operator import Op, Tensor, Tensors
 
 SOURCE_KINDS = ("input", "param", "buffer")
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A value in the graph. `batch_dims`: the dims whose size is proportional to the batch."""
-
-    name: str
-    spec: TensorSpec
-    batch_dims: tuple[int, ...] = ()
-
-
-def _read_tensors(rows: list[_TensorRow]) -> dict[str, Tensor]:
-    return {name: Tensor(name, TensorSpec(shape, dtype), dims) for name, dtype, shape, dims in rows}
-
-
-def _tensor_rows(tensors: Mapping[str, Tensor]) -> list[_TensorRow]:
-    return [(t.name, t.spec.dtype, t.spec.shape, t.batch_dims) for t in tensors.values()]
-
-
-def _tupled(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: _read(v) for k, v in attrs.items()}
-
-
-def _read(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(map(_read, value))
-    return float(value) if value in _NO_JSON else value
-
-
-def _listed(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: _written(v) for k, v in sorted(attrs.items())}
-
-
-def _written(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return list(map(_written, value))
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-_NO_JSON = ("inf", "-inf", "nan")  # floats that JSON has not: written as text
-
-
-# ---- as a file has them
-
-Exponents = tuple[Annotated[int, Field(strict=True)], ...]
-# name, dtype, shape, batch_dims
-_TensorRow = tuple[
-    Name, Annotated[str, OneOf(tuple(ITEM_BYTES))], tuple[Size, ...], tuple[Size, ...]
-]
-_Tensors = Annotated[Mapping[str, Tensor], Stored(list[_TensorRow], _read_tensors, _tensor_rows)]
-_Attrs = Annotated[Mapping[str, Any], AfterValidator(_tupled), PlainSerializer(_listed)]
-
-
-@dataclass(frozen=True)
-class Op:
-    """An operator. `module` is the path of the submodule that issued it ("" for the model itself).
-
-    batch_attrs: attribute name -> exponent of the batch per element (scalars: one element); 1 for
-    sizes that grow with the batch, -1 for factors such as 1/rows, 0 for the rest.
-    """
-
-    name: Name
-    kind: Name
-    module: str = dataclasses.field(default="", kw_only=True)
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attrs: _Attrs = dataclasses.field(default_factory=dict)
-    batch_attrs: Annotated[Mapping[str, Exponents], PlainSerializer(_listed)] = dataclasses.field(
-        default_factory=dict
-    )
-
-    __pydantic_config__ = FIELDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +52,7 @@ class Graph:
     batch: Size
     loss: str
     outputs: tuple[str, ...]
-    tensors: _Tensors
+    tensors: Tensors
     ops: tuple[Op, ...]
     hints: Annotated[StoredHints, OMIT] = ()
 
@@ -190,8 +117,7 @@ class Graph:
         """The inputs that get a gradient from `op`, and the outputs whose gradient it takes."""
         spec = self.spec(op)
         if op.kind == "param":
-            trains = op.attrs.get("trainable", True)
-            given, taken = [], [t.is_float and trains for t in spec.outputs]
+            given, taken = [], [t.is_float and op.is_trainable for t in spec.outputs]
         elif find_rule(op.kind) and (signatures := self.signatures(op)):
             given = [p is not None for p in signatures[0].grad_ins]
             taken = [p is not None for p in signatures[0].grad_outs]
@@ -216,7 +142,7 @@ class Graph:
         found: dict[str, int] = {}
         for op in self.ops:
             tensors = [size_of[name] for name in (*op.inputs, *op.outputs)]
-            key = op.kind, _seen_attrs(op), len(op.inputs), *tensors
+            key = op.kind, op.seen_attrs, len(op.inputs), *tensors
             found[op.name] = numbers.setdefault(key, len(numbers))
         return found
 
@@ -326,22 +252,6 @@ class Graph:
         if batch < 1:
             raise ValueError(f"a batch needs at least one row, got {batch}")
 
-        def scale(value: Any, exponent: int, where: str) -> Any:
-            return _scaled(value, exponent, self.batch, batch, where)
-
-        def scale_op(op: Op) -> Op:
-            if not op.batch_attrs:
-                return op
-            attrs = dict(op.attrs)
-            for key, exponents in op.batch_attrs.items():
-                value, where = attrs[key], f"attribute {key} of {op.name}"
-                attrs[key] = (
-                    tuple(scale(v, e, where) for v, e in zip(value, exponents, strict=True))
-                    if isinstance(value, tuple)
-                    else scale(value, exponents[0], where)
-                )
-            return dataclasses.replace(op, attrs=attrs)
-
         known: dict[tuple[TensorSpec, tuple[int, ...]], TensorSpec] = {}
 
         def scale_tensor(tensor: Tensor) -> Tensor:
@@ -349,16 +259,12 @@ class Graph:
                 return tensor
             key = tensor.spec, tensor.batch_dims
             if key not in known:
-                shape = tuple(
-                    scale(n, int(d in tensor.batch_dims), f"dim {d} of {tensor.name}")
-                    for d, n in enumerate(tensor.spec.shape)
-                )
-                known[key] = TensorSpec(shape, tensor.spec.dtype)
+                known[key] = tensor.scaled(self.batch, batch).spec
             return Tensor(tensor.name, known[key], tensor.batch_dims)
 
         scaled = dataclasses.replace(
             self,
-            ops=tuple(map(scale_op, self.ops)),
+            ops=tuple(op.scaled(self.batch, batch) for op in self.ops),
             tensors={name: scale_tensor(t) for name, t in self.tensors.items()},
             batch=batch,
         )
@@ -413,32 +319,6 @@ class Graph:
     def fingerprint(self) -> str:
         """A hash of the operators, shapes and attributes: two traces of one model agree."""
         return self.to_json()["fingerprint"]
-
-
-def _scaled(value: Any, exponent: int, old: int, new: int, where: str) -> Any:
-    """A value at batch `old` that is proportional to batch^exponent, at batch `new`."""
-    if exponent == 0:
-        return value
-    if exponent == -1:
-        return value * old / new
-    scaled, rest = divmod(value * new, old)
-    if rest:
-        raise ValueError(f"{where} is {value} at batch {old} and would not be whole at {new}")
-    return scaled
-
-
-def _seen_attrs(op: Op) -> Hashable:
-    """The attributes that rules see, and how each depends on the batch."""
-    if op.kind == "param":
-        return op.attrs.get("trainable", True)
-    if op.kind == "opaque":  # what it runs is an attribute of any type
-        return op.attrs.get("num_args"), op.attrs.get("batchwise")
-    if not op.attrs:
-        return ()
-    rule = find_rule(op.kind)
-    part = rule.part if rule else ()
-    seen = (item for item in sorted(op.attrs.items()) if item[0] not in part)
-    return tuple(seen), tuple(sorted(op.batch_attrs.items()))
 
 
 StoredGraph = Annotated[Graph, AfterValidator(lambda g: g.verify() or g), Versioned()]

@@ -3,7 +3,7 @@
 A mesh is a pipeline of one stage with one micro-batch in flight. `find_plan` cuts the model into
 stages (`stages.choice`; without stages there is one, with all layers on all devices) and plans each
 on its own mesh (`mesh.plan_mesh`), with the micro-batches in flight that its place in the pipeline
-asks for. Stages of equal layers on equal meshes have one plan under several names.
+asks for (`stages.in_stages`). Where hosts are not alike, it looks for the shares of each, too.
 
 The known schemes are priced beside it, and the plan records them: on one mesh each on its best
 topology, and in stages each in the same stages, with its best topology for every one of them.
@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 from ..cluster.spec import Cluster
 from ..cost.model import CostModel
-from ..graph.cut import CutGraph, cut_graph
-from ..graph.demands import Demands, find_demands, stage_starts
 from ..graph.graph import Graph
 from ..graph.hints import as_hints
 from ..graph.regions import repeated_blocks
@@ -28,19 +26,10 @@ from ..plans.figures import figures
 from ..plans.format import format_seconds
 from ..plans.plan import Plan
 from ..plans.records import PlannedBaseline
-from ..plans.schedule.orders import in_flight
-from ..plans.stage import StagePlan
 from ..search.budget import Deadline, Ended
-from .asked import (
-    check_no_stages,
-    cost_model,
-    micro_batch_counts,
-    prepared,
-    stage_counts,
-    with_hints_of,
-)
+from .asked import check_no_stages, cost_model, micro_batch_counts, prepared, with_hints_of
 from .baselines.pricing import BaselinePricer, tried_again
-from .mesh import MeshPlan, plan_hinted, plan_mesh, write_stage
+from .mesh import plan_hinted, plan_mesh, write_stage
 from .options import DEFAULTS, PlanOptions
 from .shares import (
     TRIES,
@@ -52,23 +41,11 @@ from .shares import (
     proportional_shares,
     speeds,
 )
-from .stages.choice import MOST_STAGES, ranked_partitions
-from .stages.partition import Partition, Stage
-from .stages.stage_prices import StagePrices
+from .stages.in_stages import plan_in_stages
 from .tables.group_table import Space
 from .tables.groups import MicroBatches
 
 _log = logging.getLogger(__name__)
-MOST_LAYERS = 96  # that may be cut between: 48 and 192 gave the same plans of two GPTs
-# Repeated blocks a stage, enough to cut between them only: with 1, GPT 0.35B (24 blocks) in four
-# stages of 9 GB took 6 % longer, planned in half the time; with 4 the same.
-_MANY = 2
-_CANDIDATES = (
-    4  # partitions that are planned until one fits the memory, which are a plan's work each
-)
-# Times the micro-batches of stages that do not fit, once time is over. With 1, GPT 0.35B in 4 and 8
-# stages on 2x8 took 1.4 times as long, for the same plans.
-_MANY_MORE = 2
 # Of the seconds of a plan: where computation alone takes as long as that on the hosts of one group,
 # these are not planned for, as what they may gain is not worth a search.
 _ALONE = 0.75
@@ -135,7 +112,7 @@ def _staged(graph: Graph, model: CostModel, options: PlanOptions) -> Plan:
     """In the stages that are asked for, or as many as pay."""
     deadline = Deadline.after(options.budget_seconds)
     if options.stages != "auto":
-        plan = _in_stages(graph, model, options, deadline)
+        plan = plan_in_stages(graph, model, options, deadline)
         return _interrupted(plan) if deadline.was_ended else plan
     found: list[Plan] = []
     failed: list[ValueError] = []
@@ -147,7 +124,7 @@ def _staged(graph: Graph, model: CostModel, options: PlanOptions) -> Plan:
     if found and (deadline.is_over or found[0].stage.search.end == "interrupted"):
         return found[0]
     try:
-        found.append(_in_stages(graph, model, options, deadline, gives_up=bool(found)))
+        found.append(plan_in_stages(graph, model, options, deadline, gives_up=bool(found)))
     except ValueError as error:
         failed.append(error)
     except (KeyboardInterrupt, Ended) as ended:
@@ -246,168 +223,6 @@ def _on_one_mesh(
         found, unhinted_s = plan_mesh(micro, counts, model, options, space), None
     plan = Plan.on_one_mesh(found.stage, tuple(rival.record for rival in found.rivals))
     return replace(plan, hints=as_hints(options.hints), unhinted_s=unhinted_s)
-
-
-def _in_stages(
-    graph: Graph,
-    model: CostModel,
-    options: PlanOptions,
-    deadline: Deadline,
-    gives_up: bool = False,
-) -> Plan:
-    """The best of the ranked partitions of several stages whose stages all fit the memory.
-
-    gives_up: Ended at the deadline, instead of some plan soon after it
-    """
-    model = replace(model, overlap=False)
-    blocks = len(repeated_blocks(graph))
-    most = min(MOST_LAYERS, blocks) if blocks >= _MANY * MOST_STAGES else MOST_LAYERS
-    cut = cut_graph(graph, most, stage_starts(graph, as_hints(options.hints)))
-    counts = stage_counts(cut, options.micro_batches)
-    while True:
-        prices, ranked = ranked_partitions(cut, model, counts, options, deadline, gives_up)
-        if gives_up and deadline.is_over:
-            raise Ended
-        several = [chosen for chosen in ranked if len(chosen.stages) > 1]
-        if several[:1] != ranked[:1]:
-            raise ValueError("one mesh is faster than any number of stages")
-        failed: list[ValueError] = []
-        for chosen in several[:_CANDIDATES]:
-            try:
-                return _on_partition(prices, chosen, options, deadline)
-            except ValueError as error:
-                failed.append(error)
-        counts = tuple(n for n in counts if n > several[0].micro_batches)
-        if deadline.is_over:
-            counts = tuple(n for n in counts if n > _MANY_MORE * several[0].micro_batches) or counts
-        if options.budget_seconds is None or not counts:
-            raise failed[0]
-        # what was searched in time does not fit; smaller micro-batches may
-
-
-def _on_partition(
-    prices: StagePrices, chosen: Partition, options: PlanOptions, deadline: Deadline
-) -> Plan:
-    """The stages of a partition, each planned by itself; or the known scheme that is faster there.
-
-    Raises ValueError if one of them does not fit the memory, which the parts of a stage share
-    evenly.
-    """
-    parts, cut, model = chosen.micro_batches, prices.cut, prices.model
-    model = replace(model, memory_limit_bytes=model.limit_bytes / options.chunks)
-    count = len(chosen.stages) // options.chunks
-    held_by = in_flight(options.schedule, count, parts, options.chunks, options.delay)
-    evaluations = options.budget_evaluations
-    evaluations = evaluations and max(1, round(evaluations / len(chosen.stages)))
-    demands = find_demands(cut.graph, as_hints(options.hints))
-    planned: list[MeshPlan] = []
-    for n, (stage, held) in enumerate(zip(chosen.stages, held_by, strict=True)):
-        micro = MicroBatches.of(cut.stage(stage.first, stage.last), held, demands)
-        found = _known(planned, micro.graph(parts), demands, stage, held, deadline.is_over)
-        if found is None:
-            again = options.checkpointing if prices.recomputes else "none"
-            if again == "auto" and deadline.is_over and stage.price.work_bytes > 0:
-                again = "all"  # as it was priced: nothing else needs to be tried first
-            if again == "all" and not repeated_blocks(micro.graph(parts)):
-                again = "none"
-            try:
-                found = plan_mesh(
-                    micro,
-                    (parts,),
-                    replace(model, cluster=model.cluster.with_shape(*stage.shape)),
-                    replace(
-                        options,
-                        checkpointing=again,
-                        budget_seconds=deadline.budget_s(1 / (len(chosen.stages) - n)),
-                        budget_evaluations=evaluations,
-                    ),
-                    prices=prices.pair_prices(stage.shape),
-                )
-                if found.stage.search.end == "interrupted":
-                    deadline.end()
-            except ValueError as error:
-                layers = f"layers {stage.first}-{stage.last - 1} on {stage.place}"
-                raise ValueError(f"stage {n} ({layers}): {error}") from error
-        planned.append(replace(found, stage=found.stage.at(stage.first, stage.last, stage.place)))
-    small = cut.graph.with_batch(cut.graph.batch // parts) if parts > 1 else cut.graph
-    whole = Plan(
-        CutGraph(small, cut.layers),
-        model.cluster,
-        tuple(own.stage for own in planned),
-        (),
-        options.schedule,
-        options.delay,
-        options.chunks,
-    )
-    rivals = _rivals(whole, planned, options)
-    if not rivals:
-        return whole
-    allowed = [p for r, p in rivals if not r.breaks and (options.zero or "ZeRO" not in r.name)]
-    best = min([whole, *filter(None, allowed)], key=lambda plan: figures(plan).iteration_s)
-    return replace(best, baselines=tuple(record for record, _ in rivals))
-
-
-def _known(
-    planned: Sequence[MeshPlan], graph: Graph, demands: Demands, stage: Stage, held: int, late: bool
-) -> MeshPlan | None:
-    """The plan of an earlier stage with the same layers and hints under other names.
-
-    With fewer micro-batches in flight it is the best one, too, if it lost nothing to the memory;
-    if it is late, it will do anyway.
-    """
-    for other in planned:
-        own = other.stage
-        if own.place.shape != stage.shape or own.in_flight < held:
-            continue
-        if own.in_flight == held or other.is_free or late:
-            found = own.for_equal(graph)
-            asked = [[demands.get(op.name) for op in g.ops] for g in (own.graph, graph)]
-            if found is not None and asked[0] == asked[1]:
-                return replace(other, stage=replace(found, in_flight=held))
-    return None
-
-
-def _rivals(
-    whole: Plan, planned: Sequence[MeshPlan], options: PlanOptions
-) -> list[tuple[PlannedBaseline, Plan | None]]:
-    """Each known scheme in the stages of `whole`: its record, and its plan if it fits.
-
-    On one device there is nothing to choose, so such a stage is as in `whole`. None where there was
-    no time to price them for each stage.
-    """
-    if any(not own.rivals and own.stage.cluster.num_devices > 1 for own in planned):
-        return []
-    found: list[tuple[PlannedBaseline, Plan | None]] = []
-    for number, first in enumerate(next((own.rivals for own in planned if own.rivals), ())):
-        stages: list[StagePlan] = []
-        topologies: list[str] = []
-        for own in planned:
-            if not own.rivals:
-                stages.append(own.stage)
-                continue
-            rival, at = own.rivals[number], own.stage
-            topologies.append(rival.record.topology)
-            if rival.found is not None:
-                stage = write_stage(rival.found, options.seed, 0.0, rival.record.name)
-                same = stage.for_equal(at.graph)
-                assert same is not None, "an equal stage has the rivals of another one"
-                same = replace(same, in_flight=at.in_flight)
-                stages.append(same.at(at.first, at.last, at.place))
-        topology = " | ".join(dict.fromkeys(topologies))
-        breaks = (own.rivals[number].record.breaks for own in planned if own.rivals)
-        record = replace(first.record, topology=topology, iteration_s=None, communication_s=None)
-        record = replace(record, breaks=next(filter(None, breaks), ""))
-        plan = None
-        if len(stages) == len(planned):
-            plan = replace(whole, stages=tuple(stages))
-            record = replace(
-                record,
-                memory_bytes=max(figures(plan).memory_bytes),
-                iteration_s=figures(plan).iteration_s,
-                communication_s=figures(plan).cost.exposed_s,
-            )
-        found.append((record, plan))
-    return found
 
 
 def baseline_plans(

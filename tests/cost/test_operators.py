@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoddl import explain
-from autoddl.cluster.operator_times import OperatorTimes
-from autoddl.cluster.spec import Cluster
+from autoddl.cluster.spec import Cluster, OperatorTimes
 from autoddl.cost.operators import (
     at_rate,
     computes,

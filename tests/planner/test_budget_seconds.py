@@ -11,8 +11,9 @@ from autoddl.planner.asked import cost_model, prepared, stage_counts
 from autoddl.planner.fit_in_memory import FittedSearch
 from autoddl.planner.mesh import plan_mesh
 from autoddl.planner.options import PlanOptions
-from autoddl.planner.planner import MOST_LAYERS, find_plan
+from autoddl.planner.planner import find_plan
 from autoddl.planner.stages.choice import ranked_partitions
+from autoddl.planner.stages.in_stages import MOST_LAYERS
 from autoddl.plans.figures import figures
 from autoddl.plans.report import report
 from autoddl.search.budget import Deadline
@@ -128,7 +129,7 @@ def test_equal_stages_share_a_plan_once_time_is_over(monkeypatch):
         planned.append(micro)
         return plan_mesh(micro, *rest, **named)
 
-    monkeypatch.setattr("autoddl.planner.planner.plan_mesh", counted)
+    monkeypatch.setattr("autoddl.planner.stages.in_stages.plan_mesh", counted)
     plan = find_plan(graph, where, replace(asked, memory_limit_bytes=limit, budget_seconds=AT_ONCE))
     plan.verify()
     assert max(figures(plan).needed_bytes) <= limit

@@ -9,9 +9,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from ...cluster.link import Link
-from ...cluster.operator_times import OperatorTimes
 from ...cluster.provenance import Calibration, Range
-from ...cluster.spec import Cluster, Curve, Device
+from ...cluster.spec import Cluster, Curve, Device, OperatorTimes
 from ...runtime.measure.record import BesideTimes, DeviceTimes, Record, Timing
 from ...runtime.measure.schedule import Point
 from .fit import Fit, fit_links
