@@ -2,7 +2,7 @@
 export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 
-.PHONY: demo test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-hetero bench-hetero-paper bench-memory bench-memory-seconds bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-search bench-table3 bench-truth docs setup clean
+.PHONY: demo test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-hetero bench-hetero-paper bench-kills bench-memory bench-memory-seconds bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-search bench-table3 bench-truth docs setup clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -51,6 +51,10 @@ bench-hetero: setup
 # HAP's figures on its machines of two kinds, predicted
 bench-hetero-paper: setup
 	$(PYTHON) -m benchmarks.hetero_paper
+
+# A run killed 50 times at random, on 4, 2, 3 and 1 devices in turn
+bench-kills: setup
+	$(PYTHON) -m benchmarks.trust.kills
 
 # All families of image models and our own, planned: gaps, seconds, the closest known scheme
 bench-models: setup

@@ -15,7 +15,8 @@ from ..graph.hints import HintAt
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..graph.precision import in_precision
 from ..graph.regions import Blocks
-from ..sbp.collectives import Step
+from ..sbp.collectives import Step, is_legal
+from ..sbp.layout import Shape, is_even
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
 from ..sbp.signature import Signature, partial_gradient
@@ -108,7 +109,6 @@ def verify_stage(stage: StagePlan) -> None:
     one bucket, if there are any, and its turns lead through all of a step.
     """
     _verify_blocks(stage.graph, stage.recomputed)
-    _verify_names(stage)
     known: dict[Hashable, str] = {}
     for op in stage.graph.ops:
         placed = stage.ops[op.name]
@@ -118,25 +118,34 @@ def verify_stage(stage: StagePlan) -> None:
             known[key] = _unlike_its_rule(stage, op, placed, grads)
         if known[key]:
             raise ValueError(f"the plan places {op.name} ({op.kind}) wrongly: {known[key]}")
-    for op in stage.graph.ops:
-        for index, name in enumerate(op.inputs):
-            producer = stage.graph.producers[name]
-            out = producer.outputs.index(name)
-            edge = stage.edges.get((op.name, index), PlannedEdge(op.name, index))
-            where = f"input {index} of {op.name}"
-            produced, read = stage.ops[producer.name].outs[out], stage.ops[op.name].ins[index]
-            _verify_path(produced, edge.forward, read, where)
-            given, wanted = (
-                stage.ops[op.name].grad_ins[index],
-                stage.ops[producer.name].grad_outs[out],
-            )
-            if name in stage.graph.needs_grad and given is not None and wanted is not None:
-                _verify_path(given, edge.backward, wanted, f"gradient of {where}")
+    _verify_names(stage)
+    _verify_edges(stage)
     check_buckets(stage.exchanges, stage.buckets)
     if stage.turns and stage.graph.is_stage:
         raise ValueError("the plan has turns in a stage of a pipeline, where its schedule has them")
     operators = sum(op.kind not in SOURCE_KINDS for op in stage.graph.ops)
     check_turns(stage.turns, operators, stage.micro_batches)
+
+
+def _verify_edges(stage: StagePlan) -> None:
+    """ValueError unless the steps of each edge lead from its producer to its reader, and back."""
+    known: set[Hashable] = set()
+    for op in stage.graph.ops:
+        for index, name in enumerate(op.inputs):
+            producer = stage.graph.producers[name]
+            out = producer.outputs.index(name)
+            edge = stage.edges.get((op.name, index), PlannedEdge(op.name, index))
+            where, shape = f"input {index} of {op.name}", stage.graph.tensors[name].spec.shape
+            given, taken = stage.ops[producer.name], stage.ops[op.name]
+            ways = [(given.outs[out], edge.forward, taken.ins[index], where)]
+            source, target = taken.grad_ins[index], given.grad_outs[out]
+            if name in stage.graph.needs_grad and source is not None and target is not None:
+                ways.append((source, edge.backward, target, f"gradient of {where}"))
+            for way in ways:
+                key = shape, *way[:3]
+                if key not in known:
+                    _verify_path(shape, stage.mesh, *way)
+                    known.add(key)
 
 
 def broken(
@@ -226,7 +235,9 @@ def _unlike_its_rule(
     if wrong is not None:
         return f"{wrong} is not for {axes} axes"
     signatures = stage.graph.signatures(op)
-    allowed = (*signatures, *filter(None, map(partial_gradient, signatures)))
+    # what a source gives to nobody cannot leave it Partial: a parameter's gradient is summed
+    leaving = map(partial_gradient, signatures) if op.inputs else ()
+    allowed = (*signatures, *filter(None, leaving))
     carried: dict[Signature, int] = {}
     for axis, units in enumerate(stage.mesh.units):
         said = Signature(
@@ -242,6 +253,11 @@ def _unlike_its_rule(
     for signature, parts in carried.items():
         if signature.limit is not None and signature.limit % parts:
             return f"{signature} in {parts} parts: they do not divide {signature.limit}"
+    spec = stage.graph.spec(op)
+    tensors = (*spec.inputs, *spec.outputs)
+    for tensor, nd in zip(tensors, (*placed.ins, *placed.outs), strict=True):
+        if not is_even(tensor.shape, nd, stage.mesh):
+            return f"{nd} does not divide {tensor} evenly on {stage.mesh}"
     return ""
 
 
@@ -266,13 +282,22 @@ def _verify_blocks(graph: Graph, recomputed: Blocks) -> None:
         seen.add(name)
 
 
-def _verify_path(source: NdSbp, steps: tuple[Step, ...], target: NdSbp, where: str) -> None:
+def _verify_path(
+    shape: Shape, mesh: Mesh, source: NdSbp, steps: tuple[Step, ...], target: NdSbp, where: str
+) -> None:
     nd = source
-    try:
-        for step in steps:
-            nd = step.apply(nd)
-    except AssertionError as error:
-        raise ValueError(f"the plan is inconsistent at {where}: {error}") from error
+    for step in steps:
+        if not is_legal(step, nd):
+            raise ValueError(
+                f"the plan is inconsistent at {where}: {step} is no step from {nd}, on the way "
+                f"from {source} to {target}"
+            )
+        nd = step.apply(nd)
+        if not is_even(shape, nd, mesh):
+            raise ValueError(
+                f"the plan is inconsistent at {where}: {step} leads to {nd}, which does not divide "
+                f"{shape} evenly on {mesh}"
+            )
     if nd != target:
         raise ValueError(
             f"the plan is inconsistent at {where}: its steps lead from {source} to {nd}, "

@@ -180,11 +180,12 @@ class Plan(Once):
     @property
     def in_flight(self) -> tuple[int, ...]:
         """Per part, the most micro-batches whose forward pass its schedule keeps at once."""
-        if len(self.stages) == 1 and self.stages[0].turns:
-            return (num_strands(self.stages[0].turns),)
-        return in_flight(
+        held = in_flight(
             self.schedule_name, self.num_stages, self.micro_batches, self.chunks, self.delay
         )
+        if len(self.stages) == 1 and self.stages[0].turns:
+            return (num_strands(self.stages[0].turns),)
+        return held
 
     def on(self, cluster: Cluster) -> Plan:
         """The same plan on other devices. ValueError unless there are as many."""

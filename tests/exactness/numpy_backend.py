@@ -38,11 +38,14 @@ class Meeting:
         self.barrier = threading.Barrier(len(ranks), timeout=PATIENCE_S)
         self._values: dict[int, Any] = {}
 
-    def exchange(self, rank: int, value: Any) -> list[Any]:
-        """The values of all, in rank order."""
+    def exchange(self, rank: int, value: Any, use: Callable[[list[Any]], Any]) -> Any:
+        """What `use` makes of the values of all, in rank order: nothing that shares their memory.
+
+        They are the ranks' own, who may change them when they go on.
+        """
         self._values[rank] = value
         self.barrier.wait()
-        found = [self._values[r] for r in self.ranks]
+        found = use([self._values[r] for r in self.ranks])
         self.barrier.wait()  # nobody begins the next before all have seen this
         return found
 
@@ -188,23 +191,26 @@ class NumPy:
         return self.world.meeting(ranks)
 
     def all_gather(self, channel: Meeting, x: np.ndarray) -> np.ndarray:
-        return np.concatenate(channel.exchange(self.rank, x))
+        return channel.exchange(self.rank, x, np.concatenate)
 
     def reduce_scatter(self, channel: Meeting, x: np.ndarray) -> np.ndarray:
         pieces = np.split(self.all_reduce(channel, x), len(channel.ranks))
         return pieces[channel.ranks.index(self.rank)]
 
     def all_reduce(self, channel: Meeting, x: np.ndarray) -> np.ndarray:
-        return np.sum(channel.exchange(self.rank, x), axis=0)
+        return channel.exchange(self.rank, x, partial(np.sum, axis=0))
 
     def all_to_all(self, channel: Meeting, rows: Sequence[np.ndarray]) -> list[np.ndarray]:
         mine = channel.ranks.index(self.rank)
-        got = [given[mine] for given in channel.exchange(self.rank, list(rows))]
+        got = channel.exchange(
+            self.rank, list(rows), lambda every: [np.copy(given[mine]) for given in every]
+        )
         assert [x.shape for x in got] == [row.shape for row in rows]
         return got
 
     def broadcast(self, x: np.ndarray, source: int) -> np.ndarray:
-        return self.world.meeting(range(self.size)).exchange(self.rank, np.copy(x))[source].copy()
+        meeting = self.world.meeting(range(self.size))
+        return meeting.exchange(self.rank, x, lambda every: every[source].copy())
 
     def send(self, x: np.ndarray, to: int, *, beside: bool = False) -> None:
         self.world.queue(self.rank, to).put(x.copy())

@@ -141,7 +141,10 @@ def with_paths(
 
 
 def with_zero(plan: Plan, kind: str) -> Plan:
-    """The plan with its parameters stored by a stage, or (`mixed`) each in another way."""
+    """The plan with its parameters stored by a stage, or (`mixed`) each in another way.
+
+    ValueError if a parameter is not placed as its reader needs it.
+    """
     every = tuple(range(plan.stage.mesh.num_axes))
     axes = [every, every[-1:], every[:1]]
     storage = {}
@@ -155,4 +158,6 @@ def with_zero(plan: Plan, kind: str) -> Plan:
         plan.stage.ops,
         plan.stage.edges,
     )
-    return plan.changed(ops=ops, edges=edges)
+    plan = plan.changed(ops=ops, edges=edges)
+    plan.verify()
+    return plan
