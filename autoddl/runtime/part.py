@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..graph.graph import Graph, Op
 from ..plans import Plan, StagePlan
 from ..plans.figures import figures
-from .backend import Tensor
+from ..plans.stage_figures import stage_figures
+from .backend import Backend, Tensor
 from .comm.groups import Groups
 from .comm.transfers import Resharding
 from .counting import Counting
@@ -30,6 +31,7 @@ from .feed import Feed
 from .kernel import OpaqueFn, RunState
 from .measure.profile import Recorder
 from .state import ModelState
+from .traced import Traced
 
 _BLINK_S = 5e-4  # between two looks at whether an emulated transfer has arrived
 
@@ -58,6 +60,39 @@ class Job:
     emulator: Emulator | None = None
     beside: bool = False
     debug: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        traced: Traced,
+        plan: Plan,
+        backend: Backend,
+        emulate: bool,
+        beside: bool,
+        debug: bool,
+        ways: Mapping[str, Callable[..., Any]],
+    ) -> Job:
+        """Of the rank that `backend` is on.
+
+        emulate: wait as long as the plan's prices say instead of computing
+        ways:    of `Groups`
+        """
+        ranks = [stage.place.ranks(plan.cluster.gpus_per_node) for stage in plan.stages]
+        stage = next(n for n, own in enumerate(ranks) if backend.rank in own)
+        first = ranks[stage][0]
+        assert ranks[stage] == tuple(range(first, first + len(ranks[stage])))
+        one = plan.stages[stage]
+        groups = Groups(one.mesh, backend.rank - first, backend, first, ways)
+        graphs = [part.graph for part in plan.stages]
+        counting = Counting.of(plan.graph, plan.micro_batches, stages=graphs)
+        counting.rows.check(plan.micro_batches)
+        opaque = {k: backend.kernels.opaque(call) for k, call in traced.opaque.items()}
+        whole = {**traced.params, **traced.buffers}
+        run_state, model = RunState(one.seed), stage_figures(one).model
+        emulator = Emulator(model, groups, run_state, plan.num_stages > 1) if emulate else None
+        return cls(
+            plan, ranks, stage, groups, run_state, opaque, counting, whole, emulator, beside, debug
+        )
 
     def executor(
         self,

@@ -28,7 +28,7 @@ from .checkpoint.shards import Shards
 from .comm.groups import Groups
 from .comm.passing import Passing
 from .comm.tied import exchange_gradients
-from .counting import Counting, Given, rows_of
+from .counting import Given, rows_of
 from .emulate.emulate import Emulator
 from .evaluation.evaluate import Evaluator
 from .evaluation.scores import Metric, Scores
@@ -36,7 +36,6 @@ from .execution.walk import Walk
 from .feed import checksums
 from .jobs.guard import inside
 from .jobs.roll_call import Checksums, RollCall
-from .kernel import RunState
 from .measure.profile import Profile, Recorder, profiled
 from .measure.training import Compared, StepWatch
 from .nested import put_tensors
@@ -91,7 +90,7 @@ class Trainer:
         self.roll_call = RollCall(world, len(traced.batches.slots))
         # an emulated computation leaves the framework's one queue to the transfers
         beside = overlap and not emulate and plan.num_stages > 1
-        self._job = job = self._make_job(emulate, beside, ways)
+        self._job = job = Job.of(traced, plan, backend, emulate, beside, debug, ways)
         # debugging communicates more than was planned
         follows = overlap and not (emulate or signal or debug)
         self._watch = StepWatch(plan, job.groups, everyone, job.ranks, follows)
@@ -112,26 +111,6 @@ class Trainer:
         self._whole = WholeState(traced, job, self._parts, self._update)
         shards = Shards(traced, job, self._parts, self._update)
         self._checkpoints = Checkpoints(plan, shards, world)
-
-    def _make_job(self, emulate: bool, beside: bool, ways: Mapping[str, Callable[..., Any]]) -> Job:
-        plan, backend = self.plan, self._backend
-        ranks = [stage.place.ranks(plan.cluster.gpus_per_node) for stage in plan.stages]
-        stage = next(n for n, own in enumerate(ranks) if backend.rank in own)
-        first = ranks[stage][0]
-        assert ranks[stage] == tuple(range(first, first + len(ranks[stage])))
-        one = plan.stages[stage]
-        groups = Groups(one.mesh, backend.rank - first, backend, first, ways)
-        graphs = [part.graph for part in plan.stages]
-        counting = Counting.of(plan.graph, plan.micro_batches, stages=graphs)
-        counting.rows.check(plan.micro_batches)
-        opaque = {k: backend.kernels.opaque(call) for k, call in self._traced.opaque.items()}
-        whole = {**self._traced.params, **self._traced.buffers}
-        run_state, model = RunState(one.seed), stage_figures(one).model
-        emulator = Emulator(model, groups, run_state, plan.num_stages > 1) if emulate else None
-        return Job(
-            plan, ranks, stage, groups, run_state, opaque, counting, whole, emulator, beside,
-            self._debug,
-        )  # fmt: skip
 
     def _load(self) -> None:
         """Place rank 0's values of all parameters and buffers that the model's operators read."""

@@ -9,13 +9,8 @@ from autoddl.planner.baselines import data_parallel, forced
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.planner.tables.group_table import WHOLE_SPACE
-from autoddl.plans.bounds import (
-    Accesses,
-    Multiply,
-    least_accesses,
-    memory_dependent_words,
-    product_bytes,
-)
+from autoddl.plans.accesses import Accesses, Multiply, least_accesses, memory_dependent_words
+from autoddl.plans.bounds import product_bytes
 from tests.clusters import cluster
 from tests.graphs import attention, mlp, residual, tied
 

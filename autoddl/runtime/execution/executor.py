@@ -29,10 +29,9 @@ from ..kernel import RunState
 from ..state import ModelState
 from .buckets import Bucket
 from .check import check_gradients, check_node, check_tensor
-from .gathers import Gathers
 from .gradients import Gradients
-from .known_sums import KnownSums
-from .program import FED, Edge, Key, Node, Program
+from .inputs import Inputs
+from .program import FED, Key, Node, Program
 from .strands import Delayed, Pass, Turns, Values, take_turns
 from .vjp import Record, product, run_forgetting, run_kernel
 
@@ -69,15 +68,15 @@ class Executor:
             sent_key(n.op.attrs["tensor"]) for n in program.nodes if n.op.kind == "stage_output"
         }
         self._gradients = Gradients(program, groups.backend, buckets)
-        self._gathers = Gathers(self._fetch)
+        self._inputs = Inputs(program, state, run_state, self.rows)
+        self._gathers, self._known = self._inputs.gathers, self._inputs.known
         self._ahead = program.gathered if ahead else ((), ())
-        self._known = KnownSums(program, self.rows, self._bring, run_state, groups.backend)
 
     def begin(self, micro_batches: Sequence[Values]) -> None:
         """Start an iteration on the inputs of its micro-batches."""
         self._run_state.training = True
         self._state.forget_gradients()
-        self._parameters = self._fetch_parameters()
+        self._parameters = self._inputs.parameters()
         self._gradients.begin(len(micro_batches))
         self._open: dict[int, Pass] = {}
         self._delayed: dict[int, list[Delayed]] = {}
@@ -175,65 +174,16 @@ class Executor:
         self._state.settle()
         with self._backend.no_grad():
             done = Pass()
-            parameters = self._fetch_parameters()
+            parameters = self._inputs.parameters()
             for _ in self._forward(inputs, parameters, done, with_gradient=False):
                 pass
             del parameters
-            results = [self._output(name, inputs, done.values) for name in outputs]
+            results = [self._inputs.output(name, inputs, done.values) for name in outputs]
             self._known.forget(number)
             return self._sent_of(done.values), results
 
     def _sent_of(self, values: Values) -> Values:
         return {key: x for key, x in values.items() if key in self._sent}
-
-    def _fetch_parameters(self) -> dict[Key, Tensor]:
-        """Each use of a parameter that stays, in the placement in which it is used."""
-        return {edge.key: self._fetch(edge) for edge in self._program.parameters}
-
-    def _fetch(self, edge: Edge) -> Tensor:
-        """A parameter where its reader wants it."""
-        stored = self._state.stored[edge.source.attrs["name"]]
-        dtype = self.graph.tensors[edge.tensor].spec.dtype
-        local = self._backend.detached(stored.local)
-        return edge.forward(local if dtype == stored.dtype else self._backend.cast(local, dtype))
-
-    def _output(self, name: str, inputs: Values, values: Values) -> Tensor:
-        """A result of the model, as its producer places it."""
-        source = self.graph.producers[name]
-        if source.kind == "input":
-            return inputs[name]
-        if source.kind in ("param", "buffer"):
-            (nd,) = self._program.ops[source.name].outs
-            return self._state.local(source.attrs["name"], nd)
-        return values[name]
-
-    def _receive(
-        self, edge: Edge, inputs: Values, parameters: dict[Key, Tensor], values: Values
-    ) -> Tensor:
-        """The tensor of an edge, where its reader wants it."""
-        if self._known:
-            known = self._known.received(edge, self._run_state.micro_batch)
-            if known is not None:
-                if edge.is_last:
-                    values.pop(edge.tensor, None)
-                return known
-        return self._bring(edge, inputs, parameters, values)
-
-    def _bring(
-        self, edge: Edge, inputs: Values, parameters: dict[Key, Tensor], values: Values
-    ) -> Tensor:
-        """Redistribute the tensor of an edge."""
-        if edge.source.kind == "param":
-            return self._gathers.take(edge) if edge.zero_stage == 3 else parameters[edge.key]
-        if edge.source.kind in FED:
-            return edge.forward(inputs[edge.tensor])
-        if edge.source.kind == "buffer":
-            stored = self._state.stored[edge.source.attrs["name"]]
-            # the operator that updates a buffer has left it where it wants it
-            if stored.nd == edge.target:
-                return stored.local
-            return edge.forward(self._state.local(edge.source.attrs["name"], edge.placed))
-        return edge.forward(values.pop(edge.tensor) if edge.is_last else values[edge.tensor])
 
     def _forward(
         self, inputs: Values, parameters: dict[Key, Tensor], done: Pass, with_gradient: bool
@@ -283,7 +233,9 @@ class Executor:
                 if edge.tensor in outside:
                     source = inputs if edge.source.kind in FED else done.values
                     done.kept[node.block][edge.tensor] = source[edge.tensor]
-        received = [self._receive(edge, inputs, parameters, done.values) for edge in node.edges]
+        received = [
+            self._inputs.received(edge, inputs, parameters, done.values) for edge in node.edges
+        ]
         self._gathers.ask_next(node)
         if self._debug:
             alike = [
@@ -331,7 +283,9 @@ class Executor:
             if node.block == block and (known := self._known.made_by(node)) is not None:
                 values.update(known)
             elif node.block == block:
-                received = [self._receive(edge, inputs, parameters, values) for edge in node.edges]
+                received = [
+                    self._inputs.received(edge, inputs, parameters, values) for edge in node.edges
+                ]
                 self._gathers.ask_next(node)
                 done.records[number], outputs = self._run(node, received, with_gradient=True)
                 values.update(zip(node.op.outputs, outputs, strict=True))
