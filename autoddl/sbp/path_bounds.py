@@ -46,7 +46,7 @@ _ROUNDING = 1e-12  # relative: sums of the same costs in another order differ by
 
 @dataclass(frozen=True, eq=False)
 class QuotientGraph:
-    """States as ascending words, and the steps between them.
+    """States as ascending words, and the steps between them, by ascending sources.
 
     kind:   per edge, the collective's place in the table
     many:   per edge, the row of `Quotient.numbers`
@@ -59,6 +59,11 @@ class QuotientGraph:
     kind: Ints
     many: Ints
     shards: Floats
+
+    @cached_property
+    def begins(self) -> Ints:
+        """[states + 1]: where the steps from each state begin."""
+        return np.searchsorted(self.src, np.arange(len(self.words) + 1))
 
     def has(self, words: Ints) -> bool:
         return bool((find(words, self.words) >= 0).all())
@@ -312,7 +317,7 @@ class PathBounds:
         alpha_s, s_per_byte = self._prices[graph.kind, graph.many].T
         weights = alpha_s + s_per_byte / graph.shards * size
         starts = np.searchsorted(graph.words, words)
-        seconds = lengths(len(graph.words), graph.src, graph.dst, weights, starts)
+        seconds = lengths(graph.begins, graph.dst, weights, starts)
         return seconds * (1 - _ROUNDING)
 
     def _graph(self, dims: int) -> QuotientGraph:

@@ -41,7 +41,7 @@ from .layout import (
 from .mesh import Mesh
 from .placement import NdSbp
 from .shortest_paths import lengths
-from .states import StateGraph
+from .states import Fans, StateGraph
 
 PriceFn = Callable[[StepKind, tuple[int, ...]], tuple[float, float]]
 
@@ -103,7 +103,7 @@ class PathTable:
     _prices: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict, repr=False)
     _dual: dict[int, bool] = field(default_factory=dict, repr=False)
     _within: dict[tuple[int, bytes], bool] = field(default_factory=dict, repr=False)
-    _group_prices: dict[tuple[bytes, bool], Floats] = field(default_factory=dict, repr=False)
+    _by_work: dict[bool, Floats] = field(default_factory=dict, repr=False)
     _paths: dict[tuple[TensorSpec, NdSbp, NdSbp], tuple[Step, ...]] = field(
         default_factory=dict, repr=False
     )
@@ -121,14 +121,13 @@ class PathTable:
         """
         self._check_codes(spec, sources)
         self._check_codes(spec, targets)
-        graph, *rows = self._graph(spec).joined(sources, targets)
+        graph, *rows = self._graph(spec).lean.joined(sources, targets)
         (starts, start_of), (ends, end_of) = (np.unique(r, return_inverse=True) for r in rows)
-        weights, even = self._weights(graph, spec)
-        weights[~(even[graph.src] & even[graph.dst])] = np.inf
+        local, even = largest_bytes(spec, graph.units, graph.fullest)
         if len(starts) > len(ends) if backwards is None else backwards:
-            length = lengths(len(graph.codes), graph.dst, graph.src, weights, ends).T[starts]
+            length = lengths(*self._weights(spec, graph.entering, local, even), ends, starts).T
         else:
-            length = lengths(len(graph.codes), graph.src, graph.dst, weights, starts)[:, ends]
+            length = lengths(*self._weights(spec, graph.leaving, local, even), starts, ends)
         length[~even[starts]] = np.inf
         length[:, ~even[ends]] = np.inf
         return length[np.ix_(start_of, end_of)]
@@ -139,10 +138,11 @@ class PathTable:
         if not spec.is_float or not all(self._in_core(ndim, some) for some in codes):
             return False
         if ndim not in self._dual:
-            inverses = self.collectives.inverses
+            inverses, axes = self.collectives.inverses, self.mesh.num_axes
+            present = np.flatnonzero(np.bincount(self._graph_of(ndim).leaving.work)).tolist()
             self._dual[ndim] = all(
                 any(self._price(kind, mask) == self._price(back, mask) for back in inverses[kind])
-                for kind, mask in self._graph_of(ndim).groups[0].tolist()
+                for kind, mask in (divmod(work, 1 << axes) for work in present)
                 if kind != STAY and inverses[kind] and kind not in inverses[kind]
             )
         return self._dual[ndim]
@@ -170,42 +170,72 @@ class PathTable:
         if source == target:
             return ()
         graph, (start,), (end,) = self._graph(spec).joined(source.codes[None], target.codes[None])
-        weights, even = self._weights(graph, spec)
-        if even[start] and even[end]:
-            weights[~(even[graph.src] & even[graph.dst])] = np.inf
-        distance = lengths(len(graph.codes), graph.src, graph.dst, weights, np.array([start]))[0]
+        local, even = largest_bytes(spec, graph.units, graph.fullest)
+        allowed = even if even[start] and even[end] else np.ones_like(even)
+        weights = self._weights(spec, graph.lean.leaving, local, allowed)
+        distance = lengths(*weights, np.array([start]))[0]
         if np.isinf(distance[end]):
             raise ValueError(
                 f"no steps lead from {source} to {target} for {spec} on {self.mesh}; "
                 "only floating-point tensors can become Partial"
             )
         slack = _TIE * distance[end]
-        order, begins = graph.by_target
+        fans = graph.entering
         tight: list[Ints] = []  # edges of shortest paths, by the steps that are left before them
         level = np.array([end])
         reached = np.arange(len(graph.codes)) == end
         while not reached[start]:
             assert len(level), "a shortest path consists of tight edges"
-            into = [order[begins[node] : begins[node + 1]] for node in level.tolist()]
-            edges = np.concatenate(into)
-            reach = distance[graph.src[edges]] + weights[edges]
-            is_tight = reach <= distance[graph.dst[edges]] + slack
-            tight.append(edges[is_tight])
-            sources = np.unique(graph.src[tight[-1]])
+            first, after = fans.begins[level].tolist(), fans.begins[level + 1].tolist()
+            edges = np.concatenate(list(map(np.arange, first, after)))
+            far = fans.far[edges]
+            reach = distance[far] + self._edge_seconds(spec, fans, local, edges)
+            is_tight = reach <= distance[fans.near[edges]] + slack
+            assert fans.order is not None
+            tight.append(fans.order[edges[is_tight]])
+            sources = np.unique(far[is_tight])
             level = sources[~reached[sources]]
             reached[level] = True
         return _fewest(graph, tight, int(start))
 
-    def _prices_of(self, graph: StateGraph, spec: TensorSpec) -> Floats:
-        """[groups, 2] latency and seconds per byte of each of the graph's groups of edges."""
-        groups = graph.groups[0]
-        key = groups.tobytes(), spec.is_float
-        if key not in self._group_prices:
-            prices = np.array([self._price(*group) for group in groups.tolist()]).reshape(-1, 2)
-            if not spec.is_float:
-                prices[np.isin(groups[:, 0], self.collectives.where(lambda e: e.pads)), 0] = np.inf
-            self._group_prices[key] = prices
-        return self._group_prices[key]
+    def _weights(
+        self, spec: TensorSpec, fans: Fans, local: Floats, allowed: Bools
+    ) -> tuple[Ints, Ints, Floats]:
+        """The edges between allowed states: where those of each begin, their ends, seconds.
+
+        local: [states] bytes of the largest part
+        """
+        if allowed.all():
+            return fans.begins, fans.far, self._edge_seconds(spec, fans, local)
+        edges = np.flatnonzero(allowed.take(fans.near) & allowed.take(fans.far))
+        begins = np.searchsorted(edges, fans.begins)
+        return begins, fans.far.take(edges), self._edge_seconds(spec, fans, local, edges)
+
+    def _edge_seconds(
+        self, spec: TensorSpec, fans: Fans, local: Floats, edges: Ints | None = None
+    ) -> Floats:
+        """Seconds of some edges, or of all."""
+        near, far, work = fans.near, fans.far, fans.work
+        if edges is not None:
+            near, far, work = near.take(edges), far.take(edges), work.take(edges)
+        known = self._by_work.get(spec.is_float)
+        if known is None:
+            count = Collectives.MOST + 1 << self.mesh.num_axes
+            known = self._by_work[spec.is_float] = np.full((2, count), np.nan)
+        alpha_s = known[0].take(work)
+        is_new = np.isnan(alpha_s)
+        if is_new.any():
+            for number in np.unique(work[is_new]).tolist():
+                known[:, number] = self._price_of(number, spec.is_float)
+            alpha_s = known[0].take(work)
+        return alpha_s + known[1].take(work) * np.maximum(local.take(near), local.take(far))
+
+    def _price_of(self, work: int, is_float: bool) -> tuple[float, float]:
+        """Latency and seconds per byte of edges of this work; infinite where there are none."""
+        kind, mask = divmod(work, 1 << self.mesh.num_axes)
+        if kind != STAY and not is_float and self.collectives.entries[kind].pads:
+            return np.inf, 0.0
+        return self._price(kind, mask)
 
     def _graph(self, spec: TensorSpec) -> StateGraph:
         return self._graph_of(len(spec.shape))
@@ -214,12 +244,6 @@ class PathTable:
         if ndim not in self._graphs:
             self._graphs[ndim] = StateGraph.core(self.mesh, ndim, self.collectives)
         return self._graphs[ndim]
-
-    def _weights(self, graph: StateGraph, spec: TensorSpec) -> tuple[Floats, Bools]:
-        """Seconds of each edge, and whether each state divides the tensor evenly."""
-        local, even = largest_bytes(spec, graph.units, graph.fullest)
-        alpha_s, per_byte = self._prices_of(graph, spec)[graph.groups[1]].T
-        return alpha_s + per_byte * np.maximum(local[graph.src], local[graph.dst]), even
 
     def _price(self, kind_index: int, mask: int) -> tuple[float, float]:
         key = kind_index, mask

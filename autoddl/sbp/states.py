@@ -22,6 +22,7 @@ from .edges import (
     STAY,
     edges_between,
     is_divisible,
+    is_needless,
     mask_axes,
     narrowed,
     sorted_edges,
@@ -103,11 +104,29 @@ def _run_labels(runs: int, num_labels: int, repeated: bool) -> Codes:
 
 
 @dataclass(frozen=True, eq=False)
+class Fans:
+    """The edges at each node: those of node n from `begins[n]` to `begins[n + 1]`.
+
+    near, far: of each edge, the node and the one at its other end
+    work:      of each edge, the index of its kind in `collectives` before the mask of its axes
+    order:     of each edge, its place in the graph; None: the same
+    """
+
+    begins: Ints
+    near: Ints
+    far: Ints
+    work: Ints
+    order: Ints | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class StateGraph:
     """States (codes [n, axes], ascending words) and the legal steps between them.
 
     For each edge: rows `src` and `dst`, the kind (its index in `collectives`) and the axes as a bit
     mask. Edges are sorted by (src, kind, mask, dst), the fixed order that breaks ties.
+
+    is_joined: states were added for a query, after those of the core
     """
 
     mesh: Mesh
@@ -118,6 +137,7 @@ class StateGraph:
     kind: Ints
     mask: Ints
     collectives: Collectives = COLLECTIVES
+    is_joined: bool = False
 
     @staticmethod
     def core(mesh: Mesh, ndim: int, collectives: Collectives = COLLECTIVES) -> StateGraph:
@@ -129,10 +149,26 @@ class StateGraph:
         return StateGraph(mesh, ndim, codes, *edges, collectives=collectives)
 
     @cached_property
-    def by_target(self) -> tuple[Ints, Ints]:
-        """The edges by ascending targets, and where those of each target begin."""
+    def leaving(self) -> Fans:
+        """The edges by their sources."""
+        work = self.kind << self.mesh.num_axes | self.mask
+        return Fans(_begins(self.src, len(self.codes)), self.src, self.dst, work)
+
+    @cached_property
+    def entering(self) -> Fans:
+        """The edges by their targets."""
         order = np.argsort(narrowed(self.dst), kind="stable")
-        return order, np.searchsorted(self.dst[order], np.arange(len(self.codes) + 1))
+        begins = _begins(self.dst, len(self.codes))
+        return Fans(begins, self.dst[order], self.src[order], self.leaving.work[order], order)
+
+    @cached_property
+    def lean(self) -> StateGraph:
+        """Without the free steps that other free steps replace: as far from state to state."""
+        if self.is_joined:
+            return self
+        edges = np.stack([self.src, self.dst, self.kind, self.mask])
+        edges = edges[:, ~is_needless(self.codes, edges, self.ndim, self.collectives)]
+        return StateGraph(self.mesh, self.ndim, self.codes, *edges, collectives=self.collectives)
 
     @cached_property
     def words(self) -> Ints:
@@ -147,16 +183,6 @@ class StateGraph:
     def fullest(self) -> Floats | float:
         """[n]: of how many units each state's largest part consists (`fullest_share`)."""
         return fullest_share(self.codes, self.mesh)
-
-    @cached_property
-    def groups(self) -> tuple[Ints, Ints]:
-        """The distinct (kind index, axes mask) of the edges [m, 2], and which each edge has."""
-        shift = self.mesh.num_axes
-        keys = self.kind << shift | self.mask
-        present = np.bincount(keys, minlength=(STAY + 1) << shift) > 0
-        found = np.flatnonzero(present)
-        number = np.cumsum(present) - 1
-        return np.stack([found >> shift, found & ((1 << shift) - 1)], axis=1), number[keys]
 
     def rows(self, codes: Codes) -> Ints:
         """The rows of the given states; -1 for states that are not in the graph."""
@@ -196,6 +222,7 @@ class StateGraph:
             np.concatenate([self.codes, ways_in, ways_out]),
             *sorted_edges(np.concatenate(edges, axis=1)),
             collectives=self.collectives,
+            is_joined=True,
         )
         at_in = np.searchsorted(words(ways_in, self.ndim), words(sources, self.ndim))
         at_out = np.searchsorted(words(ways_out, self.ndim), words(targets, self.ndim))
@@ -226,6 +253,11 @@ class StateGraph:
         target = Placement(int(self.codes[self.dst[edge], axes[0]]))
         entry = self.collectives.entries[int(self.kind[edge])]
         return Step(entry.name, axes, source, target, entry.algorithm)
+
+
+def _begins(nodes: Ints, count: int) -> Ints:
+    """[count + 1]: where the edges of each node begin if they are sorted by their `nodes`."""
+    return np.concatenate([[0], np.cumsum(np.bincount(nodes, minlength=count))])
 
 
 def without_a_label(codes: Codes) -> Codes:
