@@ -39,12 +39,12 @@ def lengths(
         matrix = csr_matrix((weights, targets, begins), shape=(num_nodes, num_nodes))
         found = dijkstra(matrix, indices=starts)
         return found if ends is None else found[:, ends]
-    begins, targets = begins.astype(np.int32), targets.astype(np.int32)
+    first_edges, leads_to = begins.astype(np.int32), targets.astype(np.int32)
     found = np.empty((len(starts), num_nodes if ends is None else len(ends)))
     for first in range(0, len(starts), _AT_ONCE):
         own = starts[first : first + _AT_ONCE]
         length = np.full((num_nodes, len(own)), np.inf)
         length[own, np.arange(len(own))] = 0.0
-        compiled.shortest(begins, targets, weights, length)
+        compiled.shortest(first_edges, leads_to, weights, length)
         found[first : first + _AT_ONCE] = (length if ends is None else length[ends]).T
     return found
