@@ -7,14 +7,14 @@ companion of rank 0, the hub, by TCP, tells it what its rank does, and hears wha
 job. The hub alone judges (`judge`), prints the cause once, writes what each rank did last to one
 file (`_RECORD`), and all companions kill their ranks.
 
-A connection is taken for a rank's only if it knows the job's secret, which the launcher puts into
-the environment. Needs the standard library only, and is started without `site`.
+Hub and spokes take a connection for the other's only if it knows the job's secret (`secret.py`).
+Needs the standard library only, and is started without `site`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
+import itertools
 import json
 import os
 import selectors
@@ -28,14 +28,17 @@ from dataclasses import asdict
 from typing import IO
 
 from .journal import Journal
+from .links import Links, Peers, peers_of
+from .secret import LONGEST, STRANGERS, listener, nonce, proof, proves
 from .verdict import START_SECONDS, Rank, judge
 
 TICK_SECONDS = 0.5  # between two looks at the rank: 0.1 ms of CPU each
+LINKS_SECONDS = 1.9  # between two looks at its connections: 0.5 ms of CPU each
 LAST_WORDS_SECONDS = 0.5  # a rank that fails is heard, and a launcher names its status, first
 NEWS_SECONDS = 0.1  # until another companion has said that its rank has ended
-PORTS = 8  # that are tried where the launcher names none
+GREETING_SECONDS = 5.0  # for a hub to prove that it is one; hosts may be busy
+PORTS = 8  # that are tried if the launcher names none, or another has taken its choice
 _PORT_OF_JOB = "AUTODDL_WATCH_PORT"
-_SECRET = "AUTODDL_SECRET"
 _RECORD = "AUTODDL_RECORD"  # the file of a lost job's record; empty for none
 RECORD_SECONDS = 0.5  # for the ranks' records to come: our launcher ends what is left after 2 s
 
@@ -74,6 +77,9 @@ class Own:
         self.process = process
         self._journal = journal
         self._place = int(os.environ["RANK"]), socket.gethostname()
+        self._peers: Peers = {}
+        self._looked = 0.0
+        self.address = "127.0.0.1"  # until it is connected
         self.is_dead = False
 
     def look(self) -> Rank:
@@ -85,7 +91,12 @@ class Own:
             state, ticks = words[0], int(words[11]) + int(words[12])
         except OSError:
             state, ticks = "X", 0
-        return Rank(*self._place, state, ticks, self.is_dead or state in "ZX", **asdict(done))
+        if time.monotonic() - self._looked > LINKS_SECONDS:
+            self._peers, self._looked = peers_of(self.pid), time.monotonic()
+        is_dead = self.is_dead or state in "ZX"
+        return Rank(
+            *self._place, self.address, self._peers, state, ticks, is_dead, **asdict(done)
+        )  # fmt: skip
 
     def record(self) -> list[tuple[float, str]]:
         """What it did last (`Journal.record`)."""
@@ -106,7 +117,13 @@ class Companion(ABC):
         self.selector = selectors.DefaultSelector()
         self.selector.register(own.process, selectors.EVENT_READ, None)
         self.is_over = False
+        self.told = float("inf")  # when a launcher has told this process to end
+        signal.signal(signal.SIGTERM, self._told)
         self._due = 0.0  # when the next look is
+
+    def _told(self, *_: object) -> None:
+        """Launchers end a lost job's processes at once, and this one may know why it is lost."""
+        self.told = min(self.told, time.monotonic())
 
     def run(self) -> None:
         """Look when it is due, and not at each message: looks are what messages come of."""
@@ -156,11 +173,11 @@ class Line:
         except OSError:
             return None
         *lines, self._bytes = (self._bytes + got).split(b"\n")
-        if not got or len(self._bytes) > 1 << 16:
+        if not got or len(self._bytes) > LONGEST:
             return None
         try:
             found = [json.loads(line) for line in lines]
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return found if all(isinstance(words, dict) for words in found) else None
 
@@ -176,43 +193,62 @@ class Hub(Companion):
         self.heard: dict[int, float] = {}  # when a rank last said anything
         self.moved: dict[int, float] = {}  # and when it last went on
         self.died: dict[int, float] = {}  # and when its end was known
+        self.links = Links()
+        self.strangers: list[Line] = []  # connections that have not proved to be a rank's
         self.started = time.monotonic()
         if self.listener is None:
             self.say("autoddl: no port for a watch over this job is free; it is not watched")
             self.is_over = True
         else:
+            self.own.address = self.listener.getsockname()[0]
             self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
 
     def _accept(self) -> None:
         assert self.listener is not None
         with contextlib.suppress(OSError):
             connection, _ = self.listener.accept()
-            line, nonce = Line(connection), os.urandom(16).hex()
-            line.send(nonce=nonce)
+            line, asked = Line(connection), nonce()
+            if len(self.strangers) >= STRANGERS:
+                self._close(self.strangers[0])
+            self.strangers.append(line)
+            line.send(nonce=asked)
             self.selector.register(
-                connection, selectors.EVENT_READ, lambda: self._read(line, nonce)
+                connection, selectors.EVENT_READ, lambda: self._read(line, asked)
             )
 
-    def _read(self, line: Line, nonce: str) -> None:
+    def _read(self, line: Line, asked: str) -> None:
         said = line.read()
         for words in said or ():
-            if line not in self.lines.values():
+            if line in self.strangers:
                 rank = words.get("rank")
-                if words.get("proof") != _proof(nonce) or not isinstance(rank, int):
-                    said = None  # a stranger
+                if (
+                    not isinstance(rank, int)
+                    or not 0 < rank < self.size
+                    or not proves(words.get("proof"), asked, f"rank {rank}")
+                ):
+                    said = None
                     break
+                self.strangers.remove(line)
                 self.lines[rank] = line
+                line.send(proof=proof(words.get("nonce"), "hub"))
             else:
                 self._note(Rank(**words))  # type: ignore[arg-type]
         if said is None:
-            self.selector.unregister(line.connection)
-            line.connection.close()
+            self._close(line)
+
+    def _close(self, line: Line) -> None:
+        self.selector.unregister(line.connection)
+        line.connection.close()
+        self.strangers = [one for one in self.strangers if one is not line]
+        self.lines = {rank: one for rank, one in self.lines.items() if one is not line}
 
     def _note(self, rank: Rank) -> None:
         now, known = time.monotonic(), self.ranks.get(rank.rank)
         if known is None or known.progress != rank.progress:
             self.moved[rank.rank] = now
         self.ranks[rank.rank] = rank
+        if known is None or known.peers != rank.peers:
+            self.links.note(rank.rank, rank.address, rank.peers)
         self.heard[rank.rank] = now
         if rank.is_dead and not rank.ended:
             self.died.setdefault(rank.rank, now)
@@ -224,6 +260,9 @@ class Hub(Companion):
         now = time.monotonic()
         for line in self.lines.values():
             line.send(alive=True)
+        if all(at > self.told for at in self.died.values()) and now > self.told:
+            self.is_over = True  # nothing was wrong before
+            return
         if now - self.died.get(0, 0.0) < NEWS_SECONDS:
             return  # rank 0 may have ended because of another
         cause = judge(
@@ -233,7 +272,11 @@ class Hub(Companion):
             now - self.started,
             self.size,
             self.limit_s,
+            self.links.stuck(),
         )
+        self.links.planned = self.ranks[0].link_bytes_per_s
+        for line in self.links.news():
+            self.say(line)
         if cause is not None:
             self._end(cause.text)
         elif len(self.ranks) == self.size and all(rank.ended for rank in self.ranks.values()):
@@ -294,7 +337,10 @@ class Spoke(Companion):
     def __init__(self, own: Own, limit_s: float) -> None:
         super().__init__(own, limit_s)
         self.line: Line | None = None
-        self.greeted = False
+        self.ports = itertools.cycle(_ports())
+        self.connected = 0.0
+        self.asked = ""  # of the hub, to prove that it is one
+        self.greeted = False  # it has
         self.heard = time.monotonic()
 
     def tick(self) -> None:
@@ -305,20 +351,33 @@ class Spoke(Companion):
             self.line.send(**asdict(look))
             if look.ended and look.is_dead:
                 self.is_over = True
+        elif time.monotonic() - self.connected > GREETING_SECONDS:
+            self._hang_up()  # something else listens there
         silent = time.monotonic() - self.heard
         limit_s = self.limit_s if self.greeted else max(self.limit_s, START_SECONDS)
         if silent > limit_s + 2 * TICK_SECONDS:  # the hub, which names ranks, comes first
             where = os.environ.get("MASTER_ADDR", "127.0.0.1")
-            been = f"not answered for {silent:.0f} s" if self.greeted else "not come"
-            self._end(f"rank 0 of {self.size} on {where} has {been} and ends the job")
+            what = f"rank 0 of {self.size} on {where} has not come"
+            if self.greeted:
+                what = (
+                    f"{self._me()} has heard nothing from rank 0 on {where} for {silent:.0f} s: "
+                    "that host or the link between them is down,"
+                )
+            self._end(f"{what} and ends the job")
         elif self.own.is_dead and not self.greeted:
             self.is_over = True
 
+    def _me(self) -> str:
+        look = self.own.look()
+        return f"rank {look.rank} of {self.size} on {look.place}"
+
     def _connect(self) -> None:
-        for port in _ports():
+        for _ in _ports():
             with contextlib.suppress(OSError):
-                address = os.environ.get("MASTER_ADDR", "127.0.0.1"), port
+                address = os.environ.get("MASTER_ADDR", "127.0.0.1"), next(self.ports)
+                self.connected = time.monotonic()
                 self.line = Line(socket.create_connection(address, TICK_SECONDS))
+                self.own.address = self.line.connection.getsockname()[0]
                 self.selector.register(self.line.connection, selectors.EVENT_READ, self._read)
                 return
 
@@ -326,34 +385,40 @@ class Spoke(Companion):
         assert self.line is not None
         said = self.line.read()
         for words in said or ():
+            if not self.greeted and "nonce" in words:
+                rank, self.asked = int(os.environ["RANK"]), nonce()
+                mine = proof(words["nonce"], f"rank {rank}")
+                self.line.send(rank=rank, proof=mine, nonce=self.asked)
+                continue
+            if not self.greeted and not proves(words.get("proof"), self.asked, "hub"):
+                said = None  # a stranger, where the hub should be
+                break
             self.heard = time.monotonic()
-            if words.get("over"):
-                self.line.send(record=self.own.record())
-                self._end("")
-            elif "nonce" in words:
-                rank = self.own.look().rank
-                self.line.send(rank=rank, proof=_proof(str(words["nonce"])))
+            if not self.greeted:
                 self.greeted = True
                 self.soon(0.0)
+            elif words.get("over"):
+                self.line.send(record=self.own.record())
+                self._end("")
         if said is None:
-            self.selector.unregister(self.line.connection)
-            self.line.connection.close()
-            self.line = None
-            if self.own.look().ended:
+            self._hang_up()
+            if self.own.look().ended or self.told <= time.monotonic():
                 self.is_over = True
             elif self.greeted and not self.is_over:
                 where = os.environ.get("MASTER_ADDR", "127.0.0.1")
                 self._end(f"rank 0 of {self.size} on {where} has ended and ends the job")
+
+    def _hang_up(self) -> None:
+        assert self.line is not None
+        self.selector.unregister(self.line.connection)
+        self.line.connection.close()
+        self.line = None
 
     def _end(self, text: str) -> None:
         if text:
             self.say(text)
         self.own.kill()
         self.is_over = True
-
-
-def _proof(nonce: str) -> str:
-    return hmac.new(os.environ.get(_SECRET, "").encode(), nonce.encode(), "sha256").hexdigest()
 
 
 def _record_file() -> IO[str]:
@@ -368,24 +433,16 @@ def _record_file() -> IO[str]:
 
 
 def _ports() -> list[int]:
-    """Where the hub listens: the launcher's choice, or ports far from the framework's own."""
-    if _PORT_OF_JOB in os.environ:
-        return [int(os.environ[_PORT_OF_JOB])]
+    """Where the hub listens: the launcher's choice, and ports far from the framework's own."""
+    chosen = [int(os.environ[_PORT_OF_JOB])] if _PORT_OF_JOB in os.environ else []
     first = int(os.environ.get("MASTER_PORT", "29500"))
-    return [10000 + (first + 1000 * n) % 20000 for n in range(1, PORTS + 1)]
+    return chosen + [10000 + (first + 1000 * n) % 20000 for n in range(1, PORTS + 1)]
 
 
 def _listener() -> socket.socket | None:
-    """On the job's address, and on no other, if it is this host's."""
     for port in _ports():
-        for address in (os.environ.get("MASTER_ADDR", "127.0.0.1"), socket.gethostname()):
-            listener = socket.socket()
-            try:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listener.bind((address, port))
-                listener.listen(128)
-                listener.setblocking(False)
-                return listener
-            except OSError:
-                listener.close()
+        with contextlib.suppress(OSError):
+            found = listener(port)
+            found.setblocking(False)
+            return found
     return None

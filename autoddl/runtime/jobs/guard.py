@@ -19,8 +19,10 @@ import atexit
 import contextlib
 import functools
 import os
+import re
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +35,9 @@ from .leash import tie_to_parent
 LIMIT_SECONDS = 60.0  # without progress, of `_LIMIT`
 _LIMIT = "AUTODDL_TIMEOUT"
 _WATCHED = "AUTODDL_WATCHED"  # the process that is a rank: what it starts has its environment
+# what frameworks raise in a rank whose peer has ended: gloo, NCCL, and Python's own
+_LOST = re.compile("(closed|reset) by peer|remote process exited|ncclRemoteError|Broken pipe")
+LOST_SECONDS = 2.0  # for the companions to end the job first
 _OTHER_LAUNCHER = "oneflow.distributed.launch"
 
 
@@ -64,7 +69,15 @@ class Guard:
     def _on_error(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
-        announce(reason := f"{kind.__name__}: {error}")
+        with contextlib.suppress(AttributeError):
+            try:
+                sys.stderr.fileno()
+            except ValueError:  # torch's hook, which calls this one, shows what it has seen later
+                sys.stderr = sys.__stderr__
+        reason = f"{kind.__name__}: {error}"
+        if self.journal is not None and _LOST.search(reason):
+            time.sleep(LOST_SECONDS)  # another rank is the cause: the companions name it
+        announce(reason)
         self._show_error(kind, error, trace)
         end(reason)
 
@@ -157,6 +170,12 @@ def be_patient(seconds: float) -> None:
     """A step may take so long."""
     if _guard is not None and _guard.journal is not None:
         _guard.journal.be_patient(seconds)
+
+
+def expect_link(bytes_per_s: float) -> None:
+    """The plan counts on links between hosts that carry so much."""
+    if _guard is not None and _guard.journal is not None:
+        _guard.journal.expect_link(bytes_per_s)
 
 
 @contextlib.contextmanager

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _KEPT = 128  # entries of the record: some steps of a small model, a part of one of a large
-# calls, calls inside of which it is, collectives, whether it ended as planned, patience in seconds
-_HEAD = struct.Struct("qqqqd")
+# calls, calls inside of which it is, collectives, whether it ended as planned, patience in seconds,
+# bytes a second
+_HEAD = struct.Struct("qqqqdd")
 _TEXT = struct.Struct("128s")
 _PLACES = {"call": 64, "collective": 192, "reason": 320}
 _REASON = struct.Struct("1024s")
@@ -34,6 +35,7 @@ class Done:
     collectives: int
     ended: bool
     patience_s: float
+    link_bytes_per_s: float
     call: str
     collective: str
     reason: str
@@ -47,6 +49,7 @@ class Journal:
     call:       the last one, with its number, such as "step 6"
     collective: the last one asked for; both are in the record of the last entries, too
     patience_s: how long a step may take
+    link_bytes_per_s: what the plan expects of the links between hosts; 0 before there is a plan
     ended:      the rank leaves as it should
     reason:     it leaves as it should not, and has said why
     """
@@ -55,7 +58,7 @@ class Journal:
         size = _RECORD + _KEPT * _ENTRY.size
         os.ftruncate(descriptor, size)
         self._memory = mmap.mmap(descriptor, size)
-        self._head = [0, 0, 0, 0, 0.0]
+        self._head = [0, 0, 0, 0, 0.0, 0.0]
         self._entries = 0
         self._counts: Counter[str] = Counter()
 
@@ -93,6 +96,10 @@ class Journal:
         """A step may take so long."""
         self._put(4, seconds)
 
+    def expect_link(self, bytes_per_s: float) -> None:
+        """The plan counts on links between hosts that carry so much."""
+        self._put(5, bytes_per_s)
+
     def end(self, reason: str = "") -> None:
         """This rank ends: as it should, without a reason."""
         if reason:
@@ -103,11 +110,11 @@ class Journal:
 
     def read(self) -> Done:
         """What the other process has written."""
-        calls, inside, collectives, ended, patience_s = _HEAD.unpack_from(self._memory, 0)
+        calls, inside, collectives, ended, patience_s, link = _HEAD.unpack_from(self._memory, 0)
         call, collective = (self._text(_TEXT, name) for name in ("call", "collective"))
         reason = self._text(_REASON, "reason")
         return Done(
-            calls, inside, collectives, bool(ended), patience_s, call, collective, reason
+            calls, inside, collectives, bool(ended), patience_s, link, call, collective, reason
         )  # fmt: skip
 
     def record(self) -> list[tuple[float, str]]:

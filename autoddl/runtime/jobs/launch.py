@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import signal
 import socket
@@ -31,7 +32,7 @@ POLL_SECONDS = 0.05  # how late an ended rank is noticed; twenty checks a second
 # after a rank has failed: the others notice it themselves and may still print why they end
 GRACE_SECONDS = 2.0
 RECORD_SECONDS = 1.5  # for the companions to write what all ranks did last
-WORD_SECONDS = 0.2  # until what a rank has said last is read
+WORD_SECONDS = 1.0  # until what a rank has said last, or its companion of it, is read
 TERM_SECONDS = 3.0  # a rank that ignores SIGTERM for so long is killed
 # OneFlow's other ranks wait many seconds before they try again if rank 0 does not listen when they
 # first connect, so they start after it does; but rank 0 may be a script without a framework
@@ -41,6 +42,7 @@ NO_NEWS = "libibverbs not available, ibv_fork_init skipped"
 # what `guard.py` and `verdict.py` say
 _ENDS_THE_JOB = "ends the job"
 _WITHOUT_A_WORD = "ended without a word"
+_COMPANIONS_WORD = re.compile(rf"rank (\d+) of .*{_WITHOUT_A_WORD}")
 _LISTEN = "0A"  # the state in /proc/net/tcp
 
 
@@ -198,10 +200,12 @@ class _Sink:
     """Copies the lines of several processes to one stream, whole lines, and all but `NO_NEWS`.
 
     knows_cause: a line has said which rank ends the job
+    how:         ranks that have ended, and how: companions know where, but not that
     """
 
     def __init__(self, stream: IO[str]) -> None:
         self.knows_cause = False
+        self.how: Mapping[int, str] = {}
         self._stream = stream
         self._lock = threading.Lock()
 
@@ -220,8 +224,10 @@ class _Sink:
 
     def write(self, line: str) -> None:
         with self._lock, contextlib.suppress(ValueError, OSError):
-            if self.knows_cause and _WITHOUT_A_WORD in line:
-                return  # a companion does not know the status
+            if found := _COMPANIONS_WORD.search(line):
+                if self.knows_cause:
+                    return
+                line = line.replace(_WITHOUT_A_WORD, self.how.get(int(found[1]), _WITHOUT_A_WORD))
             self.knows_cause = self.knows_cause or _ENDS_THE_JOB in line
             self._stream.write(line + "\n")
             self._stream.flush()
@@ -244,6 +250,7 @@ def _wait(
             is_abort, rank = min(failed)
             end = time.monotonic() + (GRACE_SECONDS if is_abort else WORD_SECONDS)
             while time.monotonic() < end and not sink.knows_cause:
+                sink.how = _hows([process.poll() for process in processes])
                 time.sleep(POLL_SECONDS)
             return _named(processes, rank, sink, readers)
         if all(code == 0 for code in codes):
@@ -265,14 +272,33 @@ def _named(
         _, rank = min((code == -signal.SIGABRT, n) for n, code in enumerate(codes) if code)
     code = codes[rank]
     assert code is not None
-    how = f"ended with status {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
     if not sink.knows_cause:
-        sink.write(f"rank {rank} of {len(processes)} {how} and ends the job")
+        sink.write(f"rank {rank} of {len(processes)} {_hows(codes)[rank]} and ends the job")
     _wait_some(processes, GRACE_SECONDS)
     end = time.monotonic() + RECORD_SECONDS
     for reader in readers:  # it ends with the rank's companion
         reader.join(max(0.0, end - time.monotonic()))
     return code if code > 0 else 128 - code
+
+
+def _hows(codes: Sequence[int | None]) -> dict[int, str]:
+    """In what way each rank ended whose status is not 0."""
+    failed = [rank for rank, code in enumerate(codes) if code]
+    hows = {}
+    for rank in failed:
+        code = codes[rank]
+        assert code is not None
+        if code > 0:
+            hows[rank] = f"ended with status {code}"
+            continue
+        hows[rank] = f"was killed by {signal.Signals(-code).name}"
+        others = ", ".join(str(other) for other in failed if other != rank)
+        if others and all(codes[one] == -signal.SIGABRT for one in failed):
+            # as OneFlow does to itself where a connection is reset
+            hows[rank] += (
+                f" (as was rank {others}: it failed, or a connection between them was lost)"
+            )
+    return hows
 
 
 def _wait_some(processes: Sequence[subprocess.Popen[str]], seconds: float) -> None:

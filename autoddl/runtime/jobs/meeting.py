@@ -8,6 +8,9 @@ with its name.
     first contact at MASTER_PORT  -> the number of another port, as the framework wants this one
     hello of each rank there      -> the list of all ranks, or what is wrong
 
+Both listen on the job's address only, and each end proves that it knows the job's secret
+(`secret.py`). Every hello is read in a thread, so that nobody can delay another's.
+
 Needs the standard library only, so that it can run before the framework is imported.
 """
 
@@ -23,10 +26,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from .guard import leave, rank, world_size
+from .secret import STRANGERS, listener, nonce, proof, proves
 
 RETRY_SECONDS = 0.2  # between attempts to connect to a rank 0 that does not listen yet
 PING_SECONDS = 5.0  # a live host answers each ping, which tells a busy one from a lost one
 OWN_WORDS_SECONDS = 2.0  # a rank that fails may still print why, before the others end the job
+LONGEST_HELLO, LONGEST = 1024, 1 << 24  # bytes of a line: of anyone, and of rank 0 that is known
+HELLO_SECONDS = 10.0  # for each end to prove who it is
 START_SECONDS = 120.0  # a generous limit for rank 0 to import the framework and listen
 
 
@@ -152,13 +158,17 @@ def _gather(here: Place, port: int, limit_s: float) -> Meeting:
     with _listener(port) as first, _listener(0) as second:
         threading.Thread(target=_direct, args=(first, second.getsockname()[1]), daemon=True).start()
         lines: dict[int, _Line] = {}
+        greeting: list[socket.socket] = []
         while len(lines) < world_size() - 1 and time.monotonic() < end:
-            second.settimeout(max(0.01, end - time.monotonic()))
-            with contextlib.suppress(OSError, ValueError, TypeError):
+            second.settimeout(min(0.1, max(0.01, end - time.monotonic())))
+            with contextlib.suppress(OSError):
                 connection, _ = second.accept()
-                connection.settimeout(10)
-                place = Place(**json.loads(_read_line(connection)))
-                lines[place.rank] = _Line(connection, place)
+                greeting.append(connection)
+                threading.Thread(
+                    target=_greet, args=(connection, lines, greeting), daemon=True
+                ).start()
+                if len(greeting) > STRANGERS:
+                    greeting[0].shutdown(socket.SHUT_RDWR)
         first.shutdown(socket.SHUT_RDWR)
     places = [here, *(lines[r].place for r in sorted(lines))]
     message = _absent(places, limit_s)
@@ -167,6 +177,27 @@ def _gather(here: Place, port: int, limit_s: float) -> Meeting:
     if message:
         raise ValueError(message)
     return Meeting(places, [lines[r] for r in sorted(lines)], limit_s)
+
+
+def _greet(
+    connection: socket.socket, lines: dict[int, _Line], greeting: list[socket.socket]
+) -> None:
+    """Add a rank's connection to `lines`, and close a stranger's."""
+    try:
+        asked = nonce()
+        end = time.monotonic() + HELLO_SECONDS
+        connection.sendall(f"{asked}\n".encode())
+        hello = json.loads(_read_line(connection, end))
+        place = Place(**hello["place"])
+        if not proves(hello["proof"], asked, f"rank {place.rank}"):
+            raise ValueError("a stranger")
+        connection.sendall(f"{proof(hello['nonce'], 'rank 0')}\n".encode())
+        if 0 < place.rank < world_size():
+            lines[place.rank] = _Line(connection, place)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        connection.close()
+    finally:
+        greeting.remove(connection)
 
 
 def _absent(places: Sequence[Place], limit_s: float) -> str:
@@ -204,8 +235,8 @@ def _join(here: Place, address: tuple[str, int], limit_s: float) -> Meeting:
     while connection is None and time.monotonic() < end:
         with contextlib.suppress(OSError, ValueError):
             with socket.create_connection((host, port), 5) as contact:
-                other = int(_read_line(contact))
-            connection = socket.create_connection((host, other), 5)
+                other = int(_read_line(contact, time.monotonic() + HELLO_SECONDS))
+            connection = _introduce(here, host, other)
         if connection is None:
             time.sleep(RETRY_SECONDS)
     if connection is None:
@@ -213,10 +244,8 @@ def _join(here: Place, address: tuple[str, int], limit_s: float) -> Meeting:
             f"{here} found no rank 0 at {host}:{port} within {limit_s:.0f} s; check --master_addr "
             "and --master_port, and that this host reaches that one by TCP"
         )
-    connection.settimeout(limit_s + 30)
-    connection.sendall((json.dumps(asdict(here)) + "\n").encode())
     try:
-        answer = json.loads(_read_line(connection))
+        answer = json.loads(_read_line(connection, time.monotonic() + limit_s + 30, LONGEST))
     except (OSError, ValueError) as error:
         raise ValueError(f"{here}: rank 0 at {host}:{port} has gone: {error}") from error
     if answer["error"]:
@@ -224,6 +253,22 @@ def _join(here: Place, address: tuple[str, int], limit_s: float) -> Meeting:
     places = [Place(**place) for place in answer["places"]]
     _wait_for_framework(host, port)
     return Meeting(places, [_Line(connection, places[0])], limit_s)
+
+
+def _introduce(here: Place, host: str, port: int) -> socket.socket:
+    """A connection to rank 0, which knows this rank. ValueError if it is not rank 0."""
+    connection = socket.create_connection((host, port), 5)
+    try:
+        end, asked = time.monotonic() + HELLO_SECONDS, nonce()
+        mine = proof(_read_line(connection, end), f"rank {here.rank}")
+        hello = {"place": asdict(here), "proof": mine, "nonce": asked}
+        connection.sendall(f"{json.dumps(hello)}\n".encode())
+        if not proves(_read_line(connection, end), asked, "rank 0"):
+            raise ValueError(f"who answers at {host}:{port} is not rank 0")
+    except (OSError, ValueError):
+        connection.close()
+        raise
+    return connection
 
 
 def _wait_for_framework(host: str, port: int) -> None:
@@ -236,25 +281,23 @@ def _wait_for_framework(host: str, port: int) -> None:
 
 
 def _listener(port: int) -> socket.socket:
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind(("", port))
+        return listener(port)
     except OSError as error:
-        listener.close()
         raise ValueError(
             f"port {port} (MASTER_PORT) is taken: {error.strerror}; choose another"
         ) from error
-    listener.listen(128)
-    return listener
 
 
-def _read_line(connection: socket.socket) -> str:
-    """The next line, read byte by byte, so that nothing after it is consumed."""
+def _read_line(connection: socket.socket, end: float, longest: int = LONGEST_HELLO) -> str:
+    """The next line, which comes before `end`; nothing after it is consumed."""
     data = b""
     while not data.endswith(b"\n"):
-        byte = connection.recv(1)
-        if not byte:
+        if len(data) > longest or time.monotonic() > end:
             raise OSError("the connection ended")
-        data += byte
-    return data.decode()
+        connection.settimeout(max(0.01, end - time.monotonic()))
+        seen = connection.recv(4096, socket.MSG_PEEK)
+        data += connection.recv(seen.find(b"\n") + 1 or max(1, len(seen)))
+        if not seen:
+            raise OSError("the connection ended")
+    return data.decode().removesuffix("\n")

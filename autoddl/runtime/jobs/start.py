@@ -14,7 +14,7 @@ from ..backend import Backend, OptimizerFn
 from ..traced import Traced
 from ..trainer import Plan, Trainer
 from .agreement import check_alike, lines_of, say_unlike
-from .guard import be_patient, inside
+from .guard import be_patient, expect_link, inside
 
 _TIMES_PREDICTED = 10.0  # a step takes more only where the machine file is of another machine
 # an optimizer -> its default options, and those of its groups
@@ -49,6 +49,7 @@ def start_trainer(
     trainer = kind(traced, plan, optimizer, backend, **options)
     check_alike({"optimizer": _optimizer_text(trainer, options_of)}, backend)
     be_patient(_TIMES_PREDICTED * figures(plan).iteration_s)
+    expect_link(1.0 / plan.cluster.inter.beta_s_per_byte)
     atexit.register(trainer.roll_call.at_exit)
     return trainer
 

@@ -5,9 +5,13 @@ Needs the standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from .links import Peers, Stuck
+
+TOGETHER_SECONDS = 3.0  # what one link takes with it falls silent within so long
+_HINT = "and ends the job (AUTODDL_TIMEOUT sets another limit, 0 none)"
 START_SECONDS = 60.0  # at least, for a rank to come: hosts may be slow to import the framework
 
 
@@ -15,6 +19,8 @@ START_SECONDS = 60.0  # at least, for a rank to come: hosts may be slow to impor
 class Rank:
     """What a rank does: its journal's `Done`, its place, and what the kernel knows.
 
+    address: of its host, for the others
+    peers:   its connections to other hosts (`links.py`)
     state:   of its main thread, as in proc(5): "S" sleeps, "T" is stopped
     ticks:   CPU time of its main thread
     is_dead: it has ended
@@ -22,6 +28,8 @@ class Rank:
 
     rank: int
     host: str
+    address: str
+    peers: Peers
     state: str
     ticks: int
     is_dead: bool
@@ -30,9 +38,15 @@ class Rank:
     collectives: int
     ended: bool
     patience_s: float
+    link_bytes_per_s: float
     call: str
     collective: str
     reason: str
+
+    @property
+    def place(self) -> str:
+        """Its host, with the address where hosts may have one name."""
+        return self.host if self.address.startswith("127.") else f"{self.host} ({self.address})"
 
     @property
     def progress(self) -> tuple[int, int, int]:
@@ -63,6 +77,7 @@ def judge(
     running_s: float,
     size: int,
     limit_s: float,
+    stuck: Stuck | None = None,
 ) -> Cause | None:
     """The first cause, if the job is lost.
 
@@ -71,10 +86,11 @@ def judge(
     idle_s:    how long each has not gone on: no call, no collective, no CPU time
     running_s: how long rank 0 has been there
     limit_s:   without progress; a step may take ten times what the plan predicts
+    stuck:     the connection that has carried nothing for longest
     """
 
     def say(rank: int, what: str) -> Cause:
-        host = f" on {ranks[rank].host}" if rank in ranks else ""
+        host = f" on {ranks[rank].place}" if rank in ranks else ""
         return Cause(rank, f"rank {rank} of {size}{host} {what}")
 
     for number, one in ranks.items():
@@ -82,14 +98,12 @@ def judge(
             if one.reason:
                 return Cause(number, "")
             return say(number, f"ended without a word {one.where} and ends the job")
-    hint = "and ends the job (AUTODDL_TIMEOUT sets another limit, 0 none)"
     for number in range(size):
         if number not in ranks and running_s > (start_s := max(limit_s, START_SECONDS)):
-            return say(number, f"has not come within {start_s:.0f} s {hint}")
+            return say(number, f"has not come within {start_s:.0f} s {_HINT}")
         if number in ranks and silent_s[number] > limit_s and not ranks[number].ended:
-            return say(
-                number, f"has not answered for {limit_s:.0f} s, its host or a link is down, {hint}"
-            )
+            mute = [n for n in ranks if silent_s[n] > limit_s - TOGETHER_SECONDS]
+            return say(*_unheard(number, mute, ranks, limit_s))
     going = [one for one in ranks.values() if not one.ended]
     if len(ranks) < size or not going:
         return None
@@ -97,14 +111,45 @@ def judge(
     first = min(going, key=lambda one: (one.calls, one.collectives, one.rank))
     for one in going:
         if one.state in "Tt" and idle_s[one.rank] > limit_s:
-            return say(one.rank, f"is stopped {one.where} {_waiting(one, going)}{hint}")
+            return say(one.rank, f"is stopped {one.where} {_waiting(one, going)}{_HINT}")
     ahead = max(one.calls for one in ranks.values())
     if idle_s[first.rank] > patience_s and (first.inside or first.calls < ahead):
+        if stuck and stuck.seconds > patience_s / 2 and stuck.rank in ranks:
+            other = next((n for n in ranks if ranks[n].address == stuck.there), None)
+            peer = stuck.there if other is None else f"rank {other} on {ranks[other].place}"
+            return say(
+                stuck.rank,
+                f"has had no answer from {peer} for {stuck.seconds:.0f} s "
+                f"{ranks[stuck.rank].where}: the link between them is down, {_HINT}",
+            )
         return say(
             first.rank,
-            f"has done nothing for {patience_s:.0f} s {first.where} {_waiting(first, going)}{hint}",
+            f"has done nothing for {patience_s:.0f} s {first.where} "
+            f"{_waiting(first, going)}{_HINT}",
         )
     return None
+
+
+def _unheard(
+    number: int, mute: Collection[int], ranks: Mapping[int, Rank], limit_s: float
+) -> tuple[int, str]:
+    """Which rank to name, and what to say of it, if nothing has come from some for so long."""
+    if 0 not in ranks:
+        return number, f"has not answered for {limit_s:.0f} s {_HINT}"
+    here, for_s = ranks[0], f"for {limit_s:.0f} s"
+    others = {one.address for one in ranks.values()} - {here.address}
+    unheard = sorted({ranks[n].address for n in mute} - {here.address})
+    if len(unheard) > 1 and len(unheard) == len(others):
+        return 0, f"has heard nothing from any other host {for_s}: its host's link is down, {_HINT}"
+    if len(unheard) > 1:
+        return number, (
+            f"has not answered {for_s}, nor have the other ranks on {', '.join(unheard)}: the "
+            f"links between them and {here.place} are down, {_HINT}"
+        )
+    return number, (
+        f"has not answered {for_s}: its host or the link between it and {here.place} is down, "
+        f"{_HINT}"
+    )
 
 
 def _waiting(cause: Rank, going: list[Rank]) -> str:

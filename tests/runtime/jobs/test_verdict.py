@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from autoddl.runtime.jobs.links import Stuck
 from autoddl.runtime.jobs.verdict import Rank, judge
 
 HERE = Rank(
-    rank=0, host="h", state="S", ticks=5, is_dead=False, calls=3, inside=1, collectives=9,
-    ended=False, patience_s=0.0, call="step 3", collective="all_gather of ranks 0, 1", reason="",
+    rank=0, host="h", address="127.0.0.1", peers={}, state="S", ticks=5, is_dead=False, calls=3,
+    inside=1, collectives=9, ended=False, patience_s=0.0, link_bytes_per_s=0.0, call="step 3",
+    collective="all_gather of ranks 0, 1", reason="",
 )  # fmt: skip
 BEHIND = replace(HERE, rank=1, calls=2, inside=0, call="step 2")
 
@@ -55,3 +57,34 @@ def test_a_job_that_goes_on_is_left_alone(other, options):
 def test_what_a_rank_has_said_itself_is_not_said_again():
     cause = verdict(replace(BEHIND, is_dead=True, reason="ValueError: no"))
     assert cause is not None and cause.rank == 1 and not cause.text
+
+
+FOUR = {n: replace(HERE, rank=n, host="h", address=f"10.0.{n}.2") for n in range(4)}
+
+
+def of_four(silent=(), stuck=None):
+    """On four hosts, of some of which nothing has been heard for 11 s; or all of which wait."""
+    silent_s = {n: 11.0 if n in silent else 0.0 for n in FOUR}
+    idle_s = dict.fromkeys(FOUR, 0.0 if silent else 20.0)
+    cause = judge(FOUR, silent_s, idle_s, 70.0, 4, 10.0, stuck)
+    assert cause is not None
+    return cause.text
+
+
+def test_a_link_that_is_down_is_named():
+    assert "rank 2 of 4 on h (10.0.2.2) has not answered for 10 s: its host or the link" in of_four(
+        [2]
+    )
+    text = of_four([2, 3])
+    assert "nor have the other ranks on 10.0.2.2, 10.0.3.2: the links between them and h" in text
+    text = of_four([1, 2, 3])
+    assert text.startswith("rank 0 of 4 on h (10.0.0.2) has heard nothing from any other host")
+    assert "its host's link is down" in text
+
+
+def test_a_link_between_other_hosts_is_named():
+    """Companions of both still reach rank 0's, and all ranks wait."""
+    text = of_four(stuck=Stuck(2, "10.0.3.2", 9.0))
+    assert "rank 2 of 4 on h (10.0.2.2) has had no answer from rank 3 on h (10.0.3.2)" in text
+    assert "the link between them is down" in text
+    assert "has done nothing" in of_four(stuck=Stuck(2, "10.0.3.2", 2.0))

@@ -1,0 +1,55 @@
+"""How the processes of a job know each other on sockets that strangers may reach, too.
+
+The launcher puts a secret into the ranks' environment. Each end of a connection sends a number that
+nobody could foresee, and the other proves that it knows the secret: HMAC of that number and of what
+it is, so that no end's proof serves for the other. Needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import socket
+
+SECRET = "AUTODDL_SECRET"
+STRANGERS = 64  # connections that have not proved anything; more of them, and the oldest is closed
+LONGEST = 1 << 16  # bytes of a line
+
+
+def nonce() -> str:
+    """What the other end is asked to prove."""
+    return os.urandom(16).hex()
+
+
+def proof(asked: object, who: str) -> str:
+    """That this process knows the secret, and is `who`."""
+    return hmac.new(_key().encode(), f"{asked} {who}".encode(), "sha256").hexdigest()
+
+
+def proves(given: object, asked: object, who: str) -> bool:
+    """Whether the other end has given `proof(asked, who)`."""
+    return hmac.compare_digest(str(given).encode(), proof(asked, who).encode())
+
+
+def _key() -> str:
+    """Without a secret, what at least tells jobs apart."""
+    names = "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"
+    return os.environ.get(SECRET) or " ".join(os.environ.get(name, "") for name in names)
+
+
+def listener(port: int) -> socket.socket:
+    """On the job's address, and on no other, if it is this host's. OSError if the port is taken."""
+    last = OSError("no address of this host")
+    for address in (os.environ.get("MASTER_ADDR", "127.0.0.1"), socket.gethostname()):
+        found = socket.socket()
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind((address, port))
+            found.listen(128)
+            return found
+        except OSError as error:
+            last = error
+            with contextlib.suppress(OSError):
+                found.close()
+    raise last

@@ -1,0 +1,148 @@
+"""Which faults there are, and what a job must say of each."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+RANKS = 4
+MARK, TRAINED = "fault at", "trained to the end"  # what ranks say
+SIGNALS = {
+    "SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP, "SIGINT": signal.SIGINT,
+    "SIGTERM": signal.SIGTERM, "SIGABRT": signal.SIGABRT, "SIGSEGV": signal.SIGSEGV,
+}  # fmt: skip
+ENDS = ("raise", "_exit(0)", "_exit(5)", "sys.exit(3)")
+# kind -> what the message names; all others are set up as they should
+DISAGREE = {
+    "plan": "plan", "width": "model", "debug": "option: debug", "lr": "optimizer",
+    "optimizer": "optimizer: class", "loss": "model", "micro-batches": "option: micro_batches",
+    "search": "option: search", "batch norm": "option: batch_norm", "cluster": "cluster",
+}  # fmt: skip
+# of the model itself, on all ranks
+TRAINS_NOTHING = {
+    "own parameters": "parameters", "detached": "detached", "loss ignores": "loss",
+}  # fmt: skip
+LINKS = ("down", "one way", "parted", "loses 5 %", "down 4 s")
+LONG = ("down 40 s",)  # with the default limit, which is longer
+SHAPES = {
+    "1x4": (1, 4), "2x2": (2, 2), "2x2 in stages": (2, 2), "box 2x2": (2, 2), "box 4x1": (4, 1),
+    "box 2x2 in stages": (2, 2), "box 4x1 in stages": (4, 1),
+}  # fmt: skip
+BOXES = tuple(name for name in SHAPES if name.startswith("box"))
+PLACES = ("start", "step 1", "inside step 2", "step 4")
+STEPS = 6
+MANY_STEPS = 200  # where a link loses packets: some seconds
+
+
+@dataclass(frozen=True, order=True)
+class Fault:
+    """What happens on `rank`, or to its host's link, when; in a job on `mesh`."""
+
+    kind: str
+    rank: int
+    when: str
+    mesh: str
+
+    @property
+    def goes_on(self) -> bool:
+        """The job has to survive it."""
+        return self.kind in ("loses 5 %", "down 4 s", "seed", *LONG)
+
+    @property
+    def is_slow_to_show(self) -> bool:
+        """Only after the time that hosts have to come at all."""
+        return self.kind == "never starts"
+
+    @property
+    def is_of_link(self) -> bool:
+        return self.kind in LINKS + LONG
+
+    @property
+    def steps(self) -> int:
+        return MANY_STEPS if self.kind == "loses 5 %" else STEPS
+
+    @property
+    def host(self) -> int:
+        """Of the rank."""
+        return self.rank // SHAPES[self.mesh][1]
+
+    @property
+    def cause(self) -> str:
+        """A pattern of what the first line that names a cause has to say."""
+        kind = self.kind
+        me = rf"rank {self.rank} of {RANKS}\b.*"
+        if kind in DISAGREE:
+            return rf"not set up alike: .*{DISAGREE[kind]}.* on rank .*\b{self.rank}\b"
+        if kind in TRAINS_NOTHING:
+            return TRAINS_NOTHING[kind]
+        if kind == "seed":
+            return rf"values on rank {self.rank} are not those of rank 0"
+        if kind == "nan":
+            return rf"step {int(self.when[-1]) + 1}: the loss.* no number .*rank"
+        if kind == "batch":
+            return rf"tensor 0 of the batch .*rank 0 and rank {self.rank or 1}\b"
+        if kind == "loses 5 %":
+            return rf"link .*10\.77\.{self.host}\.2.* (again|lost)"
+        if self.goes_on:
+            return ""
+        if kind == "parted":
+            return r"link.*10\.77"  # several, which ones is the judge's choice
+        if kind == "reset":
+            return "connection"  # has two ends
+        if self.is_of_link:
+            return rf"(10\.77\.{self.host}\.2.*link|link.*10\.77\.{self.host}\.2)"
+        say = {
+            "raise": "RuntimeError: a fault",
+            "sleep": "has done nothing for",
+            "SIGSTOP": "is stopped",
+            "SIGINT": "(SIGINT|KeyboardInterrupt)",
+            "_exit(0)": "ended (without a word|with status 0)",
+            "_exit(5)": "status 5",
+            "sys.exit(3)": "(sys.exit.3.|status 3)",
+            "never starts": "has not come",
+        }
+        return me + say.get(kind, kind)
+
+    def as_words(self) -> dict[str, object]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.kind}, rank {self.rank}, {self.when}, {self.mesh}"
+
+
+def is_named(fault: Fault, line: str) -> bool:
+    return re.search(fault.cause, line) is not None
+
+
+def faults() -> Iterator[Fault]:
+    """All of them. Ranks go round, and of the kinds that every mesh would show so do meshes."""
+    ranks = itertools.cycle((1, 3, 0, 2, 0))  # five, as there are four boxes
+    single = itertools.cycle(("1x4", "2x2", "2x2 in stages", *BOXES))
+
+    def some(count: int) -> list[str]:
+        return [next(single) for _ in range(count)]
+
+    for when, kind in itertools.product(PLACES, (*ENDS, "sleep", *SIGNALS)):
+        for mesh in some(3):
+            yield Fault(kind, next(ranks), when, mesh)
+    for kind in (*DISAGREE, "seed"):
+        for mesh in some(4):
+            yield Fault(kind, 1 + next(ranks) % 3, "start", mesh)
+    for kind in TRAINS_NOTHING:
+        for mesh in some(3):
+            yield Fault(kind, next(ranks), "start", mesh)
+    for kind, when in (("nan", "step 0"), ("nan", "step 4"), ("batch", "step 0"),
+                       ("reset", "step 1"), ("reset", "step 4")):  # fmt: skip
+        for mesh in some(4):
+            yield Fault(kind, 1 + next(ranks) % 3, when, mesh)
+    for mesh in some(3):
+        yield Fault("never starts", next(ranks), "before import", mesh)
+        yield Fault("raise", next(ranks), "before import", mesh)
+        yield Fault("_exit(0)", next(ranks), "before import", mesh)
+    for kind, when, mesh in itertools.product(LINKS, ("step 1", "step 4"), BOXES):
+        yield Fault(kind, next(ranks), when, mesh)
+    for kind, mesh in itertools.product(LONG, BOXES[:2]):
+        yield Fault(kind, next(ranks), "step 1", mesh)

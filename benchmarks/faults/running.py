@@ -1,0 +1,179 @@
+"""One job with one fault: run, and looked at when it has ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autoddl.runtime.jobs.launch import run_processes
+from autoddl.tools.box.box import Box
+from autoddl.tools.box.commands import run as command
+
+from .cases import MARK, RANKS, TRAINED, Fault, is_named
+
+ROOT = Path(__file__).parents[2]
+SLACK_SECONDS = 5.0  # above the limit: the companions' ticks, and how processes are ended
+START_SECONDS = 60.0  # that ranks have to come at all
+DEFAULT_LIMIT_SECONDS = 60.0
+_TOKEN = "AUTODDL_FAULT"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended.
+
+    seconds: after the fault
+    line:    the first that names a cause; of a job that goes on, what it has said of the fault
+    left:    processes, namespaces and files that should not be there any more
+    """
+
+    fault: Fault
+    limit_s: float
+    seconds: float
+    status: int
+    line: str
+    left: str
+
+    @property
+    def is_hang(self) -> bool:
+        most = START_SECONDS if self.fault.is_slow_to_show else self.limit_s
+        if self.fault.goes_on:
+            return self.status == 124
+        return self.status == 124 or not self.seconds <= most + SLACK_SECONDS
+
+    @property
+    def is_right(self) -> bool:
+        """The status is as it should be, and the cause is named."""
+        return (self.status == 0) == self.fault.goes_on and is_named(self.fault, self.line)
+
+    @property
+    def is_good(self) -> bool:
+        return self.is_right and not self.is_hang and not self.left
+
+    def and_left(self, namespaces: Iterable[str]) -> Ended:
+        return dataclasses.replace(self, left="; ".join(filter(None, (self.left, *namespaces))))
+
+    def as_words(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def of(words: Mapping[str, Any]) -> Ended:
+        return Ended(**{**words, "fault": Fault(**words["fault"])})
+
+
+class _Output(io.StringIO):
+    """What the job says; `act` is called once, in a thread, when the fault is due."""
+
+    def __init__(self, act: threading.Thread) -> None:
+        super().__init__()
+        self._act = act
+        self.at = float("nan")
+
+    def write(self, text: str) -> int:
+        found = re.search(rf"{MARK} ([\d.]+)", text)
+        if found and self.at != self.at:
+            self.at = float(found[1])
+            self._act.start()
+        return super().write(text)
+
+
+def run(fault: Fault, limit_s: float, box: Box | None, folder: Path, logs: Path | None) -> Ended:
+    """folder: an empty one, for the job's record; logs: where all that it says is kept."""
+    if fault.kind == "down 40 s":
+        limit_s = DEFAULT_LIMIT_SECONDS
+    token, before = f"{os.getpid()}-{time.time()}", _files()
+    in_place, record = folder / "in_place", folder / "record.txt"
+    words = json.dumps({**fault.as_words(), "in_place": str(in_place)})
+    env = {
+        "AUTODDL_TIMEOUT": str(limit_s), "AUTODDL_RECORD": str(record), "PYTHONPATH": str(ROOT),
+        "GLOG_minloglevel": "3", _TOKEN: token,
+    }  # fmt: skip
+    act = threading.Thread(target=_act, args=(fault, box, in_place), daemon=True)
+    output, started = _Output(act), time.time()
+    start = box.run if box else _run_here
+    status = start(
+        ["-m", "benchmarks.faults.rank", words], env, output=output,
+        timeout=limit_s + (120 if fault.kind == "loses 5 %" else 90),
+        overlaps="stages" in fault.mesh,
+    )  # fmt: skip
+    now, text = time.time(), output.getvalue()
+    if act.ident:
+        act.join()
+    seconds = now - (output.at if output.at == output.at else started)
+    if status == 0 and TRAINED not in text:
+        status = -1
+    left = _left(token, before)
+    if logs is not None:
+        (logs / f"{fault}.log").write_text(text)
+    return Ended(fault, limit_s, round(seconds, 1), status, _line(fault, text), left)
+
+
+def _run_here(words: list[str], env: Mapping[str, str], **options: Any) -> int:
+    return run_processes(words, RANKS, env, **options)
+
+
+def _line(fault: Fault, text: str) -> str:
+    lines = [re.sub(r"^\[\d+\] ", "", line) for line in text.splitlines()]
+    what = ("10.77.", "not those of") if fault.goes_on else ("ends the job",)
+    return next((one for one in lines if any(word in one for word in what)), "nothing")
+
+
+def _act(fault: Fault, box: Box | None, in_place: Path) -> None:
+    """Do to the link of the fault's host what it says."""
+    if not fault.is_of_link:
+        return
+    assert box is not None
+    router, host, port = box.spec.router, box.spec.address(fault.host), f"host{fault.host}"
+    if fault.kind.startswith("down"):
+        command("ip", "-n", router, "link", "set", port, "down")
+    else:
+        ends = box.spec.nodes
+        # the network parts in halves: the fault's host and the next are one
+        own = {fault.host, (fault.host + 1) % ends if ends > 2 else fault.host}
+        rest = [box.spec.address(n) for n in range(ends) if n not in own]
+        ours = [box.spec.address(n) for n in sorted(own)]
+        rules = {
+            "one way": [f"ip daddr {host} drop"],
+            "parted": [f"ip saddr {a} ip daddr {b} drop" for a in ours for b in rest]
+            + [f"ip saddr {b} ip daddr {a} drop" for a in ours for b in rest],
+            "loses 5 %": [f"ip daddr {host} numgen random mod 100 < 5 drop",
+                          f"ip saddr {host} numgen random mod 100 < 5 drop"],
+        }[fault.kind]  # fmt: skip
+        for rule in (
+            "add table ip faults",
+            "add chain ip faults passing { type filter hook forward priority 0; }",
+            *(f"add rule ip faults passing {rule}" for rule in rules),
+        ):
+            command("ip", "netns", "exec", router, "nft", rule)
+    in_place.touch()
+    if fault.kind.startswith("down "):
+        time.sleep(float(fault.kind.split()[1]))
+        command("ip", "-n", router, "link", "set", port, "up")
+
+
+def _left(token: str, before: set[str]) -> str:
+    """Of the job's processes those that still run a second later, and files that are new."""
+    time.sleep(1.0)
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{_TOKEN}={token}".encode() in (path / "environ").read_bytes():
+                found.append(f"process {(path / 'cmdline').read_bytes()[:60]!r}")
+        except OSError:  # it has ended
+            continue
+    return "; ".join(found + sorted(_files() - before))
+
+
+def _files() -> set[str]:
+    """Of ours, where temporary files are."""
+    folders = Path("/tmp"), Path("/dev/shm")
+    return {str(path) for folder in folders for path in folder.glob("autoddl-record*")}

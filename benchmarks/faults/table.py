@@ -1,0 +1,40 @@
+"""The results page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .running import SLACK_SECONDS, Ended
+
+
+def table(every: Sequence[Ended]) -> str:
+    limits = sorted({one.limit_s for one in every})
+    over = [one for one in every if not one.fault.goes_on]
+    named = sum(one.is_right for one in every)
+    seconds = sorted(one.seconds for one in over)
+    lines = [
+        "# Faults in training jobs",
+        "",
+        f"`make bench-faults`: {len(every)} jobs of four processes with a fault in each, with "
+        f"limits of {' and '.join(f'{limit:g} s' for limit in limits)} without progress. A fault "
+        f"is bad if its job hangs (goes on {SLACK_SECONDS:g} s longer than the limit; 60 s where a "
+        "rank never comes), has status 0 though it had to fail or another though it had to go on, "
+        "or if the first line that names a cause names another.",
+        "",
+        f"- hangs: {sum(one.is_hang for one in every)}",
+        f"- another cause named first, or none: {len(every) - named}",
+        f"- processes, namespaces or files left: {sum(bool(one.left) for one in every)}",
+        f"- {len(over)} jobs had to end, after {seconds[len(seconds) // 2] if seconds else 0:g} s "
+        f"in the median; {len(every) - len(over)} had to go on",
+        "",
+        "| fault | rank | when | mesh | seconds | status | good | first cause |",
+        "| --- | --- | --- | --- | ---: | ---: | --- | --- |",
+    ]
+    for one in every:
+        fault = one.fault
+        line = one.line.replace("|", "/")[:200]
+        lines.append(
+            f"| {fault.kind} | {fault.rank} | {fault.when} | {fault.mesh} | {one.seconds:.1f} | "
+            f"{one.status} | {'yes' if one.is_good else 'NO'} | {line} |"
+        )
+    return "\n".join(lines) + "\n"

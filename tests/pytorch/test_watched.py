@@ -1,0 +1,52 @@
+"""Under torchrun, too, a rank that fails ends the job, and is named first.
+
+torchrun ends all processes as soon as one has failed, and the other ranks then say that they have
+lost a peer: neither may come before the cause, or keep it from being said.
+"""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from autoddl.runtime.jobs.launch import free_port
+from tests.ranks import ROOT
+
+LIMIT_SECONDS = 8
+WORKER = ROOT / "tests" / "pytorch" / "fail.py"
+
+
+@pytest.mark.parametrize(
+    ("mode", "cause"),
+    [
+        ("exit", r"rank 1 of 3 on .* ended without a word in its own code after step 2"),
+        pytest.param(
+            "SIGKILL",
+            r"rank 1 of 3 on .* ended without a word in its own code after step 2",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            "raise", r"rank 1 of 3 on .*RuntimeError: no more data", marks=pytest.mark.full
+        ),
+        pytest.param(
+            "SIGSTOP",
+            r"rank 1 of 3 on .* is stopped in its own code after step 2 while rank",
+            marks=pytest.mark.full,
+        ),
+    ],
+)
+def test_the_cause_is_named_first(mode, cause, tmp_path):
+    record = tmp_path / "record.txt"
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3",
+         "--master-port", str(free_port()), str(WORKER), mode, "1"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
+             "AUTODDL_TIMEOUT": str(LIMIT_SECONDS), "AUTODDL_RECORD": str(record)},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    causes = [line for line in done.stdout.splitlines() if "ends the job" in line]
+    assert causes and re.search(cause, causes[0]), done.stdout
+    assert "rank 1 of 3 on" in record.read_text()
