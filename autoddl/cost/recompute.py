@@ -32,7 +32,6 @@ from ..sbp.signature import find_rule
 
 Checkpointing = Literal["auto", "none", "all"]
 _AT_EVERY_BATCH = ("block_of", "place_of", "last_products", "done", "leaving")  # slow to find out
-CHECKPOINTING: tuple[Checkpointing, ...] = ("auto", "none", "all")
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ HUGGING_FACE = "hf:"
 _LONGEST = 2048  # tokens of a row, unless the name says another number: what many are trained with
 _BY_TOKEN = ("LM", "LMHeadModel", "ForConditionalGeneration", "ForTokenClassification")
 _BY_ROW = ("ForSequenceClassification", "ForImageClassification")
+_WHOLE_ROWS = "autoddl_whole_rows"
 _ATTENTION_DROPS = {"attention_dropout", "attention_probs_dropout_prob", "attn_pdrop"}
 Entry = tuple[Any, Any, Callable[..., Any]]
 
@@ -133,15 +134,17 @@ def hugging_face(name: str, batch: int = 8) -> Entry:
 def _without_mask(transformers: Any, config: Any) -> None:
     """Attention to whole rows as one operator that is causal or not, as the model's is.
 
-    Else transformers' masks tell several texts in a row apart, by what a batch holds.
+    Else transformers' masks tell several texts in a row apart, by what a batch holds. None is made
+    for an attention of another name than theirs; this one stays registered as long as the process
+    runs, as a model looks its attention up by name each time that it runs.
     """
     windows = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
     if windows or getattr(config, "sliding_window", None):
         return
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    transformers.AttentionInterface.register("whole_rows", sdpa_attention_forward)
-    config._attn_implementation = "whole_rows"
+    transformers.AttentionInterface.register(_WHOLE_ROWS, sdpa_attention_forward)
+    config._attn_implementation = _WHOLE_ROWS
 
 
 def _longest(config: Any) -> int:

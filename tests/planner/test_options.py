@@ -6,7 +6,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import click
 import pytest
@@ -14,7 +14,7 @@ import pytest
 import autoddl
 from autoddl.cost.collectives import COMM_RULES
 from autoddl.cost.model import OPTIMIZER_SLOTS
-from autoddl.cost.recompute import CHECKPOINTING
+from autoddl.cost.recompute import Checkpointing
 from autoddl.graph.precision import PRECISIONS
 from autoddl.planner.options import (
     DEFAULTS,
@@ -46,7 +46,7 @@ def test_the_choices_are_those_of_the_parts_that_make_them():
     assert set(ALGORITHMS) == set(choices("search"))
     assert set(SCHEDULES) == set(orders.SCHEDULES) == set(choices("schedule"))
     assert choices("comm_rule") == COMM_RULES
-    assert choices("checkpointing") == CHECKPOINTING
+    assert choices("checkpointing") == get_args(Checkpointing)
     assert choices("precision") == PRECISIONS
     assert set(choices("optimizer")) == set(OPTIMIZER_SLOTS)
 

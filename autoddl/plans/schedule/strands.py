@@ -1,4 +1,4 @@
-"""Two strands of tasks on two resources: their best interleaving, and HiDup's lock-step.
+"""Two strands of tasks on two resources: their best interleaving.
 
 A strand is what one micro-batch does in a step: tasks in order, each on the queue of computation,
 of communication, or both. Two of them, in flight at once, are a job shop of two jobs, whose optimum
@@ -13,9 +13,8 @@ queue, so the search goes first where that is least (A*, Hart, Nilsson and Rapha
 small part of the corners where one queue is nearly always busy.
 
 HiDup (Zhang et al., "Accelerating Large-Scale Distributed Neural Network Training with SPMD
-Parallelism", SoCC 2022, section 4.2) lets two halves of a batch take turns, stage by stage, of
-which each communicates and then computes; one's communication runs beside the other's computation,
-and the next turn waits for both (`lock_step`). That is a path, too: the shortest is never longer.
+Parallelism", SoCC 2022, section 4.2) lets two halves of a batch take turns, stage by stage, in
+lock-step. That is a path, too, so the shortest is never longer.
 """
 
 from __future__ import annotations
@@ -112,15 +111,3 @@ def _ways_on(
             j += 1
         x, y = x + step, y + step
     return ((len(strands[0]), len(strands[1])),)
-
-
-def lock_step(stages: Sequence[tuple[float, float]]) -> float:
-    """Seconds of two halves in turns, of stages (communication m, computation c): HiDup's Eq. 5.
-
-    psi_i = psi_(i-1) - c_(i-1) + max(c_(i-1), m_i) + max(m_i, c_i) + c_i,    c_0 = psi_0 = 0
-    """
-    psi = last = 0.0
-    for m, c in stages:
-        psi += max(last, m) - last + max(m, c) + c
-        last = c
-    return psi

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from autoddl.plans.reshard.plan import plan_reshard
-from autoddl.plans.reshard.simulate import carry_out
 from autoddl.sbp.layout import TensorSpec, local_slices
 from benchmarks.reshard import SHAPE, markdown, measure
 from benchmarks.table2 import CASES
 from tests.clusters import cluster
+from tests.plans.reshard.simulated import carry_out
 
 MACHINE = cluster("aws_p3", 4, 4)
 

@@ -1,12 +1,13 @@
 """Two strands: Akers' path is the optimum, and never longer than HiDup's lock-step."""
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from autoddl.plans.schedule.simulate import Queued, run
-from autoddl.plans.schedule.strands import Strand, interleaved, lock_step
+from autoddl.plans.schedule.strands import Strand, interleaved
 
 
 def random_strand(rng: np.random.Generator, most: int) -> Strand:
@@ -15,6 +16,21 @@ def random_strand(rng: np.random.Generator, most: int) -> Strand:
     seconds = rng.choice([1.0, 2.0, 0.3], count) if rng.random() < 0.3 else rng.random(count)
     queues = rng.choice([1, 2, 3], count, p=[0.45, 0.45, 0.1])
     return [(int(q), float(s)) for q, s in zip(queues, seconds, strict=True)]
+
+
+def lock_step(stages: Sequence[tuple[float, float]]) -> float:
+    """Seconds of two halves in turns, of stages (communication m, computation c): HiDup's Eq. 5.
+
+    Each stage communicates and then computes; one half's communication runs beside the other's
+    computation, and the next turn waits for both.
+
+    psi_i = psi_(i-1) - c_(i-1) + max(c_(i-1), m_i) + max(m_i, c_i) + c_i,    c_0 = psi_0 = 0
+    """
+    psi = last = 0.0
+    for m, c in stages:
+        psi += max(last, m) - last + max(m, c) + c
+        last = c
+    return psi
 
 
 def brute_force(first: Strand, second: Strand) -> float:

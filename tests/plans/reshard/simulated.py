@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...cluster.submesh import Device
-from ...sbp.layout import local_slices
-from .plan import ReshardPlan
-from .unit_tasks import Box, End, UnitTask
+from autoddl.cluster.submesh import Device
+from autoddl.plans.reshard.plan import ReshardPlan
+from autoddl.plans.reshard.unit_tasks import Box, End, UnitTask
+from autoddl.sbp.layout import local_slices
 
 
 @dataclass(frozen=True)
