@@ -39,7 +39,6 @@ _REFINEMENTS = 3  # searches with ever fewer blocks run again
 # a GPT, a VGG, a ViT and an AlexNet within 30 to 60 % of the memory that they would take.
 _WORTH_SEARCH = 1.15
 _WORTH_FAMILY = 1.5  # times the cost of the best estimate of all
-_ROOMY = 0.1  # of the room beside parameters, by the least bytes: it probably fits at once
 _WORTH_IT = 0.003  # of the cost: so much faster must another plan be able to be
 
 
@@ -54,7 +53,7 @@ class Batches:
     counts: Sequence[int]
     one: FittedSearch
     _failed: set[tuple[int, Blocks]] = field(default_factory=set)
-    _first_fits: dict[tuple[Blocks, float], int] = field(default_factory=dict)
+    _first_fits: dict[tuple[Blocks, bool], int] = field(default_factory=dict)
     _best: Candidate | None = None
 
     @property
@@ -92,7 +91,7 @@ class Batches:
             raise Ended
 
     def _first(self, checkpointing: Checkpointing) -> None:
-        """Some plan that fits, soon: in so many micro-batches that there is room, if that helps.
+        """Some plan that fits, soon: in the fewest micro-batches that probably fit at once.
 
         Blocks are run again only where nothing else seems to fit one micro-batch.
         """
@@ -102,7 +101,7 @@ class Batches:
         whole, self.one = self.one, self.one.rough()
         try:
             for blocks in dict.fromkeys(families):
-                if self._first_found(blocks, self._first_fit(blocks, _ROOMY)) is not None:
+                if self._first_found(blocks, self._first_fit(blocks, has_room=True)) is not None:
                     return
         finally:
             self.one = whole
@@ -250,31 +249,31 @@ class Batches:
             _log.info("best so far %s with %d micro-batches%s", seconds, parts, again)
         return found
 
-    def _first_fit(self, blocks: Blocks, share: float = 1.0) -> int:
+    def _first_fit(self, blocks: Blocks, has_room: bool = False) -> int:
         """Position of the first of `counts` whose memory may fit, by bisection.
 
-        Whether it does fit, the attempt itself finds out. share: of what the most micro-batches
-        leave of the limit, that these may take
+        Whether it does fit, the attempt itself finds out. has_room: also for the inside of one
+        block that is run again, divided evenly: 14 of 15 GPTs on 32 to 8192 devices then fitted
         """
-        if (blocks, share) in self._first_fits:
-            return self._first_fits[blocks, share]
+        if (blocks, has_room) in self._first_fits:
+            return self._first_fits[blocks, has_room]
+        estimator = self.estimator
+        limit = estimator.model.limit_bytes
 
         def may_fit(position: int) -> bool:
-            limit = self.estimator.model.limit_bytes
-            if share < 1 and limit < math.inf:
-                least = self.estimator.least_bytes(self.counts[-1], blocks)
-                limit = least + share * max(limit - least, 0.0)
-            return limit == math.inf or (
-                self.estimator.least_bytes(self.counts[position], blocks) <= limit
-            )
+            parts = self.counts[position]
+            least = estimator.least_bytes(parts, blocks)
+            if has_room and blocks:
+                least += (estimator.least_bytes(parts, ()) - least) / len(blocks)
+            return least <= limit
 
         low, high = 0, len(self.counts)
-        if high == 1 or may_fit(0):
+        if high == 1 or limit == math.inf or may_fit(0):
             high = 0
         while low + 1 < high:
             middle = (low + high) // 2
             low, high = (low, middle) if may_fit(middle) else (middle, high)
-        return self._first_fits.setdefault((blocks, share), min(high, len(self.counts) - 1))
+        return self._first_fits.setdefault((blocks, has_room), min(high, len(self.counts) - 1))
 
     def _with_fewer(self, found: Candidate) -> Candidate:
         """As few of the first blocks as fit, at the placements found and by another search."""

@@ -93,6 +93,15 @@ def test_cutting_into_stages_ends_soon_once_time_is_over(stages):
     assert spent[1] < spent[0] / 3
 
 
+def test_interleaved_stages_that_were_not_searched_in_time_are_searched_all_the_same():
+    """A GPT on 2x2 was refused: "layers 0-0 cannot run on 1 x 2"."""
+    graph, where = attention(2, 32, 16, 64, 4), cluster("laptop", 2, 2)
+    asked = PlanOptions(stages=2, schedule="interleaved-1f1b", chunks=2, budget_seconds=AT_ONCE)
+    plan = find_plan(graph, where, asked)
+    plan.verify()
+    assert len(plan.stages) == 4
+
+
 def test_stages_that_do_not_fit_in_what_was_searched_in_time_get_smaller_micro_batches():
     graph, asked = attention(2, 64, 8, 128, 8), PlanOptions(stages=2, baselines=False)
     few = find_plan(graph, MACHINE, replace(asked, micro_batches=2))

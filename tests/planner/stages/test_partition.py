@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoddl.planner.stages.choice import with_waits
 from autoddl.planner.stages.partition import Task, in_flight, partition, partitions, shapes_of
 from autoddl.plans.records import StagePrice
 from autoddl.plans.schedule import orders
@@ -144,6 +145,24 @@ def test_equal_stages_follow_the_closed_form():
     each = tuple(s.last - s.first for s in p.stages)
     costs = Costs(each, each, each, {}, {})
     assert simulate(schedule, costs).makespan_s == p.seconds
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("transfer_s", [0.0, 1.0, 2.0])
+def test_transfers_keep_a_stage_from_beginning_another_micro_batch(schedule, transfer_s):
+    """1F1B's first of two stages holds two, so a transfer shows though computation hides it."""
+
+    def price(first, last, shape, micro_batches, held):
+        return StagePrice(last - first, 2 * (last - first), 0.0, 0.0, 0.0)
+
+    task = Task(2, 2, 1, 1e12, price, lambda *_: transfer_s, schedule, stages=2)
+    found = partition(task, [16])
+    one_way = {(0, 1): transfer_s / 2}
+    costs = Costs((1.0, 1.0), (1.0, 1.0), (1.0, 1.0), one_way, one_way)
+    timeline = simulate(make_schedule(schedule, 2, 16, costs=costs), costs)
+    told = with_waits(found, schedule)
+    assert told.seconds == pytest.approx(timeline.makespan_s, rel=0.02)
+    assert (told.seconds > found.seconds * 1.1) == (schedule == "1f1b" and transfer_s > 0)
 
 
 def test_memory_decides_where_to_cut():
