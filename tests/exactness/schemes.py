@@ -1,5 +1,7 @@
 """The plans of the exactness matrix, by the names of the schemes that force them."""
 
+from dataclasses import replace
+
 from autoddl.cluster.spec import Cluster
 from autoddl.graph.graph import Graph
 from autoddl.graph.regions import repeated_blocks
@@ -31,6 +33,8 @@ def space(scheme: str, graph: Graph, mesh: Mesh) -> Space:
         return WHOLE_SPACE
     if scheme in ("data_parallel", *ZERO):
         return baselines.data_parallel(graph)
+    if scheme == "mostly_data":  # where something sorts all tokens, too
+        return replace(baselines.data_parallel(graph), strict=False)
     return baselines.forced(graph, mesh, scheme.split("-"))
 
 

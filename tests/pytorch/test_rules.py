@@ -12,8 +12,7 @@ WITHOUT = {
     "input", "param", "buffer", "loss", "stage_input", "stage_output",  # the executor's own
     "uniform", "uniform_int", "normal", "exponential", "bernoulli", "randperm",
     "by_mode", "repeat_interleave",
-    "opaque", "moe_dispatch", "moe_combine", "unfold", "fold", "grid_sample", "affine_grid",
-    *(kind for kind in RULES if kind.startswith("upsample")),
+    "opaque", "moe_dispatch", "moe_combine", "grid_sample", "affine_grid",
 }  # fmt: skip
 
 

@@ -65,6 +65,16 @@ def _shifted_and_total(x: Tensor, group: Group) -> tuple[Tensor, Tensor]:
     return shifted, group.all_reduce(shifted.exp().sum(-1, True))
 
 
+def rows_of_experts(ctx: Context, ends: Sequence[int], rows: int, experts: int) -> list[int]:
+    """Where the rows of this shard's experts end among its own rows, and before where they begin.
+
+    ends: of all experts' rows in all; see the rule of `grouped_matmul`
+    """
+    row, first = ctx.offset(0, 0), ctx.offset(1, 0)
+    bounds = [min(max(end - row, 0), rows) for end in (0, *ends)]
+    return bounds[first : first + experts + 1]
+
+
 def held_indices(indices: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]:
     """Indices into a shard that holds [start, start + count), 0 for others; and which it holds."""
     local = indices - start

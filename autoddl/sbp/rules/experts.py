@@ -46,3 +46,18 @@ def moe_combine(op: OpSpec) -> Iterator[Signature]:
     """(y [experts, batch, capacity, width], expert, position, weight) -> [batch, length, width]."""
     ins = (_PLACES, _CHOICES, _CHOICES, _CHOICES)
     yield from labelled(op, ins, (_TOKENS,), linear=((0,), (3,)))
+
+
+def _grouped_flops(op: OpSpec) -> float:
+    return 2.0 * op.outputs[0].numel * op.inputs[0].shape[1]
+
+
+@rule("grouped_matmul", flops=_grouped_flops, heavy=True, saves="x0 x1 x2")
+def grouped_matmul(op: OpSpec) -> Iterator[Signature]:
+    """(x [rows, in], weight [experts, in, out], ends [experts]) -> y [rows, out].
+
+    Rows up to ends[0] take the first expert's matrix, those from there to ends[1] the second's, and
+    so on; rows behind the last end are zero.
+    """
+    ins = (("rows", "in"), ("experts", "in", "out"), (None,))
+    yield from labelled(op, ins, (("rows", "out"),), linear=((0,), (1,)))

@@ -8,6 +8,7 @@ import oneflow as flow
 from oneflow import _C, Tensor
 
 from ....sbp.signature import Attrs
+from ...comm import inner
 from ...kernel import Context
 from .registry import kernel, simple
 
@@ -91,3 +92,16 @@ def _sum_to(gradient: Tensor, like: Tensor) -> Tensor:
 def cross(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
     """(x, y) -> out, of vectors along `dim`."""
     return [_C.linalg_cross(*inputs, dim=attrs["dim"])]
+
+
+@kernel("grouped_matmul")
+def grouped(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(x, weight, ends) -> rows by the matrix of their expert; plans of torch models have it."""
+    x, weight, ends = inputs
+    bounds = inner.rows_of_experts(ctx, ends.tolist(), x.shape[0], weight.shape[0])
+    y = x[:, :1] * weight[0, :1] * 0  # zero, and all of it follows from x and weight
+    parts = [y[: bounds[0]]]
+    for expert, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        parts.append(flow.matmul(x[start:end], weight[expert]) if end > start else y[:0])
+    parts = [part for part in (*parts, y[bounds[-1] :]) if part.shape[0]]
+    return [flow.cat(parts) if len(parts) > 1 else parts[0]]

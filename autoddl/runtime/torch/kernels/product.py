@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ....sbp.signature import RULES, Attrs, is_matmul
+from ...comm import inner
 from ...kernel import ByInput, Context, Kernel
 from .plain import of_attrs, of_inputs
 
@@ -62,6 +63,15 @@ def matmul(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> ByInput:
 
     with torch.no_grad():
         return ByInput([multiply(a, b, attrs)], gradient)
+
+
+def grouped(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """(x, weight, ends) -> rows of x by the matrix of their expert, zero where a shard has none."""
+    x, weight, ends = inputs
+    bounds = inner.rows_of_experts(ctx, ends.tolist(), len(x), len(weight))
+    pairs = zip(weight.unbind(0), bounds, bounds[1:], strict=False)
+    y = torch.cat([x[start:end] @ matrix for matrix, start, end in pairs])
+    return [F.pad(y, (0, 0, bounds[0], len(x) - bounds[-1]))]
 
 
 # ---- attention
@@ -179,6 +189,15 @@ def adaptive_pool(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[
     return [pool(inputs[0], size if len(size) > 1 else size[0])]
 
 
+def resize(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> list[Tensor]:
+    """x -> y of the size that the output has."""
+    mode, size = ctx.spec.kind.split("_")[1], ctx.spec.outputs[0].shape[2:]
+    return [F.interpolate(inputs[0], size, mode=mode, align_corners=attrs.get("align_corners"))]
+
+
+_PATCH = "kernel_size", "dilation_rate", "padding", "strides"
+
+
 def _cross(a: Attrs, x: Tensor, y: Tensor) -> Tensor:
     return torch.linalg.cross(*torch.broadcast_tensors(x, y), dim=a["dim"])
 
@@ -205,7 +224,16 @@ KERNELS: dict[str, Kernel] = {
             "inv": torch.linalg.inv,
         }
     ),
-    **of_attrs({"linalg_cross": _cross, "pad": _pad}),
+    **of_attrs(
+        {
+            "linalg_cross": _cross,
+            "pad": _pad,
+            "unfold": lambda a, x: F.unfold(x, *map(a.get, _PATCH)),
+            "fold": lambda a, x: F.fold(x, a["output_size"], *map(a.get, _PATCH)),
+        }
+    ),
+    "grouped_matmul": grouped,
+    **dict.fromkeys((kind for kind in RULES if kind.startswith("upsample")), resize),
     "attention": attention,
     **dict.fromkeys(_CONVOLUTIONS, conv),
     **dict.fromkeys(_TRANSPOSED, transposed_conv),

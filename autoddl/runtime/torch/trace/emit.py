@@ -1,14 +1,12 @@
 """Builds a `Graph` from an exported program, operator by operator.
 
-Sizes that follow the batch are `Size`s: whole numbers, for the example's batch, that know how they
-grow with it. A tensor of the program is a `Ref`; what is computed of constants alone is computed
-here, and becomes a buffer where it is read.
+A tensor of the program is a `Ref`; what is known is computed (`constants.py`), and becomes a
+constant or a buffer where it is read.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,28 +15,7 @@ from torch import fx
 
 from ....graph.graph import Graph, Op, Tensor
 from ....sbp.layout import ITEM_BYTES, TensorSpec
-
-
-class Size(int):
-    """A whole number at the example's batch, proportional to the batch to the power `exponent`."""
-
-    exponent: int
-
-    def __new__(cls, value: int, exponent: int) -> Size:
-        found = super().__new__(cls, value)
-        found.exponent = exponent
-        return found
-
-
-class Factor(float):
-    """The same of a number that is not whole."""
-
-    exponent: int
-
-    def __new__(cls, value: float, exponent: int) -> Factor:
-        found = super().__new__(cls, value)
-        found.exponent = exponent
-        return found
+from .constants import Factor, Known, Size, Unknown, Varying, dtype_name, filled, uniform
 
 
 @dataclass(frozen=True)
@@ -63,10 +40,6 @@ Found = Any  # a Ref, a constant, a number, or a sequence of them; None for what
 Handler = Callable[["Emitter", Mapping[str, Any]], Found]
 
 
-class Unknown(ValueError):
-    """An operator that has no place in a graph."""
-
-
 @dataclass
 class Emitter:
     """The operators so far.
@@ -82,8 +55,9 @@ class Emitter:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     captured: dict[str, torch.Tensor] = field(default_factory=dict)
     module: str = ""
+    _numbers: dict[Any, Any] = field(default_factory=dict)
     _used: dict[str, int] = field(default_factory=dict)
-    _constants: dict[int, tuple[torch.Tensor, Ref]] = field(default_factory=dict)
+    _constants: dict[int, tuple[Any, Ref]] = field(default_factory=dict)
 
     # ---- numbers
 
@@ -92,19 +66,21 @@ class Emitter:
         if not isinstance(value, torch.SymInt | torch.SymFloat):
             return value
         expression = value.node.expr
-        symbols = sorted(expression.free_symbols, key=str)
-        if not symbols:
-            return int(value) if isinstance(value, torch.SymInt) else float(value)
-        if len(symbols) > 1:
-            self.scales = False
+        if expression not in self._numbers:
+            self._numbers[expression] = self._number(expression, isinstance(value, torch.SymInt))
+        return self._numbers[expression]
+
+    def _number(self, expression: Any, is_whole: bool) -> Any:
         now, twice = (
-            float(expression.subs({s: n for s in symbols})) for n in (self.batch, 2 * self.batch)
+            float(expression.subs({s: n for s in expression.free_symbols}))
+            for n in (self.batch, 2 * self.batch)
         )
-        exponent = {now: 0, 2 * now: 1, now / 2: -1}.get(twice)
-        if exponent is None:
-            self.scales, exponent = False, 0
-        is_whole = isinstance(value, torch.SymInt)
-        return Size(int(now), exponent) if is_whole else Factor(now, exponent)
+        power = {now: 0, 2 * now: 1, now / 2: -1}.get(twice)
+        if len(expression.free_symbols) > 1 or power is None:
+            self.scales = False
+        if not power or not self.scales:
+            return int(now) if is_whole else now
+        return Size(int(now), power) if is_whole else Factor(now, power)
 
     def shape(self, value: torch.Tensor) -> tuple[int, ...]:
         """Of a tensor of the program."""
@@ -171,16 +147,40 @@ class Emitter:
         """What is read as a tensor of the graph: a constant becomes a buffer."""
         if isinstance(x, Ref):
             return x
-        if not isinstance(x, torch.Tensor):
+        if not isinstance(x, Known):
             raise Unknown(f"an argument that is {type(x).__name__}")
         if id(x) not in self._constants:
-            key = f"#{len(self.captured)}"
-            self.captured[key] = x
-            name = self.unique(key)
-            ref = self.declare(name, tuple(x.shape), dtype_name(x.dtype))
-            self.source(name, "buffer", ref, {"name": key}, "")
-            self._constants[id(x)] = x, ref
+            self._constants[id(x)] = x, self._constant(x)
         return self._constants[id(x)][1]
+
+    def _constant(self, x: Any) -> Ref:
+        limit = x.step(self.batch) if isinstance(x, Varying) else None
+        if limit is not None:  # the numbers of the batch's rows
+            dtype, end = dtype_name(x.values[0].dtype), limit
+            step = int(x.values[1].flatten()[1])
+            attrs = {"integer_start": 0, "integer_limit": end, "integer_delta": step}
+            steps = self.op("arange", [], (Size(end // step, 1),), dtype, dtype=dtype, **attrs)
+            return self.reshaped(steps, [steps.shape[0] if n > 1 else 1 for n in x.values[0].shape])
+        part, wide, shape = (
+            x.stretched(self.batch) if isinstance(x, Varying) else (x, None, x.shape)
+        )
+        value, dtype = uniform(part), dtype_name(part.dtype)
+        if value is not None:
+            is_float = isinstance(value, float)
+            given = {"floating_value": float(value), "integer_value": 0 if is_float else int(value)}
+            return self.op(
+                "constant", [], shape, dtype, shape=tuple(shape), dtype=dtype,
+                is_floating_value=is_float, **given,
+            )  # fmt: skip
+        key = f"#{len(self.captured)}"
+        self.captured[key] = part.contiguous()
+        ref = self.declare(self.unique(key), tuple(part.shape), dtype)
+        self.source(ref.name, "buffer", ref, {"name": key}, "")
+        return ref if wide is None else self.reshaped(self.expanded(ref, wide), shape)
+
+    def filled(self, shape: Sequence[int], value: Any, dtype: str) -> Any:
+        """A constant of one number."""
+        return filled(shape, value, dtype, self.batch)
 
     # ---- what several operators are written in
 
@@ -277,8 +277,8 @@ class Emitter:
         return graph
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def is_tensor(x: Any) -> bool:
+    return isinstance(x, (Ref, *Known))
 
 
 def broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
@@ -294,8 +294,12 @@ def left(shape: Sequence[int], dims: Sequence[int], keep: bool) -> tuple[int, ..
     return tuple(found)
 
 
-def count(shape: Sequence[int]) -> int:
-    return math.prod(map(int, shape))
+def product(sizes: Iterable[int]) -> int:
+    """A size that follows the batch if one of them does."""
+    found, power = 1, 0
+    for n in sizes:
+        found, power = found * int(n), power + getattr(n, "exponent", 0)
+    return Size(found, power) if power else found
 
 
 def _attributes(attrs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:

@@ -19,6 +19,7 @@ from torch.export import Dim, ExportedProgram
 
 from ...calling import Calling
 from ...nested import take_tensors
+from .aten import handled
 
 MODEL, LOSS = "model", "loss"
 LossFn = Callable[[Any, Any], torch.Tensor]
@@ -87,7 +88,13 @@ def _export(whole: Whole, example: Sequence[torch.Tensor], shapes: Any) -> Expor
     with _no_own_backward():
         program = torch.export.export(whole, tuple(example), dynamic_shapes=shapes, strict=False)
     _inline_regions(program.graph_module)
-    return program.run_decompositions({})
+    program = program.run_decompositions({})
+    targets = {n.target for n in program.graph.nodes if n.op == "call_function"}
+    unknown = [t for t in targets if isinstance(t, torch._ops.OpOverload) and not handled(t)]
+    if unknown:  # in what torch itself writes them
+        known = torch.export.default_decompositions()
+        program = program.run_decompositions({t: known[t] for t in unknown if t in known})
+    return program
 
 
 def _reason(error: Exception) -> str:

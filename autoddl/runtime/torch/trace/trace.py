@@ -21,8 +21,9 @@ from ....graph.graph import Graph
 from ....sbp.layout import TensorSpec
 from ...calling import Calling
 from ...traced import Traced, with_hints
-from .aten import HANDLERS
-from .emit import Emitter, Ref, Unknown, dtype_name, is_live
+from .aten import HANDLERS, handled
+from .constants import Follows, Unknown, computed, dtype_name, is_known
+from .emit import Emitter, Ref, is_live
 from .exported import LOSS, MODEL, LossFn, Whole, export
 from .gradients import check_gradients
 
@@ -96,10 +97,12 @@ def _read(
     whole: Whole, program: Any, tensors: Sequence[torch.Tensor], scales: bool, name: str
 ) -> tuple[Graph, dict[str, torch.Tensor]]:
     """The graph of an exported program, and the tensors that are its buffers "#k"."""
-    batch = int(tensors[0].shape[0]) if scales else 0
-    emitter = Emitter(max(batch, 1), scales)
-    reader = _Reader(whole, program, emitter)
-    outputs = reader.run()
+    emitter = Emitter(int(tensors[0].shape[0]) if scales else 1, scales)
+    try:
+        outputs = _Reader(whole, program, emitter).run()
+    except Follows:  # the graph is for this batch alone
+        emitter = Emitter(emitter.batch, False)
+        outputs = _Reader(whole, program, emitter).run()
     loss = outputs.pop() if whole.loss is not None else None
     return emitter.graph(name, outputs, loss), emitter.captured
 
@@ -213,18 +216,17 @@ class _Reader:
             raise self._refusal(node, str(node.target))
         given = {k: self._value(v) for k, v in _arguments(node).items()}
         if self._is_constant(node, given):
-            self.known[node] = _computed(node, given)
+            self.known[node] = computed(node, given, self.emitter.batch)
             return
-        name = node.target._schema.name.partition("::")[2]
-        overload = f"{name}.{node.target._overloadname}"
-        handler = HANDLERS.get(overload) or HANDLERS.get(name)
-        if handler is None or node.target.namespace != "aten":
+        chosen = handled(node.target)
+        if chosen is None:
             raise self._refusal(node, str(node.target))
-        chosen = overload if overload in HANDLERS else name
         try:
-            self.known[node] = handler(
+            self.known[node] = HANDLERS[chosen](
                 self.emitter, {**given, "name": chosen, "out": self._out(value)}
             )
+        except Follows:
+            raise
         except Unknown as error:
             raise self._refusal(node, str(error)) from None
 
@@ -237,9 +239,10 @@ class _Reader:
 
     def _is_constant(self, node: fx.Node, given: Mapping[str, Any]) -> bool:
         """Whether all that a node reads is known now, so that it can be computed now."""
-        if torch.Tag.nondeterministic_seeded in node.target.tags:  # type: ignore[union-attr]
+        target: Any = node.target
+        if torch.Tag.nondeterministic_seeded in target.tags or "empty" in target._schema.name:
             return False
-        return all(map(_is_known, given.values()))
+        return all(map(is_known, given.values()))
 
     def _refusal(self, node: fx.Node, what: str) -> ValueError:
         where = f"in {self.emitter.module}" if self.emitter.module else "in the model"
@@ -280,28 +283,3 @@ def _arguments(node: fx.Node) -> dict[str, Any]:
         else:
             found[argument.name] = argument.default_value
     return found
-
-
-def _is_known(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_known, value))
-    if isinstance(value, torch.Tensor):
-        return value.device.type != "meta"
-    return not isinstance(value, Ref) and not getattr(value, "exponent", 0)
-
-
-def _computed(node: fx.Node, given: Mapping[str, Any]) -> Any:
-    """The value of an operator of constants, on the CPU."""
-    arguments = dict(given)
-    if arguments.get("device") is not None:
-        arguments["device"] = torch.device("cpu")
-    if arguments.get("pin_memory"):
-        arguments["pin_memory"] = False
-    positional, named = [], {}
-    for argument in node.target._schema.arguments:  # type: ignore[union-attr]
-        if argument.kwarg_only:
-            named[argument.name] = arguments[argument.name]
-        else:
-            positional.append(arguments[argument.name])
-    with torch.no_grad():
-        return node.target(*positional, **named)  # type: ignore[operator]

@@ -18,7 +18,7 @@ SOURCES = {"input", "param", "buffer", "loss", "stage_input", "stage_output"}
 ELSEWHERE = {
     "normalization", "dropout", "opaque", "fork", "identity", "layer_norm", "rms_norm",
     "reduce_mean", "by_mode", "stop_gradient", "uniform", "uniform_int", "normal", "exponential",
-    "bernoulli", "randperm", "attention",
+    "bernoulli", "randperm", "attention", "grouped_matmul",
 }  # fmt: skip
 
 

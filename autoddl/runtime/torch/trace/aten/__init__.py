@@ -8,3 +8,4 @@ from . import product as product
 from . import reduce as reduce
 from . import shape as shape
 from .table import HANDLERS as HANDLERS
+from .table import handled as handled

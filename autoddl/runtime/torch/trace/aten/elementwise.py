@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from ..emit import Emitter, Ref, Unknown
+from ..constants import Unknown
+from ..emit import Emitter, Ref, is_tensor
 from .table import Args, aten, renamed
 
 _SAME_NAME = (
@@ -28,56 +29,44 @@ renamed({name: name for name in _SAME_NAME})
 renamed({"neg": "negative", "bitwise_not": "logical_not", "log_sigmoid": "log_sigmoid"})
 
 
-def _is_tensor(x: Any) -> bool:
-    return isinstance(x, Ref | torch.Tensor)
-
-
 @aten("gelu")
 def gelu(e: Emitter, a: Args) -> Ref:
     return e.same("gelu" if a["approximate"] == "none" else "fast_gelu", a["self"])
 
 
-@aten("elu")
-def elu(e: Emitter, a: Args) -> Ref:
-    if a["scale"] != 1 or a["input_scale"] != 1:
-        raise Unknown("elu with another scale than 1")
-    return e.same("elu", a["self"], alpha=float(a["alpha"]))
+# ATen's name -> our kind, and its attributes: of ATen's argument of that name, or a number
+_WITH_NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "elu": ("elu", {"alpha": "alpha"}),
+    "celu": ("celu", {"alpha": "alpha"}),
+    "leaky_relu": ("leaky_relu", {"alpha": "negative_slope"}),
+    "softplus": ("softplus", {"beta": "beta", "threshold": "threshold"}),
+    "softshrink": ("softshrink", {"alpha": "lambd"}),
+    "hardshrink": ("hardshrink", {"lambd": "lambd"}),
+    "threshold": ("threshold", {"threshold_val": "threshold", "value": "value"}),
+    "hardtanh": ("hardtanh", {"min_val": "min_val", "max_val": "max_val"}),
+    "relu6": ("hardtanh", {"min_val": 0, "max_val": 6}),
+}
 
 
-@aten("celu")
-def celu(e: Emitter, a: Args) -> Ref:
-    return e.same("celu", a["self"], alpha=float(a["alpha"]))
-
-
-@aten("leaky_relu")
-def leaky_relu(e: Emitter, a: Args) -> Ref:
-    return e.same("leaky_relu", a["self"], alpha=float(a["negative_slope"]))
-
-
-@aten("softplus")
-def softplus(e: Emitter, a: Args) -> Ref:
-    limits = {"beta": float(a["beta"]), "threshold": float(a["threshold"])}
-    return e.same("softplus", a["self"], **limits)
-
-
-@aten("hardtanh")
-def hardtanh(e: Emitter, a: Args) -> Ref:
-    limits = {"min_val": float(a["min_val"]), "max_val": float(a["max_val"])}
-    return e.same("hardtanh", a["self"], **limits)
-
-
-@aten("relu6")
-def relu6(e: Emitter, a: Args) -> Ref:
-    return e.same("hardtanh", a["self"], min_val=0.0, max_val=6.0)
+@aten(*_WITH_NUMBERS)
+def with_numbers(e: Emitter, a: Args) -> Ref:
+    kind, attrs = _WITH_NUMBERS[a["name"]]
+    if a.get("scale", 1) != 1 or a.get("input_scale", 1) != 1:
+        raise Unknown(f"{a['name']} with another scale than 1")
+    given = {k: float(a[v] if isinstance(v, str) else v) for k, v in attrs.items()}
+    return e.same(kind, a["self"], **given)
 
 
 @aten("clamp", "clamp_min", "clamp_max", "clip")
 def clamp(e: Emitter, a: Args) -> Ref:
     low, high = a.get("min"), a.get("max")
-    if _is_tensor(low) or _is_tensor(high):
-        x = a["self"]
-        x = x if low is None else _two(e, "broadcast_maximum", x, low, a["out"])
-        return x if high is None else _two(e, "broadcast_minimum", x, high, a["out"])
+    if is_tensor(low) or is_tensor(high):
+        x = e.ref(a["self"])
+        for bound, kind in ((low, "greater_equal"), (high, "less_equal")):
+            if bound is not None:  # at the bound x gets the gradient
+                inside = e.op(f"broadcast_{kind}", [x, bound], a["out"][0], "bool")
+                x = e.op("where", [inside, x, bound], *a["out"])
+        return x
     prefix = "floating" if e.ref(a["self"]).is_float else "integral"
     given = {"min": low, "max": high}
     attrs = {f"{prefix}_{key}": value for key, value in given.items() if value is not None}
@@ -99,11 +88,11 @@ def add(e: Emitter, a: Args) -> Ref:
     """self ± alpha other."""
     sign = -1 if a["name"] == "sub" else 1
     x, y, alpha = a["self"], a["other"], a["alpha"]
-    if not _is_tensor(y):
+    if not is_tensor(y):
         return _scalar(e, "scalar_add", a, _times(y, sign * alpha))
     if alpha != 1:
         y = e.same("scalar_mul", y, operand=alpha)
-    if not _is_tensor(x):
+    if not is_tensor(x):
         raise Unknown("a sum of a number and a tensor")
     if sign < 0:
         return _two(e, "broadcast_sub", x, y, a["out"])
@@ -124,16 +113,16 @@ def _times(number: Any, factor: float) -> Any:
 @aten("rsub")
 def rsub(e: Emitter, a: Args) -> Ref:
     """alpha other - self."""
-    if _is_tensor(a["other"]):
+    if is_tensor(a["other"]):
         y = a["other"] if a["alpha"] == 1 else e.same("scalar_mul", a["other"], operand=a["alpha"])
         return _two(e, "broadcast_sub", y, a["self"], a["out"])
     turned = _scalar(e, "scalar_mul", a, -1)
     return e.same("scalar_add", turned, operand=_times(a["other"], a["alpha"]))
 
 
-@aten("mul")
+@aten("mul", "multiply")
 def mul(e: Emitter, a: Args) -> Ref:
-    if not _is_tensor(a["other"]):
+    if not is_tensor(a["other"]):
         return _scalar(e, "scalar_mul", a, a["other"])
     return _two(e, "broadcast_mul", a["self"], a["other"], a["out"])
 
@@ -141,38 +130,45 @@ def mul(e: Emitter, a: Args) -> Ref:
 @aten("div", "true_divide")
 def div(e: Emitter, a: Args) -> Ref:
     rounding = a.get("rounding_mode")
-    if rounding not in (None, "floor"):
-        raise Unknown(f"division with rounding_mode={rounding!r}")
-    if rounding:
+    if rounding == "floor":
         return floor_divide(e, a)
-    if not _is_tensor(a["other"]):
+    if rounding and not a["out"][1].startswith("float"):
+        raise Unknown(f"division of whole numbers with rounding_mode={rounding!r}")
+    if rounding:
+        return e.same("trunc", div(e, {**a, "rounding_mode": None}))
+    if not is_tensor(a["other"]):
         return _scalar(e, "scalar_div", a, a["other"])
     return _two(e, "broadcast_div", a["self"], a["other"], a["out"])
 
 
 @aten("floor_divide")
 def floor_divide(e: Emitter, a: Args) -> Ref:
-    if not _is_tensor(a["other"]):
+    if not is_tensor(a["other"]):
         return _scalar(e, "scalar_floordiv", a, a["other"])
     return _two(e, "floordiv", e.expanded(a["self"], a["out"][0]), a["other"], a["out"])
 
 
-@aten("remainder", "fmod")
-def remainder(e: Emitter, a: Args) -> Ref:
-    if a["name"] == "remainder" and e.ref(a["self"]).is_float:
-        raise Unknown("the remainder of floats")
-    if not _is_tensor(a["other"]):
+@aten("fmod")
+def fmod(e: Emitter, a: Args) -> Ref:
+    if not is_tensor(a["other"]):
         return _scalar(e, "scalar_fmod", a, a["other"])
     return _two(e, "broadcast_fmod", a["self"], a["other"], a["out"])
 
 
+@aten("remainder")
+def remainder(e: Emitter, a: Args) -> Ref:
+    """x - floor(x / y) y, which has y's sign."""
+    times = mul(e, {**a, "self": floor_divide(e, a)})
+    return _two(e, "broadcast_sub", a["self"], times, a["out"])
+
+
 @aten("pow")
 def power(e: Emitter, a: Args) -> Ref:
-    if not _is_tensor(a["exponent"]):
+    if not is_tensor(a["exponent"]):
         if a["exponent"] == 2 and e.ref(a["self"]).is_float:
             return e.same("square", a["self"])
         return _scalar(e, "scalar_pow", a, a["exponent"])
-    if not _is_tensor(a["self"]):
+    if not is_tensor(a["self"]):
         shape, dtype = a["out"]
         return e.op("scalar_reverse_pow", [a["exponent"]], shape, dtype, operand=a["self"])
     return _two(e, "broadcast_pow", a["self"], a["exponent"], a["out"])
@@ -194,7 +190,7 @@ def compare(e: Emitter, a: Args) -> Ref:
     if a["name"].startswith(("bitwise", "__")) and dtype != "bool":
         raise Unknown("arithmetic of single bits")
     kind = _COMPARISONS[a["name"]]
-    if not _is_tensor(a["other"]):
+    if not is_tensor(a["other"]):
         return e.op(f"scalar_logical_{kind}".replace("logical_logical", "logical"), [a["self"]],
                     shape, dtype, operand=a["other"])  # fmt: skip
     return e.op(f"broadcast_{kind}", [a["self"], a["other"]], shape, dtype)
@@ -204,11 +200,11 @@ def compare(e: Emitter, a: Args) -> Ref:
 def where(e: Emitter, a: Args) -> Ref:
     shape, dtype = a["out"]
     x, y = a["self"], a["other"]
-    if not _is_tensor(x) and not _is_tensor(y):
-        raise Unknown("a choice between two numbers")
-    if not _is_tensor(x):
+    if not is_tensor(x) and not is_tensor(y):
+        x = torch.full((), x, dtype=getattr(torch, dtype))
+    if not is_tensor(x):
         return e.op("where_scalar_x", [a["condition"], y], shape, dtype, operand=x)
-    if not _is_tensor(y):
+    if not is_tensor(y):
         return e.op("where_scalar_y", [a["condition"], x], shape, dtype, operand=y)
     return e.op("where", [a["condition"], x, y], shape, dtype)
 
@@ -219,7 +215,7 @@ def masked_fill(e: Emitter, a: Args) -> Ref:
     if isinstance(value, torch.Tensor):
         value = value.item()
     if isinstance(value, Ref):
-        raise Unknown("masked_fill with a computed value")
+        return e.op("where", [a["mask"], value, a["self"]], *a["out"])
     return e.op("masked_fill", [a["self"], a["mask"]], *a["out"], operand=value)
 
 
@@ -253,16 +249,18 @@ def detach(e: Emitter, a: Args) -> Any:
 
 
 @aten("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "zeros", "ones",
-      "full", "empty_like", "new_empty", "scalar_tensor")  # fmt: skip
-def full(e: Emitter, a: Args) -> Ref:
+      "full", "empty", "empty_like", "new_empty", "scalar_tensor", "zero", "fill")  # fmt: skip
+def full(e: Emitter, a: Args) -> Any:
+    """What is not known of an empty tensor is never read, so zeros do."""
     shape, dtype = a["out"]
-    name = a["name"]
-    value = a.get("fill_value", a.get("s", 1 if "ones" in name else 0))
+    value = a.get("fill_value", a.get("value", a.get("s", 1 if "ones" in a["name"] else 0)))
+    if isinstance(value, torch.Tensor):
+        value = value.item()
     if not isinstance(value, (int, float)):
-        raise Unknown(f"{name} with a computed value")
-    is_float = dtype.startswith(("float", "bfloat"))
-    given = {"floating_value": float(value), "integer_value": 0 if is_float else int(value)}
-    return e.op(
-        "constant", [], shape, dtype, shape=tuple(shape), dtype=dtype,
-        is_floating_value=is_float, **given,
-    )  # fmt: skip
+        return e.expanded(e.cast(value, dtype), shape)
+    return e.filled(shape, value, dtype)
+
+
+@aten("copy")
+def copy(e: Emitter, a: Args) -> Ref:
+    return e.expanded(e.cast(a["src"], a["out"][1]), a["out"][0])

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 
-from ..emit import Emitter, Ref, Unknown
+from ..constants import Unknown, Varying
+from ..emit import Emitter, Ref, broadcast, product
 from .table import Args, aten
 
 
@@ -26,47 +31,163 @@ def index_select(e: Emitter, a: Args) -> Ref:
     return e.op("gather", [a["self"], a["index"]], *a["out"], axis=a["dim"])
 
 
-@aten("index")
+def _from_start(e: Emitter, indices: Any, size: int) -> Ref:
+    """Indices of which none counts from the end."""
+    known = indices.values if isinstance(indices, Varying) else [indices]
+    x = e.ref(indices)
+    if not isinstance(indices, Ref) and not any(bool((v < 0).any()) for v in known):
+        return x
+    low = e.op("scalar_logical_less", [x], x.shape, "bool", operand=0)
+    return e.op("where", [low, e.same("scalar_add", x, operand=size), x], x.shape, x.dtype)
+
+
+def _whole(e: Emitter, index: Any, size: int) -> int | None:
+    """The dim, counted from the last, along which an index is 0, 1, ... size - 1."""
+    if isinstance(index, Ref):
+        return None
+    value = index.values[1] if isinstance(index, Varying) else index
+    dims = [d - value.ndim for d, n in enumerate(value.shape) if n > 1]
+    if isinstance(index, Varying):
+        counts = index.step(e.batch) == size and int(value.flatten()[1]) == 1
+    else:
+        counts = torch.equal(value.flatten(), torch.arange(int(size), dtype=value.dtype))
+    return dims[0] if counts and len(dims) == 1 else None
+
+
+def _merged(e: Emitter, x: Ref, dims: Sequence[int], given: Mapping[int, Any]) -> Ref:
+    """The places that several indices mean in the dims `dims`, run together."""
+    total: Ref | None = None
+    for d in dims:
+        own = _from_start(e, given[d], x.shape[d])
+        if total is not None:
+            scaled = e.same("scalar_mul", total, operand=x.shape[d])
+            shape = broadcast(scaled.shape, own.shape)
+            own = e.op("broadcast_add", [scaled, own], shape)
+        total = own
+    assert total is not None
+    return total
+
+
+def _given(e: Emitter, a: Args) -> tuple[Ref, dict[int, Any], list[int]]:
+    """The tensor, indices by its dims, and the shape that these are stretched to."""
+    given = {d: i for d, i in enumerate(a["indices"]) if i is not None}
+    if any((i.dtype if isinstance(i, Ref) else "") == "bool" for i in given.values()):
+        raise Unknown("an index of booleans")
+    shapes = [i.shape(e.batch) if isinstance(i, Varying) else i.shape for i in given.values()]
+    return e.ref(a["self"]), given, list(functools.reduce(broadcast, shapes, ()))
+
+
+@aten("index", "_unsafe_index")
 def index(e: Emitter, a: Args) -> Ref:
-    """x[:, i]: of one index tensor alone."""
-    given = [(d, i) for d, i in enumerate(a["indices"]) if i is not None]
-    x = e.ref(a["self"])
-    if len(given) != 1 or e.ref(given[0][1]).dtype == "bool":
-        raise Unknown("an index of several tensors, or of booleans")
-    dim, indices = given[0]
-    if not isinstance(indices, torch.Tensor) or bool((indices < 0).any()):
-        size = x.shape[dim]  # it may count from the end
-        indices = e.ref(indices)
-        low = e.op("scalar_logical_less", [indices], indices.shape, "bool", operand=0)
-        indices = e.op(
-            "where", [low, e.same("scalar_add", indices, operand=int(size)), indices],
-            indices.shape, indices.dtype,
-        )  # fmt: skip
-        if getattr(size, "exponent", 0):
-            e.scales = False
-    return e.op("gather", [x, indices], *a["out"], axis=dim)
+    """x[i, :, j]; an index that takes a dim as it is, is that dim."""
+    x, given, front = _given(e, a)
+    if len(given) == 1:
+        ((dim, indices),) = given.items()
+        found = _from_start(e, indices, x.shape[dim])
+        return e.op("gather", [x, found], *a["out"], axis=dim)
+    whole: dict[int, int] = {}  # the dim of the indices -> that of x
+    for d, i in given.items():
+        place = _whole(e, i, x.shape[d])
+        if place is not None:
+            whole.setdefault(place + len(front), d)
+    own = sorted(whole)
+    picked = [d for d in given if d not in whole.values()]
+    rest = [d for d in range(x.ndim) if d not in given]
+    sizes = [x.shape[d] for d in rest]
+    rows = [x.shape[whole[p]] for p in own]
+    turned = e.permuted(x, [*(whole[p] for p in own), *picked, *rest])
+    others = [p for p in range(len(front)) if p not in whole]
+    wide = [front[p] for p in others]
+    if picked:
+        places = e.expanded(_merged(e, x, picked, given), front)
+        places = e.reshaped(e.permuted(places, [*own, *others]), [*rows, product(wide)])
+        turned = e.reshaped(turned, [*rows, product([x.shape[d] for d in picked]), *sizes])
+        shape = [*rows, product(wide), *sizes]
+        attrs = {} if own else {"axis": 0}
+        found = e.op("batch_gather" if own else "gather", [turned, places], shape, **attrs)
+        found = e.reshaped(found, [*rows, *wide, *sizes])
+    else:
+        ones = e.reshaped(turned, [*rows, *(1 for _ in others), *sizes])
+        found = e.expanded(ones, [*rows, *wide, *sizes])
+    order = [*own, *others, *range(len(front), len(front) + len(rest))]
+    found = e.permuted(found, [order.index(p) for p in range(len(order))])
+    (first, *_), behind = given, len(front)
+    if list(given) == list(range(first, first + len(given))):  # they stand where their dims stood
+        moved = [*range(behind, behind + first), *range(behind), *range(behind + first, len(order))]
+        found = e.permuted(found, moved)
+    return e.reshaped(found, a["out"][0])
+
+
+@aten("index_put", "_unsafe_index_put")
+def index_put(e: Emitter, a: Args) -> Ref:
+    """x with values where indices say, or added there."""
+    x, values = e.ref(a["self"]), e.ref(a["values"])
+    (mask, *several) = a["indices"]
+    if isinstance(mask, Ref) and mask.dtype == "bool" and not several and not a["accumulate"]:
+        if product(values.shape) != 1:
+            raise Unknown("several values where a mask says")
+        mask = e.reshaped(mask, [*mask.shape, *(1,) * (x.ndim - mask.ndim)])
+        return e.op("where", [mask, e.cast(e.reshaped(values, ()), x.dtype), x], x.shape, x.dtype)
+    x, given, front = _given(e, a)
+    rest = [d for d in range(x.ndim) if d not in given]
+    order = [*given, *rest]
+    sizes, count = [x.shape[d] for d in rest], product(front)
+    turned = e.permuted(x, order)
+    flat = e.reshaped(turned, [product([x.shape[d] for d in given]), *sizes])
+    places = e.reshaped(e.expanded(_merged(e, x, list(given), given), front), [count])
+    if list(given) != list(range(len(given))) and values.ndim > len(front):
+        raise Unknown("values for an index of other dims than the first")
+    values = e.reshaped(e.expanded(values, [*front, *sizes]), [count, *sizes])
+    kind = "dim_scatter_add" if a["accumulate"] else "dim_scatter_update"
+    found = e.op(kind, [flat, _each(e, places, sizes), values], flat.shape, dim=0)
+    found = e.reshaped(found, turned.shape)
+    return e.permuted(found, [order.index(d) for d in range(x.ndim)])
+
+
+def _each(e: Emitter, places: Ref, sizes: Sequence[int], dim: int = 0) -> Ref:
+    """Indices of one dim, the same for all elements of the others."""
+    shape = [*sizes[:dim], *places.shape, *sizes[dim:]]
+    return e.expanded(
+        e.reshaped(places, [n if d == dim else 1 for d, n in enumerate(shape)]), shape
+    )
+
+
+@aten("index_add", "index_copy", "index_fill")
+def index_add(e: Emitter, a: Args) -> Ref:
+    """x with rows of a dim added to, or replaced."""
+    x, places = e.ref(a["self"]), e.ref(a["index"])
+    dim, name = a["dim"] % x.ndim, a["name"]
+    each = _each(e, places, [*x.shape[:dim], *x.shape[dim + 1 :]], dim)
+    if name == "index_fill":
+        if isinstance(a["value"], Ref):
+            raise Unknown("index_fill with a computed value")
+        attrs = {"dim": dim, "src_scalar": float(a["value"])}
+        return e.op("dim_scatter_update_scalar", [x, each], x.shape, **attrs)
+    source, alpha = a["source"], a.get("alpha", 1)
+    source = source if alpha == 1 else e.same("scalar_mul", source, operand=alpha)
+    kind = "dim_scatter_add" if name == "index_add" else "dim_scatter_update"
+    return e.op(kind, [x, each, source], x.shape, dim=dim)
 
 
 @aten("gather")
 def gather(e: Emitter, a: Args) -> Ref:
-    return e.op("dim_gather", [a["self"], a["index"]], *a["out"], dim=a["dim"])
+    return e.op("dim_gather", [a["self"], a["index"]], *a["out"], dim=_dim(e, a))
 
 
-@aten("scatter_add")
-def scatter_add(e: Emitter, a: Args) -> Ref:
-    inputs = [a["self"], a["index"], a["src"]]
-    return e.op("dim_scatter_add", inputs, *a["out"], dim=a["dim"])
+def _dim(e: Emitter, a: Args) -> int:
+    return a["dim"] % max(e.ref(a["self"]).ndim, 1)
 
 
-@aten("scatter")
+@aten("scatter", "scatter_add")
 def scatter(e: Emitter, a: Args) -> Ref:
+    """x with values, or one value, at the index along a dim, or with them added there."""
+    if a.get("reduce"):
+        raise Unknown(f"scatter with reduce={a['reduce']!r}")
+    inputs, dim = [a["self"], a["index"]], _dim(e, a)
     if "src" in a:
-        inputs = [a["self"], a["index"], a["src"]]
-        return e.op("dim_scatter_update", inputs, *a["out"], dim=a["dim"])
-    return e.op(
-        "dim_scatter_update_scalar", [a["self"], a["index"]], *a["out"], dim=a["dim"],
-        src_scalar=a["value"],
-    )  # fmt: skip
+        kind = "dim_scatter_add" if a["name"] == "scatter_add" else "dim_scatter_update"
+        return e.op(kind, [*inputs, a["src"]], *a["out"], dim=dim)
+    return e.op("dim_scatter_update_scalar", inputs, *a["out"], dim=dim, src_scalar=a["value"])
 
 
 @aten("one_hot")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..emit import Emitter, Ref, Unknown
+from ..constants import Unknown
+from ..emit import Emitter, Ref
 from .table import Args, aten
 
 _NONE, _MEAN, _SUM = 0, 1, 2  # ATen's numbers of reductions

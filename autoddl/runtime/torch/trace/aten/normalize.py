@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from ..emit import Emitter, Ref, Unknown
+from ..constants import Unknown
+from ..emit import Emitter, Ref
 from .table import Args, aten
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..emit import Emitter, Ref, Unknown
-from .table import Args, aten
+import torch
+
+from ..constants import Unknown, Varying
+from ..emit import Emitter, Ref, product
+from .shape import repeat_interleave
+from .table import Args, aten, renamed
+
+renamed({"linalg_inv": "inv", "inverse": "inv"})
 
 
 @aten("linear")
@@ -45,30 +50,150 @@ def addmm(e: Emitter, a: Args) -> Ref:
     return e.op("broadcast_add", [y, x], y.shape)
 
 
+@aten("einsum")
+def einsum(e: Emitter, a: Args) -> Ref:
+    """Two tensors at a time, from the left."""
+    text, tensors = a["equation"].replace(" ", ""), [e.ref(x) for x in a["tensors"]]
+    given, arrow, out = text.partition("->")
+    terms = given.split(",")
+    if not arrow:
+        out = "".join(sorted(c for c in set(given) - {","} if given.count(c) == 1))
+    if "." in text or any(len(set(term)) < len(term) for term in terms):
+        raise Unknown(f"einsum of {text}")
+    x, names = tensors[0], terms[0]
+    for i in range(1, len(terms)):
+        wanted = set(out).union(*terms[i + 1 :])
+        x, names = _contracted(e, x, names, tensors[i], terms[i], wanted)
+    x, names = _without(e, x, names, set(out))
+    return e.permuted(x, [names.index(c) for c in out])
+
+
+def _without(e: Emitter, x: Ref, names: str, wanted: set[str]) -> tuple[Ref, str]:
+    """The sum over the dims that nobody wants."""
+    gone = [d for d, c in enumerate(names) if c not in wanted]
+    return (e.sum(x, gone) if gone else x), "".join(c for c in names if c in wanted)
+
+
+def _contracted(
+    e: Emitter, x: Ref, ones: str, y: Ref, others: str, wanted: set[str]
+) -> tuple[Ref, str]:
+    """The product of two named tensors, summed over what both have and nobody wants."""
+    x, ones = _without(e, x, ones, wanted | set(others))
+    y, others = _without(e, y, others, wanted | set(ones))
+    both = [c for c in ones if c in others and c in wanted]
+    summed = [c for c in ones if c in others and c not in wanted]
+    left = [c for c in ones if c not in others]
+    right = [c for c in others if c not in ones]
+    size = {**dict(zip(ones, x.shape, strict=True)), **dict(zip(others, y.shape, strict=True))}
+    shape = [size[c] for c in (*both, *left, *right)]
+    x = e.permuted(x, [ones.index(c) for c in (*both, *left, *summed)])
+    y = e.permuted(y, [others.index(c) for c in (*both, *summed, *right)])
+    front, (m, k, n) = (
+        [size[c] for c in both],
+        ([size[c] for c in s] for s in (left, summed, right)),
+    )
+    if summed:
+        rows = e.reshaped(x, [*front, product(m), product(k)])
+        found = e.product(rows, e.reshaped(y, [*front, product(k), product(n)]))
+    else:
+        x = e.reshaped(x, [*front, *m, *(1 for _ in n)])
+        y = e.reshaped(y, [*front, *(1 for _ in m), *n])
+        found = e.op("broadcast_mul", [x, y], shape)
+    return e.reshaped(found, shape), "".join((*both, *left, *right))
+
+
+@aten("_grouped_mm", "transformers::grouped_mm_fallback")
+def grouped(e: Emitter, a: Args) -> Ref:
+    """Rows by the matrix of the expert that they are for."""
+    x, weight = (
+        e.ref(a[n] if n in a else a[m]) for n, m in (("self", "input"), ("mat2", "weight"))
+    )
+    if x.ndim != 2 or weight.ndim != 3 or a["offs"] is None or a.get("bias") is not None:
+        raise Unknown("a grouped product of other tensors than rows and a matrix for each expert")
+    return e.op("grouped_matmul", [x, weight, a["offs"]], *a["out"])
+
+
 @aten("scaled_dot_product_attention")
 def attention(e: Emitter, a: Args) -> Ref:
     """softmax(q k^T scale + mask) v; see the rule of `attention`."""
     q, k, v = (e.ref(a[n]) for n in ("query", "key", "value"))
-    if a["dropout_p"]:
-        raise Unknown("attention with dropout inside; set its dropout_p to 0")
+    scale = float(a["scale"] if a["scale"] is not None else q.shape[-1] ** -0.5)
+    mask, causal = _seen(a["attn_mask"], bool(a["is_causal"]), (q.shape[-2], k.shape[-2]))
     if not q.ndim == k.ndim == v.ndim == 4:
-        raise Unknown("attention of tensors that are not [batch, heads, rows, width]")
-    scale = a["scale"] if a["scale"] is not None else 1 / math.sqrt(q.shape[-1])
-    mask = a["attn_mask"]
-    given = [q, k, v] if mask is None else [q, k, v, mask]
+        if not q.ndim == k.ndim == v.ndim == 3 or (mask is not None and mask.ndim > 2):
+            raise Unknown("attention of tensors that are not [batch, heads, rows, width]")
+        rows = {n: e.reshaped(x, (x.shape[0], 1, *x.shape[1:])) for n, x in
+                (("query", q), ("key", k), ("value", v))}  # fmt: skip
+        return e.reshaped(attention(e, {**a, **rows, "scale": scale}), a["out"][0])
     shape = (*q.shape[:-1], v.shape[-1])
-    return e.op("attention", given, shape, causal=bool(a["is_causal"]), scale=float(scale))
+    if a["dropout_p"]:
+        return _dropping(e, a, q, k, v, mask, causal)
+    given = [q, k, v] if mask is None else [q, k, v, mask]
+    return e.op("attention", given, shape, causal=causal, scale=scale)
+
+
+def _seen(mask: Any, causal: bool, size: tuple[int, int]) -> tuple[Any, bool]:
+    """The mask, and whether attention is causal; what a known mask says is said without it."""
+    if mask is None or isinstance(mask, Ref):
+        return mask, causal
+    known = mask.values[0] if isinstance(mask, Varying) else mask
+    if known.dtype == torch.bool:
+        seen = known
+    else:
+        seen = known == 0
+        if not bool((seen | (known <= torch.finfo(known.dtype).min)).all()):
+            return mask, causal
+    rows = torch.ones(size, dtype=torch.bool).tril()
+    if bool(seen.all()):
+        return None, causal
+    if seen.shape[-2:] == rows.shape and bool((seen == rows).all()):
+        return None, True
+    return mask, causal
+
+
+def _dropping(e: Emitter, a: Args, q: Ref, k: Ref, v: Ref, mask: Any, causal: bool) -> Ref:
+    """Attention that drops some of its weights, step by step."""
+    times = q.shape[1] // k.shape[1]
+    if times > 1:
+        many = {"dim": 1, "repeats": times}
+        k, v = (
+            repeat_interleave(
+                e, {**many, "self": x, "out": ((*x.shape[:1], q.shape[1], *x.shape[2:]),)}
+            )
+            for x in (k, v)
+        )
+    scale = a["scale"] if a["scale"] is not None else q.shape[-1] ** -0.5
+    scores = e.product(e.same("scalar_mul", q, operand=float(scale)), k, transpose_b=True)
+    hidden = float("-inf")
+    if causal:
+        far = ~torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
+        scores = e.op("masked_fill", [scores, far], scores.shape, operand=hidden)
+    if mask is not None and e.ref(mask).dtype == "bool":
+        far = e.op("logical_not", [mask], e.ref(mask).shape)
+        scores = e.op("masked_fill", [scores, far], scores.shape, operand=hidden)
+    elif mask is not None:
+        scores = e.op("broadcast_add", [scores, mask], scores.shape)
+    weights = e.same("dropout", e.same("softmax", scores), rate=float(a["dropout_p"]))
+    return e.product(weights, v)
 
 
 @aten("conv1d", "conv2d", "conv3d", "convolution")
 def conv(e: Emitter, a: Args) -> Ref:
     x, weight = e.ref(a["input"]), e.ref(a["weight"])
     dims = x.ndim - 2
-    if a.get("transposed") or isinstance(a["padding"], str):
-        raise Unknown("a transposed convolution, or padding by name")
+    if a.get("transposed"):
+        raise Unknown("a transposed convolution")
+    padding, taps = (
+        a["padding"],
+        [(n - 1) * d for n, d in zip(weight.shape[2:], _each(a["dilation"], dims), strict=True)],
+    )
+    if isinstance(padding, str):
+        padding = [n // 2 if padding == "same" else 0 for n in taps]
+        if a["padding"] == "same" and any(n % 2 for n in taps):
+            raise Unknown("a convolution that pads its two sides differently")
     y = e.op(
         f"conv{dims}d", [x, weight], a["out"][0], strides=_each(a["stride"], dims),
-        padding_before=_each(a["padding"], dims), dilation_rate=_each(a["dilation"], dims),
+        padding_before=_each(padding, dims), dilation_rate=_each(a["dilation"], dims),
         groups=a["groups"], kernel_size=tuple(weight.shape[2:]), filters=weight.shape[0],
         data_format="channels_first",
     )  # fmt: skip
@@ -115,3 +240,37 @@ def adaptive_avg_pool(e: Emitter, a: Args) -> Ref:
     dims = int(a["name"][-2])
     size = tuple(map(int, a["out"][0][-dims:]))
     return e.op(f"adaptive_avg_pool{dims}d", [a["self"]], a["out"][0], output_size=size)
+
+
+_RESIZED = {
+    "upsample_nearest1d": "nearest_1d", "upsample_nearest2d": "nearest_2d",
+    "upsample_nearest3d": "nearest_3d", "upsample_linear1d": "linear_1d",
+    "upsample_bilinear2d": "bilinear_2d", "upsample_bicubic2d": "bicubic_2d",
+    "upsample_trilinear3d": "trilinear_3d",
+}  # fmt: skip
+
+
+@aten(*_RESIZED)
+def resized(e: Emitter, a: Args) -> Ref:
+    x, (shape, _) = e.ref(a["input"] if "input" in a else a["self"]), a["out"]
+    size, before = tuple(map(int, shape[2:])), tuple(map(int, x.shape[2:]))
+    scales = a.get("scale_factors") or [
+        v for k, v in a.items() if k.startswith("scales") and v is not None
+    ]
+    if any(n * f != m for n, m, f in zip(before, size, scales, strict=False)):
+        raise Unknown("a resizing by a factor that no whole sizes have")
+    more = {"align_corners": a["align_corners"]} if "align_corners" in a else {}
+    return e.op(f"upsample_{_RESIZED[a['name']]}", [x], shape, output_size=size, **more)
+
+
+@aten("im2col", "col2im")
+def patches(e: Emitter, a: Args) -> Ref:
+    window = {
+        ours: tuple(map(int, a[theirs]))
+        for ours, theirs in (("kernel_size", "kernel_size"), ("dilation_rate", "dilation"),
+                             ("padding", "padding"), ("strides", "stride"))
+    }  # fmt: skip
+    kind, more = "unfold", {}
+    if a["name"] == "col2im":
+        kind, more = "fold", {"output_size": tuple(map(int, a["output_size"]))}
+    return e.op(kind, [a["self"]], a["out"][0], **window, **more, data_format="channels_first")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import torch
 
-from ..emit import Emitter, Ref, Unknown, left
+from ..constants import Unknown
+from ..emit import Emitter, Ref, left, product
 from .table import Args, aten
 
 
@@ -13,26 +14,40 @@ def _dims(a: Args, key: str = "dim") -> tuple[int, ...]:
     return () if value is None else tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
-@aten("sum")
-def sum_(e: Emitter, a: Args) -> Ref:
+@aten("sum", "mean")
+def summed(e: Emitter, a: Args) -> Ref:
     x = e.ref(a["self"])
     if not x.ndim:
         return x
-    return e.sum(e.cast(x, a["out"][1]), _dims(a), bool(a.get("keepdim")))
+    reduced = e.sum if a["name"] == "sum" else e.mean
+    return reduced(e.cast(x, a["out"][1]), _dims(a), bool(a.get("keepdim")))
 
 
-@aten("mean")
-def mean(e: Emitter, a: Args) -> Ref:
-    x = e.ref(a["self"])
-    if not x.ndim:
-        return x
-    return e.mean(e.cast(x, a["out"][1]), _dims(a), bool(a.get("keepdim")))
+@aten("linalg_vector_norm", "norm")
+def norm(e: Emitter, a: Args) -> Ref:
+    order = a["ord"] if "ord" in a else a["p"]
+    if order not in (None, 2):
+        raise Unknown(f"a norm of order {order}")
+    x = e.cast(a["self"], a["out"][1])
+    return _root(e, e.sum(e.same("square", x), _all_dims(e, a), bool(a.get("keepdim"))))
+
+
+def _root(e: Emitter, x: Ref) -> Ref:
+    """The square root, whose gradient at 0 is 0, as ATen's norms and deviations have it."""
+    none = e.op("scalar_logical_equal", [x], x.shape, "bool", operand=0)
+    root = e.same("sqrt", e.op("masked_fill", [x, none], x.shape, operand=1.0))
+    return e.op("masked_fill", [root, none], x.shape, operand=0.0)
+
+
+def _all_dims(e: Emitter, a: Args) -> tuple[int, ...]:
+    ndim = e.ref(a["self"]).ndim
+    return tuple(sorted(d % ndim for d in _dims(a))) or tuple(range(ndim))
 
 
 @aten("amax", "amin", "all", "any", "prod")
 def extremum(e: Emitter, a: Args) -> Ref:
     x, keep = e.ref(a["self"]), bool(a.get("keepdim"))
-    dims = tuple(d % x.ndim for d in _dims(a)) or tuple(range(x.ndim))
+    dims = _all_dims(e, a)
     kind = {"amax": "max", "amin": "min"}.get(a["name"], a["name"])
     shape = left(x.shape, dims, keep)
     return e.op(f"reduce_{kind}", [x], shape, a["out"][1], axis=dims, keepdims=keep)
@@ -45,11 +60,11 @@ def var(e: Emitter, a: Args) -> Ref:
     correction = 1 if correction is None else correction
     if correction not in (0, 1):
         raise Unknown(f"a variance with correction={correction}")
-    dims = tuple(sorted(d % x.ndim for d in _dims(a))) or tuple(range(x.ndim))
+    dims = _all_dims(e, a)
     found = e.op(
         "var", [x], left(x.shape, dims, keep), dim=dims, keepdim=keep, unbiased=bool(correction)
     )
-    return e.same("sqrt", found) if a["name"] == "std" else found
+    return _root(e, found) if a["name"] == "std" else found
 
 
 @aten("softmax", "_softmax", "log_softmax", "_log_softmax")
@@ -67,45 +82,59 @@ def cumsum(e: Emitter, a: Args) -> Ref:
     return e.same("cumsum", e.cast(a["self"], a["out"][1]), dim=a["dim"])
 
 
-@aten("argmax")
+@aten("argmax", "argmin")
 def argmax(e: Emitter, a: Args) -> Ref:
     x = e.ref(a["self"])
     if a["dim"] is None:
-        raise Unknown("argmax of a whole tensor")
-    x = e.swapped(x, a["dim"], -1)
+        return e.reshaped(
+            _largest(e, e.reshaped(x, (product(x.shape),)), 0, a["name"]), a["out"][0]
+        )
+    return e.reshaped(_largest(e, x, a["dim"], a["name"]), a["out"][0])
+
+
+def _largest(e: Emitter, x: Ref, dim: int, name: str) -> Ref:
+    """Where the largest along a dim is, or the smallest; the dim stays with size 1."""
+    x = e.swapped(x if name.endswith("max") else e.same("negative", x), dim, -1)
     found = e.op("argmax", [x], x.shape[:-1], "int64")
-    shape = (*found.shape, 1)
-    return e.swapped(e.reshaped(found, shape), a["dim"], -1) if a["keepdim"] else found
-
-
-@aten("topk")
-def topk(e: Emitter, a: Args) -> tuple[Ref, Ref]:
-    """The k largest of the last dim, and where they are."""
-    x = e.ref(a["self"])
-    if a["dim"] % x.ndim != x.ndim - 1 or not a["largest"]:
-        raise Unknown("topk of another dim than the last, or of the smallest")
-    shape = (*x.shape[:-1], a["k"])
-    places = e.op("top_k", [x], shape, "int64", k=a["k"], sorted=a["sorted"])
-    return e.op("dim_gather", [x, places], shape, dim=x.ndim - 1), places
-
-
-@aten("sort")
-def sort(e: Emitter, a: Args) -> tuple[Ref, Ref]:
-    x = e.ref(a["self"])
-    if a["dim"] % x.ndim != x.ndim - 1:
-        raise Unknown("sort of another dim than the last")
-    direction = "DESCENDING" if a["descending"] else "ASCENDING"
-    places = e.op("arg_sort", [x], x.shape, "int64", direction=direction)
-    return e.op("dim_gather", [x, places], x.shape, dim=x.ndim - 1), places
+    return e.swapped(e.reshaped(found, (*found.shape, 1)), dim, -1)
 
 
 @aten("max.dim", "min.dim")
-def max_of_dim(e: Emitter, a: Args) -> tuple[Ref, Any]:
-    """The largest along a dim; where it is comes by itself, if that is read."""
-    x, keep, dim = e.ref(a["self"]), a["keepdim"], a["dim"] % e.ref(a["self"]).ndim
-    kind = a["name"].partition(".")[0]
-    values = e.op(f"reduce_{kind}", [x], left(x.shape, (dim,), keep), axis=(dim,), keepdims=keep)
-    return values, None
+def max_of_dim(e: Emitter, a: Args) -> tuple[Ref, Ref]:
+    """Of equal ones only the one that is taken gets the gradient."""
+    x, (shape, _) = e.ref(a["self"]), a["out"][0]
+    places = _largest(e, x, a["dim"], f"arg{a['name'][:3]}")
+    values = e.op("dim_gather", [x, places], places.shape, x.dtype, dim=a["dim"] % x.ndim)
+    return e.reshaped(values, shape), e.reshaped(places, shape)
+
+
+@aten("topk", "sort")
+def ordered(e: Emitter, a: Args) -> tuple[Ref, Ref]:
+    """The first in an order along a dim, or all, and where they are."""
+    x = e.swapped(a["self"], a["dim"], -1)
+    if a["name"] == "topk":
+        attrs = {"k": a["k"], "sorted": a["sorted"]}
+        key = x if a["largest"] else e.same("negative", x)
+        places = e.op("top_k", [key], (*x.shape[:-1], a["k"]), "int64", **attrs)
+    else:
+        direction = "DESCENDING" if a["descending"] else "ASCENDING"
+        places = e.op("arg_sort", [x], x.shape, "int64", direction=direction)
+    values = e.op("dim_gather", [x, places], places.shape, x.dtype, dim=x.ndim - 1)
+    return e.swapped(values, a["dim"], -1), e.swapped(places, a["dim"], -1)
+
+
+@aten("histc")
+def histc(e: Emitter, a: Args) -> Ref:
+    """How many of some whole numbers are 0, 1, ..., as routers count the tokens of an expert."""
+    x, bins = e.ref(a["self"]), a["bins"]
+    made = next((op for op in reversed(e.ops) if x.name in op.outputs), None)
+    whole = made is not None and made.kind == "cast" and not e.tensors[made.inputs[0]].spec.is_float
+    if a["min"] != 0 or a["max"] != bins - 1 or (x.is_float and not whole):
+        raise Unknown("a histogram of other numbers than 0, 1, ... bins - 1")
+    rows = e.reshaped(x, (product(x.shape), 1))
+    numbers = torch.arange(bins, dtype=getattr(torch, x.dtype))
+    hits = e.op("broadcast_equal", [rows, numbers], (rows.shape[0], bins), "bool")
+    return e.sum(e.cast(hits, a["out"][1]), (0,))
 
 
 @aten("max", "min")

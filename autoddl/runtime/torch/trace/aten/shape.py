@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..emit import Emitter, Ref, Unknown
+from ..constants import Unknown
+from ..emit import Emitter, Ref
 from .table import Args, aten
 
 
@@ -110,6 +111,37 @@ def slice_(e: Emitter, a: Args) -> Ref:
     return e.op("slice", [x], a["out"][0], start=begin, stop=end, step=steps)
 
 
+@aten("slice_scatter", "select_scatter")
+def slice_scatter(e: Emitter, a: Args) -> Ref:
+    """A tensor with another in the place of a slice."""
+    x, part = e.ref(a["self"]), e.cast(a["src"], a["out"][1])
+    dim, step = a["dim"] % x.ndim, a.get("step", 1)
+    size = x.shape[dim]
+    start = (a["index"] if "index" in a else a["start"]) or 0
+    start = min(max(start + size if start < 0 else start, 0), size)
+    if "index" in a:
+        part = e.reshaped(part, [1 if d == dim else n for d, n in enumerate(x.shape)])
+    if part.shape[dim] == size:
+        return part
+    whole = [(0, n, 1) for n in x.shape]
+    whole[dim] = (start, min(start + step * part.shape[dim], size), step)
+    begin, end, steps = (tuple(t) for t in zip(*whole, strict=True))
+    return e.op("slice_update", [x, part], x.shape, start=begin, stop=end, step=steps)
+
+
+@aten("unfold")
+def windows(e: Emitter, a: Args) -> Ref:
+    x = e.ref(a["self"])
+    attrs = {"dimension": a["dimension"] % x.ndim, "size": a["size"], "step": a["step"]}
+    return e.op("unfold_tensor", [x], a["out"][0], **attrs)
+
+
+@aten("reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d")
+def pad_with_own(e: Emitter, a: Args) -> Ref:
+    padding = tuple(map(int, a["padding"]))
+    return e.op(a["name"], [a["self"]], a["out"][0], padding=padding)
+
+
 @aten("split", "split_with_sizes", "chunk", "unbind", "split_copy", "split_with_sizes_copy",
       "unbind_copy", "tensor_split", "unsafe_split", "unsafe_chunk")  # fmt: skip
 def split(e: Emitter, a: Args) -> list[Ref]:
@@ -160,10 +192,19 @@ def triangle(e: Emitter, a: Args) -> Ref:
 def pad(e: Emitter, a: Args) -> Ref:
     """Padding with one value; `padding` counts from the last dim."""
     x, sizes = e.ref(a["self"]), tuple(a["pad"])
-    if a.get("mode", "constant") != "constant":
-        raise Unknown(f"padding with mode={a['mode']!r}")
-    if any(n < 0 for n in sizes):
-        raise Unknown("padding with negative sizes")
+    mode = a.get("mode", "constant")
+    if mode in ("reflect", "replicate") and len(sizes) in (2, 4):
+        kind = f"{'reflection' if mode == 'reflect' else 'replication'}_pad{len(sizes) // 2}d"
+        return e.op(kind, [x], a["out"][0], padding=sizes)
+    if mode != "constant":
+        raise Unknown(f"padding with mode={mode!r}")
+    for i, n in enumerate(sizes):
+        if n < 0:  # what it takes away
+            dim = x.ndim - 1 - i // 2
+            x = e.narrowed(x, dim, 0 if i % 2 else -n, x.shape[dim] + n)
+    sizes = tuple(max(n, 0) for n in sizes)
+    if not any(sizes):
+        return x
     rest = (0,) * (x.ndim - len(sizes) // 2)
     before, after = ((*rest, *sizes[i::2][::-1]) for i in (0, 1))
     value = a["value"] or 0

@@ -32,6 +32,12 @@ def aten(*names: str) -> Callable[[Handler], Handler]:
     return register
 
 
+def handled(target: Any) -> str | None:
+    """The name under which an operator of torch has a handler, if it has one."""
+    name = target._schema.name.removeprefix("aten::")
+    return next((n for n in (f"{name}.{target._overloadname}", name) if n in HANDLERS), None)
+
+
 def renamed(kinds: Mapping[str, str]) -> None:
     """Register operators of one tensor that keep its shape: ATen's name -> our kind."""
 

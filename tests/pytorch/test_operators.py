@@ -1,0 +1,167 @@
+"""What ATen's operators become computes what ATen does, and its gradients: ties, zeros, negative
+indices, changes in place.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from autoddl.runtime.torch.framework import build_trainer
+from autoddl.runtime.torch.trace.trace import trace_with_state
+from tests.runtime.random_plans import cluster_of, random_plan
+
+ROWS, WIDTH = 4, 6
+ONES = torch.ones(WIDTH)
+FEW = torch.tensor([-1, 0, -2])
+SEEN = torch.ones(2, 2, dtype=torch.bool)
+
+
+def images(y):
+    return y.reshape(-1, 1, 2, 3)
+
+
+def changed(change):
+    """A function that changes a copy of its argument in place."""
+
+    def function(y):
+        z = y * 1.5
+        change(z, y)
+        return z
+
+    return function
+
+
+def attended(mask=None, **options):
+    return lambda y: F.scaled_dot_product_attention(
+        images(y), images(y) * 2, images(y) + 1, mask, **options
+    )
+
+
+def without_gradient(y):
+    with torch.no_grad():
+        spread = y.std(1, keepdim=True)
+    return y / spread
+
+
+def of_a_view(z, y):
+    z.view(-1)[::2].mul_(3)
+
+
+def as_numbers(x):
+    return (x * 10).long()
+
+
+FUNCTIONS = {
+    # order, and equal elements
+    "max": lambda y: F.relu(y).max(1).values,
+    "min": lambda y: F.relu(y).min(1, keepdim=True)[0] + y,
+    "places": lambda y: y * y.min(1).indices[:, None],
+    "amax": lambda y: F.relu(y).amax(1),
+    "largest": lambda y: F.relu(y).max() * y,
+    "sort": lambda y: y.sort(0, descending=True)[0] * ONES.cumsum(0),
+    "topk": lambda y: y.topk(2, 1, largest=False)[0] + y.topk(2, 0)[0].sum(),
+    "argmax": lambda y: y * F.one_hot(y.argmax(1), WIDTH) + y.argmin(0) + y.flatten().argmax(),
+    "histogram": lambda y: y * torch.histc(as_numbers(y).clamp(0, 5).float(), 6, 0, 5),
+    # numbers
+    "remainder": lambda y: y % 0.7 + y * (as_numbers(y) % 4) + y * (y % -0.3),
+    "remainders": lambda y: y % (y.abs() + 0.1),
+    "fmod": lambda y: y.fmod(0.7) + y * as_numbers(y).fmod(4),
+    "divided": lambda y: y.detach() // 0.3 * y + torch.div(y, 0.3, rounding_mode="trunc") * y,
+    "clamped": lambda y: F.relu(y).clamp(torch.zeros(WIDTH), ONES),
+    "norm": lambda y: F.relu(y).norm(dim=1) + (y * 0).norm(dim=1) + y[:, :2].relu().norm(),
+    "deviation": lambda y: (y * 0 + 1).std(1) + y.std(1),
+    "chosen": lambda y: torch.where(y > 0, 1.0, -1.0) * y + y.masked_fill(y > 0, y.mean()),
+    "logsumexp": lambda y: y.logsumexp(1) + F.normalize(y, dim=1)[:, 0],
+    "mixed": lambda y: torch.addcmul(y, y, y, value=2) + torch.lerp(y, y * y, 0.3),
+    "gated": lambda y: F.glu(y) + torch.diff(y)[:, :3] + F.softshrink(y)[:, :3],
+    "losses": lambda y: F.huber_loss(y, y * y) + F.cosine_similarity(y, y * y, dim=1),
+    # places
+    "rows": lambda y: y[torch.arange(y.shape[0]), (y.sum(1) > 0).long()],
+    "outer": lambda y: y[torch.arange(y.shape[0])[:, None], torch.tensor([0, 2])[None]],
+    "turned": lambda y: y[torch.arange(y.shape[0])[None], torch.arange(6)[:, None]],
+    "negative": lambda y: y[:, FEW] + y[:, (y[0, :3] > 0).long() - 1],
+    "several": lambda y: images(y)[:, 0, torch.tensor([0, 1, -1]), torch.tensor([2, 0, 1])],
+    "apart": lambda y: images(y)[:, torch.tensor([0, 0]), :, torch.tensor([2, -2])],
+    "computed": lambda y: y.reshape(-1, 2, 3)[:, (y[0, :2] > 0).long(), (y[1, :2] < 0).long() - 1],
+    "gather": lambda y: y.gather(-1, (y > 0).long()) + y.index_select(1, FEW % 6).sum(),
+    "scattered": lambda y: y.scatter(-1, (y[:, :2] > 0).long() * 2 + FEW[1:] % 2, y[:, 2:4]),
+    "added": lambda y: y.scatter_add(1, (y > 0).long(), y) + y.index_add(1, FEW % 4, y[:, :3]),
+    "copied": lambda y: y.index_copy(1, FEW % 6, y[:, :3]) + y.index_fill(1, FEW % 4, 2.0),
+    "put": changed(lambda z, y: z.index_put_((FEW[:2], FEW[1:]), y[0, :2])),
+    "put_twice": changed(lambda z, y: z.index_put_((FEW * 0,), y[:3], accumulate=True)),
+    "masked": changed(lambda z, y: z.masked_fill_(y > 0, 2.0)),
+    "put_masked": changed(lambda z, y: z.__setitem__(y > 0, 0.5)),
+    "column": changed(lambda z, y: z[:, -1].copy_(y[:, 0])),
+    "row": changed(lambda z, y: z[0].fill_(2.0)),
+    "part": changed(lambda z, y: z[:, 1:3].add_(y[:, 3:5])),
+    "steps": changed(lambda z, y: z[:, ::2].copy_(y[:, 1::2])),
+    "view": changed(of_a_view),
+    "zeroed": changed(lambda z, y: z[:, :3].zero_()),
+    "detached": lambda y: y * y.detach().mul(2),
+    "no_grad": without_gradient,
+    # shapes
+    "windows": lambda y: y.unfold(1, 3, 2) * torch.arange(3.0),
+    "padded": lambda y: F.pad(y[:, None], (2, 1), "reflect") + 2 * F.pad(
+        y[:, None], (1, 2), "replicate"),
+    "cut": lambda y: F.pad(y, (-1, 2)),
+    "resized": lambda y: F.interpolate(images(y), (4, 6)) + F.interpolate(
+        images(y), scale_factor=2.0, mode="bilinear"),
+    "patches": lambda y: F.fold(F.unfold(images(y), (2, 2)).square(), (2, 3), (2, 2)),
+    "shuffled": lambda y: F.pixel_shuffle(y.reshape(-1, 6, 1, 1)[:, :4], 2),
+    "batch": lambda y: y + torch.arange(y.shape[0])[:, None] * 0.1,
+    "einsum": lambda y: torch.einsum("bij,bkj->bki", y.reshape(-1, 2, 3), y.reshape(-1, 2, 3)),
+    "einsums": lambda y: torch.einsum("bij,bj,k->bk", y.reshape(-1, 2, 3), y[:, :3], ONES),
+    "outside": lambda y: torch.einsum("bi,bj->bij", y, y) + torch.einsum("bi->", y),
+    # attention
+    "seen": attended(SEEN),
+    "causal": attended(SEEN.tril()),
+    "as_causal": attended(is_causal=True),
+    "backwards": attended(SEEN.triu()),
+    "biased": attended(torch.zeros(2, 2).masked_fill(~SEEN.tril(), float("-inf"))),
+    "of_rows": lambda y: F.scaled_dot_product_attention(*(y.reshape(-1, 2, 3),) * 3),
+}  # fmt: skip
+
+FIXED = {"put_twice", "batch"}  # what they compute follows from the batch's size otherwise
+
+
+class Each(nn.Module):
+    """Each function of the input times a parameter of its own."""
+
+    def __init__(self, names):
+        super().__init__()
+        self.own = nn.ParameterDict({name: 1 + 0.1 * torch.randn(WIDTH) for name in names})
+
+    def forward(self, x):
+        return [FUNCTIONS[name](x * own).flatten() for name, own in self.own.items()]
+
+
+def squares(results, _):
+    return sum((y + 0.3).square().sum() for y in results)
+
+
+def differ(names):
+    """Which functions' parameters get another gradient than eager autograd's."""
+    torch.manual_seed(0)
+    model, x = Each(names), torch.randn(ROWS, WIDTH)
+    traced = trace_with_state(model, x, torch.zeros(ROWS), loss=squares)
+    assert traced.graph.batch == (0 if set(names) & FIXED else ROWS)
+    plan = random_plan(traced.graph, cluster_of(1, 1), 0)
+    trainer = build_trainer(traced, plan, lambda p: torch.optim.SGD(p, lr=1.0))
+    expected = squares(model(x), None)
+    expected.backward()
+    loss = float(trainer.step(x, torch.zeros(ROWS)))
+    assert loss == pytest.approx(float(expected), rel=1e-5)
+    state = trainer.state_dict()
+    found = []
+    for name, own in model.own.items():
+        gradient = torch.zeros(WIDTH) if own.grad is None else own.grad
+        made = own.detach() - state[f"own.{name}"]
+        if not torch.allclose(made, gradient, rtol=1e-4, atol=1e-4 * float(gradient.abs().max())):
+            found.append((name, made.tolist(), gradient.tolist()))
+    return found
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_values_and_gradients_are_atens(fixed):
+    assert not differ([name for name in FUNCTIONS if (name in FIXED) == fixed])
