@@ -205,7 +205,7 @@ def _own_loss(result, batch):
 
 
 def _vision(name):
-    from torchvision import models
+    from torchvision import models  # type: ignore[import-not-found]
 
     if name == "vgg11":
         model = models.vgg11(num_classes=10)
