@@ -258,6 +258,12 @@ class Cluster:
         """Of the devices of a host."""
         return self._kinds_of_runs[node * len(self._kinds_of_runs) // self.nodes]
 
+    def group_name(self, node: int) -> str:
+        """Of the group that a host is of, or of its run if there are no groups but shares."""
+        runs = self.runs if self.groups else tuple(range(len(self.shares) or 1))
+        number = runs[node * len(runs) // self.nodes]
+        return self.groups[number].name if self.groups else f"run {number}"
+
     @cached_property
     def _kinds_of_runs(self) -> tuple[Kind, ...]:
         """Of runs of equally many hosts, as fine as the groups and the shares divide them."""

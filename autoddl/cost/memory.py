@@ -123,9 +123,13 @@ def held_bytes(
     ops: Mapping[str, PlannedOp],
     edges: Mapping[tuple[str, int], PlannedEdge],
     again: Recomputation,
+    mesh: Mesh | None = None,
 ) -> dict[str, Held]:
-    """Operator name -> what it holds; a copy counts for the operator that reads it."""
-    mesh, copies = model.cluster.mesh, model.parameter_copies
+    """Operator name -> what it holds; a copy counts for the operator that reads it.
+
+    mesh: as the devices see it that are meant; None: as the fullest do (`CostModel.memory_mesh`)
+    """
+    mesh, copies = mesh or model.memory_mesh, model.parameter_copies
     last = last_product(graph) if last_counts(micro_batches, bool(again.blocks)) else None
     reader = None if last is None else reader_of(graph, last)
     held: dict[str, Held] = {}

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster.spec import Cluster
+from ..sbp.mesh import Mesh
 from .collectives import CommModel, CommRule
 from .memory_rules import MemoryRules, rules_of
 
@@ -58,12 +59,32 @@ class ExchangePrice:
 
 
 @dataclass(frozen=True)
+class MemoryView:
+    """What devices of one kind hold, and how much they may.
+
+    mesh:  as they see it: along an uneven first axis they hold their own part
+    times: so many times the memory of the device that has least, which a limit is stated for
+    hosts: of that kind
+    """
+
+    mesh: Mesh
+    times: float
+    hosts: tuple[int, ...]
+
+    def hides(self, other: MemoryView) -> bool:
+        """Whether the other kind's devices are never fuller than these."""
+        more = self.mesh.parts[:1] <= other.mesh.parts[:1]
+        return more and self.times <= other.times
+
+
+@dataclass(frozen=True)
 class CostModel:
     """Prices for training on `cluster`.
 
     optimizer:          "sgd", "momentum", "adam" or "adamw": sets the memory of a parameter
     comm_rule:          "shared_nic" or the paper's "plain"
-    memory_limit_bytes: per device; None takes the device's memory
+    memory_limit_bytes: per device, of unlike ones of that with least memory: the others may use as
+                        many times more as they have; None takes the device's memory
     precision:          of the parameters, "float32", "float16" or "bfloat16"
     back_end:           that runs the plan: its memory rules say what a step needs
     overlap:            gradients may travel beside the backward pass
@@ -119,3 +140,45 @@ class CostModel:
         if self.memory_limit_bytes is not None:
             return float(self.memory_limit_bytes)
         return float(self.cluster.memory_bytes)
+
+    @cached_property
+    def memory_views(self) -> tuple[MemoryView, ...]:
+        """Of each kind of devices that may be the fullest; on machines of one kind there is one."""
+        cluster, mesh = self.cluster, self.cluster.mesh
+        hosts: list[list[int]] = [[] for _ in cluster.kinds]
+        for node in range(cluster.nodes):
+            hosts[cluster.kinds.index(cluster.kind_of(node))].append(node)
+        largest = max(mesh.shares, default=1) / (sum(mesh.shares) or 1)
+        views = [
+            MemoryView(
+                mesh.seen_by(kind.part * largest) if mesh.shares else mesh,
+                kind.device.memory_bytes / cluster.memory_bytes,
+                tuple(own),
+            )
+            for kind, own in zip(cluster.kinds, hosts, strict=True)
+        ]
+        kept: list[MemoryView] = []
+        for number, view in enumerate(views):
+            others = (*kept, *views[number + 1 :])
+            if not any(other.hides(view) for other in others):
+                kept.append(view)
+        return tuple(kept)
+
+    @cached_property
+    def memory_mesh(self) -> Mesh:
+        """The mesh at which bytes add up to no less than the fullest device holds.
+
+        In bytes of the device with least memory: of what the first axis splits each tensor counts
+        as much as it fills the device that it fills most.
+        """
+        if len(self.memory_views) == 1:
+            return self.memory_views[0].mesh
+        fullest = max(1 / (view.mesh.parts[0] * view.times) for view in self.memory_views)
+        return self.cluster.mesh.seen_by(fullest)
+
+    @cached_property
+    def memory_devices(self) -> float:
+        """How many devices with the least memory have as much as all have together."""
+        kinds = (self.cluster.kind_of(node) for node in range(self.cluster.nodes))
+        memory = sum(kind.device.memory_bytes for kind in kinds) / self.cluster.memory_bytes
+        return memory * self.cluster.gpus_per_node

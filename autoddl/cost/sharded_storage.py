@@ -204,22 +204,27 @@ def edge_times(
 
 @dataclass(frozen=True)
 class _Split:
-    """gathered: [n, axis] axes split in storage and Broadcast in use; rows: [n] if any is; bytes"""
+    """gathered: [n, axis] axes split in storage and Broadcast in use; rows: [n] if any is; bytes,
+    and those that count as memory
+    """
 
     gathered: Bools
     rows: Bools
     bytes: Floats
+    held: Floats
 
 
 @dataclass(frozen=True)
 class StoragePrices:
     """Seconds and bytes of one parameter under the storages, for n strategies of its reader.
 
+    memory_mesh: as the fullest devices see it (`CostModel.memory_mesh`)
     copies: tensors of the parameter's size: weight, gradient, optimiser slots
     """
 
     spec: TensorSpec
     comm: CommModel
+    memory_mesh: Mesh
     copies: int
     needed: Codes
     given: Codes
@@ -241,10 +246,10 @@ class StoragePrices:
     def memory_bytes(self, stage: int, stored: Codes, held: float) -> Floats:
         """[n] of weight, gradient, optimiser slots and, so much as it is `held`, gathered copy."""
         split = self._split(stored)
-        memory = self.copies * split.bytes
-        memory += held * np.where(split.rows, self._whole, 0.0)
+        memory = self.copies * split.held
+        memory += held * np.where(split.rows, self._whole_held, 0.0)
         if stage == 1:
-            memory += self._whole - split.bytes
+            memory += self._whole_held - split.held
         return memory
 
     def seconds(
@@ -300,7 +305,8 @@ class StoragePrices:
         key = stored.tobytes()
         if key not in self._splits:
             gathered = (stored >= 0) & (self.needed == _B)
-            self._splits[key] = _Split(gathered, gathered.any(axis=1), self._bytes(stored))
+            sizes = self._bytes(stored), self._held(stored)
+            self._splits[key] = _Split(gathered, gathered.any(axis=1), *sizes)
         return self._splits[key]
 
     @cached_property
@@ -308,8 +314,17 @@ class StoragePrices:
         """[n] bytes of what its reader takes."""
         return self._bytes(self.needed)
 
+    @cached_property
+    def _whole_held(self) -> Floats:
+        return self._held(self.needed)
+
     def _bytes(self, codes: Codes) -> Floats:
         return even_bytes_of(self.spec, codes, self.comm.mesh)
+
+    def _held(self, codes: Codes) -> Floats:
+        """What counts as memory."""
+        is_same = self.memory_mesh.parts == self.comm.mesh.parts
+        return self._bytes(codes) if is_same else even_bytes_of(self.spec, codes, self.memory_mesh)
 
 
 def _masks(along: Bools) -> Ints:

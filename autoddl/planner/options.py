@@ -62,7 +62,9 @@ class PlanOptions:
                         rows of the batch meet, in a contrastive loss for instance
     in_flight:          micro-batches at once on one mesh: 2, of which one computes while the other
                         communicates, or 1; None for what is faster, of 1 without overlap
-    memory_limit_bytes: per device; None takes the device's memory, and inf sets no limit
+    memory_limit_bytes: per device; None takes the device's memory, and inf sets no limit. Where
+                        devices are not alike, of that with least memory: the others may hold
+                        as many times more as they have
     search:             an algorithm of `search.algorithms` by name, or one of your own
     comm_rule:          "shared_nic", or "plain" for the prices of the AutoDDL paper
     restarts:           random starts of a heuristic search

@@ -39,7 +39,7 @@ from .shares import (
     better_shares,
     divided_rows,
     proportional_shares,
-    speeds,
+    starts,
 )
 from .stages.in_stages import plan_in_stages
 from .tables.group_table import Space
@@ -169,7 +169,7 @@ def _on_hosts(graph: Graph, model: CostModel, options: PlanOptions, space: Space
         at,
         lambda plan: figures(plan).iteration_s,
         lambda plan: better_shares(plan, rows),
-        speeds(cluster, graph),
+        starts(cluster, graph),
         rows,
     )
     if best is None:

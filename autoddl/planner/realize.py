@@ -18,7 +18,7 @@ from ..cost.collectives import CommModel
 from ..cost.exchange import Buckets
 from ..cost.liveness import required_bytes
 from ..cost.memory import held_bytes
-from ..cost.model import CostModel
+from ..cost.model import CostModel, MemoryView
 from ..cost.recompute import Recomputation
 from ..cost.sharded_storage import (
     WHOLE,
@@ -342,10 +342,15 @@ class Candidate:
         """Bytes of a step as the tables add them up."""
         tables = self.tables
         graph, parts = tables.grouping.graph, tables.micro_batches
-        if again.blocks == tables.again.blocks:
+        views = tables.model.memory_views
+        if again.blocks == tables.again.blocks and len(views) == 1:
             return self.result.memory
-        held = held_bytes(graph, tables.model, parts, *self.placed, again)
-        return sum(own.memory_bytes for own in held.values())
+
+        def of(view: MemoryView) -> float:
+            held = held_bytes(graph, tables.model, parts, *self.placed, again, view.mesh)
+            return sum(own.memory_bytes for own in held.values()) / view.times
+
+        return max(map(of, views))
 
     def _fullest(self, again: Recomputation, limit_bytes: float, buckets: Buckets = ()) -> float:
         """Bytes of a step at its fullest moment, which may be more than what adds up.
@@ -357,7 +362,13 @@ class Candidate:
         mesh, optimizer, parts = model.cluster.mesh, model.optimizer, tables.micro_batches
         known = again, buckets, model.ema, self.turns
         step = PlannedStep(graph, mesh, parts, optimizer, *self.placed, *known)
-        return required_bytes(step, model.memory_rules, limit_bytes)
+        return max(
+            required_bytes(
+                replace(step, mesh=view.mesh), model.memory_rules, limit_bytes * view.times
+            )
+            / view.times
+            for view in model.memory_views
+        )
 
     @property
     def key(self) -> tuple[int, Blocks]:

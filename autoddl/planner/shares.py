@@ -8,9 +8,11 @@ al., EuroSys 2024, section 2.4 and Fig. 2). So, as in HAP (section 3.1), the two
 turns: strategies at given shares by a search, and the shares at which these strategies take least
 (`better_shares`), at which is searched again, until no new shares come up.
 
-Even and proportional shares are always tried, and the fastest plan of all is taken, as it was
-priced, so it is never slower than the even one. Where the even plan is the fastest, the turns begin
-again halfway between the two.
+Even and proportional shares are always tried, and those in proportion to the memory of the devices
+where that differs; the fastest plan of all is taken, as it was priced, so it is never slower than
+the even one. Where the even plan is the fastest, or nothing fits, the turns begin again halfway
+between even and proportional shares (`starts`). Where these do not fit, shares between them and the
+fastest that fit are tried, halving what lies between.
 
 The shares at which given strategies take least are exact, in whole units, for up to three kinds. Of
 a plan, what each operator takes and what is communicated is known at any shares (`Strategies`).
@@ -243,6 +245,14 @@ def filled(most: Sequence[int], units: int) -> tuple[int, ...]:
     return tuple(shares)
 
 
+def starts(cluster: Cluster, graph: Graph) -> tuple[tuple[float, ...], ...]:
+    """What runs of hosts may want of the whole: by speed, by memory, halfway to even."""
+    speed = speeds(cluster, graph)
+    memory = tuple(float(cluster.device_of(group).memory_bytes) for group in cluster.runs)
+    by_memory = (memory,) if len(set(memory)) > 1 else ()
+    return speed, *by_memory, tuple(v**_HALFWAY for v in speed)
+
+
 def speeds(cluster: Cluster, graph: Graph) -> tuple[float, ...]:
     """How fast each run of hosts computes the model, the fastest 1."""
     seconds = [alone_s(cluster.device_of(group), cluster, graph) for group in cluster.runs]
@@ -310,26 +320,42 @@ def best_shares(
     at: Callable[[Shares], Found | None],
     seconds: Callable[[Found], float],
     better: Callable[[Found], Shares],
-    speed: Sequence[float],
+    starts: Sequence[Sequence[float]],
     rows: int,
 ) -> tuple[Shares | None, dict[Shares, Found]]:
     """The shares whose plan is fastest (None: none fits), and all plans that were found.
 
     at:     the plan at given shares, None if nothing fits there; () stands for even ones
     better: the shares at which the strategies of a plan take least
+    starts: of the turns; the last where those before it came to no better than even ones
     """
     found: dict[Shares, Found | None] = {(): at(())}
-    for power in (1.0, _HALFWAY):
-        shares = _told(whole_shares([v**power for v in speed], rows))
+    for number, wanted in enumerate(starts):
+        if number == len(starts) - 1 and _fastest(found, seconds):
+            break
+        shares = _told(whole_shares(wanted, rows))
         while shares not in found and len(found) < TRIES:
             plan = found[shares] = at(shares)
             if plan is None:
                 break
             shares = _told(better(plan))
-        if _fastest(found, seconds) != ():
+    fits, wanted = _fastest(found, seconds), starts[0]
+    while fits is not None and found[_told(whole_shares(starts[0], rows))] is None:
+        between = _told(whole_shares(_middle(fits or (1,) * len(wanted), wanted), rows))
+        if between in found or len(found) >= TRIES:
             break
+        found[between] = at(between)
+        if _fastest(found, seconds) == between:
+            fits = between
+        else:
+            wanted = between or wanted
     plans = {shares: plan for shares, plan in found.items() if plan is not None}
     return _fastest(plans, seconds), plans
+
+
+def _middle(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    """Of the whole, halfway between what two give each run."""
+    return [(a / sum(one) + b / sum(other)) / 2 for a, b in zip(one, other, strict=True)]
 
 
 def _fastest(

@@ -131,12 +131,30 @@ class PlanFigures:
 
     @cached_property
     def needed_bytes(self) -> tuple[float, ...]:
-        """Per stage, what its parts need of a device, which the memory limit is held against."""
+        """Per stage, what its parts need of a device, which the memory limit is held against.
+
+        Where devices are not alike, of those that are the fullest.
+        """
         plan = self.plan
         needed = [stage_figures(stage).required_bytes() for stage in plan.stages]
         return tuple(
             float(sum(needed[v] for v in plan.parts_of(n))) for n in range(plan.num_stages)
         )
+
+    @cached_property
+    def limit_bytes(self) -> float:
+        """Of the devices that are the fullest, which where they are not alike may have more."""
+        plan = self.plan
+        several = len(plan.stages) > 1  # stages are of devices that are alike
+        return plan.memory_limit_bytes if several else stage_figures(plan.stage).limit_bytes
+
+    @cached_property
+    def largest_bytes(self) -> tuple[float, ...]:
+        """`needed_bytes` on the devices that hold most, however much they may."""
+        if len(self.plan.stages) > 1:
+            return self.needed_bytes
+        kinds = stage_figures(self.plan.stage).needed_by_kind
+        return (float(max(needed for _, needed in kinds)),)
 
     @cached_property
     def cost(self) -> Cost:

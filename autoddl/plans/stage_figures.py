@@ -24,13 +24,14 @@ from numpy.typing import NDArray
 from ..cost.account import Cost, account, operator_seconds, total
 from ..cost.exchange import Buckets
 from ..cost.liveness import Runtime, memory_course, memory_peak, required_bytes
-from ..cost.model import CostModel
+from ..cost.model import CostModel, MemoryView
 from ..cost.operators import Timed, timed_operators
 from ..cost.recompute import Recomputation
 from ..cost.step_tensors import PlannedStep
 from ..cost.tape import Moment, Peak
 from ..graph.graph import Graph
 from ..graph.placed import PlannedEdge, PlannedOp
+from ..sbp.mesh import Mesh
 from ..search.problem import relative_gap
 from .records import PlannedLayer, StagePrice
 from .schedule.duplex import TurnsMaker
@@ -108,12 +109,34 @@ class StageFigures:
 
     @cached_property
     def step(self) -> PlannedStep:
-        """What runs on each device."""
+        """What runs on each device; where they hold unlike parts, as the fullest see it."""
+        return self._step_on(self.fullest.mesh)
+
+    def _step_on(self, mesh: Mesh) -> PlannedStep:
         stage = self.stage
         return PlannedStep(
-            stage.graph, stage.mesh, stage.micro_batches, stage.optimizer, stage.ops, stage.edges,
+            stage.graph, mesh, stage.micro_batches, stage.optimizer, stage.ops, stage.edges,
             self.again, stage.buckets, stage.ema, stage.turns,
         )  # fmt: skip
+
+    @cached_property
+    def needed_by_kind(self) -> tuple[tuple[MemoryView, int], ...]:
+        """Bytes that a step needs of a device of each kind that may be the fullest."""
+        rules, views = self.model.memory_rules, self.model.memory_views
+        return tuple((v, required_bytes(self._step_on(v.mesh), rules, math.inf)) for v in views)
+
+    @cached_property
+    def fullest(self) -> MemoryView:
+        """The kind of devices whose memory is used most, beside what there is."""
+        if len(self.model.memory_views) == 1:
+            return self.model.memory_views[0]
+        view, _ = max(self.needed_by_kind, key=lambda item: item[1] / item[0].times)
+        return view
+
+    @property
+    def limit_bytes(self) -> float:
+        """Of the fullest devices."""
+        return self.stage.memory_limit_bytes * self.fullest.times
 
     @cached_property
     def costs(self) -> Mapping[str, Cost]:

@@ -13,6 +13,9 @@ dim is cut by the same shares. All other axes are even. Along every axis
 
     units    = sum(shares), or the extent: what a dim's size must be a multiple of
     parts    = sum(shares) / max(shares), or the extent: the whole divided by the largest part
+
+A device whose run gets less than the largest part holds less: `Mesh.seen_by` is the mesh whose
+`parts` are those of another part.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -71,11 +74,13 @@ class Mesh:
     """`nodes` hosts of `gpus_per_node` devices as atomic axes.
 
     shares: of the runs of equally many hosts that the first axis tells apart; () if all are alike
+    first_parts: the whole divided by the part along the first axis that is meant; None: the largest
     """
 
     nodes: int
     gpus_per_node: int
     shares: tuple[int, ...] = ()
+    first_parts: float | None = None
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.gpus_per_node < 1:
@@ -114,8 +119,19 @@ class Mesh:
 
     @cached_property
     def parts(self) -> tuple[float, ...]:
-        """Of each axis (`Axis.parts`)."""
-        return tuple(axis.parts for axis in self.axes)
+        """Of each axis (`Axis.parts`), but of the first the part that is meant."""
+        parts = tuple(axis.parts for axis in self.axes)
+        return parts if self.first_parts is None else (self.first_parts, *parts[1:])
+
+    def seen_by(self, part: float) -> Mesh:
+        """The mesh as devices see it that get so much of the whole along its first axis.
+
+        Only for what they hold: collectives go at the pace of the largest part.
+        """
+        assert self.shares and 0 < part <= 1, "only uneven shares have parts of several sizes"
+        if part == max(self.shares) / sum(self.shares):
+            return self
+        return replace(self, first_parts=1 / part)
 
     @property
     def num_axes(self) -> int:

@@ -157,10 +157,11 @@ def test_shares_and_strategies_are_sought_in_turns():
     """By strategies that want 5:3 from 2:1, and 3:2 from there; 3:2 is not the fastest."""
     wants: dict[Shares, Shares] = {(2, 1): (5, 3), (5, 3): (3, 2), (3, 2): (5, 3)}
     takes: dict[Shares, float] = {(): 4.0, (2, 1): 3.0, (5, 3): 1.0, (3, 2): 2.0}
-    chosen, plans = best_shares(lambda s: s, takes.__getitem__, wants.__getitem__, (1.0, 0.5), 48)
+    by_speed = (1.0, 0.5), (1.0, 0.5**0.5)
+    chosen, plans = best_shares(lambda s: s, takes.__getitem__, wants.__getitem__, by_speed, 48)
     assert chosen == (5, 3)
     assert list(plans) == [(), (2, 1), (5, 3), (3, 2)]
-    nothing = best_shares(lambda _: None, takes.__getitem__, wants.__getitem__, (1.0, 0.5), 48)
+    nothing = best_shares(lambda _: None, takes.__getitem__, wants.__getitem__, by_speed, 48)
     assert nothing == (None, {})
 
 

@@ -244,22 +244,24 @@ class GroupTables:
                 mask &= parts >= self.space.min_weight_shards
         return mask
 
-    def local_bytes(self, spec: TensorSpec, codes: Codes) -> Table:
-        return even_bytes_of(spec, codes, self.model.cluster.mesh)
+    def held_bytes(self, spec: TensorSpec, codes: Codes) -> Table:
+        """Local bytes that count as memory."""
+        return even_bytes_of(spec, codes, self.model.memory_mesh)
 
     def _compute_and_memory(self, group: Group, table: GroupTable) -> tuple[Table, Table]:
         cluster, price = self.model.cluster, self.model.exchange
-        seconds = np.zeros(len(table.assign))
-        memory = np.zeros(len(table.assign))
+        # of what the first axis divides, so much does not count as memory
+        spared = 1 - self.mesh.parts[0] / self.model.memory_mesh.parts[0] if self.mesh.shares else 0
+        seconds, memory = np.zeros((2, len(table.assign)))
         for number, op in enumerate(group.ops):
             spec, rule = self.graph.spec(op), rule_of(op)
             out_bytes, out_first = self._side_bytes(spec.outputs, "outs", number, table)
-            if op.kind == "param":
-                (tensor,) = op.outputs
-                copies = self.model.parameter_copies if tensor in self.graph.needs_grad else 1
-                memory += out_bytes * (copies - is_shared(self.graph, tensor))
-                continue
+            held = out_bytes - spared * out_first
             has_grad = any(o in self.graph.needs_grad for o in op.outputs)
+            if op.kind == "param":
+                copies = self.model.parameter_copies if has_grad else 1
+                memory += held * (copies - is_shared(self.graph, op.outputs[0]))
+                continue
             in_bytes, in_first = self._side_bytes(spec.inputs, "ins", number, table)
             on = np.array([c.signatures[number].divides_work for c in table.composites])
             on = on[table.assign]
@@ -270,7 +272,7 @@ class GroupTables:
             off = price.off(op.name) / self.micro_batches if price else 0.0
             forward_s = divided.seconds(cluster, self.graph, op, False) if again or off else 0.0
             seconds += again * forward_s - off * (whole_s - (not again) * forward_s)
-            memory += self.again.output_weight(op) * saved_bytes(spec, rule, out_bytes, has_grad)
+            memory += self.again.output_weight(op) * saved_bytes(spec, rule, held, has_grad)
             if has_grad:
                 extra = self.extra_bytes(spec, number, table, lasting_shares(spec))
                 memory += self.again.weight(op.name) * extra
@@ -290,7 +292,7 @@ class GroupTables:
         found, first = np.zeros((2, len(table.assign)))
         for i, tensor in enumerate(tensors):
             codes = table.codes(lambda c, i=i: getattr(c.signatures[number], side)[i])
-            found += (own := self.local_bytes(tensor, codes))
+            found += (own := even_bytes_of(tensor, codes, self.mesh))
             if self.mesh.shares:
                 first += np.where(codes[:, 0] >= 0, own, 0.0)
         return found, first
@@ -303,15 +305,15 @@ class GroupTables:
         of_input, of_output = shares
         if of_input:
             codes = table.codes(lambda c: c.signatures[number].ins[0])
-            found += of_input * self.local_bytes(spec.inputs[0], codes)
+            found += of_input * self.held_bytes(spec.inputs[0], codes)
         if of_output:
             codes = table.codes(lambda c: c.signatures[number].outs[0])
-            found += of_output * self.local_bytes(spec.outputs[0], codes)
+            found += of_output * self.held_bytes(spec.outputs[0], codes)
         return found
 
     def _grad_in_bytes(self, tensor: str, number: int, index: int, table: GroupTable) -> Table:
         codes = table.codes(lambda c: grad_in(c.signatures[number], index))
-        return self.local_bytes(self.graph.tensors[tensor].spec, codes)
+        return self.held_bytes(self.graph.tensors[tensor].spec, codes)
 
     def _is_trained(self, port: Port) -> bool:
         """True for a parameter with a gradient (a source: this operator alone reads it)."""
@@ -341,6 +343,7 @@ class GroupTables:
         return StoragePrices(
             self.graph.tensors[port.tensor].spec,
             self.model.comm,
+            self.model.memory_mesh,
             self.model.parameter_copies,
             table.codes(lambda c: c.signatures[port.op].ins[port.index]),
             table.codes(lambda c: grad_in(c.signatures[port.op], port.index)),
@@ -358,7 +361,7 @@ class GroupTables:
         copies = self.micro_batches if producer.kind == "input" else 1
         if producer.kind == "param" and port.tensor in self.graph.needs_grad:
             copies = self.model.parameter_copies
-        return copies * self.local_bytes(spec, codes)
+        return copies * self.held_bytes(spec, codes)
 
     def priced(self, group: Group, table: GroupTable) -> GroupTable:
         """`local` with the seconds of the group's own communication."""
@@ -391,7 +394,7 @@ class GroupTables:
             which = next(i for i in inner if i is not None)
             codes = table.codes(lambda c, n=number, i=which.tensor: c.signatures[n].ins[i])
             codes = np.where(np.isin(codes, which.dims), np.int8(B.code), codes)
-            local = self.local_bytes(reduced_spec(spec, which), codes)
+            local = even_bytes_of(reduced_spec(spec, which), codes, self.mesh)
             carries = np.array([i is not None for i in inner])[table.assign]
             masks = carries @ (1 << np.arange(self.mesh.num_axes))
             for mask in np.unique(masks).tolist():

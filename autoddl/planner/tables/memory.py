@@ -101,7 +101,7 @@ class LastMemory:
         outs = np.zeros(len(table.assign))
         for i, tensor in enumerate(spec.outputs):
             codes = table.codes(lambda c, i=i: c.signatures[number].outs[i])
-            outs += self.tables.local_bytes(tensor, codes)
+            outs += self.tables.held_bytes(tensor, codes)
         kept = saved_bytes(spec, rule_of(op), outs, True)
         return kept + self.tables.extra_bytes(spec, number, table, lasting_shares(spec))
 
@@ -117,7 +117,7 @@ class LastMemory:
         ]
         for i, tensor, side in (*taken, *given):
             codes = table.codes(lambda c, i=i, of=side: of(c.signatures[number], i))
-            found += tables.local_bytes(graph.tensors[tensor].spec, codes)
+            found += tables.held_bytes(graph.tensors[tensor].spec, codes)
         return found
 
 
@@ -136,7 +136,7 @@ class LeastBytes:
                 tensor = graph.tensors[name]
                 exponent = len(tensor.batch_dims)
                 known = growing.get(exponent, 0.0)
-                growing[exponent] = known + copies * tensor.spec.bytes / model.cluster.mesh.size
+                growing[exponent] = known + copies * tensor.spec.bytes / model.memory_devices
         return LeastBytes(growing)
 
     def within(self, micro_batches: int) -> float:

@@ -394,6 +394,6 @@ class TableBuilder:
         """Bytes of an edge, mostly of the redistributed input, for each pair of strategies."""
         given, wanted = (words(c, len(wire.spec.shape)) for c in (wire.given, wire.wanted))
         differs = given[:, None] != wanted
-        copies = self.tables.local_bytes(wire.spec, wire.wanted)
+        copies = self.tables.held_bytes(wire.spec, wire.wanted)
         found = np.where(differs, wire.kept * copies[None, :], 0.0)
         return found if wire.added is None else found + wire.added

@@ -137,7 +137,7 @@ def _heading(plan: Plan, needed_bytes: Sequence[float]) -> Figures:
         Figure("recomputed_blocks", "", len(plan.recomputed)),
         Figure("iteration_s", "" if single else "a step", figures(plan).iteration_s, "seconds"),
         Figure("memory_bytes", "needs", max(of_stages), "bytes"),
-        Figure("memory_limit_bytes", "of at most", plan.memory_limit_bytes, "bytes"),
+        Figure("memory_limit_bytes", "of at most", figures(plan).limit_bytes, "bytes"),
     )  # fmt: skip
     notes = (*_rows_notes(plan.graph), *estimates_notes(plan.cluster))
     return Figures("", "A device", values, brief=True, notes=notes)

@@ -175,7 +175,7 @@ def _course(stage: StagePlan) -> dict[str, Any]:
     every = stage_figures(stage).memory_course
     width = math.ceil(len(every) / MOST_MOMENTS)
     chosen = [_fullest(every[n : n + width]) for n in range(0, len(every), width)]
-    fullest, limit = _fullest(every), stage.memory_limit_bytes
+    fullest, limit = _fullest(every), stage_figures(stage).limit_bytes
     causes = sorted({cause for moment in chosen for cause in moment.by_cause}, key=_held_longest)
     top = max(fullest.bytes * 1.05, 1.0)
     if fullest.bytes < limit <= _IN_SIGHT * fullest.bytes:

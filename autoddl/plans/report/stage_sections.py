@@ -36,6 +36,7 @@ def stage_sections(stage: StagePlan, brief: bool = False) -> tuple[Section, ...]
         _cost(known),
         None if brief else _time(known),
         _memory(known),
+        _kinds(known),
         None if brief else _savings(known),
         None if brief else _link_bytes(known),
         layers_table(stage, brief=brief),
@@ -117,7 +118,34 @@ def _memory(known: StageFigures) -> Table:
     )
     if needed > peak.bytes:
         peak = known.memory_peak("graph")
-    return memory_table(peak, known.stage.memory_limit_bytes, max(needed - peak.bytes, 0))
+    return memory_table(peak, known.limit_bytes, max(needed - peak.bytes, 0))
+
+
+def _kinds(known: StageFigures) -> Table | None:
+    """What the devices of each kind need, where more than one kind may be the fullest."""
+    if len(known.needed_by_kind) < 2:
+        return None
+    cluster = known.stage.cluster
+    rows: list[Row] = [
+        {
+            "hosts": ", ".join(dict.fromkeys(map(cluster.group_name, view.hosts))),
+            "bytes": needed,
+            "limit_bytes": (limit := known.stage.memory_limit_bytes * view.times),
+            "share": needed / limit,
+        }
+        for view, needed in known.needed_by_kind
+    ]
+    columns = (
+        Column("hosts", "devices of"),
+        Column("bytes", "needed", "bytes"),
+        Column("limit_bytes", "of at most", "bytes"),
+        Column("share", "of limit", "share"),
+    )
+    note = "devices of other kinds hold no more than one of these, of no less memory"
+    notes = (note,) if len(rows) < len(cluster.kinds) else ()
+    return Table(
+        "memory_by_kind", "Memory of each kind of device", columns, tuple(rows), notes=notes
+    )
 
 
 def _savings(known: StageFigures) -> Table | None:

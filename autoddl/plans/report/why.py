@@ -198,7 +198,7 @@ def _memory(plan: Plan) -> str:
     if not done:
         return ""
     text = " and ".join(done)
-    needed, limit = max(figures(plan).needed_bytes), plan.memory_limit_bytes
+    needed, limit = max(figures(plan).needed_bytes), figures(plan).limit_bytes
     sizes = f"{format_bytes(needed)} of {format_bytes(limit)}"
     return f"{text[0].upper()}{text[1:]}, and so needs {sizes} a device."
 

@@ -245,7 +245,7 @@ def _compared(
             f"{_REST}{of}": Compared(
                 max(0.0, known.iteration_s - planned_s), max(0.0, apart_s - busy_s)
             ),
-            f"memory{of}": Compared(known.needed_bytes[number], held, "bytes"),
+            f"memory{of}": Compared(known.largest_bytes[number], held, "bytes"),
         }
     for between, ends in _transfers(plan).items():
         planned_s = plan.micro_batches * sum(seconds for _, seconds in ends)

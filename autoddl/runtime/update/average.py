@@ -64,7 +64,7 @@ class Average:
         """Say so if the plan's memory has no room for averages; on one rank is enough."""
         if plan.stages[0].ema or self._backend.rank:
             return
-        needed, limit = max(figures(plan).needed_bytes), plan.stages[0].memory_limit_bytes
+        needed, limit = max(figures(plan).needed_bytes), figures(plan).limit_bytes
         fits = "" if needed + self.bytes <= limit else ": together too much"
         most = f" of at most {format_bytes(limit)}" if limit < math.inf else ""
         logging.getLogger("autoddl").warning(

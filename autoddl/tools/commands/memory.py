@@ -44,8 +44,8 @@ def memory(plan_file: str, exact: bool, runtime: Any, as_json: bool) -> None:
         who, parts = "OneFlow's compiled plan", [_exact(plan)]
     else:
         who = f"predicted for the {runtime}"
-        peaks = [stage_figures(stage).memory_peak(runtime) for stage in plan.stages]
-        parts = [_sections(peak, plan.memory_limit_bytes) for peak in peaks]
+        known = [stage_figures(stage) for stage in plan.stages]
+        parts = [_sections(own.memory_peak(runtime), own.limit_bytes) for own in known]
     title, how = titles(plan)
     stages = tuple(Part(f"stage {number}", part) for number, part in enumerate(parts))
     show(Report(title, f"{how}: {who}", (_stages(len(parts)),), stages, (), "stages"), as_json)

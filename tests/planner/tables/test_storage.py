@@ -151,7 +151,7 @@ def test_a_storage_costs_the_same_whatever_was_priced_before():
         for axes in ((0, 1, 2), (1,)):
             seconds = []
             for comm in (shared, CostModel(where).comm):
-                prices = StoragePrices(spec, comm, 4, needed, given)
+                prices = StoragePrices(spec, comm, comm.mesh, 4, needed, given)
                 stored = prices.stored(chosen_axes(axes, where.mesh))
                 seconds += [prices.seconds(stage, stored, 4, np.zeros(90)) for stage in (1, 2, 3)]
             assert np.array_equal(seconds[:3], seconds[3:]) and np.any(seconds)
