@@ -16,6 +16,7 @@ smaller ones to share, so the tensors of the cases are large, or few.
 from __future__ import annotations
 
 import argparse
+import atexit
 import dataclasses
 import functools
 import io
@@ -27,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from autoddl._files import write_atomically
+from autoddl.cost.liveness import memory_peak
 from autoddl.cost.recompute import Checkpointing
-from autoddl.plans.stage_figures import stage_figures
+from autoddl.plans.stage_figures import StageFigures, stage_figures
 from autoddl.runtime.jobs.launch import run_processes
 
 ROOT = Path(__file__).parents[1]
@@ -37,7 +39,10 @@ LAPTOP = "laptop"
 
 @dataclass(frozen=True)
 class Case:
-    """A model, micro-batches, the optimizer, what is run again, and of a pipeline its schedule."""
+    """A model, micro-batches, the optimizer, what is run again, and of a pipeline its schedule.
+
+    shares: of a host that has three times the memory and speed of the other, and of that
+    """
 
     model: str
     micro_batches: int
@@ -45,6 +50,11 @@ class Case:
     checkpointing: Checkpointing = "none"
     stages: int = 1
     schedule: str = "1f1b"
+    shares: tuple[int, ...] = ()
+
+    @property
+    def processes(self) -> int:
+        return len(self.shares) or self.stages
 
 
 CASES = (
@@ -59,6 +69,8 @@ CASES = (
     Case("mlp", 4, "adam", stages=2, schedule="gpipe"),
     Case("mlp", 4, "sgd", "all", stages=2, schedule="gpipe"),
     Case("deep", 4, "momentum", stages=2),
+    Case("mlp", 2, "adam", shares=(3, 1)),
+    Case("deep", 1, "sgd", shares=(3, 1)),
 )
 
 
@@ -164,15 +176,21 @@ def measure(case: Case, live: bool) -> dict[str, Any]:
     import autoddl
     from autoddl.runtime.oneflow.trace.entries import optimizer_maker
 
-    cluster = autoddl.Cluster.load(LAPTOP).with_shape(case.stages, 1)
+    cluster = autoddl.Cluster.load(LAPTOP).with_shape(case.processes, 1)
+    if case.shares:
+        cluster = unlike(cluster, case.shares)
 
     def trainer_of(which: Any, parts: int, checkpointing: Checkpointing) -> Any:
         model, example, loss = which
-        staged = {"stages": case.stages, "schedule": case.schedule} if case.stages > 1 else {}
+        options: dict[str, Any] = {}
+        if case.stages > 1:
+            options = {"stages": case.stages, "schedule": case.schedule}
+        if case.shares:
+            options = {"shares": ":".join(map(str, case.shares))}
         return autoddl.parallelize(
             model, cluster, example=example, loss=loss,
             optimizer=optimizer_maker(case.optimizer, 1e-3), micro_batches=parts,
-            checkpointing=checkpointing, **staged,
+            checkpointing=checkpointing, **options,
         )  # fmt: skip
 
     flow.manual_seed(0)  # the ranks' batches are the same
@@ -189,14 +207,42 @@ def measure(case: Case, live: bool) -> dict[str, Any]:
     stage = trainer.plan.stages[trainer.stage]
     read = {op.attrs["index"] for op in stage.graph.ops if op.kind == "input"}
     unread = sum(4 * x.numel() for n, x in enumerate(example) if n not in read)
+    rank = int(os.environ.get("RANK", "0"))
     return {
         **dataclasses.asdict(case),
-        "stage": trainer.stage,
+        "stage": rank if case.shares else trainer.stage,
         "in_flight": stage.in_flight,
         "recomputed_blocks": len(stage.recomputed),
-        "predicted_bytes": stage_figures(stage).peak_bytes,
+        "predicted_bytes": peak_bytes(stage_figures(stage), rank),
         "measured_bytes": resident("VmHWM") - before - own - unread,
     }
+
+
+def unlike(cluster: Any, shares: tuple[int, ...]) -> Any:
+    """Hosts with memory and speed in proportion to their shares."""
+    from autoddl.cluster.spec import HostGroup
+
+    def part(share: int) -> Any:
+        device, of_most = cluster.device, share / max(shares)
+        return dataclasses.replace(
+            device,
+            memory_bytes=int(device.memory_bytes * of_most),
+            flops_per_s={dtype: of_most * rate for dtype, rate in device.flops_per_s.items()},
+            memory_bandwidth_bytes_per_s=of_most * device.memory_bandwidth_bytes_per_s,
+            operators={},
+        )
+
+    groups = tuple(HostGroup(f"host {n}", 1, part(share)) for n, share in enumerate(shares))
+    return dataclasses.replace(cluster, groups=groups)
+
+
+def peak_bytes(known: StageFigures, rank: int) -> int:
+    """Of the executor on the host of that rank, each with one process."""
+    if len(known.model.memory_views) == 1:
+        return known.peak_bytes
+    (view,) = (view for view in known.model.memory_views if rank in view.hosts)
+    step = dataclasses.replace(known.step, mesh=view.mesh)
+    return memory_peak(step, known.model.memory_rules, "executor").bytes
 
 
 def run(number: int, live: bool) -> list[dict[str, Any]]:
@@ -208,7 +254,7 @@ def run(number: int, live: bool) -> list[dict[str, Any]]:
     command = [str(Path(__file__)), "--case", str(number), *(["--live"] if live else [])]
     told = io.StringIO()
     status = run_processes(
-        command, CASES[number].stages, {**environment, "PYTHONPATH": str(ROOT)}, output=told
+        command, CASES[number].processes, {**environment, "PYTHONPATH": str(ROOT)}, output=told
     )
     if status:
         raise SystemExit(f"case {number} ended with status {status}\n{told.getvalue()}")
@@ -241,6 +287,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 def _stage_text(row: dict[str, Any]) -> str:
     stages = row["stages"]
+    if row["shares"]:
+        return f"host {row['stage']} of shares {':'.join(map(str, row['shares']))}"
     return "-" if stages == 1 else f"{row['stage']} of {stages}, {row['schedule']}"
 
 
@@ -248,21 +296,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", type=int)
     parser.add_argument("--live", action="store_true")
+    parser.add_argument("--only", type=int, nargs="*", help="cases to run; none is written")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "memory")
     arguments = parser.parse_args()
     if arguments.case is not None:
         print(json.dumps(measure(CASES[arguments.case], arguments.live)), flush=True)
         if arguments.live:
+            atexit._run_exitfuncs()  # the other ranks learn that this one is done
             os._exit(0)  # OneFlow may crash as it exits, once blocks were given back by hand
         return
     rows = []
-    for number in range(len(CASES)):
+    for number in arguments.only or range(len(CASES)):
         held = run(number, live=False)
         for row, other in zip(run(number, live=True), held, strict=True):
             row["live_bytes"] = row.pop("measured_bytes")
             row["held_bytes"] = other["measured_bytes"]
             print(json.dumps(row), flush=True)
             rows.append(row)
+    if arguments.only:
+        return
     write_atomically(arguments.output / "executor.json", json.dumps({"rows": rows}, indent=1))
     write_atomically(
         arguments.output / "executor.md", f"# The executor's memory\n\n{markdown(rows)}"

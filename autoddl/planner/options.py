@@ -121,7 +121,7 @@ class PlanOptions:
         About("Micro-batches at once on one mesh, 1 or 2; else what is faster.", int, least=1),
     )
     memory_limit_bytes: float | None = _option(
-        None, About("Per device, instead of all that it has; inf for no limit.", float, above=0)
+        None, About("Of the device with least, instead of all; inf for no limit.", float, above=0)
     )
     search: str | Algorithm = _option(
         "auto",

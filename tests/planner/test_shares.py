@@ -2,17 +2,23 @@
 
 import dataclasses
 import itertools
+import math
 import random
 from typing import Any
 
 import pytest
 
 from autoddl.cluster.spec import Cluster, HostGroup
+from autoddl.cost.memory import held_bytes
+from autoddl.cost.model import CostModel
+from autoddl.cost.recompute import Recomputation
 from autoddl.planner.options import PlanOptions, parse_shares
 from autoddl.planner.planner import find_plan
 from autoddl.planner.shares import Shares, best_shares, divided_rows, speeds, whole_shares
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
+from autoddl.plans.report.stage_sections import stage_sections
+from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
 from tests.graphs import attention, mlp
 
@@ -122,6 +128,77 @@ def test_memory_is_held_against_the_device_that_has_least():
     plan = find_plan(WIDE, dataclasses.replace(where, groups=groups), PlanOptions(baselines=False))
     assert plan.memory_limit_bytes == small.memory_bytes
     assert max(figures(plan).memory_bytes) <= small.memory_bytes
+
+
+def with_memory(least_bytes, times):
+    """A fast host, and one three times as slow that has so much memory; the fast one has more."""
+    where = unlike()
+    large = dataclasses.replace(where.device, memory_bytes=int(least_bytes * times))
+    small = slowed(where.device, 3.0, memory_bytes=int(least_bytes))
+    groups = where.groups[0], dataclasses.replace(where.groups[1], device=small)
+    return dataclasses.replace(where, device=large, groups=groups)
+
+
+def test_each_kind_of_devices_keeps_to_its_own_memory():
+    """Limits lowered step by step, the larger devices with 1 to 4 times the memory."""
+    for least_mb in (400, 240, 200, 150, 120, 100):
+        found = []
+        for times in (1, 1.5, 2, 4):
+            where = with_memory(least_mb * 1e6, times)
+            try:
+                plan = find_plan(WIDE, where, PlanOptions(baselines=False))
+            except ValueError as error:
+                assert "no plan fits the memory limit" in str(error)
+                found.append(math.inf)
+                continue
+            found.append(seconds(plan))
+            of_kind = stage_figures(plan.stage).needed_by_kind
+            for view, needed in of_kind:
+                (node, *_) = view.hosts
+                assert needed <= where.kind_of(node).device.memory_bytes, (least_mb, times)
+            plan.verify()
+        assert found == sorted(found, reverse=True), "more memory makes no plan slower"
+        assert found[-1] < math.inf
+    assert found[0] == math.inf, "with equal memory nothing fits"
+
+
+def test_what_adds_up_is_no_less_than_what_any_kind_holds():
+    where = with_memory(200e6, 2).with_shares((3, 1))
+    model = CostModel(where)
+    assert [view.hosts for view in model.memory_views] == [(0,), (1,)]
+    plan = find_plan(WIDE, where, PlanOptions(baselines=False))
+    again = Recomputation(WIDE)
+
+    def held(mesh):
+        steps = plan.stage.ops, plan.stage.edges, again, mesh
+        return sum(own.memory_bytes for own in held_bytes(WIDE, model, 1, *steps).values())
+
+    of_kinds = [held(view.mesh) / view.times for view in model.memory_views]
+    assert max(of_kinds) <= held(None) < sum(of_kinds)
+    assert plan.stage.micro_batches == 1
+    assert figures(plan).memory_bytes == (held(None),)
+
+
+def test_one_kind_counts_where_another_is_never_fuller():
+    """Of hosts with equal memory that with the largest share, of equal shares the smallest."""
+    where = unlike()
+    largest = CostModel(where.with_shares((3, 1))).memory_views
+    assert [(view.hosts, view.times) for view in largest] == [((0,), 1.0)]
+    assert largest[0].mesh == where.with_shares((3, 1)).mesh
+    smallest = CostModel(with_memory(200e6, 2)).memory_views
+    assert [(view.hosts, view.times) for view in smallest] == [((1,), 1.0)]
+
+
+def test_the_memory_of_each_kind_is_told():
+    plan = find_plan(WIDE, with_memory(200e6, 2), PlanOptions(shares="3:1", baselines=False))
+    (table,) = (s for s in stage_sections(plan.stage) if s.key == "memory_by_kind")
+    assert [row["hosts"] for row in table.rows] == ["fast", "slow"]
+    needed = {row["hosts"]: row["bytes"] for row in table.rows}
+    assert needed["fast"] > 200e6 > needed["slow"], (
+        "the smaller devices' limit binds not the others"
+    )
+    assert max(figures(plan).needed_bytes) in needed.values()
+    assert figures(plan).limit_bytes in (200e6, 400e6)
 
 
 def test_hosts_that_are_faster_without_the_others_are_named(caplog):
