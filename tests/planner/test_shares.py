@@ -17,6 +17,7 @@ from autoddl.planner.planner import find_plan
 from autoddl.planner.shares import Shares, best_shares, divided_rows, speeds, whole_shares
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
+from autoddl.plans.report.sections import Table
 from autoddl.plans.report.stage_sections import stage_sections
 from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster
