@@ -193,11 +193,10 @@ def test_one_kind_counts_where_another_is_never_fuller():
 def test_the_memory_of_each_kind_is_told():
     plan = find_plan(WIDE, with_memory(200e6, 2), PlanOptions(shares="3:1", baselines=False))
     (table,) = (s for s in stage_sections(plan.stage) if s.key == "memory_by_kind")
-    assert [row["hosts"] for row in table.rows] == ["fast", "slow"]
-    needed = {row["hosts"]: row["bytes"] for row in table.rows}
-    assert needed["fast"] > 200e6 > needed["slow"], (
-        "the smaller devices' limit binds not the others"
-    )
+    assert isinstance(table, Table)
+    needed: dict[Any, Any] = {row["hosts"]: row["bytes"] for row in table.rows}
+    assert list(needed) == ["fast", "slow"]
+    assert needed["fast"] > 200e6 > needed["slow"], "the small devices' limit binds them alone"
     assert max(figures(plan).needed_bytes) in needed.values()
     assert figures(plan).limit_bytes in (200e6, 400e6)
 
