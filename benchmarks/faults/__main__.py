@@ -40,8 +40,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after them")
     parser.add_argument("--new", action="store_true", help="only those that the file has not")
     parser.add_argument("--logs", type=Path, help="a folder for what the jobs say")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of the results")
     asked = parser.parse_args()
-    path = RESULTS / "faults.json"
+    path = asked.results / "faults.json"
     known, began = read(path), time.monotonic()
     chosen = [fault for fault in faults() if asked.only in str(fault)]
     # any first part of this order has some of everything
@@ -62,7 +63,7 @@ def main() -> int:
         order = {fault: number for number, fault in enumerate(faults())}
         every = sorted(known.values(), key=lambda one: order.get(one.fault, len(order)))
         path.write_text("[\n" + ",\n".join(json.dumps(one.as_words()) for one in every) + "\n]\n")
-        (RESULTS / "faults.md").write_text(table(every))
+        (asked.results / "faults.md").write_text(table(every))
     return status
 
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .cases import DISAGREE, MARK, SHAPES, SIGNALS, TRAINED, Fault
+from .cases import DISAGREE, MARK, SHAPES, SIGNALS, TRAINED, TRAINS_NOTHING, Fault
 
 
 def announce() -> None:
@@ -71,6 +71,8 @@ def main() -> None:
         fail(fault.kind)
         raise AssertionError("it has not failed")
     flow.manual_seed(1 if is_bad and fault.kind == "seed" else 0)
+    if is_bad and fault.kind in (*DISAGREE, *TRAINS_NOTHING):
+        announce()
     trainer = autoddl.parallelize(**_asked(fault, is_bad))
     rng = flow.Generator()
     rng.manual_seed(0)

@@ -5,7 +5,7 @@ with Python's lock held, so that no thread of the rank could do anything about i
 knows its rank by the kernel (pidfd, /proc) and by the rank's `Journal`. It is connected to the
 companion of rank 0, the hub, by TCP, tells it what its rank does, and hears what is wrong with the
 job. The hub alone judges (`judge`), prints the cause once, writes what each rank did last to one
-file (`_RECORD`), and all companions kill their ranks.
+file (`RECORD_PATH`), and all companions kill their ranks.
 
 Hub and spokes take a connection for the other's only if it knows the job's secret (`secret.py`).
 Needs the standard library only, and is started without `site`.
@@ -25,9 +25,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import IO
 
-from .journal import Journal
+from .journal import RECORD_PATH, Journal, record_file
 from .links import Links, Peers, peers_of
 from .secret import LONGEST, STRANGERS, listener, nonce, proof, proves
 from .verdict import START_SECONDS, Rank, judge
@@ -36,10 +35,10 @@ TICK_SECONDS = 0.5  # between two looks at the rank: 0.1 ms of CPU each
 LINKS_SECONDS = 1.9  # between two looks at its connections: 0.5 ms of CPU each
 LAST_WORDS_SECONDS = 0.5  # a rank that fails is heard, and a launcher names its status, first
 NEWS_SECONDS = 0.1  # until another companion has said that its rank has ended
+TELL_SECONDS = 20.0  # for a hub to come up that is to hear of a rank's end: hosts may be slow
 GREETING_SECONDS = 5.0  # for a hub to prove that it is one; hosts may be busy
 PORTS = 8  # that are tried if the launcher names none, or another has taken its choice
 _PORT_OF_JOB = "AUTODDL_WATCH_PORT"
-_RECORD = "AUTODDL_RECORD"  # the file of a lost job's record; empty for none
 RECORD_SECONDS = 0.5  # for the ranks' records to come: our launcher ends what is left after 2 s
 
 
@@ -49,20 +48,19 @@ def start(descriptor: int, limit_s: float) -> None:
 
     root = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
     code = f"import sys; sys.path.insert(0, {root!r}); from {__name__} import main; main()"
-    words = [sys.executable, "-I", "-S", "-c", code, str(os.getpid()), str(descriptor)]
+    process = os.pidfd_open(os.getpid())  # by this process, which may end before the companion runs
+    words = [sys.executable, "-I", "-S", "-c", code, *map(str, (os.getpid(), process, descriptor))]
     subprocess.Popen(
         [*words, str(limit_s)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        pass_fds=(descriptor,),
+        pass_fds=(process, descriptor),
     )  # fmt: skip
+    os.close(process)
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, for the ranks
-    pid, descriptor, limit_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    try:
-        process = os.pidfd_open(pid)
-    except OSError:  # it has ended already
-        return
+    pid, process, descriptor = map(int, sys.argv[1:4])
+    limit_s = float(sys.argv[4])
     own = Own(pid, process, Journal(descriptor))
     rank = int(os.environ["RANK"])
     with contextlib.suppress(KeyboardInterrupt):
@@ -293,7 +291,7 @@ class Hub(Companion):
         for line in self.lines.values():
             line.connection.setblocking(True)
             line.send(over=True)
-        if os.environ.get(_RECORD) != "":
+        if os.environ.get(RECORD_PATH) != "":
             self._write(self._records())
         self.own.kill()
         self.is_over = True
@@ -324,7 +322,7 @@ class Hub(Companion):
                 clock = time.strftime("%H:%M:%S", time.localtime(at))
                 lines.append(f"  {clock}.{int(at % 1 * 1e6):06d}  {what}")
         try:
-            with _record_file() as file:
+            with record_file() as file:
                 file.write("\n".join(lines) + "\n")
             self.say(f"autoddl: what each rank did last is in {file.name}")
         except OSError as error:
@@ -342,6 +340,7 @@ class Spoke(Companion):
         self.asked = ""  # of the hub, to prove that it is one
         self.greeted = False  # it has
         self.heard = time.monotonic()
+        self.died = float("inf")
 
     def tick(self) -> None:
         if self.line is None:
@@ -364,8 +363,13 @@ class Spoke(Companion):
                     "that host or the link between them is down,"
                 )
             self._end(f"{what} and ends the job")
-        elif self.own.is_dead and not self.greeted:
+        elif self.own.is_dead and not self.greeted and self._has_given_up():
             self.is_over = True
+
+    def _has_given_up(self) -> bool:
+        """On telling the hub, if it ever comes, that the rank has ended."""
+        self.died = min(self.died, time.monotonic())
+        return self.own.look().ended or time.monotonic() > self.died + TELL_SECONDS
 
     def _me(self) -> str:
         look = self.own.look()
@@ -419,17 +423,6 @@ class Spoke(Companion):
             self.say(text)
         self.own.kill()
         self.is_over = True
-
-
-def _record_file() -> IO[str]:
-    """Opened for writing: the user's choice, or a new one in the folder for temporary files."""
-    if path := os.environ.get(_RECORD):
-        return open(path, "w")
-    import tempfile
-
-    return tempfile.NamedTemporaryFile(
-        "w", prefix="autoddl-record-", suffix=".txt", delete=False
-    )  # fmt: skip
 
 
 def _ports() -> list[int]:

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import IO
 
 _KEPT = 128  # entries of the record: some steps of a small model, a part of one of a large
 # calls, calls inside of which it is, collectives, whether it ended as planned, patience in seconds,
@@ -24,6 +25,9 @@ _PLACES = {"call": 64, "collective": 192, "reason": 320}
 _REASON = struct.Struct("1024s")
 _RECORD = 2048  # where the record of the last entries begins, a ring
 _ENTRY = struct.Struct("d128s")  # seconds since 1970, what
+
+
+RECORD_PATH = "AUTODDL_RECORD"  # the environment: where a lost job's record goes; empty for none
 
 
 @dataclass(frozen=True)
@@ -140,3 +144,14 @@ class Journal:
     def _text(self, form: struct.Struct, name: str) -> str:
         (raw,) = form.unpack_from(self._memory, _PLACES[name])
         return raw.rstrip(b"\0").decode(errors="replace")
+
+
+def record_file() -> IO[str]:
+    """What all ranks did last is written there: the user's choice, or a new temporary file."""
+    if path := os.environ.get(RECORD_PATH):
+        return open(path, "w")
+    import tempfile
+
+    return tempfile.NamedTemporaryFile(
+        "w", prefix="autoddl-record-", suffix=".txt", delete=False
+    )  # fmt: skip

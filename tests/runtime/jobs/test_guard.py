@@ -1,0 +1,129 @@
+"""The first cause is named first, whatever hooks, peers and launchers do; without a framework."""
+
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import time
+
+from autoddl.runtime.jobs.launch import free_port
+from tests.runtime.conftest import PATH
+from tests.runtime.jobs.test_launch import LISTEN, run, script
+
+ENV = {"AUTODDL_TIMEOUT": "4", "AUTODDL_RECORD": ""}
+GUARDED = (
+    LISTEN
+    + """
+import io, os, sys, time
+from autoddl.runtime.jobs.guard import inside, install_guard
+install_guard()
+rank = int(os.environ["RANK"])
+time.sleep(3)  # the companions meet
+"""
+)
+
+
+def first_cause(out: str) -> str:
+    return next((line for line in out.splitlines() if "ends the job" in line), out)
+
+
+def test_an_error_is_shown_behind_a_hook_that_collects_it_first(tmp_path):
+    """torch.distributed's hook puts the rank before each line of what the hook before it writes."""
+    text = GUARDED + (
+        "before = sys.excepthook\n"
+        "def collecting(*error):\n"
+        "    sys.stderr = kept = io.StringIO()\n"
+        "    before(*error)\n"
+        "    sys.__stderr__.write(kept.getvalue())\n"
+        "sys.excepthook = collecting\n"
+        "if rank == 1: raise RuntimeError('no more data')\n"
+        "time.sleep(30)\n"
+    )
+    status, out = run(tmp_path, text, 2, env=ENV, timeout=40)
+    assert status == 1
+    assert re.search(r"rank 1 of 2 on .*RuntimeError: no more data", first_cause(out)), out
+
+
+def test_one_who_has_lost_a_peer_lets_the_cause_come_first(tmp_path):
+    """As torch does at once, and OneFlow by an abort."""
+    text = GUARDED + (
+        "with inside('step'):\n"
+        "    if rank == 1: os._exit(0)\n"
+        "    time.sleep(0.1)\n"
+        "    raise RuntimeError('[pair.cc:553] Connection closed by peer [127.0.0.1]:2995')\n"
+    )
+    status, out = run(tmp_path, text, 2, env=ENV, timeout=40)
+    assert status not in (0, 124)
+    assert "rank 1 of 2 on" in first_cause(out) and "in step 1" in first_cause(out), out
+
+
+def test_a_rank_that_ends_before_its_companion_has_met_rank_0s(tmp_path):
+    """It is told as soon as rank 0 has come, and not after a minute of silence."""
+    text = LISTEN + (
+        "import time\n"
+        "if os.environ['RANK'] == '0': time.sleep(2)\n"
+        "from autoddl.runtime.jobs.guard import install_guard\n"
+        "install_guard()\n"
+        "if os.environ['RANK'] == '1': os._exit(0)\n"
+        "time.sleep(60)\n"
+    )
+    started = time.monotonic()
+    status, out = run(tmp_path, text, 2, env=ENV, timeout=90)
+    assert status not in (0, 124) and time.monotonic() - started < 40
+    assert "rank 1 of 2 on" in first_cause(out) and "before parallelize" in first_cause(out), out
+
+
+def test_a_rank_that_is_killed_is_named_with_what_it_did(tmp_path):
+    text = GUARDED + (
+        "with inside('step'):\n"
+        "    if rank == 1: os.kill(os.getpid(), 9)\n"
+        "    time.sleep(30)\n"
+    )  # fmt: skip
+    status, out = run(tmp_path, text, 2, env=ENV, timeout=40)
+    assert status == 128 + signal.SIGKILL
+    assert re.search(r"rank 1 of 2 on .* was killed by SIGKILL in step 1", first_cause(out)), out
+
+
+def test_a_launcher_that_ends_all_at_once_does_not_hide_the_cause(tmp_path):
+    """torchrun sends SIGTERM to all processes of the other ranks as soon as one has failed."""
+    text = GUARDED + (
+        "with inside('step'):\n"
+        "    if rank == 1: os._exit(5)\n"
+        "    time.sleep(30)\n"
+    )  # fmt: skip
+    job = {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2",
+        "AUTODDL_SECRET": secrets.token_hex(8), "PYTHONPATH": PATH, **ENV,
+    }  # fmt: skip
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *script(tmp_path, text)], start_new_session=True,
+            env={**os.environ, **job, "RANK": str(rank)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    assert ranks[1].wait(timeout=30) == 5
+    time.sleep(0.1)
+    os.killpg(ranks[0].pid, signal.SIGTERM)
+    out, _ = ranks[0].communicate(timeout=20)
+    ranks[1].communicate(timeout=20)
+    assert re.search(r"rank 1 of 2 on .* ended without a word in step 1", first_cause(out)), out
+
+
+def test_a_job_that_is_told_to_end_has_no_cause(tmp_path):
+    text = GUARDED + "print('runs', flush=True)\nwith inside('step'): time.sleep(30)\n"
+    path = script(tmp_path, text)
+    launch = f"from autoddl.runtime.jobs.launch import *\nsys.exit(run_processes({path}, 2))"
+    with subprocess.Popen(
+        [sys.executable, "-c", launch], env={**os.environ, "PYTHONPATH": PATH, **ENV},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as launcher:  # fmt: skip
+        assert launcher.stdout is not None
+        for _ in range(2):
+            assert "runs" in launcher.stdout.readline()
+        launcher.send_signal(signal.SIGTERM)
+        out, _ = launcher.communicate(timeout=30)
+    assert launcher.returncode == 143 and "ends the job" not in out, out
