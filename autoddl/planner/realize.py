@@ -246,13 +246,23 @@ class Candidate:
     paths: PathTable
 
     def knowing(self, other: Candidate | None) -> Candidate:
-        """With what has been worked out of `other`, if that is the same choice."""
-        if other is None or other.tables is not self.tables:
-            return self
-        if np.array_equal(other.result.choice, self.result.choice):
+        """With what has been worked out of `other`, if that is the same plan."""
+        if other is not None and self._is_same(other):
             known = ((name, other.__dict__.get(name)) for name in _WORKED_OUT)
             self.__dict__.update((name, value) for name, value in known if value is not None)
         return self
+
+    def _is_same(self, other: Candidate) -> bool:
+        """Whether the same is placed alike; tables of other strategies number theirs otherwise."""
+        if other.tables is self.tables:
+            return np.array_equal(other.result.choice, self.result.choice)
+        if "placed" not in vars(other) or not math.isclose(other.seconds, self.seconds):
+            return False
+        alike = all(
+            getattr(self.tables, name) == getattr(other.tables, name)
+            for name in ("grouping", "model", "again", "micro_batches")
+        )
+        return alike and self.placed == other.placed
 
     def serial(self, model: CostModel) -> Candidate:
         """The choice with the seconds of its serial step, if it was found at other prices.

@@ -8,11 +8,19 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from autoddl.cost.model import CostModel
+from autoddl.cost.recompute import Recomputation
 from autoddl.planner import fit_in_memory
 from autoddl.planner.fit_in_memory import FittedSearch
 from autoddl.planner.realize import Candidate
+from autoddl.planner.tables.group_table import WHOLE_SPACE
+from autoddl.planner.tables.groups import make_groups
+from autoddl.planner.tables.pair_prices import PairPrices
+from autoddl.planner.tables.tables import TableBuilder
 from autoddl.search.budget import Budget
 from autoddl.search.problem import Problem, SearchResult
+from tests.clusters import cluster
+from tests.graphs import mlp
 
 PROBLEM = Problem((np.arange(1.0, 6.0),), (np.zeros(5),), (), (), (0,), ())  # cost: strategy + 1
 
@@ -90,4 +98,31 @@ def test_what_is_known_of_a_choice_is_known_with_another_bound():
     bounded = dataclasses.replace(result(2), lower_bound=1.0)
     assert Candidate(tables, bounded, paths).knowing(known).excess_bytes == 7.0
     others = Candidate(tables, result(3), paths), Candidate(other_tables, result(2), paths)
+    assert all("excess_bytes" not in vars(other.knowing(known)) for other in others)
+
+
+def test_the_same_plan_in_tables_of_other_strategies_is_known():
+    model, graph = CostModel(cluster("gcp_a100", 2, 2)), mlp(32, (512, 2048, 96))
+    prices = PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
+    grouping, again = make_groups(graph), Recomputation(graph)
+    builder = TableBuilder(grouping, model, 1, WHOLE_SPACE, prices, again)
+    builder.prepare()
+    counts = [len(table.assign) for table in builder.group_tables]
+    every, rest = (
+        builder.among([np.arange(min(first, count - 1), count) for count in counts], prices).build()
+        for first in (0, 1)
+    )
+    choice = np.array([size - 1 for size in every.problem.sizes()])
+    same = np.array([size - 1 for size in rest.problem.sizes()])
+    cost = every.problem.evaluate(choice)[0]
+    assert (same != choice).any() and rest.problem.evaluate(same)[0] == pytest.approx(cost)
+    known = Candidate(every, SearchResult(choice, cost, 0.0, 1, "some", 0.5), prices.paths)
+    assert known.placed
+    vars(known)["excess_bytes"] = 7.0
+    found = Candidate(rest, SearchResult(same, cost, 0.0, 1, "some", 0.5), prices.paths)
+    assert found.knowing(known).excess_bytes == 7.0
+    others = [
+        dataclasses.replace(found, result=dataclasses.replace(found.result, cost=2 * cost)),
+        dataclasses.replace(found, tables=dataclasses.replace(rest, micro_batches=2)),
+    ]
     assert all("excess_bytes" not in vars(other.knowing(known)) for other in others)
