@@ -13,6 +13,8 @@ import pytest
 
 from autoddl.cluster.spec import Cluster
 from autoddl.runtime.jobs.launch import free_port
+from autoddl.runtime.jobs.meeting import Place, introduce
+from autoddl.runtime.jobs.secret import SECRET
 from autoddl.runtime.measure.record import Record
 from tests.runtime.conftest import PATH
 
@@ -142,18 +144,16 @@ def join(port: int) -> socket.socket:
             time.sleep(0.05)
     else:
         raise TimeoutError(f"nobody answers on port {port}")
-    connection = socket.create_connection(("127.0.0.1", other), 5)
-    hello = {"rank": 1, "local_rank": 0, "host": "ghost"}
-    connection.sendall((json.dumps(hello) + "\n").encode())
-    return connection
+    return introduce(Place(1, 0, "ghost"), "127.0.0.1", other)
 
 
 @pytest.mark.parametrize(
     ("silent", "message"),
     [(True, "rank 1 on ghost has not answered for 2 s"), (False, "rank 1 on ghost has ended")],
 )
-def test_a_host_that_falls_silent_or_ends_is_named(silent, message):
+def test_a_host_that_falls_silent_or_ends_is_named(silent, message, monkeypatch):
     port = free_port()
+    monkeypatch.setenv(SECRET, "of this job")  # of both
     limit = 2 if silent else 25  # that it has ended is seen at once
     job = start(["-c", MEET.format(limit=limit)], **as_rank(0, port, size=2))
     with join(port) as connection:

@@ -236,7 +236,7 @@ def _join(here: Place, address: tuple[str, int], limit_s: float) -> Meeting:
         with contextlib.suppress(OSError, ValueError):
             with socket.create_connection((host, port), 5) as contact:
                 other = int(_read_line(contact, time.monotonic() + HELLO_SECONDS))
-            connection = _introduce(here, host, other)
+            connection = introduce(here, host, other)
         if connection is None:
             time.sleep(RETRY_SECONDS)
     if connection is None:
@@ -255,7 +255,7 @@ def _join(here: Place, address: tuple[str, int], limit_s: float) -> Meeting:
     return Meeting(places, [_Line(connection, places[0])], limit_s)
 
 
-def _introduce(here: Place, host: str, port: int) -> socket.socket:
+def introduce(here: Place, host: str, port: int) -> socket.socket:
     """A connection to rank 0, which knows this rank. ValueError if it is not rank 0."""
     connection = socket.create_connection((host, port), 5)
     try:

@@ -20,7 +20,7 @@ import io, os, sys, time
 from autoddl.runtime.jobs.guard import inside, install_guard
 install_guard()
 rank = int(os.environ["RANK"])
-time.sleep(3)  # the companions meet
+time.sleep(1)  # the companions meet
 """
 )
 
