@@ -84,3 +84,39 @@ def test_the_link_is_named(tmp_path, spoil, cause):
     assert status not in (0, 124), out
     causes = [line for line in out.splitlines() if "ends the job" in line]
     assert causes and re.search(cause, causes[0]), out
+
+
+# As in a step of a large model: megabytes, which the link takes long to carry.
+SEND = """
+import os, socket, time
+from autoddl.runtime.jobs.guard import expect_link, inside, install_guard
+install_guard()
+expect_link(100e6)
+if os.environ["RANK"] == "0":
+    line = socket.create_server(("10.77.0.2", 7000)).accept()[0]
+    while line.recv(1 << 20):
+        pass
+else:
+    time.sleep(1)
+    line = socket.create_connection(("10.77.0.2", 7000))
+    until = time.time() + 16
+    while time.time() < until:
+        with inside("step"):
+            line.sendall(bytes(1 << 20))
+    line.close()
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("rate", "is_slow"), [("40mbit", True), ("1gbit", False)])
+def test_a_slow_link_is_named_while_it_lasts(tmp_path, rate, is_slow):
+    """40 Mbit/s are 5 MB/s, a twentieth of what is expected."""
+    output = io.StringIO()
+    with Box(2, 1, rate) as box:
+        status = box.run(script(tmp_path, SEND), {"AUTODDL_RECORD": ""}, output=output, timeout=90)
+    out = output.getvalue()
+    assert status == 0, out
+    found = re.findall(r"link from 10.77.1.2 to 10.77.0.2 is slow; it carries ([\d.]+) MB/s", out)
+    assert len(found) == is_slow and "loses" not in out, out
+    if is_slow:
+        assert float(found[0]) == pytest.approx(5, rel=0.1)
