@@ -260,11 +260,18 @@ class Trip:
 
 @dataclass
 class Trips:
-    """Trips and computations on one machine, each once: equal blocks make the same ones."""
+    """Trips and computations on one machine, each once: equal blocks make the same ones.
+
+    So do the plans that are compared in a search: the model remembers them for all.
+    """
 
     model: CostModel
-    _seconds: dict[Hashable, tuple[float, float]] = field(default_factory=dict)
-    _known: dict[tuple[TensorSpec, NdSbp, tuple[Step, ...]], Trip] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._seconds: dict[Hashable, tuple[float, float]] = self.model.known("seconds")
+        self._known: dict[tuple[TensorSpec, NdSbp, tuple[Step, ...]], Trip] = self.model.known(
+            "trips"
+        )
 
     def seconds(self, graph: Graph, op: Op, placed: PlannedOp) -> tuple[float, float]:
         """`operator_seconds`."""

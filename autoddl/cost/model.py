@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from ..sbp.mesh import Mesh
 from .collectives import CommModel, CommRule
 from .memory_rules import MemoryRules, rules_of
 
+_Seconds = NDArray[np.floating[Any]]
 OPTIMIZER_SLOTS = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 
 
@@ -30,32 +32,57 @@ def parameter_copies(optimizer: str, precision: str = "float32", ema: bool = Fal
 
 
 @dataclass(frozen=True)
-class ExchangePrice:
-    """What the exchange of gradients counts where it may run beside the backward pass.
+class Ends:
+    """Operators at both ends of a backward pass.
 
-    exchange:  for each second of it that may be hidden
-    beside:    taken off for each second of the last backward pass
-    latencies: whether they count; a bucket pays them once, so bounds have none
-    ahead:     gathers of ZeRO's stage 3 may be hidden, too: of those of a parameter one counts, as
-               its exchange does
-    late:      operators whose gradients come when the backward pass is as good as over: they count
-               whole, and of the backward passes of `last` no second does
+    early: before these are done, no gradient of a parameter can be exchanged
+    late:  whose gradients come when it is as good as over
+    left:  what is left of it when the first of these gradients is there
     """
 
-    exchange: float
-    beside: float = 0.0
-    latencies: bool = False
-    ahead: bool = False
+    early: frozenset[str] = frozenset()
     late: frozenset[str] = frozenset()
-    last: frozenset[str] = frozenset()
+    left: frozenset[str] = frozenset()
 
-    def of(self, operator: str) -> float:
-        """For each second of the exchange of gradients that `operator` makes."""
-        return 1.0 if operator in self.late else self.exchange
+
+@dataclass(frozen=True)
+class StepPrice:
+    """What seconds of a step count where computation and communication may run at once.
+
+    computation: each second of it
+    collectives: each between operators and inside them
+    hidden:      each that may run beside computation: of the exchange of gradients, and of gathers
+                 of ZeRO's stage 3
+    last:        of these the last of each gradient and parameter, besides; so much is taken off for
+                 each second of the last backward passes that may run beside these
+    late:        the same for gradients that come late, and what is left of the backward passes
+    in_flight:   micro-batches that have their last backward passes at once
+    """
+
+    computation: float
+    collectives: float
+    hidden: float
+    last: float
+    late: float
+    in_flight: int = 1
+    ends: Ends = Ends()
+
+    def often(self, times: float) -> float:
+        """For each second of what may run beside computation and runs so often."""
+        return self.hidden * times + self.last
+
+    def more(self, operator: str) -> float:
+        """Besides, for each second of the exchange of gradients that `operator` makes."""
+        return self.late * (operator in self.ends.late)
 
     def off(self, operator: str) -> float:
-        """Taken off for each second of the last backward pass of `operator`."""
-        return 1.0 if operator in self.last else self.beside
+        """Taken off for each second of the backward pass of `operator` in one micro-batch."""
+        last = self.last * (operator not in self.ends.early)
+        return self.in_flight * (last + self.late * (operator in self.ends.left))
+
+    def kind(self, operator: str) -> tuple[float, float]:
+        """Equal for operators whose seconds count alike."""
+        return self.more(operator), self.off(operator)
 
 
 @dataclass(frozen=True)
@@ -89,8 +116,8 @@ class CostModel:
     back_end:           that runs the plan: its memory rules say what a step needs
     overlap:            gradients may travel beside the backward pass
     ema:                an average of the parameters is kept beside them
-    exchange:           prices at which tables are of steps that overlap, or of lower bounds of such
-                        (`planner.tables`); None: of seconds one after the other
+    price:              at which tables are of steps that overlap (`planner.tables`); None: of
+                        seconds one after the other
     """
 
     cluster: Cluster
@@ -101,7 +128,7 @@ class CostModel:
     back_end: str = "oneflow"
     overlap: bool = False
     ema: bool = False
-    exchange: ExchangePrice | None = None
+    price: StepPrice | None = None
 
     def __post_init__(self) -> None:
         parameter_copies(self.optimizer)
@@ -113,23 +140,39 @@ class CostModel:
     def comm(self) -> CommModel:
         return CommModel(self.cluster, self.comm_rule)
 
-    @property
-    def counts_latencies(self) -> bool:
-        """Of the exchange of gradients."""
-        return self.exchange is None or self.exchange.latencies
+    def computing(self, seconds: _Seconds) -> _Seconds:
+        """What seconds of computation count."""
+        return seconds if self.price is None else self.price.computation * seconds
 
-    def exchanged(self, seconds: NDArray[np.float64], operator: str) -> NDArray[np.float64]:
-        """What seconds of the exchange of gradients that `operator` makes count.
-
-        What cannot be does not at any price.
-        """
-        if self.exchange is None:
+    def moving(self, seconds: _Seconds) -> _Seconds:
+        """What seconds between and inside operators count; what cannot be does not at any price."""
+        if self.price is None:
             return seconds
-        return np.where(seconds < np.inf, self.exchange.of(operator) * seconds, np.inf)
+        return np.where(seconds < np.inf, self.price.collectives * seconds, np.inf)
+
+    def exchanged(
+        self, seconds: NDArray[np.floating[Any]], operator: str = ""
+    ) -> NDArray[np.floating[Any]]:
+        """What seconds of the exchange of a gradient count that travels once.
+
+        operator: that makes it, if nothing else has a use of the parameter
+        """
+        if self.price is None:
+            return seconds
+        times = self.price.often(1) + self.price.more(operator)
+        return np.where(seconds < np.inf, times * seconds, np.inf)
 
     @property
     def parameter_copies(self) -> int:
         return parameter_copies(self.optimizer, self.precision, self.ema)
+
+    def known(self, kind: str) -> dict[Any, Any]:
+        """What was worked out of one kind at these prices, for whoever asks again."""
+        return self._known.setdefault(kind, {})
+
+    @cached_property
+    def _known(self) -> dict[str, dict[Any, Any]]:
+        return {}
 
     @cached_property
     def memory_rules(self) -> MemoryRules:

@@ -30,6 +30,7 @@ from ..sbp.mesh import Mesh
 from ..sbp.placement import B, NdSbp, P, S
 from ..sbp.signature import OpSpec, is_matmul
 from .collectives import CommModel
+from .model import StepPrice
 
 Codes = NDArray[np.int8]
 Floats = NDArray[np.float64]
@@ -259,15 +260,14 @@ class StoragePrices:
         micro_batches: int,
         whole_s: Floats,
         passes: int = 1,
-        exchange_price: float | None = None,
-        ahead: bool = False,
+        price: StepPrice | None = None,
+        late: float = 0.0,
     ) -> Floats:
         """[n] an iteration; rows that are not split cost `whole_s`, and the others no less.
 
         passes: forward passes of the reader for each micro-batch
-        exchange_price: of a second of the reduction in the last micro-batch, if it is not None;
-                        then that of the others is hidden
-        ahead:  of stage 3 one gather counts, at that price, as all may be hidden
+        price:  of a second of what may be hidden: of reductions, and of stage 3's gathers
+        late:   of a second of the last reduction, besides
         """
         seconds = whole_s.copy()
         split = self._split(stored)
@@ -277,15 +277,16 @@ class StoragePrices:
         gathered, rest = split.gathered[rows], ((self.given == _P) & ~split.gathered)[rows]
         forward, sums = edge_times(True, stage, micro_batches, passes)
         gather_s, scatter_s = self._collected(gathered, self._whole[rows])
-        gathers = float(sum(forward))
-        if ahead and stage == 3 and exchange_price is not None:
-            gathers = exchange_price
+        gathers, reductions = float(sum(forward)), float(sums)
+        if price is not None:
+            gathers = price.often(gathers) if stage == 3 else gathers
+            reductions = price.often(reductions) + late
         found = gathers * gather_s
         masks, least = _masks(rest), np.full(len(rest), np.inf)
         for way in self.comm.ways(_SUMS):
             alpha_s, beta_s_per_byte = self.comm.prices(way, masks)
             np.minimum(least, scatter_s + alpha_s + beta_s_per_byte * split.bytes[rows], out=least)
-        found += (sums if exchange_price is None else exchange_price) * least
+        found += reductions * least
         seconds[rows] = np.maximum(found, whole_s[rows])
         return seconds
 

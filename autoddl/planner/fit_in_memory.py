@@ -21,9 +21,11 @@ import numpy as np
 
 from ..graph.regions import Blocks
 from ..search.algorithms import RESTARTS, Algorithm
-from ..search.budget import Budget
+from ..search.budget import Budget, Progress
+from ..search.lagrangian import approach
 from ..search.local_search import descend
 from ..search.problem import ROUNDING, Problem, SearchResult
+from ..search.reduced_costs import Restricted
 from .coarse_to_fine import CLOSE, ClassBounds
 from .estimate import Estimator
 from .realize import Candidate
@@ -87,6 +89,32 @@ class FittedSearch:
             return None
         first = self.search(tables.problem, beat_s)
         return None if first is None else self.within_limit(tables, first, not self.is_rough)
+
+    def approached(self, parts: int, blocks: Blocks, near: float) -> Searched | None:
+        """A good choice and a bound, soon: by prices of memory alone, with no search for the rest.
+
+        Whether its fullest moment fits, its user finds out. NoStrategy as of `plan`.
+        near: how far the bound may be from the best one of any price
+        """
+        estimator, bound = self.estimator, -math.inf
+        tables: Tables | None
+        bounds = estimator.estimate(parts, blocks).bounds if estimator.has_classes else None
+        if bounds is not None:
+            bound = bounds.bound
+            tables = bounds.tables(bounds.kept(bounds.first_slack()), estimator.prices)
+        else:
+            grouping, again = estimator.micro.grouping(parts), estimator.micro.again(parts, blocks)
+            options = estimator.model, parts, estimator.space, estimator.prices, again
+            tables = build_tables(grouping.graph, *options, grouping)
+        if tables is None or bound == math.inf:
+            return None
+        with Progress(tables.problem, self.left) as run:
+            approach(Restricted.of(tables.problem), run, near)
+        result = run.result("elimination")
+        if result is None:
+            return None
+        self.results.append(result)
+        return tables, result if bounds is None else dataclasses.replace(result, lower_bound=bound)
 
     def within_limit(
         self, tables: Tables, first: SearchResult, is_thorough: bool = True

@@ -49,9 +49,9 @@ from .baselines.pricing import Baseline, BaselinePricer, tried_again
 from .batches import Batches
 from .estimate import Estimator
 from .fit_in_memory import FittedSearch
-from .in_flight import even, first_price, overlapping, two_of
 from .layers import describe_layers, next_best
-from .options import PlanOptions
+from .options import MOST_IN_FLIGHT, PlanOptions
+from .overlap import Overlapped, even
 from .realize import Candidate
 from .tables.group_table import NoStrategy, Space
 from .tables.groups import MicroBatches
@@ -98,15 +98,15 @@ def plan_mesh(
     algorithm, seed = find_algorithm(options.search), options.seed
     prices = prices or PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
     overlaps = model.overlap and model.cluster.mesh.num_axes > 0
-    priced = replace(model, exchange=first_price(micro)) if overlaps else model
-    estimator = Estimator(micro, priced, space, prices)
+    estimator = Estimator(micro, model, space, prices)
     budget = _budget(options)
     one = FittedSearch(estimator, algorithm, budget, seed, options.restarts)
     batches = Batches(counts, one)
     best = batches.best(options.checkpointing)
     tried_two = False
     if best is not None and overlaps:
-        best, tried_two = overlapping(best, one, counts, options, model)
+        search = Overlapped(one, () if options.in_flight else counts, model, best)
+        best, tried_two = search.search(), search.tried_two
     pricer: BaselinePricer | None = None
     if options.baselines and space.allowed is None and space.min_weight_shards == 1:
         again = tried_again(batches.blocks, options.checkpointing)
@@ -114,7 +114,8 @@ def plan_mesh(
     is_late = best is not None and (one.is_over or best.result.end == "interrupted")
     rivals: tuple[Baseline, ...] = ()
     if pricer is not None and not is_late:
-        two = replace(pricer, micro=two_of(micro), counts=even(counts)) if tried_two else None
+        turns = micro.in_turns(MOST_IN_FLIGHT)
+        two = replace(pricer, micro=turns, counts=even(counts)) if tried_two else None
         rivals, best = _beside(pricer, two, best)
     rivals = tuple(_marked(rival, micro.demands) for rival in rivals)
     nearest = _nearest(rivals, options)

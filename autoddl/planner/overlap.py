@@ -1,98 +1,274 @@
-"""The plan of one mesh whose gradients travel beside the backward pass.
+"""The plan of one mesh whose communication runs beside its computation.
 
-The seconds of a step that overlaps are no sum of what groups of operators cost, so plans are
-searched at prices of exchange (`cost.model.ExchangePrice`) and compared by their simulated steps:
+The seconds of a step that overlaps are no sum of what groups of operators cost. So plans are
+searched at prices of computation and communication, at which they are, and compared by their
+simulated steps. Of C seconds of computation in a step, A of redistributions between and inside
+operators, H of what else is communicated (the exchange of gradients, and gathers of ZeRO's stage 3;
+of each gradient and parameter the last one takes y seconds in all), and b of the last backward pass
 
-    LIKELY         a fifth of the exchange, with its latencies. Where the number of micro-batches
-                   and what is run again are chosen, too (`batches`). Its bound is one of serial
-                   steps, as what it leaves out is never negative
-    price 0        with what is late and cannot be hidden. Its bound is one of all plans
-    price p        where the lines of the plans known so far have their greatest minimum, as any
-                   plan's bound is linear in the price (`planner.tables`). Another bound, if the
-                   first is far below
-    serial         only where a serial step might be faster than all that was found
+    one micro-batch at a time    T >= C + A + max(0, y - b)
+    two in flight                T >= max(C, A + H, C - b + y)
 
-So a plan takes no more than a serial one of as many micro-batches and the same blocks.
+as gradients leave once all micro-batches have made them, and so after the last forward pass; the
+second line holds for both. Any mean of these is additive over groups, so that its least value over
+all plans is a bound of all plans (`planner.tables`).
+
+The search begins with the serial plan, so that no plan takes longer than that one would. Then come
+two searches at most, at its micro-batches and blocks: at a LIKELY price of the exchange, and at the
+price where the plans known so far have their greatest minimum. Two micro-batches in flight
+(`plans.schedule.duplex`) are tried where one at a time leaves enough communication exposed, with
+the strategies of the plans that were found. HiDup's own search (SoCC 2022, section 4.2) is exact on
+a chain of stages without a mesh.
+
+Half a batch does not compute in half the time. So no plan takes less than all operators, each
+divided evenly over all devices.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from ..cost.model import CostModel, ExchangePrice
+import numpy as np
+
+from ..cost.model import CostModel, Ends, StepPrice
+from ..cost.operators import compute_seconds, times_of
 from ..cost.sharded_storage import stage_at
-from ..graph.graph import Graph, Op
-from ..plans.schedule.step import StepMaker
+from ..graph.graph import SOURCE_KINDS, Graph, Op
+from ..graph.regions import Blocks
+from ..sbp.signature import find_rule
 from .fit_in_memory import FittedSearch
+from .options import MOST_IN_FLIGHT
 from .realize import Candidate
+from .tables.tables import among_chosen
 
-# Of 0.05 to 0.4, with latencies and without, on fifteen cases from 2x2 to 8x8: at most 1 % from the
-# best of all but where computation hardly counts (then a serial plan is better), 0.1 and 0.3 up to
-# 50 and 14 %.
-LIKELY = ExchangePrice(0.2, latencies=True)
-_BOUNDS = 2  # prices of bounds that are tried at most
-_NEAR = 0.02  # above the bound: not worth another one, which takes a search and gains half of that
+# Prices of the last exchange, where a serial plan's may be hidden and where it may not. Of 0.05 to
+# 0.4 on fifteen cases from 2x2 to 8x8 that may: at most 1 % from the best of all but where
+# computation hardly counts (then a serial plan is better), 0.1 and 0.3 up to 50 and 14 %. Of 0 to 1
+# for BERT with experts on 8x8, which may not: the best plan is found from 0.6 on.
+_LIKELY, _EXPECTED = 0.2, 0.6
+_SHARES = 8  # prices are multiples of one in so many
+_NEAR = 0.02  # above the bound: not worth another search
+_GAP = 0.01  # that a search at a price may leave
 _LATE = 0.1  # of the backward pass may be left where a gradient is late
+_EXPOSED = 0.05  # above the bound: two micro-batches in flight may be worth a search
 
 
-def overlapped(likely: Candidate, one: FittedSearch, model: CostModel) -> Candidate:
-    """The best of a few plans by their steps, at the micro-batches and blocks of `likely`.
+def even(counts: Sequence[int]) -> tuple[int, ...]:
+    """Of the numbers of micro-batches those that can be in flight two at a time."""
+    return tuple(n for n in counts if n % MOST_IN_FLIGHT == 0)
 
-    likely: found at the prices LIKELY
-    model:  with no prices of exchange
+
+@dataclass(frozen=True)
+class _Parts:
+    """What a step consists of, in seconds.
+
+    first:    gathers before all else
+    computation, collectives, hidden, last, late: as `StepPrice` has them; latencies that a
+              bucket pays once are left out
     """
-    parts, blocks = likely.key
 
-    def searched(price: ExchangePrice | None) -> Candidate | None:
-        if one.is_over:
-            return None
-        priced = replace(one.estimator, model=replace(model, exchange=price))
-        return replace(one, estimator=priced).plan(parts, math.inf, blocks)
+    first: float
+    computation: float
+    collectives: float
+    hidden: float
+    last: float
+    late: float
+    beside: float
+    left: float
 
-    serial_s = likely.result.lower_bound
-    best, bound = likely.serial(model), -math.inf
-    late, last = _late(best.maker, one.estimator.space.zero)
-    lines = [_line(best, late, last)]
-    prices = [0.0]
-    for _ in range(_BOUNDS):
-        price = prices[-1]
-        found = searched(ExchangePrice(price, price, ahead=True, late=late, last=last))
-        if found is None:
-            break
-        bound = max(bound, found.result.lower_bound)
-        found = found.serial(model)
-        best = min(best, found, key=lambda candidate: candidate.step_s)
-        lines.append(_line(found, late, last))
-        prices.append(highest(lines))
-        if best.step_s <= bound * (1 + _NEAR) or prices[-1] in prices[:-1]:
-            break
-    if not best.step_s <= serial_s:
-        found = searched(None)
-        best = min(filter(None, (best, found)), key=lambda candidate: candidate.step_s)
-    result = replace(best.result, lower_bound=min(bound, best.step_s))
-    return replace(best, result=result).knowing(best)
+    @staticmethod
+    def of(found: Candidate, ends: Ends) -> _Parts:
+        maker, parts = found.maker, found.tables.micro_batches
+        again = maker.again.block_of
+        first = computation = gathered = last = late = beside = left = 0.0
+        once = [
+            further_s if exchange.is_all_reduce else latency_s + further_s
+            for exchange, (latency_s, further_s) in zip(maker.exchanges, maker.prices, strict=True)
+        ]
+        for own in maker.operators:
+            name, runs = own.op.name, 1 + (own.op.name in again)
+            backward_s = own.backward_s + (runs - 1) * own.forward_s
+            first += sum(own.first)
+            computation += parts * (own.forward_s + backward_s)
+            gathered += parts * (runs + 1) * sum(own.again)
+            last += sum(own.again)
+            exchange_s = sum(once[number] for number in own.exchanged)
+            last += exchange_s
+            late += exchange_s * (name in ends.late)
+            beside += backward_s * (name not in ends.early)
+            left += backward_s * (name in ends.left)
+        often = [parts if exchange.is_often else 1 for exchange in maker.exchanges]
+        hidden = gathered + sum(n * s for n, s in zip(often, once, strict=True))
+        collectives = maker.serial_s(parts) - maker.exchange_s - first - computation - gathered
+        return _Parts(first, computation, collectives, hidden, last, late, beside, left)
+
+    def at(self, price: StepPrice) -> float:
+        """What the step costs."""
+        return (
+            self.first
+            + price.computation * self.computation
+            + price.collectives * self.collectives
+            + price.hidden * self.hidden
+            + price.last * (self.last - price.in_flight * self.beside)
+            + price.late * (self.late - price.in_flight * self.left)
+        )
 
 
-def _late(maker: StepMaker, zero: bool) -> tuple[frozenset[str], frozenset[str]]:
-    """`late` and `last` of an `ExchangePrice` that take this plan the longest.
+def _one_at_a_time(ends: Ends) -> list[StepPrice]:
+    """Of max(C + A, C + A - b + y, A + H)."""
+    found: list[StepPrice] = []
+    for k in range(_SHARES):
+        for n in range(_SHARES + 1 - k):
+            moving, last = k / _SHARES, n / _SHARES
+            found.append(StepPrice(1 - moving, 1.0, moving, last, 1 - moving - last, 1, ends))
+    return found
 
-    zero: parameters may be stored split; none that could be gathered is late
+
+def _any_in_flight(micro_batches: int, ends: Ends) -> list[StepPrice]:
+    """Of max(C, C - b + y, A + H); two micro-batches in flight are the last ones together.
+
+    Where communication or its end count most, plans compute everything everywhere; where they do
+    not count, the bound is that of operators that are divided evenly.
     """
-    names: list[str] = []
-    exchange_s = left_s = most_s = 0.0
-    count = 0
-    for own in maker.operators:
-        if left_s > _LATE * maker.backward_s or (zero and _may_be_gathered(maker.graph, own.op)):
-            break
-        names.append(own.op.name)
-        exchange_s += sum(maker.prices[number][1] for number in own.exchanged)
-        if exchange_s - left_s > most_s:
-            most_s, count = exchange_s - left_s, len(names)
-        left_s += own.backward_s
-    return frozenset(names[:count]), frozenset(names[: max(count - 1, 0)])
+    width = min(MOST_IN_FLIGHT, micro_batches)
+    found: list[StepPrice] = []
+    for k in range(1, _SHARES // 2 + 1):
+        for n in range(_SHARES // 4 + 1):
+            moving, last = k / _SHARES, n / _SHARES
+            found.append(
+                StepPrice(1 - moving, moving, moving, last, 1 - moving - last, width, ends)
+            )
+    return found
+
+
+@dataclass
+class Overlapped:
+    """The search for the best plan that overlaps, from a serial one on.
+
+    one:    the search that found it
+    counts: numbers of micro-batches; two in flight are tried at the first even one that is no less
+            than that of the serial plan; () for never
+    model:  of serial steps
+    best:   the fastest plan so far; known: all of them
+    """
+
+    one: FittedSearch
+    counts: Sequence[int]
+    model: CostModel
+    best: Candidate
+    known: list[Candidate] = field(default_factory=list)
+    tried_two: bool = False
+
+    def search(self) -> Candidate:
+        """The best plan, with a bound of all with its micro-batches and blocks, or more of them."""
+        parts, blocks = self.best.key
+        self.known.append(self.best)
+        micro = self.one.estimator.micro
+        if micro.in_flight > 1:
+            ends = self._ends(self.best)
+            return self._bounded(self._searched(self._highest(_any_in_flight(parts, ends))))
+        bound = self._searched(self._likely())
+        ends = self._ends(self.known[-1])
+        counts = [n for n in even(self.counts) if n >= parts and not micro.whole.is_stage]
+        least_s = counts[0] * evenly_s(micro.graph(counts[0]), self.model) if counts else math.inf
+        if self.best.step_s > least_s * (1 + _EXPOSED):
+            other = self._searched(self._highest(_any_in_flight(parts, ends)))
+            bound, least_s = max(bound, other), max(least_s, other)
+            if self.best.step_s > least_s * (1 + _NEAR):
+                self._two(counts[0], blocks)
+        elif self.best.step_s > bound * (1 + _NEAR):
+            bound = max(bound, self._searched(self._highest(_one_at_a_time(ends))))
+        return self._bounded(min(bound, least_s))
+
+    def _likely(self) -> StepPrice:
+        """At which the best plan is looked for first."""
+        ends = self._ends(self.best)
+        parts = _Parts.of(self.best, ends)
+        last = _LIKELY if parts.last < parts.beside else _EXPECTED
+        return StepPrice(1.0, 1.0, 0.0, last, 1 - last, 1, ends)
+
+    def _ends(self, found: Candidate) -> Ends:
+        """Of a backward pass; gradients come late that take this plan the longest.
+
+        None of those that stage 3 may gather, as that may be hidden.
+        """
+        maker, graph = found.maker, found.maker.graph
+        zero = self.one.estimator.space.zero
+        trains = [
+            any(t in graph.needs_grad and graph.producers[t].kind == "param" for t in own.op.inputs)
+            for own in maker.operators
+        ]
+        final = max((n for n, does in enumerate(trains) if does), default=-1)
+        first = final + (zero and final >= 0 and _may_be_gathered(graph, maker.operators[final].op))
+        early = frozenset(own.op.name for own in maker.operators[max(first, 0) :])
+        names: list[str] = []
+        exchange_s = left_s = most_s = 0.0
+        count = 0
+        for own in maker.operators:
+            far = left_s > _LATE * maker.backward_s
+            if far or own.op.name in early or (zero and _may_be_gathered(graph, own.op)):
+                break
+            names.append(own.op.name)
+            exchange_s += sum(maker.prices[number][1] for number in own.exchanged)
+            if exchange_s - left_s > most_s:
+                most_s, count = exchange_s - left_s, len(names)
+            left_s += own.backward_s
+        return Ends(early, frozenset(names[:count]), frozenset(names[: max(count - 1, 0)]))
+
+    def _highest(self, prices: Sequence[StepPrice]) -> StepPrice:
+        """The price at which the cheapest of the known plans costs most."""
+        known = [_Parts.of(found, prices[0].ends) for found in self.known]
+        return max(prices, key=lambda price: min(parts.at(price) for parts in known))
+
+    def _bounded(self, bound: float) -> Candidate:
+        result = replace(self.best.result, lower_bound=min(bound, self.best.step_s))
+        return replace(self.best, result=result).knowing(self.best)
+
+    def _searched(self, price: StepPrice) -> float:
+        """A bound, once the best plan at a price is known and the faster one is the best."""
+        if self.one.is_over:
+            return -math.inf
+        parts, blocks = self.known[0].key
+        priced = replace(self.one.estimator, model=replace(self.model, price=price))
+        searched = replace(self.one, estimator=priced).approached(parts, blocks, _GAP)
+        if searched is None:
+            return -math.inf
+        tables, result = searched
+        found = Candidate(replace(tables, model=self.model), result, self.best.paths).serial()
+        self.known.append(found)
+        if found.may_take_less(self.best.step_s):
+            if not found.fits:
+                fits = self.one.within_limit(tables, result, is_thorough=False)
+                found = found if fits is None else replace(fits, tables=found.tables).serial()
+            if found.fits:
+                self.best = min(self.best, found, key=lambda one: one.step_s)
+        return result.lower_bound
+
+    def _two(self, parts: int, blocks: Blocks) -> None:
+        """The plans that were found with two micro-batches in flight, the fastest if that is."""
+        estimator = self.one.estimator
+        micro = estimator.micro.in_turns(MOST_IN_FLIGHT)
+        grouping, again = micro.grouping(parts), micro.again(parts, blocks)
+        options = self.model, parts, estimator.space, estimator.prices, again
+        two = replace(self.one, estimator=replace(estimator, micro=micro, corrections={}))
+        self.tried_two = True
+        for found in (self.best, self.known[-1]):
+            tables = among_chosen(grouping, *options, found.tables, found.result.choice)
+            result = tables and two.search(tables.problem, math.inf)
+            if tables is None or result is None:
+                continue
+            turned = Candidate(tables, result, found.paths)
+            least_s = max(map(_Parts.of(turned, Ends()).at, _any_in_flight(parts, Ends())))
+            if least_s >= self.best.step_s:
+                continue
+            if (
+                turned.may_take_less(self.best.step_s)
+                and turned.fits
+                and turned.step_s < self.best.step_s
+            ):
+                self.best = turned
 
 
 def _may_be_gathered(graph: Graph, op: Op) -> bool:
@@ -104,23 +280,22 @@ def _may_be_gathered(graph: Graph, op: Op) -> bool:
     )
 
 
-def _line(found: Candidate, late: frozenset[str], last: frozenset[str]) -> tuple[float, float]:
-    """What a plan costs at the price 0, and how much more at a price of 1."""
-    maker = found.maker
-    least_s = found.seconds - maker.exchange_s
-    hidden_s = maker.backward_s - sum(seconds for _, seconds in maker.prices)
-    late_s = sum(
-        sum(maker.prices[number][1] for number in own.exchanged) * (own.op.name in late)
-        - own.backward_s * (own.op.name in last)
-        for own in maker.operators
-    )
-    return least_s + late_s, -hidden_s - late_s
-
-
-def highest(lines: Sequence[tuple[float, float]]) -> float:
-    """The price between 0 and 1 at which the lowest line is highest."""
-    prices = [0.0, 1.0]
-    for (a, rise), (b, other) in itertools.combinations(lines, 2):
-        if rise != other and 0 < (at := (b - a) / (rise - other)) < 1:
-            prices.append(at)
-    return max(sorted(prices), key=lambda price: min(a + rise * price for a, rise in lines))
+def evenly_s(graph: Graph, model: CostModel) -> float:
+    """Of a micro-batch, what its operators take if each is divided evenly over all devices."""
+    device, count = model.cluster.device, model.cluster.num_devices
+    known: dict[int, float] = {}
+    found = 0.0
+    for op in graph.ops:
+        alike = graph.alike[op.name]
+        if op.kind in SOURCE_KINDS or op.name in graph.free_ops:
+            continue
+        if alike not in known:
+            spec, rule = graph.spec(op), find_rule(op.kind)
+            assert rule is not None, f"{op.name} has no rule"
+            moved = sum(tensor.bytes for tensor in (*spec.inputs, *spec.outputs)) / count
+            has_grad = any(out in graph.needs_grad for out in op.outputs)
+            sizes = np.array([float(count)]), np.array([moved])
+            times = times_of(device, graph, op)
+            known[alike] = float(compute_seconds(spec, rule, device, *sizes, has_grad, times)[0])
+        found += known[alike]
+    return found

@@ -18,7 +18,7 @@ from ..cost.collectives import CommModel
 from ..cost.exchange import Buckets
 from ..cost.liveness import required_bytes
 from ..cost.memory import held_bytes
-from ..cost.model import CostModel, MemoryView
+from ..cost.model import MemoryView
 from ..cost.recompute import Recomputation
 from ..cost.sharded_storage import (
     WHOLE,
@@ -231,7 +231,9 @@ def _common(graph: Graph, paths: PathTable, tensor: str, uses: list[NdSbp], whol
 
 NEAR_FREE = 0.003
 ROOMY = 0.25  # of the limit: a step's fullest moment was seen at 2.4 times the sum of its bytes
-_WORKED_OUT = ("placed", "maker", "buckets", "hidden_s", "excess_bytes", "needed_bytes")
+_WORKED_OUT = (
+    "placed", "maker", "_free_buckets", "buckets", "hidden_s", "excess_bytes", "needed_bytes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -264,17 +266,10 @@ class Candidate:
         )
         return alike and self.placed == other.placed
 
-    def serial(self, model: CostModel) -> Candidate:
-        """The choice with the seconds of its serial step, if it was found at other prices.
-
-        model: of the serial step
-        """
-        found = Candidate(replace(self.tables, model=model), self.result, self.paths)
-        found.__dict__.update(placed=self.placed)
-        seconds = found.maker.serial_s(found.tables.micro_batches)
-        other = replace(found, result=replace(self.result, cost=seconds))
-        other.__dict__.update(placed=found.placed, maker=found.maker)
-        return other
+    def serial(self) -> Candidate:
+        """The choice with the seconds of its serial step, if it was found at other prices."""
+        seconds = self.maker.serial_s(self.tables.micro_batches)
+        return replace(self, result=replace(self.result, cost=seconds)).knowing(self)
 
     @property
     def seconds(self) -> float:
@@ -308,14 +303,24 @@ class Candidate:
         """
         if not self.tables.model.overlap:
             return ()
-        found, limit = best_buckets(self.maker), self.tables.model.limit_bytes
-        if self.result.memory <= ROOMY * limit:
+        found, limit = self._free_buckets, self.tables.model.limit_bytes
+        if self.is_roomy:
             return found
         each = tuple((number,) for bucket in found for number in bucket)
         for buckets in dict.fromkeys((found, each)):
             if self._fullest(self.tables.again, limit, buckets) <= limit:
                 return buckets
         return ()
+
+    @cached_property
+    def _free_buckets(self) -> Buckets:
+        """The best, whether or not they fit."""
+        return best_buckets(self.maker)
+
+    def may_take_less(self, than_s: float) -> bool:
+        """Whether an iteration would take less with the best buckets, whether or not these fit."""
+        maker, buckets = self.maker, self._free_buckets
+        return self.seconds - maker.latency_s(buckets) - maker.hidden_s(buckets) < than_s
 
     @cached_property
     def hidden_s(self) -> float:
@@ -379,6 +384,16 @@ class Candidate:
             / view.times
             for view in model.memory_views
         )
+
+    @property
+    def fits(self) -> bool:
+        """Whether its fullest moment does."""
+        return self.is_roomy or bool(self.buckets) or self.excess_bytes <= 0
+
+    @property
+    def is_roomy(self) -> bool:
+        """Whether its bytes as they add up are so few that its fullest moment is sure to fit."""
+        return self.result.memory <= ROOMY * self.tables.model.limit_bytes
 
     @property
     def key(self) -> tuple[int, Blocks]:

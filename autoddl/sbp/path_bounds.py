@@ -212,8 +212,8 @@ class PathBounds:
     _found: dict[_Sort, _Found] = field(default_factory=dict, repr=False)
     _words: dict[tuple[int, bytes], tuple[Ints, Ints]] = field(default_factory=dict, repr=False)
 
-    def by_bytes(self) -> PathBounds:
-        """At the same seconds per byte, and no latencies."""
+    def by_bytes(self, spec: TensorSpec) -> PathBounds:
+        """At the same seconds per byte, and no latencies, of whatever tensor."""
         return self._by_bytes
 
     @cached_property

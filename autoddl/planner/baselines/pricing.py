@@ -35,7 +35,7 @@ from ...search.lagrangian import free_choice, may_fit, score_bound
 from ...search.problem import SearchResult
 from ..estimate import Estimator
 from ..fit_in_memory import FittedSearch
-from ..realize import ROOMY, Candidate
+from ..realize import Candidate
 from ..tables.group_table import WHOLE_SPACE
 from ..tables.groups import MicroBatches
 from ..tables.pair_prices import PairPrices
@@ -191,8 +191,9 @@ class BaselinePricer:
         return best
 
     def _within_limit(self, tables: Tables, result: SearchResult) -> Candidate | None:
-        if result.memory <= ROOMY * self.model.limit_bytes:
-            return Candidate(tables, result, self._looker.prices.paths)
+        found = Candidate(tables, result, self._looker.prices.paths)
+        if found.is_roomy:
+            return found
         return self._searches.within_limit(tables, result, is_thorough=False)
 
     def _recorded(self, way: _Way, found: Candidate) -> Baseline:

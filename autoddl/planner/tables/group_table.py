@@ -249,7 +249,7 @@ class GroupTables:
         return even_bytes_of(spec, codes, self.model.memory_mesh)
 
     def _compute_and_memory(self, group: Group, table: GroupTable) -> tuple[Table, Table]:
-        cluster, price = self.model.cluster, self.model.exchange
+        cluster, price = self.model.cluster, self.model.price
         # of what the first axis divides, so much does not count as memory
         spared = 1 - self.mesh.parts[0] / self.model.memory_mesh.parts[0] if self.mesh.shares else 0
         seconds, memory = np.zeros((2, len(table.assign)))
@@ -268,10 +268,11 @@ class GroupTables:
             share, first = num_parts(on, self.mesh.parts), on[:, :1].any(axis=1)
             divided = Divided(share, in_bytes + out_bytes, first, in_first + out_first)
             again = self.again.passes(op.name) > 1
-            seconds += (whole_s := divided.seconds(cluster, self.graph, op, has_grad))
+            whole_s = divided.seconds(cluster, self.graph, op, has_grad)
             off = price.off(op.name) / self.micro_batches if price else 0.0
             forward_s = divided.seconds(cluster, self.graph, op, False) if again or off else 0.0
-            seconds += again * forward_s - off * (whole_s - (not again) * forward_s)
+            seconds += self.model.computing(whole_s + again * forward_s)
+            seconds -= off * (whole_s - (not again) * forward_s)
             memory += self.again.output_weight(op) * saved_bytes(spec, rule, held, has_grad)
             if has_grad:
                 extra = self.extra_bytes(spec, number, table, lasting_shares(spec))
@@ -330,13 +331,13 @@ class GroupTables:
 
     def _storage_ports(self, group: Group, table: GroupTable) -> tuple[StoragePort, ...]:
         """The trained parameters of the group, if they may be stored split."""
-        found, price = [], self.model.exchange
+        found, price = [], self.model.price
         for port in filter(self._is_trained, group.sources if self._zero else ()):
             prices, op = self._storage_prices(port, table), group.ops[port.op]
             held = self.again.weight(op.name) * (op.name in self.again.last_products)
-            how = self.again.passes(op.name), held, self.storages
-            told = (price.of(op.name), price.ahead) if price else (None, False)
-            found.append(StoragePort.make(self.graph.spec(op), port.index, prices, *how, *told))
+            late = price.more(op.name) if price else 0.0
+            how = self.again.passes(op.name), held, self.storages, price, late
+            found.append(StoragePort.make(self.graph.spec(op), port.index, prices, *how))
         return tuple(found)
 
     def _storage_prices(self, port: Port, table: GroupTable) -> StoragePrices:
@@ -365,7 +366,7 @@ class GroupTables:
 
     def priced(self, group: Group, table: GroupTable) -> GroupTable:
         """`local` with the seconds of the group's own communication."""
-        inner_s = self._inner_seconds(group, table)
+        inner_s = self.model.moving(self._inner_seconds(group, table))
         if not table.ports:
             return dataclasses.replace(
                 table, inner_s=inner_s, sync_s=self._sync_seconds(group, table)
@@ -409,27 +410,26 @@ class GroupTables:
 
     def _sync_seconds(self, group: Group, table: GroupTable) -> Table:
         """Gradient synchronisation of the single-use parameters, once an iteration."""
-        seconds = np.zeros(len(table.assign))
-        for port in group.sources:
-            if port.tensor in self.graph.needs_grad:
-                seconds += self._whole_seconds(group, port, table)
-        return seconds
+        ports = [port for port in group.sources if port.tensor in self.graph.needs_grad]
+        every = (self._whole_seconds(group, port, table) for port in ports)
+        return sum(every, np.zeros(len(table.assign)))
 
     def _whole_seconds(self, group: Group, port: Port, table: GroupTable) -> Table:
         """Gradient synchronisation of a parameter stored whole."""
-        seconds = self.exchange_prices.row_seconds(*self._summed(port, table))
+        spec, given, kept = self._summed(port, table)
+        seconds = self.exchange_prices(spec).row_seconds(spec, given, kept)
         return self.model.exchanged(seconds, group.ops[port.op].name)
 
-    @property
-    def exchange_prices(self) -> Prices:
-        """A bucket pays latencies once: bounds have none."""
-        return self.prices if self.model.counts_latencies else self.prices.by_bytes()
+    def exchange_prices(self, spec: TensorSpec) -> Prices:
+        """Of a gradient like that. A bucket pays latencies once: bounds have none."""
+        return self.prices if self.model.price is None else self.prices.by_bytes(spec)
 
     def ask(self, group: Group, table: GroupTable) -> None:
         """Announce what `priced` needs."""
         for port in group.sources:
             if port.tensor in self.graph.needs_grad:
-                self.exchange_prices.ask_rows(*self._summed(port, table))
+                summed = self._summed(port, table)
+                self.exchange_prices(summed[0]).ask_rows(*summed)
 
     def _summed(self, port: Port, table: GroupTable) -> tuple[TensorSpec, Codes, Codes]:
         """(tensor, how its gradients leave, how they are kept)"""

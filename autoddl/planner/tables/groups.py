@@ -292,6 +292,12 @@ class MicroBatches:
         """Of a graph without forks."""
         return MicroBatches(graph.with_forks(), in_flight, demands or {})
 
+    def in_turns(self, in_flight: int) -> MicroBatches:
+        """The same, so many in flight."""
+        other = MicroBatches(self.whole, in_flight, self.demands)
+        other.__dict__.update(_known=self._known)
+        return other
+
     def graph(self, parts: int) -> Graph:
         """One of `parts` micro-batches. ValueError if the batch cannot be cut so."""
         return self.grouping(parts).graph

@@ -41,7 +41,7 @@ class Prices(Protocol):
 
     def row_seconds(self, spec: TensorSpec, given: Codes, kept: Codes) -> Table: ...
 
-    def by_bytes(self) -> Prices: ...
+    def by_bytes(self, spec: TensorSpec) -> Prices: ...
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ class PairPrices:
         """Lower bounds of these prices, which must depend on extents and links only."""
         return PathBounds(self.mesh, self.price, self.collectives)
 
-    def by_bytes(self) -> PairPrices:
-        """At the same seconds per byte, and no latencies."""
-        return self._by_bytes
+    def by_bytes(self, spec: TensorSpec) -> Prices:
+        """Lower bounds at the same seconds per byte, and no latencies, of a tensor like that."""
+        return self.least.by_bytes(spec) if self.least.fits(len(spec.shape)) else self._by_bytes
 
     @cached_property
     def _by_bytes(self) -> PairPrices:

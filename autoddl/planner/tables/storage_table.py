@@ -19,6 +19,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from ...cost.model import StepPrice
 from ...cost.sharded_storage import WHOLE, Codes, Storage, StoragePrices, chosen_axes, stage_at
 from ...sbp.signature import OpSpec
 from ...search.problem import Edge, Problem, Table
@@ -31,7 +32,7 @@ class StoragePort:
     passes: forward passes of the operator for each micro-batch
     held:   how much counts of what stage 3 gathers for the operator
     stored: axes that may split it -> its placements [strategies, axis]
-    exchange_price, ahead: as `StoragePrices.seconds` takes them
+    price, late: of a step that overlaps, as `StoragePrices.seconds` takes them
     """
 
     op: OpSpec
@@ -40,8 +41,8 @@ class StoragePort:
     passes: int
     held: float
     stored: Mapping[tuple[int, ...], Codes]
-    exchange_price: float | None = None
-    ahead: bool = False
+    price: StepPrice | None = None
+    late: float = 0.0
 
     @staticmethod
     def make(
@@ -51,12 +52,12 @@ class StoragePort:
         passes: int,
         held: float,
         storages: Sequence[Storage],
-        exchange_price: float | None = None,
-        ahead: bool = False,
+        price: StepPrice | None = None,
+        late: float = 0.0,
     ) -> StoragePort:
         chosen = {s.axes: chosen_axes(s.axes, prices.comm.mesh) for s in storages}
         stored = {axes: prices.stored(where) for axes, where in chosen.items()}
-        return StoragePort(op, index, prices, passes, held, stored, exchange_price, ahead)
+        return StoragePort(op, index, prices, passes, held, stored, price, late)
 
     def some(self, rows: NDArray[np.int64]) -> StoragePort:
         """For these strategies only."""
@@ -75,7 +76,7 @@ class StoragePort:
         stored = self.stored[storage.axes]
         stage = self.stage(storage)
         often = micro_batches, whole_s, self.passes
-        return self.prices.seconds(stage, stored, *often, self.exchange_price, self.ahead)
+        return self.prices.seconds(stage, stored, *often, self.price, self.late)
 
 
 @dataclass(frozen=True)

@@ -11,23 +11,19 @@ Where parameters may be stored split, a group with parameters has a second varia
 `storage_table`. Everything is computed on arrays over all strategies of a group. `build_tables`
 makes the `Problem`.
 
-Where the gradients travel beside the backward pass, T seconds of a step are, for c one after the
-other, y those of the exchange and b those of the last micro-batch's backward pass,
+Where communication runs beside computation, a step takes no less than, of C seconds of computation,
+A of redistributions between and inside operators, H of what else is communicated (the exchange of
+gradients, gathers of ZeRO's stage 3), y of the last exchange and gather of each parameter, and b of
+the last backward pass,
 
-    T >= c - min(y, b) >= c - (1 - p) y - p b    for each 0 <= p <= 1
+    one micro-batch at a time    T >= max(C + A, C + A - b + y, A + H)
+    any number in flight         T >= max(C, C - b + y, A + H)
 
-(of storages in stages 2 and 3 only the last micro-batch's exchange counts in y, the others are
-hidden: they do not count in c; nor do the gathers of stage 3 but the last micro-batch's in its
-backward pass, which count in y, as they are asked for ahead). With buckets y can be less, but not
-less than without latencies. Of the gradients that come `late`, when but the operators `last` are
-left, all seconds z come after the others' backward passes, and nothing of these is gathered, so
-that in the place of c - y may stand c - (y - z) - l, for l seconds of the backward passes of
-`last`. So at the prices p of an `ExchangePrice`, the least of
-
-    node(s) = M (compute(s) + inner collectives(s)) - p backward(s) + p exchange(s)
-
-where late exchange and last backward passes count 1 instead of p, is a bound of all plans that
-overlap, as `planner.overlap` uses it.
+(and what is gathered before all else). With buckets y can be less, but not less than without
+latencies. Of b does not count what runs before any gradient is there; and of gradients that come
+late, when but the backward passes l are left, z seconds are as in y and l as in b: a fourth bound.
+A mean of these bounds is additive, and a bound of all plans. At the prices of a `StepPrice` the
+tables are of that mean, and `planner.overlap` says of which.
 """
 
 from __future__ import annotations
@@ -120,6 +116,34 @@ def build_tables(
     return builder.build() if builder.prepare() and builder.fits() else None
 
 
+def among_chosen(
+    grouping: Grouping,
+    model: CostModel,
+    micro_batches: int,
+    space: Space,
+    prices: PairPrices,
+    again: Recomputation,
+    tables: Tables,
+    choice: Choice,
+) -> Tables | None:
+    """Tables of another number of micro-batches with those strategies only that a choice has.
+
+    tables, choice: the choice and what it is of
+    None if smaller micro-batches cannot be divided so.
+    """
+    builder = TableBuilder(grouping, model, micro_batches, space, prices, again)
+    builder.prepare()
+    rows: list[set[int]] = [set() for _ in builder.owners]
+    for group, node in enumerate(builder.nodes):
+        old, new = tables.table_of(group), builder.group_tables[node]
+        chosen = old.assign[tables.strategy(choice, group)]
+        found = np.flatnonzero((new.assign == chosen).all(axis=1))
+        if old.composites != new.composites or not len(found):
+            return None
+        rows[node].add(int(found[0]))
+    return builder.among([np.array(sorted(own)) for own in rows], prices).build()
+
+
 # (source's node table, its operator, output, target's node table, its operator, input, has grad)
 _WireKey = tuple[int, int, int, int, int, int, bool]
 
@@ -130,11 +154,9 @@ class _Wire:
 
     passes: forward passes of the reader; kept: how much of the memory of its copy counts
     added: bytes besides; is_param: of a parameter, whose gradient is exchanged
-    reader: the operator that the tensor goes to, of equal ones the first
     """
 
     spec: TensorSpec
-    reader: str
     times: int
     passes: int
     kept: float
@@ -203,12 +225,10 @@ class TableBuilder:
         """Equal for groups that share a table."""
         if self.space.allowed is not None:  # a restriction may look at names
             return number
-        ops, price = self.grouping.groups[number].ops, self.model.exchange
+        ops, price = self.grouping.groups[number].ops, self.model.price
         again = tuple(map(self.again.key, ops))
-        prices = (
-            None if price is None else tuple((price.of(o.name), price.off(o.name)) for o in ops)
-        )
-        return self.grouping.kinds[number], again, number in self.last.groups, prices
+        counts = tuple(price.kind(op.name) for op in ops) if price else ()
+        return self.grouping.kinds[number], again, number in self.last.groups, counts
 
     def fits(self) -> bool:
         """Whether some choice keeps to the memory limit; exact, but for rounding in its favour."""
@@ -358,7 +378,6 @@ class TableBuilder:
         is_param = source.ops[position].kind == "param"
         return _Wire(
             self.graph.tensors[port.tensor].spec,
-            reader,
             1 if is_param else self.micro_batches,
             1 if is_param else self.again.passes(reader),
             1.0 if is_param else self.again.weight(reader),
@@ -377,15 +396,17 @@ class TableBuilder:
     def _price(self, wire: _Wire) -> tuple[Table, Table]:
         """(seconds, bytes) for each pair of strategies."""
         cost = self.prices.seconds(wire.spec, wire.given, wire.wanted)
+        if not wire.is_param:  # a parameter is gathered before all else
+            cost = self.model.moving(cost)
         if wire.passes != 1:
             cost = wire.passes * cost
         if wire.back_given is not None and wire.back_wanted is not None:
             back = wire.spec, wire.back_given, wire.back_wanted
             if wire.is_param:
-                back_s = self.tables.exchange_prices.seconds(*back)
-                cost += self.model.exchanged(back_s, wire.reader).T
+                back_s = self.tables.exchange_prices(wire.spec).seconds(*back)
+                cost += self.model.exchanged(back_s).T
             else:
-                cost += self.prices.seconds(*back).T
+                cost += self.model.moving(self.prices.seconds(*back)).T
         if wire.times != 1:
             cost *= wire.times
         return cost, self._copies(wire)

@@ -21,6 +21,7 @@ from .turns import Turns, num_strands
 
 _COMPUTE, _COMMUNICATE = 1, 2  # bits
 _ALIKE = 3  # groups: any further one takes as long as the last of these
+_SLACK = 0.005  # of a path: the shortest of 600 tasks takes 4.3 s to find, this one 0.01
 _SHARE = 64  # of a strand's seconds is what neighbours on one queue take together at most
 
 
@@ -133,7 +134,9 @@ class _Making:
             for position in range(at[strand], to):
                 for piece in self.maker.pieces[position]:
                     before = max(last[strand], 0)
-                    needs = () if piece.is_alone or not self.tasks else (before,)
+                    # what holds both queues comes after all that is in them anyway
+                    holds_both = piece.queues == _COMPUTE | _COMMUNICATE
+                    needs = () if holds_both or not self.tasks else (before,)
                     last[strand] = len(self.tasks)
                     if piece.cause in COMPUTING:
                         computed[strand] = last[strand]
@@ -214,7 +217,7 @@ def best_turns(maker: StepMaker) -> Turns:
     strand = [(queues, seconds) for queues, seconds, _ in segments]
     at, names = [0, 0], (0, 1)
     turns: list[tuple[int, int]] = []
-    for mover, _ in interleaved(strand, strand).order:
+    for mover, _ in interleaved(strand, strand, _SLACK).order:
         if at[0] == at[1]:
             names = (mover, 1 - mover)
         name = names.index(mover)

@@ -46,9 +46,10 @@ class Interleaving:
         return [(strand, task) for _, strand, task in sorted(every)]
 
 
-def interleaved(first: Strand, second: Strand) -> Interleaving:
+def interleaved(first: Strand, second: Strand, slack: float = 0.0) -> Interleaving:
     """The two strands in the least time; each task runs without a break.
 
+    slack: so much longer than the least it may take, relative; then far fewer corners are looked at
     ValueError unless every task takes time: one that takes none holds no queue.
     """
     strands = first, second
@@ -73,7 +74,8 @@ def interleaved(first: Strand, second: Strand) -> Interleaving:
             if there_s < reached.get(target, float("inf")):
                 reached[target], before[target] = there_s, point
                 (a, b), (c, d) = left[0][i], left[1][j]
-                heapq.heappush(queue, (there_s + max(a + c, b + d), -there_s, target))
+                least_s = there_s + (1 + slack) * max(a + c, b + d)
+                heapq.heappush(queue, (least_s, -there_s, target))
     starts: tuple[dict[int, float], dict[int, float]] = ({}, {})
     point = goal
     while point != (0, 0):
