@@ -1,8 +1,7 @@
 """What is known when a model is traced, and how it follows the batch.
 
-Sizes that follow the batch are `Size`s: whole numbers, for the example's batch, that know how they
-grow with it. A constant tensor whose sizes follow it, such as a mask of all rows, is computed at
-two batches, `Varying`; a graph has it if it is the same in each row.
+A constant tensor whose sizes follow the batch, such as a mask of all rows, is computed at two
+batches, `Varying`; a graph has it if it is the same in each row.
 """
 
 from __future__ import annotations
@@ -14,37 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from ....graph.builder import Follows, Size
+
 _BATCHES = 2, 3
-
-
-class Unknown(ValueError):
-    """An operator that has no place in a graph."""
-
-
-class Follows(Unknown):
-    """A value that follows the batch in a way that a graph cannot say."""
-
-
-class Size(int):
-    """A whole number at the example's batch, proportional to the batch to the power `exponent`."""
-
-    exponent: int
-
-    def __new__(cls, value: int, exponent: int) -> Size:
-        found = super().__new__(cls, value)
-        found.exponent = exponent
-        return found
-
-
-class Factor(float):
-    """The same of a number that is not whole."""
-
-    exponent: int
-
-    def __new__(cls, value: float, exponent: int) -> Factor:
-        found = super().__new__(cls, value)
-        found.exponent = exponent
-        return found
 
 
 @dataclass(frozen=True)

@@ -1,62 +1,27 @@
-"""Builds a `Graph` from an exported program, operator by operator.
+"""A `GraphBuilder` for an exported program of torch.
 
-A tensor of the program is a `Ref`; what is known is computed (`constants.py`), and becomes a
-constant or a buffer where it is read.
+What is known is computed (`constants.py`), and becomes a constant or a buffer where it is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 
-from ....graph.graph import Graph, Op, Tensor
-from ....sbp.layout import ITEM_BYTES, TensorSpec
-from .constants import Factor, Known, Size, Unknown, Varying, dtype_name, filled, uniform
-
-
-@dataclass(frozen=True)
-class Ref:
-    """A tensor of the graph."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def is_float(self) -> bool:
-        return TensorSpec((), self.dtype).is_float
-
-
-_SOURCES = ("input", "param", "buffer")
-Found = Any  # a Ref, a constant, a number, or a sequence of them; None for what nobody may read
-Handler = Callable[["Emitter", Mapping[str, Any]], Found]
+from ....graph.builder import Factor, GraphBuilder, Ref, Size
+from .constants import Known, Varying, dtype_name, filled, uniform
 
 
 @dataclass
-class Emitter:
-    """The operators so far.
+class Emitter(GraphBuilder):
+    """captured: the tensors that are buffers "#k"."""
 
-    batch:  the example's; 0 if nothing can be told of others
-    sizes:  a symbol of the batch's size -> ...; see `number`
-    scales: False once something has turned out to follow the batch otherwise
-    """
-
-    batch: int
-    scales: bool
-    ops: list[Op] = field(default_factory=list)
-    tensors: dict[str, Tensor] = field(default_factory=dict)
     captured: dict[str, torch.Tensor] = field(default_factory=dict)
-    module: str = ""
     _numbers: dict[Any, Any] = field(default_factory=dict)
-    _used: dict[str, int] = field(default_factory=dict)
     _constants: dict[int, tuple[Any, Ref]] = field(default_factory=dict)
 
     # ---- numbers
@@ -86,69 +51,10 @@ class Emitter:
         """Of a tensor of the program."""
         return tuple(self.number(n) for n in value.shape)
 
-    # ---- operators
-
-    def op(
-        self,
-        kind: str,
-        inputs: Sequence[Any],
-        shape: Sequence[int],
-        dtype: str = "",
-        /,
-        **attrs: Any,
-    ) -> Ref:
-        """Append an operator with one output of `shape`; the dtype is by default the input's."""
-        return self.several(kind, inputs, [(shape, dtype)], **attrs)[0]
-
-    def several(
-        self,
-        kind: str,
-        inputs: Sequence[Any],
-        outputs: Sequence[tuple[Any, str]],
-        /,
-        **attrs: Any,
-    ) -> list[Ref]:
-        """Append an operator with `outputs` of these shapes and dtypes."""
-        refs = [self.ref(x) for x in inputs]
-        name = self.unique(f"{self.module}/{kind}" if self.module else kind)
-        plain, exponents = _attributes(attrs)
-        made = []
-        for index, (shape, dtype) in enumerate(outputs):
-            output = name if len(outputs) == 1 else f"{name}:{index}"
-            made.append(self.declare(output, shape, dtype or refs[0].dtype))
-        self.ops.append(
-            Op(
-                name, kind, tuple(r.name for r in refs), tuple(r.name for r in made), plain,
-                exponents, module=self.module,
-            )
-        )  # fmt: skip
-        return made
-
-    def source(self, name: str, kind: str, value: Ref, attrs: Mapping[str, Any], path: str) -> None:
-        """Append an input, parameter or buffer."""
-        self.ops.append(Op(name, kind, (), (value.name,), dict(attrs), module=path))
-
-    def declare(self, name: str, shape: Sequence[int], dtype: str) -> Ref:
-        if dtype not in ITEM_BYTES:
-            raise Unknown(f"tensors of {dtype}")
-        dims = tuple(d for d, n in enumerate(shape) if getattr(n, "exponent", 0) == 1)
-        if any(getattr(n, "exponent", 0) not in (0, 1) for n in shape):
-            self.scales = False
-        self.tensors[name] = Tensor(name, TensorSpec(tuple(map(int, shape)), dtype), dims)
-        return Ref(name, tuple(shape), dtype)
-
-    def unique(self, name: str) -> str:
-        """`name`, with a number if an operator has it already."""
-        count = self._used.get(name, 0)
-        self._used[name] = count + 1
-        return f"{name}_{count}" if count else name
-
     def ref(self, x: Any) -> Ref:
         """What is read as a tensor of the graph: a constant becomes a buffer."""
-        if isinstance(x, Ref):
-            return x
         if not isinstance(x, Known):
-            raise Unknown(f"an argument that is {type(x).__name__}")
+            return super().ref(x)
         if id(x) not in self._constants:
             self._constants[id(x)] = x, self._constant(x)
         return self._constants[id(x)][1]
@@ -182,144 +88,9 @@ class Emitter:
         """A constant of one number."""
         return filled(shape, value, dtype, self.batch)
 
-    # ---- what several operators are written in
-
-    def same(self, kind: str, x: Any, /, **attrs: Any) -> Ref:
-        """An operator that keeps shape and dtype."""
-        x = self.ref(x)
-        return self.op(kind, [x], x.shape, **attrs)
-
-    def reshaped(self, x: Any, shape: Sequence[int]) -> Ref:
-        x = self.ref(x)
-        if tuple(x.shape) == tuple(shape):
-            return x
-        return self.op("reshape", [x], shape, shape=tuple(shape))
-
-    def permuted(self, x: Any, perm: Sequence[int]) -> Ref:
-        x = self.ref(x)
-        perm = tuple(d % x.ndim for d in perm) if x.ndim else ()
-        if perm == tuple(range(x.ndim)):
-            return x
-        return self.op("transpose", [x], [x.shape[d] for d in perm], perm=perm)
-
-    def swapped(self, x: Any, a: int, b: int) -> Ref:
-        """`x` with dims `a` and `b` in each other's place."""
-        x = self.ref(x)
-        perm = list(range(x.ndim))
-        if perm:
-            perm[a % x.ndim], perm[b % x.ndim] = perm[b % x.ndim], perm[a % x.ndim]
-        return self.permuted(x, perm)
-
-    def expanded(self, x: Any, shape: Sequence[int]) -> Ref:
-        x = self.ref(x)
-        if tuple(x.shape) == tuple(shape):
-            return x
-        return self.op("expand", [x], shape, expand_shape=tuple(shape))
-
-    def narrowed(self, x: Any, dim: int, start: int, length: int) -> Ref:
-        x = self.ref(x)
-        dim %= x.ndim
-        if start == 0 and length == x.shape[dim]:
-            return x
-        shape = (*x.shape[:dim], length, *x.shape[dim + 1 :])
-        return self.op("narrow", [x], shape, dim=dim, start=start, length=length)
-
-    def cast(self, x: Any, dtype: str) -> Ref:
-        x = self.ref(x)
-        return x if x.dtype == dtype else self.op("cast", [x], x.shape, dtype, dtype=dtype)
-
-    def product(self, a: Any, b: Any, *, transpose_b: bool = False) -> Ref:
-        """The matrix product of a [..., m, k] and b [..., k, n], whose dims in front broadcast."""
-        a, b = self.ref(a), self.ref(b)
-        n = b.shape[-2 if transpose_b else -1]
-        front = broadcast(a.shape[:-2], b.shape[:-2])
-        if a.ndim == b.ndim == 2:
-            kind = "matmul"
-        else:
-            same = tuple(a.shape[:-2]) == tuple(b.shape[:-2])
-            kind = "batch_matmul" if same else "broadcast_matmul"
-        return self.op(
-            kind, [a, b], (*front, a.shape[-2], n), alpha=1.0, transpose_a=False,
-            transpose_b=transpose_b,
-        )  # fmt: skip
-
-    def sum(self, x: Any, dims: Sequence[int], keep: bool = False) -> Ref:
-        x = self.ref(x)
-        dims = tuple(sorted(d % x.ndim for d in dims)) if dims else tuple(range(x.ndim))
-        return self.op("reduce_sum", [x], left(x.shape, dims, keep), axis=dims, keepdims=keep)
-
-    def mean(self, x: Any, dims: Sequence[int], keep: bool = False) -> Ref:
-        x = self.ref(x)
-        dims = tuple(sorted(d % x.ndim for d in dims)) if dims else tuple(range(x.ndim))
-        return self.op("reduce_mean", [x], left(x.shape, dims, keep), axis=dims, keepdims=keep)
-
-    def graph(self, name: str, outputs: Sequence[Any], loss: Any) -> Graph:
-        """The finished graph."""
-        results = tuple(self.ref(x).name for x in outputs)
-        scalar = ""
-        if loss is not None:
-            scalar = self.ref(loss).name
-            self.ops.append(Op(self.unique("loss"), "loss", (scalar,), (), module="loss"))
-        # each source before its first reader, as in OneFlow's traces: plans are then for both
-        sources = {op.outputs[0]: op for op in self.ops if op.kind in _SOURCES}
-        ops: list[Op] = []
-        for op in self.ops:
-            if op.kind not in _SOURCES:
-                ops += [sources.pop(x) for x in dict.fromkeys(op.inputs) if x in sources]
-                ops.append(op)
-        ops += sources.values()
-        tensors = {name: self.tensors[name] for op in ops for name in op.outputs}
-        graph = Graph(
-            ops=tuple(ops), tensors=tensors, outputs=results, loss=scalar,
-            batch=self.batch if self.scales else 0, name=name,
-        )  # fmt: skip
-        graph.verify()
-        return graph
-
 
 def is_tensor(x: Any) -> bool:
     return isinstance(x, (Ref, *Known))
-
-
-def broadcast(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
-    """The shape that two shapes are stretched to."""
-    count = max(len(a), len(b))
-    left, right = ((*(1,) * (count - len(s)), *s) for s in (a, b))
-    return tuple(m if n == 1 else n for n, m in zip(left, right, strict=True))
-
-
-def left(shape: Sequence[int], dims: Sequence[int], keep: bool) -> tuple[int, ...]:
-    """A shape of which `dims` are reduced."""
-    found = (1 if d in dims else n for d, n in enumerate(shape) if keep or d not in dims)
-    return tuple(found)
-
-
-def product(sizes: Iterable[int]) -> int:
-    """A size that follows the batch if one of them does."""
-    found, power = 1, 0
-    for n in sizes:
-        found, power = found * int(n), power + getattr(n, "exponent", 0)
-    return Size(found, power) if power else found
-
-
-def _attributes(attrs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
-    """Attributes as a graph has them, and how their numbers follow the batch."""
-    plain: dict[str, Any] = {}
-    exponents: dict[str, tuple[int, ...]] = {}
-    for key, value in attrs.items():
-        items = value if isinstance(value, (tuple, list)) else (value,)
-        powers = tuple(getattr(n, "exponent", 0) for n in items)
-        bare = tuple(_bare(n) for n in items)
-        plain[key] = bare if isinstance(value, (tuple, list)) else bare[0]
-        if any(powers):
-            exponents[key] = powers
-    return plain, exponents
-
-
-def _bare(value: Any) -> Any:
-    if isinstance(value, bool) or value is None or isinstance(value, str):
-        return value
-    return int(value) if isinstance(value, int) else float(value)
 
 
 def is_live(graph: fx.Graph, roots: Sequence[fx.Node]) -> set[fx.Node]:

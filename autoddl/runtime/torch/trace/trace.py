@@ -17,13 +17,14 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind, OutputKind
 
+from ....graph.builder import Follows, Ref, Unknown
 from ....graph.graph import Graph
 from ....sbp.layout import TensorSpec
 from ...calling import Calling
 from ...traced import Traced, with_hints
 from .aten import HANDLERS, handled
-from .constants import Follows, Unknown, computed, dtype_name, is_known
-from .emit import Emitter, Ref, is_live
+from .constants import computed, dtype_name, is_known
+from .emit import Emitter, is_live
 from .exported import LOSS, MODEL, LossFn, Whole, export
 from .gradients import check_gradients
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from ..constants import Unknown
-from ..emit import Emitter, Ref, is_tensor
-from .table import Args, aten, renamed
+from .....graph.aten.table import Args, aten, renamed
+from .....graph.builder import Ref, Unknown
+from ..emit import Emitter, is_tensor
 
 _SAME_NAME = (
     "relu", "tanh", "sigmoid", "silu", "mish", "selu", "exp", "expm1", "log", "log1p", "log2",

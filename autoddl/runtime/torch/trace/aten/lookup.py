@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from ..constants import Unknown, Varying
-from ..emit import Emitter, Ref, broadcast, product
-from .table import Args, aten
+from .....graph.aten.table import Args, aten
+from .....graph.builder import Ref, Unknown, broadcast, product
+from ..constants import Varying
+from ..emit import Emitter
 
 
 @aten("embedding")

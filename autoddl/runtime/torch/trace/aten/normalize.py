@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from ..constants import Unknown
-from ..emit import Emitter, Ref
-from .table import Args, aten
+from .....graph.aten.table import Args, aten
+from .....graph.builder import Ref, Unknown
+from ..emit import Emitter
 
 
 @aten("layer_norm")

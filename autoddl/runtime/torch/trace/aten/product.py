@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from ..constants import Unknown, Varying
-from ..emit import Emitter, Ref, product
-from .shape import repeat_interleave
-from .table import Args, aten, renamed
+from .....graph.aten.shape import repeat_interleave
+from .....graph.aten.table import Args, aten, renamed
+from .....graph.builder import Ref, Unknown, product
+from ..constants import Varying
+from ..emit import Emitter
 
 renamed({"linalg_inv": "inv", "inverse": "inv"})
 

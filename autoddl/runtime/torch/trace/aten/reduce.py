@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ..constants import Unknown
-from ..emit import Emitter, Ref, left, product
-from .table import Args, aten
+from .....graph.aten.table import Args, aten
+from .....graph.builder import Ref, Unknown, left, product
+from ..emit import Emitter
 
 
 def _dims(a: Args, key: str = "dim") -> tuple[int, ...]:

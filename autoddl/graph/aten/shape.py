@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..constants import Unknown
-from ..emit import Emitter, Ref
+from ..builder import GraphBuilder, Ref, Unknown
 from .table import Args, aten
 
 
 @aten("view", "reshape", "_unsafe_view", "view_copy", "flatten", "unflatten", "unsqueeze",
       "unsqueeze_copy", "squeeze", "squeeze_copy", "_reshape_copy", "ravel")  # fmt: skip
-def reshape(e: Emitter, a: Args) -> Ref:
+def reshape(e: GraphBuilder, a: Args) -> Ref:
     shape, dtype = a["out"]
     if dtype != e.ref(a["self"]).dtype:
         raise Unknown("a view of another dtype")
@@ -20,22 +19,22 @@ def reshape(e: Emitter, a: Args) -> Ref:
 
 
 @aten("transpose", "transpose_copy", "swapaxes")
-def transpose(e: Emitter, a: Args) -> Ref:
+def transpose(e: GraphBuilder, a: Args) -> Ref:
     return e.swapped(a["self"], a["dim0"], a["dim1"])
 
 
 @aten("t", "t_copy", "numpy_T", "mT")
-def t(e: Emitter, a: Args) -> Ref:
+def t(e: GraphBuilder, a: Args) -> Ref:
     return e.swapped(a["self"], -1, -2) if e.ref(a["self"]).ndim > 1 else e.ref(a["self"])
 
 
 @aten("permute", "permute_copy")
-def permute(e: Emitter, a: Args) -> Ref:
+def permute(e: GraphBuilder, a: Args) -> Ref:
     return e.permuted(a["self"], a["dims"])
 
 
 @aten("movedim")
-def movedim(e: Emitter, a: Args) -> Ref:
+def movedim(e: GraphBuilder, a: Args) -> Ref:
     x = e.ref(a["self"])
     source = [d % x.ndim for d in _listed(a["source"])]
     target = [d % x.ndim for d in _listed(a["destination"])]
@@ -49,17 +48,17 @@ def _listed(value: Any) -> Sequence[int]:
 
 
 @aten("expand", "expand_copy", "expand_as", "broadcast_to")
-def expand(e: Emitter, a: Args) -> Ref:
+def expand(e: GraphBuilder, a: Args) -> Ref:
     return e.expanded(a["self"], a["out"][0])
 
 
 @aten("broadcast_tensors")
-def broadcast_tensors(e: Emitter, a: Args) -> list[Any]:
+def broadcast_tensors(e: GraphBuilder, a: Args) -> list[Any]:
     return [e.expanded(x, shape) for x, (shape, _) in zip(a["tensors"], a["out"], strict=True)]
 
 
 @aten("repeat")
-def repeat(e: Emitter, a: Args) -> Ref:
+def repeat(e: GraphBuilder, a: Args) -> Ref:
     """A tensor, as often as `repeats` says along each dim."""
     x, repeats = e.ref(a["self"]), a["repeats"]
     shape = (*(1,) * (len(repeats) - x.ndim), *x.shape)
@@ -69,7 +68,7 @@ def repeat(e: Emitter, a: Args) -> Ref:
 
 
 @aten("repeat_interleave.self_int")
-def repeat_interleave(e: Emitter, a: Args) -> Ref:
+def repeat_interleave(e: GraphBuilder, a: Args) -> Ref:
     """Each element along `dim`, `repeats` times."""
     x, times = e.ref(a["self"]), a["repeats"]
     if a["dim"] is None:
@@ -81,7 +80,7 @@ def repeat_interleave(e: Emitter, a: Args) -> Ref:
 
 
 @aten("select", "select_copy")
-def select(e: Emitter, a: Args) -> Ref:
+def select(e: GraphBuilder, a: Args) -> Ref:
     x = e.ref(a["self"])
     dim = a["dim"] % x.ndim
     start = a["index"] % x.shape[dim]
@@ -89,13 +88,13 @@ def select(e: Emitter, a: Args) -> Ref:
 
 
 @aten("narrow")
-def narrow(e: Emitter, a: Args) -> Ref:
+def narrow(e: GraphBuilder, a: Args) -> Ref:
     x = e.ref(a["self"])
     return e.narrowed(x, a["dim"], a["start"] % (x.shape[a["dim"]] or 1), a["length"])
 
 
 @aten("slice", "slice_copy")
-def slice_(e: Emitter, a: Args) -> Ref:
+def slice_(e: GraphBuilder, a: Args) -> Ref:
     x = e.ref(a["self"])
     dim, step = a["dim"] % x.ndim, a["step"]
     size, length = x.shape[dim], a["out"][0][dim]
@@ -112,7 +111,7 @@ def slice_(e: Emitter, a: Args) -> Ref:
 
 
 @aten("slice_scatter", "select_scatter")
-def slice_scatter(e: Emitter, a: Args) -> Ref:
+def slice_scatter(e: GraphBuilder, a: Args) -> Ref:
     """A tensor with another in the place of a slice."""
     x, part = e.ref(a["self"]), e.cast(a["src"], a["out"][1])
     dim, step = a["dim"] % x.ndim, a.get("step", 1)
@@ -130,21 +129,21 @@ def slice_scatter(e: Emitter, a: Args) -> Ref:
 
 
 @aten("unfold")
-def windows(e: Emitter, a: Args) -> Ref:
+def windows(e: GraphBuilder, a: Args) -> Ref:
     x = e.ref(a["self"])
     attrs = {"dimension": a["dimension"] % x.ndim, "size": a["size"], "step": a["step"]}
     return e.op("unfold_tensor", [x], a["out"][0], **attrs)
 
 
 @aten("reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d")
-def pad_with_own(e: Emitter, a: Args) -> Ref:
+def pad_with_own(e: GraphBuilder, a: Args) -> Ref:
     padding = tuple(map(int, a["padding"]))
     return e.op(a["name"], [a["self"]], a["out"][0], padding=padding)
 
 
 @aten("split", "split_with_sizes", "chunk", "unbind", "split_copy", "split_with_sizes_copy",
       "unbind_copy", "tensor_split", "unsafe_split", "unsafe_chunk")  # fmt: skip
-def split(e: Emitter, a: Args) -> list[Ref]:
+def split(e: GraphBuilder, a: Args) -> list[Ref]:
     """Parts along one dim, one after the other."""
     x = e.ref(a["self"])
     dim = a["dim"] % x.ndim
@@ -157,7 +156,7 @@ def split(e: Emitter, a: Args) -> list[Ref]:
 
 
 @aten("cat", "concat")
-def cat(e: Emitter, a: Args) -> Any:
+def cat(e: GraphBuilder, a: Args) -> Any:
     shape, dtype = a["out"]
     parts = [x for x in map(e.ref, a["tensors"]) if x.shape != (0,)]
     if len(parts) == 1:
@@ -166,30 +165,30 @@ def cat(e: Emitter, a: Args) -> Any:
 
 
 @aten("stack")
-def stack(e: Emitter, a: Args) -> Ref:
+def stack(e: GraphBuilder, a: Args) -> Ref:
     shape, dtype = a["out"]
     return e.op("stack", a["tensors"], shape, dtype, axis=a["dim"] % len(shape))
 
 
 @aten("roll")
-def roll(e: Emitter, a: Args) -> Ref:
+def roll(e: GraphBuilder, a: Args) -> Ref:
     if not a["dims"]:
         raise Unknown("roll without dims")
     return e.same("roll", a["self"], shifts=tuple(a["shifts"]), dims=tuple(a["dims"]))
 
 
 @aten("flip")
-def flip(e: Emitter, a: Args) -> Ref:
+def flip(e: GraphBuilder, a: Args) -> Ref:
     return e.same("flip", a["self"], dims=tuple(a["dims"]))
 
 
 @aten("tril", "triu")
-def triangle(e: Emitter, a: Args) -> Ref:
+def triangle(e: GraphBuilder, a: Args) -> Ref:
     return e.same(a["name"], a["self"], diagonal=a["diagonal"])
 
 
 @aten("constant_pad_nd", "pad")
-def pad(e: Emitter, a: Args) -> Ref:
+def pad(e: GraphBuilder, a: Args) -> Ref:
     """Padding with one value; `padding` counts from the last dim."""
     x, sizes = e.ref(a["self"]), tuple(a["pad"])
     mode = a.get("mode", "constant")

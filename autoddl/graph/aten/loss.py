@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from ..constants import Unknown
-from ..emit import Emitter, Ref
+from ..builder import GraphBuilder, Ref, Unknown
 from .table import Args, aten
 
 _NONE, _MEAN, _SUM = 0, 1, 2  # ATen's numbers of reductions
 
 
-def _reduced(e: Emitter, each: Ref, reduction: int) -> Ref:
+def _reduced(e: GraphBuilder, each: Ref, reduction: int) -> Ref:
     if reduction == _NONE:
         return each
     return e.mean(each, ()) if reduction == _MEAN else e.sum(each, ())
 
 
-def _classes_last(e: Emitter, x: Ref) -> Ref:
+def _classes_last(e: GraphBuilder, x: Ref) -> Ref:
     """[n, c, ...] -> [n, ..., c]."""
     return e.permuted(x, (0, *range(2, x.ndim), 1)) if x.ndim > 2 else x
 
 
-def _nll(e: Emitter, logs: Ref, a: Args) -> Ref:
+def _nll(e: GraphBuilder, logs: Ref, a: Args) -> Ref:
     """Of logarithms [..., c]; a mean is over the weights of the targets."""
     target = e.ref(a["target"])
     weights = [] if a["weight"] is None else [a["weight"]]
@@ -36,7 +35,7 @@ def _nll(e: Emitter, logs: Ref, a: Args) -> Ref:
 
 
 @aten("cross_entropy_loss")
-def cross_entropy(e: Emitter, a: Args) -> Ref:
+def cross_entropy(e: GraphBuilder, a: Args) -> Ref:
     x, target = e.ref(a["self"]), e.ref(a["target"])
     x = _classes_last(e, x)
     logs = e.same("log_softmax", x)
@@ -52,33 +51,33 @@ def cross_entropy(e: Emitter, a: Args) -> Ref:
 
 
 @aten("nll_loss", "nll_loss_nd", "nll_loss2d")
-def nll(e: Emitter, a: Args) -> Ref:
+def nll(e: GraphBuilder, a: Args) -> Ref:
     return _nll(e, _classes_last(e, e.ref(a["self"])), a)
 
 
-def _difference(e: Emitter, a: Args) -> Ref:
+def _difference(e: GraphBuilder, a: Args) -> Ref:
     return e.op("broadcast_sub", [a["self"], a["target"]], e.ref(a["self"]).shape)
 
 
 @aten("mse_loss")
-def mse(e: Emitter, a: Args) -> Ref:
+def mse(e: GraphBuilder, a: Args) -> Ref:
     return _reduced(e, e.same("square", _difference(e, a)), a["reduction"])
 
 
 @aten("l1_loss")
-def l1(e: Emitter, a: Args) -> Ref:
+def l1(e: GraphBuilder, a: Args) -> Ref:
     return _reduced(e, e.same("abs", _difference(e, a)), a["reduction"])
 
 
 @aten("smooth_l1_loss")
-def smooth_l1(e: Emitter, a: Args) -> Ref:
+def smooth_l1(e: GraphBuilder, a: Args) -> Ref:
     x = e.ref(a["self"])
     each = e.op("smooth_l1_loss", [x, a["target"]], x.shape, beta=float(a["beta"]))
     return _reduced(e, each, a["reduction"])
 
 
 @aten("binary_cross_entropy_with_logits")
-def bce_with_logits(e: Emitter, a: Args) -> Ref:
+def bce_with_logits(e: GraphBuilder, a: Args) -> Ref:
     x, weight, positive = e.ref(a["self"]), a["weight"], a["pos_weight"]
     given = [x, a["target"], *(w for w in (weight, positive) if w is not None)]
     each = e.op(
@@ -88,7 +87,7 @@ def bce_with_logits(e: Emitter, a: Args) -> Ref:
 
 
 @aten("binary_cross_entropy")
-def bce(e: Emitter, a: Args) -> Ref:
+def bce(e: GraphBuilder, a: Args) -> Ref:
     x, weight = e.ref(a["self"]), a["weight"]
     given = [x, a["target"], *([] if weight is None else [weight])]
     return _reduced(e, e.op("binary_cross_entropy", given, x.shape), a["reduction"])

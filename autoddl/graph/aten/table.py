@@ -1,4 +1,7 @@
-"""The table of ATen's operators, which the files of this folder fill.
+"""The table of ATen's operators, PyTorch's, in our own kinds.
+
+The files of this folder fill it with those that only need the schemas' names; `runtime/torch/trace`
+adds those that look at tensors.
 
 A handler gets the arguments by the names of ATen's schema: tensors as `Ref`s (or as what they are,
 if they are constants), and `out`: the shapes and dtypes of the results. It appends operators and
@@ -10,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..emit import Emitter, Handler
+from ..builder import GraphBuilder
 
-HANDLERS: dict[str, Handler] = {}
 Args = Mapping[str, Any]
+Handler = Callable[[Any, Args], Any]  # of a builder
+HANDLERS: dict[str, Handler] = {}
 
 
 def aten(*names: str) -> Callable[[Handler], Handler]:
@@ -42,7 +46,7 @@ def renamed(kinds: Mapping[str, str]) -> None:
     """Register operators of one tensor that keep its shape: ATen's name -> our kind."""
 
     def one(kind: str) -> Handler:
-        def handler(e: Emitter, a: Args) -> Any:
+        def handler(e: GraphBuilder, a: Args) -> Any:
             shape, dtype = a["out"]
             return e.op(kind, [a["self"]], shape, dtype)
 
