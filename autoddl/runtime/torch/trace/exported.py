@@ -88,13 +88,35 @@ def _export(whole: Whole, example: Sequence[torch.Tensor], shapes: Any) -> Expor
     with _no_own_backward():
         program = torch.export.export(whole, tuple(example), dynamic_shapes=shapes, strict=False)
     _inline_regions(program.graph_module)
-    program = program.run_decompositions({})
-    targets = {n.target for n in program.graph.nodes if n.op == "call_function"}
-    unknown = [t for t in targets if isinstance(t, torch._ops.OpOverload) and not handled(t)]
+    if any(map(_changes, program.graph.nodes)):
+        program = program.run_decompositions({})
+    unknown = {n.target for n in program.graph.nodes if _reads(n) and not handled(n.target)}
     if unknown:  # in what torch itself writes them
         known = torch.export.default_decompositions()
         program = program.run_decompositions({t: known[t] for t in unknown if t in known})
     return program
+
+
+def _changes(node: fx.Node) -> bool:
+    """Whether an operator changes a tensor: then the program is to be written without that.
+
+    It takes as long as the export itself, which most language models do not need.
+    """
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return node.op == "call_function" and "getitem" not in str(node.target)
+    schema = node.target._schema
+    return schema.is_mutable or "_norm" in schema.name and "running_mean" in str(schema)
+
+
+def _reads(node: fx.Node) -> bool:
+    """Whether an operator makes tensors of tensors."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    tensors = [
+        isinstance(n.meta.get("val"), torch.Tensor | tuple | list)
+        for n in (node, *node.all_input_nodes)
+    ]
+    return tensors[0] and any(tensors[1:])
 
 
 def _reason(error: Exception) -> str:
