@@ -171,19 +171,15 @@ def integer(problem: Problem, rng: np.random.Generator, budget: Budget) -> Searc
     return run.result("integer")
 
 
-def solve_program(smaller: Restricted, run: Progress, nodes: float = math.inf) -> float:
-    """Offer the program's optimum to `run`; the lower bound on the cost, inf if nothing fits.
-
-    nodes: of the solver's tree, at most; that these are used up does not end the run's budget
-    """
+def solve_program(smaller: Restricted, run: Progress) -> float:
+    """Offer the program's optimum to `run`; the lower bound on the cost, inf if nothing fits."""
     program = Program.of(smaller.problem)
     excluded: list[Choice] = []
     bound = -math.inf
     while True:
         run.spend()
         left = run.remaining
-        most = min(nodes, left.evaluations)
-        answer = program.solve(excluded, left.seconds, most, left.gap)
+        answer = program.solve(excluded, left.seconds, left.evaluations, left.gap)
         spent = getattr(answer, "mip_node_count", None) or 0
         run.evaluations += int(min(spent, run.budget.evaluations - run.evaluations))
         if answer.status == _INFEASIBLE:
@@ -195,7 +191,7 @@ def solve_program(smaller: Restricted, run: Progress, nodes: float = math.inf) -
         if choice is not None:
             run.offer(smaller.original(choice))
         if choice is None or answer.status != _OPTIMAL:
-            run.end = "done" if most < left.evaluations else "budget"
+            run.end = "budget"
             return bound
         if smaller.problem.evaluate(choice)[1] <= smaller.problem.memory_limit:
             return bound

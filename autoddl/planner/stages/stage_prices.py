@@ -3,7 +3,7 @@
 A sub-mesh is searched (`stage_search`) so that a stage of an equal pipeline on such sub-meshes fits
 its memory; a stage takes the fastest of the answers that fits, or a mixture of two. Searching a
 stage's own graph could only do better at its ends; that is done for the stages that are chosen
-(`staged_planner`).
+(`in_stages`).
 
 On a large sub-mesh not every number of micro-batches is searched: first the least with which the
 pipeline fills in a quarter of its time and half of the memory might do, then what `refine` is asked
@@ -45,7 +45,7 @@ _ROOM = 0.5  # of the memory
 
 
 class StagePrices:
-    """Prices for `partition`; see the module's docstring. FittedSearch when first asked, and keeps.
+    """Prices for `partition`; see the module's docstring. Searched when first asked for, and kept.
 
     counts:    the numbers of micro-batches that may be asked for on large sub-meshes
     schedule:  for what a stage holds, see `partition.in_flight`

@@ -178,7 +178,7 @@ class Searched:
 
 
 class StageSearch:
-    """FittedSearch on one sub-mesh, `model`'s cluster, for numbers of micro-batches.
+    """Searched on one sub-mesh, `model`'s cluster, for numbers of micro-batches.
 
     recompute: repeated blocks may be run again
     deadline:  after which two prices of memory will do
@@ -206,7 +206,7 @@ class StageSearch:
     def answers(
         self, parts: int, other: int | None, held: int, run: range, beat_s: float = math.inf
     ) -> list[Searched]:
-        """FittedSearch in `parts` micro-batches, so that layers `run` with `held` of them fit.
+        """Searched in `parts` micro-batches, so that layers `run` with `held` of them fit.
 
         other:  a number of micro-batches for a second account
         beat_s: seconds of `run` in one micro-batch; if it takes as long with memory for nothing,
