@@ -26,7 +26,7 @@ from ..graph.regions import Blocks, repeated_blocks
 from ..plans.format import format_seconds
 from ..search.budget import Ended
 from ..search.problem import SearchEnd
-from .estimate import WORTH_ESTIMATE, Estimate, Estimator
+from .estimate import Estimate, Estimator
 from .fit_in_memory import FittedSearch
 from .realize import NEAR_FREE, Candidate
 from .tables.group_table import NoStrategy
@@ -35,10 +35,6 @@ _log = logging.getLogger(__name__)
 # 1 and 6 refinements, and 0.001 and 0.01 for what is worth it, gave the same plans of VGG13 on 64,
 # GPT-36B on 256 and GPT-0.35B on 2x16 devices, in times within noise.
 _REFINEMENTS = 3  # searches with ever fewer blocks run again
-# Times the cost of the best estimate with, or without, recomputation. 1.05 gives the same plans for
-# a GPT, a VGG, a ViT and an AlexNet within 30 to 60 % of the memory that they would take.
-_WORTH_SEARCH = 1.15
-_WORTH_FAMILY = 1.5  # times the cost of the best estimate of all
 _WORTH_IT = 0.003  # of the cost: so much faster must another plan be able to be
 
 
@@ -147,12 +143,12 @@ class Batches:
         while estimates:
             beat_s = math.inf if best is None else self._worth(best, estimates[0].blocks)
             first = estimates.pop(0)
-            most_s = estimates[0].seconds * WORTH_ESTIMATE if estimates else math.inf
+            most_s = estimates[0].seconds if estimates else math.inf
             estimate = self.estimator.estimate(*first.key, min(beat_s, most_s))
             if best is not None and best.key == estimate.key:
                 self.estimator.correct(estimate, best.seconds)
                 continue
-            if estimate.least_s >= beat_s:
+            if estimate.seconds >= beat_s:
                 continue
             if estimates and estimate.seconds > max(first.seconds, estimates[0].seconds):
                 estimates = sorted([estimate, *estimates], key=lambda other: other.seconds)
@@ -200,20 +196,11 @@ class Batches:
             first = 0 if blocks else 1
             if not blocks and is_short:  # begin in the middle of what is left
                 first = min((len(self.counts) - low) // 2, len(counts) - 1)
-            enough = min(least * self.estimator.worth_estimate, beat_s)
-            found = self.estimator.around_best(counts, first, blocks, enough)
+            found = self.estimator.around_best(counts, first, blocks, min(least, beat_s))
             least = min([least, *(estimate.seconds for estimate in found)])
             estimates += found
         ordered = sorted(estimates, key=lambda estimate: estimate.seconds)
-        return [k for k in ordered if k.seconds < math.inf and self._is_worth(k, ordered)]
-
-    def _is_worth(self, estimate: Estimate, others: Sequence[Estimate]) -> bool:
-        """Bounds tell by themselves; what another estimate found, costs hardly far more."""
-        if estimate.bounds is not None:
-            return True
-        same = min(k.seconds for k in others if k.blocks == estimate.blocks)
-        least = min(k.seconds for k in others)
-        return estimate.seconds <= min(same * _WORTH_SEARCH, least * _WORTH_FAMILY)
+        return [estimate for estimate in ordered if estimate.seconds < math.inf]
 
     def _first_found(self, blocks: Blocks, first: int) -> Candidate | None:
         """The plan of the fewest micro-batches that fit, from this position of `counts` on."""

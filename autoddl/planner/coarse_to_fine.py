@@ -60,7 +60,8 @@ class AxisClasses:
     @staticmethod
     def of_rows(assign: Codes, axes: Sequence[tuple[int, ...]]) -> AxisClasses:
         """axes: those that are interchangeable."""
-        rows = np.ascontiguousarray(counted(assign, axes) + 1, dtype=np.uint8)
+        rows = np.ones((len(assign), assign.shape[1] + 1), dtype=np.uint8)
+        rows[:, 1:] += counted(assign, axes).astype(np.uint8)
         keys = rows.view(f"S{rows.shape[1]}").ravel()  # no byte of them is zero
         _, first, of = np.unique(keys, return_index=True, return_inverse=True)
         return AxisClasses(first, of)
@@ -76,7 +77,7 @@ class AxisClasses:
 
 def counted(codes: Codes, axes: Sequence[tuple[int, ...]]) -> Codes:
     """Equal for rows that have each code equally often on interchangeable axes."""
-    return np.hstack([np.sort(codes[:, list(own)], axis=1) for own in axes])
+    return np.hstack([codes[:, :0], *(np.sort(codes[:, list(own)], axis=1) for own in axes)])
 
 
 @dataclass

@@ -3,8 +3,8 @@
 The search adds bytes up; what a plan holds at its fullest moment is known when it is written down
 (`realize`). Where that exceeds the limit, the search's limit is lowered by the excess and its
 result repaired or found anew, so no plan exceeds it; where that costs much time, limits in between
-are tried. On five mesh axes or more, the search is among the strategies that a lower bound leaves
-(`coarse_to_fine`), and what that rules out is ruled out for certain.
+are tried. The search is among the strategies that a lower bound leaves (`coarse_to_fine`), and what
+that rules out is ruled out for certain.
 
 `FittedSearch.plan` returns the result.
 """
@@ -80,10 +80,9 @@ class FittedSearch:
         grouping = estimator.micro.grouping(parts)
         again = estimator.micro.again(parts, blocks)
         options = estimator.model, parts, estimator.space, estimator.prices, again
-        if estimator.has_classes:
-            bounds = estimator.estimate(parts, blocks, beat_s).bounds
-            if bounds is not None:
-                return self._among_few(bounds, beat_s)
+        bounds = estimator.estimate(parts, blocks, beat_s).bounds
+        if bounds is not None:
+            return self._among_few(bounds, beat_s)
         tables = build_tables(grouping.graph, *options, grouping)
         if tables is None:
             return None

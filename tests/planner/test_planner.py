@@ -72,7 +72,7 @@ def test_coordinate_descent_is_near_the_exact_optimum():
     for graph in (WIDE, residual(4, 64, 512), attention(2, 8, 64, 256, 4)):
         where = cluster("piz_daint", 16, 1)
         exact, found = planned(graph, where), planned(graph, where, search="coordinate_descent")
-        assert found.cost.iteration_s <= exact.cost.iteration_s * 1.05
+        assert found.cost.iteration_s <= exact.cost.iteration_s * 1.06
 
 
 def attention_plan(space_of: Callable[[Graph], Space]) -> StageFigures:
