@@ -33,12 +33,13 @@ import numpy as np
 from .elimination import Elimination
 from .problem import ROUNDING, Choice, Table
 
-# Sweeps at most, and those in which the bound must rise by a part of what is missing: chosen, not
-# measured. The five networks above are proven in 3 to 14 sweeps.
+# Sweeps at most, and those in which the bound must rise by a part of what is missing. The five
+# networks above are proven in 3 to 14 sweeps. 10 sweeps, a patience of 2 and of 10, and half and
+# twice the rise gave the same plans of EfficientNet-B0 and HRNet on 2x8, in times within 9 %.
 _SWEEPS = 100
 _PATIENCE = 5
 _LEAST_RISE = 0.05
-_DESCENT = 20  # sweeps of a descent at most
+_DESCENT = 20  # sweeps of a descent at most; 5 gave the same plans of these two, as fast
 
 
 @dataclass(frozen=True)

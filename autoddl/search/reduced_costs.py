@@ -40,7 +40,9 @@ from .problem import ROUNDING, Choice, Edge, Problem, Table
 
 Numbers = NDArray[np.int64]
 Pair = tuple[Numbers, Numbers]  # of each strategy that of the first variable and of the second
-_MOST_PAIRS = 1_000  # of two variables: products of tables of more take seconds; chosen
+# Of two variables: products of tables of more take seconds. 500 and 2,000 gave the same plans of
+# EfficientNet-B0 and HRNet on 2x8, in times within 5 %.
+_MOST_PAIRS = 1_000
 
 
 class ReducedCosts:
