@@ -84,3 +84,14 @@ def test_wrong_options():
         plan(checkpointing="some")
     with pytest.raises(ValueError, match="no repeated blocks"):
         find_plan(tied(8, 8), WHERE, PlanOptions(checkpointing="all"))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.6])
+def test_without_bounds_every_number_of_micro_batches_is_searched(monkeypatch, share):
+    """Tensors of very many dims have none: the plans are the same."""
+    limit = figures(plan()).cost.memory_bytes * share
+    expected = plan(limit)
+    monkeypatch.setattr("autoddl.sbp.path_bounds.PathBounds.fits", lambda self, ndim: False)
+    found = plan(limit)
+    assert figures(found).iteration_s == pytest.approx(figures(expected).iteration_s, rel=1e-3)
+    assert found.micro_batches == expected.micro_batches
