@@ -99,7 +99,7 @@ class FittedSearch:
         """
         estimator, bound = self.estimator, -math.inf
         tables: Tables | None
-        bounds = estimator.estimate(parts, blocks).bounds if estimator.has_classes else None
+        bounds = estimator.estimate(parts, blocks).bounds
         if bounds is not None:
             bound = bounds.bound
             tables = bounds.tables(bounds.kept(bounds.first_slack()), estimator.prices)
