@@ -140,9 +140,10 @@ class CostModel:
     def comm(self) -> CommModel:
         return CommModel(self.cluster, self.comm_rule)
 
-    def computing(self, seconds: _Seconds) -> _Seconds:
-        """What seconds of computation count."""
-        return seconds if self.price is None else self.price.computation * seconds
+    @property
+    def computation(self) -> float:
+        """What a second of computation counts."""
+        return 1.0 if self.price is None else self.price.computation
 
     def moving(self, seconds: _Seconds) -> _Seconds:
         """What seconds between and inside operators count; what cannot be does not at any price."""

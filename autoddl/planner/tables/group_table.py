@@ -249,7 +249,7 @@ class GroupTables:
         return even_bytes_of(spec, codes, self.model.memory_mesh)
 
     def _compute_and_memory(self, group: Group, table: GroupTable) -> tuple[Table, Table]:
-        cluster, price = self.model.cluster, self.model.price
+        cluster, price, each = self.model.cluster, self.model.price, self.model.computation
         # of what the first axis divides, so much does not count as memory
         spared = 1 - self.mesh.parts[0] / self.model.memory_mesh.parts[0] if self.mesh.shares else 0
         seconds, memory = np.zeros((2, len(table.assign)))
@@ -271,8 +271,8 @@ class GroupTables:
             whole_s = divided.seconds(cluster, self.graph, op, has_grad)
             off = price.off(op.name) / self.micro_batches if price else 0.0
             forward_s = divided.seconds(cluster, self.graph, op, False) if again or off else 0.0
-            seconds += self.model.computing(whole_s + again * forward_s)
-            seconds -= off * (whole_s - (not again) * forward_s)
+            seconds += each * whole_s
+            seconds += each * again * forward_s - off * (whole_s - (not again) * forward_s)
             memory += self.again.output_weight(op) * saved_bytes(spec, rule, held, has_grad)
             if has_grad:
                 extra = self.extra_bytes(spec, number, table, lasting_shares(spec))

@@ -256,9 +256,7 @@ class StepMaker:
 
     def _operator(self, op: Op, number_of: Mapping[tuple[str, int], int]) -> Operator:
         graph, trips, placed = self.graph, self._trips, self.ops[op.name]
-        forward_s = backward_s = 0.0
-        if op.name not in graph.free_ops:
-            forward_s, backward_s = trips.seconds(graph, op, placed)
+        forward_s, backward_s = self._computing(op, placed)
         first, again, arrive, back = [], [], [], []
         exchanged: list[int] = []
         for index, tensor in enumerate(op.inputs):
@@ -284,6 +282,19 @@ class StepMaker:
         )
         own = forward_s, backward_s, first, tuple(again), arrive, inner, back
         return Operator(op, *own, tuple(exchanged))
+
+    def _computing(self, op: Op, placed: PlannedOp) -> tuple[float, float]:
+        """Seconds of an operator, forward and backward; those of equal blocks are known."""
+        if op.name in self.graph.free_ops:
+            return 0.0, 0.0
+        key = self.graph.alike[op.name], id(placed)
+        if key not in self._computed:
+            self._computed[key] = self._trips.seconds(self.graph, op, placed)
+        return self._computed[key]
+
+    @cached_property
+    def _computed(self) -> dict[tuple[int, int], tuple[float, float]]:
+        return {}
 
 
 @dataclass
