@@ -1,17 +1,25 @@
-# Every target makes .venv first (scripts/setup), which takes a moment only once.
+# Every target makes .venv first (scripts/setup), which takes a moment only once; those for PyTorch
+# make .venv-torch.
 export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
+PYTHON_TORCH = .venv-torch/bin/python
 
-.PHONY: demo test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-hetero bench-hetero-paper bench-kills bench-memory bench-memory-seconds bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-search bench-table3 bench-truth docs setup clean
+.PHONY: demo demo-torch test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-hetero bench-hetero-paper bench-kills bench-memory bench-memory-seconds bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-search bench-table3 bench-truth docs setup setup-torch clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
 
-test: setup
+# The same for PyTorch: a small Llama and a ResNet
+demo-torch: setup-torch
+	$(PYTHON_TORCH) -m examples.demo torch_tasks
+
+test: setup setup-torch
 	$(PYTHON) scripts/run_tests.py -m "not full"
 
-test-all: setup
+test-all: setup setup-torch
 	$(PYTHON) -m pytest
+	$(PYTHON_TORCH) -m pytest tests/pytorch tests/exactness/test_losses.py \
+		tests/runtime/test_train.py tests/runtime/test_pipeline.py
 
 check: setup
 	.venv/bin/ruff check .
@@ -106,6 +114,9 @@ bench-search: setup
 setup:
 	@scripts/setup
 
+setup-torch:
+	@scripts/setup_torch
+
 clean:
-	rm -rf .venv build dist docs/_build *.egg-info .pytest_cache .ruff_cache .hypothesis log
+	rm -rf .venv .venv-torch build dist docs/_build *.egg-info .pytest_cache .ruff_cache .hypothesis log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

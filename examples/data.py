@@ -5,16 +5,14 @@ Handwritten digits come with scikit-learn; the text is the source of Python's ow
 
 from __future__ import annotations
 
-import sysconfig
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import oneflow as flow
 from numpy.typing import NDArray
 from oneflow.utils.data import DataLoader, Dataset, Sampler
 
-TEXT_BYTES = 2_000_000
+from .library import library_text
 
 
 class Digits(Dataset):
@@ -96,13 +94,3 @@ def loader(
     count = len(data)  # type: ignore[arg-type]
     steps = range(count // batch) if steps is None else steps
     return DataLoader(data, batch_sampler=Batches(count, batch, steps, rows, seed))
-
-
-def library_text(limit: int = TEXT_BYTES) -> NDArray[np.uint8]:
-    """The first `limit` bytes of the standard library's modules, in the order of their names."""
-    text = bytearray()
-    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
-        text += path.read_bytes()
-        if len(text) >= limit:
-            break
-    return np.frombuffer(bytes(text[:limit]), dtype=np.uint8)

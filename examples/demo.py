@@ -1,7 +1,8 @@
 """`make demo`: plan two models for 2 hosts x 2 devices, train them so, compare with one process.
 
 The hosts and devices are four processes on this machine. Each model is trained twice on the same
-data, from the same parameters: by the four, as planned, and by one with plain OneFlow.
+data, from the same parameters: by the four, as planned, and by one with plain OneFlow; or, with
+`make demo-torch`, `python -m examples.demo torch_tasks`, in eager PyTorch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import json
 import sys
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -21,16 +24,16 @@ from autoddl.plans.report import report
 from autoddl.runtime.jobs.launch import run_processes
 from autoddl.tools.show import show as show_report
 
-from .tasks import STEPS, TASKS
-
 SHOWN = 3  # every so many steps
 LAPTOP = "laptop"
 
 
-def losses_of(name: str, processes: int, folder: Path, plan: autoddl.Plan | None) -> list[float]:
+def losses_of(
+    tasks: str, name: str, processes: int, folder: Path, plan: autoddl.Plan | None
+) -> list[float]:
     """Train the task `name` in `processes` processes; RuntimeError if they fail."""
     losses = folder / f"{name}-{processes}.json"
-    words = ["-m", "examples.tasks", name, str(losses)]
+    words = ["-m", tasks, name, str(losses)]
     if plan is not None:
         plan.save(folder / f"{name}-plan.json")
         words.append(str(folder / f"{name}-plan.json"))
@@ -58,28 +61,28 @@ def largest_difference(alone: list[float], together: list[float]) -> float:
     return max(abs(b - a) / abs(a) for a, b in zip(alone, together, strict=True))
 
 
-def show(name: str, folder: Path) -> None:
-    """Plan, train and compare one task."""
-    out, task = Console(highlight=False), TASKS[name]
+def show(tasks: Any, name: str, folder: Path) -> None:
+    """Plan, train and compare one task of the module `tasks`."""
+    out, task = Console(highlight=False), tasks.TASKS[name]
     out.rule(f"[bold]{task.title}", align="left")
     model, example, loss = task.build()
     graph = autoddl.trace(model, *example, loss=loss)
     plan = autoddl.plan(graph, autoddl.Cluster.load(LAPTOP))
     show_report(report(plan), brief=True)
-    out.print(f"training {STEPS} steps in one process, then in {plan.cluster.num_devices}")
-    alone = losses_of(name, 1, folder, None)
-    together = losses_of(name, plan.cluster.num_devices, folder, plan)
+    out.print(f"training {tasks.STEPS} steps in one process, then in {plan.cluster.num_devices}")
+    alone = losses_of(tasks.__name__, name, 1, folder, None)
+    together = losses_of(tasks.__name__, name, plan.cluster.num_devices, folder, plan)
     out.print(curves(alone, together))
     out.print(f"largest relative difference: {largest_difference(alone, together):.1e}\n")
 
 
-def main() -> None:
-    started = time.perf_counter()
+def main(name: str = "tasks") -> None:
+    started, tasks = time.perf_counter(), import_module(f"{__package__}.{name}")
     with tempfile.TemporaryDirectory(prefix="autoddl-demo-") as folder:
-        for name in TASKS:
-            show(name, Path(folder))
+        for task in tasks.TASKS:
+            show(tasks, task, Path(folder))
     Console(highlight=False).print(f"done in {time.perf_counter() - started:.0f} s")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

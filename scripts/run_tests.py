@@ -1,9 +1,10 @@
-"""Run the tests in two parts at once, as most of them keep one core busy.
+"""Run the tests in parts, two at once, as most of them keep one core busy.
 
 python scripts/run_tests.py [-m EXPRESSION] [pytest options]
 
-Those marked `alone` measure time, and run before the others. The first part's output comes as it is
-made, the second's after it.
+Those marked `alone` measure time, and run before the others. Those of PyTorch run in an environment
+of their own (`scripts/setup_torch`), as soon as one of the other parts has ended. The first part's
+output comes as it is made, the others' after it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import argparse
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = ("tests/runtime", "tests/search")  # and the files beside these: half
+TORCH = "tests/pytorch"
 NOTHING_CHOSEN = 5  # pytest's exit status
 
 
@@ -24,26 +27,48 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("-m", default="", metavar="EXPRESSION", help="as of pytest")
     known, options = parser.parse_known_args(words)
-    command = [sys.executable, "-m", "pytest", *options]
-    statuses = [subprocess.call([*command, "-m", _and(known.m, "alone")], cwd=ROOT)]
-    command += ["-m", _and(known.m, "not alone")]
+
+    def command(python: str, marks: str, *paths: str) -> list[str]:
+        return [python, "-m", "pytest", *options, "-m", _and(known.m, marks), *paths]
+
+    statuses = [subprocess.call(command(sys.executable, "alone", f"--ignore={TORCH}"), cwd=ROOT)]
     files = sorted((ROOT / "tests").glob("test_*.py"))
     first = [*FIRST, *(str(path.relative_to(ROOT)) for path in files)]
-    second = ["tests", *(f"--ignore={path}" for path in first)]
-    with tempfile.TemporaryFile() as output:
-        cache = ["-o", "cache_dir=.pytest_cache/second"]
-        beside = subprocess.Popen(
-            [*command, *second, *cache], cwd=ROOT, stdout=output, stderr=output
-        )
+    rest = ["tests", *(f"--ignore={path}" for path in (*first, TORCH))]
+    torch = str(ROOT / ".venv-torch" / "bin" / "python")
+    parts = [
+        command(sys.executable, "not alone", *first),
+        [*command(sys.executable, "not alone", *rest), "-o", "cache_dir=.pytest_cache/second"],
+        [*command(torch, "not alone", TORCH), "-o", "cache_dir=.pytest_cache/torch"],
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [Path(folder, str(n)) for n in range(len(parts))]
         try:
-            statuses.append(subprocess.call([*command, *first], cwd=ROOT))
-            statuses.append(beside.wait())
+            statuses += _run(parts, outputs)
         finally:
-            beside.terminate()
-            beside.wait()
-            output.seek(0)
-            print(output.read().decode(errors="replace"), flush=True)
+            for output in outputs[1:]:
+                if output.exists():
+                    print(output.read_text(errors="replace"), flush=True)
     return max((s for s in statuses if s != NOTHING_CHOSEN), default=NOTHING_CHOSEN)
+
+
+def _run(parts: list[list[str]], outputs: list[Path]) -> list[int]:
+    """The exit statuses of commands, two at a time; all but the first write into `outputs`."""
+    running: list[subprocess.Popen[bytes]] = []
+    try:
+        for part, output in zip(parts, outputs, strict=True):
+            while sum(process.poll() is None for process in running) == 2:
+                time.sleep(0.2)
+            if running:
+                with output.open("wb") as file:
+                    running.append(subprocess.Popen(part, cwd=ROOT, stdout=file, stderr=file))
+            else:
+                running.append(subprocess.Popen(part, cwd=ROOT))
+        return [process.wait() for process in running]
+    finally:
+        for process in running:
+            process.terminate()
+            process.wait()
 
 
 def _and(expression: str, other: str) -> str:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import settings
@@ -18,7 +19,7 @@ os.environ.setdefault("AUTODDL_RECORD", "")  # jobs that are made to fail leave 
 
 @pytest.fixture(scope="session")
 def jobs() -> Iterator[Jobs]:
-    """OneFlow jobs that the tests share."""
-    found = Jobs({"PYTHONPATH": str(ROOT)})
+    """Jobs of this environment's framework that the tests share."""
+    found = Jobs({"PYTHONPATH": str(ROOT)}, ("oneflow" if find_spec("oneflow") else "torch",))
     yield found
     found.end()

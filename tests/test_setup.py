@@ -129,7 +129,14 @@ def test_setup_installs_once_and_again_only_on_change(machine):
 
 
 def test_no_registry_is_named():
-    for name in ("pyproject.toml", "constraints.txt", "Makefile", "scripts/setup", ".ci/run"):
+    for name in (
+        "pyproject.toml",
+        "constraints.txt",
+        "Makefile",
+        "scripts/setup",
+        "scripts/setup_torch",
+        ".ci/run",
+    ):
         text = (ROOT / name).read_text()
         assert "://" not in text, name
         assert os.fspath(ROOT) not in text, name

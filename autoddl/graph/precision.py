@@ -4,7 +4,8 @@ The 16 bits are float16 or bfloat16, which has float32's range and fewer digits.
 therefore their gradients, have them; the float32 master copies that the optimizer
 updates belong to its state (`cost.memory`). Operators whose rule demands float32 (losses,
 variances), sums over all elements, and operators that only read results of these compute in
-float32. A `cast` is inserted wherever a tensor's precision differs from what its reader needs.
+float32, and BatchNorm takes its statistics and parameters so. A `cast` is inserted wherever a
+tensor's precision differs from what its reader needs.
 `in_precision` makes the graph.
 """
 
@@ -73,7 +74,10 @@ class _Halved:
         dtype = self._dtype(op)
         if op.kind == "opaque":  # runs as the user has written it
             dtype = "float32"
-        inputs = tuple(self._taken(name, dtype, op) for name in op.inputs)
+        inputs = tuple(
+            self._taken(name, dtype if n == 0 or op.kind != "normalization" else "float32", op)
+            for n, name in enumerate(op.inputs)
+        )
         self.ops.append(dataclasses.replace(op, inputs=inputs))
         for name in op.outputs:
             self._put(self.graph.tensors[name], dtype)
@@ -89,9 +93,15 @@ class _Halved:
         return self.tensors[floats[0]].spec.dtype if followed else self.precision
 
     def _is_total(self, op: Op) -> bool:
-        """True for a sum over everything, which is a loss rather than an activation."""
-        total = all(self.graph.tensors[o].spec.numel == 1 for o in op.outputs)
-        return op.kind in ("reduce_sum", "reduce_mean") and total
+        """True for a sum over everything, which is a loss rather than an activation.
+
+        So is what is made of such sums alone.
+        """
+        if any(self.graph.tensors[name].spec.numel != 1 for name in op.outputs):
+            return False
+        read = [self.tensors[name].spec for name in op.inputs if self.tensors[name].spec.is_float]
+        follows = bool(read) and all(spec.numel == 1 and spec.dtype == "float32" for spec in read)
+        return op.kind in ("reduce_sum", "reduce_mean") or follows
 
     def _put(self, tensor: Tensor, dtype: str) -> None:
         spec = tensor.spec

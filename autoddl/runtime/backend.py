@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from ..sbp.placement import NdSbp
 
 Tensor = Any  # the framework's tensor, local to this rank
 Vjp = Callable[[Sequence[Tensor | None]], Sequence[Tensor | None]]
+T = TypeVar("T")
 OptimizerFn = Callable[[list[Any]], Any]
 
 
@@ -238,6 +239,13 @@ class Collectives(Protocol):
 
     def beside(self) -> AbstractContextManager[Any]:
         """What is asked for inside runs beside computation, in the order of communication."""
+        ...
+
+    def later(self, run: Callable[[], T]) -> Callable[[], T]:
+        """Ask for `run`, which communicates, beside computation; gives what waits for its result.
+
+        It is done after all that was asked for before it, and before all that is asked for later.
+        """
         ...
 
     def wait(self, x: Tensor | None = None) -> None:

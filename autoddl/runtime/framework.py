@@ -35,8 +35,8 @@ class Framework(Protocol):
 
     NAME: str
 
-    def new_backend(self) -> Backend:
-        """This rank's."""
+    def new_backend(self, device: str | None = None) -> Backend:
+        """This rank's, on a "cpu" or "cuda"; by default on the best that is here."""
         ...
 
     def trace_with_state(

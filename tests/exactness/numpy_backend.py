@@ -225,6 +225,10 @@ class NumPy:
     def beside(self) -> contextlib.nullcontext:
         return contextlib.nullcontext()
 
+    def later(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        result = run()
+        return lambda: result
+
     def wait(self, x: np.ndarray | None = None) -> None:
         pass
 

@@ -7,7 +7,8 @@ import pytest
 
 from tests.ranks import ROOT, Jobs
 
-pytest.importorskip("torch", reason="needs torch")
+torch = pytest.importorskip("torch", reason="needs torch")
+torch.set_num_threads(1)  # two parts of the tests run at once
 
 Launch = Callable[..., str]
 

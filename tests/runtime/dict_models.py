@@ -3,10 +3,8 @@
 from typing import Any
 
 import numpy as np
-import oneflow as flow
-import oneflow.nn as nn
-import oneflow.nn.functional as F
 
+from tests.framework import F, flow, nn
 from tests.runtime.small_models import floats, mean_square, whole
 
 
@@ -35,7 +33,7 @@ def loss(output: dict[str, Any], batch: dict[str, Any]) -> Any:
     return mean_square(output["logits"], batch["labels"])
 
 
-def called(model: nn.Module, loss: Any, batch: Any) -> tuple[Any, Any]:
+def called(model: Any, loss: Any, batch: Any) -> tuple[Any, Any]:
     """The model's result and its loss on one device, of a batch of any kind."""
     if isinstance(batch, dict):
         output = model(**{key: batch[key] for key in ("ids", "mask")})

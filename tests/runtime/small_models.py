@@ -1,9 +1,8 @@
 """Small models of the operators that autoddl knows, and batches for them."""
 
 import numpy as np
-import oneflow as flow
-import oneflow.nn as nn
-import oneflow.nn.functional as F
+
+from tests.framework import F, flow, nn
 
 
 class Perceptron(nn.Module):

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from autoddl.runtime.calling import Calling, as_arguments
+from tests.framework import flow
 from tests.runtime.dict_models import DICTS, called
 from tests.runtime.test_trainer import trainer_of
 from tests.runtime.training import arrays, build
-
-flow = pytest.importorskip("oneflow", reason="needs OneFlow")
 
 
 @pytest.mark.parametrize("name", DICTS)

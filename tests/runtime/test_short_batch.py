@@ -8,10 +8,10 @@ import pytest
 from autoddl.runtime.counting import Counting, Given
 from autoddl.runtime.kernel import Filled
 from tests.exactness.losses import EXACT, WHOLE
+from tests.framework import flow
 from tests.runtime.test_trainer import trainer_of
 from tests.runtime.training import arrays, build
 
-flow = pytest.importorskip("oneflow", reason="needs OneFlow")
 SUMS = [*EXACT, "classifier", "towers", "stack"]
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from autoddl.api import trace
 from autoddl.plans import Plan
-from autoddl.runtime.oneflow.trace.trace import trace
 from tests.clusters import cluster
 from tests.planned import planned
 from tests.runtime.training import build

@@ -5,15 +5,12 @@ import warnings
 import numpy as np
 import pytest
 
-flow = pytest.importorskip("oneflow", reason="needs OneFlow")
-
-from autoddl.graph.hints import batchwise  # noqa: E402
-from autoddl.runtime.oneflow.trace.trace import trace_with_state  # noqa: E402
-from autoddl.runtime.oneflow.trainer import build_trainer  # noqa: E402
-from autoddl.runtime.traced import OpaqueWarning  # noqa: E402
-from tests.runtime.random_plans import cluster_of, random_plan  # noqa: E402
-from tests.runtime.small_models import floats, mean_square  # noqa: E402
-from tests.runtime.training import build  # noqa: E402
+from autoddl.graph.hints import batchwise
+from autoddl.runtime.traced import OpaqueWarning
+from tests.framework import build_trainer, flow, trace_with_state
+from tests.runtime.random_plans import cluster_of, random_plan
+from tests.runtime.small_models import floats, mean_square
+from tests.runtime.training import build
 
 nn = flow.nn
 RNG = np.random.default_rng(5)

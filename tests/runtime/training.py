@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-import oneflow as flow
 
 from tests.exactness.losses import LOSSES
+from tests.framework import flow
 from tests.runtime.dict_models import DICTS
 from tests.runtime.random_models import RandomModel
 from tests.runtime.small_models import MODELS, OPTIMIZERS, floats, mean_square
@@ -58,7 +58,9 @@ def alone(name, optimizer, rows, steps, parts=1, evaluated=()) -> Trained:
         update.zero_grad()
         losses.append(total)
     model.eval()
-    return Trained(losses, arrays(model), [first(model(*batch(9, n)[:-1])) for n in evaluated])
+    with flow.no_grad():
+        results = [first(model(*batch(9, n)[:-1])) for n in evaluated]
+    return Trained(losses, arrays(model), results)
 
 
 def together(trainer, batch, rows, steps, evaluated=(), own_rows=False) -> Trained:

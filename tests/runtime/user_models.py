@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import oneflow as flow
-import oneflow.nn as nn
-import oneflow.nn.functional as F
 
+from tests.framework import F, flow, nn
 from tests.runtime.small_models import classes, floats, mean_square, whole
 
 WORDS, WIDTH, LENGTH = 32, 16, 4

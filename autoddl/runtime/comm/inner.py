@@ -21,9 +21,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...sbp.signature import Attrs
-from ..backend import Tensor
+from ..backend import Tensor, dtype_of
 from ..kernel import Context, Explicit
 from .groups import Group
+
+Change = Callable[[Tensor], Tensor]
 
 
 def explicit(y: Tensor, gradients: Callable[[Tensor], Sequence[Tensor | None]]) -> Explicit:
@@ -146,18 +148,31 @@ def layer_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit
     begin = attrs["begin_norm_axis"] % len(shape)
     lead = tuple(range(attrs["begin_params_axis"] % len(shape)))
     dims = tuple(range(begin, len(shape)))
-    s = _standardised(x, dims, math.prod(shape[begin:]), attrs["epsilon"], ctx.inner)
+    wide, narrow = _precisions(ctx, x)
+    count = math.prod(shape[begin:])
+    s = _standardised(wide(x), dims, count, attrs["epsilon"], ctx.inner)
+    gamma = gamma if gamma is None else wide(gamma)
     y = s.xhat if gamma is None else s.xhat * gamma
 
     def gradients(dy: Tensor) -> list[Tensor | None]:
-        found: list[Tensor | None] = [s.gradient(dy if gamma is None else dy * gamma)]
+        dy = wide(dy)
+        found = [s.gradient(dy if gamma is None else dy * gamma)]
         if gamma is not None:
             found.append((dy * s.xhat).sum(lead) if lead else dy * s.xhat)
         if beta is not None:
             found.append(dy.sum(lead) if lead else dy)
-        return found
+        return [narrow(dx) for dx in found]
 
-    return explicit(y if beta is None else y + beta, gradients)
+    return explicit(narrow(y if beta is None else y + wide(beta)), gradients)
+
+
+def _precisions(ctx: Context, x: Tensor) -> tuple[Change, Change]:
+    """To the precision in which `x` is standardised, float32 at least, and back to its own."""
+    own = dtype_of(x)
+    if own not in ("float16", "bfloat16") or ctx.inner is None:
+        return lambda x: x, lambda x: x
+    cast = ctx.inner.backend.cast
+    return lambda x: cast(x, "float32"), lambda x: cast(x, own)
 
 
 def batch_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit:
@@ -167,7 +182,8 @@ def batch_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit
     dims = tuple(d for d in range(len(shape)) if d != axis)
     # a channel split leaves `count` alone: the reduced dims are the same on every shard
     count = math.prod(shape[d] for d in dims)
-    s = _standardised(x, dims, count, attrs["epsilon"], ctx.inner)
+    wide, narrow = _precisions(ctx, x)
+    s = _standardised(wide(x), dims, count, attrs["epsilon"], ctx.inner)
     around = s.mean.shape
     if len(inputs) == 5:
         keep = attrs["momentum"]
@@ -176,7 +192,8 @@ def batch_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs) -> Explicit
             ctx.updates[1 + index] = old * keep + value.reshape(-1) * (1 - keep)
 
     def gradients(dy: Tensor) -> list[Tensor | None]:
-        dx = s.gradient(dy * gamma.reshape(around))
+        dy = wide(dy)
+        dx = narrow(s.gradient(dy * gamma.reshape(around)))
         return [dx, *[None] * (len(inputs) - 3), (dy * s.xhat).sum(dims), dy.sum(dims)]
 
-    return explicit(s.xhat * gamma.reshape(around) + beta.reshape(around), gradients)
+    return explicit(narrow(s.xhat * gamma.reshape(around) + beta.reshape(around)), gradients)

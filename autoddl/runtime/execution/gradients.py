@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 from ..backend import Backend, Tensor
@@ -66,6 +67,8 @@ class Gradients:
         """Start a step, in which each use gets so many gradients."""
         self._sums: Accumulated[Key] = Accumulated()
         self._arrived: dict[Key, Tensor] = {}
+        self._coming: list[tuple[Bucket, Callable[[], list[Tensor]]]] = []
+        self._often: list[Callable[[], None]] = []
         self._left = Counter({edge.key: micro_batches for edge in self._program.uses})
         self._missing = [len(bucket.edges) for bucket in self._buckets]
         self._next = 0
@@ -74,13 +77,16 @@ class Gradients:
         """Add the gradient of one use, from ZeRO's stage 2 on where it is stored."""
         key = edge.key
         if edge.zero_stage > 1:
-            with self._backend.beside():  # what computes next does not wait until it is there
-                self._sums.add(key, edge.backward(gradient))
+            self._often.append(self._backend.later(partial(self._add_where_stored, edge, gradient)))
         else:
             self._sums.add(key, gradient, edge.gives_own)
         self._left[key] -= 1
         if not self._left[key] and key in self._place:
             self._missing[self._place[key]] -= 1
+
+    def _add_where_stored(self, edge: Edge, gradient: Tensor) -> None:
+        with self._backend.beside():  # what computes next does not wait until it is there
+            self._sums.add(edge.key, edge.backward(gradient))
 
     def leave(self) -> None:
         """Send off the buckets that are full; what they bring is waited for where it is used."""
@@ -88,8 +94,7 @@ class Gradients:
             bucket = self._buckets[self._next]
             self._next += 1
             given = [self._sums.pop(edge.key) for edge in bucket.edges]
-            brought = bucket.bring(given)
-            self._arrived.update(zip((e.key for e in bucket.edges), brought, strict=True))
+            self._coming.append((bucket, self._backend.later(partial(bucket.bring, given))))
 
     def home(self, give: Callable[[str, Tensor, bool], None]) -> None:
         """Bring the sums of all uses to their parameters, and `give` each parameter its gradient.
@@ -97,6 +102,11 @@ class Gradients:
         The last argument of `give` says whether nobody else has that tensor's memory.
         """
         assert self._next == len(self._buckets), "a bucket of gradients has not left"
+        for wait in self._often:
+            wait()
+        for bucket, brought in self._coming:
+            self._arrived.update(zip((e.key for e in bucket.edges), brought(), strict=True))
+        self._often, self._coming = [], []
         left = self._times.copy()
         sums: dict[str, Tensor] = {}
         for edge in self._program.uses:

@@ -8,9 +8,10 @@ pass (`Gathers`). Sums over the batch that are known already stand for what woul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from ...graph.rows import Rows
-from ..backend import Tensor
+from ..backend import Backend, Tensor
 from ..kernel import RunState
 from ..state import ModelState
 from .known_sums import KnownSums
@@ -26,12 +27,12 @@ class Gathers:
     the reader before it, which need not hurry (`plans.schedule.step` has the seconds). Two of these
     parameters are there at once then, and one else.
 
-    fetch: asks for the parameter of an edge
+    fetch: brings the parameter of an edge
     """
 
-    def __init__(self, fetch: Callable[[Edge], Tensor]) -> None:
-        self._fetch = fetch
-        self._there: dict[Key, Tensor] = {}
+    def __init__(self, fetch: Callable[[Edge], Tensor], backend: Backend) -> None:
+        self._fetch, self._backend = fetch, backend
+        self._there: dict[Key, Callable[[], Tensor]] = {}
         self._coming: Iterator[Edge] = iter(())
 
     def begin(self, edges: Sequence[Edge]) -> None:
@@ -53,12 +54,12 @@ class Gathers:
             self.ask_next(node)
 
     def take(self, edge: Edge) -> Tensor:
-        self._ask(edge)
-        return self._there.pop(edge.key)
+        found = self._there.pop(edge.key, None)
+        return self._fetch(edge) if found is None else found()
 
     def _ask(self, edge: Edge) -> None:
         if edge.key not in self._there:
-            self._there[edge.key] = self._fetch(edge)
+            self._there[edge.key] = self._backend.later(partial(self._fetch, edge))
 
 
 class Inputs:
@@ -75,7 +76,7 @@ class Inputs:
         self._state = state
         self._run_state = run_state
         self._backend = state.groups.backend
-        self.gathers = Gathers(self.fetch)
+        self.gathers = Gathers(self.fetch, self._backend)
         self.known = KnownSums(program, rows, self.bring, run_state, self._backend)
 
     def parameters(self) -> dict[Key, Tensor]:

@@ -55,7 +55,7 @@ def say_unlike(subject: str, values: Mapping[str, Tensor], backend: Backend) -> 
     if len(others) and backend.rank == 0:
         logging.getLogger("autoddl").warning(
             "%s on rank %s are not those of rank 0, which are taken: seed all ranks alike, e.g. "
-            "oneflow.manual_seed(0) before the model is made",
+            "manual_seed(0) before the model is made",
             subject,
             ", ".join(map(str, others)),
         )

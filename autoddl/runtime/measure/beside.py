@@ -64,7 +64,10 @@ def _calls(watch: Stopwatch, call: Call) -> int:
 
 
 def _ends(watch: Stopwatch, calls: Sequence[tuple[Call, int]]) -> list[float]:
-    """Seconds after which the slowest rank has done all calls of each kind, asked for at once."""
+    """Seconds after which the slowest rank has done all calls of each kind, asked for at once.
+
+    calls: of the collective, and of the product
+    """
     watch.meet()
     started = time.perf_counter()
 
@@ -72,10 +75,13 @@ def _ends(watch: Stopwatch, calls: Sequence[tuple[Call, int]]) -> list[float]:
         watch.backend.wait(x)
         return time.perf_counter() - started
 
-    with ThreadPoolExecutor(len(calls)) as pool:
-        waits = []
-        for call, count in calls:
-            made = [call() for _ in range(count)][-1]
-            waits.append(pool.submit(ended, made))
-        mine = np.array([wait.result() for wait in waits])
+    def all_of(call: Call, count: int) -> Tensor:
+        return [call() for _ in range(count)][-1]
+
+    (collective, product), later = calls, watch.backend.later
+    with ThreadPoolExecutor(2) as pool:
+        coming = later(partial(all_of, *collective))
+        first = pool.submit(lambda: ended(coming()))
+        made = all_of(*product)
+        mine = np.array([first.result(), pool.submit(ended, made).result()])
     return watch.gather(mine).max(axis=0).tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from ...graph.precision import PRECISIONS
 from ...sbp.layout import Shape, local_shape
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp
-from ..backend import Facts, Kernels, OptimizerFn, Vjp
+from ..backend import Facts, Kernels, OptimizerFn, T, Vjp
+from ..comm.beside import Beside
 from ..jobs.guard import rank, world_size
 from ..update.parameters import check_handed
 from . import collectives
@@ -40,6 +41,7 @@ class Torch:
         self.kernels = Kernels(
             KERNELS, BY_INPUT, {("nll", 1): nll_weight}, _refuse_opaque, product_gradient
         )
+        self._beside = Beside(functools.partial(torch.set_num_threads, 1))  # of that thread
         self._sent: list[tuple[Any, torch.Tensor]] = []  # messages that may be on their way
         collectives.join_job(self.rank, self.size, device)
 
@@ -52,7 +54,8 @@ class Torch:
         return torch.from_numpy(array).to(self.facts.device)
 
     def to_numpy(self, x: torch.Tensor) -> np.ndarray:
-        return x.detach().cpu().numpy()
+        own = x.detach().cpu()  # NumPy has no bfloat16
+        return (own.float() if own.dtype is torch.bfloat16 else own).numpy()
 
     def cast(self, x: torch.Tensor, dtype: str) -> torch.Tensor:
         return x.to(self.facts.device, getattr(torch, dtype))
@@ -121,17 +124,18 @@ class Torch:
         return collectives.channel(ranks)
 
     def all_gather(self, channel: Channel, x: torch.Tensor) -> torch.Tensor:
-        return collectives.all_gather(channel, x.detach())
+        return self._in_order(collectives.all_gather, channel, x.detach())
 
     def reduce_scatter(self, channel: Channel, x: torch.Tensor) -> torch.Tensor:
-        return collectives.reduce_scatter(channel, x.detach())
+        return self._in_order(collectives.reduce_scatter, channel, x.detach())
 
     def all_reduce(self, channel: Channel, x: torch.Tensor) -> torch.Tensor:
-        return collectives.all_reduce(channel, x.detach())
+        return self._in_order(collectives.all_reduce, channel, x.detach())
 
     def all_to_all(self, channel: Channel, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         sizes = [row.shape[0] for row in rows]
-        got = collectives.all_to_all(channel, torch.cat([row.detach() for row in rows]), sizes)
+        flat = torch.cat([row.detach() for row in rows])
+        got = self._in_order(collectives.all_to_all, channel, flat, sizes)
         return list(got.split(sizes))
 
     def broadcast(self, x: torch.Tensor, source: int) -> torch.Tensor:
@@ -139,8 +143,14 @@ class Torch:
         if self.size == 1:
             return local
         flat = local.contiguous().clone()  # it is overwritten
-        dist.broadcast(flat, source)
+        self._in_order(dist.broadcast, flat, source)
         return flat
+
+    def _in_order(self, collective: Callable[..., T], *given: Any) -> T:
+        return self._beside.in_order(functools.partial(collective, *given))
+
+    def later(self, run: Callable[[], T]) -> Callable[[], T]:
+        return self._beside.later(run)
 
     def send(self, x: torch.Tensor, to: int, *, beside: bool = False) -> None:
         self._sent = [(work, kept) for work, kept in self._sent if not work.is_completed()]
@@ -162,13 +172,14 @@ class Torch:
         return got
 
     def beside(self) -> AbstractContextManager[Any]:
-        return nullcontext()  # collectives are done when they are asked for
+        return nullcontext()  # what goes on beside computation is asked for by `later`
 
     def wait(self, x: torch.Tensor | None = None) -> None:
         if x is None:  # what a collective or a message has brought is there at once
             for work, _ in self._sent:
                 work.wait()
             self._sent = []
+            self._beside.wait()
         if self.facts.device == "cuda":
             torch.cuda.synchronize()
 

@@ -7,6 +7,7 @@ exchanged instead, and added up where they belong.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,9 @@ def join_job(rank: int, size: int, device: str) -> None:
         return
     if device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    hook = sys.excepthook  # torch's would hold back what the guard's says until it is too late
     dist.init_process_group("nccl" if device == "cuda" else "gloo", rank=rank, world_size=size)
+    sys.excepthook = hook
 
 
 def channel(ranks: Sequence[int]) -> Channel:

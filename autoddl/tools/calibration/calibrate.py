@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...cluster.spec import Cluster
-from ...runtime.framework import need_oneflow
+from ...runtime.framework import Framework, framework, framework_of_entry
 from ...runtime.jobs.guard import install_guard, rank, world_size
 from ...runtime.jobs.launch import run_processes
 from ...runtime.measure.measured import Limits
@@ -43,6 +43,7 @@ class CalibrateJob:
     factor:  from one message size to the next
     repeats, confidence, precision, budget_s, call_s: see runtime.measure.measured.Limits
     model:   time this model's operators, too; batch: of the whole job, as in training
+    back_end: "oneflow" or "torch"; None for the model's, or OneFlow
     timeout_s: how long a host may be silent
     """
 
@@ -63,6 +64,14 @@ class CalibrateJob:
     point_to_point: bool = True
     model: str | None = None
     batch: int | None = None
+    back_end: str | None = None
+
+    @property
+    def framework(self) -> Framework:
+        """Whose collectives and operators are measured: as asked for, or the model's."""
+        if self.back_end is None and self.model is not None:
+            return framework_of_entry(self.model, "autoddl calibrate")
+        return framework(self.back_end or "oneflow", "autoddl calibrate")
 
     def __post_init__(self) -> None:
         message_sizes(self.max_bytes, self.factor)
@@ -117,7 +126,7 @@ def calibrate(job: CalibrateJob) -> int:
         Record.load(path).check_same(
             this_machine((platform.node(),) * mesh.nodes), mesh.nodes, mesh.gpus_per_node
         )
-    need_oneflow("autoddl calibrate")
+    _ = job.framework  # that it is here is known before any process starts
     with relayed(sys.stdout) as output:
         return run_processes(job.words(), mesh.size, output=output, prefix=False)
 
@@ -128,9 +137,9 @@ def calibrate_rank(job: CalibrateJob) -> None:
     from ...runtime.jobs.meeting import meet
 
     with meet(job.timeout_s) as meeting:
-        need_oneflow("autoddl calibrate")
+        own = job.framework
         mesh = mesh_of(job, meeting)
-        record = measured_record(job, mesh, meeting)
+        record = measured_record(job, own, mesh, meeting)
     if rank() == 0:
         write_machine(record, job)
 
@@ -147,7 +156,7 @@ def mesh_of(job: CalibrateJob, meeting: Meeting) -> Mesh:
     return Mesh(nodes, gpus)
 
 
-def measured_record(job: CalibrateJob, mesh: Mesh, meeting: Meeting) -> Record:
+def measured_record(job: CalibrateJob, own: Framework, mesh: Mesh, meeting: Meeting) -> Record:
     """Measure what the record beside the output does not have yet; the same on all ranks."""
     points = schedule(
         mesh,
@@ -155,8 +164,6 @@ def measured_record(job: CalibrateJob, mesh: Mesh, meeting: Meeting) -> Record:
         KINDS if job.point_to_point else SENDING,
     )
     from ...runtime.measure.rank import run
-    from ...runtime.oneflow.backend import OneFlow
-    from ...runtime.oneflow.trace.entries import trace_entry
 
     path = record_path(job.output)
     machine = this_machine(
@@ -178,14 +185,14 @@ def measured_record(job: CalibrateJob, mesh: Mesh, meeting: Meeting) -> Record:
 
     with Reporter(sys.stdout, quiet=rank() != 0) as reporter:
         return run(
-            OneFlow(job.device_kind),
+            own.new_backend(job.device_kind),
             mesh,
             points,
             start,
             path,
             job.limits,
             job.device_from is None,
-            None if job.model is None else trace_entry(job.model, job.batch),
+            None if job.model is None else own.trace_entry(job.model, job.batch),
             reporter,
             meeting.task,
         )
@@ -199,7 +206,7 @@ def this_machine(hosts: tuple[str, ...]) -> Machine:
 def software() -> str:
     """Names and versions of what measures; nothing of a package that is not installed."""
     found: list[str] = []
-    for name in ("autoddl", "oneflow"):
+    for name in ("autoddl", "oneflow", "torch"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found.append(f"{name} {metadata.version(name)}")
     return ", ".join(found)

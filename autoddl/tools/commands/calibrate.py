@@ -38,6 +38,11 @@ from .options import examples
 @click.option("--max-call", "call_s", type=float, help="Seconds of one collective (default 2).")
 @click.option("--timeout", "timeout_s", type=float, help="Seconds a host may be silent (60).")
 @click.option("--device-from", metavar="FILE", help="Take the device from this machine file.")
+@click.option(
+    "--back-end",
+    type=click.Choice(["oneflow", "torch"]),
+    help="Whose collectives and operators; otherwise the model's, or OneFlow's.",
+)
 @click.option("--model", metavar="MODEL", help="Also time the operators of this model.")
 @click.option("--batch", type=click.IntRange(1), help="Its batch; otherwise the model's own.")
 @click.option("--point-to-point/--no-point-to-point", default=None, help="Also time transfers.")

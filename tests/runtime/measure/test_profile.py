@@ -17,7 +17,7 @@ import pytest
 def test_a_trace_has_all_tasks_of_the_plan_on_every_rank(launch, tmp_path, model, kind, compute):
     pytest.importorskip("oneflow", reason="needs OneFlow")
     path = tmp_path / "trace.json"
-    out = launch("profile", 4, model, kind, compute, str(path))
+    out = launch("profiled", 4, model, kind, compute, str(path))
     events = json.loads(path.read_text())["traceEvents"]
     titles = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     assert list(titles.values()) == ["planned", *(f"rank {n}, measured" for n in range(4))]

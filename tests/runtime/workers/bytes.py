@@ -8,16 +8,14 @@ import statistics
 import sys
 import time
 
-import oneflow as flow
-
 from autoddl.runtime.comm.groups import Groups
 from autoddl.runtime.comm.redistribute import prepare
 from autoddl.runtime.jobs.guard import rank
-from autoddl.runtime.oneflow.backend import OneFlow
 from autoddl.sbp.collectives import Step, device_intra_bytes
 from autoddl.sbp.layout import TensorSpec, local_shape
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import NdSbp
+from tests.framework import flow, new_backend
 
 SPEC = TensorSpec((512, 1024, 2))
 REPEATS = 5
@@ -45,7 +43,7 @@ def sent() -> int:
 
 def main() -> None:
     mesh = Mesh(int(sys.argv[1]), int(sys.argv[2]))
-    groups = Groups(mesh, rank(), OneFlow())
+    groups = Groups(mesh, rank(), new_backend())
     world = groups.along(range(mesh.num_axes))
 
     def meet() -> int:

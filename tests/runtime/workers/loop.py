@@ -10,7 +10,6 @@ import tempfile
 from dataclasses import dataclass, field
 
 import numpy as np
-import oneflow as flow
 
 from autoddl.planner import baselines
 from autoddl.planner.options import PlanOptions
@@ -19,10 +18,8 @@ from autoddl.plans import Plan
 from autoddl.runtime.calling import as_arguments
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.jobs.session import share_text
-from autoddl.runtime.oneflow.backend import OneFlow
-from autoddl.runtime.oneflow.trace.trace import trace_with_state
-from autoddl.runtime.oneflow.trainer import build_trainer
 from autoddl.runtime.update.parameters import Parameters
+from tests.framework import build_trainer, flow, new_backend, trace_with_state
 from tests.runtime.dict_models import called, joined
 from tests.runtime.random_plans import cluster_of, random_plan, with_zero
 from tests.runtime.training import arrays
@@ -190,12 +187,12 @@ def plan_of(case, graph) -> Plan:
         options = PlanOptions(micro_batches=parts, baselines=False, **staged)
         return find_plan(graph, where, options).dumps()
 
-    return Plan.loads(share_text(make, OneFlow()))
+    return Plan.loads(share_text(make, new_backend()))
 
 
 def together(case) -> Run:
     """By the case's plan and those that follow, each of which has a trainer of its own."""
-    run, folder = Run(), share_text(tempfile.mkdtemp, OneFlow())
+    run, folder = Run(), share_text(tempfile.mkdtemp, new_backend())
     for then in ({}, *case["then"]):
         model, loss, batch = build(case["model"], case["frozen"])
         traced = trace_with_state(model, *as_arguments(batch(0, ROWS)), loss=loss)

@@ -7,18 +7,14 @@ import logging
 import sys
 import time
 from collections import Counter
-
-import oneflow as flow
+from typing import Any
 
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.measure.training import LAST
-from autoddl.runtime.oneflow.backend import OneFlow
-from autoddl.runtime.oneflow.kernels import KERNELS
-from autoddl.runtime.oneflow.trace.trace import trace_with_state
-from autoddl.runtime.oneflow.trainer import build_trainer
+from tests.framework import build_trainer, flow, new_backend, trace_with_state
 from tests.runtime.random_plans import cluster_of, random_plan
 from tests.runtime.training import build
 
@@ -75,6 +71,7 @@ def main():
     model, loss, batch = build("perceptron" if chunks == 1 else "transformer")
     traced = trace_with_state(model, *batch(0, ROWS), loss=loss)
     kind = next(op.kind for op in traced.graph.ops if op.kind in ("relu", "gelu"))
+    KERNELS: Any = new_backend().kernels.operators  # all of this process have them
     right, KERNELS[kind] = KERNELS[kind], slow(KERNELS[kind])
     plan = plan_of(traced.graph, stages, chunks)
     trainer = build_trainer(traced, plan, lambda p: flow.optim.SGD(p, lr=0.1))
@@ -85,7 +82,7 @@ def main():
     KERNELS[kind] = right
     logger.removeHandler(kept)
     found = trainer.measured
-    alike = share_text(lambda: str(found), OneFlow())
+    alike = share_text(lambda: str(found), new_backend())
     assert alike == str(found)
     computing = [one for name, one in found.items() if name.startswith("computation")]
     assert len(computing) == stages

@@ -8,9 +8,6 @@ import json
 import statistics
 import time
 
-import oneflow as flow
-import oneflow.nn as nn
-
 from autoddl.planner.baselines import data_parallel
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
@@ -18,9 +15,7 @@ from autoddl.plans import Plan
 from autoddl.runtime.execution.buckets import Bucket
 from autoddl.runtime.jobs.guard import install_guard, rank
 from autoddl.runtime.jobs.session import share_text
-from autoddl.runtime.oneflow.backend import OneFlow
-from autoddl.runtime.oneflow.trace.trace import trace_with_state
-from autoddl.runtime.oneflow.trainer import build_trainer
+from tests.framework import build_trainer, flow, new_backend, nn, trace_with_state
 from tests.runtime.random_plans import cluster_of
 
 LAYERS, WIDTH, ROWS, STEPS = 6, 512, 2048, 5
@@ -37,7 +32,7 @@ def main() -> None:
         space = data_parallel(traced.graph)
         return find_plan(traced.graph, where, options, space=space).dumps()
 
-    plan = Plan.loads(share_text(make, OneFlow()))
+    plan = Plan.loads(share_text(make, new_backend()))
     order = reversed(range(len(plan.stage.exchanges)))
     plan = plan.changed(buckets=tuple((number,) for number in order))
     assert len(plan.stage.buckets) == LAYERS
@@ -55,7 +50,7 @@ def main() -> None:
             Bucket.bring = way
             started = time.perf_counter()
             float(trainer.step(*batch))
-            OneFlow().wait()
+            new_backend().wait()
             if number:
                 seconds[kind].append(time.perf_counter() - started)
     if rank() == 0:

@@ -10,8 +10,7 @@ from autoddl.plans.figures import figures
 from autoddl.plans.schedule.schedule import Costs
 from autoddl.plans.schedule.simulate import simulate
 from autoddl.runtime.jobs.guard import rank
-from autoddl.runtime.oneflow.trace.trace import trace_with_state
-from autoddl.runtime.oneflow.trainer import build_trainer
+from tests.framework import build_trainer, trace_with_state
 from tests.runtime.random_plans import cluster_of
 from tests.runtime.small_models import OPTIMIZERS
 from tests.runtime.training import build

@@ -5,15 +5,15 @@ import math
 import sys
 
 import numpy as np
-import oneflow as flow
 
 from autoddl.runtime.comm.groups import Groups
 from autoddl.runtime.comm.redistribute import prepare
-from autoddl.runtime.oneflow.backend import OneFlow
+from autoddl.runtime.jobs.guard import rank as this_rank
 from autoddl.sbp.collectives import COLLECTIVES, legal_steps
 from autoddl.sbp.layout import local_shape
 from autoddl.sbp.mesh import Mesh
 from autoddl.sbp.placement import B, NdSbp, P, S
+from tests.framework import flow, new_backend
 from tests.runtime.shards import cut, joined
 
 
@@ -45,11 +45,11 @@ def check(groups, whole, nd, step, dtype):
 
 def main() -> None:
     nodes, gpus, shape = int(sys.argv[1]), int(sys.argv[2]), tuple(map(int, sys.argv[3].split(",")))
-    every, rank = int(sys.argv[4]), flow.env.get_rank()
+    every, rank = int(sys.argv[4]), this_rank()
     shares = tuple(map(int, sys.argv[5].split(","))) if len(sys.argv) > 5 else ()
     mesh = Mesh(nodes, gpus, shares)
     table = COLLECTIVES.balanced if shares else COLLECTIVES
-    groups = Groups(mesh, rank, OneFlow())
+    groups = Groups(mesh, rank, new_backend())
     rng = np.random.default_rng(1)
     whole = rng.integers(-50, 50, shape).astype(np.float32)
     labels = (P, B, *map(S, range(len(shape))))

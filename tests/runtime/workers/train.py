@@ -20,9 +20,7 @@ from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.jobs.session import share_text
-from autoddl.runtime.oneflow.backend import OneFlow
-from autoddl.runtime.oneflow.trace.trace import trace_with_state
-from autoddl.runtime.oneflow.trainer import build_trainer
+from tests.framework import build_trainer, new_backend, trace_with_state
 from tests.runtime import training
 from tests.runtime.random_plans import cluster_of, random_plan, with_zero
 from tests.runtime.small_models import OPTIMIZERS
@@ -75,7 +73,7 @@ def plan_of(case, graph) -> Plan:
             plan = autoddl.plan(graph, where, micro_batches=parts, baselines=False, **given)
         return plan.dumps()
 
-    return Plan.loads(share_text(make, OneFlow()))
+    return Plan.loads(share_text(make, new_backend()))
 
 
 def buckets(plan, kind) -> tuple[tuple[int, ...], ...]:

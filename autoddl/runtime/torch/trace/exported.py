@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -38,12 +39,16 @@ class Whole(nn.Module):
         self.model = model
         self.loss: Any = loss if loss is None or isinstance(loss, nn.Module) else _Loss(loss)
         self.calling = calling
-        self.structure: Any = None
+        self._results = SimpleNamespace(structure=None)  # attributes do not outlast an export
+
+    @property
+    def structure(self) -> Any:
+        return self._results.structure
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs, target = self.calling.called(tensors, self.loss is not None)
         result = self.model(*args, **kwargs)
-        self.structure, outputs = take_tensors(result, torch.Tensor)
+        self._results.structure, outputs = take_tensors(result, torch.Tensor)
         if self.loss is None:
             return tuple(outputs)
         value = self.loss(result, target)
@@ -158,7 +163,6 @@ def _inline_regions(module: fx.GraphModule) -> None:
     for node in list(module.graph.nodes):
         if node.op == "call_function" and _SET_GRAD in str(node.target):
             _inline(module, node, module)
-    module.graph.eliminate_dead_code()
     module.recompile()
 
 

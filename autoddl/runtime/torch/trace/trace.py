@@ -131,8 +131,8 @@ class _Reader:
         (output,) = (n for n in graph.nodes if n.op == "output")
         results = list(output.args[0])
         wanted = results[len(self.changed) :]
-        self._check_changes(results)
-        live = is_live(graph, [n for n in wanted if isinstance(n, fx.Node)])
+        kept = [*self._check_changes(results), *wanted]
+        live = is_live(graph, [n for n in kept if isinstance(n, fx.Node)])
         count = 0
         for node in graph.nodes:
             if node.op == "placeholder":
@@ -143,12 +143,14 @@ class _Reader:
                 self._call(node)
         return [self._value(n) for n in wanted]
 
-    def _check_changes(self, results: Sequence[Any]) -> None:
-        """ValueError if the model changes what the runtime would not change."""
+    def _check_changes(self, results: Sequence[Any]) -> list[fx.Node]:
+        """The new moving statistics; ValueError if the model changes what the runtime would not."""
+        moving = []
         for spec, node in zip(self.changed, results, strict=False):
             made_by = str(getattr(node.args[0], "target", "")) if node.args else ""
             counts = str(spec.target).endswith("num_batches_tracked")
             if spec.kind is OutputKind.BUFFER_MUTATION and ("batch_norm" in made_by or counts):
+                moving += [] if counts else [node]
                 continue
             what = {
                 OutputKind.BUFFER_MUTATION: "the buffer",
@@ -159,6 +161,7 @@ class _Reader:
                 f"the model changes {what} {path} in place in its forward pass, which a plan would "
                 "not do; compute it outside of the model, or return it"
             )
+        return moving
 
     def _placeholder(self, node: fx.Node, count: int) -> int:
         spec = self.inputs[node.name]

@@ -7,14 +7,11 @@ Arguments: the model, "buckets", "split" (which has ZeRO's stage 3, too) or "ser
 import json
 import sys
 
-import oneflow as flow
-
 from autoddl.plans.schedule.buckets import best_buckets
 from autoddl.plans.stage_figures import stage_figures
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.measure.profile import Profile, planned_names
-from autoddl.runtime.oneflow.trace.trace import trace_with_state
-from autoddl.runtime.oneflow.trainer import build_trainer
+from tests.framework import build_trainer, flow, trace_with_state
 from tests.runtime.random_plans import cluster_of, random_plan, with_zero
 from tests.runtime.training import build
 
