@@ -21,17 +21,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..sbp.layout import Shape
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
+from .comm.beside import Beside
 
 Tensor = Any  # the framework's tensor, local to this rank
 Vjp = Callable[[Sequence[Tensor | None]], Sequence[Tensor | None]]
-T = TypeVar("T")
 OptimizerFn = Callable[[list[Any]], Any]
 
 
@@ -241,13 +241,6 @@ class Collectives(Protocol):
         """What is asked for inside runs beside computation, in the order of communication."""
         ...
 
-    def later(self, run: Callable[[], T]) -> Callable[[], T]:
-        """Ask for `run`, which communicates, beside computation; gives what waits for its result.
-
-        It is done after all that was asked for before it, and before all that is asked for later.
-        """
-        ...
-
     def wait(self, x: Tensor | None = None) -> None:
         """Until `x` is there, by default until everything that this rank has asked for is done.
 
@@ -283,10 +276,14 @@ class Training(Protocol):
 
 
 class Backend(Tensors, Collectives, Training, Protocol):
-    """One rank's framework. `rank` and `size` are those of the whole job."""
+    """One rank's framework. `rank` and `size` are those of the whole job.
+
+    thread: where collectives run beside computation; None if the framework has a queue for them
+    """
 
     rank: int
     size: int
+    thread: Beside | None
     facts: Facts
     kernels: Kernels
 

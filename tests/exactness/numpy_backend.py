@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from autoddl.runtime.backend import Facts, Kept, Kernels, Optimizer, OptimizerFn, Vjp
+from autoddl.runtime.comm.beside import Beside
 from autoddl.runtime.kernel import ByInput, Context, Explicit, Kernel
 from autoddl.sbp.layout import Shape, local_slices
 from autoddl.sbp.mesh import Mesh
@@ -135,6 +136,7 @@ class NumPy:
     def __init__(self, world: World, rank: int) -> None:
         self.world = world
         self.rank = rank
+        self.thread: Beside | None = None
         self.size = world.size
         self.facts = Facts("NumPy", "cpu", np.ndarray, ("float32", "float64"), {})
         known = {kind: _kernel(kind) for kind in (*operators.FORWARD, "fork", "identity")}
@@ -224,10 +226,6 @@ class NumPy:
 
     def beside(self) -> contextlib.nullcontext:
         return contextlib.nullcontext()
-
-    def later(self, run: Callable[[], Any]) -> Callable[[], Any]:
-        result = run()
-        return lambda: result
 
     def wait(self, x: np.ndarray | None = None) -> None:
         pass

@@ -15,6 +15,17 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+def later(thread: Beside | None, run: Callable[[], T]) -> Callable[[], T]:
+    """Run what communicates in a back end's thread; gives what waits for its result.
+
+    Without one it is on its way already when `run` has asked for it.
+    """
+    if thread is not None:
+        return thread.later(run)
+    result = run()
+    return lambda: result
+
+
 class Beside:
     """begin: called once in the thread, before all else"""
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from ..backend import Backend, Tensor
+from ..comm.beside import later
 from .buckets import Bucket
 from .program import Edge, Key, Program
 
@@ -77,7 +78,9 @@ class Gradients:
         """Add the gradient of one use, from ZeRO's stage 2 on where it is stored."""
         key = edge.key
         if edge.zero_stage > 1:
-            self._often.append(self._backend.later(partial(self._add_where_stored, edge, gradient)))
+            self._often.append(
+                later(self._backend.thread, partial(self._add_where_stored, edge, gradient))
+            )
         else:
             self._sums.add(key, gradient, edge.gives_own)
         self._left[key] -= 1
@@ -94,7 +97,7 @@ class Gradients:
             bucket = self._buckets[self._next]
             self._next += 1
             given = [self._sums.pop(edge.key) for edge in bucket.edges]
-            self._coming.append((bucket, self._backend.later(partial(bucket.bring, given))))
+            self._coming.append((bucket, later(self._backend.thread, partial(bucket.bring, given))))
 
     def home(self, give: Callable[[str, Tensor, bool], None]) -> None:
         """Bring the sums of all uses to their parameters, and `give` each parameter its gradient.

@@ -12,6 +12,7 @@ from functools import partial
 
 from ...graph.rows import Rows
 from ..backend import Backend, Tensor
+from ..comm.beside import later
 from ..kernel import RunState
 from ..state import ModelState
 from .known_sums import KnownSums
@@ -59,7 +60,7 @@ class Gathers:
 
     def _ask(self, edge: Edge) -> None:
         if edge.key not in self._there:
-            self._there[edge.key] = self._backend.later(partial(self._fetch, edge))
+            self._there[edge.key] = later(self._backend.thread, partial(self._fetch, edge))
 
 
 class Inputs:

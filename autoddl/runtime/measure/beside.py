@@ -21,6 +21,7 @@ from functools import partial
 import numpy as np
 
 from ..backend import Tensor
+from ..comm.beside import later
 from ..comm.groups import Groups
 from .device import square_product
 from .record import BesideTimes
@@ -78,9 +79,9 @@ def _ends(watch: Stopwatch, calls: Sequence[tuple[Call, int]]) -> list[float]:
     def all_of(call: Call, count: int) -> Tensor:
         return [call() for _ in range(count)][-1]
 
-    (collective, product), later = calls, watch.backend.later
+    collective, product = calls
     with ThreadPoolExecutor(2) as pool:
-        coming = later(partial(all_of, *collective))
+        coming = later(watch.backend.thread, partial(all_of, *collective))
         first = pool.submit(lambda: ended(coming()))
         made = all_of(*product)
         mine = np.array([first.result(), pool.submit(ended, made).result()])

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ from ...graph.precision import PRECISIONS
 from ...sbp.layout import Shape
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp
-from ..backend import Facts, Kernels, OptimizerFn, T, Vjp
+from ..backend import Facts, Kernels, OptimizerFn, Vjp
+from ..comm.beside import Beside
 from ..jobs.guard import rank, world_size
 from ..update.parameters import check_handed
 from .autograd import detached, pull_back
@@ -61,6 +62,7 @@ class OneFlow:
     """This process as one rank of a job; see `runtime.backend.Backend`."""
 
     def __init__(self, device: str | None = None) -> None:
+        self.thread: Beside | None = None
         self.rank = rank()
         self.size = world_size()
         device = device or ("cuda" if flow.cuda.is_available() else "cpu")
@@ -190,10 +192,6 @@ class OneFlow:
 
     def beside(self) -> AbstractContextManager[Any]:
         return asyncs.thread(_communication_thread())
-
-    def later(self, run: Callable[[], T]) -> Callable[[], T]:
-        result = run()  # is on its way, and waited for by who reads it
-        return lambda: result
 
     def wait(self, x: flow.Tensor | None = None) -> None:
         if x is None:

@@ -17,8 +17,8 @@ from ...graph.precision import PRECISIONS
 from ...sbp.layout import Shape, local_shape
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp
-from ..backend import Facts, Kernels, OptimizerFn, T, Vjp
-from ..comm.beside import Beside
+from ..backend import Facts, Kernels, OptimizerFn, Vjp
+from ..comm.beside import Beside, T
 from ..jobs.guard import rank, world_size
 from ..update.parameters import check_handed
 from . import collectives
@@ -41,7 +41,9 @@ class Torch:
         self.kernels = Kernels(
             KERNELS, BY_INPUT, {("nll", 1): nll_weight}, _refuse_opaque, product_gradient
         )
-        self._beside = Beside(functools.partial(torch.set_num_threads, 1))  # of that thread
+        self.thread: Beside | None = Beside(
+            functools.partial(torch.set_num_threads, 1)
+        )  # of that thread
         self._sent: list[tuple[Any, torch.Tensor]] = []  # messages that may be on their way
         collectives.join_job(self.rank, self.size, device)
 
@@ -147,10 +149,8 @@ class Torch:
         return flat
 
     def _in_order(self, collective: Callable[..., T], *given: Any) -> T:
-        return self._beside.in_order(functools.partial(collective, *given))
-
-    def later(self, run: Callable[[], T]) -> Callable[[], T]:
-        return self._beside.later(run)
+        assert self.thread is not None
+        return self.thread.in_order(functools.partial(collective, *given))
 
     def send(self, x: torch.Tensor, to: int, *, beside: bool = False) -> None:
         self._sent = [(work, kept) for work, kept in self._sent if not work.is_completed()]
@@ -179,7 +179,8 @@ class Torch:
             for work, _ in self._sent:
                 work.wait()
             self._sent = []
-            self._beside.wait()
+            if self.thread is not None:
+                self.thread.wait()
         if self.facts.device == "cuda":
             torch.cuda.synchronize()
 
