@@ -27,6 +27,17 @@ LLAMA = {
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "intermediate_size": 64, "vocab_size": 99, "tie_word_embeddings": True,
 }  # fmt: skip
+MIXTRAL = {
+    **LLAMA, "model_type": "mixtral", "architectures": ["MixtralForCausalLM"],
+    "num_local_experts": 4, "tie_word_embeddings": False,
+}  # fmt: skip
+MISTRAL = {
+    **LLAMA, "model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 8,
+}  # fmt: skip
+T5 = {
+    "model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 32, "d_kv": 8,
+    "d_ff": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 99, "decoder_start_token_id": 0,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -40,7 +51,9 @@ def run(*words):
     return CliRunner().invoke(main, list(words))
 
 
-@pytest.mark.parametrize(("fields", "rows"), [(VIT, 8), (BERT, 12), (LLAMA, 4)])
+@pytest.mark.parametrize(
+    ("fields", "rows"), [(VIT, 8), (BERT, 12), (LLAMA, 4), (MIXTRAL, 4), (MISTRAL, 4), (T5, 4)]
+)
 def test_a_graph_has_the_files_model_in_the_batch_asked_for(config, fields, rows):
     pytest.importorskip("transformers", reason="needs transformers")
     config(fields)

@@ -1,0 +1,32 @@
+"""Models of torchvision and transformers, in small forms, by several plans on 2x2; `full`."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.pytorch import zoo
+from tests.ranks import ROOT
+
+# layers of BatchNorm on few small images: float32's rounding grows to percents, in eager torch too
+IN_DOUBLE = ("resnet18", "efficientnet_b0", "densenet121", "mobilenet_v3_small")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("double", [False, True])
+def test_models_nobody_here_wrote_train_as_in_one_process(double):
+    pytest.importorskip("torchvision", reason="needs torchvision")
+    pytest.importorskip("transformers", reason="needs transformers")
+    names = IN_DOUBLE if double else [name for name in zoo.ASKED if name not in IN_DOUBLE]
+    words = ["-m", "benchmarks.torch_models", *(["--double"] if double else []), *names]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=7200, check=True,
+    )  # fmt: skip
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert not [row for row in rows if "error" in row or row.get("opaque")]
+    trained = [row for row in rows if "scheme" in row]
+    assert all(row["ok"] for row in trained), [row for row in trained if not row["ok"]]
+    assert {row["model"] for row in trained} == set(names)
