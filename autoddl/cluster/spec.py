@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -41,6 +41,7 @@ from ..sbp.collectives import COLLECTIVES, Collectives
 from ..sbp.mesh import Mesh
 from .link import GroupLine, Link
 from .provenance import Calibration
+from .submesh import SubMesh
 
 MACHINES = Path(__file__).parent / "machines"  # the files that come with autoddl
 Value = TypeVar("Value")
@@ -259,10 +260,10 @@ class Cluster:
         return self._kinds_of_runs[node * len(self._kinds_of_runs) // self.nodes]
 
     def group_name(self, node: int) -> str:
-        """Of the group that a host is of, or of its run if there are no groups but shares."""
-        runs = self.runs if self.groups else tuple(range(len(self.shares) or 1))
-        number = runs[node * len(runs) // self.nodes]
-        return self.groups[number].name if self.groups else f"run {number}"
+        """Of the group that a host is of; without groups of its run, as far as shares make such."""
+        if self.groups:
+            return self.groups[self.group_of(node)].name
+        return f"run {node * len(self.shares) // self.nodes}"
 
     @cached_property
     def _kinds_of_runs(self) -> tuple[Kind, ...]:
@@ -281,10 +282,16 @@ class Cluster:
         """Of the device that has least."""
         return min(kind.device.memory_bytes for kind in self.kinds)
 
-    def common_link(self, name: Literal["intra", "inter"]) -> Link:
-        """At whose pace a collective goes that has devices of all groups, or runs in all."""
+    def common_link(
+        self, name: Literal["intra", "inter"], groups: Collection[int] | None = None
+    ) -> Link:
+        """At whose pace a collective goes that has devices of all groups, or runs in all.
+
+        groups: those that are meant, if not all
+        """
         own: Link = getattr(self, name)
-        links = [getattr(group, name) or own for group in self.groups] or [own]
+        meant = [g for n, g in enumerate(self.groups) if groups is None or n in groups]
+        links = [getattr(group, name) or own for group in meant] or [own]
         if all(link == links[0] for link in links):
             return links[0]
         return Link(
@@ -305,6 +312,31 @@ class Cluster:
             )
         table = self.collectives.balanced if shares else self.collectives.even
         return dataclasses.replace(self, shares=shares, collectives=table)
+
+    def group_of(self, node: int) -> int:
+        """The number of the group of a host, 0 if all are alike."""
+        return self.runs[node * len(self.runs) // self.nodes] if self.groups else 0
+
+    def part(self, place: SubMesh) -> Cluster:
+        """The devices of `place` as a cluster of their own.
+
+        ValueError if they are of several kinds, and not all of the cluster's.
+        """
+        groups = {self.group_of(n) for n in range(place.first_node, place.first_node + place.nodes)}
+        if not self.groups or place.shape == (self.nodes, self.gpus_per_node):
+            return self.with_shape(*place.shape)
+        if len(groups) > 1:
+            names = " and ".join(self.groups[number].name for number in sorted(groups))
+            raise ValueError(f"{place} has hosts of {names}; a stage has hosts of one kind")
+        return self.of_group(groups.pop()).with_shape(*place.shape)
+
+    def between(self, places: Iterable[SubMesh]) -> Cluster:
+        """The same hosts with the links by which devices of these places reach one another."""
+        if not self.groups:
+            return self
+        groups = {self.group_of(place.first_node) for place in places}
+        intra, inter = (self.common_link(name, groups) for name in ("intra", "inter"))
+        return dataclasses.replace(self, groups=(), lines=(), intra=intra, inter=inter)
 
     def of_group(self, number: int) -> Cluster:
         """The hosts of one group, without the others."""

@@ -30,7 +30,7 @@ from ..search.budget import Deadline, Ended
 from .asked import check_no_stages, cost_model, micro_batch_counts, prepared, with_hints_of
 from .baselines.pricing import BaselinePricer, tried_again
 from .mesh import plan_hinted, plan_mesh, write_stage
-from .options import DEFAULTS, PlanOptions
+from .options import DEFAULTS, INTERLEAVED, PlanOptions
 from .shares import (
     TRIES,
     Shares,
@@ -95,10 +95,10 @@ def find_plan(
     if options.stages in (None, 1):
         check_no_stages(options)
         return _on_hosts(graph, model, options, space)
-    if cluster.groups:
+    if cluster.groups and options.schedule == INTERLEAVED:
         raise ValueError(
-            f"{cluster.name} has hosts of {len(cluster.groups)} kinds; stages are for hosts that "
-            "are all alike: plan it without stages"
+            f"{cluster.name} has hosts of {len(cluster.groups)} kinds; an interleaved pipeline has "
+            "equal stages on hosts that are all alike: choose another schedule"
         )
     assert space is None, "stages are searched among all strategies"
     if not options.hints:
@@ -118,7 +118,7 @@ def _staged(graph: Graph, model: CostModel, options: PlanOptions) -> Plan:
     failed: list[ValueError] = []
     try:
         one = replace(options, budget_seconds=deadline.budget_s(_ONE_MESH))
-        found.append(_on_one_mesh(graph, model, one))
+        found.append(_on_hosts(graph, model, one, None))
     except ValueError as error:
         failed.append(error)
     if found and (deadline.is_over or found[0].stage.search.end == "interrupted"):

@@ -56,7 +56,7 @@ class PlanFigures:
 
     def _is_same(self, first: int, stage: StagePlan) -> bool:
         other = self.plan.stages[first]
-        if other.mesh != stage.mesh:
+        if other.mesh != stage.mesh or other.cluster != stage.cluster:
             return False
         found = other.for_equal(stage.graph)
         if found is None:

@@ -90,9 +90,11 @@ class StageLinks:
         """Between stages that lie to each other as two others do, like there."""
         first, ends = source.place.first_node, (source, target)
         places = [(e.place.first_node - first, e.place.first_gpu, e.place.shape) for e in ends]
-        key = spec, source.nd, target.nd, *places
+        kinds = tuple(self.cluster.group_of(end.place.first_node) for end in ends)
+        key = spec, source.nd, target.nd, kinds, *places
         if key not in self._known:
-            self._known[key] = plan_reshard(spec, source, target, self.cluster)
+            cluster = self.cluster.between(end.place for end in ends)
+            self._known[key] = plan_reshard(spec, source, target, cluster)
         known = self._known[key]
         hosts = first - known.source.place.first_node
         return known.moved(hosts) if hosts else known
@@ -147,9 +149,9 @@ class StageLinks:
     def exchange_s(self) -> list[float]:
         """Seconds that each part spends on the gradients of shared parameters."""
         seconds = [0.0] * len(self.stages)
-        cluster = self.cluster
-        link = cluster.inter if cluster.nodes > 1 else cluster.intra
         for name, stages in self.shared_params.items():
+            cluster = self.cluster.between(self.stages[n].place for n in stages)
+            link = cluster.inter if cluster.nodes > 1 else cluster.intra
             n_bytes = self.graph.tensors[name].spec.bytes
             for n in stages:
                 width = max(self.stages[n].place.nodes, 1)

@@ -191,9 +191,7 @@ class Plan(Once):
         """The same plan on other devices. ValueError unless there are as many."""
         self.check_cluster(cluster)
         stages = tuple(
-            dataclasses.replace(
-                stage, cluster=cluster.with_shape(*stage.place.shape).with_shares(stage.shares)
-            )
+            dataclasses.replace(stage, cluster=cluster.part(stage.place).with_shares(stage.shares))
             for stage in self.stages
         )
         return dataclasses.replace(self, cluster=cluster, stages=stages)

@@ -75,7 +75,7 @@ class StageFile:
         missing = [op.name for op in graph.ops if op.name not in self.ops]
         if missing:
             raise ValueError(f"the plan places no operator {missing[0]!r}")
-        own = cluster.with_shape(*self.place.shape).with_shares(self.shares)
+        own = cluster.part(self.place).with_shares(self.shares)
         return StagePlan(graph=graph, cluster=own, **asked, **vars(self))
 
 

@@ -55,6 +55,8 @@ def megatron_in_stages(
 ) -> StagedBaseline | None:
     """The fastest; None if the blocks divide over no number of stages, or nothing fits.
 
+    Also where hosts are not alike, for which Megatron has no equal stages.
+
     micro_batches: if they are given; the errors are those of `planner.find_plan`
     """
     graph = in_precision(graph, model.precision)
@@ -79,6 +81,8 @@ def _numbers(blocks: int, model: CostModel) -> Iterator[int]:
     """The numbers of stages over which blocks and devices divide."""
     cluster = model.cluster
     for stages in range(2, min(MOST_STAGES, blocks, cluster.num_devices) + 1):
+        if cluster.groups:
+            return
         if blocks % stages == 0 and equal_parts(cluster.nodes, cluster.gpus_per_node, stages):
             yield stages
 

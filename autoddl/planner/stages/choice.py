@@ -29,8 +29,9 @@ from ...plans.format import format_seconds
 from ...plans.records import StagePrice
 from ...search.budget import Deadline
 from ..options import INTERLEAVED, PlanOptions
-from .partition import Partition, PriceFn, Shape, Stage, Task, in_flight, partitions
+from .partition import partitions
 from .stage_prices import LARGE, StagePrices, equal_shape
+from .task import Partition, PriceFn, Shape, Stage, Task, in_flight
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ def interleaved_partition(
 
 
 def _place(stage: int, shape: Shape, gpus: int) -> SubMesh:
-    nodes, each = shape
+    nodes, each, _ = shape
     host, device = divmod(stage * nodes * each, gpus)
     return SubMesh(host, nodes, device, each)
 
@@ -154,6 +155,10 @@ def ranked_partitions(
         times=prices.times,
         transfers=prices.transfers,
         is_over=lambda: cutting.is_over,
+        groups=tuple(
+            (group.nodes, cluster.device_of(n).memory_bytes / cluster.memory_bytes)
+            for n, group in enumerate(cluster.groups)
+        ),
     )
     few = counts
     if cluster.num_devices <= LARGE:

@@ -27,8 +27,8 @@ from ..mesh import MeshPlan, plan_mesh, write_stage
 from ..options import PlanOptions
 from ..tables.groups import MicroBatches
 from .choice import MOST_STAGES, ranked_partitions
-from .partition import Partition, Stage
 from .stage_prices import StagePrices
+from .task import Partition, Stage
 
 MOST_LAYERS = 96  # that may be cut between: 48 and 192 gave the same plans of two GPTs
 # Repeated blocks a stage, enough to cut between them only: with 1, GPT 0.35B (24 blocks) in four
@@ -97,7 +97,8 @@ def _on_partition(
     planned: list[MeshPlan] = []
     for n, (stage, held) in enumerate(zip(chosen.stages, held_by, strict=True)):
         micro = MicroBatches.of(cut.stage(stage.first, stage.last), held, demands)
-        found = _known(planned, micro.graph(parts), demands, stage, held, deadline.is_over)
+        own = _on(model, stage)
+        found = _known(planned, micro.graph(parts), demands, own, held, deadline.is_over)
         if found is None:
             again = options.checkpointing if prices.recomputes else "none"
             if again == "auto" and deadline.is_over and stage.price.work_bytes > 0:
@@ -108,7 +109,7 @@ def _on_partition(
                 found = plan_mesh(
                     micro,
                     (parts,),
-                    replace(model, cluster=model.cluster.with_shape(*stage.shape)),
+                    own,
                     replace(
                         options,
                         checkpointing=again,
@@ -141,8 +142,20 @@ def _on_partition(
     return replace(best, baselines=tuple(record for record, _ in rivals))
 
 
+def _on(model: CostModel, stage: Stage) -> CostModel:
+    """Of the stage's devices; where hosts are not alike they may hold as much more as they have."""
+    own = model.cluster.part(stage.place)
+    limit = model.limit_bytes * (own.memory_bytes / model.cluster.memory_bytes)
+    return replace(model, cluster=own, memory_limit_bytes=limit)
+
+
 def _known(
-    planned: Sequence[MeshPlan], graph: Graph, demands: Demands, stage: Stage, held: int, late: bool
+    planned: Sequence[MeshPlan],
+    graph: Graph,
+    demands: Demands,
+    model: CostModel,
+    held: int,
+    late: bool,
 ) -> MeshPlan | None:
     """The plan of an earlier stage with the same layers and hints under other names.
 
@@ -151,7 +164,7 @@ def _known(
     """
     for other in planned:
         own = other.stage
-        if own.place.shape != stage.shape or own.in_flight < held:
+        if own.cluster != model.cluster or own.in_flight < held:
             continue
         if own.in_flight == held or other.is_free or late:
             found = own.for_equal(graph)

@@ -1,9 +1,11 @@
 """Cuts a model's layers into pipeline stages on disjoint parts of the cluster.
 
 A stage is a run of layers on whole hosts, or on one of equal parts of a host; together the stages
-take all devices, in order. With m micro-batches, for stages i of t_i seconds a micro-batch (forward
-and backward), x_i seconds of transfers behind them (activations and gradients) and y_i seconds once
-an iteration (sums of gradients),
+take all devices, in order. Where hosts are of several groups a stage has hosts of one, and the
+groups may follow one another in any order: the hosts in use of each are counted (Whale, Jia et al.,
+ATC 2022, section 3.3.2 puts groups in the order of their memory instead). With m micro-batches, for
+stages i of t_i seconds a micro-batch (forward and backward), x_i seconds of transfers behind them
+(activations and gradients) and y_i seconds once an iteration (sums of gradients),
 
     T = sum_i (t_i + x_i) + max_i ((m - 1) p_i + y_i)
     p_i = max(t_i, x_i)   if transfers run beside computation, else   t_i + x_i
@@ -22,114 +24,28 @@ they come from the SBP search on the stage's own mesh.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...cluster.submesh import SubMesh
-from ...plans.records import StagePrice
+from .task import (
+    Array,
+    Partition,
+    Shape,
+    Stage,
+    Task,
+    in_flight,
+    iteration_s,
+    most_stages,
+    nothing_fits,
+    possible_shapes,
+)
 
-Shape = tuple[int, int]  # hosts, devices of each
-Array = NDArray[np.float64]
 _ROUNDING = 1e-12  # relative
-
-
-# (first layer, last layer + 1, shape, micro-batches, forward passes held) -> price; None: cannot be
-PriceFn = Callable[[int, int, Shape, int, int], "StagePrice | None"]
-# (shape, micro-batches, forward passes held) -> arrays [first layer, last layer + 1] of a
-# micro-batch's seconds and of seconds once an iteration; infinite where the memory does not suffice
-TimesFn = Callable[[Shape, int, int], "tuple[Array, Array]"]
-# (first, last + 1, its shape, the next stage's, micro-batches) -> seconds of one micro-batch's
-# activations and gradients that the stage exchanges with later ones
-TransferFn = Callable[[int, int, Shape, Shape, int], float]
-# (its shape, the next stage's, micro-batches) -> array [first layer, last layer + 1] of the same
-TransfersFn = Callable[[Shape, Shape, int], "Array"]
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Layers [first, last) on `place`. transfer_s: both ways, to later stages."""
-
-    first: int
-    last: int
-    place: SubMesh
-    price: StagePrice
-    transfer_s: float
-
-    @property
-    def shape(self) -> Shape:
-        return self.place.nodes, self.place.gpus
-
-
-@dataclass(frozen=True)
-class Partition:
-    """Stages in order, for `micro_batches`; seconds: T of the module's docstring."""
-
-    stages: tuple[Stage, ...]
-    micro_batches: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is to be partitioned.
-
-    schedule: "gpipe", "1f1b", "eager-1f1b" or "zb-h1", for what a stage holds
-    stages:   this many; None: any number up to `most_stages`
-    overlap:  transfers run beside computation
-    tolerance: the best T is found but for this part of it
-    times:    gives the prices of all runs at once; None asks `price` for each
-    transfers: gives all transfers at once; None asks `transfer` for each
-    is_over: whether a partition that has been found will do
-    """
-
-    layers: int
-    nodes: int
-    gpus: int
-    memory_limit_bytes: float
-    price: PriceFn
-    transfer: TransferFn
-    schedule: str = "1f1b"
-    stages: int | None = None
-    most_stages: int | None = None
-    overlap: bool = True
-    tolerance: float = 0.0
-    times: TimesFn | None = None
-    transfers: TransfersFn | None = None
-    is_over: Callable[[], bool] = lambda: False
-
-
-def in_flight(schedule: str, behind: int, stages: int, micro_batches: int) -> int:
-    """Forward passes that a stage holds, the `behind`-th from the end (the last is 1)."""
-    held = {
-        "gpipe": micro_batches,
-        "1f1b": behind,
-        "eager-1f1b": 2 * behind - 1,
-        "zb-h1": stages,
-    }
-    if schedule not in held:
-        raise ValueError(f"no partition for schedule {schedule!r}; known: {', '.join(held)}")
-    return min(held[schedule], micro_batches)
-
-
-def shapes_of(nodes: int, gpus: int, most_stages: int) -> tuple[Shape, ...]:
-    """Sub-meshes that a stage may have: divisors of a host, and numbers of whole hosts.
-
-    On many hosts only such that divide them, and as many as `most_stages` equal stages leave.
-    """
-    parts = [(1, g) for g in range(1, gpus) if gpus % g == 0 and nodes <= most_stages]
-    if nodes <= 16:
-        return (*parts, *((n, gpus) for n in range(1, nodes + 1)))
-    whole = [n for n in range(1, nodes + 1) if nodes % n == 0 and n * most_stages >= nodes]
-    return (*parts, *((n, gpus) for n in whole))
-
-
-def _shapes(task: Task, most: int) -> tuple[Shape, ...]:
-    """Those that leave a device to each of the other stages, if their number is given."""
-    left = task.nodes * task.gpus - (task.stages or 1) + 1
-    return tuple(s for s in shapes_of(task.nodes, task.gpus, most) if s[0] * s[1] <= left)
 
 
 def partition(task: Task, micro_batch_counts: Sequence[int]) -> Partition:
@@ -142,7 +58,7 @@ def partition(task: Task, micro_batch_counts: Sequence[int]) -> Partition:
 
 def partitions(task: Task, micro_batch_counts: Sequence[int]) -> list[Partition]:
     """The best partition of each number of stages and micro-batches that is possible."""
-    most = _most_stages(task)
+    most = most_stages(task)
     found: list[Partition] = []
     for micro_batches in micro_batch_counts:
         if task.schedule == "zb-h1":
@@ -155,37 +71,21 @@ def partitions(task: Task, micro_batch_counts: Sequence[int]) -> list[Partition]
         if found and task.is_over():
             break
     if not found:
-        raise ValueError(_nothing_fits(task, micro_batch_counts))
+        raise ValueError(nothing_fits(task, micro_batch_counts))
     return found
-
-
-def _most_stages(task: Task) -> int:
-    devices = task.nodes * task.gpus
-    wanted = task.stages
-    if wanted is not None:
-        if wanted < 1:
-            raise ValueError(f"a pipeline has at least one stage, got {wanted}")
-        if wanted > task.layers:
-            raise ValueError(
-                f"{wanted} stages are more than the model's {task.layers} layers; "
-                "ask for fewer stages"
-            )
-        if wanted > devices:
-            raise ValueError(
-                f"{wanted} stages are more than the {devices} devices; ask for fewer stages"
-            )
-        return wanted
-    most = task.most_stages if task.most_stages is not None else devices
-    return max(1, min(most, task.layers, devices))
 
 
 @dataclass(frozen=True)
 class _State:
-    """Devices in use, from the end: whole hosts, and of one more `parts` parts of `gpus` each."""
+    """Devices in use, from the end.
 
-    hosts: int
+    hosts: whole ones of each group, and of one more of `group` so many `parts` of `gpus` each
+    """
+
+    hosts: tuple[int, ...]
     gpus: int = 0
     parts: int = 0
+    group: int = 0
 
 
 @dataclass(frozen=True)
@@ -216,7 +116,7 @@ class _Search:
         self.task = task
         self.micro_batches = micro_batches
         self.most = most
-        self.shapes = _shapes(task, most)
+        self.shapes = possible_shapes(task, most)
         layers, count = task.layers, len(self.shapes)
         size = (layers, layers + 1)
         # per (stages from here to the end, shape): seconds of a micro-batch, and once
@@ -242,7 +142,8 @@ class _Search:
         each, once = np.full((2, layers, layers + 1), np.inf)
         for i, j in _runs(layers):
             price = self.task.price(i, j, self.shapes[s], self.micro_batches, held)
-            if price and price.memory_bytes(held) <= self.task.memory_limit_bytes:
+            limit = self.task.memory_limit_bytes * self.task.room(self.shapes[s])
+            if price and price.memory_bytes(held) <= limit:
                 each[i, j] = price.forward_s + price.backward_s
                 once[i, j] = price.once_s
         return each, once
@@ -310,7 +211,7 @@ class _Search:
             ends = each[s][:, layers]
             pace = self._pace(ends, once[s][:, layers], np.zeros(layers))
             value = np.append(np.where(pace <= bound, ends, np.inf), np.inf)
-            state = self._after(_State(0), shape)
+            state = self._after(_State((0,) * len(self.task.hosts)), shape)
             if state is not None and np.isfinite(value).any():
                 row[state, s] = _Entry(
                     value, np.full(layers + 1, layers), np.zeros(layers + 1, int)
@@ -349,7 +250,7 @@ class _Search:
         self, rows: list[Row], k: int, found: dict[int, tuple[float, list[Choice]]]
     ) -> None:
         """Note the best partition into `k` stages that takes all layers and devices."""
-        whole = _State(self.task.nodes)
+        whole = _State(self.task.hosts)
         for s in range(len(self.shapes)):
             entry = rows[k - 1].get((whole, s))
             if entry is None or not entry.value[0] < found.get(k, (np.inf,))[0]:
@@ -366,83 +267,40 @@ class _Search:
 
     def _after(self, state: _State, shape: Shape) -> _State | None:
         """The devices in use with one more stage in front; None if there is no room."""
-        nodes, gpus = shape
-        free = self.task.nodes - state.hosts
+        nodes, gpus, group = shape
+        free = self.task.hosts[group] - state.hosts[group]
+
+        def with_more(hosts: int) -> tuple[int, ...]:
+            return tuple(n + hosts * (g == group) for g, n in enumerate(state.hosts))
+
         if gpus == self.task.gpus:
-            return None if state.parts or nodes > free else _State(state.hosts + nodes)
-        if free < 1 or (state.parts and state.gpus != gpus):
+            return None if state.parts or nodes > free else _State(with_more(nodes))
+        if free < 1 or (state.parts and (state.gpus, state.group) != (gpus, group)):
             return None
         parts = state.parts + 1
         if parts * gpus == self.task.gpus:
-            return _State(state.hosts + 1)
-        return _State(state.hosts, gpus, parts)
+            return _State(with_more(1))
+        return _State(state.hosts, gpus, parts, group)
 
     def _partition(self, stages: list[Choice]) -> Partition:
-        host = gpu = 0
+        hosts = [0, *itertools.accumulate(self.task.hosts)]  # the next of each group
+        gpu = 0
         made: list[Stage] = []
         for n, (first, last, s) in enumerate(stages):
-            nodes, gpus = self.shapes[s]
-            place = SubMesh(host, nodes, gpu, gpus)
+            nodes, gpus, group = self.shapes[s]
+            place = SubMesh(hosts[group], nodes, gpu, gpus)
             gpu += gpus
             if gpu == self.task.gpus:
-                host, gpu = host + nodes, 0
+                hosts[group], gpu = hosts[group] + nodes, 0
             held = self.held[len(stages) - n]
             price = self.task.price(first, last, self.shapes[s], self.micro_batches, held)
             assert price is not None
             t = stages[n + 1][2] if n + 1 < len(stages) else s
-            made.append(Stage(first, last, place, price, float(self.transfers[s, t, first, last])))
+            moved = float(self.transfers[s, t, first, last])
+            made.append(Stage(first, last, place, price, moved, group))
         seconds = iteration_s(made, self.micro_batches, self.task.overlap)
         return Partition(tuple(made), self.micro_batches, seconds)
 
 
-def iteration_s(stages: Sequence[Stage], micro_batches: int, overlap: bool) -> float:
-    """T of the module's docstring."""
-    latency = pace = 0.0
-    for stage in stages:
-        each = stage.price.forward_s + stage.price.backward_s
-        moved = stage.transfer_s
-        latency += each + moved
-        period = max(each, moved) if overlap else each + moved
-        pace = max(pace, (micro_batches - 1) * period + stage.price.once_s)
-    return latency + pace
-
-
 def _runs(layers: int) -> Iterator[tuple[int, int]]:
     return ((i, j) for i in range(layers) for j in range(i + 1, layers + 1))
-
-
-def _nothing_fits(task: Task, micro_batch_counts: Sequence[int]) -> str:
-    """Which layer needs how much, on which sub-mesh."""
-    most = _most_stages(task)
-    worst = (0.0, 0, (1, 1), 1)
-    for layer in range(task.layers):
-        options = []
-        for shape in _shapes(task, most):
-            for m in micro_batch_counts:
-                price = task.price(layer, layer + 1, shape, m, 1)
-                if price is not None:
-                    options.append((price.memory_bytes(1), layer, shape, m))
-        if options:
-            worst = max(worst, min(options))
-    needed, layer, (nodes, gpus), m = worst
-    stages = "any number of" if task.stages is None else str(task.stages)
-    if needed > task.memory_limit_bytes:
-        why = (
-            f"The largest layer, number {layer}, needs at least {needed / 1e9:.3g} GB on {nodes} x "
-            f"{gpus} devices with {m} micro-batches, alone in a stage and with one of them in "
-            "flight"
-        )
-    else:
-        why = (
-            f"Each layer by itself would fit in a stage, but not all {task.layers} of them, with "
-            "the micro-batches in flight"
-        )
-    return (
-        f"no partition into {stages} stages with {_listed(micro_batch_counts)} micro-batches fits "
-        f"the memory limit of {task.memory_limit_bytes / 1e9:.3g} GB a device. {why}. What would "
-        "help: more devices or memory, more micro-batches, another number of stages"
-    )
-
-
-def _listed(counts: Sequence[int]) -> str:
-    return " or ".join(map(str, counts))

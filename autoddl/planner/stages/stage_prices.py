@@ -35,8 +35,8 @@ from ..asked import micro_graph
 from ..tables.group_table import Space
 from ..tables.memory import least_bytes
 from ..tables.pair_prices import PairPrices
-from .partition import Shape, in_flight
 from .stage_search import Answer, Searched, StageSearch, shorten
+from .task import Shape, in_flight
 
 Array = NDArray[np.float64]
 LARGE = 8  # devices
@@ -48,7 +48,7 @@ class StagePrices:
     """Prices for `partition`; see the module's docstring. Searched when first asked for, and kept.
 
     counts:    the numbers of micro-batches that may be asked for on large sub-meshes
-    schedule:  for what a stage holds, see `partition.in_flight`
+    schedule:  for what a stage holds, see `task.in_flight`
     recompute: repeated blocks may be run again in the backward pass
     zero:      parameters may be stored split
     deadline:  after which no more is searched, if anything has been
@@ -87,20 +87,20 @@ class StagePrices:
         if not runs:
             return None
         own = [found[first : first + 1, last : last + 1] for found in runs]
-        best = _fastest(own, micro_batches, held, self.model.limit_bytes)[0, 0]
+        best = _fastest(own, micro_batches, held, self._limit_bytes(shape))[0, 0]
         if np.isfinite(best).all():
             return StagePrice(*map(float, best))
         prices = (StagePrice(*map(float, found[0, 0])) for found in own)
         return min(prices, key=lambda p: p.memory_bytes(held))
 
     def times(self, shape: Shape, micro_batches: int, held: int) -> tuple[Array, Array]:
-        """`price` of every run of layers, as `partition.TimesFn`."""
+        """`price` of every run of layers, as `task.TimesFn`."""
         count = len(self.cut.layers)
         runs = self._runs_of(shape, micro_batches)
         if not runs:
             each, once = np.full((2, count, count + 1), np.inf)
             return each, once
-        best = _fastest(runs, micro_batches, held, self.model.limit_bytes)
+        best = _fastest(runs, micro_batches, held, self._limit_bytes(shape))
         best[np.tri(count + 1, dtype=bool)] = np.inf
         return best[:count, :, 0] + best[:count, :, 1], best[:count, :, 2]
 
@@ -114,8 +114,20 @@ class StagePrices:
 
     def _exchange_s_per_byte(self, shape: Shape) -> float:
         cluster = self.model.cluster
-        link = cluster.inter if cluster.nodes > 1 else cluster.intra
+        link = cluster.common_link("inter" if cluster.nodes > 1 else "intra")
         return link.beta_s_per_byte * shape[1] / max(shape[0], 1)
+
+    def _model_of(self, shape: Shape) -> CostModel:
+        """Of a sub-mesh of its group's hosts, and what their devices may hold."""
+        nodes, gpus, group = shape
+        cluster = self.model.cluster
+        hosts = cluster.of_group(group) if cluster.groups else cluster
+        limit = self.model.limit_bytes * (hosts.memory_bytes / cluster.memory_bytes)
+        own = hosts.with_shape(nodes, gpus)
+        return dataclasses.replace(self.model, cluster=own, memory_limit_bytes=limit)
+
+    def _limit_bytes(self, shape: Shape) -> float:
+        return self._model_of(shape).limit_bytes
 
     def transfer(
         self, first: int, last: int, shape: Shape, following: Shape, micro_batches: int
@@ -129,10 +141,11 @@ class StagePrices:
     def transfers(self, shape: Shape, following: Shape, micro_batches: int) -> Array:
         """[first, last] of `transfer`."""
         cluster = self.model.cluster
+        groups = {shape[2], following[2]}
         if cluster.nodes == 1:
-            link, width = cluster.intra, min(shape[1], following[1])
+            link, width = cluster.common_link("intra", groups), min(shape[1], following[1])
         else:
-            link, width = cluster.inter, min(shape[0], following[0])
+            link, width = cluster.common_link("inter", groups), min(shape[0], following[0])
         sizes = self._bytes_sent / micro_batches / width
         alone = link.transfer_latency_s + link.beta_s_per_byte * sizes
         return np.where(sizes > 0, alone, 0.0).sum(axis=2)
@@ -172,7 +185,9 @@ class StagePrices:
         """Whether a smaller sub-mesh could not do better even with memory for nothing."""
         size = shape[0] * shape[1]
         return any(
-            free_s >= self._best_s for (n, g), free_s in self._free_s.items() if n * g < size
+            free_s >= self._best_s
+            for (nodes, gpus, group), free_s in self._free_s.items()
+            if group == shape[2] and nodes * gpus < size
         )
 
     def refine(self, shape: Shape, micro_batches: int) -> bool:
@@ -193,7 +208,7 @@ class StagePrices:
         self._runs = {key: runs for key, runs in self._runs.items() if key[0] != shape}
         if is_large:
             runs = [s.answer.runs(0.0)[run.start, run.stop][None, None] for s in found]
-            for limit in (np.inf, self.model.limit_bytes):
+            for limit in (np.inf, self._limit_bytes(shape)):
                 best = _fastest(runs, micro_batches, held, limit)[0, 0]
                 whole_s = float(passes * (best[0] + best[1]) + best[2])
                 if limit < np.inf:
@@ -203,10 +218,10 @@ class StagePrices:
         return True
 
     def refine_equal(self, stages: int) -> None:
-        """Search the sub-mesh of so many equal stages, if there are such."""
+        """Search the sub-mesh of so many equal stages, if there are such of one group."""
         cluster = self.model.cluster
         shape = equal_shape(cluster.nodes, cluster.gpus_per_node, stages)
-        if shape is not None:
+        if shape is not None and not cluster.groups:
             self.refine(shape, self._first_count(shape))
 
     def keeping_count(self, shape: Shape) -> int | None:
@@ -221,10 +236,8 @@ class StagePrices:
 
     def _search_of(self, shape: Shape) -> StageSearch:
         if shape not in self._searches:
-            model = dataclasses.replace(self.model, cluster=self.model.cluster.with_shape(*shape))
-            self._searches[shape] = StageSearch(
-                self.cut, self._short, model, self.recomputes, self._space, self.deadline
-            )
+            own = self._model_of(shape), self.recomputes, self._space, self.deadline
+            self._searches[shape] = StageSearch(self.cut, self._short, *own)
         return self._searches[shape]
 
     def _middle(self, shape: Shape) -> range:
@@ -273,9 +286,9 @@ class StagePrices:
 def equal_shape(nodes: int, gpus: int, stages: int) -> Shape | None:
     """Hosts and devices of each of `stages` equal parts of a cluster, if there are such."""
     if nodes % stages == 0:
-        return nodes // stages, gpus
+        return nodes // stages, gpus, 0
     if stages % nodes == 0 and gpus % (stages // nodes) == 0:
-        return 1, gpus * nodes // stages
+        return 1, gpus * nodes // stages, 0
     return None
 
 

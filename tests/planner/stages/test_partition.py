@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoddl.planner.stages.choice import with_waits
-from autoddl.planner.stages.partition import Task, in_flight, partition, partitions, shapes_of
+from autoddl.planner.stages.partition import partition, partitions
+from autoddl.planner.stages.task import Task, in_flight, shapes_of
 from autoddl.plans.records import StagePrice
 from autoddl.plans.schedule import orders
 from autoddl.plans.schedule.make import make_schedule
@@ -17,17 +18,23 @@ from autoddl.plans.schedule.simulate import simulate
 
 
 class Instance:
-    """Layers of random work and memory, a random speed-up for each shape."""
+    """Layers of random work and memory, a random speed-up for each shape.
 
-    def __init__(self, rng: random.Random, layers: int, nodes: int, gpus: int) -> None:
+    hosts: of each group; the devices of later ones are up to 4 times as slow and have up to 3 times
+           the memory
+    """
+
+    def __init__(self, rng: random.Random, layers: int, hosts: tuple[int, ...], gpus: int) -> None:
         self.work = [rng.randint(1, 9) for _ in range(layers)]
         self.weight = [rng.randint(1, 5) for _ in range(layers)]
         self.stash = [rng.randint(0, 3) for _ in range(layers)]
         self.sent = [rng.randint(0, 4) for _ in range(layers + 1)]
-        shapes = [(n, gpus) for n in range(1, nodes + 1)]
-        shapes += [(1, g) for g in range(1, gpus) if gpus % g == 0]
-        self.loss = {s: rng.uniform(1, 1.6) for s in shapes}
-        self.layers, self.nodes, self.gpus = layers, nodes, gpus
+        slow = [1.0, *(rng.uniform(1, 4) for _ in hosts[1:])]
+        self.room = [1.0, *(rng.uniform(1, 3) for _ in hosts[1:])]
+        shapes = [(n, gpus, k) for k, count in enumerate(hosts) for n in range(1, count + 1)]
+        shapes += [(1, g, k) for k in range(len(hosts)) for g in range(1, gpus) if gpus % g == 0]
+        self.loss = {s: rng.uniform(1, 1.6) * slow[s[2]] for s in shapes}
+        self.layers, self.hosts, self.nodes, self.gpus = layers, hosts, sum(hosts), gpus
 
     def price(self, first, last, shape, micro_batches, held):
         size = shape[0] * shape[1]
@@ -40,7 +47,8 @@ class Instance:
         )  # fmt: skip
 
     def transfer(self, first, last, shape, following, micro_batches):
-        return self.sent[last] / min(shape[0], following[0]) / micro_batches / 2
+        apart = 1 + abs(shape[2] - following[2])
+        return apart * self.sent[last] / min(shape[0], following[0]) / micro_batches / 2
 
 
 def brute_force(instance, schedule, limit, counts, overlap):
@@ -49,7 +57,7 @@ def brute_force(instance, schedule, limit, counts, overlap):
     best = {}
     for k in range(1, min(instance.layers, instance.nodes * instance.gpus) + 1):
         for chosen in itertools.product(shapes, repeat=k):
-            if not tiles(chosen, instance.nodes, instance.gpus):
+            if not tiles(chosen, instance.hosts, instance.gpus):
                 continue
             for cuts in itertools.combinations(range(1, instance.layers), k - 1):
                 bounds = (0, *cuts, instance.layers)
@@ -58,7 +66,7 @@ def brute_force(instance, schedule, limit, counts, overlap):
                     for n, shape in enumerate(chosen):
                         held = in_flight(schedule, k - n, k, m)
                         p = instance.price(bounds[n], bounds[n + 1], shape, m, held)
-                        if p.fixed_bytes + held * p.stash_bytes > limit:
+                        if p.fixed_bytes + held * p.stash_bytes > limit * instance.room[shape[2]]:
                             break
                         t = p.forward_s + p.backward_s
                         x = 0.0
@@ -72,36 +80,38 @@ def brute_force(instance, schedule, limit, counts, overlap):
     return best
 
 
-def tiles(shapes, nodes, gpus):
-    """True if the shapes, in order, fill hosts: whole ones, or equal parts of one."""
-    host, used, part = 0, 0, 0
-    for n, g in shapes:
+def tiles(shapes, hosts, gpus):
+    """True if the shapes, in order, fill each group's hosts: whole ones, or equal parts of one."""
+    whole, used, open_part = [0] * len(hosts), 0, (0, 0)
+    for n, g, group in shapes:
         if g == gpus:
             if used:
                 return False
-            host += n
+            whole[group] += n
         else:
-            if used and part != g:
+            if used and open_part != (g, group):
                 return False
-            part, used = g, used + g
+            open_part, used = (g, group), used + g
             if used == gpus:
-                host, used = host + 1, 0
-    return host == nodes and used == 0
+                whole[group], used = whole[group] + 1, 0
+    return tuple(whole) == hosts and used == 0
 
 
 @given(st.randoms(use_true_random=False), st.data())
-@settings(max_examples=25)
+@settings(max_examples=40)
 def test_as_good_as_every_partition(rng, data):
-    nodes, gpus = data.draw(st.sampled_from([(1, 2), (2, 1), (2, 2), (3, 1), (1, 4), (3, 2)]))
-    instance = Instance(rng, data.draw(st.integers(1, 4)), nodes, gpus)
+    alike = [((1,), 2), ((2,), 1), ((2,), 2), ((3,), 1), ((1,), 4), ((3,), 2)]
+    unlike = [((1, 1), 1), ((2, 1), 1), ((1, 2), 1), ((1, 1), 2), ((1, 1, 1), 1), ((2, 2), 1)]
+    hosts, gpus = data.draw(st.sampled_from(alike + unlike))
+    instance = Instance(rng, data.draw(st.integers(1, 4)), hosts, gpus)
     schedule = data.draw(st.sampled_from(["gpipe", "1f1b", "eager-1f1b", "zb-h1"]))
     limit = data.draw(st.sampled_from([3.0, 6.0, 12.0, 100.0]))
     overlap = data.draw(st.booleans())
     counts = (1, 2, 4)
     expected = brute_force(instance, schedule, limit, counts, overlap)
     task = Task(
-        instance.layers, nodes, gpus, limit, instance.price, instance.transfer, schedule,
-        overlap=overlap,
+        instance.layers, sum(hosts), gpus, limit, instance.price, instance.transfer, schedule,
+        overlap=overlap, groups=tuple(zip(hosts, instance.room, strict=True)),
     )  # fmt: skip
     if not expected:
         with pytest.raises(ValueError, match="fits the memory limit"):
@@ -123,7 +133,7 @@ def check(p, instance, schedule, limit):
     assert sorted(devices) == [(h, g) for h in range(instance.nodes) for g in range(instance.gpus)]
     for n, stage in enumerate(p.stages):
         held = in_flight(schedule, len(p.stages) - n, len(p.stages), p.micro_batches)
-        assert stage.price.memory_bytes(held) <= limit
+        assert stage.price.memory_bytes(held) <= limit * instance.room[stage.group]
 
 
 def even(layers, nodes, gpus, limit=1e12, **options):
@@ -175,7 +185,7 @@ def test_memory_decides_where_to_cut():
 
 def test_parts_of_hosts():
     p = partition(even(8, 2, 4, stages=4), [8])
-    assert {s.shape for s in p.stages} == {(1, 2)}
+    assert {s.shape for s in p.stages} == {(1, 2, 0)}
     assert [s.place.devices[0] for s in p.stages] == [(0, 0), (0, 2), (1, 0), (1, 2)]
 
 

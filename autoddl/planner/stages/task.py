@@ -1,0 +1,202 @@
+"""What is to be partitioned into pipeline stages (`Task`), and what a partition of it is.
+
+The search stands in `partition`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...cluster.submesh import SubMesh
+from ...plans.records import StagePrice
+
+Shape = tuple[int, int, int]  # hosts, devices of each, the group of hosts (0 if all are alike)
+Array = NDArray[np.float64]
+# (first layer, last layer + 1, shape, micro-batches, forward passes held) -> price; None: cannot be
+PriceFn = Callable[[int, int, Shape, int, int], "StagePrice | None"]
+# (shape, micro-batches, forward passes held) -> arrays [first layer, last layer + 1] of a
+# micro-batch's seconds and of seconds once an iteration; infinite where the memory does not suffice
+TimesFn = Callable[[Shape, int, int], "tuple[Array, Array]"]
+# (first, last + 1, its shape, the next stage's, micro-batches) -> seconds of one micro-batch's
+# activations and gradients that the stage exchanges with later ones
+TransferFn = Callable[[int, int, Shape, Shape, int], float]
+# (its shape, the next stage's, micro-batches) -> array [first layer, last layer + 1] of the same
+TransfersFn = Callable[[Shape, Shape, int], "Array"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Layers [first, last) on `place`, of hosts of one group.
+
+    transfer_s: both ways, to later stages
+    """
+
+    first: int
+    last: int
+    place: SubMesh
+    price: StagePrice
+    transfer_s: float
+    group: int = 0
+
+    @property
+    def shape(self) -> Shape:
+        return (*self.place.shape, self.group)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Stages in order, for `micro_batches`; seconds: T of the module's docstring."""
+
+    stages: tuple[Stage, ...]
+    micro_batches: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be partitioned.
+
+    groups:   hosts of each group, and how many times `memory_limit_bytes` their devices may hold;
+              () if all are alike
+    schedule: "gpipe", "1f1b", "eager-1f1b" or "zb-h1", for what a stage holds
+    stages:   this many; None: any number up to `most_stages`
+    overlap:  transfers run beside computation
+    tolerance: the best T is found but for this part of it
+    times:    gives the prices of all runs at once; None asks `price` for each
+    transfers: gives all transfers at once; None asks `transfer` for each
+    is_over: whether a partition that has been found will do
+    """
+
+    layers: int
+    nodes: int
+    gpus: int
+    memory_limit_bytes: float
+    price: PriceFn
+    transfer: TransferFn
+    schedule: str = "1f1b"
+    stages: int | None = None
+    most_stages: int | None = None
+    overlap: bool = True
+    tolerance: float = 0.0
+    times: TimesFn | None = None
+    transfers: TransfersFn | None = None
+    is_over: Callable[[], bool] = lambda: False
+    groups: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        """Of each group."""
+        return tuple(count for count, _ in self.groups) or (self.nodes,)
+
+    def room(self, shape: Shape) -> float:
+        """How many times the limit the devices that a stage of this shape has may hold."""
+        return self.groups[shape[2]][1] if self.groups else 1.0
+
+
+def in_flight(schedule: str, behind: int, stages: int, micro_batches: int) -> int:
+    """Forward passes that a stage holds, the `behind`-th from the end (the last is 1)."""
+    held = {
+        "gpipe": micro_batches,
+        "1f1b": behind,
+        "eager-1f1b": 2 * behind - 1,
+        "zb-h1": stages,
+    }
+    if schedule not in held:
+        raise ValueError(f"no partition for schedule {schedule!r}; known: {', '.join(held)}")
+    return min(held[schedule], micro_batches)
+
+
+def shapes_of(nodes: int, gpus: int, most_stages: int) -> tuple[tuple[int, int], ...]:
+    """Hosts and devices of each that a stage may have: divisors of a host, and whole hosts.
+
+    On many hosts only such that divide them, and as many as `most_stages` equal stages leave.
+    """
+    parts = [(1, g) for g in range(1, gpus) if gpus % g == 0 and nodes <= most_stages]
+    if nodes <= 16:
+        return (*parts, *((n, gpus) for n in range(1, nodes + 1)))
+    whole = [n for n in range(1, nodes + 1) if nodes % n == 0 and n * most_stages >= nodes]
+    return (*parts, *((n, gpus) for n in whole))
+
+
+def possible_shapes(task: Task, most: int) -> tuple[Shape, ...]:
+    """Those that leave a device to each of the other stages, if their number is given."""
+    left = task.nodes * task.gpus - (task.stages or 1) + 1
+    return tuple(
+        (nodes, gpus, group)
+        for group, hosts in enumerate(task.hosts)
+        for nodes, gpus in shapes_of(hosts, task.gpus, most)
+        if nodes * gpus <= left
+    )
+
+
+def most_stages(task: Task) -> int:
+    devices = task.nodes * task.gpus
+    wanted = task.stages
+    if wanted is not None:
+        if wanted < 1:
+            raise ValueError(f"a pipeline has at least one stage, got {wanted}")
+        if wanted > task.layers:
+            raise ValueError(
+                f"{wanted} stages are more than the model's {task.layers} layers; "
+                "ask for fewer stages"
+            )
+        if wanted > devices:
+            raise ValueError(
+                f"{wanted} stages are more than the {devices} devices; ask for fewer stages"
+            )
+        return wanted
+    most = task.most_stages if task.most_stages is not None else devices
+    return max(1, min(most, task.layers, devices))
+
+
+def iteration_s(stages: Sequence[Stage], micro_batches: int, overlap: bool) -> float:
+    """T of the module's docstring."""
+    latency = pace = 0.0
+    for stage in stages:
+        each = stage.price.forward_s + stage.price.backward_s
+        moved = stage.transfer_s
+        latency += each + moved
+        period = max(each, moved) if overlap else each + moved
+        pace = max(pace, (micro_batches - 1) * period + stage.price.once_s)
+    return latency + pace
+
+
+def nothing_fits(task: Task, micro_batch_counts: Sequence[int]) -> str:
+    """Which layer needs how much, on which sub-mesh."""
+    most = most_stages(task)
+    worst = (0.0, 0, (1, 1, 0), 1)
+    for layer in range(task.layers):
+        options = []
+        for shape in possible_shapes(task, most):
+            for m in micro_batch_counts:
+                price = task.price(layer, layer + 1, shape, m, 1)
+                if price is not None:
+                    options.append((price.memory_bytes(1) / task.room(shape), layer, shape, m))
+        if options:
+            worst = max(worst, min(options))
+    needed, layer, (nodes, gpus, _), m = worst
+    stages = "any number of" if task.stages is None else str(task.stages)
+    if needed > task.memory_limit_bytes:
+        why = (
+            f"The largest layer, number {layer}, needs at least {needed / 1e9:.3g} GB on {nodes} x "
+            f"{gpus} devices with {m} micro-batches, alone in a stage and with one of them in "
+            "flight"
+        )
+    else:
+        why = (
+            f"Each layer by itself would fit in a stage, but not all {task.layers} of them, with "
+            "the micro-batches in flight"
+        )
+    return (
+        f"no partition into {stages} stages with {_listed(micro_batch_counts)} micro-batches fits "
+        f"the memory limit of {task.memory_limit_bytes / 1e9:.3g} GB a device. {why}. What would "
+        "help: more devices or memory, more micro-batches, another number of stages"
+    )
+
+
+def _listed(counts: Sequence[int]) -> str:
+    return " or ".join(map(str, counts))
