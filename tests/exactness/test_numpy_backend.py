@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from autograd import grad
 
+from autoddl.cluster.spec import HostGroup
 from autoddl.graph.graph import Graph
 from autoddl.graph.regions import repeated_blocks
 from autoddl.planner.options import PlanOptions
@@ -176,6 +177,28 @@ def test_two_stages(graph, schedule):
     options = PlanOptions(stages=2, schedule=schedule, micro_batches=4)
     plan = find_plan(graph, cluster_of(2, 2), options)
     check(graph, plan)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_stages_on_unlike_hosts_in_either_order(graph, schedule):
+    """Two stages on hosts of two kinds; the first layers are on the last hosts in one of them."""
+    where = cluster_of(2, 2)
+    rates = {dtype: rate / 4 for dtype, rate in where.device.flops_per_s.items()}
+    slow = dataclasses.replace(where.device, flops_per_s=rates, operators={})
+    groups = HostGroup("fast", 1), HostGroup("slow", 1, slow)
+    options = PlanOptions(stages=2, schedule=schedule, micro_batches=4)
+    plan = find_plan(graph, dataclasses.replace(where, groups=groups), options)
+    turned = tuple(
+        dataclasses.replace(
+            s, place=dataclasses.replace(s.place, first_node=1 - s.place.first_node)
+        )
+        for s in plan.stages
+    )
+    other = dataclasses.replace(where, groups=groups[::-1])
+    for own in (plan, dataclasses.replace(plan, cluster=other, stages=turned)):
+        own.verify()
+        assert Plan.loads(own.dumps()).dumps() == own.dumps()
+        check(graph, own)
 
 
 def test_what_a_stage_receives_lives_as_long_as_its_micro_batch(tmp_path, monkeypatch):

@@ -301,10 +301,39 @@ def test_bad_shares_and_stages_are_refused():
         find_plan(WIDE, unlike(2, 2), PlanOptions(shares="2:1:1"))
     with pytest.raises(ValueError, match="shares for groups of 1, 3 hosts; give 4"):
         find_plan(WIDE, unlike(1, 3), PlanOptions(shares="3:1"))
-    with pytest.raises(ValueError, match="hosts of 2 kinds; stages are for hosts that"):
-        find_plan(WIDE, unlike(), PlanOptions(stages=2))
+    with pytest.raises(ValueError, match="hosts of 2 kinds; an interleaved pipeline has equal"):
+        find_plan(WIDE, unlike(), PlanOptions(stages=2, schedule="interleaved-1f1b", chunks=2))
     with pytest.raises(ValueError, match="leave them out, or the stages"):
         PlanOptions(shares="3:1", stages=2)
+
+
+def test_stages_lie_on_hosts_of_one_kind_in_the_order_that_is_fastest():
+    """A heavy part goes to the fast hosts, wherever in the model it is."""
+    for widths in ((512, 512, 512, 512, 4096, 4096), (4096, 4096, 512, 512, 512, 512)):
+        graph = mlp(256, widths)
+        where = unlike(2, 2, factor=4.0)
+        plan = find_plan(graph, where, PlanOptions(stages=2, baselines=False))
+        plan.verify()
+        heavy = max(plan.stages, key=lambda s: sum(op.kind == "param" and graph.tensors[
+            op.outputs[0]].spec.numel for op in s.graph.ops))  # fmt: skip
+        assert {where.group_of(host) for host, _ in heavy.place.devices} == {0}
+        assert [stage.cluster.groups for stage in plan.stages] == [(), ()]
+        devices = [stage.cluster.device for stage in plan.stages]
+        assert sorted(map(id, devices)) == sorted(map(id, (where.device_of(0), where.device_of(1))))
+        even = dataclasses.replace(where, device=where.device_of(1), groups=())
+        assert seconds(plan) < seconds(find_plan(graph, even, PlanOptions(stages=2)))
+        assert Plan.loads(plan.dumps()).dumps() == plan.dumps()
+
+
+def test_a_stage_may_hold_what_its_own_kind_has():
+    small = with_memory(110e6, 4)
+    with pytest.raises(ValueError, match="no plan fits|no partition"):
+        find_plan(WIDE, with_memory(110e6, 1), PlanOptions(stages=2, baselines=False))
+    plan = find_plan(WIDE, small, PlanOptions(stages=2, baselines=False))
+    needed = [stage_figures(stage).required_bytes() for stage in plan.stages]
+    for stage, size in zip(plan.stages, needed, strict=True):
+        assert size <= stage.memory_limit_bytes == stage.cluster.device.memory_bytes
+    assert max(needed) > 110e6
 
 
 def test_groups_of_a_machine_file():

@@ -31,7 +31,7 @@ def test_other_numbers_of_micro_batches_lie_on_the_line(monkeypatch):
     line = StagePrices(cut, model, (1, 2, 4, 8, 16))
     for first, last in ((0, 3), (1, 2), (2, 3)):
         for count in (1, 2, 4, 8, 16):
-            ours, wanted = (p.price(first, last, (1, 1), count, 1) for p in (line, exact))
+            ours, wanted = (p.price(first, last, (1, 1, 0), count, 1) for p in (line, exact))
             assert ours is not None and wanted is not None
             assert dataclasses.astuple(ours) == pytest.approx(dataclasses.astuple(wanted), rel=1e-6)
 
@@ -39,12 +39,12 @@ def test_other_numbers_of_micro_batches_lie_on_the_line(monkeypatch):
 def test_one_number_is_searched_until_more_are_asked_for(monkeypatch):
     monkeypatch.setattr(stage_prices, "LARGE", 0)
     prices = StagePrices(cut_graph(tied(16, 16)), CostModel(MACHINE), (2, 4, 8))
-    known = [prices.price(0, 1, (2, 2), count, 1) for count in (2, 4, 8)]
-    assert list(prices._searched[2, 2]) == [2]
+    known = [prices.price(0, 1, (2, 2, 0), count, 1) for count in (2, 4, 8)]
+    assert list(prices._searched[2, 2, 0]) == [2]
     assert known[0] is not None and known[1] is not None
     assert known[0].forward_s > known[1].forward_s > 0
-    assert prices.refine((2, 2), 8) and not prices.refine((2, 2), 8)
-    assert list(prices._searched[2, 2]) == [2, 8]
+    assert prices.refine((2, 2, 0), 8) and not prices.refine((2, 2, 0), 8)
+    assert list(prices._searched[2, 2, 0]) == [2, 8]
 
 
 def test_more_micro_batches_may_do_without_recomputation():
@@ -54,7 +54,7 @@ def test_more_micro_batches_may_do_without_recomputation():
     limits = {1e9: 1, 1e6: 4, 5e5: 8, 3e5: 16, 2e5: 32, 1e5: None}
     for limit, count in limits.items():
         limited = dataclasses.replace(model, memory_limit_bytes=limit)
-        assert StagePrices(cut, limited, counts).keeping_count((1, 2)) == count
+        assert StagePrices(cut, limited, counts).keeping_count((1, 2, 0)) == count
 
 
 def test_a_number_that_the_splits_do_not_divide_has_no_price():
@@ -91,16 +91,16 @@ def test_bytes_that_a_run_sends_and_gets_back(graph):
 
 def test_all_runs_at_once():
     cut = cut_graph(tied(16, 16))
-    free = StagePrices(cut, CostModel(MACHINE)).price(0, 2, (2, 2), 2, 2)
+    free = StagePrices(cut, CostModel(MACHINE)).price(0, 2, (2, 2, 0), 2, 2)
     assert free is not None
     prices = StagePrices(cut, CostModel(MACHINE, memory_limit_bytes=0.5 * free.memory_bytes(2)))
     fits = 0
     for held in (1, 2, 4):
-        each, once = prices.times((2, 2), 2, held)
+        each, once = prices.times((2, 2, 0), 2, held)
         for first in range(len(cut.layers)):
             assert all(each[first, : first + 1] == float("inf"))
             for last in range(first + 1, len(cut.layers) + 1):
-                wanted = prices.price(first, last, (2, 2), 2, held)
+                wanted = prices.price(first, last, (2, 2, 0), 2, held)
                 assert wanted is not None
                 if wanted.memory_bytes(held) <= prices.model.limit_bytes:
                     fits += 1
@@ -115,7 +115,7 @@ def test_price_of_all_layers_is_the_plans_own():
     """On one device nothing is chosen, so the sums over layers are the account of the plan."""
     machine = cluster("gcp_a100", 1, 1)
     prices = StagePrices(cut_graph(MLP), CostModel(machine))
-    whole = prices.price(0, 4, (1, 1), 4, 1)
+    whole = prices.price(0, 4, (1, 1, 0), 4, 1)
     assert whole is not None
     plan = find_plan(MLP, machine, PlanOptions(micro_batches=4))
     assert dataclasses.astuple(whole) == pytest.approx(
@@ -128,7 +128,7 @@ def test_price_of_all_layers_is_the_plans_own():
     last_gradients = 4 * (4 * 64 + 64 * 32)  # of the last product's input and weight
     other_data = 3 * 4 * 4 * 32  # of the micro-batches that are not in flight
     assert whole.memory_bytes(1) == pytest.approx(cost.memory_bytes - last_gradients - other_data)
-    parts = [prices.price(a, b, (1, 1), 4, 1) for a, b in ((0, 1), (1, 3), (3, 4))]
+    parts = [prices.price(a, b, (1, 1, 0), 4, 1) for a, b in ((0, 1), (1, 3), (3, 4))]
     for name in ("forward_s", "backward_s", "fixed_bytes", "stash_bytes"):
         assert sum(getattr(p, name) for p in parts) == pytest.approx(getattr(whole, name))
 
@@ -139,7 +139,7 @@ def test_equal_layers_are_priced_once():
     short = shorten(cut)
     assert len(short.graph.ops) < len(DEEP.ops)
     assert sorted(n for layers in short.stands_for.values() for n in layers) == list(range(8))
-    found = StagePrices(cut, CostModel(MACHINE)).price(0, 8, (2, 2), 1, 1)
+    found = StagePrices(cut, CostModel(MACHINE)).price(0, 8, (2, 2, 0), 1, 1)
     assert found is not None
     plan = find_plan(DEEP, MACHINE, PlanOptions(micro_batches=1))
     assert found.forward_s + found.backward_s + found.once_s == pytest.approx(
@@ -148,9 +148,9 @@ def test_equal_layers_are_priced_once():
 
 
 def test_a_smaller_memory_gets_a_smaller_answer():
-    free = StagePrices(cut_graph(MLP), CostModel(MACHINE)).price(0, 4, (2, 2), 1, 1)
+    free = StagePrices(cut_graph(MLP), CostModel(MACHINE)).price(0, 4, (2, 2, 0), 1, 1)
     assert free is not None
     model = CostModel(MACHINE, memory_limit_bytes=0.6 * free.memory_bytes(1))
-    tight = StagePrices(cut_graph(MLP), model).price(0, 4, (2, 2), 1, 1)
+    tight = StagePrices(cut_graph(MLP), model).price(0, 4, (2, 2, 0), 1, 1)
     assert tight is not None and tight.memory_bytes(1) <= model.limit_bytes
     assert tight.forward_s + tight.backward_s + tight.once_s >= free.forward_s

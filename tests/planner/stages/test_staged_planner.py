@@ -27,7 +27,7 @@ DEEP = attention(8, 8, 6, 16, 2)
 def test_tied_weights_count_in_every_stage_that_has_them():
     machine = cluster("laptop", 2, 1)
     prices = StagePrices(cut_graph(tied(8, 16)), CostModel(machine))
-    both, first, second = (prices.price(a, b, (1, 1), 1, 1) for a, b in ((0, 2), (0, 1), (1, 2)))
+    both, first, second = (prices.price(a, b, (1, 1, 0), 1, 1) for a, b in ((0, 2), (0, 1), (1, 2)))
     assert both is not None and first is not None and second is not None
     # weight, two moments, and a gradient for each of its readers
     assert 4 * both.fixed_bytes == 5 * first.fixed_bytes == 5 * second.fixed_bytes > 0
