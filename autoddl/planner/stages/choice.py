@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from ...cluster.spec import Cluster
 from ...cluster.submesh import SubMesh
 from ...cost.model import CostModel
 from ...graph.cut import CutGraph
@@ -155,10 +156,7 @@ def ranked_partitions(
         times=prices.times,
         transfers=prices.transfers,
         is_over=lambda: cutting.is_over,
-        groups=tuple(
-            (group.nodes, cluster.device_of(n).memory_bytes / cluster.memory_bytes)
-            for n, group in enumerate(cluster.groups)
-        ),
+        groups=_groups(cluster),
     )
     few = counts
     if cluster.num_devices <= LARGE:
@@ -170,6 +168,14 @@ def ranked_partitions(
     if cutting.was_ended:
         deadline.end()
     return prices, found
+
+
+def _groups(cluster: Cluster) -> tuple[tuple[int, float], ...]:
+    """Hosts of each, and their devices' memory, beside that of the device that has least."""
+    return tuple(
+        (group.nodes, cluster.device_of(number).memory_bytes / cluster.memory_bytes)
+        for number, group in enumerate(cluster.groups)
+    )
 
 
 def _in_time(

@@ -105,19 +105,15 @@ def _on_partition(
                 again = "all"  # as it was priced: nothing else needs to be tried first
             if again == "all" and not repeated_blocks(micro.graph(parts)):
                 again = "none"
+            asked = replace(
+                options,
+                checkpointing=again,
+                budget_seconds=deadline.budget_s(1 / (len(chosen.stages) - n)),
+                budget_evaluations=evaluations,
+            )
             try:
-                found = plan_mesh(
-                    micro,
-                    (parts,),
-                    own,
-                    replace(
-                        options,
-                        checkpointing=again,
-                        budget_seconds=deadline.budget_s(1 / (len(chosen.stages) - n)),
-                        budget_evaluations=evaluations,
-                    ),
-                    prices=prices.pair_prices(stage.shape),
-                )
+                known = prices.pair_prices(stage.shape)
+                found = plan_mesh(micro, (parts,), own, asked, prices=known)
                 if found.stage.search.end == "interrupted":
                     deadline.end()
             except ValueError as error:
