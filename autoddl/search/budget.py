@@ -23,7 +23,9 @@ from typing import Protocol
 from .problem import Choice, CurvePoint, Problem, SearchEnd, SearchResult, relative_gap
 
 _LEAST_S = 1e-6  # that a search gets: some plan is found all the same
-_EARLIER = 2  # choices that are remembered
+# Choices that are remembered. With none, the plans of GPT-36B on 256, a GPT of 32 blocks on 64x4,
+# GPT-6.8B on 64 and of four models within little memory on 2x8 are the same, in the same time.
+_EARLIER = 2
 
 
 class TooMany(Exception):

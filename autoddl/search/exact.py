@@ -30,7 +30,7 @@ from .elimination_order import without_fixed_cycles
 from .integer_program import program_columns, solve_program
 from .lagrangian import Dual, approach, score_bound
 from .local_search import descend
-from .pareto_elimination import AtPrice, Least, least_within
+from .pareto_elimination import Least, least_within
 from .problem import ROUNDING, Problem, SearchResult
 from .reduced_costs import ReducedCosts, Restricted
 
@@ -44,8 +44,8 @@ _WORK = 5_000_000_000  # pairs of cost and memory that are looked at, at most
 # Below a ceiling at first; above it the next ceiling rises little. A fifth and four times as much,
 # and small rises of 1.2 and 2, gave the same plan of GPT-0.35B on 2x16, in 0.9 to 1 of the time.
 _QUICK_WORK = 5_000_000
-# Pairs: from here on other prices and fewer cycles are worth their eliminations. GPT-36B on 256
-# devices takes 0.7 s for a gap of 0, and more than 60 s without them. A third of it is as fast on
+# Pairs: from here on fewer cycles are worth their eliminations. GPT-36B on 256 devices takes 0.7 s
+# for a gap of 0, and more than 60 s without them. A third of it is as fast on
 # five GPTs; three times as much takes 1.4 times as long on GPT-0.35B.
 _LONG = 300_000
 _LOSS = ROUNDING  # relative: costs that differ by less count as equal
@@ -56,7 +56,6 @@ _FIRST_CEILING = 1 / 16
 _RISE = 3.0
 _SMALL_RISE = 1.4
 _FALLS, _FALL = 1, 4.0  # chosen, not measured: so often a ceiling falls by so much of its rise
-_OTHER_PRICES = (0.5, 2.0)  # times the best price: they rule out pairs of extreme memory
 
 
 def auto(problem: Problem, rng: np.random.Generator, budget: Budget) -> SearchResult | None:
@@ -220,16 +219,11 @@ def _least(
 ) -> Least:
     """The cheapest choice below the ceiling. Raises TooMany.
 
-    is_long: fronts will be, so the problem is loosened, to go along it, and other prices are looked
-    at. Short ones are made in fewer operations by halving chains of equal blocks.
+    is_long: fronts will be, so the problem is loosened, to go along it. Short ones are made in
+             fewer operations by halving chains of equal blocks.
     """
     if is_long:
         problem = without_fixed_cycles(problem)
-    prices = [factor * price for factor in _OTHER_PRICES] if is_long else []
     state = eliminated_along_chains(problem, price)
-    others = [
-        AtPrice(other, ReducedCosts(eliminated_along_chains(problem, other))) for other in prices
-    ]
-    loss = _LOSS * ceiling
-    options = price, ceiling, work, loss, run.check, others
+    options = price, ceiling, work, _LOSS * ceiling, run.check
     return least_within(problem, state, ReducedCosts(state), *options)

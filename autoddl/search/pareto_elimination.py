@@ -4,8 +4,7 @@ At a price of memory elimination keeps the least score of each entry of each tab
 keeps its front: every pair (cost, memory) of which no other is better in both (`pareto`), so that
 the limit can be decided at the end. Fronts stay short because most pairs can never be part of a
 choice better than the best known: the pair's score and the entry's context (`reduced_costs`, the
-least score of the rest) must together stay below that one's. That holds at any price: one far from
-the best price rules out pairs whose memory the rest cannot make up for.
+least score of the rest) must together stay below that one's.
 
 `least_within` runs through the operations of one elimination and back. Of the last sum only the
 cheapest within the limit is made: for each pair of the one side, with that of the most memory that
@@ -18,7 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .._native.library import loops
 from .budget import TooMany
@@ -41,20 +39,6 @@ _LONG = 50_000  # pairs, of which a small loss is allowed
 _CUBE = 4_000_000  # sums of three tables' entries that are looked at together
 _NEAR = 1e-6  # relative: a sum that was made of others, made again
 _MARGIN = 1e-12  # relative: sums of memory differ by as much by their order
-
-
-@dataclass(frozen=True)
-class AtPrice:
-    """contexts: of a complete elimination of the problem at that price of memory."""
-
-    price: float
-    contexts: ReducedCosts
-
-    def allows(self, fronts: Fronts, slot: int, best: float, limit: float) -> NDArray[np.bool_]:
-        """The pairs of the table of `slot` of which a choice of at most `best` may be made."""
-        scores = fronts.pairs[:, 0] + self.price * fronts.pairs[:, 1]
-        rest = self.contexts.of(slot).ravel()[fronts.entry]
-        return scores + rest <= _ceiling(best, self.price, limit)
 
 
 @dataclass(frozen=True)
@@ -145,7 +129,6 @@ def least_within(
     work: int,
     loss: float = 0.0,
     check: Callable[[], None] = lambda: None,
-    others: Sequence[AtPrice] = (),
 ) -> Least:
     """The cheapest choice within the limit if it costs less than `best`, else None.
 
@@ -155,7 +138,6 @@ def least_within(
     state:    of the problem, complete, at that price of memory; contexts: its
     work:     pairs to look at, at most
     check:    called now and then, may raise
-    others:   at other prices, of eliminations in the same order
     Raises TooMany.
     """
     ceiling = _ceiling(best, price, problem.memory_limit)
@@ -173,11 +155,7 @@ def least_within(
         check()
         sums.uses = uses[step.out]
         most = _most_memory(state.order, made, limit) if step.out == last else None
-        found = _made(step, state.tables, made, contexts, sums, most)
-        if others and step.kind != "transpose":
-            allowed = [o.allows(found, step.out, best, problem.memory_limit) for o in others]
-            found = found.some(np.logical_and.reduce(allowed), price)
-        made.append(found)
+        made.append(_made(step, state.tables, made, contexts, sums, most))
     return Least(_Walk(problem, state, made).choose(best), work - sums.left)
 
 

@@ -112,22 +112,6 @@ def test_fronts_find_the_optimum_within_the_limit():
         least_within(last, state, ReducedCosts(state), 0.0, np.inf, 10)
 
 
-def test_other_prices_rule_out_pairs_but_no_optimum():
-    before = after = 0
-    for problem in problems():
-        best, _ = optimum(problem)
-        options = 0.5, best * 1.1 + 1e-9, 10**6
-        state = eliminate(problem, options[0], frozenset())
-        states = [(price, eliminate(problem, price, frozenset())) for price in (0.1, 0.9)]
-        others = [pareto_elimination.AtPrice(price, ReducedCosts(other)) for price, other in states]
-        alone = least_within(problem, state, ReducedCosts(state), *options)
-        found = least_within(problem, state, ReducedCosts(state), *options, others=others)
-        assert found.choice is not None
-        assert problem.evaluate(found.choice)[0] == pytest.approx(best)
-        before, after = before + alone.work, after + found.work
-    assert after < before
-
-
 def test_fronts_lose_no_more_than_they_may(monkeypatch):
     monkeypatch.setattr(pareto_elimination, "_LONG", 3)
     lost = 0
