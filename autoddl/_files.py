@@ -2,7 +2,7 @@
 
 The declarations are types, which pydantic checks; a `FileKind` reads and writes one. `KINDS` are
 the JSON files of the package: one that is given in the place of another is named as what it is.
-Files are written whole or not at all.
+Files are written whole or not at all. What is given to a call is checked by `expect`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from pydantic_core import core_schema
 from typing_extensions import dataclass_transform
 
 Loaded = TypeVar("Loaded")
+_SHOWN = 80  # characters that are shown of a wrong value
 Class = TypeVar("Class", bound=type)
 
 # Kind of file -> the fields by which it is known, and where such a file comes from
@@ -217,6 +218,7 @@ class FileKind(Generic[Loaded]):
 
     def loads(self, text: str) -> Loaded:
         """The value of a file's text. ValueError says what is wrong with it."""
+        expect(text, (str, bytes), f"the text of a {self.name} is given as str")
         try:
             data = json.loads(text, object_pairs_hook=_unique)
         except (json.JSONDecodeError, RecursionError) as error:
@@ -246,6 +248,7 @@ def load_file(path: str | Path, kind: str, loads: Callable[[str], Loaded]) -> Lo
 
     ValueError names the file and what is wrong: also if there is none, or if it is of another kind.
     """
+    check_path(path)
     try:
         is_known = os.path.isfile(path) or os.path.isdir(path)  # reading the latter is an error
         if not (is_known or os.path.samestat(os.stat(path), os.fstat(0))):
@@ -345,6 +348,7 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
     A text gets a newline at its end. A link's file is replaced, not the link, and keeps its mode; a
     pipe or device (`/dev/stdout`) is written to. OSError names what cannot be written.
     """
+    check_path(path)
     data = content if isinstance(content, bytes) else f"{content}\n".encode()
     file = Path(os.path.realpath(path))
     with contextlib.suppress(FileNotFoundError):
@@ -382,3 +386,32 @@ def write_figure(figure: Any, path: str | Path) -> None:
 def json_number(number: float) -> float | None:
     """The number, or None (null) if it is infinite, which JSON does not know."""
     return number if math.isfinite(number) else None
+
+
+# ---- arguments of calls, which no file has checked
+
+
+def expect(value: Any, kinds: type | tuple[type, ...], what: str) -> None:
+    """TypeError unless `value` is of one of the types; `what` names the argument and the types."""
+    if not isinstance(value, kinds):
+        raise TypeError(f"{what}, got {shown(value)}")
+
+
+def expect_callable(value: Any, what: str) -> None:
+    """TypeError unless `value` can be called."""
+    if not callable(value):
+        raise TypeError(f"{what}, got {shown(value)}")
+
+
+def check_path(path: Any) -> None:
+    """TypeError unless it is a path, ValueError if no file can have it."""
+    expect(path, (str, os.PathLike), "a file or folder is given as str or Path")
+    if "\0" in os.fspath(path):
+        raise ValueError(f"{os.fspath(path)!r} is no path: it has a null character")
+
+
+def shown(value: Any) -> str:
+    """Its type, and what it looks like."""
+    text = repr(value)
+    short = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return f"{short} ({type(value).__name__})"

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from ._files import expect, expect_callable
 from .cluster.spec import Cluster
 from .graph.graph import Graph
 from .planner.options import PlanKeywords, PlanOptions, Stages, TrainKeywords
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from .runtime.backend import Backend
     from .runtime.framework import Framework
     from .runtime.trainer import Trainer
+
+_A_CLUSTER = "`cluster` is a Cluster, such as Cluster.load('laptop')"
 
 
 def trace(
@@ -71,6 +74,10 @@ def plan(
     Raises TypeError for an unknown option, ValueError if an option has no such value, the batch
     cannot be cut so, or nothing fits the memory.
     """
+    expect(graph, Graph, "`graph` is a Graph, which autoddl.trace gives and Graph.load reads")
+    expect(cluster, Cluster, _A_CLUSTER)
+    if options is not None:
+        expect(options, PlanOptions, "`options` are PlanOptions; else give them by name")
     return find_plan(graph, cluster, PlanOptions.of(options, keywords))
 
 
@@ -120,10 +127,15 @@ def parallelize(
     from .runtime.framework import framework_of
     from .runtime.update.update import checked_update
 
+    expect(cluster, Cluster, _A_CLUSTER)
+    if plan is not None:
+        expect(plan, Plan, "`plan` is a Plan, which autoddl.plan gives and Plan.load reads")
     chosen = PlanOptions.of(None, {**options, "stages": stages})
     if plan is not None:
         _check_given(chosen)
     own = framework_of(model, "autoddl.parallelize")
+    expect_callable(optimizer, "`optimizer` is a function from parameters to an optimizer of them")
+    expect(debug, bool, "`debug` is True or False")
     backend = _backend_for(own, cluster, chosen.precision if plan is None else plan.precision)
     update = checked_update(clip_grad_norm, ema_decay, on_nonfinite)
     traced = own.trace_with_state(model, *as_arguments(example), loss=loss)

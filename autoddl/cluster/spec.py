@@ -35,7 +35,9 @@ from .._files import (
     Positive,
     Stored,
     Versioned,
+    check_path,
     checked,
+    expect,
 )
 from ..sbp.collectives import COLLECTIVES, Collectives
 from ..sbp.mesh import Mesh
@@ -364,6 +366,8 @@ class Cluster:
                 "is for its file to say"
             )
         sizes = {"nodes": nodes, "gpus_per_node": gpus_per_node}
+        for name, size in sizes.items():
+            expect(size, (int, type(None)), f"{name} is a whole number")
         changed = {k: v for k, v in sizes.items() if v is not None and v != getattr(self, k)}
         sources = {**self.sources, **dict.fromkeys(changed, "chosen by the caller (with_shape)")}
         return dataclasses.replace(self, **changed, sources=sources)  # type: ignore[arg-type]
@@ -387,6 +391,7 @@ class Cluster:
 
         ValueError names the file and the field that is wrong.
         """
+        check_path(path)
         shipped = MACHINES / f"{path}.json"
         if not Path(path).exists() and shipped.parent == MACHINES:
             if not shipped.is_file() and not Path(path).suffix:

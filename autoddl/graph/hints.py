@@ -52,6 +52,8 @@ def batchwise(module: M) -> M:
     tensor arguments and results is the batch. Without this declaration a module that contains an
     unknown operator is replicated on all devices.
     """
+    if not callable(getattr(module, "forward", None)):
+        raise TypeError(f"batchwise takes a module, which has a `forward`, got {module!r:.80}")
     setattr(module, BATCHWISE, True)
     return module
 

@@ -30,6 +30,7 @@ MOST_IN_FLIGHT = 2  # on one mesh: Akers' path is one of two strands
 INTERLEAVED = "interleaved-1f1b"
 SCHEDULES = ("gpipe", "1f1b", "eager-1f1b", "zb-h1", INTERLEAVED)
 PROVING = tuple(name for name, search in ALGORITHMS.items() if search.proves_bound)
+_LARGEST = 2**63 - 1  # of a whole number, as files have them
 _OF_STAGES = ("schedule", "delay", "chunks")
 
 
@@ -108,7 +109,7 @@ class PlanOptions:
     Raises ValueError for a value that is none of these, and for options that exclude each other.
     """
 
-    seed: int = _option(0, About("Of the search.", int))
+    seed: int = _option(0, About("Of the search.", int, least=0))
     optimizer: str = _option(
         "adam", About("Its state takes memory.", choices=("adam", "adamw", "momentum", "sgd"))
     )
@@ -346,7 +347,7 @@ def _check(option: dataclasses.Field[Any], value: Any) -> None:
         return
     if name == "stages":
         whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        if value != "auto" and not whole:
+        if not whole and not (isinstance(value, str) and value == "auto"):
             raise ValueError(f"stages must be a number from 1 on, 'auto' or None, got {value!r}")
         return
     if name == "shares":
@@ -357,7 +358,7 @@ def _check(option: dataclasses.Field[Any], value: Any) -> None:
     if asked.choices:
         if name == "search" and isinstance(value, Algorithm):
             return
-        if value not in asked.choices:
+        if not isinstance(value, str) or value not in asked.choices:
             raise ValueError(
                 f"unknown {name} {value!r}; use one of {', '.join(map(repr, asked.choices))}"
             )
@@ -369,6 +370,8 @@ def _check(option: dataclasses.Field[Any], value: Any) -> None:
     kind, words = (Integral, "a whole number") if asked.kind is int else (Real, "a number")
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"{name} must be {words}, got {value!r}")
+    if asked.kind is int and abs(value) > _LARGEST:
+        raise ValueError(f"{name} must be at most {_LARGEST}, got a larger number")
     number = float(value)
     if asked.least is not None and not number >= asked.least:
         raise ValueError(f"{name} must be at least {asked.least:g}, got {value}")
@@ -378,7 +381,7 @@ def _check(option: dataclasses.Field[Any], value: Any) -> None:
 
 def parse_shares(text: object) -> tuple[int, ...]:
     """`3:1` -> (3, 1), without a common factor; () for `even`. ValueError on anything else."""
-    if text == "even":
+    if isinstance(text, str) and text == "even":
         return ()
     if not isinstance(text, str) or not re.fullmatch(r"[1-9]\d{0,5}(:[1-9]\d{0,5})+", text):
         raise ValueError(

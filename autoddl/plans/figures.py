@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 
+from .._files import expect
 from ..cost.account import Cost, Traffic
 from .links import StageLinks
 from .plan import Plan
@@ -27,6 +28,7 @@ SHARED = "gradients of shared parameters"  # what stages exchange with each othe
 
 def figures(plan: Plan) -> PlanFigures:
     """The figures of a plan, kept with it once they are computed."""
+    expect(plan, Plan, "figures are those of a Plan")
     return plan.once(PlanFigures)
 
 

@@ -23,7 +23,19 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from .._files import FIELDS, OMIT, Count, FileKind, Name, OneOf, Positive, Size, Stored, Versioned
+from .._files import (
+    FIELDS,
+    OMIT,
+    Count,
+    FileKind,
+    Name,
+    OneOf,
+    Positive,
+    Size,
+    Stored,
+    Versioned,
+    expect,
+)
 from ..cluster.spec import Cluster, StoredCluster
 from ..graph.batch_norm import BatchNorm, batch_norm_of
 from ..graph.cut import CutGraph
@@ -198,10 +210,12 @@ class Plan(Once):
 
     def check_model(self, graph: Graph) -> None:
         """ValueError unless this plan is for `graph`, a freshly traced model."""
+        expect(graph, Graph, "the model is given as a Graph, which autoddl.trace gives")
         checks.check_model(self.graph, self.precision, graph)
 
     def check_cluster(self, cluster: Cluster) -> None:
         """ValueError unless this plan is for a cluster of the same shape and kinds of hosts."""
+        expect(cluster, Cluster, "a plan is compared with a Cluster")
         checks.check_shape(self.cluster, cluster)
 
     def verify(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .._files import expect
 from .backend import Tensor
 from .nested import Slot, put_tensors, take_tensors
 
@@ -107,8 +108,11 @@ class Calling:
 
 
 def as_arguments(batch: Any) -> tuple[Any, ...]:
-    """A batch of a loader, as `Trainer.step` takes it."""
-    return (batch,) if isinstance(batch, Mapping) else tuple(batch)
+    """A batch of a loader, as `Trainer.step` takes it. TypeError if it is none."""
+    if isinstance(batch, Mapping):
+        return (batch,)
+    expect(batch, (tuple, list), "a batch is a tuple of the inputs and the target, or a dict")
+    return tuple(batch)
 
 
 def _only(call: str, given: Sequence[Any]) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -41,9 +41,15 @@ def call_entry(name: str, batch: int | None = None) -> Entry:
     function = find_entry(name)
     arguments: dict[str, Any] = {}
     if batch is not None:
-        if "batch" not in inspect.signature(function).parameters:
+        if "batch" not in _parameters(function):
             raise ValueError(f"{name} takes no argument 'batch', so its batch cannot be chosen")
         arguments["batch"] = batch
+    missing = _needed(function) - arguments.keys()
+    if missing:
+        raise ValueError(
+            f"{name} is called without arguments, but needs {', '.join(sorted(missing))}; give the "
+            "name of a function that returns (model, example, loss)"
+        )
     result = function(**arguments)
     if not (isinstance(result, tuple) and len(result) == 3 and callable(result[2])):
         raise ValueError(
@@ -57,6 +63,23 @@ def call_entry(name: str, batch: int | None = None) -> Entry:
             f"the target, or a dict of them by name, but it is {describe(example)}"
         )
     return model, example, loss
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """None of what is written in C and does not tell."""
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def _needed(function: Callable[..., Any]) -> set[str]:
+    """The parameters that have no default."""
+    variable = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    return {
+        name for name, one in _parameters(function).items()
+        if one.default is one.empty and one.kind not in variable
+    }  # fmt: skip
 
 
 def find_entry(name: str) -> Callable[..., Any]:

@@ -305,7 +305,7 @@ class Trainer:
         part.executor = job.executor(part.plan.graph, part.plan, part.state, recorder=recorder)
         try:
             planned = stage_figures(part.plan).whole
-            return profiled(lambda batch: self.step(*batch), batches, recorder, planned)
+            return profiled(self.step, batches, recorder, planned)
         finally:
             part.executor = plain
             recorder.close()
@@ -347,7 +347,7 @@ class Trainer:
         rows. Raises ValueError if a batch does not fit the example, if there is none, or if rows of
         the batch meet in evaluation too and the plan's splits do not divide it.
         """
-        return self._scores.of(batches, metrics or {}, self.roll_call)
+        return self._scores.of(batches, {} if metrics is None else metrics, self.roll_call)
 
     @cached_property
     def _scores(self) -> Scores:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from .._files import expect
 from ..plans import Plan
 from .backend import Tensor, dtype_of
 from .part import Job, Part
@@ -70,13 +71,15 @@ class WholeState:
     def check_model(self, values: Mapping[str, Any]) -> None:
         """ValueError if a name is missing or unknown, or a shape is another."""
         names = self._keys
+        expect(values, Mapping, "load_state_dict takes a dict from names to tensors")
         missing, unknown = sorted(names.keys() - values), sorted(values.keys() - names)
         if missing or unknown:
             raise ValueError(
                 f"the state does not fit the model: missing {missing[:5]}, unknown {unknown[:5]}"
             )
         for key, name in names.items():
-            expected, found = tuple(self._job.whole[name].shape), tuple(values[key].shape)
+            expected, given = tuple(self._job.whole[name].shape), values[key]
+            found = tuple(getattr(given, "shape", ())) if hasattr(given, "shape") else type(given)
             if found != expected:
                 raise ValueError(f"{key}: expected shape {expected}, got {found}")
 

@@ -88,6 +88,8 @@ class Mesh:
                 f"a mesh needs at least one node and one GPU per node, "
                 f"got {self.nodes} x {self.gpus_per_node}"
             )
+        if not isinstance(self.shares, tuple):
+            raise TypeError(f"shares are a tuple of whole numbers, got {self.shares!r}")
         if self.shares and (len(self.shares) < 2 or self.nodes % len(self.shares)):
             raise ValueError(
                 f"{len(self.shares)} shares do not divide {self.nodes} hosts into runs of equally "

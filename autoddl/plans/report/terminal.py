@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from ..._files import expect
 from ..plan import Plan
 from .contents import layer_report, report
 from .sections import (
@@ -51,6 +52,7 @@ def explain(
     notation: "words", or "sbp" for topologies and signatures as the AutoDDL paper writes them.
     ValueError if no layer has that name, and for another notation.
     """
+    expect(plan, Plan, "explain takes a Plan, which autoddl.plan gives and Plan.load reads")
     if notation not in NOTATIONS:
         raise ValueError(f"unknown notation {notation!r}; use one of {', '.join(NOTATIONS)}")
     shown = report(plan) if layer is None else layer_report(plan, layer)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..._files import check_path, expect
 from ...plans import Plan
 from ..comm.groups import Group
 from ..jobs.guard import leave, patient
@@ -22,6 +23,7 @@ from .pieces import Reader, write_parts
 from .shards import Shards
 
 _SLOWEST = 1e7  # bytes a second: a disk that is slower counts as one that hangs
+NoneType = type(None)
 _LOOK_S = 0.02  # between two looks at whether all have written: one takes microseconds
 
 
@@ -73,6 +75,10 @@ class Checkpoints:
         self, folder: str | Path, extra: Mapping[str, Any] | None, keep: int | None, wait: bool
     ) -> None:
         """See `Trainer.save`."""
+        check_path(folder)
+        expect(extra, (Mapping, NoneType), "extra is a dict, or None")
+        expect(keep, (int, NoneType), "keep is a number of checkpoints, or None")
+        expect(wait, bool, "wait is True or False")
         if keep is not None and keep < 1:
             raise ValueError(f"keep is the number of checkpoints that stay, at least 1, got {keep}")
         self._settle()
@@ -140,6 +146,7 @@ class Checkpoints:
 
     def load(self, folder: str | Path, missing_ok: bool) -> dict[str, Any] | None:
         """See `Trainer.load`."""
+        check_path(folder)
         self._settle()
         text = share_text(lambda: json.dumps([str(p) for p in checkpoints(folder)]), self._backend)
         places = [Path(place) for place in json.loads(text)]

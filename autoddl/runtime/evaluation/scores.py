@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._files import expect, expect_callable
 from ...cluster.submesh import Device
 from ...graph.rows import divisor, rows_apart
 from ...sbp.layout import is_even, local_slices
@@ -63,6 +64,10 @@ class Scores:
         self, batches: Iterable[Any], metrics: Mapping[str, Metric], call: RollCall
     ) -> dict[str, float]:
         """The scores by name. ValueError if a batch does not fit, or there is none."""
+        expect(batches, Iterable, "evaluate takes batches, such as a DataLoader or a list")
+        expect(metrics, Mapping, "metrics are a dict from names to functions")
+        for name, metric in metrics.items():
+            expect_callable(metric, f"metric {name!r} is a function of output and target")
         totals, graph, empty = np.zeros((1 + len(metrics), 2)), self._job.plan.graph, True
         for batch in batches:
             given, empty = as_arguments(batch), False

@@ -30,11 +30,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._files import write_atomically
+from ..._files import expect, write_atomically
 from ...plans.format import format_seconds
 from ...plans.schedule.passes import Cause
 from ...plans.schedule.step import COMPUTING, Step
 from ..backend import Tensor
+from ..calling import as_arguments
 from ..comm.groups import Around, Call, Groups
 from ..comm.redistribute import LocalFn
 from ..emulate.clock import Clock, Sent
@@ -222,20 +223,21 @@ def planned_names(step: Step) -> list[Name]:
 
 
 def profiled(
-    step: Callable[[Any], object], batches: Iterable[Any], recorder: Recorder, planned: Step
+    step: Callable[..., object], batches: Iterable[Any], recorder: Recorder, planned: Step
 ) -> Profile:
     """Take a step on each batch, and note when its tasks run; the profile on all ranks.
 
     step: of a program that the recorder follows
     ValueError if there is no batch.
     """
+    expect(batches, Iterable, "profile takes batches, such as a list of them")
     watch = Stopwatch(recorder.groups)
     steps: list[tuple[list[Name], NDArray[np.float64]]] = []
     mine: list[float] = []
     for batch in batches:
         watch.meet()
         recorder.begin()
-        step(batch)
+        step(*as_arguments(batch))
         watch.backend.wait()
         mine.append(time.perf_counter() - recorder.began)
         steps.append(recorder.times())

@@ -14,7 +14,9 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Real
 
+from ..._files import expect
 from ...plans import Plan
 from ...plans.figures import figures
 from ...plans.format import format_bytes
@@ -25,6 +27,8 @@ from ..state import ModelState
 
 def check_decay(decay: float | None) -> None:
     """ValueError unless an average can have this decay; None averages nothing."""
+    if decay is not None:
+        expect(decay, Real, "ema_decay is a number, or None")
     if decay is not None and not 0 < decay < 1:
         raise ValueError(f"ema_decay must lie between 0 and 1, such as 0.999, got {decay}")
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 
+from ..._files import expect
 from ...sbp.placement import B
 from ..backend import dtype_of
 from ..comm.groups import Group
@@ -24,6 +26,8 @@ _EPSILON = 1e-6  # PyTorch's: a gradient of zeros is divided by something
 
 def check_norm(limit: float | None) -> None:
     """ValueError unless gradients can be clipped to the norm `limit`; None clips nothing."""
+    if limit is not None:
+        expect(limit, Real, "clip_grad_norm is a number, or None")
     if limit is not None and not limit > 0:
         raise ValueError(
             f"clip_grad_norm is the largest norm of the gradients and must be positive, got {limit}"

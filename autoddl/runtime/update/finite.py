@@ -19,7 +19,7 @@ ON_NONFINITE = ("raise", "skip", "ignore")
 
 def check_choice(on_nonfinite: str) -> None:
     """ValueError unless it is one of `ON_NONFINITE`."""
-    if on_nonfinite not in ON_NONFINITE:
+    if not isinstance(on_nonfinite, str) or on_nonfinite not in ON_NONFINITE:
         raise ValueError(
             f"on_nonfinite is what happens when the loss or a gradient is not finite: "
             f"{', '.join(map(repr, ON_NONFINITE))}; got {on_nonfinite!r}"
