@@ -127,15 +127,11 @@ def parallelize(
     from .runtime.framework import framework_of
     from .runtime.update.update import checked_update
 
-    expect(cluster, Cluster, _A_CLUSTER)
-    if plan is not None:
-        expect(plan, Plan, "`plan` is a Plan, which autoddl.plan gives and Plan.load reads")
+    _check_types(cluster, optimizer, plan, debug)
     chosen = PlanOptions.of(None, {**options, "stages": stages})
     if plan is not None:
         _check_given(chosen)
     own = framework_of(model, "autoddl.parallelize")
-    expect_callable(optimizer, "`optimizer` is a function from parameters to an optimizer of them")
-    expect(debug, bool, "`debug` is True or False")
     backend = _backend_for(own, cluster, chosen.precision if plan is None else plan.precision)
     update = checked_update(clip_grad_norm, ema_decay, on_nonfinite)
     traced = own.trace_with_state(model, *as_arguments(example), loss=loss)
@@ -159,6 +155,14 @@ def _backend_for(own: Framework, cluster: Cluster, precision: str) -> Backend:
     check_computes(precision, backend.facts)
     check_world_size(cluster, backend.size)
     return backend
+
+
+def _check_types(cluster: object, optimizer: object, plan: object, debug: object) -> None:
+    """TypeError unless they are what `parallelize` takes."""
+    expect(cluster, Cluster, _A_CLUSTER)
+    expect_callable(optimizer, "`optimizer` is a function from parameters to an optimizer of them")
+    expect(plan, (Plan, type(None)), "`plan` is a Plan, which autoddl.plan gives, or None")
+    expect(debug, bool, "`debug` is True or False")
 
 
 def _check_given(options: PlanOptions) -> None:

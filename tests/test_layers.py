@@ -28,7 +28,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "plans": ("cost", "graph", "cluster", "sbp", "search", "_files"),
     "planner": ("plans", "search", "cost", "graph", "cluster", "sbp"),
     "runtime": ("plans", "cost", "graph", "cluster", "sbp", "_files"),
-    "api": ("runtime", "planner", "plans", "cost", "graph", "cluster"),
+    "api": ("runtime", "planner", "plans", "cost", "graph", "cluster", "_files"),
     "__init__": ("api", "runtime", "planner", "plans", "graph", "cluster"),
     "tools": (
         "api", "runtime", "planner", "plans", "cost", "graph", "cluster", "sbp", "_files",

@@ -143,7 +143,7 @@ def split_storage(
 ) -> tuple[dict[str, PlannedOp], dict[tuple[str, int], PlannedEdge]]:
     """The placed plan with its trained parameters of one use stored as `storage` says."""
     placed, steps = dict(ops), dict(edges)
-    splits: dict[Hashable, tuple[_Split, int]] = {}  # equal blocks have the same ones
+    splits: dict[Hashable, tuple[_Split | None, int]] = {}  # equal blocks have the same ones
     for op in graph.params:
         (tensor,) = op.outputs
         chosen, uses = storage.get(tensor, WHOLE), graph.consumers[tensor]
@@ -156,9 +156,10 @@ def split_storage(
         if key not in splits:
             stage = stage_at(graph.spec(user), index, chosen.stage)
             splits[key] = _split(comm, spec, needed, given, chosen.axes), stage
-        (stored, forward, backward), stage = splits[key]
-        if stored == ops[op.name].outs[0]:
+        split, stage = splits[key]
+        if split is None or split[0] == ops[op.name].outs[0]:
             continue
+        stored, forward, backward = split
         placed[op.name] = PlannedOp((), (stored,), (stored,), ())
         steps[user.name, index] = PlannedEdge(user.name, index, forward, backward, stage)
     return placed, steps
@@ -166,12 +167,13 @@ def split_storage(
 
 def _split(
     comm: CommModel, spec: TensorSpec, needed: NdSbp, given: NdSbp, axes: tuple[int, ...]
-) -> _Split:
+) -> _Split | None:
+    """None if nothing can be split over these axes."""
     chosen = chosen_axes(axes, comm.mesh)
     codes = stored_codes(spec, needed.codes[None], given.codes[None], chosen, comm.mesh)
     stored = NdSbp.from_codes(codes[0])
     if stored == NdSbp(tuple(map(stored_placement, needed))):
-        return stored, (), ()
+        return None
     return stored, *storage_steps(spec, comm, needed, given, stored)
 
 

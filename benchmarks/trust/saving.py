@@ -30,7 +30,7 @@ from benchmarks.trust.results import save, where_and_when
 ROOT = Path(__file__).parents[2]
 STEPS = 10  # of a block
 _LOOK_S = 0.002
-_SIDE, _ROWS, _LAYERS = 1448, 224, 4  # of the model whose seconds are measured
+_SIDE, _ROWS, _LAYERS = 1448, 896, 4  # of the model whose seconds are measured
 _KINDS = {"seconds": "seconds of the clock", "work": "processor seconds"}
 _WIDE = 4096  # of the model whose memory is measured
 

@@ -141,7 +141,8 @@ class NumPy:
         self.facts = Facts("NumPy", "cpu", np.ndarray, ("float32", "float64"), {})
         known = {kind: _kernel(kind) for kind in (*operators.FORWARD, "fork", "identity")}
         by_input = {kind: _by_input(known[kind]) for kind in PRODUCTS}
-        self.kernels = Kernels(known, by_input, {}, _no_module, _product_gradient)
+        outputs = {("nll", 1): _weight_of_rows}
+        self.kernels = Kernels(known, by_input, outputs, _no_module, _product_gradient)
 
     # ---- tensors
 
@@ -247,6 +248,16 @@ class NumPy:
 
     def optimizer(self, make: OptimizerFn, parameters: list[Any]) -> Optimizer:
         return make(parameters)
+
+
+def _weight_of_rows(
+    ctx: Context, inputs: Sequence[np.ndarray | None], attrs: Mapping[str, Any]
+) -> np.ndarray:
+    """The second output of `nll`, which does not need the first input."""
+    _, target, *weights = inputs
+    assert target is not None
+    counts = (target != attrs["ignore_index"]).astype(ctx.spec.outputs[0].dtype)
+    return counts * weights[0][target * (counts > 0)] if weights else counts
 
 
 def _no_module(call: Any) -> Any:

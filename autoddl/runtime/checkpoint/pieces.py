@@ -10,15 +10,18 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from ...sbp.layout import ITEM_BYTES, Shape
 
+_AT_ONCE = 2**22  # bytes that are read to compare a checksum: more is not quicker
 _NAMES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32",
     "int8": "I8", "uint8": "U8", "bool": "BOOL",
@@ -95,15 +98,14 @@ def write_parts(folder: Path, rank: int, parts: Sequence[Part]) -> list[Piece]:
 class Reader:
     """Reads tensors from the pieces in a folder; `dtypes` of the tensors by key.
 
-    A file is mapped into memory, so that only what is asked for is read. ValueError names a file
-    that is missing or broken.
+    One piece at a time is mapped into memory, so that only what is asked for is read, and what was
+    read of others does not stay. ValueError names a file that is missing or broken.
     """
 
     def __init__(self, folder: Path, pieces: Sequence[Piece], dtypes: Mapping[str, str]) -> None:
         self.folder = folder
         self._pieces = pieces
         self._dtypes = dtypes
-        self._files: dict[str, np.ndarray] = {}
 
     @cached_property
     def _by_key(self) -> dict[str, list[Piece]]:
@@ -115,7 +117,7 @@ class Reader:
     def verify(self, rank: int, size: int) -> None:
         """Read this rank's part of all the pieces. ValueError names one that has changed."""
         for piece in self._pieces[rank::size]:
-            if zlib.crc32(self._bytes(piece).data) != piece.checksum:
+            if self._checksum(piece) != piece.checksum:
                 raise ValueError(
                     f"{self.folder / piece.file}: {piece.key} has changed since it was written "
                     "(its checksum is another)"
@@ -146,17 +148,41 @@ class Reader:
             raise ValueError(f"{self.folder}: pieces of {key} are missing")
         return found
 
+    def _checksum(self, piece: Piece) -> int:
+        """Of a piece as it is in the file, read a little at a time."""
+        left, found = self._size(piece), 0
+        with self._opened(piece) as file:
+            file.seek(piece.offset)
+            while left:
+                part = file.read(min(left, _AT_ONCE))
+                if not part:
+                    raise self._cut(piece)
+                left, found = left - len(part), zlib.crc32(part, found)
+        return found
+
     def _bytes(self, piece: Piece) -> np.ndarray:
         """[bytes] of a piece, in the file."""
+        size = self._size(piece)
+        if not size:
+            return np.empty(0, np.uint8)
+        with self._opened(piece) as file:
+            if os.fstat(file.fileno()).st_size < piece.offset + size:
+                raise self._cut(piece)
+            return np.memmap(file, np.uint8, "r", piece.offset, (size,))
+
+    @contextmanager
+    def _opened(self, piece: Piece) -> Iterator[BinaryIO]:
         path = self.folder / piece.file
         try:
-            if piece.file not in self._files:
-                self._files[piece.file] = np.memmap(path, np.uint8, "r")
+            with open(path, "rb") as file:
+                yield file
         except FileNotFoundError:
             raise ValueError(f"{path}: missing, which rank {piece.rank} had written") from None
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise ValueError(f"{path}: {error}") from error
-        end = piece.offset + piece.numel * ITEM_BYTES[self._dtypes[piece.key]]
-        if len(self._files[piece.file]) < end:
-            raise ValueError(f"{path}: it ends before {piece.key} does")
-        return self._files[piece.file][piece.offset : end]
+
+    def _size(self, piece: Piece) -> int:
+        return piece.numel * ITEM_BYTES[self._dtypes[piece.key]]
+
+    def _cut(self, piece: Piece) -> ValueError:
+        return ValueError(f"{self.folder / piece.file}: it ends before {piece.key} does")
