@@ -1,0 +1,92 @@
+"""Models by a grammar, on clusters of all small shapes, by searched and random plans: as alone.
+
+In double precision on NumPy's back end, so that a difference is a mistake.
+"""
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+flow = pytest.importorskip("oneflow", reason="needs OneFlow")
+
+from autoddl.planner.options import PlanOptions  # noqa: E402
+from autoddl.planner.planner import find_plan  # noqa: E402
+from autoddl.plans import Plan  # noqa: E402
+from autoddl.runtime.oneflow.trace.trace import trace_with_state  # noqa: E402
+from tests.exactness import in_numpy  # noqa: E402
+from tests.exactness.grammar import GrammarModel, loss  # noqa: E402
+from tests.runtime.random_plans import cluster_of, random_plan, with_zero  # noqa: E402
+
+SHAPES = ((1, 2), (2, 2), (1, 4), (3, 1), (2, 3))
+STEPS, LIMIT = 3, 1e-8
+
+
+def plans(graph, where, seed, parts):
+    """Each kind; in `parts` micro-batches, or whole where these are refused."""
+    options = {"baselines": False, "optimizer": "momentum"}
+    for make in (
+        lambda n: find_plan(graph, where, PlanOptions(micro_batches=n, **options)),
+        lambda n: random_plan(graph, where, seed, micro_batches=n),
+        lambda n: with_zero(
+            random_plan(graph, where, seed + 1, micro_batches=n, favour_splits=False), "mixed"
+        ),
+    ):
+        try:
+            yield make(parts)
+        except ValueError:
+            if parts == 1:
+                raise
+            yield make(1)
+
+
+def check(seed, folder) -> Counter:
+    """What its plans have come to: all that train train as one process does."""
+    rng = random.Random(31 * seed + 1)
+    where, parts = cluster_of(*rng.choice(SHAPES)), rng.choice((1, 1, 2, 3))
+    flow.manual_seed(seed)
+    model = GrammarModel(seed)
+    traced = trace_with_state(model, *model.batch(0), loss=loss)
+    graph = in_numpy.in_float64(traced.graph, folder / "graph.json")
+    params, buffers = (
+        {name: in_numpy.wide(value.numpy()) for name, value in values.items()}
+        for values in (traced.params, traced.buffers)
+    )
+
+    def batch(step):
+        return [in_numpy.wide(x.numpy()) for x in model.batch(step)]
+
+    expected = in_numpy.alone(graph, params, buffers, batch, STEPS)
+    *inputs, target = model.batch(0)
+    np.testing.assert_allclose(float(loss(model(*inputs), target)), expected[0][0], rtol=1e-5)
+    found = Counter()
+    for plan in plans(graph, where, seed, 1 if model.rows % parts else parts):
+        try:
+            ranks = in_numpy.by_plan(Plan.loads(plan.dumps()), params, buffers, batch, STEPS)
+        except ValueError as error:
+            assert "statistics of the whole batch" in str(error)  # as rows of the batch meet
+            found["refused"] += 1
+            continue
+        for losses, values in ranks:
+            np.testing.assert_allclose(losses, expected[0], rtol=LIMIT)
+            apart = sum(((values[k] - v) ** 2).sum() for k, v in expected[1].items())
+            whole = sum((v**2).sum() for v in expected[1].values())
+            assert apart <= LIMIT**2 * whole
+        found["equal"] += 1
+        placed = (nd for op in plan.stage.ops.values() for nd in op.outs)
+        found["split"] += any(p.is_split for nd in placed for p in nd)
+    return found
+
+
+@pytest.mark.parametrize("seed", (3, 5))
+def test_models_by_grammar(seed, tmp_path):
+    assert check(seed, tmp_path)["equal"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("tens", range(20))
+def test_many_models_by_grammar(tens, tmp_path):
+    found = sum((check(seed, tmp_path) for seed in range(10 * tens, 10 * tens + 10)), Counter())
+    print(found)
+    assert found["equal"] >= 15 and found["split"]
