@@ -257,7 +257,9 @@ def _weight_of_rows(
     _, target, *weights = inputs
     assert target is not None
     counts = (target != attrs["ignore_index"]).astype(ctx.spec.outputs[0].dtype)
-    return counts * weights[0][target * (counts > 0)] if weights else counts
+    if weights and weights[0] is not None:
+        return counts * weights[0][target * (counts > 0)]
+    return counts
 
 
 def _no_module(call: Any) -> Any:
