@@ -4,7 +4,7 @@ export GLOG_minloglevel = 3
 PYTHON = .venv/bin/python
 PYTHON_TORCH = .venv-torch/bin/python
 
-.PHONY: demo demo-torch test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-hetero bench-hetero-paper bench-kills bench-memory bench-memory-seconds bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-search bench-table3 bench-truth docs setup setup-torch clean
+.PHONY: demo demo-torch test test-all check bench bench-box bench-bytes bench-faults bench-golden bench-hetero bench-hetero-paper bench-kills bench-memory bench-memory-seconds bench-models bench-overlap bench-paper bench-pipeline bench-pipeline-exactness bench-planning bench-reshard bench-saving bench-search bench-table3 bench-truth docs setup setup-torch clean
 
 demo: setup
 	$(PYTHON) -m examples.demo
@@ -63,6 +63,10 @@ bench-hetero-paper: setup
 # A run killed 50 times at random, on 4, 2, 3 and 1 devices in turn
 bench-kills: setup
 	$(PYTHON) -m benchmarks.trust.kills
+
+# What an asynchronous save costs a step, and what saving and loading take of memory
+bench-saving: setup
+	$(PYTHON) -m benchmarks.trust.saving
 
 # All families of image models and our own, planned: gaps, seconds, the closest known scheme
 bench-models: setup

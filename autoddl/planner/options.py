@@ -370,7 +370,7 @@ def _check(option: dataclasses.Field[Any], value: Any) -> None:
     kind, words = (Integral, "a whole number") if asked.kind is int else (Real, "a number")
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"{name} must be {words}, got {value!r}")
-    if isinstance(value, int) and abs(value) > _LARGEST:
+    if isinstance(value, int) and abs(int(value)) > _LARGEST:
         raise ValueError(f"{name} must be at most {_LARGEST}, got a larger number")
     number = float(value)
     if asked.least is not None and not number >= asked.least:
