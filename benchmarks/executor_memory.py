@@ -42,6 +42,7 @@ class Case:
     """A model, micro-batches, the optimizer, what is run again, and of a pipeline its schedule.
 
     shares: of a host that has three times the memory and speed of the other, and of that
+    at_once: of a plan on two hosts that overlaps, how many micro-batches are in flight; 0 for none
     """
 
     model: str
@@ -51,10 +52,11 @@ class Case:
     stages: int = 1
     schedule: str = "1f1b"
     shares: tuple[int, ...] = ()
+    at_once: int = 0
 
     @property
     def processes(self) -> int:
-        return len(self.shares) or self.stages
+        return len(self.shares) or (2 if self.at_once else self.stages)
 
 
 CASES = (
@@ -71,6 +73,10 @@ CASES = (
     Case("deep", 4, "momentum", stages=2),
     Case("mlp", 2, "adam", shares=(3, 1)),
     Case("deep", 1, "sgd", shares=(3, 1)),
+    Case("mlp", 1, "sgd", at_once=1),
+    Case("deep", 1, "sgd", at_once=1),
+    Case("mlp", 2, "adam", at_once=2),
+    Case("deep", 4, "sgd", at_once=2),
 )
 
 
@@ -187,6 +193,8 @@ def measure(case: Case, live: bool) -> dict[str, Any]:
             options = {"stages": case.stages, "schedule": case.schedule}
         if case.shares:
             options = {"shares": ":".join(map(str, case.shares))}
+        if case.at_once:
+            options = {"overlap": True, "in_flight": case.at_once}
         return autoddl.parallelize(
             model, cluster, example=example, loss=loss,
             optimizer=optimizer_maker(case.optimizer, 1e-3), micro_batches=parts,
@@ -198,7 +206,7 @@ def measure(case: Case, live: bool) -> dict[str, Any]:
     width = 8 if case.processes == 1 else 2048
     tiny = flow.nn.Sequential(flow.nn.Linear(width, width), flow.nn.Linear(width, width))
     small = tiny, (flow.randn(8, width), flow.randn(8, width)), flow.nn.MSELoss()
-    trainer_of(small, case.stages, "none").step(*small[1])  # libraries and threads are there now
+    trainer_of(small, max(case.stages, case.at_once), "none").step(*small[1])  # libraries and threads are there now
     before = resident("VmRSS")
     model, example, loss = model_of(case.model, case.micro_batches)
     own = sum(p.numel() * 4 for p in model.parameters())
@@ -212,7 +220,7 @@ def measure(case: Case, live: bool) -> dict[str, Any]:
     rank = int(os.environ.get("RANK", "0"))
     return {
         **dataclasses.asdict(case),
-        "stage": rank if case.shares else trainer.stage,
+        "stage": rank if case.shares or case.at_once else trainer.stage,
         "in_flight": stage.in_flight,
         "recomputed_blocks": len(stage.recomputed),
         "predicted_bytes": peak_bytes(stage_figures(stage), rank),
@@ -291,6 +299,8 @@ def _stage_text(row: dict[str, Any]) -> str:
     stages = row["stages"]
     if row["shares"]:
         return f"host {row['stage']} of shares {':'.join(map(str, row['shares']))}"
+    if row["at_once"]:
+        return f"host {row['stage']} of 2, overlapped"
     return "-" if stages == 1 else f"{row['stage']} of {stages}, {row['schedule']}"
 
 
