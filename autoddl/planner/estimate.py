@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from ..cost.model import CostModel
 from ..graph.regions import Blocks
 from .coarse_to_fine import ClassBounds, class_bounds
+from .tables.few import Placed
 from .tables.group_table import NoStrategy, Space
 from .tables.groups import MicroBatches
 from .tables.memory import LeastBytes
@@ -49,6 +50,7 @@ class Estimator:
     """corrections: seconds that a search found, which are more than the estimates.
 
     check: asked before each estimate, raises what ends the planning
+    few:   among which a plan that is wanted soon is found; None: all
     """
 
     micro: MicroBatches
@@ -57,6 +59,7 @@ class Estimator:
     prices: PairPrices
     corrections: dict[tuple[int, Blocks], float] = field(default_factory=dict)
     check: Callable[[], None] = lambda: None
+    few: Placed | None = None
 
     def __post_init__(self) -> None:
         self._known: dict[tuple[int, Blocks], Estimate] = {}

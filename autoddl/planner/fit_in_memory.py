@@ -29,7 +29,8 @@ from ..search.reduced_costs import Restricted
 from .coarse_to_fine import CLOSE, ClassBounds
 from .estimate import Estimator
 from .realize import Candidate
-from .tables.tables import Tables, build_tables
+from .tables.few import Placed, computation_s
+from .tables.tables import TableBuilder, Tables, build_tables
 
 # Half and twice the narrowings, loosenings and repair, and 0.5 and 1 of the excess, gave the
 # same plans of VGG13 on 64, GPT-36B on 256 and GPT-0.35B on 2x16 devices, in times within noise.
@@ -84,6 +85,10 @@ class FittedSearch:
         grouping = estimator.micro.grouping(parts)
         again = estimator.micro.again(parts, blocks)
         options = estimator.model, parts, estimator.space, estimator.prices, again
+        if self.is_rough and estimator.few is not None:
+            found = self._soon(TableBuilder(grouping, *options), estimator.few, beat_s)
+            if found is not None:
+                return found
         bounds = estimator.estimate(parts, blocks, beat_s).bounds
         if bounds is not None:
             return self._among_few(bounds, beat_s)
@@ -118,6 +123,17 @@ class FittedSearch:
             return None
         self.results.append(result)
         return tables, result if bounds is None else dataclasses.replace(result, lower_bound=bound)
+
+    def _soon(self, builder: TableBuilder, few: Placed, beat_s: float) -> Candidate | None:
+        """A plan among few strategies, if one fits."""
+        if not builder.prepare():
+            return None
+        tables = builder.among(few(builder), builder.prices).build()
+        first = self.search(tables.problem, beat_s)
+        if first is None:
+            return None
+        first = dataclasses.replace(first, lower_bound=computation_s(builder))
+        return self.within_limit(tables, first, is_thorough=False)
 
     def within_limit(
         self, tables: Tables, first: SearchResult, is_thorough: bool = True

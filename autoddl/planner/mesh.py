@@ -53,6 +53,7 @@ from .layers import describe_layers, next_best
 from .options import MOST_IN_FLIGHT, PlanOptions
 from .overlap import Overlapped, even
 from .realize import Candidate
+from .tables.few import Placed
 from .tables.group_table import NoStrategy, Space
 from .tables.groups import MicroBatches
 from .tables.memory import least_bytes
@@ -84,10 +85,11 @@ def plan_mesh(
     options: PlanOptions,
     space: Space | None = None,
     prices: PairPrices | None = None,
+    few: Placed | None = None,
 ) -> MeshPlan:
     """The best plan found for a graph, or a stage's part of it, on `model`'s mesh.
 
-    counts:       numbers of micro-batches to try, ascending
+    counts: numbers of micro-batches to try, ascending; few: strategies enough for a first plan
     space, prices: as `find_plan` has them; redistributions that have been priced on the mesh
     Raises ValueError if nothing fits the memory, with what is missing.
     """
@@ -98,9 +100,8 @@ def plan_mesh(
     algorithm, seed = find_algorithm(options.search), options.seed
     prices = prices or PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
     overlaps = model.overlap and model.cluster.mesh.num_axes > 0
-    estimator = Estimator(micro, model, space, prices)
-    budget = _budget(options)
-    one = FittedSearch(estimator, algorithm, budget, seed, options.restarts)
+    estimator = Estimator(micro, model, space, prices, few=few)
+    one = FittedSearch(estimator, algorithm, _budget(options), seed, options.restarts)
     batches = Batches(counts, one)
     best = batches.best(options.checkpointing)
     tried_two = False
@@ -136,7 +137,7 @@ def plan_mesh(
             return MeshPlan(stage, _with(rivals, rival))
         best = least
     stage = write_stage(best, seed, time.perf_counter() - started)
-    return MeshPlan(stage, rivals, best.result.cost <= best.result.free_cost * (1 + budget.gap))
+    return MeshPlan(stage, rivals, best.result.cost <= best.result.free_cost * (1 + one.budget.gap))
 
 
 def plan_hinted(

@@ -123,6 +123,8 @@ class StageFigures:
     def needed_by_kind(self) -> tuple[tuple[MemoryView, int], ...]:
         """Bytes that a step needs of a device of each kind that may be the fullest."""
         rules, views = self.model.memory_rules, self.model.memory_views
+        if len(views) == 1:  # as all else that asks for the step's memory
+            return ((views[0], self._required_bytes),)
         return tuple((v, required_bytes(self._step_on(v.mesh), rules, math.inf)) for v in views)
 
     @cached_property

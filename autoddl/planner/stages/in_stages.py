@@ -113,7 +113,8 @@ def _on_partition(
             )
             try:
                 known = prices.pair_prices(stage.shape)
-                found = plan_mesh(micro, (parts,), own, asked, prices=known)
+                few = prices.few(stage.first, stage.last, stage.shape, parts)
+                found = plan_mesh(micro, (parts,), own, asked, prices=known, few=few)
                 if found.stage.search.end == "interrupted":
                     deadline.end()
             except ValueError as error:

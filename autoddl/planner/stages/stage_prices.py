@@ -32,6 +32,7 @@ from ...graph.regions import repeated_blocks
 from ...plans.records import StagePrice
 from ...search.budget import Deadline
 from ..asked import micro_graph
+from ..tables.few import Placed
 from ..tables.group_table import Space
 from ..tables.memory import least_bytes
 from ..tables.pair_prices import PairPrices
@@ -253,6 +254,14 @@ class StagePrices:
         """What is known of redistributions on a sub-mesh that has been searched."""
         search = self._searches.get(shape)
         return search and search.pair_prices
+
+    def few(self, first: int, last: int, shape: Shape, micro_batches: int) -> Placed | None:
+        """The strategies that layers [first, last) were priced with."""
+        search, known = self._searches.get(shape), self._searched.get(shape)
+        if search is None or not known:
+            return None
+        answers = known.get(micro_batches) or [own for found in known.values() for own in found]
+        return Placed([search.placements(own, first, last) for own in answers])
 
     def _stages(self, shape: Shape) -> int:
         """Of a pipeline on equal sub-meshes, as far as there are layers."""

@@ -157,12 +157,14 @@ class Searched:
 
     elsewhere: the account at another number, if there is one
     splits:    (size of a tensor's dim in the whole batch, parts that it is split into)
+    ops:       the placements
     """
 
     micro_batches: int
     answer: Answer
     elsewhere: tuple[int, Answer] | None
     splits: frozenset[tuple[int, int]]
+    ops: Mapping[str, PlannedOp]
 
     def at(self, micro_batches: int) -> Answer | None:
         """The price of the placements in other micro-batches; None if they do not divide."""
@@ -226,6 +228,20 @@ class StageSearch:
             found += self._over_prices(again, parts, other, held, run, beat_s)
         return found
 
+    def placements(self, searched: Searched, first: int, last: int) -> dict[str, PlannedOp]:
+        """Of the operators of layers [first, last)."""
+        found: dict[str, PlannedOp] = {}
+        for kept, layers in self.short.stands_for.items():
+            for layer in layers:
+                if not first <= layer < last:
+                    continue
+                for op, alike in zip(self.cut.ops_of(layer), self.cut.ops_of(kept), strict=True):
+                    for suffix in ("", ".fork"):
+                        placed = searched.ops.get(alike.name + suffix)
+                        if placed is not None:
+                            found[op.name + suffix] = placed
+        return found
+
     def may_fit(self, plain: Recomputation, held: int, run: range) -> bool:
         """Whether layers `run` with `held` micro-batches fit, were all divided evenly."""
         params = sum(
@@ -281,7 +297,8 @@ class StageSearch:
         if other is not None and elsewhere is not None:
             account = columns(elsewhere.graph, self._free, ops, edges, elsewhere)
             second = other, self._join(account, elsewhere)
-        return Searched(parts, answer, second, _splits(graph, ops, parts, self.model.cluster.mesh))
+        splits = _splits(graph, ops, parts, self.model.cluster.mesh)
+        return Searched(parts, answer, second, splits, ops)
 
     def _join(self, costs: Columns, again: Recomputation) -> Answer:
         layers = np.zeros((len(self.cut.layers) + 1, 5))
