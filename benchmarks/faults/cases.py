@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import signal
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-RANKS = 4
 MARK, TRAINED = "fault at", "trained to the end"  # what ranks say
 SIGNALS = {
     "SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP, "SIGINT": signal.SIGINT,
     "SIGTERM": signal.SIGTERM, "SIGABRT": signal.SIGABRT, "SIGSEGV": signal.SIGSEGV,
 }  # fmt: skip
-ENDS = ("raise", "_exit(0)", "_exit(5)", "sys.exit(3)")
+SUDDEN = ("raise", "_exit(0)", "_exit(5)", "sys.exit(3)", "sleep", *SIGNALS)
 # kind -> what the message names; all others are set up as they should
 DISAGREE = {
     "plan": "plan", "width": "model", "debug": "option: debug", "lr": "optimizer",
@@ -28,6 +28,7 @@ TRAINS_NOTHING = {
 LINKS = ("down", "one way", "parted", "loses 5 %", "down 4 s")
 LONG = ("down 40 s",)  # with the default limit, which is longer
 SHAPES = {
+    "1x2": (1, 2), "1x2 in stages": (1, 2),
     "1x4": (1, 4), "2x2": (2, 2), "2x2 in stages": (2, 2), "box 2x2": (2, 2), "box 4x1": (4, 1),
     "box 2x2 in stages": (2, 2), "box 4x1 in stages": (4, 1),
 }  # fmt: skip
@@ -65,6 +66,11 @@ class Fault:
         return MANY_STEPS if self.kind == "loses 5 %" else STEPS
 
     @property
+    def ranks(self) -> int:
+        """Of the job."""
+        return math.prod(SHAPES[self.mesh])
+
+    @property
     def host(self) -> int:
         """Of the rank."""
         return self.rank // SHAPES[self.mesh][1]
@@ -73,7 +79,7 @@ class Fault:
     def cause(self) -> str:
         """A pattern of what the first line that names a cause has to say."""
         kind = self.kind
-        me = rf"rank {self.rank} of {RANKS}\b.*"
+        me = rf"rank {self.rank} of {self.ranks}\b.*"
         if kind in DISAGREE:
             return rf"not set up alike: .*{DISAGREE[kind]}.* on rank .*\b{self.rank}\b"
         if kind in TRAINS_NOTHING:
@@ -98,7 +104,7 @@ class Fault:
             "raise": "RuntimeError: a fault",
             "sleep": "has done nothing for",
             "SIGSTOP": "is stopped",
-            "SIGINT": "(SIGINT|KeyboardInterrupt|SIGSEGV)",  # OneFlow's handler may crash
+            "SIGINT": "(SIGINT|KeyboardInterrupt|SIGSEGV|status 255)",  # OneFlow's handler
             "_exit(0)": "ended (without a word|with status 0)",
             "_exit(5)": "status 5",
             "sys.exit(3)": "(sys.exit.3.|status 3)",
@@ -127,19 +133,12 @@ def faults() -> Iterator[Fault]:
     def some(count: int) -> list[str]:
         return [next(single) for _ in range(count)]
 
-    for when, kind in itertools.product(PLACES, (*ENDS, "sleep", *SIGNALS)):
-        for mesh in some(3):
-            yield Fault(kind, next(ranks), when, mesh)
-    for kind in (*DISAGREE, "seed"):
-        for mesh in some(4):
-            yield Fault(kind, 1 + next(ranks) % 3, "start", mesh)
-    for kind in TRAINS_NOTHING:
-        for mesh in some(3):
-            yield Fault(kind, next(ranks), "start", mesh)
-    for kind, when in (("nan", "step 0"), ("nan", "step 4"), ("batch", "step 0"),
-                       ("reset", "step 1"), ("reset", "step 4")):  # fmt: skip
-        for mesh in some(4):
-            yield Fault(kind, 1 + next(ranks) % 3, when, mesh)
+    pairs = itertools.cycle(("1x2", "1x2 in stages"))
+    for kind, when, count in _of_ranks():
+        for mesh in some(count):
+            rank = next(ranks)
+            yield Fault(kind, rank if kind in SUDDEN else 1 + rank % 3, when, mesh)
+        yield Fault(kind, next(ranks) % 2 if kind in SUDDEN else 1, when, next(pairs))
     for mesh in some(3):
         yield Fault("never starts", next(ranks), "before import", mesh)
         yield Fault("raise", next(ranks), "before import", mesh)
@@ -148,3 +147,15 @@ def faults() -> Iterator[Fault]:
         yield Fault(kind, next(ranks), when, mesh)
     for kind, mesh in itertools.product(LONG, BOXES[:2]):
         yield Fault(kind, next(ranks), "step 1", mesh)
+
+
+def _of_ranks() -> Iterator[tuple[str, str, int]]:
+    """Kind, place, and on how many meshes of four it is tried."""
+    for when, kind in itertools.product(PLACES, SUDDEN):
+        yield kind, when, 3
+    for kind in (*DISAGREE, "seed", *TRAINS_NOTHING):
+        yield kind, "start", 3
+    for kind in ("nan", "reset"):
+        for when in ("step 1", "step 4"):
+            yield kind, when, 3
+    yield "batch", "step 0", 4

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .cases import DISAGREE, MARK, SHAPES, SIGNALS, TRAINED, TRAINS_NOTHING, Fault
+from .cases import DISAGREE, MARK, SHAPES, SIGNALS, SUDDEN, TRAINED, TRAINS_NOTHING, Fault
 
 
 def announce() -> None:
@@ -67,7 +67,7 @@ def main() -> None:
 
     import autoddl
 
-    if is_bad and fault.when == "start" and _is_sudden(fault):
+    if is_bad and fault.when == "start" and fault.kind in SUDDEN:
         fail(fault.kind)
         raise AssertionError("it has not failed")
     flow.manual_seed(1 if is_bad and fault.kind == "seed" else 0)
@@ -95,12 +95,6 @@ def main() -> None:
         float(trainer.step(given, y))
     if os.environ["RANK"] == "0":
         print(TRAINED, flush=True)
-
-
-def _is_sudden(fault: Fault) -> bool:
-    return fault.kind not in DISAGREE and fault.kind in (
-        "raise", "sleep", "_exit(0)", "_exit(5)", "sys.exit(3)", *SIGNALS
-    )  # fmt: skip
 
 
 def _asked(fault: Fault, is_bad: bool) -> dict[str, Any]:

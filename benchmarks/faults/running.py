@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from autoddl.runtime.jobs.launch import run_processes
 from autoddl.tools.box.box import Box
 from autoddl.tools.box.commands import run as command
 
-from .cases import MARK, RANKS, TRAINED, Fault, is_named
+from .cases import MARK, TRAINED, Fault, is_named
 
 ROOT = Path(__file__).parents[2]
 # above the limit: companions look twice a second and wait for last words; ended processes may
@@ -92,16 +93,17 @@ def run(fault: Fault, limit_s: float, box: Box | None, folder: Path, logs: Path 
     """folder: an empty one, for the job's record; logs: where all that it says is kept."""
     if fault.kind == "down 40 s":
         limit_s = DEFAULT_LIMIT_SECONDS
-    token, before = f"{os.getpid()}-{time.time()}", _files()
+    token, temporary = f"{os.getpid()}-{time.time()}", folder / "temporary"
+    temporary.mkdir()
     in_place, record = folder / "in_place", folder / "record.txt"
     words = json.dumps({**fault.as_words(), "in_place": str(in_place)})
     env = {
         "AUTODDL_TIMEOUT": str(limit_s), "AUTODDL_RECORD": str(record), "PYTHONPATH": str(ROOT),
-        "GLOG_minloglevel": "3", _TOKEN: token,
+        "GLOG_minloglevel": "3", "TMPDIR": str(temporary), _TOKEN: token,
     }  # fmt: skip
     act = threading.Thread(target=_act, args=(fault, box, in_place), daemon=True)
     output, started = _Output(act), time.time()
-    start = box.run if box else _run_here
+    start = box.run if box else partial(_run_here, fault.ranks)
     status = start(
         ["-m", "benchmarks.faults.rank", words], env, output=output,
         timeout=limit_s + (120 if fault.kind == "loses 5 %" else 90),
@@ -113,14 +115,14 @@ def run(fault: Fault, limit_s: float, box: Box | None, folder: Path, logs: Path 
     seconds = now - (output.at if output.at == output.at else started)
     if status == 0 and TRAINED not in text:
         status = -1
-    left = _left(token, before)
+    left = _left(token, temporary)
     if logs is not None:
         (logs / f"{fault}.log").write_text(text)
     return Ended(fault, limit_s, round(seconds, 1), status, _line(fault, text), left)
 
 
-def _run_here(words: list[str], env: Mapping[str, str], **options: Any) -> int:
-    return run_processes(words, RANKS, env, **options)
+def _run_here(ranks: int, words: list[str], env: Mapping[str, str], **options: Any) -> int:
+    return run_processes(words, ranks, env, **options)
 
 
 def _line(fault: Fault, text: str) -> str:
@@ -162,20 +164,14 @@ def _act(fault: Fault, box: Box | None, in_place: Path) -> None:
         command("ip", "-n", router, "link", "set", port, "up")
 
 
-def _left(token: str, before: set[str]) -> str:
-    """Of the job's processes those that still run a second later, and files that are new."""
+def _left(token: str, temporary: Path) -> str:
+    """Of the job's processes those that still run a second later, and its temporary files."""
     time.sleep(1.0)
-    found = []
+    found = [str(path) for path in temporary.iterdir()]
     for path in Path("/proc").glob("[0-9]*"):
         try:
             if f"{_TOKEN}={token}".encode() in (path / "environ").read_bytes():
                 found.append(f"process {(path / 'cmdline').read_bytes()[:60]!r}")
         except OSError:  # it has ended
             continue
-    return "; ".join(found + sorted(_files() - before))
-
-
-def _files() -> set[str]:
-    """Of ours, where temporary files are."""
-    folders = Path("/tmp"), Path("/dev/shm")
-    return {str(path) for folder in folders for path in folder.glob("autoddl-record*")}
+    return "; ".join(found)

@@ -15,11 +15,11 @@ def table(every: Sequence[Ended]) -> str:
     lines = [
         "# Faults in training jobs",
         "",
-        f"`make bench-faults`: {len(every)} jobs of four processes with a fault in each, with "
-        f"limits of {' and '.join(f'{limit:g} s' for limit in limits)} without progress. A fault "
-        f"is bad if its job hangs (goes on {SLACK_SECONDS:g} s longer than the limit; 60 s where a "
-        "rank never comes), has status 0 though it had to fail or another though it had to go on, "
-        "or if the first line that names a cause names another.",
+        f"`make bench-faults`: {len(every)} jobs of two or four processes with a fault in each, "
+        f"with limits of {' and '.join(f'{limit:g} s' for limit in limits)} without progress. A "
+        f"fault is bad if its job hangs (goes on {SLACK_SECONDS:g} s longer than the limit; 60 s "
+        "where a rank never comes), has status 0 though it had to fail or another though it had to "
+        "go on, or if the first line that names a cause names another.",
         "",
         f"- hangs: {sum(one.is_hang for one in every)}",
         f"- another cause named first, or none: {len(every) - named}",
