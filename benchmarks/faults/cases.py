@@ -138,7 +138,10 @@ def faults() -> Iterator[Fault]:
         for mesh in some(count):
             rank = next(ranks)
             yield Fault(kind, rank if kind in SUDDEN else 1 + rank % 3, when, mesh)
-        yield Fault(kind, next(ranks) % 2 if kind in SUDDEN else 1, when, next(pairs))
+        mesh, rank = next(pairs), next(ranks) % 2 if kind in SUDDEN else 1
+        yield Fault(kind, rank, when, mesh)
+        if kind in SUDDEN:
+            yield Fault(kind, 1 - rank, when, mesh)
     for mesh in some(3):
         yield Fault("never starts", next(ranks), "before import", mesh)
         yield Fault("raise", next(ranks), "before import", mesh)

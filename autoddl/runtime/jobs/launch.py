@@ -43,6 +43,7 @@ NO_NEWS = "libibverbs not available, ibv_fork_init skipped"
 _ENDS_THE_JOB = "ends the job"
 _WITHOUT_A_WORD = "ended without a word"
 _COMPANIONS_WORD = re.compile(rf"rank (\d+) of .*{_WITHOUT_A_WORD}")
+PORTS = range(20000, 32768)  # below Linux's own, by default
 _LISTEN = "0A"  # the state in /proc/net/tcp
 
 
@@ -115,10 +116,17 @@ def run_processes(
 
 
 def free_port() -> int:
-    """A TCP port on which nothing on this machine listens at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A TCP port on which nothing on this machine listens at the moment.
+
+    It is none of those that the kernel gives to connections that go out: one of them, or another
+    job, might take it before this job listens there.
+    """
+    for _ in range(1000):
+        port = PORTS[secrets.randbelow(len(PORTS))]
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise ValueError(f"no port of {PORTS[0]} to {PORTS[-1]} is free on this machine")
 
 
 def _watch_env() -> dict[str, str]:
