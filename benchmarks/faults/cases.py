@@ -89,7 +89,7 @@ class Fault:
         if kind == "nan":
             return rf"step {int(self.when[-1]) + 1}: the loss.* no number .*rank"
         if kind == "batch":
-            return rf"tensor 0 of the batch .*rank 0 and rank {self.rank or 1}\b"
+            return rf"tensor [01] of the batch .*\brank {self.rank}\b"
         if kind == "loses 5 %":
             return rf"link .*10\.77\.{self.host}\.2.* (again|lost)"
         if self.goes_on:

@@ -81,18 +81,19 @@ def main() -> None:
     if is_bad and fault.when.startswith("inside"):
         trainer.after_backward(lambda _: fail(fault.kind) if trainer.steps == at else None)
     for step in range(fault.steps):
-        given = x
+        given = x, y
         if is_bad and step == at and not fault.when.startswith("inside"):
             if fault.kind in ("nan", "batch"):
                 announce()
-                given = x * float("nan") if fault.kind == "nan" else x + 1.0
+                # both: stages read one of them each
+                given = [z * float("nan") if fault.kind == "nan" else z + 1.0 for z in given]
             elif fault.is_of_link:
                 announce()
                 while not in_place.exists():
                     time.sleep(0.05)
             else:
                 fail(fault.kind)
-        float(trainer.step(given, y))
+        float(trainer.step(*given))
     if os.environ["RANK"] == "0":
         print(TRAINED, flush=True)
 

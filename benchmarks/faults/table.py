@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .cases import faults
 from .running import SLACK_SECONDS, Ended
 
 
@@ -19,7 +20,12 @@ def table(every: Sequence[Ended]) -> str:
         f"with limits of {' and '.join(f'{limit:g} s' for limit in limits)} without progress. A "
         f"fault is bad if its job hangs (goes on {SLACK_SECONDS:g} s longer than the limit; 60 s "
         "where a rank never comes), has status 0 though it had to fail or another though it had to "
-        "go on, or if the first line that names a cause names another.",
+        "go on, or if the first line that names a cause names another. OneFlow's handler of SIGINT "
+        "ends with status 255 or SIGSEGV, which counts as named with the right rank; a reset "
+        "connection has two ends, either of which may be named.",
+        "",
+        f"The benchmark lists {len(list(faults()))} faults; those that are not below have not been "
+        "run with this code.",
         "",
         f"- hangs: {sum(one.is_hang for one in every)}",
         f"- another cause named first, or none: {len(every) - named}",
