@@ -46,5 +46,14 @@ def test_two_stages(compare):
 
 @FULL
 @pytest.mark.parametrize("model", ["gpt", "llama"])
+def test_shares_known_schemes_and_turns(compare, model):
+    uneven = ("searched@3-1", "data_parallel@3-1", "random:1@7-1", "zero:mixed@3-1")
+    compare(model, "momentum", 3, 1, uneven)
+    known = ("ZeRO", "Megatron+ZeRO", "SUMMA", "turns:searched", "turns:data_parallel")
+    compare(model, "momentum", 3, 2, known)
+
+
+@FULL
+@pytest.mark.parametrize("model", ["gpt", "llama"])
 def test_random_plans(compare, model):
     compare(model, "momentum", 2, 1, tuple(f"random:{seed}" for seed in range(12)))

@@ -1,7 +1,7 @@
 """Trains models by several plans and alone, and compares; a JSON line each.
 
 Arguments: MODEL OPTIMIZER STEPS NODES GPUS MICRO_BATCHES SCHEME..., the schemes as in
-`tests/exactness/schemes.py`.
+`tests/exactness/schemes.py`; SCHEME@3-1 divides tensors among hosts by shares.
 """
 
 import json
@@ -46,10 +46,10 @@ def together(model_name, optimizer, steps, cluster, parts, scheme, expected):
     losses, state = expected
     model, loss, batch = build(model_name)
     traced = trace_with_state(model, *batch(0), loss=loss)
+    asked, _, shares = scheme.partition("@")
+    cluster = cluster.with_shares(tuple(map(int, shares.split("-"))) if shares else ())
     plan = Plan.loads(
-        share_text(
-            lambda: plan_of(scheme, traced.graph, cluster, optimizer, parts).dumps(), Torch()
-        )
+        share_text(lambda: plan_of(asked, traced.graph, cluster, optimizer, parts).dumps(), Torch())
     )
     trainer = build_trainer(traced, plan, made(optimizer))
     worst = 0.0
