@@ -206,7 +206,8 @@ def measure(case: Case, live: bool) -> dict[str, Any]:
     width = 8 if case.processes == 1 else 2048
     tiny = flow.nn.Sequential(flow.nn.Linear(width, width), flow.nn.Linear(width, width))
     small = tiny, (flow.randn(8, width), flow.randn(8, width)), flow.nn.MSELoss()
-    trainer_of(small, max(case.stages, case.at_once), "none").step(*small[1])  # libraries and threads are there now
+    parts = max(case.stages, case.at_once)
+    trainer_of(small, parts, "none").step(*small[1])  # libraries and threads are there now
     before = resident("VmRSS")
     model, example, loss = model_of(case.model, case.micro_batches)
     own = sum(p.numel() * 4 for p in model.parameters())
