@@ -10,7 +10,8 @@ import pytest
 from tests.pytorch import zoo
 from tests.ranks import ROOT
 
-# layers of BatchNorm on few small images: float32's rounding grows to percents, in eager torch too
+# layers of BatchNorm on few small images: float32's rounding grows to percents, in eager torch too;
+# float64's grew from 2e-13 after two steps of EfficientNet to 1e-4 after ten
 IN_DOUBLE = ("resnet18", "efficientnet_b0", "densenet121", "mobilenet_v3_small")
 
 
@@ -20,7 +21,12 @@ def test_models_nobody_here_wrote_train_as_in_one_process(double):
     pytest.importorskip("torchvision", reason="needs torchvision")
     pytest.importorskip("transformers", reason="needs transformers")
     names = IN_DOUBLE if double else [name for name in zoo.ASKED if name not in IN_DOUBLE]
-    words = ["-m", "benchmarks.torch_models", *(["--double"] if double else []), *names]
+    words = [
+        "-m",
+        "benchmarks.torch_models",
+        *(["--double", "--steps", "5"] if double else []),
+        *names,
+    ]
     done = subprocess.run(
         [sys.executable, *words], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, timeout=7200, check=True,
