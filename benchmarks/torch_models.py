@@ -98,6 +98,7 @@ def forked(count: int, work: Callable[[int], Any]) -> dict[str, Any]:
             pid = os.fork()
             if not pid:
                 signal.alarm(LIMIT_SECONDS)
+                torch.set_num_threads(1)  # a fork's pool is made anew, before autograd's threads
                 os.environ.update(
                     RANK=str(number), WORLD_SIZE=str(count), LOCAL_RANK=str(number),
                     LOCAL_WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
