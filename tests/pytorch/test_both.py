@@ -52,3 +52,26 @@ def test_a_plan_file_is_for_both(tmp_path, name, scheme):
     assert ONEFLOW is not None
     assert found == pytest.approx(losses(ONEFLOW, "oneflow", name, tmp_path), rel=1e-5)
     assert len(set(found)) == len(found) == 10
+
+
+@pytest.mark.full
+@pytest.mark.skipif(ONEFLOW is None, reason="needs OneFlow beside torch")
+@pytest.mark.parametrize("kind", ["momentum", "adam"])
+@pytest.mark.parametrize("first", ["oneflow", "torch"])
+def test_one_goes_on_from_the_others_checkpoint(tmp_path, kind, first):
+    """With what the optimizer keeps, whatever a framework calls it."""
+    assert ONEFLOW is not None
+    pythons = {"oneflow": ONEFLOW, "torch": sys.executable}
+    second = next(name for name in pythons if name != first)
+
+    def train(framework: str, call: str) -> list[float]:
+        words = [framework, "gpt", kind, call, str(tmp_path)]
+        done = subprocess.run(
+            [pythons[framework], str(WORKER.with_name("go_on.py")), *words], cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=200, capture_output=True,
+            text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    assert train(first, "save") == pytest.approx(train(second, "load"), rel=1e-5)

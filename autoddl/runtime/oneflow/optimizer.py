@@ -10,6 +10,10 @@ from ..backend import Kept
 from ..update.parameters import state_kind
 from .parameters import local_part
 
+# OneFlow's names of what it keeps -> those in a checkpoint, which PyTorch has: it goes on from it
+_FILED = {"momentum_buf": "momentum_buffer"}
+_OWN = {filed: own for own, filed in _FILED.items()}
+
 
 class FlowOptimizer:
     """See `runtime.backend.Optimizer`. The state is what OneFlow's own `state_dict` reads."""
@@ -31,7 +35,7 @@ class FlowOptimizer:
 
     def read(self, parameter: Any) -> Kept:
         tensors = {
-            name: local_part(value)
+            _FILED.get(name, name): local_part(value)
             for name, value in self.own._state.get(parameter, {}).items()
             if isinstance(value, flow.Tensor) and value.shape == parameter.shape
         }
@@ -40,12 +44,13 @@ class FlowOptimizer:
 
     def write(self, parameter: Any, kept: Kept) -> None:
         own = self.own._state.setdefault(parameter, {})
-        for name, local in kept.tensors.items():
+        given = {_OWN.get(name, name): local for name, local in kept.tensors.items()}
+        for name, local in given.items():
             if name not in own:
                 own[name] = flow.zeros_like(parameter)
             with flow.no_grad():
                 local_part(own[name]).copy_(local)
-        for name in [name for name in own if name not in kept.tensors]:
+        for name in [name for name in own if name not in given]:
             del own[name]
         group = self._group(parameter)
         if group is not None:
