@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from examples import data
+from examples import data, library
 
 
 def test_digits_keep_their_pixels():
@@ -19,8 +19,8 @@ def test_digits_keep_their_pixels():
 
 
 def test_text_is_the_library():
-    text = bytes(data.library_text())
-    assert len(text) == data.TEXT_BYTES
+    text = bytes(library.library_text())
+    assert len(text) == library.TEXT_BYTES
     assert b"def " in text
     assert b"import" in text
 

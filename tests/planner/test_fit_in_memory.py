@@ -117,7 +117,7 @@ def test_the_same_plan_in_tables_of_other_strategies_is_known():
     cost = every.problem.evaluate(choice)[0]
     assert (same != choice).any() and rest.problem.evaluate(same)[0] == pytest.approx(cost)
     known = Candidate(every, SearchResult(choice, cost, 0.0, 1, "some", 0.5), prices.paths)
-    assert known.placed
+    assert known.placed[0]
     vars(known)["excess_bytes"] = 7.0
     found = Candidate(rest, SearchResult(same, cost, 0.0, 1, "some", 0.5), prices.paths)
     assert found.knowing(known).excess_bytes == 7.0

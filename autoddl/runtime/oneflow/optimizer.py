@@ -34,9 +34,10 @@ class FlowOptimizer:
         self.own._state["step"] = count
 
     def read(self, parameter: Any) -> Kept:
+        own: dict[str, Any] = self.own._state.get(parameter, {})
         tensors = {
             _FILED.get(name, name): local_part(value)
-            for name, value in self.own._state.get(parameter, {}).items()
+            for name, value in own.items()
             if isinstance(value, flow.Tensor) and value.shape == parameter.shape
         }
         group = self._group(parameter)

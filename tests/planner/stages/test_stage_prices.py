@@ -59,7 +59,7 @@ def test_more_micro_batches_may_do_without_recomputation():
 
 def test_a_number_that_the_splits_do_not_divide_has_no_price():
     layers = np.ones((2, 5)), np.zeros(1), ()
-    found = Searched(2, Answer(*layers), (1, Answer(*layers)), frozenset({(32, 4), (8, 2)}))
+    found = Searched(2, Answer(*layers), (1, Answer(*layers)), frozenset({(32, 4), (8, 2)}), {})
     assert found.at(4) is not None  # 8 rows in 4 parts, 2 in 2
     assert found.at(8) is None  # 1 in 2
 
