@@ -177,7 +177,7 @@ def test_flops_are_finite(case):
 def test_layers_and_views():
     heavy = {kind for kind, rule in RULES.items() if rule.heavy}
     assert heavy == {
-        "matmul", "broadcast_matmul", "batch_matmul", "matrix_vector_product",
+        "matmul", "broadcast_matmul", "batch_matmul", "grouped_matmul", "matrix_vector_product",
         "vector_matrix_product", "conv1d", "conv2d", "conv3d",
         "deconv1d", "deconv2d", "deconv3d", "attention", "gather", "embedding", "opaque",
     }  # fmt: skip

@@ -41,7 +41,8 @@ def test_the_kernel_answers():
     ):
         one.sendall(b"x" * 10000)
         assert len(other.recv(10000, socket.MSG_WAITALL)) == 10000
-        own = set(links._sockets(os.getpid()))
+        own = {os.fstat(end.fileno()).st_ino for end in (one, other)}
+        assert own <= set(links._sockets(os.getpid()))
         mine = [c for c in links._connections(socket.AF_INET) if c[0] in own]
         found = links._Sum()
         for _, here, there, info in mine:

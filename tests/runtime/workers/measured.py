@@ -7,13 +7,13 @@ import logging
 import sys
 import time
 from collections import Counter
-from typing import Any
 
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.runtime.jobs.guard import rank
 from autoddl.runtime.jobs.session import share_text
 from autoddl.runtime.measure.training import LAST
+from autoddl.runtime.oneflow.kernels import KERNELS
 from tests.framework import build_trainer, flow, new_backend, trace_with_state
 from tests.runtime.random_plans import cluster_of, random_plan
 from tests.runtime.training import build
@@ -71,7 +71,6 @@ def main():
     model, loss, batch = build("perceptron" if chunks == 1 else "transformer")
     traced = trace_with_state(model, *batch(0, ROWS), loss=loss)
     kind = next(op.kind for op in traced.graph.ops if op.kind in ("relu", "gelu"))
-    KERNELS: Any = new_backend().kernels.operators  # all of this process have them
     right, KERNELS[kind] = KERNELS[kind], slow(KERNELS[kind])
     plan = plan_of(traced.graph, stages, chunks)
     trainer = build_trainer(traced, plan, lambda p: flow.optim.SGD(p, lr=0.1))
