@@ -89,9 +89,10 @@ class FittedSearch:
             found = self._soon(TableBuilder(grouping, *options), estimator.few, beat_s)
             if found is not None:
                 return found
-        bounds = estimator.estimate(parts, blocks, beat_s).bounds
-        if bounds is not None:
-            return self._among_few(bounds, beat_s)
+        if not self.algorithm.sees_all:
+            bounds = estimator.estimate(parts, blocks, beat_s).bounds
+            if bounds is not None:
+                return self._among_few(bounds, beat_s)
         tables = build_tables(grouping.graph, *options, grouping)
         if tables is None:
             return None

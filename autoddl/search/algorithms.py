@@ -29,11 +29,13 @@ class Algorithm:
                   "module:function" in this package
     proves_bound: its lower bounds close, so that it can keep to a gap
     has_restarts: it takes a number of random starts
+    sees_all:     it is given every strategy, not only those that a lower bound leaves
     """
 
     function: Callable[..., SearchResult | None] | str
     proves_bound: bool = False
     has_restarts: bool = False
+    sees_all: bool = False
 
     def __call__(
         self,
@@ -64,7 +66,8 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "metropolis_hastings": Algorithm(
         "heuristics.metropolis_hastings:metropolis_hastings", has_restarts=True
     ),
-    "random": Algorithm("heuristics.random_search:random_search", has_restarts=True),
+    # what a lower bound leaves is nearly the best, and random choices of that are no longer random
+    "random": Algorithm("heuristics.random_search:random_search", has_restarts=True, sees_all=True),
 }
 
 
