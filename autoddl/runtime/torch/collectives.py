@@ -6,6 +6,7 @@ exchanged instead, and added up where they belong.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Sequence
@@ -42,6 +43,8 @@ def join_job(rank: int, size: int, device: str) -> None:
     hook = sys.excepthook  # torch's would hold back what the guard's says until it is too late
     dist.init_process_group("nccl" if device == "cuda" else "gloo", rank=rank, world_size=size)
     sys.excepthook = hook
+    # groups that Python's end finds have threads, and on busy machines abort a process that is done
+    atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
 
 
 def channel(ranks: Sequence[int]) -> Channel:
