@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoddl.cluster.submesh import SubMesh
-from autoddl.plans.reshard.unit_tasks import End
+from autoddl.plans.reshard.strategies import End
 from autoddl.sbp.placement import B, NdSbp, S
 
 Spec = tuple[str, ...]  # per tensor dim: "", "0", "1" or "01", the mesh dims that split it

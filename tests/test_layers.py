@@ -40,7 +40,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
 # Third-party packages, by the longest name of a module or package that may import them.
 OUTSIDE = {
     "": {"numpy"},
-    "sbp.shortest_paths": {"numpy", "scipy"},
+    "sbp.states": {"numpy", "scipy"},
     "_files": {"pydantic", "pydantic_core", "typing_extensions"},
     "cluster": {"pydantic"},
     "graph": {"numpy", "pydantic"},
@@ -76,7 +76,7 @@ MOST_OF_A_BACK_END = 28
 MOST_MODULES = {"": 13, "search": 15}  # a folder
 # Modules that one is built on. Families of operator rules are not among them: they register
 # themselves, `sbp/__init__.py` alone names them, and all else asks the registry in `sbp.signature`.
-MOST_REACHED = {"planner.planner": 104, "plans.plan": 28, "search.exact": 15}  # to be 90
+MOST_REACHED = {"planner.planner": 95, "plans.plan": 25, "search.exact": 15}  # to be 90
 
 
 def modules(root: Path) -> Modules:

@@ -72,7 +72,7 @@ class Loops:
         self.library.autoddl_free.argtypes = [address] * 2
 
     def shortest(self, begins: Ints, targets: Ints, weights: Reals, length: Doubles) -> None:
-        """Shorten `length` [nodes, starts], of paths so far, by edges (`sbp.shortest_paths`).
+        """Shorten `length` [nodes, starts], of paths so far, by edges (`sbp.states`).
 
         begins: [nodes + 1] where the edges of each node begin among `targets` and `weights`
         """

@@ -41,8 +41,7 @@ from .._files import (
 )
 from ..sbp.collectives import COLLECTIVES, Collectives
 from ..sbp.mesh import Mesh
-from .link import GroupLine, Link
-from .provenance import Calibration
+from .link import Calibration, GroupLine, Link
 from .submesh import SubMesh
 
 MACHINES = Path(__file__).parent / "machines"  # the files that come with autoddl

@@ -114,7 +114,7 @@ class StepTape(StepTensors):
     _local: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
 
     def build(self) -> Tape:
-        done = [0]  # actions at each position of a strand, see `plans.schedule.turns`
+        done = [0]  # actions at each position of a strand, see `plans.schedule.orders`
         for op in self.plan.graph.ops:
             self._forward(op)
             if op.kind not in SOURCE_KINDS:

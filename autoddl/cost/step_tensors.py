@@ -36,7 +36,7 @@ class PlannedStep:
     again: which blocks are run again before their backward pass
     buckets: in which gradients travel beside the backward pass (`exchange`)
     ema: an average of the parameters is kept beside them
-    turns: of several micro-batches in flight on one mesh, see `plans.schedule.turns`
+    turns: of several micro-batches in flight on one mesh, see `plans.schedule.orders`
     """
 
     graph: Graph

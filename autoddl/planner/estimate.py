@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from ..cost.model import CostModel
 from ..graph.regions import Blocks
 from .coarse_to_fine import ClassBounds, class_bounds
-from .tables.few import Placed
 from .tables.group_table import NoStrategy, Space
 from .tables.groups import MicroBatches
 from .tables.memory import LeastBytes
 from .tables.pair_prices import PairPrices
+from .tables.tables import Few
 
 # So much more a bound might be. 0.001 and 0.01 give the same plans of GPT-0.35B on 2x16, VGG13 on
 # 64 and ViT-S in 0.4 GB on 2x8, in times within noise.
@@ -59,7 +59,7 @@ class Estimator:
     prices: PairPrices
     corrections: dict[tuple[int, Blocks], float] = field(default_factory=dict)
     check: Callable[[], None] = lambda: None
-    few: Placed | None = None
+    few: Few | None = None
 
     def __post_init__(self) -> None:
         self._known: dict[tuple[int, Blocks], Estimate] = {}

@@ -29,8 +29,7 @@ from ..search.reduced_costs import Restricted
 from .coarse_to_fine import CLOSE, ClassBounds
 from .estimate import Estimator
 from .realize import Candidate
-from .tables.few import Placed, computation_s
-from .tables.tables import TableBuilder, Tables, build_tables
+from .tables.tables import Few, TableBuilder, Tables, build_tables
 
 # Half and twice the narrowings, loosenings and repair, and 0.5 and 1 of the excess, gave the
 # same plans of VGG13 on 64, GPT-36B on 256 and GPT-0.35B on 2x16 devices, in times within noise.
@@ -125,7 +124,7 @@ class FittedSearch:
         self.results.append(result)
         return tables, result if bounds is None else dataclasses.replace(result, lower_bound=bound)
 
-    def _soon(self, builder: TableBuilder, few: Placed, beat_s: float) -> Candidate | None:
+    def _soon(self, builder: TableBuilder, few: Few, beat_s: float) -> Candidate | None:
         """A plan among few strategies, if one fits."""
         if not builder.prepare():
             return None
@@ -133,7 +132,7 @@ class FittedSearch:
         first = self.search(tables.problem, beat_s)
         if first is None:
             return None
-        first = dataclasses.replace(first, lower_bound=computation_s(builder))
+        first = dataclasses.replace(first, lower_bound=builder.computation_s)
         return self.within_limit(tables, first, is_thorough=False)
 
     def within_limit(

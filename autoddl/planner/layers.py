@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..graph.graph import Graph, Op
 from ..graph.placed import PlannedOp
-from ..plans.records import BATCH, COPIES, SUMMANDS, PlannedLayer, Split
+from ..plans.stage import BATCH, COPIES, SUMMANDS, PlannedLayer, Split
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp, Placement
 from ..search.problem import Choice, Table

@@ -37,8 +37,7 @@ from ..plans.checks import broken
 from ..plans.figures import figures
 from ..plans.format import format_at_least, format_bytes, format_seconds
 from ..plans.plan import Plan
-from ..plans.records import SearchRecord
-from ..plans.stage import StagePlan
+from ..plans.stage import SearchRecord, StagePlan
 from ..sbp.redistribute import PathTable
 from ..search.algorithms import Algorithm, find_algorithm
 from ..search.budget import Budget, Deadline
@@ -53,12 +52,11 @@ from .layers import describe_layers, next_best
 from .options import MOST_IN_FLIGHT, PlanOptions
 from .overlap import Overlapped, even
 from .realize import Candidate
-from .tables.few import Placed
 from .tables.group_table import NoStrategy, Space
 from .tables.groups import MicroBatches
 from .tables.memory import least_bytes
 from .tables.pair_prices import PairPrices
-from .tables.tables import Tables, build_tables
+from .tables.tables import Few, Tables, build_tables
 
 _GAP = 1e-4  # that a search which proves a bound may leave by default: no use to anyone to close
 _UNHINTED = 0.5  # of the seconds, for the plan without hints: chosen, not measured
@@ -85,7 +83,7 @@ def plan_mesh(
     options: PlanOptions,
     space: Space | None = None,
     prices: PairPrices | None = None,
-    few: Placed | None = None,
+    few: Few | None = None,
 ) -> MeshPlan:
     """The best plan found for a graph, or a stage's part of it, on `model`'s mesh.
 

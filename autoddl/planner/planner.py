@@ -25,7 +25,7 @@ from ..graph.regions import repeated_blocks
 from ..plans.figures import figures
 from ..plans.format import format_seconds
 from ..plans.plan import Plan
-from ..plans.records import PlannedBaseline
+from ..plans.stage import PlannedBaseline
 from ..search.budget import Deadline, Ended
 from .asked import check_no_stages, cost_model, micro_batch_counts, prepared, with_hints_of
 from .baselines.pricing import BaselinePricer, tried_again

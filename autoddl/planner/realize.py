@@ -34,8 +34,8 @@ from ..graph.placed import PlannedEdge, PlannedOp
 from ..graph.regions import Blocks
 from ..plans.schedule.buckets import best_buckets
 from ..plans.schedule.duplex import TurnsMaker, best_turns
+from ..plans.schedule.orders import Turns
 from ..plans.schedule.step import StepMaker
-from ..plans.schedule.turns import Turns
 from ..sbp.collectives import Step
 from ..sbp.layout import TensorSpec
 from ..sbp.mesh import Mesh

@@ -2,7 +2,6 @@
 
 from ..graph.placed import PlannedEdge, PlannedOp
 from .plan import Plan
-from .records import PlannedLayer, SearchRecord
-from .stage import StagePlan
+from .stage import PlannedLayer, SearchRecord, StagePlan
 
 __all__ = ["Plan", "PlannedEdge", "PlannedLayer", "PlannedOp", "SearchRecord", "StagePlan"]

@@ -20,7 +20,7 @@ from ..sbp.layout import Shape, is_even
 from ..sbp.mesh import Mesh
 from ..sbp.placement import NdSbp
 from ..sbp.signature import Signature, partial_gradient
-from .schedule.turns import check_turns
+from .schedule.orders import check_turns
 from .stage import StagePlan
 
 NOT_RECOMPUTED = (*SOURCE_KINDS, "stage_input", "stage_output", "loss")

@@ -14,10 +14,10 @@ from ..cost.account import Cost
 from ..graph.placed import PlannedEdge
 from ..plans.figures import figures
 from .plan import Plan
-from .records import PlannedLayer
 from .report.contents import titles
 from .report.notation import legend
 from .report.sections import Column, Figure, Figures, Report, Row, Table
+from .stage import PlannedLayer
 
 COLUMNS = (
     Column("name", "layer"),

@@ -1,7 +1,7 @@
 """Steps of a plan whose prices lie far outside what the machine file's calibration measured.
 
 A fitted price is a statement about messages and groups like those that were measured;
-`cluster.provenance.Calibration.covers` says which are. `extrapolated_steps` lists the others, alike
+`cluster.link.Calibration.covers` says which are. `extrapolated_steps` lists the others, alike
 ones once. A machine file without a calibration has estimates only, and nothing is listed.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..cluster.provenance import Calibration
+from ..cluster.link import Calibration
 from ..cost.account import inner_of
 from ..cost.operators import reduced_spec
 from ..sbp.collectives import Step, path_bytes

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from .records import Split
+from .stage import Split
 
 Value = str | float | int | bool | None | tuple[str, ...] | Split
 Unit = Literal[

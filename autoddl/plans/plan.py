@@ -44,10 +44,8 @@ from ..graph.hint_file import StoredHints
 from ..graph.hints import Hints
 from ..graph.regions import Blocks
 from . import checks
-from .records import PlannedBaseline, PlannedLayer
-from .schedule.orders import SCHEDULES, in_flight
-from .schedule.turns import num_strands
-from .stage import Once, StageFile, StagePlan
+from .schedule.orders import SCHEDULES, in_flight, num_strands
+from .stage import Once, PlannedBaseline, PlannedLayer, StageFile, StagePlan
 
 # Of all stages alike
 _ASKED = ("micro_batches", "seed", "optimizer", "comm_rule", "precision", "back_end", "ema")

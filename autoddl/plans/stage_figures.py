@@ -33,10 +33,9 @@ from ..graph.graph import Graph
 from ..graph.placed import PlannedEdge, PlannedOp
 from ..sbp.mesh import Mesh
 from ..search.problem import relative_gap
-from .records import PlannedLayer, StagePrice
 from .schedule.duplex import TurnsMaker
 from .schedule.step import Step, StepMaker
-from .stage import StagePlan
+from .stage import PlannedLayer, StagePlan, StagePrice
 
 _SEVERAL = 2  # micro-batches in flight: with more of them memory grows by equal steps
 Columns = dict[str, NDArray[np.float64]]  # operator -> the fields of a StagePrice

@@ -35,8 +35,7 @@ from .layout import Codes, Floats, Ints, TensorSpec, repeated_parts
 from .mesh import Mesh
 from .placement import Placement
 from .redistribute import PriceFn, without_latency
-from .shortest_paths import lengths
-from .states import core_codes, without_a_label
+from .states import core_codes, lengths, without_a_label
 
 # Up to so many states the quotient graph is complete. With 1,000 or 4,000 the plans of gpt_0_35b on
 # 2x16 and of dlrm on 2x8 are the same, in the same CPU time within noise.

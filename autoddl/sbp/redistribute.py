@@ -40,8 +40,7 @@ from .layout import (
 )
 from .mesh import Mesh
 from .placement import NdSbp
-from .shortest_paths import lengths
-from .states import Fans, StateGraph
+from .states import Fans, StateGraph, lengths
 
 PriceFn = Callable[[StepKind, tuple[int, ...]], tuple[float, float]]
 

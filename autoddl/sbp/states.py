@@ -6,6 +6,16 @@ a *core* of the `core_size` simplest states is kept, those whose label changes l
 to axis. Sources and targets outside the core are added for a query (`joined`), sources with
 outgoing edges only and targets with incoming edges only, so that the answer for one pair does not
 depend on the other pairs in the query.
+
+`lengths` are those of cheapest paths from many starts to all nodes of a graph:
+
+    length[start, v] = min over edges u -> v of length[start, u] + weight(u, v)
+
+holds for all v exactly when they are. Compiled loops (`_native`) take one node after the other and
+extend its paths along its edges, for some starts at once, until no length changes (Bellman and
+Ford); as cheapest paths have few edges, that takes few rounds. Where there are no compiled loops,
+SciPy searches from one start after the other (Dijkstra). Both give the same bits, because rounding
+keeps the order of sums.
 """
 
 from __future__ import annotations
@@ -16,6 +26,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from .._native.library import loops
 from .collectives import COLLECTIVES, Collectives, Step
 from .edges import (
     KIND_TABLE,
@@ -43,6 +54,9 @@ LARGE_CORE, SMALL_CORE = 7000, 5000
 # Of a scalar, whose states are so alike that 3 ** axes steps lead from state to state: on 13 axes
 # 4,096 of them took a third of the CPU time in which GPT-3 175B is planned in a hurry.
 SCALAR_STATES = 1024
+# Starts that are searched at once. Of 16 to 64 each takes the same CPU time within noise (10 %), of
+# one twice to four times as much (graphs of vgg13 on 64, densenet121 on 2x8, gpt3_175b on 128x8).
+_AT_ONCE = 64
 
 
 def core_size(mesh: Mesh, ndim: int) -> int:
@@ -291,3 +305,32 @@ def _same_states(left: Codes, right: Codes, ndim: int) -> Ints:
 
 def _shifted(edges: Ints, first_src: int, first_dst: int) -> Ints:
     return edges + np.array([[first_src], [first_dst], [0], [0]])
+
+
+def lengths(
+    begins: Ints, targets: Ints, weights: Floats, starts: Ints, ends: Ints | None = None
+) -> Floats:
+    """[starts, ends] lengths of the cheapest paths; None: to all nodes.
+
+    begins: [nodes + 1] where the edges that leave each node begin among `targets` and `weights`
+
+    Edges of infinite weight are not there.
+    """
+    num_nodes = len(begins) - 1
+    compiled = loops()
+    if compiled is None:
+        from scipy.sparse import csr_matrix
+        from scipy.sparse.csgraph import dijkstra
+
+        matrix = csr_matrix((weights, targets, begins), shape=(num_nodes, num_nodes))
+        found = dijkstra(matrix, indices=starts)
+        return found if ends is None else found[:, ends]
+    first_edges, leads_to = begins.astype(np.int32), targets.astype(np.int32)
+    found = np.empty((len(starts), num_nodes if ends is None else len(ends)))
+    for first in range(0, len(starts), _AT_ONCE):
+        own = starts[first : first + _AT_ONCE]
+        length = np.full((num_nodes, len(own)), np.inf)
+        length[own, np.arange(len(own))] = 0.0
+        compiled.shortest(first_edges, leads_to, weights, length)
+        found[first : first + _AT_ONCE] = (length if ends is None else length[ends]).T
+    return found

@@ -24,8 +24,8 @@ from ..planner.planner import each_baseline, find_plan
 from ..plans import Plan
 from ..plans.figures import figures
 from ..plans.format import format_seconds
-from ..plans.records import PlannedBaseline
 from ..plans.report.contents import unfit_text
+from ..plans.stage import PlannedBaseline
 
 OURS = "autoddl"
 OWN_TOPOLOGY = "each layer its own"

@@ -23,7 +23,7 @@ from autoddl.cluster.link import Link
 from autoddl.cluster.spec import Cluster
 from autoddl.cluster.submesh import SubMesh
 from autoddl.plans.reshard.plan import ReshardPlan, plan_reshard
-from autoddl.plans.reshard.unit_tasks import End
+from autoddl.plans.reshard.strategies import End
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.placement import NdSbp
 from autoddl.tools.box import Box

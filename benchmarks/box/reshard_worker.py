@@ -14,7 +14,7 @@ import numpy as np
 import oneflow as flow
 
 from autoddl.plans.reshard.plan import ReshardPlan
-from autoddl.plans.reshard.unit_tasks import End
+from autoddl.plans.reshard.strategies import End
 from autoddl.runtime.comm.groups import Groups
 from autoddl.runtime.comm.transfers import Resharding
 from autoddl.runtime.jobs.guard import install_guard, rank

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from autoddl import explain
-from autoddl.cluster.provenance import Calibration, Range
+from autoddl.cluster.link import Calibration, Range
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.extrapolation import extrapolated_steps

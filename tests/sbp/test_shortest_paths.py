@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from autoddl.sbp import shortest_paths
+from autoddl.sbp import states
 from autoddl.sbp.mesh import Mesh
-from autoddl.sbp.shortest_paths import lengths
-from autoddl.sbp.states import StateGraph
+from autoddl.sbp.states import StateGraph, lengths
 
 
 def least_sums(nodes, src, dst, weights):
@@ -38,8 +37,8 @@ def random_edges(rng, nodes, count):
 @pytest.mark.parametrize("count", [0, 20, 150, 600])
 def test_lengths_are_the_least_sums(monkeypatch, compiled, count):
     if not compiled:
-        monkeypatch.setattr(shortest_paths, "loops", lambda: None)
-    monkeypatch.setattr(shortest_paths, "_AT_ONCE", 8)
+        monkeypatch.setattr(states, "loops", lambda: None)
+    monkeypatch.setattr(states, "_AT_ONCE", 8)
     for seed in range(5):
         rng = np.random.default_rng(seed)
         edges = random_edges(rng, 40, count)
@@ -58,7 +57,7 @@ def test_compiled_loops_and_scipy_give_the_same_bits(monkeypatch):
     edges = (graph.src, graph.dst), (graph.dst, graph.src)
     ways = [by_source(size, *ends, weights) for ends in edges]
     found = [lengths(*way, starts) for way in ways]
-    monkeypatch.setattr(shortest_paths, "loops", lambda: None)
+    monkeypatch.setattr(states, "loops", lambda: None)
     for way, own in zip(ways, found, strict=True):
         assert np.isinf(own).any() and np.isfinite(own).any()
         assert np.array_equal(own, lengths(*way, starts))

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 
 from ...graph import demands
 from ...graph.graph import SOURCE_KINDS, Graph, Op
-from ...plans.records import Split
+from ...plans.stage import Split
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp, Placement
 from ...sbp.signature import is_matmul

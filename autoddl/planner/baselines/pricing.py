@@ -27,7 +27,7 @@ from functools import cached_property
 from ...cost.model import CostModel
 from ...cost.recompute import Checkpointing
 from ...graph.regions import Blocks
-from ...plans.records import PlannedBaseline
+from ...plans.stage import PlannedBaseline
 from ...sbp.mesh import Mesh
 from ...search.algorithms import find_algorithm
 from ...search.budget import Budget

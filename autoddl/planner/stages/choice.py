@@ -27,7 +27,7 @@ from ...cost.model import CostModel
 from ...graph.cut import CutGraph
 from ...graph.rows import find_rows, why_whole
 from ...plans.format import format_seconds
-from ...plans.records import StagePrice
+from ...plans.stage import StagePrice
 from ...search.budget import Deadline
 from ..options import INTERLEAVED, PlanOptions
 from .partition import partitions

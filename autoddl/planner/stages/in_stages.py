@@ -18,9 +18,8 @@ from ...graph.hints import as_hints
 from ...graph.regions import repeated_blocks
 from ...plans.figures import figures
 from ...plans.plan import Plan
-from ...plans.records import PlannedBaseline
 from ...plans.schedule.orders import in_flight
-from ...plans.stage import StagePlan
+from ...plans.stage import PlannedBaseline, StagePlan
 from ...search.budget import Deadline, Ended
 from ..asked import stage_counts
 from ..mesh import MeshPlan, plan_mesh, write_stage

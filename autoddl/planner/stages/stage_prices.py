@@ -19,7 +19,8 @@ not all also pays for sending and adding up its gradient once an iteration.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -28,14 +29,16 @@ from numpy.typing import NDArray
 from ...cost.model import CostModel
 from ...cost.recompute import Recomputation
 from ...graph.cut import CutGraph
+from ...graph.placed import PlannedOp
 from ...graph.regions import repeated_blocks
-from ...plans.records import StagePrice
+from ...plans.stage import StagePrice
 from ...search.budget import Deadline
 from ..asked import micro_graph
-from ..tables.few import Placed
-from ..tables.group_table import Space
+from ..tables.group_table import GroupTable, Space
+from ..tables.groups import Group
 from ..tables.memory import least_bytes
 from ..tables.pair_prices import PairPrices
+from ..tables.tables import Rows, TableBuilder
 from .stage_search import Answer, Searched, StageSearch, shorten
 from .task import Shape, in_flight
 
@@ -332,3 +335,44 @@ def _fastest(answers: Sequence[Array], micro_batches: int, held: int, limit: flo
             whole = np.where(better, seconds(mixed), whole)
             best = np.where(better[..., None], mixed, best)
     return best
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Of each group those strategies that place its operators as one of `plans` does.
+
+    They are for a plan of a stage that is wanted soon.
+
+    plans: operator -> its placements; of a group with other operators all strategies stay
+    """
+
+    plans: Sequence[Mapping[str, PlannedOp]]
+
+    def __call__(self, builder: TableBuilder) -> list[Rows]:
+        tables = builder.group_tables
+        kept = [np.zeros(len(table.assign), dtype=bool) for table in tables]
+        known: set[tuple[int, tuple[PlannedOp | None, ...]]] = set()
+        for group, node in zip(builder.grouping.groups, builder.nodes, strict=True):
+            for plan in self.plans:
+                placed = tuple(plan.get(op.name) for op in group.ops)
+                if (node, placed) not in known:
+                    known.add((node, placed))
+                    kept[node] |= _like(tables[node], group, placed)
+        return [np.flatnonzero(mask if mask.any() else ~mask) for mask in kept]
+
+
+def _like(
+    table: GroupTable, group: Group, placed: Sequence[PlannedOp | None]
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Mask of the strategies with these placements of inputs and outputs."""
+    mask = np.ones(len(table.assign), dtype=bool)
+    for number, own in enumerate(placed):
+        if own is None:
+            continue
+        for index in range(len(group.ops[number].inputs)):
+            codes = table.codes(lambda c, n=number, i=index: c.signatures[n].ins[i])
+            mask &= (codes == own.ins[index].codes).all(axis=1)
+        for index in range(len(group.ops[number].outputs)):
+            codes = table.codes(lambda c, n=number, i=index: c.signatures[n].outs[i])
+            mask &= (codes == own.outs[index].codes).all(axis=1)
+    return mask

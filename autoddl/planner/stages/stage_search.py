@@ -35,7 +35,7 @@ from ...graph.cut import CutGraph
 from ...graph.graph import Graph
 from ...graph.placed import PlannedOp
 from ...graph.regions import repeated_blocks
-from ...plans.records import StagePrice
+from ...plans.stage import StagePrice
 from ...plans.stage_figures import Columns, columns
 from ...sbp.layout import units_of_dim
 from ...sbp.mesh import Mesh

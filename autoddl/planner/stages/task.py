@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cluster.submesh import SubMesh
-from ...plans.records import StagePrice
+from ...plans.stage import StagePrice
 
 Shape = tuple[int, int, int]  # hosts, devices of each, the group of hosts (0 if all are alike)
 Array = NDArray[np.float64]

@@ -28,7 +28,7 @@ tables are of that mean, and `planner.overlap` says of which.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -220,6 +220,12 @@ class TableBuilder:
         self.group_tables = [self.last.of_group(g, self.tables.local(g)) for g in self.owners]
         least = [float(table.least_bytes.min()) for table in self.group_tables]
         return sum(least[node] for node in self.nodes) <= self.model.limit_bytes
+
+    @property
+    def computation_s(self) -> float:
+        """Seconds that no choice falls below, once prepared."""
+        least = [float(table.compute_s.min()) for table in self.group_tables]
+        return self.micro_batches * sum(least[node] for node in self.nodes)
 
     def _key(self, number: int) -> Hashable:
         """Equal for groups that share a table."""
@@ -418,3 +424,7 @@ class TableBuilder:
         copies = self.tables.held_bytes(wire.spec, wire.wanted)
         found = np.where(differs, wire.kept * copies[None, :], 0.0)
         return found if wire.added is None else found + wire.added
+
+
+# Some strategies of each group of a prepared builder, enough for a plan that is wanted soon.
+Few = Callable[[TableBuilder], Sequence[Rows]]

@@ -15,7 +15,7 @@ from ...cluster.link import Link
 from ...cluster.spec import Cluster, HostGroup
 from ..figures import figures
 from ..plan import Plan
-from ..records import COPIES, PlannedLayer
+from ..stage import COPIES, PlannedLayer
 from ..stage_figures import stage_figures
 from .sections import Column, Row, Table
 

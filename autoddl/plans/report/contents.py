@@ -11,11 +11,10 @@ from ...graph.rows import find_rows
 from ...plans.figures import figures
 from ..format import format_bytes
 from ..plan import Plan
-from ..records import PlannedBaseline
 from ..reshard.plan import ReshardPlan
 from ..schedule.schedule import Costs
 from ..schedule.simulate import simulate
-from ..stage import StagePlan
+from ..stage import PlannedBaseline, StagePlan
 from .changes import Change, changes
 from .layers import layers_table
 from .machine import estimates, estimates_notes, machine_sections

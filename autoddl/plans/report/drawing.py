@@ -21,9 +21,8 @@ from ...sbp.placement import NdSbp
 from ..figures import SHARED, figures
 from ..format import format_bytes, format_seconds
 from ..plan import Plan
-from ..records import PlannedLayer
 from ..schedule.simulate import Span
-from ..stage import StagePlan
+from ..stage import PlannedLayer, StagePlan
 from ..stage_figures import stage_figures
 from .notation import placement
 

@@ -12,8 +12,7 @@ from ...sbp.collectives import Step, path_bytes, work_of
 from ...sbp.placement import NdSbp
 from ...sbp.redistribute import path_cost
 from ..format import format_bytes, format_seconds
-from ..records import PlannedLayer
-from ..stage import StagePlan
+from ..stage import PlannedLayer, StagePlan
 from .notation import legend, placement
 from .sections import NOTATIONS, Column, Notation, Row, Table
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp, Placement
 from ..format import short_signature
-from ..records import BATCH, COPIES, MEANINGS, SUMMANDS, Split
+from ..stage import BATCH, COPIES, MEANINGS, SUMMANDS, Split
 from .sections import Notation
 
 TOPOLOGY = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ..format import Unit, Value, shared_name, without_numbers, written
-from ..records import Split
+from ..stage import Split
 
 Row = Mapping[str, Value]
 Notation = Literal["words", "sbp"]  # `batch 4 × out 2`, or the labels of the AutoDDL paper

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from ..figures import figures
 from ..format import format_bytes, format_seconds
 from ..plan import Plan
-from ..records import BATCH, COPIES, PlannedBaseline, PlannedLayer, Split
-from ..stage import StagePlan
+from ..stage import BATCH, COPIES, PlannedBaseline, PlannedLayer, Split, StagePlan
 from ..stage_figures import stage_figures
 from .changes import repeated, repeated_layers
 from .sections import Figure, Figures

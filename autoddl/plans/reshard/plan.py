@@ -21,8 +21,18 @@ from ...cluster.spec import Cluster
 from ...cluster.submesh import Device
 from ...sbp.layout import TensorSpec
 from .order import ORDERS, Job, Option, run
-from .strategies import STRATEGIES, Delivery, Move, Strategy, deliver, in_rounds, shared_seconds
-from .unit_tasks import End, UnitTask, unit_tasks
+from .strategies import (
+    STRATEGIES,
+    Delivery,
+    End,
+    Move,
+    Strategy,
+    UnitTask,
+    deliver,
+    in_rounds,
+    shared_seconds,
+    unit_tasks,
+)
 
 # Evaluations. Of 70 random reshardings, twice the budget changes none, half changes one and a
 # quarter two, of which one becomes 20 % slower.

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from ...plans.figures import figures
-from ...plans.links import Link
+from ...plans.figures import Link, figures
 from ...plans.schedule.orders import Action
 from ..execution.executor import sent_key
 from ..part import Job, Outgoing, Part

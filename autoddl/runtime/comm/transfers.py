@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from ...cluster.submesh import Device, SubMesh
 from ...plans.reshard.plan import ReshardPlan
-from ...plans.reshard.strategies import Move
-from ...plans.reshard.unit_tasks import UnitTask
+from ...plans.reshard.strategies import Move, UnitTask
 from ...sbp.layout import local_slices
 from ...sbp.placement import NdSbp
 from ..backend import Backend, Tensor

@@ -15,8 +15,7 @@ from ...graph.graph import Graph
 from ...graph.placed import PlannedOp
 from ...graph.rows import rows_apart
 from ...plans import Plan
-from ...plans.figures import figures
-from ...plans.links import Link
+from ...plans.figures import Link, figures
 from ...sbp.layout import TensorSpec, is_even
 from ...sbp.mesh import Mesh
 from ...sbp.placement import NdSbp

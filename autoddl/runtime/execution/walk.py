@@ -8,8 +8,7 @@ from typing import Any
 
 from ...plans.figures import figures
 from ...plans.schedule.hoist import hoisted
-from ...plans.schedule.orders import Action
-from ...plans.schedule.turns import num_strands
+from ...plans.schedule.orders import Action, num_strands
 from ..comm.passing import Passing
 from ..part import Job, Part
 

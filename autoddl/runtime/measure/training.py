@@ -26,9 +26,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from ...plans import Plan
-from ...plans.figures import figures
+from ...plans.figures import Link, figures
 from ...plans.format import written
-from ...plans.links import Link
 from ...plans.report.machine import estimates_notes
 from ...plans.schedule.simulate import Deadlock, sorted_tasks
 from ...plans.stage_figures import stage_figures

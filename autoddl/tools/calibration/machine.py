@@ -8,8 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from ...cluster.link import Link
-from ...cluster.provenance import Calibration, Range
+from ...cluster.link import Calibration, Link, Range
 from ...cluster.spec import Cluster, Curve, Device, OperatorTimes
 from ...runtime.measure.record import BesideTimes, DeviceTimes, Record, Timing
 from ...runtime.measure.schedule import Point

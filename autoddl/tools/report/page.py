@@ -15,10 +15,10 @@ from typing import Any
 
 from ...plans import Plan
 from ...plans.format import Value
-from ...plans.records import COPIES, MEANINGS, Split
 from ...plans.report import report
 from ...plans.report.drawing import drawing
 from ...plans.report.sections import Figures, Report, Section, ShownRow, Table
+from ...plans.stage import COPIES, MEANINGS, Split
 
 # what takes time -> the class of the style sheet that colours it
 TIMES = {

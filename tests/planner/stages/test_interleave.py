@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from autoddl.planner.stages.choice import equal_shapes, interleaved_partition
-from autoddl.plans.records import StagePrice
+from autoddl.plans.stage import StagePrice
 
 SECONDS = (3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0, 5.0)
 

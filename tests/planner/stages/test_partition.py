@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from autoddl.planner.stages.choice import with_waits
 from autoddl.planner.stages.partition import partition, partitions
 from autoddl.planner.stages.task import Task, in_flight, shapes_of
-from autoddl.plans.records import StagePrice
 from autoddl.plans.schedule import orders
 from autoddl.plans.schedule.make import make_schedule
 from autoddl.plans.schedule.schedule import Costs
 from autoddl.plans.schedule.simulate import simulate
+from autoddl.plans.stage import StagePrice
 
 
 class Instance:

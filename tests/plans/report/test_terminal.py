@@ -8,10 +8,10 @@ from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.figures import figures
 from autoddl.plans.format import short_signature, short_topology, written
-from autoddl.plans.records import MEANINGS
 from autoddl.plans.report import explain, report
 from autoddl.plans.report.sections import Column, Notation, Report, Table
 from autoddl.plans.report.terminal import text
+from autoddl.plans.stage import MEANINGS
 from tests.clusters import cluster
 from tests.graphs import attention
 from tests.plans.example import BOTH, PLAN, STAGED

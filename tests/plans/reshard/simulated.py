@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from autoddl.cluster.submesh import Device
 from autoddl.plans.reshard.plan import ReshardPlan
-from autoddl.plans.reshard.unit_tasks import Box, End, UnitTask
+from autoddl.plans.reshard.strategies import Box, End, UnitTask
 from autoddl.sbp.layout import local_slices
 
 

@@ -13,8 +13,7 @@ from autoddl.cluster.spec import Cluster, Device
 from autoddl.cluster.submesh import SubMesh
 from autoddl.plans.reshard.order import ORDERS, Job, Option, dfs, lower_bound, makespan
 from autoddl.plans.reshard.plan import plan_reshard
-from autoddl.plans.reshard.strategies import STRATEGIES
-from autoddl.plans.reshard.unit_tasks import End, unit_tasks
+from autoddl.plans.reshard.strategies import STRATEGIES, End, unit_tasks
 from autoddl.sbp.layout import TensorSpec, local_slices
 from autoddl.sbp.placement import B, NdSbp, P, S
 from tests.plans.reshard.simulated import carry_out

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from autoddl.cluster.link import Link
 from autoddl.cluster.submesh import SubMesh
 from autoddl.plans.reshard.plan import plan_reshard
-from autoddl.plans.reshard.strategies import STRATEGIES, Strategy, in_rounds
-from autoddl.plans.reshard.unit_tasks import End
+from autoddl.plans.reshard.strategies import STRATEGIES, End, Strategy, in_rounds
 from autoddl.sbp.layout import TensorSpec
 from autoddl.sbp.placement import NdSbp
 from benchmarks.table2 import CASES

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoddl.plans.schedule.make import make_schedule
+from autoddl.plans.schedule.make import make_schedule, verify
 from autoddl.plans.schedule.orders import SCHEDULES, Action, Kind
 from autoddl.plans.schedule.schedule import Costs, Schedule, chain
 from autoddl.plans.schedule.simulate import (
@@ -20,7 +20,6 @@ from autoddl.plans.schedule.simulate import (
     simulate,
     sorted_tasks,
 )
-from autoddl.plans.schedule.verify import verify
 
 GOLDEN = Path(__file__).parent / "golden"
 RECEIVED: dict[Kind, Kind] = {"F": "RF", "B": "RB"}  # before what comes from another stage

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from autoddl.plans.schedule.duplex import Strand, interleaved
 from autoddl.plans.schedule.simulate import Queued, run
-from autoddl.plans.schedule.strands import Strand, interleaved
 
 
 def random_strand(rng: np.random.Generator, most: int) -> Strand:

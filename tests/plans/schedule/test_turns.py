@@ -9,9 +9,8 @@ from autoddl.planner.planner import find_plan
 from autoddl.plans import Plan
 from autoddl.plans.figures import figures
 from autoddl.plans.schedule.buckets import best_buckets
-from autoddl.plans.schedule.duplex import TurnsMaker, best_turns, pieces_of
-from autoddl.plans.schedule.strands import interleaved
-from autoddl.plans.schedule.turns import check_turns
+from autoddl.plans.schedule.duplex import TurnsMaker, best_turns, interleaved, pieces_of
+from autoddl.plans.schedule.orders import check_turns
 from autoddl.plans.stage import StagePlan
 from autoddl.plans.stage_figures import stage_figures
 from tests.clusters import cluster

@@ -10,8 +10,7 @@ import numpy as np
 
 from autoddl.cluster.submesh import SubMesh
 from autoddl.plans.reshard.plan import plan_reshard
-from autoddl.plans.reshard.strategies import STRATEGIES
-from autoddl.plans.reshard.unit_tasks import End
+from autoddl.plans.reshard.strategies import STRATEGIES, End
 from autoddl.runtime.comm.transfers import Resharding
 from autoddl.runtime.jobs.guard import install_guard, rank, world_size
 from autoddl.sbp.layout import TensorSpec, local_slices

@@ -8,8 +8,8 @@ import pytest
 from autoddl.planner.options import PlanOptions
 from autoddl.planner.planner import find_plan
 from autoddl.plans.figures import figures
-from autoddl.plans.records import Split, SplitPart
 from autoddl.plans.report import report
+from autoddl.plans.stage import Split, SplitPart
 from autoddl.tools.report.browser import ask, find_browser, screenshot
 from autoddl.tools.report.page import page, split_parts, view
 from tests.clusters import cluster
