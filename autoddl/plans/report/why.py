@@ -77,11 +77,13 @@ class _Kind:
 
     @property
     def text(self) -> str:
-        """`10 layers such as features.2 by batch 4 (85% of the computation, ...)`."""
+        """`splits 10 layers such as features.2 by batch 4 (85% of the computation, ...)`."""
         largest, others = _called(self.layers[0]), len(self.layers) - 1
         which = f"{others + 1} layers such as {largest}" if others else largest
         shares = f"{self.compute:.0%} of the computation, {self.parameters:.0%} of the parameters"
-        return f"{which} by {self.split} ({shares})"
+        if self.is_alike:
+            return f"computes {which} on every device ({shares})"
+        return f"splits {which} by {self.split} ({shares})"
 
 
 def _kinds(stage: StagePlan) -> list[_Kind]:
@@ -117,10 +119,13 @@ def _splits(plan: Plan) -> str:
         )
     if len(kinds) == 1:
         return f"Splits all layers by {kinds[0].split}{_because(plan, kinds)}."
-    told = " and ".join(kind.text for kind in kinds[:_NAMED])
+    told = kinds[0].text
+    for kind in kinds[1:_NAMED]:
+        again = not kinds[0].is_alike  # "splits a by x and b by y"
+        told += f" and {kind.text.removeprefix('splits ') if again else kind.text}"
     others = sum(len(kind.layers) for kind in kinds[_NAMED:])
     rest = f", and {_counted(others)} in other ways" if others else ""
-    return f"Splits {told}{rest}{_because(plan, kinds)}."
+    return f"{told[0].upper()}{told[1:]}{rest}{_because(plan, kinds)}."
 
 
 def _because(plan: Plan, kinds: Sequence[_Kind]) -> str:

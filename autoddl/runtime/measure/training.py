@@ -72,9 +72,10 @@ class Compared:
         return large > FAR * small and large - small > least
 
     def __str__(self) -> str:
-        ratio = f" ({self.measured / self.predicted:.2g} times)" if self.predicted else ""
+        ratio = self.measured / self.predicted if self.predicted else 0.0
+        times = f" ({ratio:.0f} times)" if ratio >= 10 else f" ({ratio:.2g} times)"
         texts = (written(value, self.unit) for value in (self.measured, self.predicted))
-        return f"{' instead of '.join(texts)}{ratio}"
+        return f"{' instead of '.join(texts)}{times if self.predicted else ''}"
 
 
 class StepWatch:

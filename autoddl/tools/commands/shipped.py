@@ -19,6 +19,7 @@ def machines() -> None:
     """
     from ...cluster import Cluster
     from ...cluster.spec import MACHINES
+    from ...plans.format import format_bytes
 
     for file in sorted(MACHINES.glob("*.json")):
         found = Cluster.load(file)
@@ -26,7 +27,7 @@ def machines() -> None:
         origin = "measured" if found.calibration else "estimated"
         click.echo(
             f"{file.stem:10}  {found.nodes} x {found.gpus_per_node} {device.kind}, "
-            f"{device.memory_bytes / 1e9:g} GB each, {origin}"
+            f"{format_bytes(device.memory_bytes)} each, {origin}"
         )
     click.echo(f"The files are in {MACHINES}.")
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from markupsafe import Markup
 
 from ...plans import Plan
 from ...plans.format import Value
@@ -95,9 +98,19 @@ def view(shown: Report, drawn: Mapping[str, Any] | None = None) -> dict[str, Any
         "same": [(part.title, part.same_as) for part in shown.parts if part.same_as],
         "legend": legend(sections, drawn),
         "splits": split_parts,
+        "with_commands": with_commands,
         "words": WORDS,
         "drawing": drawn,
     }
+
+
+def with_commands(text: str) -> Markup:
+    """A sentence in HTML, in which the commands that it quotes stand out and stay on one line."""
+    pieces = re.split(r"['`](autoddl [^'`]+)['`]", text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece) if number % 2 else piece
+        for number, piece in enumerate(pieces)
+    )
 
 
 def legend(

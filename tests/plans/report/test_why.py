@@ -72,6 +72,16 @@ def test_short_memory_is_named_with_what_is_done():
     )
 
 
+def test_layers_in_copies_are_not_called_split():
+    """Small layers beside a wide one cost less where every device computes them."""
+    plan = find_plan(mlp(64, (*(16,) * 12, 4096, 8)), LAPTOP)
+    whole = [layer for layer in plan.layers if str(layer.split) == "copies 4"]
+    assert 0 < len(whole) < len(plan.layers)
+    told = sentences(plan)["what"]
+    assert "on every device (" in told and "by copies" not in told
+    assert told.count("plits ") == 1
+
+
 def zero_plan() -> Plan:
     """Of a known scheme, which has no next best split to show."""
     plan = baseline_plans(mlp(16, (32, 64, 32)), LAPTOP)["ZeRO"][1]

@@ -19,4 +19,5 @@ def test_off_is_far_in_ratio_and_in_size():
     assert not Compared(0.01, 0.1).is_off(0.1)
     assert Compared(0.0, 1.0).is_off(0.1)
     assert str(Compared(0.01, 0.03)) == "30 ms instead of 10 ms (3 times)"
+    assert str(Compared(0.01, 1.4)) == "1.4 s instead of 10 ms (140 times)"
     assert str(Compared(0.0, 2e6, "bytes")) == "2 MB instead of 0 B"
