@@ -19,6 +19,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -79,6 +80,17 @@ class Page:
                 printed = self.output
         for text in promised:
             check_shown(text, printed)
+
+    def run_what_is_left_out(self, why: str) -> None:
+        """Blocks that `run` only parses for this reason, each by itself; at least one."""
+        blocks = [b for b in self.blocks if b["key"] == "not run" and b["note"] == why]
+        assert blocks
+        for block in blocks:
+            if block["language"] == "python":
+                self.program([block["text"]])
+            else:
+                for line in block["text"].splitlines():
+                    self.command(line, only_parse=False)
 
     def program(self, parts: Sequence[str]) -> None:
         env = {name: value for name, value in os.environ.items() if name not in SET_BY_ONEFLOW}
@@ -149,13 +161,32 @@ def check_shown(shown: str, output: str) -> None:
     "path", [p for p in PAGES if BLOCK.search(p.read_text())], ids=lambda p: p.stem
 )
 def test_what_a_page_shows_runs(path, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+    enter(tmp_path, monkeypatch)
+    Page(path, tmp_path).run()
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1500)
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="root makes hosts in a box")
+def test_what_needs_root_on_a_page_runs(tmp_path, monkeypatch):
+    enter(tmp_path, monkeypatch)
+    page = Page(ROOT / "docs" / "hosts-and-slurm.md", tmp_path)
+    page.run()
+    page.run_what_is_left_out("needs root")
+
+
+def enter(folder: Path, monkeypatch) -> None:
+    """Go there, as a reader would who has this clone, or the installed wheel alone."""
+    monkeypatch.chdir(folder)
     if INSTALLED:
         monkeypatch.delenv("PYTHONPATH", raising=False)
     else:
-        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT}")
+        monkeypatch.setenv("PYTHONPATH", f"{folder}:{ROOT}")
     monkeypatch.setenv("COLUMNS", WIDTH)
-    Page(path, tmp_path).run()
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
 def test_every_command_is_shown():
