@@ -35,10 +35,18 @@ def written(value: Value, unit: Unit) -> str:
     if unit in ("bytes", "more_bytes"):
         return _signed(value, unit) + format_bytes(value)
     if unit == "share":
-        return f"{100 * value:.3g} %"
+        return f"{_plain(100 * value)} %"
     if unit == "times":
         return f"{value:.3g}" if value >= 10 else f"{value:.2f}"
     return str(value)
+
+
+def _plain(value: float) -> str:
+    """Three digits, without an exponent: 0.0000512."""
+    text = f"{value:.3g}"
+    if "e" in text:
+        return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+    return text
 
 
 def _signed(value: float, unit: Unit) -> str:

@@ -180,8 +180,11 @@ def _course(stage: StagePlan) -> dict[str, Any]:
     if fullest.bytes < limit <= _IN_SIGHT * fullest.bytes:
         top = 1.05 * limit
     beyond = ", far above this picture" if limit > top else ""
+    needed = stage_figures(stage).required_bytes()
+    more = f"the plan needs {format_bytes(needed)}, as a compiled step holds more; "
     return {
-        "text": f"at most {format_bytes(fullest.bytes)}, at {fullest.name}; the limit is "
+        "text": f"at most {format_bytes(fullest.bytes)}, at {fullest.name}; "
+        f"{more if needed > fullest.bytes else ''}the limit is "
         f"{format_bytes(limit)}{beyond}",
         "limit_bytes": limit if math.isfinite(limit) else None,
         "top_bytes": top,

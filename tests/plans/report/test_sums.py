@@ -1,4 +1,4 @@
-"""What people read in a table adds up to the total that they read, in fifty plans of all kinds."""
+"""What people read in a table adds up to the total that they read, in sixty plans of all kinds."""
 
 import math
 import random
@@ -28,11 +28,16 @@ SHAPES = ((1, 1), (2, 2), (4, 1), (1, 4), (2, 3), (2, 4))
 MACHINES = ("laptop", "piz_daint", "gcp_a100")
 KINDS = (
     "plain", "micro-batches", "tight", "ZeRO", "run again", "float16", "stages", "overlap",
-    "in flight", "shares",
+    "in flight", "shares", "unlike hosts", "stages on unlike hosts", "hints", "hints in stages",
 )  # fmt: skip
 NO_OTHERS = PlanOptions(baselines=False)
+DEVICE = cluster("laptop", 2, 2).device
+SLOW = replace(
+    DEVICE, memory_bytes=2e9, flops_per_s={d: r / 3 for d, r in DEVICE.flops_per_s.items()}
+)
+UNLIKE = HostGroup("fast", 1), HostGroup("slow", 1, SLOW)
 OTHERS = ("scheme", "split", "micro-batches", "x ours")  # columns without a unit
-SEVERAL = 50
+SEVERAL = 60
 
 
 def some_graph(rng: random.Random) -> Graph:
@@ -53,6 +58,20 @@ def some_plan(number: int) -> Plan:
         layers = mlp(16, (32, *(rng.choice((32, 64)) for _ in range(3)), 16))
         where = cluster(rng.choice(MACHINES), 2, rng.choice((1, 2)))
         return find_plan(layers, where, PlanOptions(stages=2, micro_batches=4))
+    if kind == "stages on unlike hosts":
+        where = replace(cluster("laptop", 2, 2), groups=UNLIKE)
+        return find_plan(
+            mlp(512, (32, 64, rng.choice((64, 128)), 32)), where, PlanOptions(stages=2)
+        )
+    if kind.startswith("hints"):
+        hints = {"fc0": rng.choice(("replicate(2)", "split(2)")), "fc1": "split(2)"}
+        given = replace(NO_OTHERS, hints=hints, stages=2 if "stages" in kind else None)
+        return find_plan(
+            mlp(rng.choice((16, 512)), (32, 64, 48, 32)), cluster("laptop", 2, 2), given
+        )
+    if kind == "unlike hosts":
+        where = replace(cluster("laptop", 2, rng.choice((1, 2))), groups=UNLIKE)
+        return find_plan(mlp(480, (256, 512, rng.choice((256, 128)))), where, PlanOptions())
     if kind == "tight":
         graph, where = residual(2, 256, rng.choice((48, 64))), cluster("laptop", 2, 2)
         limit = 0.7 * figures(find_plan(graph, where, NO_OTHERS)).needed_bytes[0]
@@ -116,10 +135,12 @@ def test_they_are_of_all_kinds():
     assert {plan.num_stages for plan in PLANS} == {1, 2}
     assert {plan.precision for plan in PLANS} == {"float32", "float16"}
     assert sum(plan.micro_batches > 1 for plan in PLANS) >= 10
-    assert sum(bool(plan.recomputed) for plan in PLANS) >= 5
+    assert sum(bool(plan.recomputed) for plan in PLANS) >= 4
     assert sum(any(stage.buckets for stage in plan.stages) for plan in PLANS) >= 4
     assert sum(any(stage.turns for stage in plan.stages) for plan in PLANS) >= 4
     assert sum(any(stage.shares for stage in plan.stages) for plan in PLANS) >= 4
+    assert sum(bool(plan.hints) for plan in PLANS) >= 6
+    assert sum(bool(plan.cluster.groups) for plan in PLANS) >= 9
     stored = [any(e.zero_stage for s in plan.stages for e in s.edges.values()) for plan in PLANS]
     assert sum(stored) >= 5
     assert len({str(layer.split) for plan in PLANS for layer in plan.layers}) > 9
@@ -150,7 +171,7 @@ def test_columns_that_are_read_add_up_to_their_totals(plan: Plan):
             assert sum(layer[key] for layer in layers) == own["link_bytes"][link]["total"]
 
 
-@pytest.mark.parametrize("plan", PLANS[::11], ids=range(5))
+@pytest.mark.parametrize("plan", PLANS[::11], ids=range(6))
 def test_what_is_read_of_each_scheme_adds_up(plan: Plan):
     shown = comparison_report(compare(plan.graph, plan.cluster, PlanOptions(micro_batches=1)))
     lines = [

@@ -11,7 +11,7 @@ from autoddl.cost.account import Cost, total
 from autoddl.plans import Plan
 from autoddl.plans.bounds import product_bytes
 from autoddl.plans.figures import figures
-from autoddl.plans.format import format_bytes, format_seconds
+from autoddl.plans.format import format_bytes, format_seconds, written
 from autoddl.plans.report.changes import repeated, same_plan
 from autoddl.plans.savings import savings
 from autoddl.plans.schedule.schedule import Costs
@@ -64,7 +64,7 @@ class Numbers:
         self.texts |= {format_bytes(v) for v in values if v is not None and v < math.inf}
 
     def shares(self, whole: float, *parts: float) -> None:
-        self.texts |= {f"{100 * part / whole:.3g} %" for part in parts}
+        self.texts |= {written(part / whole, "share") for part in parts}
         self.texts |= {f"{part / whole:.{digits}%}" for part in parts for digits in (0, 1)}
 
     def cost(self, cost: Cost) -> None:
