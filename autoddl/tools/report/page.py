@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
-
 from ...plans import Plan
 from ...plans.format import Value
 from ...plans.report import report
@@ -98,19 +96,15 @@ def view(shown: Report, drawn: Mapping[str, Any] | None = None) -> dict[str, Any
         "same": [(part.title, part.same_as) for part in shown.parts if part.same_as],
         "legend": legend(sections, drawn),
         "splits": split_parts,
-        "with_commands": with_commands,
+        "by_commands": by_commands,
         "words": WORDS,
         "drawing": drawn,
     }
 
 
-def with_commands(text: str) -> Markup:
-    """A sentence in HTML, in which the commands that it quotes stand out and stay on one line."""
-    pieces = re.split(r"['`](autoddl [^'`]+)['`]", text)
-    return Markup("").join(
-        Markup("<code>{}</code>").format(piece) if number % 2 else piece
-        for number, piece in enumerate(pieces)
-    )
+def by_commands(text: str) -> list[str]:
+    """A sentence in pieces, of which every second is a command of autoddl that it quotes."""
+    return re.split(r"['`](autoddl [^'`]+)['`]", text)
 
 
 def legend(
