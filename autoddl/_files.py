@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import errno
 import functools
 import hashlib
 import json
@@ -17,12 +18,12 @@ import math
 import operator
 import os
 import reprlib
+import secrets
 import stat
-import tempfile
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -41,6 +42,7 @@ from typing_extensions import dataclass_transform
 
 Loaded = TypeVar("Loaded")
 _SHOWN = 80  # characters that are shown of a wrong value
+_LARGEST = 1 << 28  # bytes of a file: some twenty times a plan of 96 blocks
 Class = TypeVar("Class", bound=type)
 
 # Kind of file -> the fields by which it is known, and where such a file comes from
@@ -253,7 +255,7 @@ def load_file(path: str | Path, kind: str, loads: Callable[[str], Loaded]) -> Lo
         is_known = os.path.isfile(path) or os.path.isdir(path)  # reading the latter is an error
         if not (is_known or os.path.samestat(os.stat(path), os.fstat(0))):
             raise ValueError(f"{path}: not a file")
-        text = Path(path).read_text()
+        text = _text(path) if is_known else Path(path).read_text()
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file") from error
     except OSError as error:
@@ -269,6 +271,14 @@ def load_file(path: str | Path, kind: str, loads: Callable[[str], Loaded]) -> Lo
         raise ValueError(
             f"{path} is a {found}; a {kind} is needed here ({KINDS[kind][1]})"
         ) from error
+
+
+def _text(path: str | Path) -> str:
+    """Of a file; the kernel's own, which may have something to say later, are not waited for."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if (size := os.fstat(file.fileno()).st_size) > _LARGEST:
+            raise ValueError(f"{path}: has {size:,} bytes, {_LARGEST:,} at most are read")
+        return (file.read() or b"").decode()
 
 
 def kind_of(text: str) -> str | None:
@@ -345,42 +355,60 @@ def _names(schema: dict[str, Any], home: list[Any]) -> list[str]:
 def write_atomically(path: str | Path, content: str | bytes) -> None:
     """Write beside the file and rename, so that a good file is never lost to a partial one.
 
-    A text gets a newline at its end. A link's file is replaced, not the link, and keeps its mode; a
-    pipe or device (`/dev/stdout`) is written to. OSError names what cannot be written.
+    A text gets a newline at its end. A link's file is replaced, not the link, and keeps its mode
+    and owner. A pipe or character device is written to, as is this process's own output
+    (`/dev/stdout`, also where that is a file). OSError names the path.
     """
     check_path(path)
     data = content if isinstance(content, bytes) else f"{content}\n".encode()
+    try:
+        _write(path, data)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+
+
+def _write(path: str | Path, data: bytes) -> None:
+    if os.fspath(path).endswith(os.sep):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    try:
+        old = os.stat(path)
+    except FileNotFoundError:
+        old = None
+    if old is not None and (handle := _written_to(path, old)) is not None:
+        with os.fdopen(handle, "wb") as opened:
+            opened.write(data)
+        return
     file = Path(os.path.realpath(path))
-    with contextlib.suppress(FileNotFoundError):
-        mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode):
-            # a pipe that nobody reads is an error, not waited for
-            handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-            os.set_blocking(handle, True)
-            with os.fdopen(handle, "wb") as opened:
-                opened.write(data)
-            return
-    handle, partial = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    partial = file.with_name(f".{file.name[:200]}.{secrets.token_hex(4)}")
+    mode = 0o666 if old is None else stat.S_IMODE(old.st_mode)  # the former less the umask
+    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode & 0o777)
     try:
         with os.fdopen(handle, "wb") as opened:
             opened.write(data)
-        os.chmod(partial, stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o644)
+        if old is not None:
+            with contextlib.suppress(PermissionError):  # who may write it need not be its owner
+                os.chown(partial, old.st_uid, old.st_gid)
+            os.chmod(partial, mode)
         os.replace(partial, file)
     except BaseException:
-        Path(partial).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise
 
 
-def write_figure(figure: Any, path: str | Path) -> None:
-    """A figure of matplotlib as a PNG. Equal ones give equal bytes: it has no date, no version.
-
-    Names in it are text, whatever they look like: only matplotlib's own numbers are formulas.
-    """
-    for text in figure.findobj(lambda artist: "$" in getattr(artist, "get_text", str)()):
-        text.set_parse_math("mathdefault" in text.get_text())
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=100, metadata={"Software": None})
-    write_atomically(path, buffer.getvalue())
+def _written_to(path: str | Path, found: os.stat_result) -> int | None:
+    """What is no file of its own is written to by this descriptor; None for a file."""
+    for stream in (1, 2):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(stream), found):
+                sys.stdout.flush()
+                return os.dup(stream)
+    if stat.S_ISREG(found.st_mode):
+        return None
+    if stat.S_ISBLK(found.st_mode):
+        raise OSError(errno.EPERM, "a disk is not written to")
+    handle = os.open(path, os.O_WRONLY | os.O_NONBLOCK)  # a pipe that nobody reads is an error
+    os.set_blocking(handle, True)
+    return handle
 
 
 def json_number(number: float) -> float | None:
@@ -406,6 +434,8 @@ def expect_callable(value: Any, what: str) -> None:
 def check_path(path: Any) -> None:
     """TypeError unless it is a path, ValueError if no file can have it."""
     expect(path, (str, os.PathLike), "a file or folder is given as str or Path")
+    if not os.fspath(path):
+        raise ValueError("a file or folder is needed, got an empty name")
     if "\0" in os.fspath(path):
         raise ValueError(f"{os.fspath(path)!r} is no path: it has a null character")
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from autoddl._files import write_atomically, write_figure
+from autoddl._files import write_atomically
 from autoddl.cluster.spec import MACHINE_FILE, Cluster
 from autoddl.graph.graph import GRAPH_FILE
+from autoddl.plans.report.figure_file import write_figure
 from tests.clusters import cluster
 from tests.graphs import mlp
 
@@ -51,6 +52,67 @@ def test_a_pipe_is_written_to(tmp_path: Path):
     reader.join()
     assert read == ["x" * 100_000 + "\n"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_an_error_names_the_path_that_was_asked_for(tmp_path: Path):
+    """Not the partial file beside it."""
+    for path in (tmp_path / "none" / "plan.json", tmp_path, f"{tmp_path}/new/"):
+        with pytest.raises(OSError, match=r"\] [A-Z]") as error:
+            write_atomically(path, "lost")
+        assert error.value.filename == str(path)
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(ValueError, match="empty name"):
+        write_atomically("", "lost")
+
+
+def test_a_new_file_is_as_private_as_others(tmp_path: Path):
+    before = os.umask(0o077)
+    try:
+        write_atomically(tmp_path / "plan.json", "new")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "plan.json").stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_a_file_stays_its_owners(tmp_path: Path):
+    path = tmp_path / "plan.json"
+    path.write_text("old")
+    path.chmod(0o640)
+    os.chown(path, 65534, 65534)
+    write_atomically(path, "new")
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (65534, 65534, 0o640)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root makes devices")
+def test_no_disk_is_written_to(tmp_path: Path):
+    disk = tmp_path / "disk"
+    os.mknod(disk, 0o600 | stat.S_IFBLK, os.makedev(7, 250))
+    with pytest.raises(OSError, match="a disk is not written to"):
+        write_atomically(disk, "lost")
+    assert stat.S_ISBLK(disk.stat().st_mode)
+
+
+def test_what_an_output_file_has_stays_there(tmp_path: Path):
+    """The file is written where the output is: before and after it others write."""
+    code = (
+        "from autoddl._files import write_atomically\n"
+        "print('first'); write_atomically('/dev/stdout', 'second'); print('third')"
+    )
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    with log.open("a") as out:
+        subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
+    assert log.read_text() == "before\nfirst\nsecond\nthird\n"
+    assert os.listdir(tmp_path) == ["log"]
+
+
+def test_a_file_beyond_all_memory_is_not_read(tmp_path: Path):
+    with open(tmp_path / "huge.json", "w") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ValueError, match=r"huge.json: has 1,099,511,627,776 bytes"):
+        Cluster.load(tmp_path / "huge.json")
 
 
 def test_a_device_stays_a_device():

@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterator
 from typing import TextIO
 
+from .errors import plain
+
 FIRST_S = 0.5  # of silence: with the imports before it nobody waits for 2 s without a sign
 EVERY_S = 1.0  # between two signs on a terminal, where the last one is written over
 LOG_EVERY_S = 15.0  # between two lines elsewhere, which stay
@@ -50,7 +52,7 @@ class _Sign(logging.Handler):
 
     def __init__(self, what: str, stream: TextIO, first_s: float) -> None:
         super().__init__()
-        self._what = what
+        self._what = plain(what)
         self._last = ""
         self._first_s = first_s
         self._stream = stream
@@ -70,7 +72,7 @@ class _Sign(logging.Handler):
             self._stream.flush()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._last = record.getMessage()
+        self._last = plain(record.getMessage())
 
     def _run(self) -> None:
         wait_s = self._first_s

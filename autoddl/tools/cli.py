@@ -31,7 +31,7 @@ from .commands.options import (
 )
 from .commands.schema import schema
 from .commands.shipped import machines, models
-from .errors import Errors
+from .errors import Errors, plain
 
 if TYPE_CHECKING:
     from ..plans import Plan
@@ -84,7 +84,8 @@ def trace(model: str, output: str, batch: int | None) -> None:
         graph = traced(model, batch)
     graph.save(output)
     count = sum(graph.tensors[op.outputs[0]].spec.numel for op in graph.params)
-    click.echo(f"{output}: {len(graph.ops)} operators, {count:,} parameters, batch {graph.batch}")
+    found = f"{len(graph.ops)} operators, {count:,} parameters, batch {graph.batch}"
+    click.echo(f"{plain(output)}: {found}")
 
 
 @main.command(
@@ -128,7 +129,7 @@ def plan(
 
         cluster = load_cluster(cluster_file, nodes, gpus_per_node)
         found = api.plan(graph_of(model, batch), cluster, chosen)
-        if output:
+        if output is not None:
             found.save(output)
         shown = report(found, brief=not as_json)
     show(shown, as_json, brief=True, notation=notation)
@@ -175,7 +176,7 @@ def explain(
     from .show import show
 
     found = Plan.load(plan_file)
-    pictures = html or png or timeline or trace
+    pictures = any(path is not None for path in (html, png, timeline, trace))
     if pictures and layer:
         raise ValueError("the pages and pictures show the whole plan; leave --layer out")
     if suggest and layer:
@@ -184,7 +185,7 @@ def explain(
         shown = layer_report(found, layer) if layer else report(found, _anew(found, suggest))
         show(shown, as_json, notation=notation)
     _write_pictures(found, timeline, trace)
-    if html or png:
+    if html is not None or png is not None:
         _write_page(found, html, png)
 
 
@@ -206,9 +207,9 @@ def _write_page(found: Plan, html: str | None, png: str | None) -> None:
     from .report.page import page
 
     text = page(found)
-    if html:
+    if html is not None:
         write_atomically(html, text)
-    if png:
+    if png is not None:
         screenshot(text, png)
 
 
@@ -217,9 +218,9 @@ def _write_pictures(found: Plan, timeline: str | None, trace: str | None) -> Non
     from ..plans.figures import figures
     from ..plans.schedule.timeline import save_picture, save_trace
 
-    if timeline:
+    if timeline is not None:
         save_picture(figures(found).timeline, timeline, found.graph.name)
-    if trace:
+    if trace is not None:
         save_trace(figures(found).timeline, trace)
 
 

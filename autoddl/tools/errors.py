@@ -3,14 +3,17 @@
 A mistake that the user can fix (ValueError, OSError, ImportError from here) is one message. An
 error inside the user's own module is shown with the lines of that module and of what it called,
 and none of ours above them. A reader of the output that has seen enough (`| head`) is no error.
+What a terminal would take for a command is told as what it is (`plain`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -25,9 +28,13 @@ _PACKAGE = Path(__file__).parents[1]
 class Errors(click.Group):
     """The commands, with errors and warnings printed on stderr as this module says."""
 
+    def make_context(self, *words: Any, **options: Any) -> click.Context:
+        with _plain_mistakes():
+            return super().make_context(*words, **options)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _plain_mistakes():
                 warnings.showwarning = _show_warning
                 result = super().invoke(ctx)
                 sys.stdout.flush()
@@ -47,8 +54,25 @@ class Errors(click.Group):
             if told is None and not isinstance(error, (ValueError, OSError, ImportError)):
                 raise
             click.secho("Error: ", fg="red", nl=False, err=True)
-            click.echo(told or str(error), err=True)
+            click.echo(plain(told or str(error)), err=True)
             ctx.exit(MISTAKE)
+
+
+def plain(text: str) -> str:
+    """The text, with what is no text in it written as Python does: names may come from anywhere."""
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+@contextlib.contextmanager
+def _plain_mistakes() -> Iterator[None]:
+    """Of the command line, which click tells."""
+    try:
+        yield
+    except click.ClickException as error:
+        error.message = plain(error.message)
+        raise
 
 
 def of_user(error: BaseException) -> str | None:
@@ -104,7 +128,7 @@ def _show_warning(
     """Warnings of autoddl without the source line that raised them."""
     if category.__module__.partition(".")[0] == __name__.partition(".")[0]:
         click.secho("Warning: ", fg="yellow", nl=False, err=True)
-        click.echo(str(message), err=True)
+        click.echo(plain(str(message)), err=True)
     else:
         text = warnings.formatwarning(message, category, filename, lineno, line)
-        click.echo(text, nl=False, err=True)
+        click.echo(plain(text), nl=False, err=True)

@@ -91,3 +91,21 @@ def test_a_reader_that_leaves_is_no_error(files, words):
             stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "\x1b]0;x\x07.json"),
+        ("explain", "plan.json", "\x1b]0;x\x07"),
+        ("explain", "plan.json", "--\x1b]0;x\x07"),
+        ("--\x1b]0;x\x07",),
+        ("plan", "os:\x1b]0;x\x07", "--cluster", "laptop"),
+        ("plan", "graph.json", "--cluster", "\x9b5mx", "--search", "integer"),
+    ],
+)
+def test_what_a_terminal_would_obey_does_not_reach_it(files, words):
+    done = autoddl(files, *words)
+    assert done.returncode == 2 and "Error" in done.stderr
+    for text in (done.stdout, done.stderr):
+        assert all(c.isprintable() or c == "\n" for c in text), text

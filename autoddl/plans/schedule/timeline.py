@@ -7,7 +7,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from ..._files import write_atomically, write_figure
+from ..._files import write_atomically
+from ..report.figure_file import write_figure
 from .orders import Action
 from .simulate import Exchange, Span, Timeline
 

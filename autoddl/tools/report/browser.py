@@ -11,6 +11,8 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+from ..._files import write_atomically
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _ANSWER = "autoddl-answer"
 
@@ -51,11 +53,13 @@ def run_browser(html: str, *options: str, timeout_s: float = 60.0) -> str:
 
 def screenshot(html: str, file: str | Path, width: int = 1120) -> None:
     """Write a PNG of the whole page, `width` points wide. ValueError as for `run_browser`."""
-    path = Path(file).absolute()
     told = ask(html, "document.documentElement.scrollHeight", width)
-    run_browser(html, f"--screenshot={path}", f"--window-size={width},{int(told)}")
-    if not path.is_file():
-        raise ValueError(f"the browser wrote no picture to {path}")
+    with tempfile.TemporaryDirectory(prefix="autoddl-") as folder:
+        picture = Path(folder) / "page.png"
+        run_browser(html, f"--screenshot={picture}", f"--window-size={width},{int(told)}")
+        if not picture.is_file():
+            raise ValueError("the browser wrote no picture")
+        write_atomically(file, picture.read_bytes())
 
 
 def ask(html: str, expression: str, width: int = 1120) -> Any:

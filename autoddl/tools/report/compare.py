@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from ..._files import write_figure
 from ...graph.batch_norm import batch_norm_of
 from ...plans import Plan
+from ...plans.report.figure_file import write_figure
 from ...plans.format import format_seconds, short_topology, written
 from ...plans.report.contents import cluster_figures
 from ...plans.report.machine import estimates_notes
