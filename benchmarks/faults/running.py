@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autoddl.runtime.jobs.launch import run_processes
+from autoddl.runtime.jobs.launch import LISTEN_SECONDS, run_processes
 from autoddl.tools.box.box import Box
 from autoddl.tools.box.commands import run as command
 
@@ -24,7 +24,7 @@ from .cases import MARK, TRAINED, Fault, is_named
 ROOT = Path(__file__).parents[2]
 # above the limit: companions look twice a second and wait for last words; ended processes may
 # still say why, the record is written, and there are 3 s after SIGTERM
-SLACK_SECONDS = 9.0
+SLACK_SECONDS = 5.0
 START_SECONDS = 60.0  # that ranks have to come at all
 DEFAULT_LIMIT_SECONDS = 60.0
 _TOKEN = "AUTODDL_FAULT"
@@ -35,7 +35,8 @@ class Ended:
     """How a job ended.
 
     seconds: after the fault
-    line:    the first that names a cause; of a job that goes on, what it has said of the fault
+    line:    the first of all that the job says of its failure, also by its framework; of a job that
+             goes on, what it has said of the fault
     left:    processes, namespaces and files that should not be there any more
     """
 
@@ -48,7 +49,9 @@ class Ended:
 
     @property
     def is_hang(self) -> bool:
-        most = START_SECONDS if self.fault.is_slow_to_show else self.limit_s
+        most = self.limit_s
+        if self.fault.is_slow_to_show:  # the others are started when rank 0 listens, or later
+            most = START_SECONDS + (LISTEN_SECONDS if self.fault.rank == 0 else 0.0)
         if self.fault.goes_on:
             return self.status == 124
         return self.status == 124 or not self.seconds <= most + SLACK_SECONDS
@@ -106,7 +109,7 @@ def run(fault: Fault, limit_s: float, box: Box | None, folder: Path, logs: Path 
     start = box.run if box else partial(_run_here, fault.ranks)
     status = start(
         ["-m", "benchmarks.faults.rank", words], env, output=output,
-        timeout=limit_s + (120 if fault.kind == "loses 5 %" else 90),
+        timeout=limit_s + (300 if fault.kind == "loses 5 %" else 90),
         overlaps="stages" in fault.mesh,
     )  # fmt: skip
     now, text = time.time(), output.getvalue()
@@ -127,8 +130,13 @@ def _run_here(ranks: int, words: list[str], env: Mapping[str, str], **options: A
 
 def _line(fault: Fault, text: str) -> str:
     lines = [re.sub(r"^\[\d+\] ", "", line) for line in text.splitlines()]
-    what = ("10.77.", "not those of") if fault.goes_on else ("ends the job",)
-    return next((one for one in lines if any(word in one for word in what)), "nothing")
+    if fault.goes_on:
+        return next((one for one in lines if "10.77." in one or "not those of" in one), "nothing")
+    # the fault itself, and what is said of links and placements while a job goes on
+    usual = (MARK, "autoddl: the link")
+    if fault.when == "before import" and fault.kind == "raise":  # Python's traceback comes first
+        return next((one for one in lines if "ends the job" in one), "nothing")
+    return next((one for one in lines if not one.startswith(usual)), "nothing")
 
 
 def _act(fault: Fault, box: Box | None, in_place: Path) -> None:

@@ -20,9 +20,16 @@ def table(every: Sequence[Ended]) -> str:
         f"with limits of {' and '.join(f'{limit:g} s' for limit in limits)} without progress. A "
         f"fault is bad if its job hangs (goes on {SLACK_SECONDS:g} s longer than the limit; 60 s "
         "where a rank never comes), has status 0 though it had to fail or another though it had to "
-        "go on, or if the first line that names a cause names another. OneFlow's handler of SIGINT "
-        "ends with status 255 or SIGSEGV, which counts as named with the right rank; a reset "
-        "connection has two ends, either of which may be named.",
+        "go on, or if the first line that the job prints of its failure, its framework's lines "
+        "included, does not name the rank or link and what it did. Three kinds have more than one "
+        "right answer: a reset connection has two ends, of which the one that ends first is named; "
+        "where the network parts any of the links that are down is; and a rank that has left with "
+        "status 0 before autoddl was there \"has not come\". What a script raises before it "
+        "imports autoddl Python tells first, and then the launcher which rank that was. Where a "
+        "rank never comes the ranks import autoddl before OneFlow, whose own import waits for all "
+        "ranks: in a script that has it first nothing of autoddl runs yet, and OneFlow waits for "
+        "ten minutes, rank 0 for longer. A link that is down for a while is no fault: the job has "
+        "to go on, as it does where one loses 5 % of its packets.",
         "",
         f"The benchmark lists {len(list(faults()))} faults; those that are not below have not been "
         "run with this code.",

@@ -20,6 +20,7 @@ import contextlib
 import functools
 import os
 import re
+import signal
 import socket
 import sys
 import time
@@ -115,12 +116,26 @@ _guard: Guard | None = None
 def install_guard() -> None:
     """Guard this process if it is one rank of several. Repeated calls install once."""
     global _guard  # hooks of the process are global by nature
+    if world_size() > 1:
+        _let_the_kernel_interrupt()
     if _guard is None and world_size() > 1:
         _guard = Guard()
         _guard.install()
         _guard.start_companion()
         if _OTHER_LAUNCHER in _command_of(os.getppid()):
             tie_to_parent()
+
+
+def _let_the_kernel_interrupt() -> None:
+    """OneFlow, once imported, has a handler of SIGINT, of which Python does not know.
+
+    It runs what is registered for the process's end in the middle of whatever the process does,
+    which gives status 255 or a segmentation fault, and the rank has ended without a reason. A
+    handler that the user has set, or that Python has where there is no OneFlow, stays.
+    """
+    if "oneflow" in sys.modules and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        with contextlib.suppress(ValueError):  # only the main thread may
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _command_of(pid: int) -> str:

@@ -42,6 +42,8 @@ NO_NEWS = "libibverbs not available, ibv_fork_init skipped"
 # what `guard.py` and `verdict.py` say
 _ENDS_THE_JOB = "ends the job"
 _WITHOUT_A_WORD = "ended without a word"
+# how glog begins what a framework says when it aborts, as it does when it loses another rank
+_ABORTS = re.compile(r"F\d{8} \d\d:\d\d:\d\d")
 _COMPANIONS_WORD = re.compile(rf"rank (\d+) of .*{_WITHOUT_A_WORD}")
 PORTS = range(20000, 32768)  # below Linux's own, by default
 _LISTEN = "0A"  # the state in /proc/net/tcp
@@ -113,6 +115,7 @@ def run_processes(
         _end(processes)
         for reader in readers:
             reader.join(timeout=TERM_SECONDS)
+        sink.close()
 
 
 def free_port() -> int:
@@ -207,6 +210,9 @@ def _is_listening(pid: int, port: int) -> bool:
 class _Sink:
     """Copies the lines of several processes to one stream, whole lines, and all but `NO_NEWS`.
 
+    What a rank says from when its framework aborts, a line for each of its functions, comes after
+    the line that names the cause.
+
     knows_cause: a line has said which rank ends the job
     how:         ranks that have ended, and how: companions know where, but not that
     """
@@ -216,6 +222,7 @@ class _Sink:
         self.how: Mapping[int, str] = {}
         self._stream = stream
         self._lock = threading.Lock()
+        self._kept: list[str] = []
 
     def follow(self, process: subprocess.Popen[str], head: str) -> threading.Thread:
         """Start a thread that copies the lines of `process`, each after `head`."""
@@ -225,20 +232,37 @@ class _Sink:
 
     def _copy(self, process: subprocess.Popen[str], head: str) -> None:
         assert process.stdout is not None
+        aborts = False
         with process.stdout as lines:
             for line in lines:
                 if line.rstrip("\n") != NO_NEWS:
-                    self.write(head + line.rstrip("\n"))
+                    aborts = aborts or _ABORTS.match(line) is not None
+                    self.write(head + line.rstrip("\n"), may_wait=aborts)
 
-    def write(self, line: str) -> None:
+    def write(self, line: str, may_wait: bool = False) -> None:
         with self._lock, contextlib.suppress(ValueError, OSError):
+            if may_wait and not self.knows_cause and _ENDS_THE_JOB not in line:
+                self._kept.append(line)
+                return
             if found := _COMPANIONS_WORD.search(line):
                 if self.knows_cause:
                     return
                 line = line.replace(_WITHOUT_A_WORD, self.how.get(int(found[1]), _WITHOUT_A_WORD))
             self.knows_cause = self.knows_cause or _ENDS_THE_JOB in line
             self._stream.write(line + "\n")
+            if self.knows_cause:
+                self._let_go()
             self._stream.flush()
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        with self._lock, contextlib.suppress(ValueError, OSError):
+            self._let_go()
+            self._stream.flush()
+
+    def _let_go(self) -> None:
+        kept, self._kept = self._kept, []
+        self._stream.writelines(f"{line}\n" for line in kept)
 
 
 def _wait(
@@ -282,8 +306,8 @@ def _named(
     assert code is not None
     if not sink.knows_cause:
         sink.write(f"rank {rank} of {len(processes)} {_hows(codes)[rank]} and ends the job")
-    _wait_some(processes, GRACE_SECONDS)
     end = time.monotonic() + RECORD_SECONDS
+    _wait_some(processes, GRACE_SECONDS)
     for reader in readers:  # it ends with the rank's companion
         reader.join(max(0.0, end - time.monotonic()))
     return code if code > 0 else 128 - code
