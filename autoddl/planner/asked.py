@@ -12,6 +12,8 @@ from ..graph.precision import check_precision, in_precision
 from ..graph.rows import find_rows, in_several
 from .options import PlanOptions
 
+_MOST_TOLD = 1000  # numbers up to which possible ones are listed
+
 
 def cost_model(cluster: Cluster, options: PlanOptions) -> CostModel:
     """What prices plans with these options. ValueError without a rate for their precision."""
@@ -77,12 +79,16 @@ def micro_batch_counts(
     if micro_batches is None:
         if graph.batch == 0 or find_rows(graph).meeting is not None:
             return (1,)
-        return tuple(n for n in range(1, graph.batch + 1) if graph.batch % n == 0 and _is_power(n))
+        most = graph.batch & -graph.batch  # the largest power of two that divides it
+        return tuple(2**n for n in range(most.bit_length()))
     if micro_batches > 1 and (graph.batch == 0 or graph.batch % micro_batches):
-        divisors = [n for n in range(1, graph.batch + 1) if graph.batch % n == 0]
+        among = range(1, min(graph.batch, _MOST_TOLD) + 1)
+        divisors = [str(n) for n in among if graph.batch % n == 0]
+        if graph.batch > _MOST_TOLD:
+            divisors.append("...")
         raise ValueError(
             f"a batch of {graph.batch} does not divide into {micro_batches} micro-batches; "
-            f"possible numbers: {', '.join(map(str, divisors)) or '1'}"
+            f"possible numbers: {', '.join(divisors) or '1'}"
         )
     find_rows(graph).check(micro_batches)
     return (micro_batches,)
@@ -106,7 +112,3 @@ def stage_counts(cut: CutGraph, micro_batches: int | None) -> tuple[int, ...]:
         f"{several}, which {micro_batches} micro-batches need of the whole batch, is computed in "
         "several layers that stages may hold; train it in 1 micro-batch, or without stages"
     )
-
-
-def _is_power(n: int) -> bool:
-    return n & (n - 1) == 0

@@ -177,12 +177,16 @@ def explain(
 
     found = Plan.load(plan_file)
     pictures = any(path is not None for path in (html, png, timeline, trace))
-    if pictures and layer:
+    if pictures and layer is not None:
         raise ValueError("the pages and pictures show the whole plan; leave --layer out")
-    if suggest and layer:
+    if suggest and layer is not None:
         raise ValueError("changes are of the whole plan; leave --layer or --suggest out")
     if as_json or not pictures:
-        shown = layer_report(found, layer) if layer else report(found, _anew(found, suggest))
+        shown = (
+            layer_report(found, layer)
+            if layer is not None
+            else report(found, _anew(found, suggest))
+        )
         show(shown, as_json, notation=notation)
     _write_pictures(found, timeline, trace)
     if html is not None or png is not None:

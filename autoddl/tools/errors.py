@@ -1,9 +1,9 @@
 """What the `autoddl` command says when it fails, and how it ends.
 
 A mistake that the user can fix (ValueError, OSError, ImportError from here) is one message. An
-error inside the user's own module is shown with the lines of that module and of what it called,
-and none of ours above them. A reader of the output that has seen enough (`| head`) is no error.
-What a terminal would take for a command is told as what it is (`plain`).
+error inside the user's own module, or a `sys.exit` there, is shown with the lines of that module
+and of what it called, and none of ours above them. A reader of the output that has seen enough
+(`| head`) is no error. What a terminal would take for a command is told as what it is (`plain`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -47,15 +47,23 @@ class Errors(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
+        except SystemExit as error:
+            if (told := of_user(error)) is None:
+                raise  # ours, with the command's status
+            self._tell(ctx, told)
         except Exception as error:
             if ctx.params.get("debug"):
                 raise
             told = of_user(error)
             if told is None and not isinstance(error, (ValueError, OSError, ImportError)):
                 raise
-            click.secho("Error: ", fg="red", nl=False, err=True)
-            click.echo(plain(told or str(error)), err=True)
-            ctx.exit(MISTAKE)
+            self._tell(ctx, told or str(error))
+
+    def _tell(self, ctx: click.Context, text: str) -> NoReturn:
+        """The command ends with it."""
+        click.secho("Error: ", fg="red", nl=False, err=True)
+        click.echo(plain(text), err=True)
+        ctx.exit(MISTAKE)
 
 
 def plain(text: str) -> str:
@@ -71,7 +79,7 @@ def _plain_mistakes() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        error.message = plain(error.message)
+        vars(error)["message"] = plain(error.message)
         raise
 
 

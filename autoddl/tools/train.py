@@ -6,6 +6,7 @@ The data is made up (`synthetic`), from the seed, so that each rank makes the sa
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import sys
 import tempfile
@@ -75,7 +76,8 @@ class TrainJob:
                 f"the plan in {self.plan_file} has its own {' and '.join(own)}; leave "
                 f"{'it' if len(own) == 1 else 'them'} or --plan out"
             )
-
+        if not (math.isfinite(self.lr) and self.lr >= 0):
+            raise ValueError(f"--lr is a number from 0 on, got {self.lr}")
         if self.checkpoint is None and (self.every or self.max_restarts):
             raise ValueError("--every and --max-restarts need --checkpoint, a folder to go on from")
 

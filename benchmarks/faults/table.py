@@ -24,7 +24,7 @@ def table(every: Sequence[Ended]) -> str:
         "included, does not name the rank or link and what it did. Three kinds have more than one "
         "right answer: a reset connection has two ends, of which the one that ends first is named; "
         "where the network parts any of the links that are down is; and a rank that has left with "
-        "status 0 before autoddl was there \"has not come\". What a script raises before it "
+        'status 0 before autoddl was there "has not come". What a script raises before it '
         "imports autoddl Python tells first, and then the launcher which rank that was. Where a "
         "rank never comes the ranks import autoddl before OneFlow, whose own import waits for all "
         "ranks: in a script that has it first nothing of autoddl runs yet, and OneFlow waits for "

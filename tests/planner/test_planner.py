@@ -178,6 +178,10 @@ def test_a_graph_without_a_loss_is_refused():
 def test_micro_batch_counts():
     assert micro_batch_counts(WIDE, 4) == (4,)
     assert micro_batch_counts(mlp(12, (8, 8)), None) == (1, 2, 4)
+    huge = WIDE.with_batch(10**15)
+    assert micro_batch_counts(huge, None) == tuple(2**n for n in range(16))
+    with pytest.raises(ValueError, match=r"possible numbers: 1, 2, 4, 5, 8, .*, 1000, \.\.\.$"):
+        micro_batch_counts(huge, 7)
     assert micro_batch_counts(dataclasses.replace(WIDE, batch=0), None) == (1,)
     with pytest.raises(ValueError, match="does not divide"):
         micro_batch_counts(dataclasses.replace(WIDE, batch=0), 2)

@@ -51,6 +51,14 @@ def test_an_error_of_the_users_module_is_shown_without_our_frames(files):
     assert "click" in whole.stderr
 
 
+@pytest.mark.parametrize("text", ["import sys; sys.exit(0)", "def small():\n    raise SystemExit"])
+def test_a_module_that_exits_is_no_success(files, text):
+    (files / "exits.py").write_text(text)
+    done = autoddl(files, "plan", "exits:small", "--cluster", LAPTOP)
+    assert done.returncode == 2 and done.stdout == ""
+    assert "in your module" in done.stderr and "SystemExit" in done.stderr
+
+
 def test_a_mistake_that_we_find_has_no_frames(files):
     done = autoddl(files, "trace", "zoo:outer", "-o", "out.json")
     assert done.returncode == 2 and "must return (model, example, loss)" in done.stderr

@@ -13,8 +13,8 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
 
-from ...plans.report.figure_file import write_figure  # noqa: E402
 from ...cluster.spec import Cluster  # noqa: E402
+from ...plans.report.figure_file import write_figure  # noqa: E402
 from .fit import Fit  # noqa: E402
 
 COLUMNS = 3  # of panels

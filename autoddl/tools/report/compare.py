@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ...graph.batch_norm import batch_norm_of
 from ...plans import Plan
-from ...plans.report.figure_file import write_figure
 from ...plans.format import format_seconds, short_topology, written
 from ...plans.report.contents import cluster_figures
+from ...plans.report.figure_file import write_figure
 from ...plans.report.machine import estimates_notes
 from ...plans.report.notation import TOPOLOGY
 from ...plans.report.sections import Column, Figure, Figures, Report, Row, Table

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from autoddl.runtime.jobs.launch import free_port
 from tests.runtime.conftest import PATH
 from tests.runtime.jobs.test_launch import LISTEN, run, script
@@ -127,3 +129,16 @@ def test_a_job_that_is_told_to_end_has_no_cause(tmp_path):
         launcher.send_signal(signal.SIGTERM)
         out, _ = launcher.communicate(timeout=30)
     assert launcher.returncode == 143 and "ends the job" not in out, out
+
+
+def test_the_interrupt_of_a_rank_is_named():
+    """OneFlow's own handler would run what is registered for the process's end, in C++."""
+    pytest.importorskip("oneflow", reason="needs OneFlow")
+    text = (
+        "import os, signal, time; import oneflow\n"
+        "os.environ |= {'WORLD_SIZE': '2', 'RANK': '1', 'AUTODDL_TIMEOUT': '0'}\n"
+        "from autoddl.runtime.jobs.guard import install_guard\n"
+        "install_guard(); os.kill(os.getpid(), signal.SIGINT); time.sleep(10)"
+    )
+    done = subprocess.run([sys.executable, "-c", text], env={**os.environ, "PYTHONPATH": PATH})
+    assert done.returncode == -signal.SIGINT

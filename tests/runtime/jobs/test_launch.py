@@ -203,3 +203,28 @@ def _has_ended(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
+
+
+def test_the_cause_comes_before_what_frameworks_say_when_they_abort(tmp_path):
+    """Rank 1 loses rank 0 and says so at length, before anyone has seen that rank 0 was killed."""
+    text = """
+import os, signal, time
+if os.environ["RANK"] == "0":
+    print("before", flush=True)
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(0.3)
+print("F20261125 19:12:11.820511 25890 poller.cpp:95] Check failed", flush=True)
+print("    @     0x7f08fe7d09ca  Fail()", flush=True)
+time.sleep(30)
+"""
+    status, out = run(tmp_path, text, 2)
+    assert status == 137
+    assert [line.partition(" ")[2][:12] for line in out.splitlines()] == [
+        "before", "0 of 2 was k", "F20261125 19", "    @     0x"
+    ], out  # fmt: skip
+
+
+def test_what_frameworks_say_is_not_lost(tmp_path):
+    status, out = run(tmp_path, "print('F20261125 19:12:11.820511 1 a.cpp:95] so', flush=True)", 2)
+    assert status == 0 and out.count("a.cpp:95] so") == 2
