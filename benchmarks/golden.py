@@ -94,21 +94,22 @@ ONLY_WITH_BUDGET = {
 }
 
 
-def graph_of(case: Case) -> Any:
-    """The traced graph of a case."""
-    kind, _, name = case.graph.partition(":")
-    if kind == "planning":
-        return planning_graph(PLANNING_CASES[name])
-    if kind != "flowvision":
-        from autoddl.runtime.oneflow.trace.entries import trace_entry
+def built(case: Case) -> Any:
+    """(model, example, loss) of a case, without memory for the model's parameters."""
+    from autoddl.runtime.oneflow.trace.job.meta import storage_free
 
-        return trace_entry(case.graph, case.batch)
+    kind, _, name = case.graph.partition(":")
+    if kind != "flowvision":
+        from autoddl.runtime.calling import as_arguments
+        from autoddl.runtime.entry import call_entry
+
+        with storage_free():
+            model, example, loss = call_entry(case.graph, case.batch)
+        return model, as_arguments(example), loss
     import oneflow
     from flowvision import models
 
     from autoddl.runtime.oneflow.models.blank import blank
-    from autoddl.runtime.oneflow.trace.job.meta import storage_free
-    from autoddl.runtime.oneflow.trace.trace import trace
 
     assert case.batch is not None
     with storage_free():
@@ -116,12 +117,23 @@ def graph_of(case: Case) -> Any:
     side = 299 if name.startswith("inception") else 224
     images, labels = blank(case.batch, 3, side, side), blank(case.batch, dtype=oneflow.int64)
 
-    def loss(output: Any, labels: Any) -> Any:
+    def first_loss(output: Any, labels: Any) -> Any:
         """Of the first output, where a model has auxiliary ones."""
         first = output[0] if isinstance(output, (tuple, list)) else output
         return oneflow.nn.functional.cross_entropy(first, labels)
 
-    return trace(model, images, labels, loss=loss)
+    return model, (images, labels), first_loss
+
+
+def graph_of(case: Case) -> Any:
+    """The traced graph of a case."""
+    kind, _, name = case.graph.partition(":")
+    if kind == "planning":
+        return planning_graph(PLANNING_CASES[name])
+    from autoddl.runtime.oneflow.trace.trace import trace
+
+    model, example, loss = built(case)
+    return trace(model, *example, loss=loss)
 
 
 def measured(name: str, graphs: Path | None, budget: float | None) -> dict[str, Any]:

@@ -5,12 +5,12 @@ python -m benchmarks.models --integer 600 --only resnet50,gpt_small --output int
 
 Of each family one model at its default size, batch 32, on 2x8 and 8x8 devices of `gcp_a100`: how
 many operators it has and how many of them run undivided for want of a rule (opaque), CPU seconds of
-tracing and of planning, the gap that is proven, and the closest known scheme. Each model is a
-process of its own. A model that cannot be traced or planned says why in its row.
+building it, of tracing and of planning, the gap that is proven, and the closest known scheme. Each
+model is a process of its own. A model that cannot be traced or planned says why in its row.
 
-With `--integer SECONDS` the searches are compared instead: the tables of one iteration on 2x8,
-solved by `auto` and, as in autoparallel, as an integer program by HiGHS (`integer`), which gets so
-many seconds of wall time.
+With `--integer SECONDS` the searches are compared instead: the tables of one iteration on 2x8, or
+on `--shape`, solved by `auto` and, as in autoparallel, as an integer program by HiGHS (`integer`),
+which gets so many seconds of wall time.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def measured(name: str) -> dict[str, Any]:
 
     import autoddl
     from autoddl.plans.figures import figures
-    from benchmarks.golden import graph_of
+    from autoddl.runtime.oneflow.trace.trace import trace
+    from benchmarks.golden import built
 
     # flowvision's ResNeSt calls what OneFlow 0.9.0 names otherwise
     flow.Tensor.zeros_ = flow.Tensor.zero_
@@ -66,8 +67,10 @@ def measured(name: str) -> dict[str, Any]:
     try:
         _imported(name)
         found["start_s"] = time.process_time()
-        graph = graph_of(_case(name))
-        found["trace_s"] = time.process_time() - found["start_s"]
+        model, example, loss = built(_case(name))
+        found["build_s"] = time.process_time() - found["start_s"]
+        graph = trace(model, *example, loss=loss)
+        found["trace_s"] = time.process_time() - found["start_s"] - found["build_s"]
         found["operators"] = len(graph.ops)
         found["opaque"] = sum(op.kind == "opaque" for op in graph.ops)
         for nodes, gpus in SHAPES:
@@ -91,7 +94,7 @@ def measured(name: str) -> dict[str, Any]:
     return found
 
 
-def searched(name: str, limit_s: float) -> dict[str, Any]:
+def searched(name: str, limit_s: float, shape: tuple[int, int]) -> dict[str, Any]:
     """What `auto` and HiGHS find on the same tables of one model; `error` says what failed."""
     import numpy as np
 
@@ -105,7 +108,7 @@ def searched(name: str, limit_s: float) -> dict[str, Any]:
     from benchmarks.golden import graph_of
 
     found: dict[str, Any] = {"model": name}
-    nodes, gpus = SHAPES[0]
+    nodes, gpus = shape
     try:
         cluster = Cluster.load("gcp_a100").with_shape(nodes, gpus)
         graph = micro_graph(graph_of(_case(name)), 1)
@@ -132,17 +135,17 @@ def searched(name: str, limit_s: float) -> dict[str, Any]:
     return found
 
 
-def search_table(rows: list[dict[str, Any]], limit_s: float) -> str:
+def search_table(rows: list[dict[str, Any]], limit_s: float, shape: tuple[int, int]) -> str:
     """Markdown of what was searched."""
     pairs = [(row["auto"], row["integer"]) for row in rows if "integer" in row]
     solved = [pair for pair in pairs if pair[1]["end"] == "done"]
     worse = sum(ours["cost"] > other["cost"] * (1 + ROUNDING) for ours, other in pairs)
-    nodes, gpus = SHAPES[0]
+    nodes, gpus = shape
     lines = [
         "# `auto` and an integer program, on the same tables",
         "",
         f"One iteration on {nodes}x{gpus} of `gcp_a100`, without micro-batches and recomputation",
-        f"(`python -m benchmarks.models --integer {limit_s:g}`,",
+        f"(`python -m benchmarks.models --integer {limit_s:g} --shape {nodes}x{gpus}`,",
         f"{datetime.now(timezone.utc):%Y-%m-%d}): autoparallel's formulation, solved by HiGHS",
         f"within {limit_s:g} s of wall time. HiGHS proves its choice on {len(solved)} of",
         f"{len(rows)} models, and is better than `auto` on {worse}.",
@@ -191,7 +194,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     plans = [row[shape] for row in rows for shape in shapes if shape in row]
     proven = sum(p["gap"] is not None and p["gap"] <= 1e-4 for p in plans)
     traced = [row for row in rows if "operators" in row]
-    head = ["model", "operators", "opaque", "trace s", "ms an operator"]
+    head = ["model", "operators", "opaque", "build s", "trace s", "ms an operator"]
     for shape in shapes:
         head += [f"{shape}: plan s", "gap", "a step ms", "closest scheme"]
     lines = [
@@ -204,16 +207,18 @@ def table(rows: list[dict[str, Any]]) -> str:
         f"{median(p['plan_s'] for p in plans):.1f} s in the median, at most",
         f"{max(p['plan_s'] for p in plans):.1f} s; {proven} of {len(plans)} plans have a gap of at "
         "most 0.01 %.",
-        f"Building and tracing takes {median(map(_trace_ms, traced)):.1f} ms an operator in the",
-        f"median, after the {median(row['start_s'] for row in traced):.1f} s of loading OneFlow.",
+        f"Tracing takes {median(map(_trace_ms, traced)):.2f} ms an operator in the median, at most",
+        f"{max(map(_trace_ms, traced)):.2f}, after {median(r['start_s'] for r in traced):.1f} s of "
+        "loading OneFlow and the seconds of building the model.",
         "",
         "| " + " | ".join(head) + " |",
         "| --- |" + " ---: |" * (len(head) - 1),
     ]
     for row in rows:
         cells = [row["model"], row.get("operators", ""), row.get("opaque", "")]
-        known = "operators" in row
-        cells += [f"{row['trace_s']:.1f}", f"{_trace_ms(row):.1f}"] if known else ["", ""]
+        cells += ["", "", ""]
+        if "operators" in row:
+            cells[-3:] = [f"{row['build_s']:.1f}", f"{row['trace_s']:.1f}", f"{_trace_ms(row):.2f}"]
         for shape in shapes:
             cells += _cells(row.get(shape), row.get("error", ""))
         lines.append("| " + " | ".join(map(str, cells)) + " |")
@@ -241,18 +246,22 @@ def main() -> None:
         "--output", type=Path, default=Path(__file__).parent / "results" / "models.md"
     )
     parser.add_argument("--integer", type=float, help="seconds: compare searches instead")
+    parser.add_argument("--shape", default="2x8", help="nodes x devices, with --integer")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    nodes, gpus = map(int, asked.shape.split("x"))
     if asked.one:
         limit_s = asked.integer
-        row = measured(asked.one) if limit_s is None else searched(asked.one, limit_s)
+        row = (
+            measured(asked.one) if limit_s is None else searched(asked.one, limit_s, (nodes, gpus))
+        )
         print(json.dumps(row))
         return
     rows = []
     for name in asked.only.split(","):
         command = [sys.executable, "-m", "benchmarks.models", "--one", name]
         if asked.integer is not None:
-            command += ["--integer", str(asked.integer)]
+            command += ["--integer", str(asked.integer), "--shape", asked.shape]
         # HiGHS looks at its clock seldom
         most_s = None if asked.integer is None else _PATIENCE * asked.integer
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
@@ -268,7 +277,10 @@ def main() -> None:
             error = (told.decode().splitlines() or ["failed"])[-1]
             rows.append({"model": name, "error": error})
         print(rows[-1], flush=True)
-    whole = table(rows) if asked.integer is None else search_table(rows, asked.integer)
+    if asked.integer is None:
+        whole = table(rows)
+    else:
+        whole = search_table(rows, asked.integer, (nodes, gpus))
     write_atomically(asked.output, whole)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,12 +40,12 @@ class RawOp:
     outputs: Mapping[str, tuple[str, ...]]
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def reads(self) -> tuple[str, ...]:
         """All input tensors in order."""
         return tuple(name for names in self.inputs.values() for name in names)
 
-    @property
+    @cached_property
     def makes(self) -> tuple[str, ...]:
         """All output tensors in order."""
         return tuple(name for names in self.outputs.values() for name in names)
