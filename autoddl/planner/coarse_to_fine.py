@@ -29,16 +29,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cost.model import CostModel
-from ..cost.recompute import Recomputation
 from ..sbp.path_bounds import PathBounds
 from ..search.elimination import eliminate
 from ..search.lagrangian import Dual, Found, best_price, score_bound
 from ..search.messages import Solved, solve
 from ..search.problem import ROUNDING, Problem, Table
 from ..search.reduced_costs import ReducedCosts
-from .tables.group_table import GroupTable, Space
-from .tables.groups import Grouping
+from .tables.group_table import GroupTable
 from .tables.pair_prices import PairPrices
 from .tables.storage_table import StorageTable, with_storage
 from .tables.tables import TableBuilder, Tables
@@ -46,10 +43,8 @@ from .tables.tables import TableBuilder, Tables
 # Of the bound: so little more may be had. 1e-5 and 5e-5 gave the same plans of GPT-0.35B on 2x16,
 # VGG13 on 64 and ViT-S in 0.4 GB on 2x8, in times within noise.
 CLOSE = 2e-5
-# The first is the largest that leaves few. With the first of these alone, GPT-36B on 256 and a GPT
-# of 32 blocks on 64x4 take 1.1 times as long, GPT-6.8B on 64 0.85 times, for the same plans.
-_SLACKS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3)
-_FEW = 0.2  # of the strategies; a quarter or less takes 1.2 times as long (GPT-0.35B, VGG-13)
+# Of the bound: strategies are first kept that may be so little above it. XX
+FIRST_SLACK = 1e-3
 _ALTERNATIVES = 2  # classes of each table that stay, so that there is another one to show
 Codes = NDArray[np.signedinteger[Any]]
 
@@ -136,13 +131,6 @@ class ClassBounds:
         pairs = zip(self.classes, self._scores, strict=True)
         return [classes.members(scores, highest) for classes, scores in pairs]
 
-    def first_slack(self) -> float:
-        """The largest of a few that leaves few strategies."""
-        for slack in reversed(_SLACKS[1:]):
-            if sum(map(len, self.kept(slack))) <= _FEW * self.size:
-                return slack
-        return _SLACKS[0]
-
     def ceiling(self, slack: float) -> float:
         """No choice within the limit that `kept(slack)` leaves out costs less."""
         return self.bound * (1 + slack)
@@ -198,23 +186,16 @@ class ClassBounds:
 
 
 def class_bounds(
-    grouping: Grouping,
-    model: CostModel,
-    micro_batches: int,
-    space: Space,
-    prices: PairPrices,
-    again: Recomputation,
-    price: float = 0.0,
+    builder: TableBuilder, least: PathBounds, price: float = 0.0
 ) -> ClassBounds | None:
     """Bounds with memory ignored, to be `raised`; None if the graph's tensors have too many dims.
 
-    price: of memory, where to begin if it is not 0; the others are those of `build_tables`
+    builder: of all strategies; least: of their redistributions
+    price:   of memory, where to begin if it is not 0
     Raises NoStrategy.
     """
-    least = prices.least
-    if not all(map(least.fits, grouping.graph.numbers_of_dims)):
+    if not all(map(least.fits, builder.grouping.graph.numbers_of_dims)):
         return None
-    builder = TableBuilder(grouping, model, micro_batches, space, prices, again)
     builder.prepare()
     classes = tuple(AxisClasses.of_rows(t.assign, least.classes) for t in builder.group_tables)
     whole, groups = _class_problem(builder, classes, least)

@@ -20,7 +20,7 @@ from .tables.group_table import NoStrategy, Space
 from .tables.groups import MicroBatches
 from .tables.memory import LeastBytes
 from .tables.pair_prices import PairPrices
-from .tables.tables import Few
+from .tables.tables import Few, TableBuilder
 
 # So much more a bound might be. 0.001 and 0.01 give the same plans of GPT-0.35B on 2x16, VGG13 on
 # 64 and ViT-S in 0.4 GB on 2x8, in times within noise.
@@ -93,11 +93,15 @@ class Estimator:
             self._least[blocks] = LeastBytes.of(self.micro.whole, self.model, again)
         return self._least[blocks].within(parts)
 
+    def builder(self, parts: int, blocks: Blocks) -> TableBuilder:
+        """Of all strategies with `parts` micro-batches, recomputing `blocks`."""
+        again, grouping = self.micro.again(parts, blocks), self.micro.grouping(parts)
+        return TableBuilder(grouping, self.model, parts, self.space, self.prices, again)
+
     def _estimate(self, parts: int, blocks: Blocks, enough: float) -> Estimate:
-        again = self.micro.again(parts, blocks)
-        options = self.model, parts, self.space, self.prices, again, self._price
+        builder = self.builder(parts, blocks)
         try:
-            bounds = class_bounds(self.micro.grouping(parts), *options)
+            bounds = class_bounds(builder, self.prices.least, self._price)
         except NoStrategy:
             return Estimate(parts, blocks, math.inf, math.inf)
         if bounds is None:

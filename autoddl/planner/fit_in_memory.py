@@ -26,10 +26,10 @@ from ..search.lagrangian import approach
 from ..search.local_search import descend
 from ..search.problem import ROUNDING, Problem, SearchResult
 from ..search.reduced_costs import Restricted
-from .coarse_to_fine import CLOSE, ClassBounds
+from .coarse_to_fine import CLOSE, FIRST_SLACK, ClassBounds
 from .estimate import Estimator
 from .realize import Candidate
-from .tables.tables import Few, TableBuilder, Tables, build_tables
+from .tables.tables import Few, TableBuilder, Tables
 
 # Half and twice the narrowings, loosenings and repair, and 0.5 and 1 of the excess, gave the
 # same plans of VGG13 on 64, GPT-36B on 256 and GPT-0.35B on 2x16 devices, in times within noise.
@@ -45,10 +45,6 @@ _LEAST_S = 1e-6  # that a search gets
 # Gap of a thorough search. 1e-5 and 1e-3, and 0.05 and 0.3 of the gap for the bounds, gave the same
 # plans of GPT-0.35B on 2x16, VGG13 on 64 and ViT-S in 0.4 GB on 2x8, in times within noise.
 _THOROUGH = 1e-4
-# Of the limit. With 9, and so never, GPT-36B on 256, a GPT of 32 blocks on 64x4, GPT-6.8B on 64 and
-# GPT-3 of 175 billion parameters on 128x8 have the same plans, in 0.8 to 0.9 of the time.
-_CROWDED = 0.95
-_SURE = 0.9  # of the excess of a rough search, by which a limit that admits nothing is lowered
 _BOUNDS_SHARE = 0.1  # of the gap: so far may the bounds stay below their best
 
 Searched = tuple[Tables, SearchResult]
@@ -81,18 +77,15 @@ class FittedSearch:
         Raises NoStrategy if so small a micro-batch cannot be divided as the space asks.
         """
         estimator = self.estimator
-        grouping = estimator.micro.grouping(parts)
-        again = estimator.micro.again(parts, blocks)
-        options = estimator.model, parts, estimator.space, estimator.prices, again
         if self.is_rough and estimator.few is not None:
-            found = self._soon(TableBuilder(grouping, *options), estimator.few, beat_s)
+            found = self._soon(estimator.builder(parts, blocks), estimator.few, beat_s)
             if found is not None:
                 return found
         if not self.algorithm.sees_all:
             bounds = estimator.estimate(parts, blocks, beat_s).bounds
             if bounds is not None:
                 return self._among_few(bounds, beat_s)
-        tables = build_tables(grouping.graph, *options, grouping)
+        tables = estimator.builder(parts, blocks).tables_within_limit()
         if tables is None:
             return None
         first = self.search(tables.problem, beat_s)
@@ -109,11 +102,9 @@ class FittedSearch:
         bounds = estimator.estimate(parts, blocks).bounds
         if bounds is not None:
             bound = bounds.bound
-            tables = bounds.tables(bounds.kept(bounds.first_slack()), estimator.prices)
+            tables = bounds.tables(bounds.kept(FIRST_SLACK), estimator.prices)
         else:
-            grouping, again = estimator.micro.grouping(parts), estimator.micro.again(parts, blocks)
-            options = estimator.model, parts, estimator.space, estimator.prices, again
-            tables = build_tables(grouping.graph, *options, grouping)
+            tables = estimator.builder(parts, blocks).tables_within_limit()
         if tables is None or bound == math.inf:
             return None
         with Progress(tables.problem, self.left) as run:
@@ -149,22 +140,18 @@ class FittedSearch:
             found = repaired or self.search(problem, math.inf)
             return found and (tables, found)
 
-        return self._fitting((tables, first), lowered, is_thorough)
+        return self._narrowed((tables, first), lowered, is_thorough)
 
     def _among_few(self, bounds: ClassBounds, beat_s: float) -> Candidate | None:
         """A search among the strategies that the bounds leave."""
         if not self.is_rough:
             bounds = bounds.raised(beat_s, max(CLOSE, self.budget.gap * _BOUNDS_SHARE))
-        if not self.is_rough and self._is_too_full(bounds, beat_s):
-            return None
         searched = self._search_few(bounds, beat_s)
         if searched is None:
             return None
         gap = self.budget.gap
         if gap > _THOROUGH and not self.is_rough and self._found(*searched).excess_bytes > 0:
             # blocks are planned less alike, the earlier a search ends, and the fullest is fuller
-            if self._is_crowded(bounds) and self._leaves_nothing(bounds, searched):
-                return None
             budget = dataclasses.replace(self.budget, gap=_THOROUGH)
             thorough = dataclasses.replace(self, budget=budget)
             searched = thorough._search_few(bounds, beat_s) or searched
@@ -178,65 +165,16 @@ class FittedSearch:
                 return tables, found
             return self._search_few(bounds.within(limit), math.inf)
 
-        return self._fitting(searched, lowered, not self.is_rough)
-
-    def _is_too_full(self, bounds: ClassBounds, beat_s: float) -> bool:
-        """Whether even a rough search's fullest moment leaves a limit that admits nothing.
-
-        Then a thorough one is as useless.
-        """
-        if self.budget.gap >= _ROUGH or bounds.size <= _QUICK or not self._is_crowded(bounds):
-            return False
-        searched = self._search_few(bounds, beat_s, _ROUGH)
-        return searched is not None and self._leaves_nothing(bounds, searched)
+        return self._narrowed(searched, lowered, not self.is_rough)
 
     def _found(self, tables: Tables, result: SearchResult) -> Candidate:
         """Of the last choice that was asked for, its excess is known."""
         self._last = Candidate(tables, result, self.estimator.prices.paths).knowing(self._last)
         return self._last
 
-    def _leaves_nothing(self, bounds: ClassBounds, searched: Searched) -> bool:
-        """Whether a limit lowered by most of what the fullest moment exceeds it admits nothing."""
-        if searched[1].is_stopped:
-            return False
-        excess = self._found(*searched).excess_bytes
-        limit = searched[1].memory - excess * _SURE
-        return excess > 0 and bounds.within(limit).bound == math.inf
-
-    def _is_crowded(self, bounds: ClassBounds) -> bool:
-        """Whether the inside of one recomputed block, divided evenly, hardly fits beside the rest.
-
-        The tables count it but in part.
-        """
-        parts, blocks = bounds.builder.micro_batches, bounds.builder.again.blocks
-        if not blocks:
-            return False
-        least = self.estimator.least_bytes(parts, blocks)
-        inside = (self.estimator.least_bytes(parts, ()) - least) / len(blocks)
-        return least + inside > _CROWDED * self.estimator.model.limit_bytes
-
-    def _fitting(
-        self, searched: Searched, lowered: Lowered, is_thorough: bool = True
+    def _narrowed(
+        self, searched: Searched, lowered: Lowered, is_thorough: bool
     ) -> Candidate | None:
-        """What was searched, or the best within a lower limit whose fullest moment fits.
-
-        Or what the search had found before, if that fits and is better.
-        """
-        tables, first = searched
-        fits = self._narrowed(searched, lowered, _LOOSENINGS if is_thorough else 0)
-        most_s = math.inf if fits is None else fits.seconds
-        for choice in first.earlier if is_thorough and not first.is_stopped else ():
-            cost, memory = tables.problem.evaluate(choice)
-            if not first.cost < cost < most_s:
-                break
-            result = dataclasses.replace(first, choice=choice, cost=cost, memory=memory)
-            result = self._bounded(result, first)
-            before = Candidate(tables, result, self.estimator.prices.paths)
-            if before.excess_bytes <= 0:
-                return before
-        return fits
-
-    def _narrowed(self, searched: Searched, lowered: Lowered, loosenings: int) -> Candidate | None:
         """What was searched, or the best within a lower limit whose fullest moment fits.
 
         What does not fit lowers the limit by its excess, which another plan may not have: so where
@@ -269,7 +207,7 @@ class FittedSearch:
                 return None
         else:
             return None
-        for _ in range(loosenings):
+        for _ in range(_LOOSENINGS if is_thorough else 0):
             if fits.seconds <= max(first.cost * (1 + _REPAIR), self.enough(first.lower_bound)):
                 break
             middle = (limit + large) / 2
@@ -291,17 +229,11 @@ class FittedSearch:
             end = "memory"
         return dataclasses.replace(result, lower_bound=bound, end=end)
 
-    def _search_few(
-        self, bounds: ClassBounds, beat_s: float, gap: float | None = None
-    ) -> Searched | None:
-        """The tables of some strategies and their best choice, bounded for all strategies.
-
-        gap: that may be left; None: the budget's
-        """
-        gap = self.budget.gap if gap is None else gap
+    def _search_few(self, bounds: ClassBounds, beat_s: float) -> Searched | None:
+        """The tables of some strategies and their best choice, bounded for all strategies."""
         if bounds.bound >= beat_s:
             return None
-        slack, size = bounds.first_slack(), 0
+        slack, size = FIRST_SLACK, 0
         tables, result = None, None
         while True:
             ceiling, kept = bounds.ceiling(slack), bounds.kept(slack)
@@ -310,7 +242,7 @@ class FittedSearch:
                 tables = bounds.tables(kept, self.estimator.prices)
                 limit = bounds.problem.memory_limit
                 problem = dataclasses.replace(tables.problem, memory_limit=limit)
-                result = self.search(problem, beat_s, bounds.bound, gap)
+                result = self.search(problem, beat_s, bounds.bound)
             every = size == bounds.size
             if tables is None or result is None:
                 if every or ceiling >= beat_s:
@@ -319,8 +251,8 @@ class FittedSearch:
                 continue
             bound = result.lower_bound if every else min(result.lower_bound, ceiling)
             bound = max(bound, bounds.bound)
-            wanted = result.cost / (1 + gap)
-            is_good = result.cost <= bound * (1 + gap)
+            wanted = result.cost / (1 + self.budget.gap)
+            is_good = result.cost <= self.enough(bound)
             most_s = min(wanted, result.lower_bound * (1 + ROUNDING), beat_s)
             if every or is_good or ceiling >= most_s or result.is_stopped:
                 return tables, dataclasses.replace(result, lower_bound=bound)
@@ -349,18 +281,12 @@ class FittedSearch:
         return bound * (1 + self.budget.gap)
 
     def search(
-        self,
-        problem: Problem,
-        beat_s: float,
-        known_bound: float = -math.inf,
-        gap: float | None = None,
+        self, problem: Problem, beat_s: float, known_bound: float = -math.inf
     ) -> SearchResult | None:
-        """known_bound: no choice within the limit costs less; gap: that may be left, if not ours"""
+        """known_bound: no choice within the limit costs less."""
         rng = np.random.default_rng(self.seed)
-        budget = self.left
-        budget = budget if gap is None else dataclasses.replace(budget, gap=gap)
         problem = dataclasses.replace(problem, cost_limit=beat_s, known_bound=known_bound)
-        result = self.algorithm(problem, rng, budget, self.restarts)
+        result = self.algorithm(problem, rng, self.left, self.restarts)
         self.results.extend([] if result is None else [result])
         return result
 

@@ -54,9 +54,8 @@ from .overlap import Overlapped, even
 from .realize import Candidate
 from .tables.group_table import NoStrategy, Space
 from .tables.groups import MicroBatches
-from .tables.memory import least_bytes
 from .tables.pair_prices import PairPrices
-from .tables.tables import Few, Tables, build_tables
+from .tables.tables import Few, Tables
 
 _GAP = 1e-4  # that a search which proves a bound may leave by default: no use to anyone to close
 _UNHINTED = 0.5  # of the seconds, for the plan without hints: chosen, not measured
@@ -344,17 +343,14 @@ def smallest(batches: Batches, checkpointing: Checkpointing) -> Candidate:
 
 def _least_of(batches: Batches, blocks: Blocks, least: Candidate | None) -> Candidate | None:
     """At the best number of micro-batches, recomputing `blocks`; or `least`, if it needs less."""
-    estimator = batches.estimator
-    model = dataclasses.replace(estimator.model, memory_limit_bytes=math.inf)
+    free = dataclasses.replace(batches.estimator.model, memory_limit_bytes=math.inf)
+    estimator = dataclasses.replace(batches.estimator, model=free)
     misses = 0
     for parts in reversed(batches.counts):
-        grouping = estimator.micro.grouping(parts)
-        graph, again = grouping.graph, estimator.micro.again(parts, blocks)
-        if least is not None and least_bytes(graph, model, again) >= least.needed_bytes:
+        if least is not None and estimator.least_bytes(parts, blocks) >= least.needed_bytes:
             break
         try:
-            options = model, parts, estimator.space, estimator.prices, again
-            tables = build_tables(graph, *options, grouping)
+            tables = estimator.builder(parts, blocks).tables_within_limit()
         except NoStrategy:  # so small a micro-batch cannot be divided as the space asks
             if parts == batches.counts[0] and least is None:
                 raise

@@ -250,12 +250,11 @@ class Overlapped:
         """The plans that were found with two micro-batches in flight, the fastest if that is."""
         estimator = self.one.estimator
         micro = estimator.micro.in_turns(MOST_IN_FLIGHT)
-        grouping, again = micro.grouping(parts), micro.again(parts, blocks)
-        options = self.model, parts, estimator.space, estimator.prices, again
         two = replace(self.one, estimator=replace(estimator, micro=micro, corrections={}))
         self.tried_two = True
         for found in (self.best, self.known[-1]):
-            tables = among_chosen(grouping, *options, found.tables, found.result.choice)
+            builder = two.estimator.builder(parts, blocks)
+            tables = among_chosen(builder, found.tables, found.result.choice)
             result = tables and two.search(tables.problem, math.inf)
             if tables is None or result is None:
                 continue

@@ -23,9 +23,6 @@ from typing import Protocol
 from .problem import Choice, CurvePoint, Problem, SearchEnd, SearchResult, relative_gap
 
 _LEAST_S = 1e-6  # that a search gets: some plan is found all the same
-# Choices that are remembered. With none, the plans of GPT-36B on 256, a GPT of 32 blocks on 64x4,
-# GPT-6.8B on 64 and of four models within little memory on 2x8 are the same, in the same time.
-_EARLIER = 2
 
 
 class TooMany(Exception):
@@ -136,8 +133,7 @@ class Ended(Exception):
 class Progress:
     """cost, memory: of `best`; free_cost: of the cheapest choice offered, memory ignored.
 
-    bound:   no choice within the limits costs less, as far as is proven
-    earlier: the last choices that were the best, the latest first
+    bound: no choice within the limits costs less, as far as is proven
     """
 
     problem: Problem
@@ -150,7 +146,6 @@ class Progress:
     evaluations: int = 0
     end: SearchEnd = "done"
     curve: list[CurvePoint] = field(default_factory=list)
-    earlier: tuple[Choice, ...] = ()
 
     def __post_init__(self) -> None:
         self._started = time.perf_counter()
@@ -203,8 +198,6 @@ class Progress:
         self.free_cost = min(self.free_cost, cost)
         if not (memory <= self.problem.memory_limit and cost < self.cost):
             return False
-        if self.best is not None:
-            self.earlier = (self.best, *self.earlier)[:_EARLIER]
         self.best, self.cost, self.memory = choice.copy(), cost, memory
         self.curve.append(CurvePoint(self.evaluations, self.seconds, cost))
         return True
@@ -249,5 +242,4 @@ class Progress:
             tuple(self.curve),
             self.end,
             self.seconds,
-            self.earlier,
         )

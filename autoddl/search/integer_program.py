@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 # The solver may miss the limit by its tolerance; rows are scaled so that this is a small part.
 _MEMORY_SCALE = 1e3
 _INFEASIBLE, _OPTIMAL = 2, 0
-_DESCENTS = 4
 
 
 @dataclass(frozen=True)
@@ -163,10 +162,8 @@ def integer(problem: Problem, rng: np.random.Generator, budget: Budget) -> Searc
     """
     with Progress(problem, budget) as run:
         smaller = Restricted.of(problem).among(prune(problem))
-        for _ in range(_DESCENTS):
-            start = draw(smaller.problem, rng)
-            found, _ = descend(smaller.problem, start, spend=run.spend)
-            run.offer(smaller.original(found))
+        found, _ = descend(smaller.problem, draw(smaller.problem, rng), spend=run.spend)
+        run.offer(smaller.original(found))
         run.raise_bound(solve_program(smaller, run))
     return run.result("integer")
 

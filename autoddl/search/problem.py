@@ -218,7 +218,6 @@ class SearchResult:
     end:         "done", or what stopped the search: its budget, the user, its tables' size;
                  "memory": the bound is of a higher limit than the choice, and leaves a gap
     seconds:     that the search took
-    earlier:     the last choices that were the best before this one, the cheapest first
     """
 
     choice: Choice
@@ -231,7 +230,6 @@ class SearchResult:
     curve: tuple[CurvePoint, ...] = ()
     end: SearchEnd = "done"
     seconds: float = 0.0
-    earlier: tuple[Choice, ...] = ()
 
     @property
     def is_stopped(self) -> bool:

@@ -14,7 +14,7 @@ from autoddl.planner.planner import find_plan
 from autoddl.planner.tables.group_table import WHOLE_SPACE
 from autoddl.planner.tables.groups import make_groups
 from autoddl.planner.tables.pair_prices import PairPrices
-from autoddl.planner.tables.tables import build_tables
+from autoddl.planner.tables.tables import TableBuilder, build_tables
 from autoddl.plans.figures import figures
 from autoddl.search.budget import Budget
 from autoddl.search.exact import auto
@@ -28,7 +28,8 @@ def bounded(name, where, limit, parts=2):
     model = CostModel(where, memory_limit_bytes=limit)
     micro, prices = micro_graph(GRAPHS[name], parts), PairPrices(where.mesh, model.comm.price)
     again = Recomputation(micro)
-    bounds = class_bounds(make_groups(micro), model, parts, WHOLE_SPACE, prices, again)
+    builder = TableBuilder(make_groups(micro), model, parts, WHOLE_SPACE, prices, again)
+    bounds = class_bounds(builder, prices.least)
     assert bounds is not None
     return bounds.raised(np.inf), prices
 

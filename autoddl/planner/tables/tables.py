@@ -112,26 +112,14 @@ def build_tables(
     if prices is None:
         prices = PairPrices(model.cluster.mesh, model.comm.price, model.comm.collectives)
     again, grouping = again or Recomputation(graph), grouping or make_groups(graph)
-    builder = TableBuilder(grouping, model, micro_batches, space, prices, again)
-    return builder.build() if builder.prepare() and builder.fits() else None
+    return TableBuilder(grouping, model, micro_batches, space, prices, again).tables_within_limit()
 
 
-def among_chosen(
-    grouping: Grouping,
-    model: CostModel,
-    micro_batches: int,
-    space: Space,
-    prices: PairPrices,
-    again: Recomputation,
-    tables: Tables,
-    choice: Choice,
-) -> Tables | None:
-    """Tables of another number of micro-batches with those strategies only that a choice has.
+def among_chosen(builder: TableBuilder, tables: Tables, choice: Choice) -> Tables | None:
+    """Tables with those strategies only that a choice has, of another number of micro-batches.
 
-    tables, choice: the choice and what it is of
-    None if smaller micro-batches cannot be divided so.
+    tables, choice: the choice and what it is of; None if the builder's cannot be divided so
     """
-    builder = TableBuilder(grouping, model, micro_batches, space, prices, again)
     builder.prepare()
     rows: list[set[int]] = [set() for _ in builder.owners]
     for group, node in enumerate(builder.nodes):
@@ -141,7 +129,7 @@ def among_chosen(
         if old.composites != new.composites or not len(found):
             return None
         rows[node].add(int(found[0]))
-    return builder.among([np.array(sorted(own)) for own in rows], prices).build()
+    return builder.among([np.array(sorted(own)) for own in rows], builder.prices).build()
 
 
 # (source's node table, its operator, output, target's node table, its operator, input, has grad)
@@ -176,7 +164,7 @@ class _Wire:
 
 @dataclass
 class TableBuilder:
-    """`build_tables` in steps: `prepare`, `fits`, `build`."""
+    """Tables in steps: `prepare`, `fits`, `build`."""
 
     grouping: Grouping
     model: CostModel
@@ -226,6 +214,10 @@ class TableBuilder:
         """Seconds that no choice falls below, once prepared."""
         least = [float(table.compute_s.min()) for table in self.group_tables]
         return self.micro_batches * sum(least[node] for node in self.nodes)
+
+    def tables_within_limit(self) -> Tables | None:
+        """All steps; None if no choice keeps to the memory limit: then no edge is priced."""
+        return self.build() if self.prepare() and self.fits() else None
 
     def _key(self, number: int) -> Hashable:
         """Equal for groups that share a table."""
