@@ -151,7 +151,7 @@ class CommModel:
     def group_price(
         self, kind: str, nodes: int, gpus: int, groups: float = 1.0
     ) -> tuple[float, float]:
-        """The same for groups of nodes x gpus devices, `groups` of them at once on each host.
+        """(alpha, beta) for groups of nodes x gpus devices, `groups` of them at once on each host.
 
         `kind` may be "send" as well: from one device to one other, on the same host if nodes is 1.
         """

@@ -152,7 +152,7 @@ class StepTape(StepTensors):
         return self.tape
 
     def _beside(self, done: Sequence[int]) -> int:
-        """By how many bytes all strands at their fullest turn exceed one of them at its fullest.
+        """How many bytes more all strands hold at their peak than one strand does at its own.
 
         done: at each position, how many actions of a strand are
         """
@@ -189,7 +189,10 @@ class StepTape(StepTensors):
             made.update(o for o in map(self.value, op.outputs) if o not in self.tape.views)
 
     def _forward(self, op: Op, after: Sequence[str] = (), again: bool = False) -> None:
-        """Of `again`, outputs get new names; it starts when the tensors `after` are there."""
+        """The forward pass of an operator, once the tensors `after` are there.
+
+        again: it is run again, and its outputs get new names
+        """
         planned = self.plan.ops[op.name]
         if op.kind in ("param", "buffer", "input"):
             self._source(op, planned)
@@ -247,7 +250,7 @@ class StepTape(StepTensors):
         return name
 
     def _receive_parameter(self, op: Op, edge: PlannedEdge, again: bool) -> str:
-        """Of a parameter that stays; the executor fetches it at the start of a step."""
+        """Receive a parameter that stays: the executor fetches it at the start of a step."""
         tensor = op.inputs[edge.index]
         if again:
             return self.received[op.name, edge.index]
@@ -268,7 +271,7 @@ class StepTape(StepTensors):
         return self.value(op.outputs[0]) in self.strides
 
     def _note_strides(self, op: Op, names: Sequence[str]) -> None:
-        """Of views."""
+        """Note how the output of a view lies in its input."""
         rule = find_rule(op.kind)
         if rule is None or not rule.view:
             return
@@ -313,7 +316,7 @@ class StepTape(StepTensors):
             self._keep_master_gradient(slot)
 
     def _keep_master_gradient(self, slot: float) -> None:
-        """Of the master copy: the optimizer's own, set after the last micro-batch."""
+        """Keep the gradient of the master copy, which is set after the last micro-batch."""
         self.tape.keep("gradients", slot)
 
     # ---- backward

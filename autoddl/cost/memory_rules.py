@@ -47,7 +47,7 @@ class OperatorMemory(Protocol):
 
 
 class MemoryRules(Protocol):
-    """Of one back end: what operators hold in autoddl's executor, and the step it compiles."""
+    """What operators of one back end hold in autoddl's executor, and the step it compiles."""
 
     @property
     def operators(self) -> OperatorMemory: ...

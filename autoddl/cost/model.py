@@ -168,7 +168,7 @@ class CostModel:
         return parameter_copies(self.optimizer, self.precision, self.ema)
 
     def known(self, kind: str) -> dict[Any, Any]:
-        """What was worked out of one kind at these prices, for whoever asks again."""
+        """A cache of what has been computed at these prices, one for each kind of results."""
         return self._known.setdefault(kind, {})
 
     @cached_property
@@ -187,7 +187,7 @@ class CostModel:
 
     @cached_property
     def memory_views(self) -> tuple[MemoryView, ...]:
-        """Of each kind of devices that may be the fullest; on machines of one kind there is one."""
+        """One view for each kind of devices that may be the fullest; one on machines all alike."""
         cluster, mesh = self.cluster, self.cluster.mesh
         hosts: list[list[int]] = [[] for _ in cluster.kinds]
         for node in range(cluster.nodes):

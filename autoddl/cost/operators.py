@@ -215,17 +215,17 @@ def _counts(value: Any) -> bool:
 
 
 def times_of(device: Device, graph: Graph, op: Op) -> OperatorTimes | None:
-    """What was measured of `op`, None if nothing."""
+    """The measured seconds of `op`; None if it was not measured."""
     return device.operators.get(operator_key(graph, op)) if device.operators else None
 
 
 def work(op: OpSpec, rule: Rule, share: Array, moved_bytes: Array) -> Array:
-    """Of one device, when `share` of them divide `op` and each moves `moved_bytes`."""
+    """The work of one device when `share` devices divide `op` and each moves `moved_bytes`."""
     return rule.flops(op) / share if rule.heavy else moved_bytes
 
 
 def whole_work(op: OpSpec) -> float:
-    """Of one device that runs all of `op`."""
+    """The work of one device that runs all of `op`."""
     rule = find_rule(op.kind)
     assert rule is not None, f"no rule for {op.kind}"
     moved = float(sum(t.bytes for t in (*op.inputs, *op.outputs)))
@@ -252,14 +252,14 @@ def _between(at: Array, seconds: Array, work_done: Array, least_s: float) -> Arr
 
 @dataclass(frozen=True)
 class Timed:
-    """Of the operators that compute; both are zero where the device has no such measurements."""
+    """How many of the operators that compute have been timed; both 0 on a device without any."""
 
     timed: int
     computing: int
 
 
 def timed_operators(device: Device, graph: Graph) -> Timed:
-    """Of `graph` on `device` (`operator_key` says which is which)."""
+    """The count for `graph` on `device`, by `operator_key`."""
     found: list[bool] = []
     for op in graph.ops if device.operators else ():
         rule = find_rule(op.kind)

@@ -81,7 +81,7 @@ class Recomputation:
         )
 
     def at_batch(self, graph: Graph) -> Recomputation:
-        """Of the same blocks of the same model at another batch."""
+        """Recomputation of the same blocks of the model at another batch."""
         found = Recomputation(graph, self.blocks, self.in_flight)
         found.__dict__.update({name: getattr(self, name) for name in _AT_EVERY_BATCH})
         return found

@@ -52,7 +52,7 @@ class PlannedStep:
 
 
 def contiguous(shape: Sequence[int]) -> Strides:
-    """Of a tensor in row-major order."""
+    """The strides of a tensor in row-major order."""
     strides = [1] * len(shape)
     for dim in reversed(range(len(shape) - 1)):
         strides[dim] = strides[dim + 1] * shape[dim + 1]
@@ -104,7 +104,7 @@ def view_of(op: OpSpec) -> View:
 
 
 def view_strides(op: OpSpec, strides: Strides) -> Strides | None:
-    """Of the output of `op`, whose first input has `strides`; None if it is no view."""
+    """Strides of the output of `op`, whose first input has `strides`; None if it is no view."""
     shape, target, view = op.inputs[0].shape, op.outputs[0].shape, view_of(op)
     if view == "reshape":
         return reshaped(shape, strides, target)
@@ -118,7 +118,7 @@ def view_strides(op: OpSpec, strides: Strides) -> Strides | None:
 
 
 def gradient_strides(op: OpSpec, strides: Strides) -> Strides | None:
-    """Of the input's gradient, if the output's has `strides`; None if it is no view of that."""
+    """Strides of the input's gradient, as a view of the output's; None if it is none."""
     shape, target, view = op.inputs[0].shape, op.outputs[0].shape, view_of(op)
     if view == "reshape":
         return reshaped(target, strides, shape)
@@ -130,7 +130,7 @@ def gradient_strides(op: OpSpec, strides: Strides) -> Strides | None:
 
 @dataclass
 class StepTensors:
-    """Of the step `plan`.
+    """Names, sizes and strides of the tensors of the step `plan`.
 
     received: reader and input -> name
     """
@@ -184,7 +184,7 @@ class StepTensors:
 
     @property
     def ahead_bytes(self) -> float:
-        """Of the largest parameter that is gathered while another one's reader runs.
+        """Bytes of the largest parameter that is gathered while another one's reader runs.
 
         That is where buckets travel beside the backward pass, and passes do not take turns.
         """
@@ -200,7 +200,7 @@ class StepTensors:
         return max(gathered) if len(gathered) > 1 else 0.0
 
     def strides_of(self, name: str, tensor: str) -> Strides:
-        """Of `tensor`, which is `name`; those of the whole, as if it were not split."""
+        """Strides of `tensor`, which is `name`, as if it were not split."""
         return self.strides.get(name) or contiguous(self.plan.graph.tensors[tensor].spec.shape)
 
     def copied_bytes(self, name: str, tensor: str, nd: NdSbp) -> float:
@@ -376,7 +376,7 @@ class OpPullback:
         return self.step.copied_bytes(self.x(index), self.op.inputs[index], self.planned.ins[index])
 
     def copied_dy(self, index: int) -> float:
-        """The same of the gradient of an output."""
+        """Bytes of a contiguous copy of an output's gradient; 0 if it is contiguous itself."""
         nd = self.planned.grad_outs[index]
         if nd is None:
             return 0.0

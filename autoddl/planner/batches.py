@@ -177,7 +177,7 @@ class Batches:
         return estimate.seconds <= estimate.free_s * (1 + NEAR_FREE) < math.inf
 
     def _worth_search(self, families: Sequence[Blocks], beat_s: float) -> list[Estimate]:
-        """What is worth a search of the whole space, the most promising first.
+        """The numbers of micro-batches and blocks that are worth a search, most promising first.
 
         families: blocks to recompute; beat_s: what takes as long is of no use
         """
@@ -263,7 +263,7 @@ class Batches:
         return self._first_fits.setdefault((blocks, has_room), min(high, len(self.counts) - 1))
 
     def _with_fewer(self, found: Candidate) -> Candidate:
-        """As few of the first blocks as fit, at the placements found and by another search."""
+        """The plan with as few blocks run again as fit, placed as before or searched anew."""
         for _ in range(_REFINEMENTS):
             self._check()
             again = found.tables.again

@@ -126,7 +126,7 @@ class ClassBounds:
         return found.choice, found.short
 
     def kept(self, slack: float) -> list[NDArray[np.int64]]:
-        """Of each node table the strategies that choices below `ceiling(slack)` may have."""
+        """For each node table, the strategies that a choice below `ceiling(slack)` can have."""
         price = self.dual.price
         highest = self.ceiling(slack) + (price * self.problem.memory_limit if price else 0.0)
         highest += 2 * ROUNDING * abs(highest)
@@ -138,14 +138,14 @@ class ClassBounds:
         return self.bound * (1 + slack)
 
     def tables(self, kept: Sequence[NDArray[np.int64]], prices: PairPrices) -> Tables:
-        """Of some strategies."""
+        """The exact tables of these strategies, whose redistributions are priced now."""
         key = b"".join(own.tobytes() for own in kept)
         if key not in self.built:
             self.built[key] = self.builder.among(kept, prices).build()
         return self.built[key]
 
     def within(self, limit_bytes: float, enough: float = np.inf) -> ClassBounds:
-        """The same with another limit, at its best price or one whose bound is `enough`."""
+        """Bounds for another memory limit, at its best price or one whose bound is `enough`."""
         problem = replace(self.problem, memory_limit=limit_bytes)
         start = Dual(self.dual.price, -np.inf)
         return replace(self, problem=problem, dual=start, near=np.inf).raised(enough)
@@ -173,7 +173,7 @@ class ClassBounds:
         return replace(self, problem=problem, dual=start, near=np.inf)
 
     def raised(self, enough: float, near: float = CLOSE) -> ClassBounds:
-        """The same at the best price of memory, or at one whose bound is `enough`.
+        """Bounds at the best price of memory, or at one whose bound is `enough`.
 
         near: so much may the bound fall short of the best one, relative to itself
         """
@@ -261,7 +261,7 @@ def _agree(given: Codes, wanted: Codes, axes: Sequence[tuple[int, ...]]) -> NDAr
 
 
 def _least_storage(storage: StorageTable, classes: AxisClasses) -> StorageTable:
-    """Of the classes seconds and bytes that no member falls below; inf s for what none has."""
+    """For each class the seconds and bytes that no member falls below; inf s if none has it."""
     shape = len(classes.first), len(storage.storages)
     seconds, memory = np.full(shape, np.inf), np.full(shape, np.inf)
     for k in range(storage.which.shape[1]):

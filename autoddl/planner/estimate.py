@@ -68,7 +68,7 @@ class Estimator:
         self._price = 0.0  # of memory, the last one
 
     def estimate(self, parts: int, blocks: Blocks, enough: float = math.inf) -> Estimate:
-        """With `parts` micro-batches, recomputing `blocks`.
+        """The lower bound for `parts` micro-batches with `blocks` run again.
 
         enough: a bound that reaches it need not be the best
         """
@@ -94,7 +94,7 @@ class Estimator:
         return self._least[blocks].within(parts)
 
     def builder(self, parts: int, blocks: Blocks) -> TableBuilder:
-        """Of all strategies with `parts` micro-batches, recomputing `blocks`."""
+        """A builder of the tables for `parts` micro-batches with `blocks` run again."""
         again, grouping = self.micro.again(parts, blocks), self.micro.grouping(parts)
         return TableBuilder(grouping, self.model, parts, self.space, self.prices, again)
 

@@ -129,7 +129,7 @@ class FittedSearch:
     def within_limit(
         self, tables: Tables, first: SearchResult, is_thorough: bool = True
     ) -> Candidate | None:
-        """What was found first, or the best of the tables whose fullest moment fits, too.
+        """The first result if its peak fits the memory, else the best one found that does.
 
         is_thorough: higher limits are tried again where a lower one costs much time
         """
@@ -168,7 +168,7 @@ class FittedSearch:
         return self._narrowed(searched, lowered, not self.is_rough)
 
     def _found(self, tables: Tables, result: SearchResult) -> Candidate:
-        """Of the last choice that was asked for, its excess is known."""
+        """The result as a plan; what was worked out for an equal one before is kept."""
         self._last = Candidate(tables, result, self.estimator.prices.paths).knowing(self._last)
         return self._last
 
@@ -271,7 +271,7 @@ class FittedSearch:
         return time.perf_counter() - self.started > self.budget.seconds
 
     def rough(self) -> FittedSearch:
-        """The same for a plan that is wanted soon, however long that takes."""
+        """A search with a larger gap and no end of time, for a first plan."""
         gap = max(self.budget.gap, _ROUGH)
         budget = dataclasses.replace(self.budget, seconds=math.inf, gap=gap)
         return dataclasses.replace(self, budget=budget, is_rough=True)

@@ -201,7 +201,7 @@ def next_best(tables: Tables, choice: Choice, memory: float) -> dict[int, Altern
 
 
 def _split(tables: Tables, table: GroupTable, number: int, op: Op, strategy: int) -> Split:
-    """That operator `number` of the group has in a strategy."""
+    """How a strategy divides the work of `op`, operator `number` of the group."""
     signatures = (table.composites[n].signatures[number] for n in table.assign[strategy])
     graph = tables.grouping.graph
     words = [loop_of(graph, op, signature.ins, signature.outs) for signature in signatures]
@@ -232,7 +232,7 @@ class _Topologies:
 
     @staticmethod
     def of(table: GroupTable, number: int, op: Op, mesh: Mesh) -> _Topologies:
-        """As `op`, which is operator `number` of the group, tells them."""
+        """The topologies by the placements of `op`, operator `number` of the group."""
         letters = _letters(table, number, op)
         every = sorted(set(letters))
         codes = np.array([every.index(letter) for letter in letters], dtype=np.int8)

@@ -190,7 +190,7 @@ def _nearest(rivals: Sequence[Baseline], options: PlanOptions) -> Baseline | Non
 
 
 def _marked(rival: Baseline, demands: Demands) -> Baseline:
-    """With the hint that it breaks, if it does."""
+    """The scheme with the first hint that it does not obey, if there is one."""
     if rival.found is None or not demands:
         return rival
     tables = rival.found.tables
@@ -219,7 +219,7 @@ def _beside(
 
 
 def _faster(rival: Baseline, other: Baseline) -> Baseline:
-    """Of a known scheme with one micro-batch at a time and with two."""
+    """The faster one of a scheme with one micro-batch in flight and with two."""
     assert rival.record.name == other.record.name
     return other if other.seconds < rival.seconds else rival
 
@@ -244,7 +244,7 @@ def _cost_to_beat(found: Candidate | None) -> float:
 
 
 def write_stage(found: Candidate, seed: int, seconds: float, scheme: str = "") -> StagePlan:
-    """What was found, as a plan of one mesh.
+    """The plan of one mesh that a candidate stands for.
 
     seconds: that it took to find
     scheme:  the known scheme that it is; it carries no bound, as nothing else was searched

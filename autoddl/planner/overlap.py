@@ -56,7 +56,7 @@ _EXPOSED = 0.05  # above the bound: two micro-batches in flight may be worth a s
 
 
 def even(counts: Sequence[int]) -> tuple[int, ...]:
-    """Of the numbers of micro-batches those that can be in flight two at a time."""
+    """The numbers of micro-batches that can be in flight two at a time: the even ones."""
     return tuple(n for n in counts if n % MOST_IN_FLIGHT == 0)
 
 
@@ -117,7 +117,7 @@ class _Parts:
 
 
 def _one_at_a_time(ends: Ends) -> list[StepPrice]:
-    """Of max(C + A, C + A - b + y, A + H)."""
+    """Prices whose bounds are means of C + A, C + A - b + y and A + H."""
     found: list[StepPrice] = []
     for k in range(_SHARES):
         for n in range(_SHARES + 1 - k):
@@ -127,7 +127,9 @@ def _one_at_a_time(ends: Ends) -> list[StepPrice]:
 
 
 def _any_in_flight(micro_batches: int, ends: Ends) -> list[StepPrice]:
-    """Of max(C, C - b + y, A + H); two micro-batches in flight are the last ones together.
+    """Prices whose bounds are means of C, C - b + y and A + H.
+
+    Of two micro-batches in flight both are the last one, whose backward pass b counts.
 
     Where communication or its end count most, plans compute everything everywhere; where they do
     not count, the bound is that of operators that are divided evenly.
@@ -190,7 +192,7 @@ class Overlapped:
         return StepPrice(1.0, 1.0, 0.0, last, 1 - last, 1, ends)
 
     def _ends(self, found: Candidate) -> Ends:
-        """Of a backward pass; gradients come late that take this plan the longest.
+        """The ends of the backward pass; those gradients come late that delay this plan most.
 
         None of those that stage 3 may gather, as that may be hidden.
         """
@@ -280,7 +282,7 @@ def _may_be_gathered(graph: Graph, op: Op) -> bool:
 
 
 def evenly_s(graph: Graph, model: CostModel) -> float:
-    """Of a micro-batch, what its operators take if each is divided evenly over all devices."""
+    """Seconds of a micro-batch if each operator is divided evenly over all devices."""
     device, count = model.cluster.device, model.cluster.num_devices
     known: dict[int, float] = {}
     found = 0.0

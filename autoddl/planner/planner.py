@@ -109,7 +109,7 @@ def find_plan(
 
 
 def _staged(graph: Graph, model: CostModel, options: PlanOptions) -> Plan:
-    """In the stages that are asked for, or as many as pay."""
+    """The plan in as many stages as are asked for, or as pay."""
     deadline = Deadline.after(options.budget_seconds)
     if options.stages != "auto":
         plan = plan_in_stages(graph, model, options, deadline)
@@ -139,7 +139,7 @@ def _staged(graph: Graph, model: CostModel, options: PlanOptions) -> Plan:
 
 
 def _interrupted(plan: Plan) -> Plan:
-    """The same, found before Ctrl-C."""
+    """The plan, marked as found before Ctrl-C ended the search."""
     searches = (replace(stage.search, end="interrupted") for stage in plan.stages)
     pairs = zip(plan.stages, searches, strict=True)
     return replace(plan, stages=tuple(replace(stage, search=own) for stage, own in pairs))

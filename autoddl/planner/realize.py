@@ -252,7 +252,7 @@ class Candidate:
     paths: PathTable
 
     def knowing(self, other: Candidate | None) -> Candidate:
-        """With what has been worked out of `other`, if that is the same plan."""
+        """This candidate, which takes over what was worked out for `other` if both are one plan."""
         if other is not None and self._is_same(other):
             known = ((name, other.__dict__.get(name)) for name in _WORKED_OUT)
             self.__dict__.update((name, value) for name, value in known if value is not None)
@@ -286,7 +286,7 @@ class Candidate:
 
     @cached_property
     def maker(self) -> StepMaker:
-        """Of the tasks of its step; of micro-batches in flight on one mesh in the best turns."""
+        """What lists the tasks of its step, with micro-batches in flight in the best turns."""
         tables = self.tables
         sizes = tables.grouping.graph, tables.model, tables.micro_batches
         one_by_one = StepMaker(*sizes, *self.placed, tables.again)
@@ -296,14 +296,14 @@ class Candidate:
 
     @property
     def turns(self) -> Turns:
-        """Of the micro-batches in flight on one mesh; () if one is done before the next."""
+        """Whose turn it is of the micro-batches in flight; () if each is alone."""
         return self.maker.turns if isinstance(self.maker, TurnsMaker) else ()
 
     @cached_property
     def buckets(self) -> Buckets:
-        """In which its gradients travel beside the backward pass; () if they do not.
+        """The buckets in which gradients travel beside the backward pass; () if they do not.
 
-        Also if the copies that buckets are do not fit, nor each gradient by itself.
+        Nor do they where the copies that buckets need do not fit the memory.
         """
         if not self.tables.model.overlap:
             return ()
@@ -318,7 +318,7 @@ class Candidate:
 
     @cached_property
     def _free_buckets(self) -> Buckets:
-        """The best, whether or not they fit."""
+        """The fastest buckets, whether or not they fit the memory."""
         return best_buckets(self.maker)
 
     def may_take_less(self, than_s: float) -> bool:
@@ -333,7 +333,7 @@ class Candidate:
 
     @cached_property
     def step_s(self) -> float:
-        """Of an iteration with what overlaps; `seconds` is that of the serial step."""
+        """Seconds of an iteration with what overlaps; `seconds` are those of the serial step."""
         if not self.buckets and not self.turns:
             return self.seconds
         return self.seconds - self.maker.latency_s(self.buckets) - self.hidden_s

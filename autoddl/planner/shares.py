@@ -84,13 +84,13 @@ class Loads:
         return self.compute_s.shape[2]
 
     def seconds(self, most: Array) -> Array:
-        """Of steps whose runs of each kind get at most so many units; rank 2: steps, kinds."""
+        """Seconds of a step for each row of `most`, the most units of a run of each kind."""
         each = self.compute_s[:, np.arange(len(self.runs)), most.astype(int) - 1]
         largest = most.max(axis=1) / self.units
         return each.max(axis=2).sum(axis=0) + self.base_s + self.largest_s * largest
 
     def best(self) -> tuple[tuple[int, ...], float]:
-        """Of each kind the units of its largest run, and the seconds."""
+        """For each kind of hosts the units of its largest run; the seconds of the step."""
         runs = np.array(self.runs)
         most = np.full(len(runs), -(-self.units // sum(self.runs)))
         least_s = float(self.seconds(most[None])[0])
@@ -136,7 +136,7 @@ class _Alike:
     count: int
 
     def seconds(self, device: Device, parts: Array) -> Array:
-        """Of one micro-batch on a device whose run of hosts gets each of `parts`."""
+        """Seconds of a micro-batch on a device, for each part of the whole that its run gets."""
         graph, op, at = self.graph, self.op, self.at
         spec, rule = graph.spec(op), find_rule(op.kind)
         assert rule is not None, f"{op.name} has no rule"
@@ -151,9 +151,9 @@ class _Alike:
 
 @dataclass(frozen=True)
 class Strategies:
-    """Those of a plan of one mesh that has shares, whatever the shares.
+    """The strategies of a plan of one mesh with shares, priced at any shares.
 
-    groups: of hosts, of each run
+    groups: for each run of hosts, the group that it belongs to
     """
 
     alike: tuple[_Alike, ...]
@@ -194,7 +194,7 @@ class Strategies:
         return Strategies(alike, devices, groups, here_s - slope * largest, slope)
 
     def loads(self, units: int) -> Loads:
-        """In so many units of the whole."""
+        """The loads with the whole divided into so many units."""
         parts = np.arange(1, units + 1) / units
         compute_s = np.array([[a.seconds(d, parts) for d in self.devices] for a in self.alike])
         runs = tuple(Counter(self.groups).values())
@@ -266,7 +266,7 @@ def alone_s(device: Device, cluster: Cluster, graph: Graph) -> float:
 
 
 def _seconds(alone: Cluster, graph: Graph) -> list[float]:
-    """Of each operator on one device that has all of it."""
+    """Seconds of each operator on one device that runs all of it."""
     found: list[float] = []
     for op in graph.ops:
         if op.kind in SOURCE_KINDS or op.name in graph.free_ops:
@@ -354,7 +354,7 @@ def best_shares(
 
 
 def _middle(one: Sequence[float], other: Sequence[float]) -> list[float]:
-    """Of the whole, halfway between what two give each run."""
+    """Shares halfway between those of two divisions of the whole."""
     return [(a / sum(one) + b / sum(other)) / 2 for a, b in zip(one, other, strict=True)]
 
 

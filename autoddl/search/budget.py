@@ -92,7 +92,7 @@ class Deadline:
 
     @staticmethod
     def after(seconds: float | None) -> Deadline:
-        """From now on; None for no end."""
+        """A deadline so many seconds from now; None for no end."""
         return Deadline(math.inf if seconds is None else seconds)
 
     @property
@@ -105,11 +105,11 @@ class Deadline:
         return self.left_s == _LEAST_S
 
     def part(self, share: float) -> Deadline:
-        """Of what may take this share of the time that is left."""
+        """A deadline after this share of the time that is left."""
         return Deadline(self.left_s * share)
 
     def budget_s(self, share: float) -> float | None:
-        """The seconds of the same, None without an end."""
+        """This share of the seconds that are left; None without an end."""
         return None if self.seconds == math.inf else max(_LEAST_S, self.left_s * share)
 
     def follow(self, other: Deadline, ends: bool) -> None:

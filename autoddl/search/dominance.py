@@ -20,7 +20,10 @@ _CHUNK_ELEMENTS = 100_000  # that are compared at once
 
 
 def prune(problem: Problem) -> list[Kept]:
-    """Of each node table the strategies without which no choice needs to cost or hold more."""
+    """The strategies of each node table that are left once dominated ones have gone.
+
+    Without these, no choice needs to cost or hold more.
+    """
     kept = [np.arange(len(cost)) for cost in problem.node_cost]
     sides = dict.fromkeys(
         (edge.table, problem.nodes[edge.first], problem.nodes[edge.second])

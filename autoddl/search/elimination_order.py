@@ -257,7 +257,7 @@ def without_fixed_cycles(problem: Problem) -> Problem:
     edge_of = {table: n for n, table in enumerate(dict.fromkeys(e.table for e in stay))}
 
     def added(nodes: Sequence[Table], edges: Sequence[Table]) -> tuple[Table, ...]:
-        """Of each kind of variable its own table and those of the edges that go."""
+        """The table of each kind of variable with those of its edges that go added."""
         found = []
         for table, *sides in node_of:
             own = nodes[table]

@@ -121,7 +121,7 @@ def best_price(
 
 
 def _score(found: tuple[float, float], price: float) -> float:
-    """Of a choice's cost and memory."""
+    """Cost plus price times memory of a choice, given (cost, memory)."""
     return found[0] + price * found[1]
 
 

@@ -29,7 +29,7 @@ def descend(
     max_sweeps: int = 50,
     spend: Callable[[], None] | None = None,
 ) -> tuple[Choice, int]:
-    """From `start` down to a fixed point under the hard memory limit; (choice, line searches).
+    """Coordinate descent from `start` within the memory limit: (choice, line searches).
 
     spend: called before each line search, may raise to end the descent
     """
@@ -98,7 +98,7 @@ class _Cheaper:
 def _towards_limit(
     problem: Problem, choice: Sequence[int], variable: int, limit: float, memory: float
 ) -> tuple[int, float] | None:
-    """Of a choice that exceeds the limit: what reaches it, or at least needs fewer bytes."""
+    """The change that brings a too large choice within the limit, or else nearer to it."""
     cost, own = problem.line(choice, variable)
     more = own - own[choice[variable]]
     allowed = memory + more <= limit

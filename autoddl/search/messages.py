@@ -202,7 +202,7 @@ class Messages:
         return changed
 
     def score(self, chosen: dict[int, int]) -> float:
-        """Of a choice of these variables."""
+        """The cost of a choice of these variables."""
         state = self._state
         total = sum(float(state.node[v][chosen[v]]) for v in self._variables)
         for edge in self._edges:
@@ -246,7 +246,7 @@ class Messages:
         return bound, tables()
 
     def _left(self, edge: _Edge, given: list[Table]) -> Table:
-        """What is left of the table of an edge, with the share of its later end."""
+        """The table of an edge less what it has sent, plus its share of its later end."""
         share = given[edge.second] * self._part[edge.second] - edge.to_second
         return edge.table - edge.to_first[:, None] + share
 

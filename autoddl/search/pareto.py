@@ -37,12 +37,12 @@ class Fronts:
 
     @staticmethod
     def of(size: int, entry: Numbers, pairs: Pairs, price: float) -> Fronts:
-        """Of so many entries, given in their order."""
+        """The fronts of so many entries, from pairs in the order of their entries."""
         start = np.searchsorted(entry, np.arange(size + 1))
         return Fronts(entry, pairs, pairs[:, 0] + price * pairs[:, 1], start)
 
     def some(self, keep: NDArray[np.bool_], price: float) -> Fronts:
-        """Of as many entries, with these pairs only."""
+        """The fronts of the same entries with these pairs only."""
         if keep.all():
             return self
         stay = np.flatnonzero(keep)
@@ -127,7 +127,7 @@ def on_arrays(matches: Matches, most: int) -> tuple[int, Numbers, Pairs]:
 
 
 def in_loops(compiled: Loops, matches: Matches, most: int) -> tuple[int, Numbers, Pairs]:
-    """The same by compiled loops."""
+    """`on_arrays` by compiled loops."""
     first, second = matches.first, matches.second
     order = matches.made.argsort(kind="stable")
     looked, entry, pairs = compiled.sum_fronts(
@@ -148,7 +148,7 @@ def within(lengths: Numbers) -> Numbers:
 
 
 def counts_below(fronts: Fronts, values: Table, entry: Numbers, most: Table) -> Numbers:
-    """Of each of the entries, how many pairs have a value of at most `most`.
+    """For each of the entries, how many pairs have a value of at most `most`.
 
     values: of the pairs, ascending in each entry
     """

@@ -74,9 +74,9 @@ class _Sums:
     def fronts(
         self, context: Table, first: Fronts, second: Fronts, at: tuple[Numbers, Numbers, Numbers]
     ) -> Fronts:
-        """Of each match (entry of first, entry of second, entry made) all sums of two pairs.
+        """All sums of two pairs for each match (entry of first, entry of second, entry made).
 
-        context: of the entries made
+        context: the least score through each of the entries made
         """
         room = self.ceiling - context.ravel()[at[2]].astype(np.float64)
         matches = Matches(first, second, *at, room)
@@ -166,7 +166,7 @@ def _ceiling(cost: float, price: float, limit: float) -> float:
 
 
 def _uses(order: Program) -> list[int]:
-    """Of each slot's table, how many of its entries a choice uses."""
+    """How many entries of each slot's table a choice uses."""
     uses = [0] * order.slots
     for root in order.roots:
         uses[root] += 1

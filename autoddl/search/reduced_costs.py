@@ -146,7 +146,7 @@ class Restricted:
 
     @staticmethod
     def of(problem: Problem) -> Restricted:
-        """With all strategies."""
+        """The whole problem, nothing restricted yet."""
         kept = tuple(np.arange(len(cost))[:, None] for cost in problem.node_cost)
         members = tuple((variable,) for variable in range(problem.num_variables))
         return Restricted(problem, problem, members, kept)
@@ -175,7 +175,7 @@ class Restricted:
         return self._last[2]
 
     def among(self, chosen: Sequence[NDArray[np.int64]]) -> Restricted:
-        """With these of its strategies only."""
+        """The problem with only these of its strategies."""
         kept = tuple(numbers[own] for numbers, own in zip(self.kept, chosen, strict=True))
         return replace(self, problem=self.problem.restricted(chosen), kept=kept)
 
@@ -192,14 +192,14 @@ class Restricted:
         return replace(self.among(found), ceiling=min(cost, self.ceiling))
 
     def loosened(self) -> Restricted:
-        """The same, but no cycle leads through a variable of one strategy."""
+        """The problem with no cycle through a variable that has one strategy only."""
         problem = without_fixed_cycles(self.problem)
         kept_of = dict(zip(problem.nodes, self.problem.nodes, strict=True))
         kept = tuple(self.kept[kept_of[table]] for table in range(len(problem.node_cost)))
         return replace(self, problem=problem, kept=kept)
 
     def merged(self, price: float, cost: float, run: Progress) -> Restricted | None:
-        """With some pairs of the variables that elimination leaves as one variable each.
+        """The problem in which some pairs of the variables left by elimination are one variable.
 
         None if nothing costs less than `cost`; the bound of the run is then raised to that. There
         must be variables left. Raises TooMany if each pair would have too many strategies.
@@ -336,7 +336,7 @@ def _rows(pairs: Mapping[int, Pair], side: _Side, table: Any) -> Any:
 def _of_nodes(
     kinds: Iterable[_Node], pairs: Mapping[int, Pair], node: Sequence[Table], edge: Sequence[Table]
 ) -> tuple[Table, ...]:
-    """Of each kind of variable the table of one or two and of the edges between them."""
+    """The node table of each kind of new variable: of its one or two old ones, with edges."""
     found = []
     for own, between in kinds:
         total = np.sum([_rows(pairs, side, node[table]) for table, side in own], axis=0)
@@ -352,7 +352,7 @@ def _of_nodes(
 def _of_edges(
     kinds: Iterable[_Wire], pairs: Mapping[int, Pair], edge: Sequence[Table]
 ) -> tuple[Table, ...]:
-    """Of each kind of edge its table between what its ends have become."""
+    """The table of each kind of edge between the variables that its ends have become."""
     found = []
     for table, is_turned, first, second in kinds:
         one = _rows(pairs, second, _rows(pairs, first, edge[table]).T)

@@ -155,7 +155,7 @@ EXPERT_PARALLEL = Family("expert parallel", experts, False, ("data", "experts"))
 
 
 def families_of(graph: Graph) -> tuple[Family, ...]:
-    """Those that are tried on a model."""
+    """The families of known schemes that are tried on a model."""
     has_experts = any(is_of_experts(graph, op) for op in graph.ops)
     return (*FAMILIES, EXPERT_PARALLEL) if has_experts else FAMILIES
 

@@ -46,7 +46,7 @@ class StagedBaseline:
 
     @property
     def seconds(self) -> float:
-        """Of an iteration."""
+        """Predicted seconds of an iteration."""
         return figures(self.plan).iteration_s
 
 
@@ -168,7 +168,10 @@ def _on(model: CostModel, place: SubMesh) -> CostModel:
 def _known(
     planned: Sequence[tuple[StagePlan, str]], graph: Graph, place: SubMesh, held: int
 ) -> tuple[StagePlan, str] | None:
-    """Of an earlier stage that differs in names alone; later ones hold fewer micro-batches."""
+    """The plan of an earlier stage whose operators are the same but for their names.
+
+    Later stages hold fewer micro-batches, so what fits an earlier one fits them.
+    """
     for other, topology in planned:
         if other.place.mesh == place.mesh and other.in_flight >= held:
             plan = other.for_equal(graph)

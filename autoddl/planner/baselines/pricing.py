@@ -57,7 +57,7 @@ class Baseline:
 
     @property
     def seconds(self) -> float:
-        """Of an iteration; inf if the baseline does not fit."""
+        """Predicted seconds of an iteration; inf if the scheme does not fit the memory."""
         return math.inf if self.found is None else self.found.step_s
 
 
@@ -144,7 +144,7 @@ class BaselinePricer:
         return self._too_large(family, tried) if best is None else self._recorded(*best)
 
     def _ways(self, tried: Sequence[Variant], blocks: Blocks) -> list[Sequence[_Way]]:
-        """Of each topology that divides the batch, in as many micro-batches as its memory takes."""
+        """For each topology that divides the batch, the numbers of micro-batches that may fit."""
         limit, every = self.model.limit_bytes, []
         for variant in tried:
             counts = self._divided(variant)
@@ -158,7 +158,7 @@ class BaselinePricer:
         return [ways for ways in every if ways]
 
     def _divided_ways(self, ways: Sequence[_Way]) -> Sequence[_Way]:
-        """From the first one on whose data axes divide every group of operators."""
+        """The ways without those at the start whose data axes do not divide all operators."""
         while ways and not self._tables(ways[0].parts, ways[0].blocks).divides(ways[0].variant):
             ways = ways[1:]
         return ways
@@ -209,7 +209,7 @@ class BaselinePricer:
         return Baseline(record, found)
 
     def _too_large(self, family: Family, tried: Sequence[Variant]) -> Baseline:
-        """What is told of a family that does not fit: about what it needs."""
+        """The record of a family that does not fit, with about the bytes that it needs."""
         least: list[tuple[float, int, _Way]] = []
         blocks = self.again[-1]
         for number, variant in enumerate(tried):

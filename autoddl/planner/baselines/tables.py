@@ -58,7 +58,7 @@ class GroupRows:
 
     @property
     def storages(self) -> tuple[list[Storage], Rows]:
-        """Those that there are, and which of them each row has."""
+        """The distinct storages of the rows, and for each row the number of its own."""
         number: dict[Storage, int] = {}
         which = [number.setdefault(storage, len(number)) for _, storage in self.rows]
         return list(number), np.array(which, dtype=np.int64)
@@ -98,7 +98,7 @@ class UnionTables(GroupTables):
         return table
 
     def _sync_seconds(self, group: Group, table: GroupTable) -> NDArray[np.float64]:
-        """As the search's, and of split parameters what their storage costs."""
+        """Seconds in which gradients are added up, and what storing parameters split costs."""
         seconds = np.zeros(len(table.assign))
         for port in filter(self._is_trained, group.sources):
             whole_s = self._whole_seconds(group, port, table)
@@ -208,7 +208,10 @@ class _UnionBuilder(TableBuilder):
 
 @dataclass(frozen=True)
 class VariantTables(Tables):
-    """Of one scheme. stored: of each strategy of a node table how its parameters are stored."""
+    """The tables of one scheme.
+
+    stored: for each node table and strategy, how the parameters are stored
+    """
 
     stored: tuple[tuple[Storage, ...], ...] = ()
 
@@ -249,7 +252,7 @@ class SchemeTables:
 
     @cached_property
     def tables(self) -> Tables:
-        """With the prices of communication, computed when they are first asked for."""
+        """All schemes' tables with the prices of communication, which take long to compute."""
         return self._builder.build()
 
     def divides(self, variant: Variant) -> bool:

@@ -181,7 +181,7 @@ def _groups(cluster: Cluster) -> tuple[tuple[int, float], ...]:
 def _in_time(
     find: Callable[[], list[Partition]], cutting: Deadline, deadline: Deadline, gives_up: bool
 ) -> list[Partition]:
-    """What is found by `cutting`; if nothing that was searched until then fits, later."""
+    """The partitions found by `cutting`; if none fits, what is found after it, too."""
     try:
         return find()
     except ValueError:

@@ -124,7 +124,7 @@ class StagePrices:
         return link.beta_s_per_byte * shape[1] / max(shape[0], 1)
 
     def _model_of(self, shape: Shape) -> CostModel:
-        """Of a sub-mesh of its group's hosts, and what their devices may hold."""
+        """The cost model of a sub-mesh of one group of hosts, with the memory of their devices."""
         nodes, gpus, group = shape
         cluster = self.model.cluster
         hosts = cluster.of_group(group) if cluster.groups else cluster
@@ -254,7 +254,7 @@ class StagePrices:
         return range(start, start + length)
 
     def pair_prices(self, shape: Shape) -> PairPrices | None:
-        """What is known of redistributions on a sub-mesh that has been searched."""
+        """The redistributions that have been priced on a sub-mesh; None before it is searched."""
         search = self._searches.get(shape)
         return search and search.pair_prices
 
@@ -267,7 +267,7 @@ class StagePrices:
         return Placed([search.placements(own, first, last) for own in answers])
 
     def _stages(self, shape: Shape) -> int:
-        """Of a pipeline on equal sub-meshes, as far as there are layers."""
+        """The number of stages of a pipeline on equal sub-meshes, at most one a layer."""
         devices = self.model.cluster.num_devices
         return min(devices // (shape[0] * shape[1]), len(self.cut.layers))
 
@@ -283,7 +283,7 @@ class StagePrices:
 
     @cached_property
     def _parameter_bytes(self) -> float:
-        """Of a device, divided evenly, with their state."""
+        """Bytes of parameters with their state on a device, if all are divided evenly."""
         graph = self.cut.graph
         whole = sum(graph.tensors[op.outputs[0]].spec.bytes for op in graph.params)
         return self.model.parameter_copies * whole / self.model.cluster.num_devices
@@ -339,7 +339,7 @@ def _fastest(answers: Sequence[Array], micro_batches: int, held: int, limit: flo
 
 @dataclass(frozen=True)
 class Placed:
-    """Of each group those strategies that place its operators as one of `plans` does.
+    """The strategies of each group that place its operators as one of `plans` does.
 
     They are for a plan of a stage that is wanted soon.
 

@@ -58,7 +58,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be partitioned.
+    """A model that is to be cut into stages: its prices, the devices, and what may be chosen.
 
     groups:   hosts of each group, and how many times `memory_limit_bytes` their devices may hold;
               () if all are alike
@@ -89,7 +89,7 @@ class Task:
 
     @property
     def hosts(self) -> tuple[int, ...]:
-        """Of each group."""
+        """The number of hosts of each group."""
         return tuple(count for count, _ in self.groups) or (self.nodes,)
 
     def room(self, shape: Shape) -> float:
@@ -123,7 +123,7 @@ def shapes_of(nodes: int, gpus: int, most_stages: int) -> tuple[tuple[int, int],
 
 
 def possible_shapes(task: Task, most: int) -> tuple[Shape, ...]:
-    """Those that leave a device to each of the other stages, if their number is given."""
+    """The sub-meshes that leave a device to each other stage, if the number is given."""
     left = task.nodes * task.gpus - (task.stages or 1) + 1
     return tuple(
         (nodes, gpus, group)

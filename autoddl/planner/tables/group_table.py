@@ -83,12 +83,12 @@ class GroupTable:
 
     @staticmethod
     def unpriced(composites: tuple[CompositeSignature, ...], assign: Assignments) -> GroupTable:
-        """With nothing in its tables."""
+        """The strategies with seconds and bytes of zero."""
         nothing = np.zeros(len(assign))
         return GroupTable(composites, assign, nothing, nothing, nothing, nothing)
 
     def some(self, rows: NDArray[np.int64]) -> GroupTable:
-        """With these strategies only; before storages are priced."""
+        """The table of these strategies only, before storages are priced."""
         assert self.storage is None
         stored = None if self.stored_bytes is None else self.stored_bytes[rows]
         return GroupTable(
@@ -377,7 +377,7 @@ class GroupTables:
         return dataclasses.replace(table, storage=self.storage(table))
 
     def storage(self, table: GroupTable) -> StorageTable:
-        """Of a table with ports of which `whole_s` is known."""
+        """The storages of a table whose ports have their `whole_s`."""
         stored = table.stored_bytes
         if stored is None or stored.shape[1] != len(self.storages):  # those of one micro-batch
             stored = memory_table(table.ports, self.storages)
@@ -421,7 +421,7 @@ class GroupTables:
         return self.model.exchanged(seconds, group.ops[port.op].name)
 
     def exchange_prices(self, spec: TensorSpec) -> Prices:
-        """Of a gradient like that. A bucket pays latencies once: bounds have none."""
+        """Prices of exchanging a gradient; bounds leave out latencies, which a bucket pays once."""
         return self.prices if self.model.price is None else self.prices.by_bytes(spec)
 
     def ask(self, group: Group, table: GroupTable) -> None:

@@ -96,7 +96,7 @@ class Grouping:
     kinds: tuple[int, ...]
 
     def at_batch(self, graph: Graph) -> Grouping:
-        """Of the same model at another batch, where the groups and their kinds are the same."""
+        """The grouping of the model at another batch; groups and their kinds stay the same."""
         pairs = zip(self.graph.ops, graph.ops, strict=True)
         scaled = {op.name: op for known, op in pairs if op is not known}
         groups = list(self.groups)
@@ -289,11 +289,11 @@ class MicroBatches:
 
     @staticmethod
     def of(graph: Graph, in_flight: int = 1, demands: Demands | None = None) -> MicroBatches:
-        """Of a graph without forks."""
+        """The micro-batches of a traced graph, to which forks are added."""
         return MicroBatches(graph.with_forks(), in_flight, demands or {})
 
     def in_turns(self, in_flight: int) -> MicroBatches:
-        """The same, so many in flight."""
+        """These micro-batches with so many in flight."""
         other = MicroBatches(self.whole, in_flight, self.demands)
         other.__dict__.update(_known=self._known)
         return other
@@ -303,7 +303,7 @@ class MicroBatches:
         return self.grouping(parts).graph
 
     def grouping(self, parts: int) -> Grouping:
-        """Its groups."""
+        """The groups of operators of one of `parts` micro-batches."""
         if parts not in self._known:
             graph = self.whole.with_batch(self.whole.batch // parts)
             self._known[parts] = self._known[1].at_batch(graph)
@@ -317,7 +317,7 @@ class MicroBatches:
 
     @cached_property
     def _again(self) -> dict[Blocks, Recomputation]:
-        """Of the whole batch."""
+        """Recomputation of the whole batch by the blocks that are run again."""
         return {}
 
     @cached_property

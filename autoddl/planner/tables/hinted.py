@@ -22,14 +22,14 @@ _SHOWN = 6  # placements that a refusal names
 
 @dataclass(frozen=True)
 class Hinted:
-    """What is demanded of a group on a mesh."""
+    """The demands that hints make of a group of operators on a mesh."""
 
     graph: Graph
     mesh: Mesh
     group: Group
 
     def allowed(self, composites: Composites) -> Composites:
-        """Those that may stand on some axis; all if that leaves none, as a refusal needs them."""
+        """The signatures that some axis may have; all if there is none, as a refusal tells them."""
         stays = np.ones(len(composites), dtype=bool)
         for number, demand in self.group.demands:
             codes = self._codes(number, demand, composites)
@@ -40,9 +40,9 @@ class Hinted:
         return tuple(c for c, stay in zip(composites, stays, strict=True) if stay)
 
     def mask(self, composites: Composites) -> Callable[[Assignments], NDArray[np.bool_]]:
-        """Of assignments to all axes whether they obey; of those to the first, whether others may
+        """A test whether assignments obey.
 
-        follow with which they do.
+        Of assignments to the first axes only, it tells whether others can follow so that all obey.
         """
         own = [(d, self._codes(n, d, composites)) for n, d in self.group.demands]
 

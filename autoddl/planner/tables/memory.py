@@ -44,7 +44,7 @@ class LastMemory:
 
     @cached_property
     def _reader(self) -> Op | None:
-        """Of the product's output, if its group is the product's or reads from that."""
+        """What reads the product's output, if its group is the product's or reads from that."""
         if self._product is None:
             return None
         reader = reader_of(self.tables.graph, self._product)
@@ -106,7 +106,7 @@ class LastMemory:
         return kept + self.tables.extra_bytes(spec, number, table, lasting_shares(spec))
 
     def _gradients(self, group: Group, table: GroupTable, op: Op) -> Table:
-        """Of the operator's outputs and inputs, and what goes with its own backward pass."""
+        """Bytes of the gradients of its outputs and inputs, and of its own backward pass."""
         tables, number = self.tables, group.ops.index(op)
         graph, spec = tables.graph, tables.graph.spec(op)
         shares = np.subtract(beside_shares(spec), lasting_shares(spec))
@@ -140,7 +140,7 @@ class LeastBytes:
         return LeastBytes(growing)
 
     def within(self, micro_batches: int) -> float:
-        """With the graph's batch cut into so many."""
+        """The bytes with the graph's batch cut into so many micro-batches."""
         return sum(size / micro_batches**exponent for exponent, size in self.growing.items())
 
 
@@ -157,5 +157,5 @@ def _copies(graph: Graph, model: CostModel, again: Recomputation, op: Op) -> flo
 
 
 def least_bytes(graph: Graph, model: CostModel, again: Recomputation | None = None) -> float:
-    """Of a graph at its own batch."""
+    """`LeastBytes` of a graph at its own batch."""
     return LeastBytes.of(graph, model, again or Recomputation(graph)).within(1)

@@ -69,7 +69,7 @@ class Even:
         )
 
     def unlimited(self, symbols: Iterable[int]) -> tuple[int, ...]:
-        """Those signatures that may stand on any number of axes."""
+        """The signatures that any number of axes may have."""
         limited = [np.frombuffer(which, dtype=bool) for which, _ in self.limits]
         return tuple(symbol for symbol in symbols if not any(which[symbol] for which in limited))
 
@@ -278,7 +278,7 @@ def _assignments(
     needed = tuple(s for s in everything if s not in dispensable) or everything
 
     def spaces(most: float) -> Iterator[Assignments]:
-        """What is in each restricted space of at most so many assignments, if anything is."""
+        """The assignments of each restricted space that has some, but at most so many."""
         for restriction in RESTRICTIONS:
             # Rules list their best signatures first; before the blocks lose variety, the rest goes.
             short = restriction == RESTRICTIONS[4] or restriction.across

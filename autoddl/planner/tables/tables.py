@@ -262,7 +262,7 @@ class TableBuilder:
         ]
 
     def joined(self, groups: Sequence[GroupTable]) -> Tables:
-        """Of the groups' priced tables, with what lies between them."""
+        """The tables of these groups, joined with the priced edges between them."""
         priced = [self._price(wire) for wire in self.wires.values()]
         heavy = [
             group.head.kind == "param" or any(rule_of(op).heavy for op in group.ops)
@@ -310,7 +310,7 @@ class TableBuilder:
 
     @cached_property
     def inputs(self) -> list[list[tuple[int, _WireKey]]]:
-        """Of each group (source group, what decides the edge's table) of its inputs from others."""
+        """For each group its inputs from others: (source group, key of the edge's table)."""
         position = {
             op.name: number for group in self.grouping.groups for number, op in enumerate(group.ops)
         }
